@@ -1,7 +1,7 @@
 # marline. `make` alone explains the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws deny survey soak release-check load smoke bench build build-lab static install clean need-build need-lab need-test need-cargo
+.PHONY: help demo test architecture deny survey soak release-check load smoke bench build build-lab static install clean need-build need-lab need-test need-cargo
 
 CARGO ?= cargo
 PREFIX ?= $(HOME)/.local
@@ -33,8 +33,8 @@ test: need-test ## Install what the tests need, then run all of them
 	  $(CARGO) test --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET)" --locked --no-fail-fast || failed=1; \
 	  [ -z "$$failed" ]
 
-laws: need-build ## Run only the tests of the house's laws (arrows, rooms, sizes, unsafe)
-	$(CARGO) test -p marline --test laws --locked
+architecture: need-build ## Run only the architecture test (dependencies, import cycles, unsafe code, words)
+	$(CARGO) test -p marline --test architecture --locked
 
 deny: need-build ## Check licences, sources and RustSec advisories of all dependencies (installs cargo-deny if it is missing)
 	@.ci/deny "$(abspath $(TARGET))/tools"

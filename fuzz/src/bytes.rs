@@ -1,6 +1,6 @@
-//! Decisions out of bytes: each question takes some, and when none are left every answer is zero.
+//! Reads decisions from the bytes of an input. After the end of the input every value is zero.
 
-/// The rest of an input.
+/// The part of an input that has not been read.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
@@ -9,7 +9,7 @@ impl<'a> Bytes<'a> {
         self.0.is_empty()
     }
 
-    /// Up to `n` bytes.
+    /// Reads up to `n` bytes.
     pub(crate) fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
@@ -28,13 +28,14 @@ impl<'a> Bytes<'a> {
         self.take(8).iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
     }
 
-    /// One of the values.
+    /// Selects one of the values by the next byte.
     pub(crate) fn one_of<T: Clone>(&mut self, values: &[T]) -> T {
-        let at = usize::from(self.u8()) % values.len();
-        values[at].clone()
+        let index = usize::from(self.u8()) % values.len();
+        values[index].clone()
     }
 
-    /// A number of any magnitude, small ones more often: a byte chooses how many bits follow.
+    /// Reads a number of any magnitude, with a preference for small ones: the first byte is the number itself or
+    /// selects how many bits follow.
     pub(crate) fn size(&mut self) -> u64 {
         match self.u8() {
             small @ 0..=127 => u64::from(small),

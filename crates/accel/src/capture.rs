@@ -14,10 +14,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use marline_core::accel::{CaptureLevel, SNAP_LENGTH};
-use marline_sys::batch::{self, Batch};
+use marline_sys::af_packet::{self, Instruction};
 use marline_sys::clock;
 use marline_sys::netlink::is_overflow;
-use marline_sys::packet::{self, Instruction};
+use marline_sys::recvmmsg::{self, Batch};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 
 use super::AccelError;
@@ -39,9 +39,9 @@ impl Capture {
             return Ok(None);
         }
         let failed = AccelError::kernel(format!("{device}: a packet socket"));
-        let socket = packet::open(index, &filter(snap_length(level))).map_err(failed)?;
+        let socket = af_packet::open_socket(index, &filter(snap_length(level))).map_err(failed)?;
         // Without timestamps a packet counts as received when it is read.
-        let _ = batch::stamp(&socket);
+        let _ = recvmmsg::enable_timestamps(&socket);
         if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
             // The unprivileged limit is better than nothing.
             let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
@@ -51,7 +51,7 @@ impl Capture {
 
     /// Captures more or less of each packet from now on.
     pub(super) fn set_level(&mut self, level: CaptureLevel) -> io::Result<()> {
-        packet::attach(&self.socket, &filter(snap_length(level)))?;
+        af_packet::attach_filter(&self.socket, &filter(snap_length(level)))?;
         // Packets in the buffer stay as they were cut.
         (self.batch, self.level) = (batch_for(level), level);
         Ok(())
@@ -80,10 +80,10 @@ impl Capture {
 
     /// The received packets: the beginning of each, its real length, and when it came ([`clock::now`]).
     pub(super) fn packets(&self) -> impl Iterator<Item = (&[u8], u32, u64)> {
-        let (now, ahead) = (clock::now(), clock::ahead());
+        let (now, ahead) = (clock::now(), clock::realtime_offset());
         // A clock that is set meanwhile must not move a packet into the future.
         let received_at = move |at: Option<u64>| at.map_or(now, |at| at.saturating_sub(ahead).min(now));
-        self.batch.stamped().map(move |(packet, at)| (packet, real_length(packet), received_at(at)))
+        self.batch.packets_with_timestamps().map(move |(packet, at)| (packet, real_length(packet), received_at(at)))
     }
 
     /// Whether more packets may have passed than were received.
@@ -93,7 +93,7 @@ impl Capture {
 
     /// Packets that were lost since the last call.
     pub(super) fn drops(&self) -> u64 {
-        packet::drops(&self.socket).unwrap_or(0).into()
+        af_packet::take_drop_count(&self.socket).unwrap_or(0).into()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use marline_net::control::{self, AskError, ENDING, Ear};
+use marline_net::control_socket::{self, ControlError, ControlServer, SHUTTING_DOWN};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -58,8 +58,8 @@ pub fn primaries(run_dir: &Path) -> Vec<String> {
 /// Serves the control socket as long as the result lives. `stop` is notified by a request to stop.
 ///
 /// # Errors
-/// The socket cannot be created.
-pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notify>) -> io::Result<Ear> {
+/// The socket cannot be made.
+pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notify>) -> io::Result<ControlServer> {
     let answer = move |request| {
         let (handle, stop) = (handle.clone(), Arc::clone(&stop));
         async move {
@@ -68,7 +68,7 @@ pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notif
                     .status()
                     .await
                     .map(|status| Response::Status(Box::new(status)))
-                    .ok_or_else(|| ENDING.into()),
+                    .ok_or_else(|| SHUTTING_DOWN.into()),
                 Request::Stop => {
                     stop.notify_one();
                     Ok(Response::Stopping { pid: std::process::id() })
@@ -76,7 +76,7 @@ pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notif
             }
         }
     };
-    Ear::listen(&socket(run_dir, primary), answer)
+    ControlServer::listen(&socket(run_dir, primary), answer)
 }
 
 /// Whether an accelerator of this primary link responds.
@@ -87,7 +87,7 @@ pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
 /// Sends a request to the accelerator of this primary link.
 ///
 /// # Errors
-/// None runs, it does not respond, or it refuses.
-pub fn ask(run_dir: &Path, primary: &str, request: Request) -> Result<Response, AskError> {
-    control::ask(COMMAND, &socket(run_dir, primary), &request)
+/// Nobody is there, he does not answer, or he refuses.
+pub fn ask(run_dir: &Path, primary: &str, request: Request) -> Result<Response, ControlError> {
+    control_socket::query_daemon(COMMAND, &socket(run_dir, primary), &request)
 }

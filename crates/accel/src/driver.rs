@@ -14,7 +14,7 @@ use marline_core::accel::{Accelerator, CaptureLevel, Config, ConnId, Fetch, Fetc
 use marline_core::link::LinkId;
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Address, Link, Message, Request, Route, group, kind, messages};
-use marline_net::logged::Logged;
+use marline_net::recorded_machine::RecordedMachine;
 use marline_sys::clock;
 use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc::UnboundedSender;
@@ -77,7 +77,7 @@ impl LinkSockets {
     }
 }
 
-type Machine = Logged<Accelerator, Config>;
+type Machine = RecordedMachine<Accelerator, Config>;
 
 /// See the [module documentation](self).
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use marline_core::wire::packet::{IcmpEcho, Packet};
-use marline_sys::batch::Batch;
 use marline_sys::device::bind_to_device;
+use marline_sys::recvmmsg::Batch;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::AccelError;

@@ -17,8 +17,8 @@
 //! 5. Ranges are fetched from servers on another thread: each [`FetchCommand`] goes there by a channel, and its result
 //!    comes back by a [`LoopHandle`].
 //!
-//! Where to start reading: `packet_loop` (the event loop), `driver` (a packet through the machine), `nfqueue` and
-//! `iptables` (how packets are held), `raw_socket` (how they are sent), [`streaming`] (RTSP and RTP).
+//! Where to start reading: `engine` (the event loop), `works` (a packet through the machine), `queue` and `rules` (how packets
+//! are held), `raw` (how they are sent).
 
 pub(crate) mod bpf;
 mod capture;
@@ -39,7 +39,6 @@ mod raw_socket;
 mod requirements;
 mod reserved_ports;
 pub mod status;
-pub mod streaming;
 #[cfg(test)]
 mod tests;
 

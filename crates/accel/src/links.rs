@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use marline_core::accel::AddressFamilies;
 use marline_core::link::LinkId;
-use marline_net::links::{Interface, Network, Reason, Survey, Verdict};
+use marline_net::links::{Interface, InterfaceList, Subnet, UnusedReason, Usability};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
@@ -49,7 +49,7 @@ pub struct AccelLink {
 ///
 /// # Errors
 /// One of them cannot be used.
-pub fn resolve_links(survey: &Survey, arg: &[LinkArg]) -> Result<Vec<AccelLink>, AccelError> {
+pub fn resolve_links(survey: &InterfaceList, arg: &[LinkArg]) -> Result<Vec<AccelLink>, AccelError> {
     for (at, one) in arg.iter().enumerate() {
         if arg.iter().take(at).any(|other| other.name == one.name) {
             return Err(AccelError::Usage(format!(
@@ -64,7 +64,7 @@ pub fn resolve_links(survey: &Survey, arg: &[LinkArg]) -> Result<Vec<AccelLink>,
 }
 
 fn resolve_link(arg: &LinkArg, interface: &Interface, link: LinkId) -> Result<AccelLink, AccelError> {
-    let of_routes = [interface.v4, interface.v6].into_iter().flatten().find_map(|route| route.gateway);
+    let of_routes = [interface.route_v4, interface.route_v6].into_iter().flatten().find_map(|route| route.gateway);
     let gateway = match arg.gateway.or(of_routes) {
         Some(gateway) => gateway,
         None => guess_gateway(interface)?,
@@ -75,7 +75,7 @@ fn resolve_link(arg: &LinkArg, interface: &Interface, link: LinkId) -> Result<Ac
         (false, true) => AddressFamilies::V6,
         _ => AddressFamilies::Both,
     };
-    let router = interface.v6.and_then(|route| route.gateway).and_then(|router| match router {
+    let router = interface.route_v6.and_then(|route| route.gateway).and_then(|router| match router {
         IpAddr::V6(router) => Some(router),
         IpAddr::V4(_) => None,
     });
@@ -91,9 +91,9 @@ fn resolve_link(arg: &LinkArg, interface: &Interface, link: LinkId) -> Result<Ac
 }
 
 /// The interface, if it can be a link.
-fn interface<'a>(survey: &'a Survey, arg: &LinkArg) -> Result<&'a Interface, AccelError> {
+fn interface<'a>(survey: &'a InterfaceList, arg: &LinkArg) -> Result<&'a Interface, AccelError> {
     let name = &arg.name;
-    let Some(interface) = survey.named(name) else {
+    let Some(interface) = survey.by_name(name) else {
         return Err(AccelError::Link(format!(
             "link {name}: no such interface; `marline links` lists those there are"
         )));
@@ -104,14 +104,15 @@ fn interface<'a>(survey: &'a Survey, arg: &LinkArg) -> Result<&'a Interface, Acc
             "link {name}: a rule for packets cannot name it; rename the interface"
         )));
     }
-    match &interface.verdict {
-        Verdict::Unused(Reason::Loopback) => Err(AccelError::Usage(format!(
+    match &interface.usability {
+        Usability::Unused(UnusedReason::Loopback) => Err(AccelError::Usage(format!(
             "link {name}: it is the loopback; name the interface that leads to the servers"
         ))),
-        Verdict::Unused(why @ (Reason::Down | Reason::NoCarrier | Reason::NoAddress | Reason::PartOf(_))) => {
-            Err(AccelError::Link(format!("link {name}: {why}")))
-        }
-        _ if interface.v4.is_none() && interface.v6.is_none() => Err(AccelError::Link(format!(
+        Usability::Unused(
+            why
+            @ (UnusedReason::Down | UnusedReason::NoCarrier | UnusedReason::NoAddress | UnusedReason::PortOf(_)),
+        ) => Err(AccelError::Link(format!("link {name}: {why}"))),
+        _ if interface.route_v4.is_none() && interface.route_v6.is_none() => Err(AccelError::Link(format!(
             "link {name}: it has no gateway, as no default route leads over it; add one (`ip route add default via … dev {name} \
              metric 900`)"
         ))),
@@ -122,7 +123,7 @@ fn interface<'a>(survey: &'a Survey, arg: &LinkArg) -> Result<&'a Interface, Acc
 /// The gateway of a point-to-point link.
 fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
     let name = &interface.name;
-    let candidate = interface.networks.iter().find_map(first_other_address);
+    let candidate = interface.subnets.iter().find_map(first_other_address);
     let reply = candidate
         .map(|candidate| gateway_replies(interface, candidate).map(|answers| (candidate, answers)))
         .transpose()?;
@@ -138,17 +139,17 @@ fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
 }
 
 /// The first address of a network that is not the interface's own.
-fn first_other_address(network: &Network) -> Option<IpAddr> {
+fn first_other_address(network: &Subnet) -> Option<IpAddr> {
     let candidates: [IpAddr; 2] = match network.address {
         IpAddr::V4(own) => {
-            let bits = u32::from(network.prefix);
+            let bits = u32::from(network.prefix_len);
             let first = own.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0);
             // A network of two addresses has no network address (RFC 3021).
             let from = first + u32::from(bits < 31);
             if bits > 31 { None } else { Some([from, from + 1].map(|bits| Ipv4Addr::from_bits(bits).into())) }
         }
         IpAddr::V6(own) => {
-            let bits = u32::from(network.prefix);
+            let bits = u32::from(network.prefix_len);
             let first = own.to_bits() & u128::MAX.checked_shl(128 - bits).unwrap_or(0);
             let from = first + u128::from(bits < 127);
             if bits > 127 { None } else { Some([from, from + 1].map(|bits| Ipv6Addr::from_bits(bits).into())) }
@@ -198,7 +199,7 @@ mod tests {
             ("fd00::2", 127, Some("fd00::3")),
             ("fd00::2", 128, None),
         ] {
-            let network = Network { address: own.parse().unwrap(), prefix };
+            let network = Subnet { address: own.parse().unwrap(), prefix_len: prefix };
             assert_eq!(first_other_address(&network), other.map(|other| other.parse().unwrap()), "{own}/{prefix}");
         }
     }

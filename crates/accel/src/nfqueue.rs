@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use marline_core::wire::netlink::nfqueue::{NfqPacket, accept_up_to, verdict};
 use marline_core::wire::netlink::{Request, messages};
-use marline_sys::batch::Batch;
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
+use marline_sys::recvmmsg::Batch;
 
 use super::{AccelError, requirements};
 use crate::iptables::QueueNumbers;
@@ -60,7 +60,7 @@ impl NfQueue {
             socket.request(&request).map_err(|error| open_error(number, error))?;
         }
         let failed = AccelError::kernel("a socket for packets");
-        let ready = socket.make_room(SOCKET_BUFFER).and_then(|_| socket.set_nonblocking());
+        let ready = socket.set_rcvbuf(SOCKET_BUFFER).and_then(|_| socket.set_nonblocking());
         ready.map_err(failed)?;
         Ok(Self {
             socket,
@@ -123,7 +123,7 @@ impl NfQueue {
         if self.verdicts.is_empty() {
             return Ok(());
         }
-        let result = self.socket.tell(&self.verdicts);
+        let result = self.socket.send(&self.verdicts);
         self.verdicts.clear();
         result
     }

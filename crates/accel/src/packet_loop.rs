@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use marline_core::accel::{Accelerator, Config, FetchId, Input, Mechanism, PacketBytes};
 use marline_core::wire::netlink::messages;
-use marline_net::logged::Logged;
+use marline_net::recorded_machine::RecordedMachine;
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
 use rustix::event::{EventfdFlags, eventfd};
@@ -111,7 +111,7 @@ impl Engine {
             None => {}
         }
         let queue = queue?;
-        let machine = Logged::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
+        let machine = RecordedMachine::new(Accelerator::new(setup.config.clone()), setup.config, setup.trace);
         let machine = machine.map_err(|(path, error)| {
             AccelError::Unsupported(format!("{}: the log cannot be written: {error}", path.display()))
         })?;
@@ -257,7 +257,7 @@ impl PacketLoop {
             if clock::now() - flushed > SECOND {
                 flushed = clock::now();
                 self.driver.machine.flush();
-                if let Some((path, error)) = self.driver.machine.failed() {
+                if let Some((path, error)) = self.driver.machine.take_error() {
                     tracing::error!(file = %path.display(), %error, "the decision log cannot be written and ends here");
                 }
                 self.driver.update_counters();
@@ -303,7 +303,7 @@ impl PacketLoop {
     /// Handles changes of links, addresses and routes.
     fn handle_netlink(&mut self) {
         loop {
-            match self.monitor.event() {
+            match self.monitor.next_event() {
                 Ok(bytes) => {
                     for message in messages(&bytes) {
                         self.driver.on_event(&message);

@@ -6,7 +6,7 @@
 //! 3. It contains requests with all their fields. So it is readable for its owner alone, and removed at the end unless
 //!    something is still missing.
 //! 4. Its name contains the process id, so that a later run does not overwrite it.
-//! 5. It is created and read within a [`Directory`] that no other user can write, and never through a symbolic link: it
+//! 5. It is created and read within a [`RunDir`] that no other user can write, and never through a symbolic link: it
 //!    controls what root requests, and which packets root injects into the local stack.
 
 use std::fs::File;
@@ -15,13 +15,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use marline_core::accel::{Accelerator, PendingRepair};
-use marline_net::directory::Directory;
+use marline_net::run_dir::RunDir;
 
 /// An open file.
 #[derive(Debug)]
 pub(super) struct PendingFile {
     file: File,
-    directory: Directory,
+    directory: RunDir,
     path: PathBuf,
     fingerprint: (u64, u64),
     is_empty: bool,
@@ -34,7 +34,7 @@ impl PendingFile {
     /// Another user can write its directory, or it cannot be created.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let (directory, name) = open_directory(path)?;
-        let file = directory.create(name)?;
+        let file = directory.create_file(name)?;
         Ok(Self { file, directory, path: path.to_owned(), fingerprint: (0, 0), is_empty: true })
     }
 
@@ -88,16 +88,16 @@ pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf
         let number: u32 = number.parse().ok()?;
         (number != std::process::id() && !Path::new("/proc").join(number.to_string()).exists()).then_some(())
     };
-    let directory = match Directory::own(run_dir) {
+    let directory = match RunDir::open_own(run_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         directory => directory?,
     };
-    let names = std::fs::read_dir(directory.path_of("."))?
+    let names = std::fs::read_dir(directory.path_in_dir("."))?
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
     let mut newest: Option<(i64, i64, String)> = None;
     for name in names.filter(|name| is_orphan(name).is_some()) {
-        let written = directory.written(&name).ok().flatten().and_then(|file| file.metadata().ok());
+        let written = directory.open_own_file(&name).ok().flatten().and_then(|file| file.metadata().ok());
         let Some(meta) = written else {
             tracing::warn!(file = %run_dir.join(&name).display(), "not a pending file of this user: ignored");
             continue;
@@ -126,7 +126,7 @@ pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf
 /// It does not belong to this user alone, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<PendingRepair>> {
     let (directory, name) = open_directory(path)?;
-    let Some(file) = directory.written(name)? else { return Ok(Vec::new()) };
+    let Some(file) = directory.open_own_file(name)? else { return Ok(Vec::new()) };
     let mut text = Vec::new();
     file.take(MAX_SIZE).read_to_end(&mut text)?;
     let first = serde_json::Deserializer::from_slice(&text).into_iter::<Vec<PendingRepair>>().next();
@@ -139,9 +139,9 @@ pub(super) fn remove(path: &Path) {
     let _ = open_directory(path).and_then(|(directory, name)| directory.unlink(name));
 }
 
-fn open_directory(path: &Path) -> io::Result<(Directory, &str)> {
+fn open_directory(path: &Path) -> io::Result<(RunDir, &str)> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok((Directory::own(directory)?, file_name(path).ok_or(io::ErrorKind::InvalidInput)?))
+    Ok((RunDir::open_own(directory)?, file_name(path).ok_or(io::ErrorKind::InvalidInput)?))
 }
 
 fn file_name(path: &Path) -> Option<&str> {

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use marline_sys::{clock, sched};
+use marline_sys::{clock, priority};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::time::Timespec;
 
@@ -94,7 +94,7 @@ impl Poller {
     fn set_priority(&mut self) {
         let is_real_time = self.batch_time.is_none();
         if is_real_time != self.is_real_time && !self.is_priority_refused {
-            let result = if is_real_time { sched::real_time(PRIORITY) } else { sched::normal() };
+            let result = if is_real_time { priority::set_real_time(PRIORITY) } else { priority::set_normal() };
             (self.is_real_time, self.is_priority_refused) = (is_real_time, result.is_err());
         }
     }
@@ -168,7 +168,7 @@ const COUNT_TIME: Duration = Duration::from_millis(20);
 mod tests {
     use super::*;
 
-    /// Scheduling policy of the calling thread, as numbered in `linux/sched.h`.
+    /// Scheduling policy of the calling thread, as numbered in `linux/priority.h`.
     fn policy() -> u32 {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, behind) = stat.rsplit_once(')').unwrap();
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn a_batching_thread_gives_its_priority_back() {
         let body = || {
-            let is_permitted = sched::real_time(PRIORITY).is_ok();
-            sched::normal().unwrap();
+            let is_permitted = priority::set_real_time(PRIORITY).is_ok();
+            priority::set_normal().unwrap();
             let mut poller = Poller::new().unwrap();
             poller.set_priority();
             assert_eq!(policy(), u32::from(is_permitted), "SCHED_FIFO is 1");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use marline_sys::sched;
+use marline_sys::priority;
 use serde::Serialize;
 
 use crate::bpf::redirect;
@@ -77,9 +77,9 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
     }
 }
 
-/// Whether the packet thread can have real-time priority.
+/// Whether packets wait for no other program.
 fn real_time_requirement() -> Requirement {
-    let tried = sched::try_real_time();
+    let tried = priority::check_real_time();
     let there = tried.is_ok();
     Requirement {
         name: "real-time",

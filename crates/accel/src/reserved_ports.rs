@@ -13,10 +13,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use marline_core::accel::{ConnId, PacketBytes};
-use marline_sys::batch::Batch;
+use marline_sys::af_packet::{self, Instruction};
 use marline_sys::device::bind_to_device;
-use marline_sys::packet::{self, Instruction};
-use marline_sys::repair::repair;
+use marline_sys::recvmmsg::Batch;
+use marline_sys::tcp_repair::enable_tcp_repair;
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use crate::capture::close_in_background;
@@ -49,10 +49,10 @@ impl ReservedPorts {
             Socket::new(Domain::for_address(server), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
         bind_to_device(&socket, &link.name)?;
-        repair(&socket)?;
+        enable_tcp_repair(&socket)?;
         socket.connect(&SockAddr::from(server))?;
         let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let capture = packet::open(link.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
+        let capture = af_packet::open_socket(link.index, &filter(server.port(), local.port(), local.is_ipv4()))?;
         self.batch.get_or_insert_with(|| Batch::new(MAX_BATCH, MAX_PACKET));
         self.ports.push(ReservedPort { conn_id: conn, capture, _socket: socket });
         self.is_new = true;

@@ -16,8 +16,8 @@ use marline_core::wire::netlink::messages;
 use marline_core::wire::packet::{
     Flags, FourTuple, IcmpEcho, IcmpUnreachable, IpParams, NewSegment, OptionList, Packet, Segment, Seq, TcpOption,
 };
-use marline_net::links::survey;
-use marline_net::logged::Logged;
+use marline_net::links::list_interfaces;
+use marline_net::recorded_machine::RecordedMachine;
 use marline_net::testing::{cable, in_a_network, ip};
 use marline_sys::netlink::RouteSocket;
 use marline_sys::tun::Tun;
@@ -50,7 +50,7 @@ impl Line {
         ip(&format!("address add {v6} dev {name} nodad"));
         ip(&format!("route add default dev {name} metric {metric}"));
         ip(&format!("-6 route add default dev {name} metric {metric}"));
-        Self { tun, index: survey().unwrap().named(name).unwrap().index }
+        Self { tun, index: list_interfaces().unwrap().by_name(name).unwrap().index }
     }
 
     /// The next packet that leaves and is wanted, within ten seconds: a busy machine may need some.
@@ -268,8 +268,8 @@ fn a_link_in_another_network_probes_the_new_gateway_unless_one_was_set() {
         let config = || Config::new(LinkId(0), None);
         let driver = |gateway: Option<IpAddr>| {
             let wanted = [LinkArg { name: "wlan0".into(), gateway }];
-            let machine = Logged::new(Accelerator::new(config()), config(), None).unwrap();
-            Driver::new(machine, None, resolve_links(&survey().unwrap(), &wanted).unwrap(), None).unwrap()
+            let machine = RecordedMachine::new(Accelerator::new(config()), config(), None).unwrap();
+            Driver::new(machine, None, resolve_links(&list_interfaces().unwrap(), &wanted).unwrap(), None).unwrap()
         };
         let mut both = [driver(None), driver(Some("10.1.0.1".parse().unwrap()))];
         let probed = |driver: &Driver| {
@@ -286,7 +286,7 @@ fn a_link_in_another_network_probes_the_new_gateway_unless_one_was_set() {
         ip("address del 10.1.0.2/24 dev wlan0");
         ip("address add 10.9.0.2/24 dev wlan0");
         ip("route add default via 10.9.0.1 dev wlan0 metric 50");
-        while let Ok(bytes) = monitor.event() {
+        while let Ok(bytes) = monitor.next_event() {
             messages(&bytes).for_each(|message| both.iter_mut().for_each(|driver| driver.on_event(&message)));
         }
         assert_eq!(
@@ -349,7 +349,7 @@ fn has_rules() -> bool {
 fn setup(flows: &str) -> EngineConfig {
     let gateway = Some("10.1.0.1".parse().unwrap());
     let wanted = [LinkArg { name: "wlan0".into(), gateway }];
-    let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
+    let links = resolve_links(&list_interfaces().unwrap(), &wanted).unwrap();
     let flows: FlowFilter = flows.parse().unwrap();
     EngineConfig {
         config: Config::new(LinkId(0), None),
@@ -450,7 +450,7 @@ fn acks_of_a_busy_flow_are_redirected_to_the_second_link_and_those_with_holes_ar
         let wwan = Line::new("wwan0", "10.2.0.2/24", "fd00:2::2/64", 200);
         let wanted = [("wlan0", "10.1.0.1"), ("wwan0", "10.2.0.1")]
             .map(|(name, gateway)| LinkArg { name: name.into(), gateway: Some(gateway.parse().unwrap()) });
-        let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
+        let links = resolve_links(&list_interfaces().unwrap(), &wanted).unwrap();
         let up = Bitrate::from_mbps(100);
         let mut redirect = match BpfRedirect::attach(&links[0], &links[1], up) {
             Err(error)
@@ -464,7 +464,7 @@ fn acks_of_a_busy_flow_are_redirected_to_the_second_link_and_those_with_holes_ar
         cable("eth0", "10.3.0.2/24");
         let eth = super::AccelLink {
             name: "eth0".into(),
-            index: survey().unwrap().named("eth0").unwrap().index,
+            index: list_interfaces().unwrap().by_name("eth0").unwrap().index,
             ..links[1].clone()
         };
         let error = BpfRedirect::attach(&links[0], &eth, up).unwrap_err().to_string();
@@ -549,14 +549,14 @@ fn acks_between_links_with_neighbors_are_redirected_to_the_second_router() {
             }
         }
         let wanted = ["eth0", "eth1"].map(|name| LinkArg { name: name.into(), gateway: None });
-        let survey = survey().unwrap();
+        let survey = list_interfaces().unwrap();
         let links = resolve_links(&survey, &wanted).unwrap();
         let mut redirect = match BpfRedirect::attach(&links[0], &links[1], Bitrate::from_mbps(100)) {
             Err(error) => return eprintln!("skipped: {error}"),
             Ok(redirect) => redirect,
         };
         redirect.set_families(Some(links[1].families)).unwrap();
-        let index = survey.named("eth1x").unwrap().index;
+        let index = survey.by_name("eth1x").unwrap().index;
         let mut peer = Capture::open("eth1x", index, CaptureLevel::Headers).unwrap().unwrap();
         let primary = RawSocket::open(Some("eth0")).unwrap();
         for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {
@@ -591,7 +591,7 @@ fn the_bpf_driver_follows_changes_of_links() {
             secondary_links: vec![secondary],
             ..Config::new(LinkId(0), None)
         };
-        let links = resolve_links(&survey().unwrap(), &wanted).unwrap();
+        let links = resolve_links(&list_interfaces().unwrap(), &wanted).unwrap();
         let again = EngineConfig { links: links.clone(), ..setup("tcp") };
         let setup = EngineConfig { config, links, ..setup("tcp") };
         let engine = Engine::start(setup).unwrap();
@@ -652,7 +652,7 @@ fn unusable_links_are_refused_in_one_line() {
         let refused = |names: &[&str]| {
             let wanted: Vec<LinkArg> =
                 names.iter().map(|name| LinkArg { name: (*name).into(), gateway: None }).collect();
-            resolve_links(&survey().unwrap(), &wanted).unwrap_err().to_string()
+            resolve_links(&list_interfaces().unwrap(), &wanted).unwrap_err().to_string()
         };
         for (names, says) in [
             (&["wlan0", "wlan0"][..], "link wlan0: it is named twice"),

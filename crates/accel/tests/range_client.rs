@@ -17,44 +17,44 @@ use marline_core::units::DataSize;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use driver::{Nginx, canned, requests, server};
+use driver::{Nginx, read_requests, serve_canned, serve_script};
 
 /// Far longer than any test takes: only a hang meets it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-type Answered = (FetchId, u32, Option<Vec<u8>>);
+type RangeResponse = (FetchId, u32, Option<Vec<u8>>);
 
-/// The carrier of errands, and what it answers.
-struct Carrier {
+/// The range client, and its responses.
+struct FillClient {
     runtime: Runtime,
     commands: UnboundedSender<FetchCommand>,
-    answers: UnboundedReceiver<Answered>,
+    responses: UnboundedReceiver<RangeResponse>,
 }
 
-impl Carrier {
+impl FillClient {
     fn new() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (commands, receiver) = unbounded_channel();
-        let (sender, answers) = unbounded_channel();
+        let (sender, responses) = unbounded_channel();
         let devices = LinkDevices { devices: BTreeMap::from([(LinkId(0), "lo".to_owned())]), mark: None };
         let callback =
             Arc::new(move |fetch, range, bytes| sender.send((fetch, range, bytes)).expect("somebody listens"));
         runtime.spawn(run_range_client(devices, receiver, callback));
-        Self { runtime, commands, answers }
+        Self { runtime, commands, responses }
     }
 
-    fn fetch(&self, fetch: Fetch) {
+    fn send_fetch(&self, fetch: Fetch) {
         self.commands.send(FetchCommand::Fetch(fetch)).expect("it lives");
     }
 
-    /// So many answers, in the order in which they came.
-    fn answers(&mut self, count: usize) -> Vec<Answered> {
-        let Self { runtime, answers, .. } = self;
-        let next = async { tokio::time::timeout(PATIENCE, answers.recv()).await };
+    /// So many responses, in the order in which they came.
+    fn take_responses(&mut self, count: usize) -> Vec<RangeResponse> {
+        let Self { runtime, responses, .. } = self;
+        let next = async { tokio::time::timeout(TIMEOUT, responses.recv()).await };
         let first = runtime.block_on(next).expect("an answer in time").expect("it lives");
         let mut all = vec![first];
         while all.len() < count {
-            let next = async { tokio::time::timeout(PATIENCE, answers.recv()).await };
+            let next = async { tokio::time::timeout(TIMEOUT, responses.recv()).await };
             all.push(runtime.block_on(next).expect("an answer in time").expect("it lives"));
         }
         all
@@ -83,15 +83,15 @@ fn etag(nginx: &Nginx) -> String {
 #[test]
 fn holes_come_whole_and_right_over_connections_that_stay() {
     let Some(nginx) = Nginx::start("keepalive_requests 7;", 400_000, None) else { return };
-    let (mut carrier, etag) = (Carrier::new(), etag(&nginx));
+    let (mut carrier, etag) = (FillClient::new(), etag(&nginx));
     let mut wanted = BTreeMap::new();
     for id in 0..40_u64 {
         let at = |n: u64| (id * 9_973 + n * 4_000) % 390_000;
         let ranges: Vec<(u64, u64)> = (0..=id % 5).map(|n| (at(n), at(n) + 1448)).collect();
         wanted.extend(ranges.iter().zip(0_u32..).map(|(range, n)| ((FetchId(id), n), *range)));
-        carrier.fetch(Fetch { etag: etag.clone(), ..fetch(id, nginx.address, 400_000, &ranges) });
+        carrier.send_fetch(Fetch { etag: etag.clone(), ..fetch(id, nginx.address, 400_000, &ranges) });
     }
-    for (id, range, bytes) in carrier.answers(wanted.len()) {
+    for (id, range, bytes) in carrier.take_responses(wanted.len()) {
         let (start, end) = wanted.remove(&(id, range)).expect("answered once");
         assert!(bytes.as_deref() == Some(&nginx.data[start as usize..end as usize]), "{id:?} {range}");
     }
@@ -101,27 +101,27 @@ fn holes_come_whole_and_right_over_connections_that_stay() {
 #[test]
 fn another_file_is_no_answer_and_the_next_one_is() {
     let Some(nginx) = Nginx::start("", 100_000, None) else { return };
-    let mut carrier = Carrier::new();
-    carrier.fetch(fetch(1, nginx.address, 100_000, &[(0, 10), (50, 60)]));
-    let none: Vec<Answered> = (0..2).map(|range| (FetchId(1), range, None)).collect();
-    assert_eq!(carrier.answers(2), none, "If-Range fails");
+    let mut carrier = FillClient::new();
+    carrier.send_fetch(fetch(1, nginx.address, 100_000, &[(0, 10), (50, 60)]));
+    let none: Vec<RangeResponse> = (0..2).map(|range| (FetchId(1), range, None)).collect();
+    assert_eq!(carrier.take_responses(2), none, "If-Range fails");
     let right = etag(&nginx);
-    carrier.fetch(Fetch { etag: right.clone(), ..fetch(2, nginx.address, 99_999, &[(0, 10)]) });
-    assert_eq!(carrier.answers(1), [(FetchId(2), 0, None)], "another length");
-    carrier.fetch(Fetch { etag: right.clone(), ..fetch(3, nginx.address, 100_000, &[(200_000, 200_010)]) });
-    assert_eq!(carrier.answers(1), [(FetchId(3), 0, None)], "416");
-    carrier.fetch(Fetch { etag: right, ..fetch(4, nginx.address, 100_000, &[(7, 17)]) });
-    assert_eq!(carrier.answers(1), [(FetchId(4), 0, Some(nginx.data[7..17].to_vec()))]);
+    carrier.send_fetch(Fetch { etag: right.clone(), ..fetch(2, nginx.address, 99_999, &[(0, 10)]) });
+    assert_eq!(carrier.take_responses(1), [(FetchId(2), 0, None)], "another length");
+    carrier.send_fetch(Fetch { etag: right.clone(), ..fetch(3, nginx.address, 100_000, &[(200_000, 200_010)]) });
+    assert_eq!(carrier.take_responses(1), [(FetchId(3), 0, None)], "416");
+    carrier.send_fetch(Fetch { etag: right, ..fetch(4, nginx.address, 100_000, &[(7, 17)]) });
+    assert_eq!(carrier.take_responses(1), [(FetchId(4), 0, Some(nginx.data[7..17].to_vec()))]);
 }
 
 #[test]
 fn nobody_there_is_told_and_so_is_a_link_that_is_not_there() {
-    let mut carrier = Carrier::new();
+    let mut carrier = FillClient::new();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("an address");
-    carrier.fetch(fetch(1, nobody, 100, &[(0, 10)]));
-    assert_eq!(carrier.answers(1), [(FetchId(1), 0, None)]);
-    carrier.fetch(Fetch { link: LinkId(9), ..fetch(2, nobody, 100, &[(0, 10)]) });
-    assert_eq!(carrier.answers(1), [(FetchId(2), 0, None)]);
+    carrier.send_fetch(fetch(1, nobody, 100, &[(0, 10)]));
+    assert_eq!(carrier.take_responses(1), [(FetchId(1), 0, None)]);
+    carrier.send_fetch(Fetch { link: LinkId(9), ..fetch(2, nobody, 100, &[(0, 10)]) });
+    assert_eq!(carrier.take_responses(1), [(FetchId(2), 0, None)]);
 }
 
 #[test]
@@ -145,22 +145,22 @@ fn a_server_that_lies_gives_nothing() {
         (b"nonsense".to_vec(), None),
     ] {
         let text = String::from_utf8_lossy(&lie).into_owned();
-        let mut carrier = Carrier::new();
-        carrier.fetch(fetch(1, canned(1, vec![lie]), 100, &[(0, 10)]));
-        assert_eq!(carrier.answers(1), [(FetchId(1), 0, want)], "{text}");
+        let mut carrier = FillClient::new();
+        carrier.send_fetch(fetch(1, serve_canned(1, vec![lie]), 100, &[(0, 10)]));
+        assert_eq!(carrier.take_responses(1), [(FetchId(1), 0, want)], "{text}");
     }
 }
 
 #[test]
 fn the_request_is_the_applications_own_with_ranges_and_their_condition() {
     let (sender, requests_seen) = std::sync::mpsc::channel();
-    let address = server(move |mut stream| {
-        sender.send(requests(&mut stream, 1)).expect("somebody listens");
+    let address = serve_script(move |mut stream| {
+        sender.send(read_requests(&mut stream, 1)).expect("somebody listens");
         let _ = stream.write_all(b"HTTP/1.1 404 N\r\nContent-Length: 0\r\n\r\n");
     });
-    let mut carrier = Carrier::new();
-    carrier.fetch(fetch(1, address, 100, &[(0, 10), (20, 30)]));
-    assert_eq!(carrier.answers(2).len(), 2);
+    let mut carrier = FillClient::new();
+    carrier.send_fetch(fetch(1, address, 100, &[(0, 10), (20, 30)]));
+    assert_eq!(carrier.take_responses(2).len(), 2);
     let want = "GET /data HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\n\
                 Range: bytes=0-9,20-29\r\nIf-Range: \"x\"\r\n\r\n";
     assert_eq!(requests_seen.recv().expect("a request"), want);
@@ -169,14 +169,14 @@ fn the_request_is_the_applications_own_with_ranges_and_their_condition() {
 #[test]
 fn what_was_cancelled_is_not_answered() {
     let Some(nginx) = Nginx::start("", 10_000, None) else { return };
-    let (mut carrier, etag) = (Carrier::new(), etag(&nginx));
+    let (mut carrier, etag) = (FillClient::new(), etag(&nginx));
     // A server that takes the request and says nothing.
-    let unresponsive = server(|mut stream| {
-        requests(&mut stream, 1);
-        std::thread::sleep(PATIENCE);
+    let unresponsive = serve_script(|mut stream| {
+        read_requests(&mut stream, 1);
+        std::thread::sleep(TIMEOUT);
     });
-    carrier.fetch(fetch(1, unresponsive, 10_000, &[(0, 10)]));
+    carrier.send_fetch(fetch(1, unresponsive, 10_000, &[(0, 10)]));
     carrier.commands.send(FetchCommand::Cancel(FetchId(1))).expect("it lives");
-    carrier.fetch(Fetch { etag, ..fetch(2, nginx.address, 10_000, &[(0, 10)]) });
-    assert_eq!(carrier.answers(1), [(FetchId(2), 0, Some(nginx.data[..10].to_vec()))]);
+    carrier.send_fetch(Fetch { etag, ..fetch(2, nginx.address, 10_000, &[(0, 10)]) });
+    assert_eq!(carrier.take_responses(1), [(FetchId(2), 0, Some(nginx.data[..10].to_vec()))]);
 }

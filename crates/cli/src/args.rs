@@ -1,11 +1,11 @@
-//! The command line: what can be written, and what each word means.
+//! Command line of `marline`: the top-level command, its subcommands and value parsers that several of them use.
 //!
-//! Arguments go in, a [`Cli`] that cannot be wrong in itself comes out, or an [`Exit`] with one line.
+//! Parsing yields a [`Cli`] whose values are valid, or a [`CliError`] with a one-line message.
 //!
 //! 1. Every value with a dimension carries its unit (`20Mbit/s`, `50ms`, `500KiB`).
-//! 2. Whatever may hold a secret (`--user`, `-H`, a URL) is taken as plain text here and parsed by
-//!    [`fetch`](crate::fetch), because clap repeats a refused value in its message.
-//! 3. Nothing is read or opened.
+//! 2. Options that may hold a secret (`--user`, `-H`, a URL) are taken as plain text here and parsed by
+//!    [`get`](crate::get), because clap repeats a rejected value in its message.
+//! 3. No file is read or opened here.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,75 +15,75 @@ use clap::{Args, Parser, Subcommand};
 use marline_core::fetch::MeteredUse;
 use marline_core::units::parse_duration;
 
-use crate::Exit;
+use crate::CliError;
 
-/// Several network links behave as one good link.
+/// Makes several network links behave as one good link.
 #[derive(Debug, Parser)]
 #[command(name = "marline", version, max_term_width = 100, subcommand_required = true, after_help = AFTER_HELP)]
 pub struct Cli {
     /// Read this configuration file instead of ~/.config/marline/marline.toml.
     #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     pub config: Option<PathBuf>,
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
-    pub verb: Verb,
+    pub command: Command,
 }
 
 const AFTER_HELP: &str = "\
 Examples:
-  marline get https://example.org/big.iso    download on all links of this machine
-  marline links                              which links there are, and why one is not used
-  marline help get                           everything about `get`
+  marline get https://example.org/big.iso    download a file over all links of this machine
+  marline links                              list the links, and why a link is not used
+  marline help get                           show the complete help of `get`
 
-Exit codes: 0 done, 1 failed, 64 wrong usage, 65 the bytes do not match their digest, 66 the server
-refuses (4xx), 67 an HTML page instead of the file, 68 the server cannot be reached, 69 no usable
-network link, 74 the bytes cannot be stored, 75 the server fails (5xx), 76 the server does not answer
-what was asked, 77 a privilege is missing, 130 stopped by Ctrl-C.
+Exit codes: 0 success, 1 failure, 64 wrong usage, 65 checksum mismatch, 66 client error from the
+server (4xx), 67 HTML page instead of the file, 68 server unreachable, 69 no usable network link,
+74 data cannot be stored, 75 server error (5xx), 76 response does not match the request,
+77 missing privilege, 130 interrupted by Ctrl-C.
 
-Set MARLINE_LOG=debug to see what happens inside.";
+Set MARLINE_LOG=debug to write a log to standard error.";
 
-/// The verbs.
+/// Subcommands of `marline`.
 #[derive(Debug, Subcommand)]
-pub enum Verb {
-    /// Download a file on all links at once.
-    #[command(after_help = crate::fetch::AFTER_HELP)]
-    Get(Box<crate::fetch::GetArgs>),
+pub enum Command {
+    /// Download files over all links at once.
+    #[command(after_help = crate::get::AFTER_HELP)]
+    Get(Box<crate::get::GetArgs>),
     /// Show this machine's links, and why a link is not used.
     #[command(after_help = AFTER_LINKS)]
     Links(LinksArgs),
-    /// Run a log of decisions again and prove that they come out the same.
+    /// Replay a decision log and check that this version makes the same decisions.
     #[command(after_help = AFTER_REPLAY)]
     Replay(ReplayArgs),
-    /// Count the joules of a recorded download, and show what is known of radios.
+    /// Compute the radio energy of a recorded download, and show the device energy models.
     #[command(after_help = crate::energy::AFTER_HELP)]
     Energy(crate::energy::EnergyArgs),
-    /// Play and browse over all links: a local proxy for players, browsers and programs.
+    /// Run a local proxy that uses all links, for video players, browsers and other programs.
     #[command(after_help = crate::proxy::AFTER_PROXY)]
     Proxy(Box<crate::proxy::ProxyArgs>),
-    /// Print the address at which a player finds a URL, or start the player.
+    /// Print the proxy address of a video URL, or start a player with it.
     #[command(after_help = crate::proxy::AFTER_PLAY)]
     Play(Box<crate::proxy::PlayArgs>),
-    /// Steer the MPTCP connections of all programs, by energy and cost.
+    /// Manage the MPTCP connections of all programs by energy, cost and throughput.
     #[command(after_help = crate::paths::AFTER_HELP)]
     Paths(Box<crate::paths::PathsArgs>),
-    /// Put this host back as it was before a `marline paths` or `marline edge` that has crashed.
+    /// Restore the host configuration after `marline paths` or `marline edge` has crashed.
     #[command(after_help = crate::paths::AFTER_RESTORE)]
     Restore(crate::paths::RestoreArgs),
-    /// Run a command whose TCP connections are MPTCP connections.
+    /// Run a command with MPTCP instead of TCP.
     #[command(after_help = crate::run::AFTER_HELP)]
     Run(crate::run::RunArgs),
-    /// Relays for edges: who belongs to a fleet, and who serves whom.
+    /// Manage a fleet of edges and relays: certificates, and the service that assigns relays to edges.
     #[cfg(feature = "fleet")]
     Fleet(Box<crate::fleet::FleetArgs>),
-    /// Carry edges' connections to their servers.
+    /// Run a relay, which forwards the connections of edges to their servers.
     #[cfg(feature = "fleet")]
     #[command(after_help = crate::relay::AFTER_HELP)]
     Relay(Box<crate::relay::RelayArgs>),
-    /// Carry programs' connections over all links to a relay.
+    /// Run an edge, which carries connections of programs or a LAN over all links to a relay.
     #[cfg(feature = "fleet")]
     #[command(after_help = crate::edge::AFTER_HELP)]
     Edge(Box<crate::edge::EdgeArgs>),
-    /// Make TCP on one link faster, with a thin second link beside it.
+    /// Accelerate TCP on one link with the help of a slow second link.
     #[cfg(feature = "accel")]
     #[command(after_help = crate::accel::AFTER_HELP)]
     Accel(Box<crate::accel::AccelArgs>),
@@ -99,7 +99,7 @@ Examples:
   marline get --trace run.ndjson https://example.org/big.iso
   marline replay run.ndjson
 
-Exit code 0: every decision came out the same. 1: one did not (its line is shown), or the log is damaged.";
+Exit codes: 0 all decisions are equal, 1 a decision differs (its line is printed) or damaged log.";
 
 /// `marline links`.
 #[derive(Debug, Args)]
@@ -107,7 +107,7 @@ pub struct LinksArgs {
     /// Print one JSON array.
     #[arg(long)]
     pub json: bool,
-    /// Show the links below an active VPN as `marline get --bypass-vpn` would use them.
+    /// Show the links below an active VPN, as `marline get --bypass-vpn` would use them.
     #[arg(long)]
     pub bypass_vpn: bool,
 }
@@ -115,30 +115,32 @@ pub struct LinksArgs {
 /// `marline replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// The log that `--trace` wrote; `-` reads standard input.
+    /// Log written by `--trace`; `-` reads standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
 
-pub(crate) fn metered_use(s: &str) -> Result<MeteredUse, String> {
-    match s {
+/// Parses the value of `--metered`.
+pub(crate) fn parse_metered_use(word_value: &str) -> Result<MeteredUse, String> {
+    match word_value {
         "avoid" => Ok(MeteredUse::Avoid),
         "use" => Ok(MeteredUse::Use),
         "never" => Ok(MeteredUse::Never),
-        _ => Err("say avoid, use or never".into()),
+        _ => Err("use `avoid`, `use` or `never`".into()),
     }
 }
 
-pub(crate) fn positive_duration(s: &str) -> Result<Duration, String> {
-    match parse_duration(s) {
-        Ok(Duration::ZERO) => Err("no time at all is too short".into()),
+/// Parses a duration with its unit that is longer than zero.
+pub(crate) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(Duration::ZERO) => Err("zero is too short".into()),
         Ok(time) => Ok(time),
-        Err(e) => Err(e.to_string()),
+        Err(error) => Err(error.to_string()),
     }
 }
 
-/// Reads the command line. Help and version are printed here and end with success.
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Exit> {
+/// Parses the command line; see [`marline_terminal::command_line::parse`].
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, CliError> {
     marline_terminal::command_line::parse(args)
 }
 

@@ -1,12 +1,12 @@
-//! The configuration file: what this machine's links are and cost, so that no command line has to repeat it.
+//! Configuration file: kind, cost and limits of this host's links, and settings of `marline paths`, in TOML.
 //!
-//! TOML text in, a [`ConfigFile`] out. `docs/marline.toml` is a sample that explains every field, and a test reads it.
+//! [`ConfigFile`] is the parsed file. `docs/marline.toml` is a sample that explains every field; a test parses it.
 //!
-//! 1. An unknown field, a value without its unit or a link described twice is refused with file and line. A typo in
+//! 1. An unknown field, a value without its unit or a link described twice is rejected with file and line. A typo in
 //!    `metered` would otherwise cost money.
-//! 2. No file at the usual place is no error, and one that may not be read (another user's) is worth one line; a file
-//!    named by `--config` must be there.
-//! 3. The command line wins over the file, field by field.
+//! 2. It is no error if the default file does not exist. If it cannot be read (it may belong to another user), there is a
+//!    notice and the run continues without it. A file named by `--config` must be readable.
+//! 3. The command line overrides the file, field by field.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,204 +16,205 @@ use std::str::FromStr;
 use marline_core::fetch::MeteredUse;
 use marline_core::link::LinkKind;
 use marline_core::units::{Bitrate, DataSize};
-use marline_net::links::{Named, rate_of};
+use marline_net::links::{LinkArg, parse_rate_limit};
 use serde::{Deserialize, Deserializer};
 
-use crate::Exit;
-use crate::paths::PathsTerms;
+use crate::CliError;
+use crate::paths::PathsConfig;
 
-/// What the configuration file says.
+/// The parsed configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigFile {
-    /// Whether metered links are used, where `--metered` does not say; none: avoid.
+    /// Use of metered links unless `--metered` is given. Default: avoid.
     #[serde(default)]
     pub metered: Option<MeteredUse>,
-    /// The device model of energy reports, where `--energy-model` does not say: a name or a file; none: the default.
+    /// Device energy model (a name or a file) unless `--energy-model` is given. Default: `typical`.
     #[serde(default, rename = "energy-model")]
     pub energy_model: Option<String>,
-    /// How `marline paths` runs.
+    /// Settings of `marline paths`.
     #[serde(default)]
-    pub paths: PathsTerms,
-    /// Terms of use by interface name.
-    #[serde(default)]
-    pub link: BTreeMap<Interface, Terms>,
+    pub paths: PathsConfig,
+    /// Properties and limits of links, by interface name.
+    #[serde(default, rename = "link")]
+    pub links: BTreeMap<InterfaceName, LinkConfig>,
 }
 
-/// The name of an interface, as the kernel would accept it.
+/// An interface name that the kernel would accept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Interface(String);
+pub struct InterfaceName(String);
 
-impl Interface {
-    /// It.
-    pub fn name(&self) -> &str {
+impl InterfaceName {
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What one interface is and costs. Whatever is left out is found by the system.
+/// Properties and limits of one link. Kind and metering are detected if they are not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Terms {
-    /// The access technology.
-    #[serde(default, deserialize_with = "word")]
+pub struct LinkConfig {
+    /// Access technology, such as `wifi` or `lte`.
+    #[serde(default, deserialize_with = "parse_text")]
     pub kind: Option<LinkKind>,
-    /// Whether each byte costs money.
+    /// Whether traffic on the link costs money.
     #[serde(default)]
     pub metered: Option<bool>,
-    /// How many bytes one run may use.
-    #[serde(default, deserialize_with = "word")]
+    /// Most bytes that one run may use.
+    #[serde(default, deserialize_with = "parse_text")]
     pub budget: Option<DataSize>,
-    /// The most it may carry a second.
-    #[serde(default, deserialize_with = "rate")]
-    pub limit: Option<Bitrate>,
-    /// What 10^9 bytes cost, in whatever currency, as long as it is one.
-    #[serde(default, rename = "price-per-gb", deserialize_with = "word")]
+    /// Upper limit of the rate.
+    #[serde(default, rename = "limit", deserialize_with = "parse_rate")]
+    pub rate_limit: Option<Bitrate>,
+    /// Price of 10^9 bytes. The currency is arbitrary, but it must be the same for all links.
+    #[serde(default, rename = "price-per-gb", deserialize_with = "parse_text")]
     pub price: Option<Price>,
 }
 
-/// A sum of money in millionths.
+/// An amount of money in millionths of the currency unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price(pub u64);
 
 impl FromStr for Price {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let (units, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let price = || {
-            let part = format!("{part:0<6}").parse::<u64>().ok()?;
-            whole.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(part).map(Self)
+            let padded = format!("{fraction:0<6}").parse::<u64>().ok()?;
+            units.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(padded).map(Self)
         };
-        let plain = !whole.is_empty() && digits(whole) && digits(part) && part.len() <= 6;
-        plain.then(price).flatten().ok_or_else(|| format!("`{text}` is not a price such as 4.50"))
+        let is_plain = !units.is_empty() && are_digits(units) && are_digits(fraction) && fraction.len() <= 6;
+        is_plain.then(price).flatten().ok_or_else(|| format!("`{text}` is not a price such as 4.50"))
     }
 }
 
 /// Why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {error}: the configuration file cannot be read", path.display())]
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// Its text is wrong.
+    /// The content of the file is invalid.
     #[error("{}:{line}: {message}", path.display())]
-    Wrong {
-        /// Its path.
+    Invalid {
+        /// Path of the file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the mistake.
         message: String,
     },
 }
 
-impl From<ConfigError> for Exit {
+impl From<ConfigError> for CliError {
     fn from(error: ConfigError) -> Self {
         Self::usage(error.to_string())
     }
 }
 
 impl ConfigFile {
-    /// Reads the file named by `--config`, or the one at the usual place if there is one.
+    /// Reads the file named by `--config`, or else the default file if it exists.
     ///
     /// # Errors
-    /// When the file is wrong, or cannot be read although it was named.
+    /// The file is invalid, or it was named and cannot be read.
     pub fn read(named: Option<&Path>) -> Result<Self, ConfigError> {
-        let Some(path) = named.map(Path::to_owned).or_else(usual_place) else { return Ok(Self::default()) };
+        let Some(path) = named.map(Path::to_owned).or_else(default_path) else { return Ok(Self::default()) };
         match std::fs::read_to_string(&path) {
             Ok(text) => Self::parse(&text, &path),
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) if named.is_none() => {
-                let why = ConfigError::Unreadable { path, error };
-                crate::output::say(&format!("{why}; going on without it"));
+                let warning = ConfigError::Unreadable { path, error };
+                crate::output::say(&format!("{warning}; continuing without it"));
                 Ok(Self::default())
             }
             Err(error) => Err(ConfigError::Unreadable { path, error }),
         }
     }
 
-    /// Understands the text of the file at `path`.
+    /// Parses `text`, the content of the file at `path`; the path only appears in errors.
     ///
     /// # Errors
-    /// When the text is no TOML, or says what this file cannot say.
+    /// The text is not TOML, or it has unknown fields or invalid values.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start.min(text.len()));
-            let before = text.as_bytes().get(..start).unwrap_or_default();
-            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            ConfigError::Wrong { path: path.to_owned(), line, message: error.message().trim().replace('\n', " ") }
+            let error_start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let text_before = text.as_bytes().get(..error_start).unwrap_or_default();
+            let line = text_before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            ConfigError::Invalid { path: path.to_owned(), line, message: error.message().trim().replace('\n', " ") }
         })
     }
 
-    /// The interfaces it describes.
-    pub fn known(&self) -> Vec<Named> {
-        let mut known = Vec::new();
-        for (name, terms) in &self.link {
-            known.push(Named {
+    /// The links that the file describes.
+    pub fn described_links(&self) -> Vec<LinkArg> {
+        let mut described = Vec::new();
+        for (name, link) in &self.links {
+            described.push(LinkArg {
                 name: name.0.clone(),
-                kind: terms.kind,
-                metered: terms.metered,
-                budget: terms.budget,
-                limit: terms.limit,
-                spoken: false,
+                kind: link.kind,
+                metered: link.metered,
+                budget: link.budget,
+                rate_limit: link.rate_limit,
+                is_explicit: false,
             });
         }
-        known
+        described
     }
 
-    /// The prices, by interface.
+    /// Prices of 10^9 bytes in millionths of the currency unit, by interface name.
     pub fn prices(&self) -> Vec<(String, u64)> {
-        self.link.iter().filter_map(|(name, terms)| Some((name.0.clone(), terms.price?.0))).collect()
+        self.links.iter().filter_map(|(name, link)| Some((name.0.clone(), link.price?.0))).collect()
     }
 
-    /// `named` with what the file knows of the same interface wherever the command line says nothing.
-    pub fn complete(&self, named: Named) -> Named {
-        let Some((_, terms)) = self.link.iter().find(|(name, _)| name.0 == named.name) else { return named };
-        Named {
-            kind: named.kind.or(terms.kind),
-            metered: named.metered.or(terms.metered),
-            budget: named.budget.or(terms.budget),
-            limit: named.limit.or(terms.limit),
+    /// Fills the fields that are missing in `named` (from the command line) with those of the same link in the file.
+    pub fn with_config(&self, named: LinkArg) -> LinkArg {
+        let Some((_, link)) = self.links.iter().find(|(name, _)| name.0 == named.name) else { return named };
+        LinkArg {
+            kind: named.kind.or(link.kind),
+            metered: named.metered.or(link.metered),
+            budget: named.budget.or(link.budget),
+            rate_limit: named.rate_limit.or(link.rate_limit),
             ..named
         }
     }
 }
 
-/// `$XDG_CONFIG_HOME/marline/marline.toml`, else `~/.config/marline/marline.toml`.
-fn usual_place() -> Option<PathBuf> {
-    Some(usual_dir()?.join("marline.toml"))
+/// Default file: `$XDG_CONFIG_HOME/marline/marline.toml`, else `~/.config/marline/marline.toml`.
+fn default_path() -> Option<PathBuf> {
+    Some(config_dir()?.join("marline.toml"))
 }
 
-/// `$XDG_CONFIG_HOME/marline`, else `~/.config/marline`.
-pub(crate) fn usual_dir() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+/// Configuration directory: `$XDG_CONFIG_HOME/marline`, else `~/.config/marline`.
+pub(crate) fn config_dir() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
     Some(base.join("marline"))
 }
 
-impl<'de> Deserialize<'de> for Interface {
+impl<'de> Deserialize<'de> for InterfaceName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        match text.parse::<Named>() {
+        match text.parse::<LinkArg>() {
             Ok(named) if named.name == text => Ok(Self(text)),
-            Ok(_) => Err(serde::de::Error::custom(format!("`{text}` is no name of an interface"))),
+            Ok(_) => Err(serde::de::Error::custom(format!("`{text}` is not an interface name"))),
             Err(error) => Err(serde::de::Error::custom(error)),
         }
     }
 }
 
-/// A value written as on the command line: `"2GB"`, `"20Mbit/s"`, `"lte"`.
-fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bitrate>, D::Error> {
-    rate_of(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
+/// Deserializes a rate limit written as on the command line: `"20Mbit/s"` or, in bytes per second, `"2M"`.
+fn parse_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bitrate>, D::Error> {
+    parse_rate_limit(&String::deserialize(deserializer)?).map(Some).map_err(serde::de::Error::custom)
 }
 
-fn word<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+/// Deserializes a value written as on the command line: `"2GB"`, `"lte"`.
+fn parse_text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr,
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_is_understood_with_every_comment_sign_removed() {
+    fn the_sample_is_valid_with_every_setting_uncommented() {
         let sample = include_str!("../../../docs/marline.toml");
         parse(sample).unwrap();
         let all: String = sample
@@ -242,18 +243,26 @@ mod tests {
             .collect();
         let file = parse(&all).unwrap();
         assert!(file.metered.is_some() && file.energy_model.is_some());
-        let PathsTerms { profile, policy, links, later, kernel_pm, transparent, run_dir, .. } = &file.paths;
-        let PathsTerms { bypass_vpn, cgroup, port, .. } = &file.paths;
-        assert!(*bypass_vpn && cgroup.is_some() && port.len() == 2);
-        assert!(profile.is_some() && policy.is_some() && links.len() == 2 && later.len() == 1 && run_dir.is_some());
+        let PathsConfig { goal, policy, links, optional_links, kernel_pm, transparent, run_dir, .. } = &file.paths;
+        let PathsConfig { bypass_vpn, cgroup, ports, .. } = &file.paths;
+        assert!(*bypass_vpn && cgroup.is_some() && ports.len() == 2);
+        assert!(
+            goal.is_some()
+                && policy.is_some()
+                && links.len() == 2
+                && optional_links.len() == 1
+                && run_dir.is_some()
+        );
         assert!(*kernel_pm && *transparent);
-        let terms = &file.link[&Interface("wwan0".into())];
-        assert!(terms.kind.is_some() && terms.metered.is_some() && terms.budget.is_some() && terms.limit.is_some());
+        let link = &file.links[&InterfaceName("wwan0".into())];
+        assert!(
+            link.kind.is_some() && link.metered.is_some() && link.budget.is_some() && link.rate_limit.is_some()
+        );
         assert_eq!(file.prices(), [("wwan0".to_owned(), 4_500_000)]);
     }
 
     #[test]
-    fn what_is_wrong_is_refused_with_its_line() {
+    fn an_invalid_file_is_rejected_with_the_line_of_the_mistake() {
         for (text, line, expected) in [
             ("metered = 'avoid'\n[link.w]\nmeterd = true\n", 3, "unknown field `meterd`"),
             ("meterd = 'avoid'\n", 1, "unknown field `meterd`"),
@@ -262,18 +271,18 @@ mod tests {
             ("[link.w]\nlimit = '20MB'\n", 2, "a rate such as 20Mbit/s"),
             ("[link.w]\nprice-per-gb = '4,50'\n", 2, "`4,50` is not a price such as 4.50"),
             ("[link.w]\nprice-per-gb = '-1'\n", 2, "`-1` is not a price"),
-            ("[link.w]\nkind = '6g'\n", 2, "`6g` is no kind of link"),
-            ("[paths]\nprofil = 'energy'\n", 2, "unknown field `profil`"),
-            ("[paths]\nprofile = 'fast'\n", 2, "unknown variant `fast`"),
-            ("[paths]\nport = [0]\n", 2, "`0` is no port: 1 to 65535"),
-            ("[paths]\nport = ['9-8']\n", 2, "`9-8` is no port"),
-            ("[paths]\nport = [true]\n", 2, "`true` is no port"),
+            ("[link.w]\nkind = '6g'\n", 2, "`6g` is not a kind of link"),
+            ("[paths]\ngaol = 'energy'\n", 2, "unknown field `gaol`"),
+            ("[paths]\ngoal = 'fast'\n", 2, "unknown variant `fast`"),
+            ("[paths]\nports = [0]\n", 2, "`0` is no port: 1 to 65535"),
+            ("[paths]\nports = ['9-8']\n", 2, "`9-8` is no port"),
+            ("[paths]\nports = [true]\n", 2, "`true` is no port"),
             ("[paths]\nenergy-model = 'typical'\n", 2, "unknown field `energy-model`"),
             ("[paths]\ntrace = 'x'\n", 2, "unknown field `trace`"),
-            ("[paths]\nlinks = ['a b']\n", 2, "is no name of an interface"),
+            ("[paths]\nlinks = ['a b']\n", 2, "is not an interface name"),
             ("metered = 'maybe'\n", 1, "unknown variant `maybe`"),
             ("[link.w]\nmetered = true\n[link.w]\n", 3, "duplicate"),
-            ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is no name of an interface"),
+            ("[link.w]\n[link.'eth0,metered=no']\n", 2, "is not an interface name"),
             ("[link\n", 1, ""),
         ] {
             let error = parse(text).unwrap_err();
@@ -284,11 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins_field_by_field() {
+    fn the_command_line_overrides_the_file_field_by_field() {
         let file = parse("[link.w]\nkind = 'lte'\nmetered = true\nlimit = '5Mbit/s'\n").unwrap();
-        let named: Named = "w,metered=no".parse().unwrap();
-        let named = file.complete(named);
+        let named: LinkArg = "w,metered=no".parse().unwrap();
+        let named = file.with_config(named);
         assert_eq!((named.kind, named.metered), (Some(LinkKind::Lte), Some(false)));
-        assert_eq!(named.limit, Some(Bitrate::from_mbps(5)));
+        assert_eq!(named.rate_limit, Some(Bitrate::from_mbps(5)));
     }
 }

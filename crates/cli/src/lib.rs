@@ -1,38 +1,37 @@
-//! What users touch: the command line, its configuration file, and what it shows while it works.
+//! User interface of `marline`: command line, configuration file, progress display, status output and exit codes.
 //!
-//! In: arguments, the environment, one configuration file. Out: a [`Batch`](download::Batch) for `marline-download`, lines for
-//! people on standard error, results for programs on standard output, and an exit code.
+//! It translates arguments, environment variables and the configuration file into calls of the capability crates, for
+//! example into a [`Batch`](download::Batch) for `marline-download`.
 //!
-//! 1. All that the user wrote is parsed before anything is opened or asked; a wrong word costs nothing.
-//! 2. Standard output carries results only (the file, a table, a JSON object); everything said about them goes to
-//!    standard error.
-//! 3. An error is one line: what failed, on which link or file, why, and what helps.
-//! 4. Nothing is started that a 10 KB download does not need: one thread, no logging unless it is asked for.
+//! 1. All user input is parsed before any file is opened or any request is sent, so a typo has no side effect.
+//! 2. Standard output carries only results (the file, a table, a JSON object); notices about them go to standard error.
+//! 3. An error is one line: what failed, on which link or file, why, and the remedy.
+//! 4. Nothing is started that a 10 KB download does not need: one thread, and no logging unless it is requested.
 //!
-//! Programs that want the download and not the command line use [`download`] directly.
+//! Programs that need the download without the command line use [`download`] directly.
 
 #[cfg(feature = "accel")]
 mod accel;
 mod args;
 mod config;
-mod confine;
+#[cfg(feature = "fleet")]
+mod credentials;
+mod decision_log;
 #[cfg(feature = "fleet")]
 mod edge;
 mod energy;
-mod fetch;
 #[cfg(feature = "fleet")]
 mod fleet;
-mod hangup;
+mod get;
 mod links;
-mod log;
-#[cfg(feature = "fleet")]
-mod member;
 mod output;
 mod paths;
+mod privileges;
 mod progress;
 mod proxy;
 #[cfg(feature = "fleet")]
 mod relay;
+mod reload_signal;
 mod replay;
 mod run;
 mod secret;
@@ -40,56 +39,57 @@ mod secret;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub use args::{Cli, Verb};
+pub use args::{Cli, Command};
 pub use config::{ConfigError, ConfigFile};
 /// Downloads: describe them in a [`download::Batch`], then [`download::run`] it.
 pub use marline_download as download;
-pub use marline_terminal::Exit;
+pub use marline_terminal::CliError;
 pub use secret::Secret;
 
-/// Runs one command line, the program's name first, and says how it ended.
+/// Runs one command line and returns its exit code. The first argument is the program's name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let ended = args::parse(args).and_then(|cli| {
-        start_logging(&cli.verb)?;
-        match cli.verb {
-            Verb::Get(get) => fetch::run(*get, cli.config.as_deref()),
-            Verb::Links(links) => links::run(&links, cli.config.as_deref()),
-            Verb::Replay(replay) => replay::run(&replay),
-            Verb::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
-            Verb::Paths(args) => paths::run(*args, cli.config.as_deref()),
-            Verb::Restore(args) => paths::restore_host(&args, cli.config.as_deref()),
-            Verb::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
-            Verb::Play(args) => proxy::play(*args, cli.config.as_deref()),
-            Verb::Run(args) => run::run(args),
+    let result = args::parse(args).and_then(|cli| {
+        start_logging(&cli.command)?;
+        match cli.command {
+            Command::Get(get) => get::run(*get, cli.config.as_deref()),
+            Command::Links(links) => links::run(&links, cli.config.as_deref()),
+            Command::Replay(replay) => replay::run(&replay),
+            Command::Energy(energy) => energy::run(&energy, cli.config.as_deref()),
+            Command::Paths(args) => paths::run(*args, cli.config.as_deref()),
+            Command::Restore(args) => paths::restore_from_args(&args, cli.config.as_deref()),
+            Command::Proxy(args) => proxy::run(*args, cli.config.as_deref()),
+            Command::Play(args) => proxy::play(*args, cli.config.as_deref()),
+            Command::Run(args) => run::run(args),
             #[cfg(feature = "fleet")]
-            Verb::Fleet(args) => fleet::run(*args),
+            Command::Fleet(args) => fleet::run(*args),
             #[cfg(feature = "fleet")]
-            Verb::Relay(args) => relay::run(*args),
+            Command::Relay(args) => relay::run(*args),
             #[cfg(feature = "fleet")]
-            Verb::Edge(args) => edge::run(*args, cli.config.as_deref()),
+            Command::Edge(args) => edge::run(*args, cli.config.as_deref()),
             #[cfg(feature = "accel")]
-            Verb::Accel(args) => accel::run(*args),
+            Command::Accel(args) => accel::run(*args),
         }
     });
-    match ended {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(exit) => exit.report(NAME),
+        Err(exit) => exit.print_and_code(NAME),
     }
 }
 
-/// Starts the log that the environment requests; without one, the daemons of the fleet print what an operator must act on.
-fn start_logging(verb: &Verb) -> Result<(), Exit> {
-    if marline_terminal::log::start()? {
+/// Starts the log that the environment requests. Without one, the daemons of the fleet print only those events that an
+/// operator must act on.
+fn start_logging(command: &Command) -> Result<(), CliError> {
+    if marline_terminal::log::start_log()? {
         return Ok(());
     }
     #[cfg(feature = "fleet")]
-    if let Verb::Relay(_) | Verb::Edge(_) | Verb::Fleet(_) = verb {
+    if let Command::Relay(_) | Command::Edge(_) | Command::Fleet(_) = command {
         fleet::start_saying();
     }
     #[cfg(not(feature = "fleet"))]
-    let _ = verb;
+    let _ = command;
     Ok(())
 }
 
-/// The program's name, before each of its lines.
+/// The program's name, which prefixes each notice.
 const NAME: &str = "marline";

@@ -1,108 +1,127 @@
-//! `marline links`: every interface of this machine, what `marline get` would do with it, and why.
+//! `marline links`: lists every interface of this host, whether `marline get` would use it, and why not.
 //!
-//! A survey and the configuration file go in; a table for people or a JSON array for programs comes out on standard
-//! output. No packet is sent.
+//! It combines a list of the interfaces with the configuration file and prints a table for people or a JSON array for
+//! programs. No packet is sent.
 //!
-//! The verdict shown is not computed here: it is the one by which `get` chooses, so that the two cannot disagree.
+//! The verdict is not computed here: it is that of the link selection of `get`, so that the two cannot disagree.
 
 use std::path::Path;
 
 use marline_core::link::LinkProfile;
-use marline_net::links::{Choice, Interface, LinksError, MeteredHints, Survey, Verdict, choose, survey};
+use marline_net::links::{
+    Interface, InterfaceList, LinkSelection, LinksError, MeteredHints, Usability, choose_links, list_interfaces,
+};
 use marline_net::printable::printable;
 use serde::Serialize;
 
 use crate::args::LinksArgs;
-use crate::output::print;
-use crate::{ConfigFile, Exit};
+use crate::output::print_result;
+use crate::{CliError, ConfigFile};
 
-/// One interface, as shown. Serialises to one element of `--json` (see `docs/json.md`).
+/// One interface of the output. Serialises to one element of `--json` (see `docs/json.md`).
 #[derive(Serialize)]
-struct Row {
-    /// What the system says.
+struct LinkRow {
+    /// Properties that the system reports.
     #[serde(flatten)]
     interface: Interface,
-    /// Whether `marline get` would use it now.
+    /// Whether `marline get` would use the link now.
     used: bool,
-    /// Why it is not used, or under which condition it is; empty when there is nothing to say.
-    why: String,
-    /// The most bytes of one run, from the configuration.
+    /// Why the link is not used, or the condition under which it is; may be empty.
+    explanation: String,
+    /// Most bytes that one run may use, from the configuration.
     budget_bytes: Option<u64>,
-    /// The most per second, from the configuration, in 10^6 bit/s.
-    limit_mbps: Option<f64>,
+    /// Rate limit from the configuration, in 10^6 bit/s.
+    rate_limit_mbps: Option<f64>,
 }
 
-/// Shows the links.
-pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), Exit> {
+/// Prints the links.
+pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliError> {
     let file = ConfigFile::read(config)?;
-    let survey = survey().map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
-    let choice = Choice::Auto { bypass_vpn: args.bypass_vpn, known: file.known() };
-    let (chosen, vpn) = match choose(&survey, &choice, &MeteredHints::ask(&survey)) {
-        Ok(chosen) => (chosen.links, chosen.vpn),
-        // That there is none is what the table then shows.
+    let survey = list_interfaces().map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
+    let choice = LinkSelection::Auto { bypass_vpn: args.bypass_vpn, configured: file.described_links() };
+    let (selected, vpn) = match choose_links(&survey, &choice, &MeteredHints::query(&survey)) {
+        Ok(selection) => (selection.links, selection.vpn_note),
+        // Without a usable link the table still lists all interfaces and their reasons.
         Err(LinksError::NoLink { .. }) => (Vec::new(), None),
-        Err(error) => return Err(Exit::new(Exit::NETWORK, error.to_string())),
+        Err(error) => return Err(CliError::new(CliError::NETWORK, error.to_string())),
     };
-    let rows = rows(&survey, &chosen);
+    let rows = rows(&survey, &selected);
     if args.json {
         let text = serde_json::to_string_pretty(&rows)
-            .map_err(|error| Exit::failed(format!("the links cannot be written as JSON: {error}")))?;
-        print(&(text + "\n"))?;
+            .map_err(|error| CliError::failed(format!("cannot write the links as JSON: {error}")))?;
+        print_result(&(text + "\n"))?;
     } else {
         let mut text = table(&rows);
         if let Some(vpn) = vpn {
             text += &format!("\n{vpn}\n");
         }
-        print(&text)?;
+        print_result(&text)?;
     }
     Ok(())
 }
 
-/// The chosen ones first, in the order of their use; then the others, in the kernel's.
-fn rows(survey: &Survey, chosen: &[(Interface, LinkProfile)]) -> Vec<Row> {
+/// Rows of the output: the selected links in their order of use, then the other interfaces in the order of the kernel.
+fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<LinkRow> {
     let mut rows = Vec::new();
-    for (interface, profile) in chosen {
-        rows.push(Row {
-            why: if profile.metered { "metered: only when all others have failed".into() } else { String::new() },
+    for (interface, profile) in selected {
+        rows.push(LinkRow {
+            explanation: if profile.metered {
+                "metered: only when all others have failed".into()
+            } else {
+                String::new()
+            },
             interface: interface.clone(),
             used: true,
             budget_bytes: profile.budget.map(|budget| budget.bytes()),
-            limit_mbps: profile.rate_limit.map(|limit| limit.as_mbps_f64()),
+            rate_limit_mbps: profile.rate_limit.map(|limit| limit.as_mbps_f64()),
         });
     }
+    // `Usable` interfaces that were not selected can only be the VPN that is bypassed.
     for interface in &survey.interfaces {
-        if chosen.iter().any(|(other, _)| other.index == interface.index) {
+        if selected.iter().any(|(selected_interface, _)| selected_interface.index == interface.index) {
             continue;
         }
-        let why = match &interface.verdict {
-            Verdict::Usable => "it is the VPN that is bypassed".into(),
-            Verdict::Unused(reason) => reason.to_string(),
+        let explanation = match &interface.usability {
+            Usability::Usable => "it is the VPN that --bypass-vpn bypasses".into(),
+            Usability::Unused(reason) => reason.to_string(),
         };
-        rows.push(Row { interface: interface.clone(), used: false, why, budget_bytes: None, limit_mbps: None });
+        rows.push(LinkRow {
+            interface: interface.clone(),
+            used: false,
+            explanation,
+            budget_bytes: None,
+            rate_limit_mbps: None,
+        });
     }
     rows
 }
 
-/// Columns as wide as their widest word, the reason last because it is a sentence.
-fn table(rows: &[Row]) -> String {
+/// Formats the rows as a table. The reason is the last column because it is a sentence.
+fn table(rows: &[LinkRow]) -> String {
     let mut cells: Vec<[String; 5]> = vec![["LINK", "KIND", "METERED", "ADDRESS", "USED"].map(Into::into)];
     for row in rows {
-        let link = &row.interface;
-        let metered = match &link.metered {
-            Some(m) if m.metered => "yes",
+        let interface = &row.interface;
+        let is_metered = match &interface.metered {
+            Some(source) if source.metered => "yes",
             Some(_) => "no",
             None => "-",
         };
-        let address = link.addresses.first().map_or_else(|| "-".into(), ToString::to_string);
-        let used = match (row.used, row.why.as_str()) {
+        let address = interface.addresses.first().map_or_else(|| "-".into(), ToString::to_string);
+        let usage = match (row.used, row.explanation.as_str()) {
             (true, "") => "yes".into(),
-            (true, why) => format!("yes, {why}"),
-            (false, why) => format!("no: {why}"),
+            (true, condition) => format!("yes, {condition}"),
+            (false, reason) => format!("no: {reason}"),
         };
-        cells.push([printable(&link.name).into_owned(), link.kind.name().into(), metered.into(), address, used]);
+        cells.push([
+            printable(&interface.name).into_owned(),
+            interface.kind.name().into(),
+            is_metered.into(),
+            address,
+            usage,
+        ]);
     }
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = [width(0), width(1), width(2), width(3)];
+    let column_width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [column_width(0), column_width(1), column_width(2), column_width(3)];
     let mut text = String::new();
     for [name, kind, metered, address, used] in &cells {
         let [a, b, c, d] = widths;
@@ -115,40 +134,40 @@ fn table(rows: &[Row]) -> String {
 mod tests {
     use super::*;
     use marline_core::link::LinkKind;
-    use marline_net::links::{Metered, MeteredSource, Reason};
+    use marline_net::links::{MeteredSource, MeteredStatus, UnusedReason};
 
-    fn interface(name: &str, index: u32, verdict: Verdict) -> Interface {
+    fn interface(name: &str, index: u32, verdict: Usability) -> Interface {
         Interface {
             name: name.into(),
             index,
             kind: LinkKind::Wifi,
             addresses: vec!["192.0.2.7".parse().unwrap()],
-            passing: Vec::new(),
-            networks: Vec::new(),
-            v4: None,
-            v6: None,
+            transient_addresses: Vec::new(),
+            subnets: Vec::new(),
+            route_v4: None,
+            route_v6: None,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict,
+            usability: verdict,
         }
     }
 
-    fn example() -> Vec<Row> {
-        let mut modem = interface("wwan0", 3, Verdict::Usable);
-        modem.metered = Some(Metered { metered: true, source: MeteredSource::User });
+    fn example() -> Vec<LinkRow> {
+        let mut modem = interface("wwan0", 3, Usability::Usable);
+        modem.metered = Some(MeteredStatus { metered: true, source: MeteredSource::User });
         let mut profile = LinkProfile::new("wwan0", LinkKind::Lte);
         profile.metered = true;
         profile.budget = Some("2GB".parse().unwrap());
-        let survey = Survey {
-            interfaces: vec![interface("docker0", 2, Verdict::Unused(Reason::Bridge)), modem.clone()],
+        let survey = InterfaceList {
+            interfaces: vec![interface("docker0", 2, Usability::Unused(UnusedReason::Bridge)), modem.clone()],
             vpn: None,
         };
         rows(&survey, &[(modem, profile)])
     }
 
     #[test]
-    fn each_interface_has_a_line_with_the_reason() {
+    fn the_table_has_a_line_with_the_reason_for_each_interface() {
         assert_eq!(
             table(&example()),
             "LINK     KIND  METERED  ADDRESS    USED\n\
@@ -158,12 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn the_json_says_the_same_as_data() {
+    fn the_json_output_has_the_same_links() {
         let json = serde_json::to_value(example()).unwrap();
         assert_eq!(json[0]["name"], "wwan0");
         assert_eq!(json[0]["used"], true);
         assert_eq!(json[0]["budget_bytes"], 2_000_000_000_u64);
         assert_eq!(json[1]["verdict"], "unused");
-        assert_eq!(json[1]["limit_mbps"], serde_json::Value::Null);
+        assert_eq!(json[1]["reason"], "bridge");
+        assert_eq!(json[1]["explanation"], "it is a bridge to containers or virtual machines");
+        assert_eq!(json[1]["rate_limit_mbps"], serde_json::Value::Null);
     }
 }

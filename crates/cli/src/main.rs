@@ -1,6 +1,6 @@
-//! The `marline` program: hands the command line to the library and returns its exit code.
+//! The `marline` program: passes the command line to the library and returns its exit code.
 //!
-//! Nothing else is here, so that whatever the program can do, a test can do without starting it.
+//! Everything else is in the library, so that tests can run each function without starting the program.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,11 @@
-//! Standard output and standard error of this program; see [`marline_terminal::output`].
+//! Standard output and standard error of `marline`; see [`marline_terminal::output`].
 
-pub(crate) use marline_terminal::output::{print, print_beside, shown};
+pub(crate) use marline_terminal::output::{eprint_result, print_result, sanitize};
 
 use crate::NAME;
 
-/// A line for people, on standard error: `marline: LINE`. A closed standard error ends nothing.
+/// Prints a notice for people on standard error: `marline: LINE`. Errors are ignored: a closed standard error must not
+/// end the program.
 pub(crate) fn say(line: &str) {
-    marline_terminal::output::say(NAME, line);
+    marline_terminal::output::print_notice(NAME, line);
 }

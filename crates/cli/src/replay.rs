@@ -1,13 +1,12 @@
-//! `marline replay`: runs the decisions of a recorded run (a download, a stream, MPTCP's policy) again and proves that
-//! they come out the same.
+//! `marline replay`: feeds the inputs of a decision log to the machine of this version and compares the decisions.
 //!
-//! A log of `--trace` goes in, one JSON object a line (`docs/replay-log.md`); one line comes out: how much was equal,
-//! or the first line that was not.
+//! The log comes from `--trace` of a download, a stream, `marline paths` or `marline accel` (`docs/replay.md`). The result
+//! is one line: the number of equal decisions, or the first line of the log that differs.
 //!
-//! 1. The log is read line by line and never held: a log of any length needs one line of memory.
-//! 2. A last line without a line end is where the run was killed; everything before it still counts.
-//! 3. Anything else that cannot be read is damage, shown with its line; the exit code is that of a difference.
-//! 4. A log of another version is replayed all the same: whether that version decided otherwise is the question.
+//! 1. Only one line is in memory at a time, so a log may have any length.
+//! 2. A last line without a line end means that the run was killed; everything before it is compared.
+//! 3. Any other invalid line is reported as damage with its line number. The exit code is the same as for a difference.
+//! 4. A log of another version is accepted: the purpose may be to find out whether that version decided differently.
 
 use std::io::BufRead;
 
@@ -19,99 +18,99 @@ use marline_core::paths::Paths;
 use marline_core::stream::{self, Stream};
 use marline_core::units::Instant;
 
-use crate::Exit;
+use crate::CliError;
 use crate::args::ReplayArgs;
-use crate::log::{self, Config, Input, Line, Log, Output};
+use crate::decision_log::{self, LogReader, LogRecord, MachineConfig, MachineInput, MachineOutput};
 
-/// How a replay went.
+/// Result of a replay without differences.
 #[derive(Debug, PartialEq, Eq)]
-struct Equal {
-    /// Records fed.
+struct ReplayResult {
+    /// Records that were read.
     records: u64,
     /// Decisions that were compared.
     outputs: u64,
-    /// The version that wrote the log.
+    /// Version of marline that wrote the log.
     version: String,
-    /// The line at which the log breaks off.
-    broken_off: Option<u64>,
+    /// Number of the incomplete last line, if there is one.
+    truncated_at: Option<u64>,
 }
 
-/// Replays the file and says how it went.
-pub(crate) fn run(args: &ReplayArgs) -> Result<(), Exit> {
+/// Replays the file and prints the result.
+pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
     let name = args.file.display();
-    let equal = replay(log::open(&args.file)?);
-    let equal = equal.map_err(|(line, what)| Exit::failed(format!("{name}:{line}: {what}")))?;
-    let mut text = format!("equal: {} decisions from {} records", equal.outputs, equal.records);
-    if equal.version != env!("CARGO_PKG_VERSION") {
-        text += &format!(", written by version {}", equal.version);
+    let comparison = replay(decision_log::open(&args.file)?);
+    let comparison = comparison.map_err(|(line, problem)| CliError::failed(format!("{name}:{line}: {problem}")))?;
+    let mut text = format!("equal: {} decisions from {} records", comparison.outputs, comparison.records);
+    if comparison.version != env!("CARGO_PKG_VERSION") {
+        text += &format!(", written by version {}", comparison.version);
     }
-    if let Some(line) = equal.broken_off {
-        text += &format!("; the log breaks off in line {line} (the run was killed)");
+    if let Some(line) = comparison.truncated_at {
+        text += &format!("; the log is truncated at line {line} (the run was killed)");
     }
-    crate::output::print(&(text + "\n"))
+    crate::output::print_result(&(text + "\n"))
 }
 
-/// Feeds every line; the first trouble ends it with its line number, counted from 1.
-fn replay(log: impl BufRead) -> Result<Equal, (u64, String)> {
-    let mut log = Log::new(log);
-    let mut replayer: Option<Replayer<Recorded>> = None;
+/// Replays every line of the log. An error has the number of the first wrong line, counted from 1.
+fn replay(log: impl BufRead) -> Result<ReplayResult, (u64, String)> {
+    let mut log = LogReader::new(log);
+    let mut replayer: Option<Replayer<RecordedMachine>> = None;
     let mut version = String::new();
-    while let Some(record) = log.next()? {
-        if let Record::Start { version: wrote, config } = &record {
-            version.clone_from(wrote);
-            replayer = Some(Replayer::new(Recorded::from(config.clone())));
+    while let Some(record) = log.next_record()? {
+        if let Record::Start { version: recorded_version, config } = &record {
+            version.clone_from(recorded_version);
+            replayer = Some(Replayer::new(RecordedMachine::from(config.clone())));
         }
         if let Some(replayer) = &mut replayer {
-            feed(replayer, record, log.line())?;
+            feed(replayer, record, log.line_number())?;
         }
     }
     let (records, outputs) = replayer.map_or((0, 0), |replayer| replayer.counts());
-    Ok(Equal { records, outputs, version, broken_off: log.broken_off() })
+    Ok(ReplayResult { records, outputs, version, truncated_at: log.truncated_at() })
 }
 
-fn feed(replayer: &mut Replayer<Recorded>, record: Line, line: u64) -> Result<(), (u64, String)> {
+fn feed(replayer: &mut Replayer<RecordedMachine>, record: LogRecord, line: u64) -> Result<(), (u64, String)> {
     replayer.feed(record).map_err(|difference| {
-        let show = |output: Option<Output>, none: &str| match output {
+        let describe = |output: Option<MachineOutput>, absent: &str| match output {
             Some(output) => serde_json::to_string(&output).unwrap_or_else(|_| format!("{output:?}")),
-            None => none.to_owned(),
+            None => absent.to_owned(),
         };
-        let logged = show(difference.logged, "no further decision here");
-        let done = show(difference.actual, "nothing");
-        (line, format!("different: the log has {logged}, this version does {done}"))
+        let logged = describe(difference.logged, "no further decision here");
+        let replayed = describe(difference.actual, "nothing");
+        (line, format!("different: the log has {logged}, this version decides {replayed}"))
     })
 }
 
-/// The machine that wrote the log. A download speaks as a stream does that says nothing of its own.
-enum Recorded {
+/// Machine of the kind that wrote the log. Inputs and decisions of a download are wrapped in those of a stream.
+enum RecordedMachine {
     Fetch(Box<Fetch>),
     Stream(Box<Stream>),
     Paths(Box<Paths>),
     Accel(Box<Accelerator>),
 }
 
-impl From<Config> for Recorded {
-    fn from(config: Config) -> Self {
+impl From<MachineConfig> for RecordedMachine {
+    fn from(config: MachineConfig) -> Self {
         match config {
-            Config::Fetch(config) => Self::Fetch(Box::new(Fetch::new(*config))),
-            Config::Stream(config) => Self::Stream(Box::new(Stream::new(*config))),
-            Config::Paths(config) => Self::Paths(Box::new(Paths::new(*config))),
-            Config::Accel(config) => Self::Accel(Box::new(Accelerator::new(*config))),
+            MachineConfig::Fetch(config) => Self::Fetch(Box::new(Fetch::new(*config))),
+            MachineConfig::Stream(config) => Self::Stream(Box::new(Stream::new(*config))),
+            MachineConfig::Paths(config) => Self::Paths(Box::new(Paths::new(*config))),
+            MachineConfig::Accel(config) => Self::Accel(Box::new(Accelerator::new(*config))),
         }
     }
 }
 
-impl Machine for Recorded {
-    type Input = Input;
-    type Output = Output;
+impl Machine for RecordedMachine {
+    type Input = MachineInput;
+    type Output = MachineOutput;
     type Reason = ();
 
-    fn handle(&mut self, now: Instant, input: Input) {
+    fn handle(&mut self, now: Instant, input: MachineInput) {
         match (self, input) {
-            (Self::Fetch(fetch), Input::Stream(stream::Input::Fetch(input))) => fetch.handle(now, input),
-            (Self::Stream(stream), Input::Stream(input)) => stream.handle(now, input),
-            (Self::Paths(paths), Input::Paths(input)) => paths.handle(now, input),
-            (Self::Accel(accel), Input::Accel(input)) => accel.handle(now, input),
-            // No log has a line of another machine: reading it has failed before.
+            (Self::Fetch(fetch), MachineInput::Stream(stream::Input::Fetch(input))) => fetch.handle(now, input),
+            (Self::Stream(stream), MachineInput::Stream(input)) => stream.handle(now, input),
+            (Self::Paths(paths), MachineInput::Paths(input)) => paths.handle(now, input),
+            (Self::Accel(accel), MachineInput::Accel(input)) => accel.handle(now, input),
+            // Unreachable: the reader rejects records of another machine.
             _ => {}
         }
     }
@@ -125,12 +124,12 @@ impl Machine for Recorded {
         }
     }
 
-    fn poll(&mut self) -> Option<Output> {
+    fn poll(&mut self) -> Option<MachineOutput> {
         match self {
-            Self::Fetch(fetch) => fetch.poll().map(|output| Output::Stream(stream::Output::Fetch(output))),
-            Self::Stream(stream) => stream.poll().map(Output::Stream),
-            Self::Paths(paths) => paths.poll().map(Output::Paths),
-            Self::Accel(accel) => accel.poll().map(Output::Accel),
+            Self::Fetch(fetch) => fetch.poll().map(|output| MachineOutput::Stream(stream::Output::Fetch(output))),
+            Self::Stream(stream) => stream.poll().map(MachineOutput::Stream),
+            Self::Paths(paths) => paths.poll().map(MachineOutput::Paths),
+            Self::Accel(accel) => accel.poll().map(MachineOutput::Accel),
         }
     }
 
@@ -154,80 +153,82 @@ mod tests {
     use marline_core::{accel, fetch, paths};
     use std::io::BufReader;
 
-    /// The log of a run on one link that is up, with what the machine really does.
+    /// Log of a download with one link that is up, with the decisions that the machine makes.
     fn log() -> Vec<String> {
-        log_of(Config::Fetch(Box::default()))
+        log_of(MachineConfig::Fetch(Box::default()))
     }
 
-    fn log_of(config: Config) -> Vec<String> {
+    fn log_of(config: MachineConfig) -> Vec<String> {
         let profile = LinkProfile::new("eth0", LinkKind::Ethernet);
-        let up = fetch::Input::LinkUp { link: LinkId(0), profile };
-        log_with(config, Input::Stream(up.into()))
+        let link_up = fetch::Input::LinkUp { link: LinkId(0), profile };
+        log_with(config, MachineInput::Stream(link_up.into()))
     }
 
-    fn log_with(config: Config, up: Input) -> Vec<String> {
-        let mut machine = Recorded::from(config.clone());
-        let mut records = vec![Line::Start { version: "0.0.0".into(), config }];
-        machine.handle(Instant::ZERO, up.clone());
-        records.push(Line::In { at: Instant::ZERO, input: up });
+    fn log_with(config: MachineConfig, first_input: MachineInput) -> Vec<String> {
+        let mut machine = RecordedMachine::from(config.clone());
+        let mut records = vec![LogRecord::Start { version: "0.0.0".into(), config }];
+        machine.handle(Instant::ZERO, first_input.clone());
+        records.push(LogRecord::In { at: Instant::ZERO, input: first_input });
         while let Some(output) = machine.poll() {
-            records.push(Line::Out { output });
+            records.push(LogRecord::Out { output });
         }
-        let later = Instant::ZERO + Duration::from_millis(1);
-        machine.tick(later);
-        records.push(Line::Tick { at: later });
+        let next_tick = Instant::ZERO + Duration::from_millis(1);
+        machine.tick(next_tick);
+        records.push(LogRecord::Tick { at: next_tick });
         while let Some(output) = machine.poll() {
-            records.push(Line::Out { output });
+            records.push(LogRecord::Out { output });
         }
         records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect()
     }
 
-    fn replayed(lines: &[String]) -> Result<Equal, (u64, String)> {
+    fn replay_lines(lines: &[String]) -> Result<ReplayResult, (u64, String)> {
         replay(lines.concat().as_bytes())
     }
 
     #[test]
     fn a_log_replays_equal() {
-        let equal = replayed(&log()).unwrap();
+        let equal = replay_lines(&log()).unwrap();
         assert_eq!((equal.records, equal.version.as_str()), (log().len() as u64, "0.0.0"));
         assert!(equal.outputs > 0, "a link that is up is used");
-        assert_eq!(equal.broken_off, None);
+        assert_eq!(equal.truncated_at, None);
     }
 
     #[test]
-    fn a_streams_log_replays_equal_too() {
+    fn the_log_of_a_stream_replays_equal() {
         let config = stream::Config { policy: stream::Policy::GreenbagE, ..stream::Config::default() };
-        let equal = replayed(&log_of(Config::Stream(Box::new(config)))).unwrap();
+        let equal = replay_lines(&log_of(MachineConfig::Stream(Box::new(config)))).unwrap();
         assert!(equal.outputs > 0);
     }
 
     #[test]
-    fn a_log_of_mptcps_policy_replays_equal_too() {
+    fn the_log_of_the_path_manager_replays_equal() {
         let model =
             Model::new("none", std::collections::BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
         let config = paths::Config::new(model, Vec::new());
         let opened = paths::Input::Opened { conn: paths::ConnId(7), adopted: false, deny_join_id0: false };
-        let equal = replayed(&log_with(Config::Paths(Box::new(config)), Input::Paths(opened))).unwrap();
+        let equal =
+            replay_lines(&log_with(MachineConfig::Paths(Box::new(config)), MachineInput::Paths(opened))).unwrap();
         assert!(equal.records > 2);
     }
 
     #[test]
-    fn a_log_of_the_accelerator_replays_equal_too() {
+    fn the_log_of_the_accelerator_replays_equal() {
         let config = accel::Config::new(LinkId(0), None);
-        let leaves = accel::Input::Outgoing(accel::PacketBytes(vec![0x45, 0, 0, 1]));
-        let equal = replayed(&log_with(Config::Accel(Box::new(config)), Input::Accel(leaves))).unwrap();
-        assert!(equal.outputs > 0, "what is not understood leaves as it came");
+        let outgoing = accel::Input::Outgoing(accel::PacketBytes(vec![0x45, 0, 0, 1]));
+        let equal =
+            replay_lines(&log_with(MachineConfig::Accel(Box::new(config)), MachineInput::Accel(outgoing))).unwrap();
+        assert!(equal.outputs > 0, "packets that cannot be parsed are forwarded unchanged");
     }
 
     #[test]
     fn recorded_logs_replay_with_the_recorded_counts() {
-        let place = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/tests/replay");
-        let results = std::fs::read_to_string(place.join("results.txt")).unwrap();
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/tests/replay");
+        let results = std::fs::read_to_string(dir.join("results.txt")).unwrap();
         for row in results.lines().skip(1) {
             let columns: Vec<&str> = row.split_whitespace().collect();
-            let file = place.join(columns[0]).with_extension("ndjson");
-            let equal =
-                replay(log::open(&file).unwrap()).unwrap_or_else(|(line, what)| panic!("{row}: {line}: {what}"));
+            let file = dir.join(columns[0]).with_extension("ndjson");
+            let equal = replay(decision_log::open(&file).unwrap())
+                .unwrap_or_else(|(line, what)| panic!("{row}: {line}: {what}"));
             assert_eq!([equal.records.to_string(), equal.outputs.to_string()], columns[1..3], "{row}");
         }
         assert_eq!(results.lines().count(), 6, "a heading and five logs");
@@ -236,52 +237,52 @@ mod tests {
     #[test]
     fn a_changed_decision_is_found_at_its_line() {
         let mut lines = log();
-        let at = lines.iter().position(|line| line.contains("\"log\":\"out\"")).unwrap();
-        lines[at] = lines[at].replace("\"link\":0", "\"link\":1");
-        let (line, text) = replayed(&lines).unwrap_err();
-        assert_eq!(line, at as u64 + 1);
+        let index = lines.iter().position(|line| line.contains("\"log\":\"out\"")).unwrap();
+        lines[index] = lines[index].replace("\"link\":0", "\"link\":1");
+        let (line, text) = replay_lines(&lines).unwrap_err();
+        assert_eq!(line, index as u64 + 1);
         assert!(text.starts_with("different: the log has {"), "{text}");
-        lines.remove(at);
-        let (line, text) = replayed(&lines).unwrap_err();
-        assert_eq!(line, at as u64 + 1);
+        lines.remove(index);
+        let (line, text) = replay_lines(&lines).unwrap_err();
+        assert_eq!(line, index as u64 + 1);
         assert!(text.contains("no further decision here") || text.contains("different"), "{text}");
     }
 
     #[test]
     fn a_damaged_log_names_the_line_of_the_damage() {
         let good = log();
-        let damaged = |at: usize, text: &str| {
+        let replay_damaged = |at: usize, text: &str| {
             let mut lines = good.clone();
             lines[at] = text.to_owned();
-            replayed(&lines).unwrap_err()
+            replay_lines(&lines).unwrap_err()
         };
         for (at, text, line, says) in [
-            (0, "not json\n", 1, "this is no log of marline"),
+            (0, "not json\n", 1, "not a decision log of marline"),
             (0, "", 1, "does not begin with its version"),
             (1, "{\"log\":\"in\",\"at\":0}\n", 2, "the log is damaged: missing field `input`"),
             (1, "\u{0}\u{0}\n", 2, "the log is damaged"),
-            (1, &good[0], 2, "a second beginning"),
+            (1, &good[0], 2, "a second start record"),
             (1, "{\"log\":\"in\",\"at\":-5,\"input\":{}}\n", 2, "the log is damaged"),
         ] {
-            let (found, what) = damaged(at, text);
+            let (found, what) = replay_damaged(at, text);
             assert_eq!(found, line, "{text:?}: {what}");
             assert!(what.contains(says), "{text:?}: {what}");
         }
-        assert_eq!(replayed(&[]).unwrap_err(), (1, "the log is empty".into()));
+        assert_eq!(replay_lines(&[]).unwrap_err(), (1, "the log is empty".into()));
     }
 
     #[test]
-    fn a_log_that_breaks_off_counts_up_to_there() {
+    fn a_truncated_log_is_replayed_up_to_its_last_complete_line() {
         let mut lines = log();
         let last = lines.last_mut().unwrap();
         last.truncate(last.len() / 2);
-        let equal = replayed(&lines).unwrap();
-        assert_eq!(equal.broken_off, Some(lines.len() as u64));
+        let equal = replay_lines(&lines).unwrap();
+        assert_eq!(equal.truncated_at, Some(lines.len() as u64));
     }
 
     #[test]
-    fn a_line_without_end_is_refused_before_it_fills_the_memory() {
+    fn an_endless_line_is_rejected_at_the_size_limit() {
         let endless = BufReader::new(std::io::repeat(b'x'));
-        assert!(replay(endless).unwrap_err().1.contains("no log of marline"));
+        assert!(replay(endless).unwrap_err().1.contains("not a decision log of marline"));
     }
 }

@@ -1,11 +1,11 @@
-//! `marline run`: this process becomes a command whose TCP sockets are MPTCP sockets.
+//! `marline run`: replaces this process with a command whose TCP sockets are created as MPTCP sockets.
 //!
-//! In: a command and its arguments. Out: nothing of ours: the command's output and exit code, or one line and a code
-//! of 1, 64, 77, or, as shells have it, 126 (cannot be executed) and 127 (not found).
+//! Output and exit code are those of the command. If it cannot be started, there is one error line and the exit code is 1,
+//! 64 or 77, or, as in shells, 126 (not executable) or 127 (not found).
 //!
-//! 1. Everything is tried before the command starts; a command never starts without what was asked for.
-//! 2. There is no fallback to `mptcpize`: what it cannot do (static programs) it does not say. It is named where it
-//!    may help.
+//! 1. All preparations precede the command: it never starts without the requested sockets.
+//! 2. There is no fallback to `mptcpize`, which does not affect statically linked programs and does not report that. The
+//!    error names it where it may help.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -13,70 +13,72 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use clap::Args;
-use marline_paths::run::{self, Congestion, Options, RunError, Started};
+use marline_paths::run::{self, CongestionControl, RunError, RunOptions, StartOutcome};
 
-use crate::Exit;
+use crate::CliError;
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline run -- curl -O https://example.org/big.iso
-      curl speaks MPTCP where the server does, and TCP where it does not.
-  marline run --cc cubic -- nginx -g 'daemon off;'
-      A server whose listeners accept MPTCP, with this congestion control.
+      Download with MPTCP if the server supports it, else with TCP.
+  marline run --congestion cubic -- nginx -g 'daemon off;'
+      Run a server that accepts MPTCP, with this congestion control.
 
-Whatever the command starts is included, statically linked programs too. The exit code is the command's;
-126: it cannot be executed, 127: it was not found. Only with CAP_SYS_ADMIN do set-user-ID programs (sudo,
-ping) keep their privileges below the command. Which links are used is decided by the kernel's endpoints
-(ip mptcp) or by a daemon. docs/run.md has the details.";
+Child processes are included, statically linked programs as well. The exit code is that of the
+command; 126: it is not executable, 127: it was not found. Set-user-ID programs (sudo, ping)
+started by the command keep their privileges only with CAP_SYS_ADMIN. The kernel's endpoints (ip
+mptcp) or a daemon such as `marline paths` decide which links are used. See docs/mptcp.md.";
 
 /// `marline run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The congestion control of each socket, such as cubic or bbr [default: the machine's].
+    /// Congestion control of each socket, such as cubic or bbr [default: that of the host].
     #[arg(long, value_name = "NAME")]
-    cc: Option<Congestion>,
-    /// The command and its arguments.
+    congestion: Option<CongestionControl>,
+    /// Command to run, with its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Becomes the command.
-pub(crate) fn run(args: RunArgs) -> Result<(), Exit> {
-    let mut words = args.command.into_iter();
-    let Some(program) = words.next().filter(|word| !word.is_empty()) else {
-        return Err(Exit::usage("say which command to run; see `marline run --help`"));
+/// Replaces this process with the command; returns only on failure.
+pub(crate) fn run(args: RunArgs) -> Result<(), CliError> {
+    let mut arguments = args.command.into_iter();
+    let Some(program) = arguments.next().filter(|program_name| !program_name.is_empty()) else {
+        return Err(CliError::usage("missing command to run; see `marline run --help`"));
     };
-    match run::start(&Options { congestion: args.cc.clone() }) {
-        Ok(Started::Before) if args.cc.is_some() => {
-            return Err(Exit::failed("--cc: the outer `marline run` decides about these sockets; say it there"));
+    match run::start(&RunOptions { congestion: args.congestion.clone() }) {
+        Ok(StartOutcome::AlreadyActive) if args.congestion.is_some() => {
+            return Err(CliError::failed(
+                "--congestion: an outer `marline run` already controls these sockets; set the option there",
+            ));
         }
         Ok(started) => tracing::debug!(?started, program = %program.display(), "run"),
-        Err(error) => return Err(refused(&error)),
+        Err(error) => return Err(start_error(&error)),
     }
-    let error = Command::new(&program).args(words).exec();
-    Err(not_run(&program, &error))
+    let error = Command::new(&program).args(arguments).exec();
+    Err(exec_error(&program, &error))
 }
 
-fn refused(error: &RunError) -> Exit {
+fn start_error(error: &RunError) -> CliError {
     let code = match error {
-        RunError::Refused(_) => Exit::PRIVILEGE,
-        _ => Exit::FAILED,
+        RunError::Refused(_) => CliError::PRIVILEGE,
+        _ => CliError::FAILED,
     };
-    let elsewhere = matches!(error, RunError::Supervised | RunError::Refused(_) | RunError::NoSeccomp(_));
-    let hint = if elsewhere && is_in_path(OsStr::new("mptcpize")) {
-        "; for dynamically linked programs `mptcpize run` may do"
+    let may_use_mptcpize = matches!(error, RunError::HasSupervisor | RunError::Refused(_) | RunError::NoSeccomp(_));
+    let hint = if may_use_mptcpize && is_in_path(OsStr::new("mptcpize")) {
+        "; for dynamically linked programs, try `mptcpize run`"
     } else {
         ""
     };
-    Exit::new(code, format!("run: {error}{hint}"))
+    CliError::new(code, format!("run: {error}{hint}"))
 }
 
-fn not_run(program: &OsStr, error: &std::io::Error) -> Exit {
-    let (code, why) = match error.kind() {
-        ErrorKind::NotFound => (NOT_FOUND, "command not found".to_owned()),
-        _ => (NOT_EXECUTABLE, error.to_string()),
+fn exec_error(program: &OsStr, error: &std::io::Error) -> CliError {
+    let (code, reason) = match error.kind() {
+        ErrorKind::NotFound => (EXIT_NOT_FOUND, "command not found".to_owned()),
+        _ => (EXIT_NOT_EXECUTABLE, error.to_string()),
     };
-    Exit::new(code, format!("run: {}: {why}", program.display()))
+    CliError::new(code, format!("run: {}: {reason}", program.display()))
 }
 
 fn is_in_path(program: &OsStr) -> bool {
@@ -84,17 +86,17 @@ fn is_in_path(program: &OsStr) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// What shells end with when a command is there and cannot be executed, and when it is not there.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
+/// Exit codes of shells for a command that cannot be executed and for one that does not exist.
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_cannot_run_ends_as_in_a_shell() {
-        let exit = |kind: ErrorKind| not_run(OsStr::new("x"), &kind.into()).code;
+    fn a_command_that_cannot_start_has_the_exit_code_of_a_shell() {
+        let exit = |kind: ErrorKind| exec_error(OsStr::new("x"), &kind.into()).code;
         assert_eq!(exit(ErrorKind::NotFound), 127);
         assert_eq!(exit(ErrorKind::PermissionDenied), 126);
     }

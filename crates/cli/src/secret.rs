@@ -1,17 +1,17 @@
-//! Text of the command line that may hold a secret: a login, a header field, a URL with a password in it.
+//! Command-line text that may hold a secret: a login, a header field, or a URL with a password.
 //!
-//! It prints as `MASKED` wherever a structure around it is printed, so that no log and no panic shows it by accident.
-//! Wiping the memory afterwards was not done: the kernel keeps the command line readable all the while anyway.
+//! Its `Debug` output is `MASKED`, so that no log and no panic message prints it by accident. The memory is not wiped
+//! after use: the command line stays readable in /proc anyway.
 
 use std::fmt;
 
-/// A text that does not print itself.
+/// Text whose `Debug` output is `MASKED`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text, for the one place that needs it.
-    pub fn reveal(&self) -> &str {
+    /// The text itself; call this only where the secret is used.
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }

@@ -55,38 +55,38 @@ const URL: &str = "http://198.51.100.1:9/file";
 fn what_is_written_wrongly_ends_with_64_and_one_line() {
     let program = Program::new();
     let table: &[(&[&str], &str)] = &[
-        (&[], "say what to do: get, links, replay"),
+        (&[], "missing subcommand: use get, links, replay"),
         (&["fetch", URL], "unrecognized subcommand 'fetch'"),
         (&["get"], "<URL>"),
-        (&["get", "not a url"], "not a url: no URL: it must begin with http:// or https://"),
+        (&["get", "not a url"], "not a url: not a URL: it must begin with http:// or https://"),
         (&["get", "ftp://example.org/f"], "ftp://example.org/f: `ftp` is not supported: only http and https are"),
-        (&["get", "http://[::1/f"], "http://[::1/f: no URL: invalid IPv6 address"),
+        (&["get", "http://[::1/f"], "http://[::1/f: not a URL: invalid IPv6 address"),
         (&["get", URL, "gopher://h/f"], "gopher://h/f: `gopher` is not supported"),
-        (&["get", "--policy", "quick", URL], "`quick` is no policy: single, naive"),
+        (&["get", "--policy", "quick", URL], "unknown policy `quick`: use single, naive"),
         (&["get", "--limit-rate", "20Mb", URL], "`20Mb` is not a rate such as 20Mbit/s"),
         (&["get", "--max-time", "90", URL], "`90` is not a duration such as 50ms"),
         (&["get", "--link", "eth0,budget=2", URL], "budget: `2` is not a size such as 500KiB"),
         (&["get", "--link", "eth0,buget=2GB", URL], "`buget=2GB`: after the interface come kind="),
         (&["get", "--link", "eth0", "--link", "eth0", URL], "--link eth0: named twice"),
-        (&["get", "--link", "eth0", "--limit-rate", "eth1=1Mbit/s", URL], "eth1 is none of the --link"),
-        (&["get", "--checksum", "sha256=12", URL], "sha256=64 hexadecimal digits"),
+        (&["get", "--link", "eth0", "--limit-rate", "eth1=1Mbit/s", URL], "eth1 is not one of the --link"),
+        (&["get", "--checksum", "sha256=12", URL], "sha256= and 64 hexadecimal digits"),
         (&["get", "-H", "Range: bytes=0-1", URL], "-H Range: marline sets this field itself"),
         (&["get", "--config", "absent.toml", URL], "absent.toml: No such file"),
         (&["get", "--user-file", "absent", URL], "absent: No such file"),
         (&["get", "--ca-file", "absent.pem", URL], "absent.pem: No such file"),
         (&["get", "--ca-file", "/dev/null", "https://198.51.100.1:9/file"], "/dev/null: it holds no certificate"),
         (&["get", "--ca-file", ".", URL], "Is a directory"),
-        (&["get", "http:///x"], "http:///x: no URL: there must be a host"),
-        (&["get", "--trace", "-", URL], "--trace -: the log needs a file"),
+        (&["get", "http:///x"], "http:///x: not a URL: there must be a host"),
+        (&["get", "--trace", "-", URL], "--trace -: standard output is for results"),
         (&["replay"], "<FILE>"),
         (
             &["get", "--energy-model", "grenbag", URL],
-            "--energy-model: `grenbag` is no energy model: typical, greenbag",
+            "--energy-model: unknown energy model `grenbag`: use typical, greenbag",
         ),
         (&["get", "--energy-model", "./absent.toml", URL], "./absent.toml: No such file"),
-        (&["energy", "show", "x"], "`x` is no energy model: typical"),
-        (&["energy", "what-if", "log", "--model", "x"], "`x` is no energy model: typical"),
-        (&["energy"], "say what to do"),
+        (&["energy", "show", "x"], "unknown energy model `x`: use typical"),
+        (&["energy", "what-if", "log", "--model", "x"], "unknown energy model `x`: use typical"),
+        (&["energy"], "missing subcommand"),
     ];
     for (words, says) in table {
         let line = program.refused(words, 64);
@@ -136,8 +136,8 @@ fn help_and_version_go_to_standard_output() {
     let program = Program::new();
     for (words, says) in [
         (&["--version"][..], concat!("marline ", env!("CARGO_PKG_VERSION"))),
-        (&["help"], "Download a file on all links at once"),
-        (&["--help"], "Exit codes: 0 done"),
+        (&["help"], "Download files over all links at once"),
+        (&["--help"], "Exit codes: 0 success"),
         (&["get", "--help"], "marline get --link wlan0"),
         (&["help", "replay"], "marline replay run.ndjson"),
         (&["links", "--help"], "marline links --json"),
@@ -190,8 +190,9 @@ fn links_show_the_loopback_and_why_it_is_not_used() {
     let links: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let lo = links.as_array().unwrap().iter().find(|link| link["name"] == "lo").unwrap();
     assert_eq!((&lo["used"], &lo["verdict"]), (&false.into(), &"unused".into()));
-    assert_eq!(lo["why"], "it leads back to this machine");
-    for key in ["index", "kind", "addresses", "v4", "v6", "metered", "budget_bytes", "limit_mbps"] {
+    assert_eq!(lo["explanation"], "it is the loopback interface");
+    for key in ["index", "kind", "addresses", "route_v4", "route_v6", "metered", "budget_bytes", "rate_limit_mbps"]
+    {
         assert!(lo.get(key).is_some(), "{key}");
     }
     let text = String::from_utf8(program.run(&["links"]).stdout).unwrap();
@@ -209,7 +210,7 @@ fn a_damaged_log_is_shown_with_its_line() {
         format!("{log}:1: the log does not begin with its version and configuration")
     );
     let log = program.write("binary", "\0\0\0\n");
-    assert!(program.refused(&["replay", &log], 1).starts_with(&format!("{log}:1: this is no log of marline")));
+    assert!(program.refused(&["replay", &log], 1).starts_with(&format!("{log}:1: not a decision log of marline")));
     let log = program.write("empty", "");
     assert!(program.refused(&["replay", &log], 1).ends_with(":1: the log is empty"));
 }

@@ -69,13 +69,13 @@ fn daemons_keep_the_privileges_of_their_units_and_no_others() {
         relay.address
     );
     is_confined(&Running::start(dir, &edge).child, of_unit("edge"), dac | bind | raw);
-    let service = Running::start(dir, "fleet run --ca ca --listen 127.0.0.1:0");
+    let service = Running::start(dir, "fleet run --ca-dir ca --listen 127.0.0.1:0");
     is_confined(&service.child, of_unit("fleet"), dac | bind);
 
     let run = dir.join("run2");
     for (words, ready) in [
         (format!("paths --dry-run --run-dir {}", run.display()), "dry run"),
-        ("proxy --listen 127.0.0.1:0 --status 127.0.0.1:0".to_owned(), "player page"),
+        ("proxy --listen 127.0.0.1:0 --status-listen 127.0.0.1:0".to_owned(), "player page"),
     ] {
         let log = dir.join("log");
         let mut daemon = command(dir, &words);

@@ -79,7 +79,7 @@ impl Stage {
     }
 
     fn service(&self, authority: &str) -> Running {
-        self.start(true, &format!("fleet run --ca {authority} --listen {0}:4444 --address {0}", self.far))
+        self.start(true, &format!("fleet run --ca-dir {authority} --listen {0}:4444 --address {0}", self.far))
     }
 }
 
@@ -96,12 +96,12 @@ fn says_back(program: &mut TcpStream) {
 
 fn scenario(stage: &Stage) {
     let far = stage.far;
-    stage.must("fleet ca init --dir ca --name test");
+    stage.must("fleet ca init --ca-dir ca --name test");
     for n in 1..=3 {
-        stage.must(&format!("fleet ca issue relay r{n} --dir ca --address {far} --out relays"));
+        stage.must(&format!("fleet ca issue relay r{n} --ca-dir ca --address {far} --out relays"));
     }
-    stage.must("fleet ca issue edge e1 --dir ca --out .");
-    stage.must("fleet ca issue operator ann --dir ca --out .");
+    stage.must("fleet ca issue edge e1 --ca-dir ca --out .");
+    stage.must("fleet ca issue operator ann --ca-dir ca --out .");
     let mut echo = stage.command(true, std::env::current_exe().unwrap().to_str().unwrap());
     echo.args(["--exact", "a_server_that_says_back", "--ignored", "--nocapture"]).env("ECHO_AT", far);
     let echoing = Running::of(&mut echo);
@@ -122,12 +122,12 @@ fn scenario(stage: &Stage) {
         status["relays"].as_array().is_some_and(|relays| relays.len() == 3)
     });
     let words = format!(
-        "edge --portal-probe off --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state state.json --run-dir run --no-direct \
-         --origin {server} --wanted 4Mbit/s{}",
+        "edge --portal-probe off --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state-file state.json --run-dir run --no-direct \
+         --origin {server} --target-rate 4Mbit/s{}",
         stage.links
     );
     let edge = stage.start(false, &words);
-    let given = |status: &Value| status["fleet"]["given"]["relay"].as_str().map(str::to_owned);
+    let given = |status: &Value| status["fleet"]["assignment"]["relay"].as_str().map(str::to_owned);
     let status = stage.status(|status| given(status).is_some());
     let rows = status["fleet"]["relays"].as_array().unwrap();
     println!("measured: {rows:#?}\nlinks: {:#}", status["links"]);
@@ -141,16 +141,16 @@ fn scenario(stage: &Stage) {
     }
     let mut old = tunnel(edge.address, server);
     says_back(&mut old);
-    assert_eq!(stage.status(|_| true)["flows"]["last"].as_str(), Some(first.as_str()));
+    assert_eq!(stage.status(|_| true)["flows"]["last_relay"].as_str(), Some(first.as_str()));
 
     // The service is killed: flows go on, new ones too, and it has the same edge again when it is back.
     drop(service.take());
     says_back(&mut old);
     let mut newer = tunnel(edge.address, server);
     says_back(&mut newer);
-    stage.status(|status| status["fleet"]["why"].is_string());
+    stage.status(|status| status["fleet"]["error"].is_string());
     service = Some(stage.service("ca"));
-    stage.status(|status| status["fleet"]["why"].is_null() && given(status).is_some());
+    stage.status(|status| status["fleet"]["error"].is_null() && given(status).is_some());
     says_back(&mut old);
     says_back(&mut newer);
     assert_eq!(stage.status(|_| true)["flows"]["failed"], 0);
@@ -158,8 +158,8 @@ fn scenario(stage: &Stage) {
     // Who is revoked is known to the edge with its next report.
     let (list, stood) = (stage.revoked(), std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap());
     assert!(std::fs::read(&list).unwrap() == stood);
-    stage.must("fleet ca issue edge e2 --dir ca --out .");
-    stage.must("fleet ca revoke --dir ca --role edge e2");
+    stage.must("fleet ca issue edge e2 --ca-dir ca --out .");
+    stage.must("fleet ca revoke --ca-dir ca --role edge e2");
     let (revoked, begun) = (std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap(), Instant::now());
     assert!(revoked != stood);
     while std::fs::read(&list).unwrap() != revoked {
@@ -172,7 +172,7 @@ fn scenario(stage: &Stage) {
     let fleet = stage.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |fleet| {
         fleet["edges"][0]["name"] == "e1"
     });
-    assert_eq!(fleet["edges"][0]["used_from"], serde_json::json!([]));
+    assert_eq!(fleet["edges"][0]["duplicate_addresses"], serde_json::json!([]));
 
     // Its relay is killed: a new flow goes through another one, and the service gives another one.
     let held = given(&stage.status(|status| given(status).is_some())).unwrap();
@@ -182,7 +182,7 @@ fn scenario(stage: &Stage) {
     let mut another = tunnel(edge.address, server);
     println!("a new flow after {held} was killed: {:?}", begun.elapsed());
     says_back(&mut another);
-    let last = stage.status(|_| true)["flows"]["last"].as_str().unwrap().to_owned();
+    let last = stage.status(|_| true)["flows"]["last_relay"].as_str().unwrap().to_owned();
     assert_ne!(last, held);
     stage.status(|status| given(status).is_some_and(|given| given != held));
     says_back(&mut another);
@@ -262,23 +262,23 @@ fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_se
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
     for words in [
-        "fleet ca init --dir ca --name test",
-        "fleet ca issue edge e1 --dir ca --out .",
-        "fleet ca issue operator ann --dir ca --out .",
+        "fleet ca init --ca-dir ca --name test",
+        "fleet ca issue edge e1 --ca-dir ca --out .",
+        "fleet ca issue operator ann --ca-dir ca --out .",
     ] {
         stage.must(words);
     }
     let port = free_port();
     let (four, six) = (format!("https://127.0.0.1:{port}"), format!("https://[::1]:{port}"));
     let words = format!(
-        "fleet run --ca ca --listen 127.0.0.1:{port} --listen [::1]:{port} --address 127.0.0.1 --address ::1"
+        "fleet run --ca-dir ca --listen 127.0.0.1:{port} --listen [::1]:{port} --address 127.0.0.1 --address ::1"
     );
     let mut service = stage.start(true, &words);
     let edge = |run_dir: &str, url: &str| {
         stage.start(
             false,
             &format!(
-                "edge --portal-probe off --no-paths --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state {run_dir}.json --run-dir {run_dir}"
+                "edge --portal-probe off --no-paths --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state-file {run_dir}.json --run-dir {run_dir}"
             ),
         )
     };
@@ -292,19 +292,20 @@ fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_se
     let fleet: Value =
         serde_json::from_str(&stage.must(&format!("fleet status --json --fleet {four} --certificate ann.pem")))
             .unwrap();
-    let mut addresses: Vec<&str> =
-        fleet["edges"][0]["used_from"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    let mut addresses: Vec<&str> = fleet["edges"][0]["duplicate_addresses"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one.as_str().unwrap())
+        .collect();
     addresses.sort_unstable();
     assert_eq!(addresses, ["127.0.0.1", "::1"]);
     let shown = stage.must(&format!("fleet status --fleet {four} --certificate ann.pem"));
-    assert!(
-        shown.contains("edge e1: its certificate is used by several processes at the same time, at "),
-        "{shown}"
-    );
+    assert!(shown.contains("edge e1: several processes use its certificate at the same time, at "), "{shown}");
     for run_dir in ["run", "copy"] {
         let status =
             stage.wait(&format!("edge status --json --run-dir {run_dir}"), |status| status["fleet"].is_object());
-        assert!(status["fleet"]["why"].is_null(), "{status:#}");
+        assert!(status["fleet"]["error"].is_null(), "{status:#}");
     }
     drop(edges);
 }
@@ -313,10 +314,10 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// `marline fleet enrol` with what stands in `token`.
+/// `marline fleet enroll` with what stands in `token`.
 fn enrol(stage: &Stage, token: &str, out: &str, url: &str) -> Output {
     let mut command = stage.command(false, MARLINE);
-    command.args(["fleet", "enrol", "--fleet", url, "--out", out]).stdin(Stdio::piped());
+    command.args(["fleet", "enroll", "--fleet", url, "--out", out]).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
@@ -326,13 +327,13 @@ fn enrol(stage: &Stage, token: &str, out: &str, url: &str) -> Output {
 fn a_token_brings_one_box_its_files_once() {
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
-    stage.must("fleet ca init --dir ca --name test");
-    stage.must("fleet ca init --dir other --name other");
-    let service = stage.start(false, "fleet run --ca ca --listen 127.0.0.1:0");
+    stage.must("fleet ca init --ca-dir ca --name test");
+    stage.must("fleet ca init --ca-dir other --name other");
+    let service = stage.start(false, "fleet run --ca-dir ca --listen 127.0.0.1:0");
     let url = format!("https://{}", service.address);
-    let token = stage.must("fleet ca token --role edge --name cam-7 --dir ca");
-    let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --dir ca");
-    let wrong = stage.must("fleet ca token --role edge --name cam-7 --dir other");
+    let token = stage.must("fleet ca token --role edge --name cam-7 --ca-dir ca");
+    let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --ca-dir ca");
+    let wrong = stage.must("fleet ca token --role edge --name cam-7 --ca-dir other");
     // The first one is made by who enrols there.
     for name in ["again", "wrong", "taken"] {
         std::fs::create_dir(stage.dir.path().join(name)).unwrap();
@@ -350,15 +351,15 @@ fn a_token_brings_one_box_its_files_once() {
     assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
     let of = |file: &str| std::fs::metadata(stage.dir.path().join("box").join(file)).unwrap().mode() & 0o777;
     assert_eq!([of("cam-7.key"), of("cam-7.pem"), of("ca.pem"), of("revoked.pem")], [0o600, 0o644, 0o644, 0o644]);
-    refused(&enrol(&stage, &token, "again", &url), 1, "used already");
+    refused(&enrol(&stage, &token, "again", &url), 1, "already been used");
     assert_eq!(std::fs::read_dir(stage.dir.path().join("again")).unwrap().count(), 0);
     // A service of another authority is never shown the token.
     refused(&enrol(&stage, &wrong, "wrong", &url), 69, "UnknownIssuer");
-    refused(&enrol(&stage, "no token", "wrong", &url), 64, "no enrolment token");
+    refused(&enrol(&stage, "no token", "wrong", &url), 64, "not a complete enrolment token");
     assert!(enrol(&stage, &relay, "box", &url).status.success());
     // And these are certificates that serve.
     let nobody = stage.marline("edge --relay 127.0.0.1:1 --certificate box/fra-1.pem --no-paths");
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("and not of an edge"));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("but that of an edge is needed"));
     let relay = "relay --listen 127.0.0.1:0 --certificate box/fra-1.pem";
     let relay = stage.start(false, relay);
     let edge = format!(
@@ -371,14 +372,14 @@ fn a_token_brings_one_box_its_files_once() {
 #[test]
 fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     let stage = Stage { dir: tempfile::tempdir().unwrap(), far: "127.0.0.1", there: &[], links: "" };
-    stage.must("fleet ca init --dir ca --name test");
-    stage.must("fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out .");
+    stage.must("fleet ca init --ca-dir ca --name test");
+    stage.must("fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out .");
     for member in ["edge e1", "edge e2", "operator ann"] {
-        stage.must(&format!("fleet ca issue {member} --dir ca --out ."));
+        stage.must(&format!("fleet ca issue {member} --ca-dir ca --out ."));
     }
     let server = common::server();
     // Half of the relay may be given away. One that is filled to just there is still offered, and has no room.
-    let service = stage.start(false, "fleet run --ca ca --listen 127.0.0.1:0 --threshold 50%");
+    let service = stage.start(false, "fleet run --ca-dir ca --listen 127.0.0.1:0 --burst-headroom 50%");
     let url = format!("https://{}", service.address);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let relay = format!(
@@ -392,8 +393,8 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     });
     let edge = |name: &str, wanted: &str| {
         let words = format!(
-            "edge --portal-probe off --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state {name}.json \
-             --no-paths --no-direct --warm 0 --origin {server} --wanted {wanted}"
+            "edge --portal-probe off --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state-file {name}.json \
+             --no-paths --no-direct --spare-connections 0 --origin {server} --target-rate {wanted}"
         );
         stage.start(false, &words)
     };
@@ -401,15 +402,19 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
         stage.wait(&format!("edge status --json --run-dir {name}"), |status| good(&status["fleet"]))
     };
     let first = edge("e1", "4Mbit/s");
-    status("e1", &|fleet| fleet["given"]["relay"] == "r1");
+    status("e1", &|fleet| fleet["assignment"]["relay"] == "r1");
     says_back(&mut tunnel(first.address, server));
 
     // The second edge knows and reaches the relay, and waits all the same.
     let mut second = edge("e2", "4Mbit/s");
-    let said = second.line_with("(no room); new flows wait until a relay has room for them");
-    assert!(said.contains("--direct lets them go without one"), "{said}");
+    let said = second.line_with("(no capacity); new flows wait until a relay has capacity");
+    assert!(said.contains("--direct sends them without a relay"), "{said}");
     let now = status("e2", &|fleet| fleet["waiting"] == true);
-    assert_eq!((&now["fleet"]["reason"], &now["fleet"]["given"]), (&"no-capacity".into(), &Value::Null), "{now:#}");
+    assert_eq!(
+        (&now["fleet"]["reason"], &now["fleet"]["assignment"]),
+        (&"no-capacity".into(), &Value::Null),
+        "{now:#}"
+    );
     let text = stage.must("edge status --run-dir e2");
     assert!(text.contains("wait"), "{text}");
     let address = second.address;
@@ -436,7 +441,7 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
         waited = program;
     }
     says_back(&mut waited);
-    let now = status("e2", &|fleet| fleet["given"]["relay"] == "r1");
+    let now = status("e2", &|fleet| fleet["assignment"]["relay"] == "r1");
     assert_eq!(now["fleet"]["waiting"], false);
     let failed = u64::from(is_late);
     assert_eq!((&now["flows"]["direct"], &now["flows"]["failed"]), (&0.into(), &failed.into()), "{now:#}");

@@ -76,9 +76,9 @@ http {
 }
 NGINX
 ip netns exec srv nginx -p "$PWD" -c nginx.conf 2>nginx.log &
-"$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
-"$MARLINE" fleet ca issue relay r1 --dir ca --address 10.0.1.1 --address 203.0.113.1 --out . >/dev/null 2>&1
-"$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+"$MARLINE" fleet ca init --ca-dir ca --name test >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r1 --ca-dir ca --address 10.0.1.1 --address 203.0.113.1 --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue edge e1 --ca-dir ca --out . >/dev/null 2>&1
 relay() {
     ip netns exec far "$MARLINE" relay --listen ${RELAY:-10.0.1.1}:4443 --certificate r1.pem --revoked ca/revoked.pem --allow-net 203.0.113.5 \
         --allow-net 2001:db8::5 "$@" 2>relay.log &
@@ -193,7 +193,7 @@ ip netns exec srv perl -e "$sink" & until ip netns exec srv ss -tln | grep -q :9
 # The links show what they can.
 lan perl -e "$upload" &
 hears() { until [ "$(tail -qn1 heard heard6 | tr '\n' ' ')" = "10.0.$1.2 fd0$1::2 " ]; do sleep 0.1; kill -0 $edge; done; }
-over() { until "$MARLINE" edge status --run-dir run | grep "UDP and the rest"; do sleep 0.1; kill -0 $edge; done; }
+over() { until "$MARLINE" edge status --run-dir run | grep "UDP and other packets"; do sleep 0.1; kill -0 $edge; done; }
 hears 1; over
 hears 2; over
 # It dies without a word, for TCP as well.
@@ -215,13 +215,14 @@ left="rules and routes of a LAN's gateway"
 "$MARLINE" paths doctor --run-dir run | grep -o "34 $left" || true
 "$MARLINE" paths restore --run-dir run 2>&1 | grep -o "34 $left removed"
 state >after; diff before after && echo "as before"
-grep "UDP and the rest of the LAN pass" edge.log
+grep "UDP and other packets of the LAN leave" edge.log
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    let own = "by the host's own default route: no link that is up has shown a rate yet";
+    let own = "by the default route of the host: no link that is up has shown a rate yet";
     let ways = [own, "over up1: it has shown the highest rate", "over up0: it has shown the highest rate"];
     let order = [ways[0], ways[1], ways[2], ways[1]];
-    let said: Vec<String> = order.iter().map(|way| format!("UDP and the rest of the LAN pass {way}")).collect();
+    let said: Vec<String> =
+        order.iter().map(|way| format!("UDP and other packets of the LAN leave {way}")).collect();
     let heard = ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.2.2", "fd01::2", "fd02::2", "fd01::2", "fd02::2"];
     let kernel = [
         "2",
@@ -254,7 +255,7 @@ kill -TERM $edge; wait $edge && echo "ended well"
 free; ip -n far link set up0 up
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
 state >after; diff before after && echo "as before"
-cat heard; grep -c "the rest of the LAN pass" edge.log
+cat heard; grep -c "other packets of the LAN leave" edge.log
 "#;
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["1", "ended well", "as before", "10.0.1.2", "10.0.2.2", "2"]);
@@ -280,7 +281,7 @@ for n in 1 2; do
         edge --no-paths
         lan curl -sS -m 20 http://203.0.113.5/
         "$MARLINE" paths restore --run-dir run 2>restored || true
-        grep -c "there is nothing to put back" restored
+        grep -c "nothing to restore" restored
         # Nor does one of another run directory take anything away from it.
         mkdir -m 755 other; "$MARLINE" paths restore --run-dir other 2>restored || true
         lan curl -sS -m 20 http://203.0.113.5/
@@ -325,11 +326,11 @@ private() { lan perl -e "$reach" 10.20.0.5 10.0.1.1; }
 table() { nft list table inet marline-lan >/dev/null 2>&1 && echo "stands" || echo "none"; }
 edge --no-paths
 outside; table
-"$MARLINE" edge status --run-dir run | grep -o "LAN lan0: closed.*"
+"$MARLINE" edge status --run-dir run | grep -o "LAN lan0: blocked.*"
 kill -KILL $edge; wait $edge || true
 free; sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding
 outside; beyond; private; table
-"$MARLINE" edge status --run-dir run 2>&1 | grep -o "the LAN at lan0 is kept closed" || true
+"$MARLINE" edge status --run-dir run 2>&1 | grep -o "the LAN at lan0 stays blocked" || true
 "$MARLINE" paths doctor --run-dir run | grep -o "table inet marline-lan, which keeps lan0 closed" || true
 # Another run directory does not know what forwarding was: what keeps the LAN closed stays.
 mkdir -m 755 other; "$MARLINE" restore --run-dir other 2>&1 | grep -o "keeps lan0 closed, for this host still forwards" || true
@@ -338,7 +339,7 @@ outside; private
 edge --no-paths
 lan curl -sS -m 20 http://203.0.113.5/
 outside; table
-"$MARLINE" restore --run-dir run 2>&1 | grep -c "there is nothing to put back"
+"$MARLINE" restore --run-dir run 2>&1 | grep -c "nothing to restore"
 outside; table
 kill -TERM $edge; wait $edge; free
 outside; table
@@ -359,14 +360,14 @@ nft delete table inet marline-lan; outside
     let expected = [
         closed,
         "stands",
-        "LAN lan0: closed to the outside, after a crash as well (nft table inet marline-lan)",
+        "LAN lan0: blocked from the outside, also after a crash (nft table inet marline-lan)",
         "1",
         "1",
         closed,
         "refused",
         "closed OPEN ",
         "stands",
-        "the LAN at lan0 is kept closed",
+        "the LAN at lan0 stays blocked",
         "table inet marline-lan, which keeps lan0 closed",
         "keeps lan0 closed, for this host still forwards",
         closed,
@@ -462,10 +463,10 @@ until "$MARLINE" paths status --run-dir run >/dev/null 2>&1; do sleep 0.1; kill 
 steered() { "$MARLINE" edge status --run-dir run --json | grep -A1 '"steering"' | grep -o '"active": [a-z]*'; }
 edge
 steered
-grep "the links are not steered from here" edge.log | grep -c "it is tried again"
+grep "MPTCP paths are not managed by this edge" edge.log | grep -c "the edge keeps trying"
 lan curl -sS -m 20 http://203.0.113.5/
 kill -KILL $other; wait $other || true
-until grep -q "the links are steered from here again" edge.log; do sleep 0.1; kill -0 $edge; done
+until grep -q "MPTCP paths are managed by this edge again" edge.log; do sleep 0.1; kill -0 $edge; done
 steered
 "$MARLINE" paths status --run-dir run --json | grep -c "\"pid\": $edge,"
 # A link fails and comes back: both are steered as before.
@@ -484,7 +485,7 @@ free; state >after; diff before after && echo "as before"
 # Without the privilege there is one attempt and one line.
 setpriv --bounding-set -net_admin "$MARLINE" edge --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>edge.log & edge=$!
 until steered 2>/dev/null; do sleep 0.1; kill -0 $edge; done
-sleep 3; grep "steered" edge.log | sed 's/: .*needs/: needs/; s/ (or.*//'
+sleep 3; grep "managed" edge.log | sed 's/: .*needs/: needs/; s/ (or.*//'
 kill -TERM $edge; wait $edge && echo "ended well"
 "#;
     let Some(lines) = in_a_world(script) else { return };
@@ -524,7 +525,7 @@ come() {
 for links in "" "--link up0 --link up1"; do
     gone
     edge $links
-    grep -o "no link can be used\|waiting until one can be used" edge.log | sort -u
+    grep -o "no link can be used\|waiting for a usable link" edge.log | sort -u
     "$MARLINE" edge status --run-dir run --json | grep -A1 '"steering"' | grep -o '"active": true'
     come
     until [ $(up) = 2 ]; do sleep 0.1; kill -0 $edge; done
@@ -533,12 +534,12 @@ for links in "" "--link up0 --link up1"; do
     kill -TERM $edge; wait $edge && echo "ended well"
     free
 done
-grep -c "there is no such interface yet" edge.log
+grep -c "no such interface yet" edge.log
 "#;
     let Some(lines) = in_a_world(script) else { return };
     let each = [
         "no link can be used",
-        "waiting until one can be used",
+        "waiting for a usable link",
         "\"active\": true",
         "203.0.113.1 to 203.0.113.5",
         "ended well",
@@ -562,7 +563,7 @@ grep "drops forwarded" edge.log | sed 's/`.*`/REMEDY/'
 heard || echo "nothing passes"
 # The remedy, as it is written in the line.
 remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
-until grep -q "any more" edge.log; do sleep 0.1; kill -0 $edge; done
+until grep -q "anymore" edge.log; do sleep 0.1; kill -0 $edge; done
 heard && echo "it passes"
 "$MARLINE" edge status --run-dir run | grep -c "drops forwarded" || true
 # One of another kind that comes while it runs, as firewalld's.
@@ -570,14 +571,14 @@ nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority
 until grep -q "drops TCP" edge.log; do sleep 0.1; kill -0 $edge; done
 grep "drops TCP" edge.log | sed 's/`.*`/REMEDY/'
 remedy=$(grep "drops TCP" edge.log | grep -o '`.*`' | tr -d '`'); sh -ec "$remedy"
-until [ $(grep -c "any more" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
+until [ $(grep -c "anymore" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
 lan curl -sS -m 10 http://203.0.113.5/
 # ufw's.
 nft 'table ip filter { chain INPUT { type filter hook input priority filter; policy drop; iifname "lo" accept; ct state established,related accept; tcp dport 22 accept; }; }'
 until [ $(grep -c "drops TCP" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
 grep "drops TCP" edge.log | tail -n 1 | sed 's/`.*/REMEDY/'
 nft delete table ip filter
-until [ $(grep -c "any more" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
+until [ $(grep -c "anymore" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
 # Forwarding is switched off by another program.
 sysctl -qw net.ipv4.ip_forward=0
 until grep -q "net.ipv4.ip_forward: somebody has set it to 0; it is 1 again" edge.log; do sleep 0.1; kill -0 $edge; done
@@ -658,7 +659,8 @@ over 10.0.1.2 talk.log
 "$MARLINE" edge status --run-dir run | awk '$1 == "up1" { print $1, $2 }'
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    let expected = ["10.0.1.2", "over 10.0.2.2 in time", "up0 silent", "over 10.0.1.2 in time", "up1 silent"];
+    let expected =
+        ["10.0.1.2", "over 10.0.2.2 in time", "up0 unresponsive", "over 10.0.1.2 in time", "up1 unresponsive"];
     assert_eq!(lines, expected, "{lines:#?}");
 }
 
@@ -737,7 +739,7 @@ refused 64 "--lan lan9: there is no such interface" "$MARLINE" edge --lan lan0,l
 refused 64 "--lan up0: it has a default route" "$MARLINE" edge --lan up0
 refused 64 "--lan lo: it is the loopback" "$MARLINE" edge --lan lo
 refused 64 "is no name of an interface" "$MARLINE" edge --lan 'a"b'
-refused 64 "is no port, no host" "$MARLINE" edge --lan lan0 --live 0
+refused 64 "is not a port, a host" "$MARLINE" edge --lan lan0 --live 0
 refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -net_admin "$MARLINE" edge --lan lan0
 "#;
     let Some(lines) = in_a_world(script) else { return };
@@ -755,7 +757,7 @@ setpriv --reuid nobody --regid nogroup --clear-groups --bounding-set -all,+net_a
     "$MARLINE" edge --relay 10.0.1.1 --certificate box/e1.pem --run-dir run --lan lan0 --link up0 --link up1 2>edge.log & edge=$!
 until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
 led; lan curl -sS -m 20 http://203.0.113.5/
-grep -c "not steered" edge.log || true
+grep -c "not managed" edge.log || true
 kill -TERM $edge; wait $edge && echo "ended well"
 free; state >after; diff before after && echo "as before"
 "#;

@@ -12,9 +12,9 @@ use routers::in_a_world;
 const RELAY: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 for n in 1 2; do tc qdisc replace dev wan$n root tbf rate 8mbit burst 20k limit 100k; done
-"$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
-"$MARLINE" fleet ca issue relay r1 --dir ca --address 45.0.0.10 --out . >/dev/null 2>&1
-"$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+"$MARLINE" fleet ca init --ca-dir ca --name test >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r1 --ca-dir ca --address 45.0.0.10 --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue edge e1 --ca-dir ca --out . >/dev/null 2>&1
 relay() { # NETWORK ADDRESS
     : >relay.log
     ip netns exec $1 "$MARLINE" relay --listen $2:4443 --certificate r1.pem --allow-net 45.2.0.20 --allow-port 8000-8001 --run-dir relay 2>>relay.log & relay=$!
@@ -114,7 +114,7 @@ relay srv 45.0.0.10
 until "$MARLINE" paths status --run-dir paths >/dev/null 2>&1; do sleep 0.05; kill -0 $paths; done
 "$MARLINE" paths --run-dir other 2>second.log && echo "a second one ran" || echo "$? $(sed 's/[0-9][0-9]*/N/' second.log)"
 edge --no-direct
-grep -c "the links are not steered from here: a .marline paths. (process $paths) steers this network already" edge.log
+grep -c "MPTCP paths are not managed by this edge: a .marline paths. (process $paths) steers this network already" edge.log
 # Neither is a link called unused: the other program steers both.
 sleep 2; grep -c "is not used" edge.log || true
 "$MARLINE" accel --primary wan1 --secondary wan2 --run-dir accel 2>accel.log & accel=$!
@@ -183,7 +183,7 @@ done
         .collect();
     assert_eq!(lines, expected, "{lines:#?}");
     let [named, found, lan] = &with_comma[..] else { panic!("{with_comma:#?}") };
-    assert!(named.starts_with("64 ") && named.contains("`1`: after the interface come kind="), "{named}");
+    assert!(named.starts_with("64 ") && named.contains("`1`: use kind="), "{named}");
     assert_eq!(found, "wan,1 found 1");
     assert!(lan.starts_with("64 marline: --lan wan: there is no such interface"), "{lan}");
 }
@@ -198,13 +198,13 @@ $bare "$MARLINE" paths 2>log && echo "steers" || echo "$? $(cat log)"
 $bare "$MARLINE" edge --relay 45.0.0.10 --certificate home/e1.pem --no-direct 2>edge.log & edge=$!
 until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
 perl ask.pl 45.2.0.20 100000 1088
-grep "steered" edge.log
-$bare "$MARLINE" edge status | grep "steered"
+grep "managed" edge.log
+$bare "$MARLINE" edge status | grep "managed"
 stop
 "#;
     let Some(lines) = with_a_relay(script) else { return };
     let needs = "steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
-    let unsteered = format!("the links are not steered from here: {needs}");
+    let unsteered = format!("MPTCP paths are not managed by this edge: {needs}");
     assert_eq!(
         lines,
         [format!("77 marline: {needs}"), "100000".to_owned(), format!("marline: {unsteered}"), unsteered],
@@ -234,13 +234,13 @@ stop
 "#;
     let Some(lines) = with_a_relay(script) else { return };
     let expected = [
-        "marline: this kernel carries a connection over 5 links, one that was lost counted: needs CAP_NET_ADMIN, or \
+        "marline: this kernel allows 5 links per connection, failed ones included: more need CAP_NET_ADMIN, or \
          ip mptcp limits set subflows 8",
         "nothing of this kernel",
-        "marline: this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)",
+        "marline: this kernel has no MPTCP, so each edge uses one link at a time (try sysctl net.mptcp.enabled=1)",
         "100000",
-        "marline: relay 45.0.0.10: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: \
-         sysctl net.mptcp.enabled=1)",
+        "marline: relay 45.0.0.10: MPTCP is disabled on the relay or stripped over every link, so each flow uses one link (on the \
+         relay: sysctl net.mptcp.enabled=1)",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
@@ -250,14 +250,14 @@ fn a_state_directory_without_room_is_reported() {
     let script = r#"
 mkdir kept; mount -t tmpfs -o size=64k tmpfs kept; dd if=/dev/zero of=kept/full bs=4k 2>/dev/null || true
 relay srv 45.0.0.10
-edge --no-direct --state kept/edge.json
+edge --no-direct --state-file kept/edge.json
 perl ask.pl 45.2.0.20 1000 1088
-says() { until "$MARLINE" edge status --run-dir run | grep -o "kept/edge.json: .* is not kept"; do sleep 0.1; kill -0 $edge; done; }
+says() { until "$MARLINE" edge status --run-dir run | grep -o "kept/edge.json: .* is not saved"; do sleep 0.1; kill -0 $edge; done; }
 says
-grep -c "kept/edge.json: .* is not kept" edge.log; ls kept
+grep -c "kept/edge.json: .* is not saved" edge.log; ls kept
 rm kept/full; stop; ls kept
 "#;
     let Some(lines) = with_a_relay(script) else { return };
-    let why = "kept/edge.json: No space left on device (os error 28): what is known of relays is not kept";
+    let why = "kept/edge.json: No space left on device (os error 28): the state of relays is not saved";
     assert_eq!(lines, ["1000", why, "1", "full", "edge.json"], "{lines:#?}");
 }

@@ -28,7 +28,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let place = Self { dir: members(), server: server() };
-        place.must("fleet ca init --dir ca-2 --name other");
+        place.must("fleet ca init --ca-dir ca-2 --name other");
         place
     }
 
@@ -65,7 +65,7 @@ impl Place {
     fn edge_words(&self, run: &str, relay: &str, more: &str) -> String {
         let certificate = if more.contains("--certificate") { "" } else { " --certificate e1.pem" };
         format!(
-            "edge --portal-probe off --no-paths --no-direct --warm 0 --listen 127.0.0.1:0 --run-dir {run} --relay {relay}{certificate}{more}"
+            "edge --portal-probe off --no-paths --no-direct --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} --relay {relay}{certificate}{more}"
         )
     }
 
@@ -85,7 +85,7 @@ impl Place {
         };
         let row = &status["relays"][0];
         assert_eq!(row["reason"], reason, "{status:#}");
-        assert!(row["why"].is_string() && row["remedy"].as_str().unwrap().contains(remedy), "{row:#}");
+        assert!(row["error"].is_string() && row["remedy"].as_str().unwrap().contains(remedy), "{row:#}");
         let shown = marline(self.path(), &format!("edge status --run-dir {run}"));
         let shown = String::from_utf8(shown.stdout).unwrap();
         let relay =
@@ -109,12 +109,12 @@ fn clocks_and_certificates_of_a_relay() {
     place.member("marline://relay/late", "127.0.0.1", now.saturating_sub(DAY), HOUR);
     place.member("marline://relay/gone", "127.0.0.1", now, DAY);
     place.member("marline://relay/elsewhere", "127.0.0.2", now, DAY);
-    place.must("fleet ca revoke --role relay gone --dir ca");
-    place.must("fleet ca issue relay foreign --dir ca-2 --address 127.0.0.1 --out two");
+    place.must("fleet ca revoke --role relay gone --ca-dir ca");
+    place.must("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
     for (name, reason, remedy) in [
         ("early", "not-valid-yet", "the clock of this machine may be behind"),
         ("late", "expired", "the relay has to renew its certificate"),
-        ("gone", "revoked", "another relay has to be named"),
+        ("gone", "revoked", "use another relay"),
         ("elsewhere", "wrong-name", "the relay's certificate is for other names"),
     ] {
         let relay = place.relay(name, "");
@@ -132,7 +132,7 @@ fn clocks_and_certificates_of_an_edge() {
     place.member("marline://edge/early", "", now.saturating_add(DAY), DAY);
     place.member("marline://edge/late", "", now.saturating_sub(DAY), HOUR);
     place.member("marline://edge/gone", "", now, DAY);
-    place.must("fleet ca revoke --role edge gone --dir ca");
+    place.must("fleet ca revoke --role edge gone --ca-dir ca");
     let relay = place.relay("r1", "");
     for (name, reason, remedy) in [
         ("early", "edge-certificate-dates", "both clocks"),
@@ -146,12 +146,12 @@ fn clocks_and_certificates_of_an_edge() {
         place.expect(&mut edge, &run, reason, remedy);
     }
     // The relay trusts its own authority only, the edge both.
-    place.must("fleet ca issue relay foreign --dir ca-2 --address 127.0.0.1 --out two");
+    place.must("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
     let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
     let relay = Running::start(place.path(), words);
     let pem = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap();
     std::fs::write(place.path().join("both.pem"), pem("ca/ca.pem") + &pem("ca-2/ca.pem")).unwrap();
-    let words = place.edge_words("run-both", &relay.address.to_string(), " --ca both.pem");
+    let words = place.edge_words("run-both", &relay.address.to_string(), " --fleet-ca both.pem");
     let mut edge = Running::start(place.path(), &words);
     assert_ne!(tunnel(edge.address, place.server).0, STANDS);
     place.expect(
@@ -166,9 +166,10 @@ fn clocks_and_certificates_of_an_edge() {
 #[test]
 fn a_relay_that_refuses_an_edge_is_not_taken_for_one_that_can_be_used_again() {
     let place = Place::new();
-    place.must("fleet ca revoke --role edge e1 --dir ca");
+    place.must("fleet ca revoke --role edge e1 --ca-dir ca");
     let relay = place.relay("r1", "");
-    let words = place.edge_words("run-refused", &relay.address.to_string(), "").replace(" --warm 0", "");
+    let words =
+        place.edge_words("run-refused", &relay.address.to_string(), "").replace(" --spare-connections 0", "");
     let mut edge = Running::start(place.path(), &words.replace(" --no-direct", ""));
     assert_eq!(tunnel(edge.address, place.server).0, STANDS);
     place.expect(&mut edge, "run-refused", "edge-revoked", "enrol it again");
@@ -187,11 +188,11 @@ fn a_relay_that_refuses_an_edge_is_not_taken_for_one_that_can_be_used_again() {
 #[test]
 fn a_relay_that_is_full_or_drains() {
     let place = Place::new();
-    place.must("fleet ca issue edge e2 --dir ca --out .");
-    place.must("fleet ca issue relay r2 --dir ca --address 127.0.0.1 --out .");
-    place.must("fleet ca issue relay r3 --dir ca --address 127.0.0.1 --out .");
+    place.must("fleet ca issue edge e2 --ca-dir ca --out .");
+    place.must("fleet ca issue relay r2 --ca-dir ca --address 127.0.0.1 --out .");
+    place.must("fleet ca issue relay r3 --ca-dir ca --address 127.0.0.1 --out .");
     let few = place.relay("r1", " --max-tunnels 1");
-    let reserved = place.relay("r2", " --capacity 1500kbit/s --reserve 1Mbit/s");
+    let reserved = place.relay("r2", " --capacity 1500kbit/s --reserve-per-edge 1Mbit/s");
     let drains = place.relay("r3", "");
     place.must("relay drain --name r3 --run-dir run-r3");
     let mut held = Vec::new();
@@ -218,12 +219,12 @@ fn a_relay_that_is_full_or_drains() {
 fn addresses_where_no_relay_answers() {
     let place = Place::new();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    place.fails(&closed.to_string(), "", "refused", "nothing listens there: start the relay");
+    place.fails(&closed.to_string(), "", "refused", "no process listens on this port: start the relay");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    place.fails(&silent.local_addr().unwrap().to_string(), "", "silent", "nothing comes back");
+    place.fails(&silent.local_addr().unwrap().to_string(), "", "silent", "the relay does not respond");
     for (answer, reason, remedy) in [
         (&b"HTTP/1.1 302 Found\r\n\r\n"[..], "wrong-server", "captive portal"),
-        (b"", "closed", "cut the connection"),
+        (b"", "closed", "closed the connection"),
     ] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = other.local_addr().unwrap().to_string();
@@ -260,7 +261,7 @@ fn a_host_without_a_route() {
     }
     let mut command = Command::new("unshare");
     let mut edge = Running::of(command.args(["--net", "sh", "-c", &script]).current_dir(place.path()));
-    place.expect(&mut edge, "run-unreachable", "unreachable", "no route leads there");
+    place.expect(&mut edge, "run-unreachable", "unreachable", "no route to the address");
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
             let run = format!("run-{name}-{code}");
             // What it knows of relays is in a file that is not there yet.
             let words = format!(
-                "edge --portal-probe off --no-paths --warm 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state {run}.json{option}"
+                "edge --portal-probe off --no-paths --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state-file {run}.json{option}"
             );
             let mut edge = Running::start(place.path(), &words);
             if name == "fleet" {
@@ -285,7 +286,7 @@ fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
             }
             let is_carried = tunnel(edge.address, place.server).0 == STANDS;
             assert_eq!(is_carried, code == "direct");
-            edge.line_with(&format!("new flows {refusal}: no relay can be had"));
+            edge.line_with(&format!("new flows {refusal}: no relay is available"));
             let status = marline(place.path(), &format!("edge status --json --run-dir {run}"));
             let status: Value = serde_json::from_slice(&status.stdout).unwrap();
             assert_eq!(status["without_relay"], code, "{status:#}");
@@ -294,7 +295,7 @@ fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
             assert_eq!([&flows["direct"], &flows["failed"], &flows["refused"]], counts.map(Value::from).each_ref());
             let shown = marline(place.path(), &format!("edge status --run-dir {run}"));
             let shown = String::from_utf8(shown.stdout).unwrap();
-            assert!(shown.contains(&format!("no relay can be had: new flows {refusal}")), "{shown}");
+            assert!(shown.contains(&format!("no relay is available: new flows {refusal}")), "{shown}");
         }
     }
 }

@@ -110,7 +110,7 @@ fn a_download_and_its_log_have_the_same_joules() {
     // Without a report, who names a device is told in a line.
     let output = marline(&home, &["get", "--energy-model", "greenbag", "-o", "i", url.as_str()]);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("energy on greenbag, tails included: nothing known ("), "{said}");
+    assert!(said.contains("energy with model greenbag, including tails: unknown ("), "{said}");
     let words = ["get", "--json", "--quiet", "--energy-model", "none", "-o", "h", url.as_str()];
     let report = json(&marline(&home, &words));
     assert_eq!((&report["energy_model"], &report["energy_j"]), (&Value::Null, &Value::Null));
@@ -144,7 +144,7 @@ fn models_are_listed_shown_and_can_be_files() {
 fn a_log_that_is_none_fails_with_its_line() {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("log"), "{}\n").unwrap();
-    for (log, says) in [("log", "log:1: this is no log of marline"), ("absent", "absent: No such file")] {
+    for (log, says) in [("log", "log:1: not a decision log of marline"), ("absent", "absent: No such file")] {
         let output = marline(&home, &["energy", "what-if", log]);
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8(output.stderr).unwrap();

@@ -31,7 +31,7 @@ impl Home {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-        command.args(["fleet", "ca"]).args(words).arg("--dir").arg(self.path("ca"));
+        command.args(["fleet", "ca"]).args(words).arg("--ca-dir").arg(self.path("ca"));
         command.env_clear().env("HOME", self.0.path()).env("PATH", "/usr/bin:/bin");
         command.current_dir(self.0.path()).stdin(Stdio::null());
         command
@@ -185,13 +185,13 @@ fn a_list_tells_how_each_certificate_stands() {
     let serial = home.list()[0].1.clone();
     assert_eq!(home.done(&["revoke", "--serial", &serial]), format!("{serial} marline://operator/ann\n"));
     let states: Vec<String> = home.list().into_iter().map(|(_, _, state)| state).collect();
-    assert_eq!(states, ["revoked", "ok", "ok"]);
+    assert_eq!(states, ["revoked", "valid", "valid"]);
     assert_eq!(home.done(&["revoke", "ann", "--role", "operator"]).lines().count(), 2);
     let table = home.done(&["list"]);
     let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0], ["identity", "serial", "valid", "until", "state"]);
     assert_eq!((lines[1][0], lines[1][1], lines[1][3]), ("marline://operator/ann", &serial[..], "revoked"));
-    assert_eq!((lines[3][0], lines[3][3]), ("marline://operator/bob", "ok"));
+    assert_eq!((lines[3][0], lines[3][3]), ("marline://operator/bob", "valid"));
 }
 
 #[test]
@@ -221,25 +221,25 @@ fn a_token_says_what_it_will_bring_and_no_two_are_alike() {
 #[test]
 fn what_is_written_wrongly_costs_nothing() {
     let home = Home::new();
-    assert!(home.refused(&["list"], 1).contains("no authority here; `marline fleet ca init --dir"));
+    assert!(home.refused(&["list"], 1).contains("no authority here; `marline fleet ca init --ca-dir"));
     home.done(&["init"]);
     std::fs::write(home.path("no.csr"), "hello").unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["issue", "king", "ann"], "`king` is no role"),
+        (&["issue", "king", "ann"], "`king` is not a role"),
         (&["issue", "edge", "Ann"], "`Ann` is no name"),
         (&["issue", "relay", "fra-1"], "needs an address"),
         (&["issue", "edge", "cam-7", "--address", "a.example"], "has no addresses"),
         (&["issue", "edge", "cam-7", "--valid", "30"], "a duration such as"),
-        (&["issue", "edge", "cam-7", "--valid", "4000d"], "lives between 1min and 3650d"),
+        (&["issue", "edge", "cam-7", "--valid", "4000d"], "must be 1min to 3650d"),
         (&["issue", "relay", "fra-1", "--address", "a.example:443"], "without a port"),
-        (&["issue", "edge", "ca"], "`ca` cannot be in files"),
+        (&["issue", "edge", "ca"], "`ca` cannot be used as a name"),
         (&["issue", "edge", "cam-7", "--csr", "absent.csr"], "absent.csr: No such file"),
         (&["issue", "edge", "cam-7", "--csr", "no.csr"], "no.csr: the certificate request cannot be read"),
         (&["token", "--role", "edge"], "--name"),
         (&["revoke"], "--serial"),
         (&["revoke", "cam-7"], "--role"),
-        (&["revoke", "--serial", "12"], "`12` is no serial number"),
-        (&["init", "--name", ""], "no name of an authority"),
+        (&["revoke", "--serial", "12"], "`12` is not a serial number"),
+        (&["init", "--name", ""], "not a valid name of an authority"),
     ];
     for (words, expected) in table {
         let said = home.refused(words, 64);

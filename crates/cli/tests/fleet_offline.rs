@@ -37,9 +37,9 @@ fn a_fleet_runs_without_its_root_key() {
         std::fs::create_dir(dir).unwrap();
     }
     // On the machine without a network: the authority, and certificates.
-    must(&vault, "fleet ca init --dir ca --name test");
+    must(&vault, "fleet ca init --ca-dir ca --name test");
     for member in ["fleet f1 --address 127.0.0.1", "relay r1 --address 127.0.0.1", "operator ann", "edge e1"] {
-        must(&vault, &format!("fleet ca issue {member} --dir ca --out out"));
+        must(&vault, &format!("fleet ca issue {member} --ca-dir ca --out out"));
     }
     // What goes to the others. ca.key does not.
     let service = online.join("ca");
@@ -51,8 +51,8 @@ fn a_fleet_runs_without_its_root_key() {
     carry(&vault, &online, &members);
     assert!(!service.join("ca.key").exists());
 
-    refused(&online, "fleet run --ca ca --listen 127.0.0.1:0", "signs nothing here");
-    let mut fleet = Running::start(&online, "fleet run --ca ca --certificate f1.pem --listen 127.0.0.1:0");
+    refused(&online, "fleet run --ca-dir ca --listen 127.0.0.1:0", "cannot sign here");
+    let mut fleet = Running::start(&online, "fleet run --ca-dir ca --certificate f1.pem --listen 127.0.0.1:0");
     let url = format!("https://{}", fleet.address);
     let target = server();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -62,7 +62,7 @@ fn a_fleet_runs_without_its_root_key() {
         target.port()
     );
     let relay = Running::start(&online, &relay);
-    let edge = "edge --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --state edge.json --certificate e1.pem";
+    let edge = "edge --no-paths --no-direct --spare-connections 0 --run-dir run --listen 127.0.0.1:0 --state-file edge.json --certificate e1.pem";
     let edge = Running::start(&online, &format!("{edge} --relay {free} --fleet {url}"));
     assert_eq!(tunnel(edge.address, target).0, STANDS);
     let status = format!("fleet status --fleet {url} --certificate ann.pem");
@@ -74,16 +74,16 @@ fn a_fleet_runs_without_its_root_key() {
     for words in ["token --role edge --name e2", "issue edge e2 --out out", "revoke --role edge e1"] {
         refused(
             &online,
-            &format!("fleet ca {words} --dir ca"),
-            "put it back from a copy, or issue and revoke where the key is",
+            &format!("fleet ca {words} --ca-dir ca"),
+            "restore it from a copy, or issue and revoke where the key is",
         );
     }
     let token = online.join("token");
-    std::fs::write(&token, must(&vault, "fleet ca token --role edge --name e2 --dir ca")).unwrap();
+    std::fs::write(&token, must(&vault, "fleet ca token --role edge --name e2 --ca-dir ca")).unwrap();
     std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     refused(
         &online,
-        &format!("fleet enrol --fleet {url} --token-file token --out new"),
+        &format!("fleet enroll --fleet {url} --token-file token --out new"),
         "the authority's key is kept off-line",
     );
 
@@ -97,13 +97,13 @@ fn a_fleet_runs_without_its_root_key() {
         openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out bob.key");
         openssl("req -new -key bob.key -subj /CN=bob -out bob.csr");
         carry(&online, &vault, &["bob.csr"]);
-        must(&vault, "fleet ca issue operator bob --csr bob.csr --dir ca --out out");
+        must(&vault, "fleet ca issue operator bob --csr bob.csr --ca-dir ca --out out");
         carry(&vault, &online, &["out/bob.pem"]);
         assert!(must(&online, &status.replace("ann.pem", "bob.pem")).contains("r1"));
     }
 
     // Revocation: signed in the vault, carried to the service, which hands it to all.
-    must(&vault, "fleet ca revoke --dir ca --role edge e1");
+    must(&vault, "fleet ca revoke --ca-dir ca --role edge e1");
     carry(&vault.join("ca"), &online, &["revoked.pem"]);
     std::fs::rename(online.join("revoked.pem"), service.join("revoked.pem")).unwrap();
     std::fs::copy(service.join("revoked.pem"), online.join("revoked.pem")).unwrap();

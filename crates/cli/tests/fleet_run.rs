@@ -27,8 +27,8 @@ impl Home {
     fn new() -> Self {
         let home = Self(TempDir::new().unwrap());
         for words in [
-            &["fleet", "ca", "init", "--dir", "ca"][..],
-            &["fleet", "ca", "issue", "operator", "ann", "--dir", "ca"],
+            &["fleet", "ca", "init", "--ca-dir", "ca"][..],
+            &["fleet", "ca", "issue", "operator", "ann", "--ca-dir", "ca"],
         ] {
             assert!(home.command(words).output().unwrap().status.success());
         }
@@ -63,7 +63,7 @@ impl Service {
     }
 
     fn with(home: &Home, more: &[&str]) -> Self {
-        let words = ["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"];
+        let words = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
         Self::of(home.command(&[&words, more].concat()))
     }
 
@@ -103,18 +103,21 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     assert_eq!((empty["relays"].as_array().unwrap().len(), empty["edges"].as_array().unwrap().len()), (0, 0));
     let table = service.ask(&home, &["status"]);
     let table = String::from_utf8(table.stdout).unwrap();
-    assert!(table.starts_with("fleet matches, epoch 1, store ca/fleet.redb\n\nrelay  state  free"), "{table}");
+    assert!(
+        table.starts_with("fleet is the leader, epoch 1, store ca/fleet.redb\n\nrelay  state  free"),
+        "{table}"
+    );
     let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
-    assert!(String::from_utf8(drained.stderr).unwrap().contains("fra-1 has not announced itself"));
+    assert!(String::from_utf8(drained.stderr).unwrap().contains("relay fra-1 is not connected"));
     // Another one with the same store does not begin, however often it is tried, nor does one at the same address; and it leaves
     // nothing on the list of what was issued.
     let issued = || std::fs::read_to_string(home.0.path().join("ca/issued.jsonl")).unwrap();
     let before = issued();
-    let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"], 1);
+    let said = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"], 1);
     assert!(said.contains("fleet.redb"), "{said}");
     let at = service.url.trim_start_matches("https://");
-    let said = home.refused(&["fleet", "run", "--ca", "ca", "--listen", at, "--store", "other.redb"], 1);
+    let said = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", at, "--store", "other.redb"], 1);
     assert!(said.contains(&format!("listen on {at}: ")), "{said}");
     assert_eq!(issued(), before);
     service.end(Signal::KILL);
@@ -183,14 +186,17 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     };
     let first = start(&[]);
-    until("the first one matches", || status(&first)["service"]["leads"] == true);
+    until("the first one matches", || status(&first)["service"]["is_leader"] == true);
     let second = start(&[]);
     let matcher = first.url.trim_start_matches("https://").to_owned();
-    until("the second one knows", || status(&second)["service"]["matcher"] == matcher.as_str());
+    until("the second one knows", || status(&second)["service"]["leader_address"] == matcher.as_str());
     let service = &status(&second)["service"];
     assert_eq!((service["region"].as_str(), service["store"].as_str()), (Some("north"), Some(store.as_str())));
     let shown = String::from_utf8(second.ask(&home, &["status"]).stdout).unwrap();
-    assert!(shown.starts_with(&format!("fleet answers, {matcher} matches, epoch 1, region north, ")), "{shown}");
+    assert!(
+        shown.starts_with(&format!("fleet responds, {matcher} is the leader, epoch 1, region north, ")),
+        "{shown}"
+    );
     assert!(second.ask(&home, &["drain", "fra-1"]).status.success());
     first.end(Signal::KILL);
     until("the second one matches", || status(&second)["service"]["epoch"] == 2);
@@ -199,22 +205,34 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
     until("the third one knows", || status(&third)["service"]["epoch"] == 2);
     let (code, rest) = second.end(Signal::TERM);
     assert_eq!((code, rest.contains("hunter")), (Some(0), false));
-    until("the third one matches", || status(&third)["service"]["leads"] == true);
+    until("the third one matches", || status(&third)["service"]["is_leader"] == true);
     drop(redis);
-    until("that the store is gone is said", || status(&third)["service"]["trouble"].is_string());
+    until("that the store is gone is said", || status(&third)["service"]["error"].is_string());
     until("nobody matches", || !third.ask(&home, &["status"]).status.success());
     let shown = String::from_utf8(third.ask(&home, &["status"]).stdout).unwrap();
-    assert!(shown.contains("nobody is known to match") && shown.contains(&format!("trouble: {store}")), "{shown}");
+    assert!(shown.contains("the leader is unknown") && shown.contains(&format!("error: {store}")), "{shown}");
     let (code, rest) = third.end(Signal::TERM);
-    assert!(code == Some(0) && rest.contains("the service goes on") && !rest.contains("hunter"), "{rest}");
+    assert!(code == Some(0) && rest.contains("the service continues") && !rest.contains("hunter"), "{rest}");
 }
 
 #[test]
 fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     let home = Home::new();
     for words in [
-        &["fleet", "ca", "init", "--dir", "other"][..],
-        &["fleet", "ca", "issue", "fleet", "redis", "--address", "127.0.0.1", "--dir", "other", "--out", "other"],
+        &["fleet", "ca", "init", "--ca-dir", "other"][..],
+        &[
+            "fleet",
+            "ca",
+            "issue",
+            "fleet",
+            "redis",
+            "--address",
+            "127.0.0.1",
+            "--ca-dir",
+            "other",
+            "--out",
+            "other",
+        ],
     ] {
         assert!(home.command(words).output().unwrap().status.success());
     }
@@ -223,13 +241,13 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     home.secret("pw", b"hunter2\n");
     home.secret("wrong", b"hunter3\n");
     let start = |authority: &str, password: &str| {
-        let words = ["--store", &store, "--store-password-file", password, "--store-ca", authority];
+        let words = ["--store", &store, "--store-password-file", password, "--store-ca-file", authority];
         Service::with(&home, &words)
     };
     let leads = |service: &Service| {
         let status: Value =
             serde_json::from_slice(&service.ask(&home, &["status", "--json"]).stdout).unwrap_or_default();
-        (status["service"]["leads"] == true, status["service"]["trouble"].as_str().map(str::to_owned))
+        (status["service"]["is_leader"] == true, status["service"]["error"].as_str().map(str::to_owned))
     };
     let service = start("other/ca.pem", "pw");
     until("it matches", || leads(&service).0);
@@ -250,8 +268,10 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
     // One that speaks no TLS where TLS is asked for is not taken either.
     let plain = Redis::start(&home);
     let place = format!("rediss://127.0.0.1:{}", plain.1);
-    let service =
-        Service::with(&home, &["--store", &place, "--store-ca", "other/ca.pem", "--store-password-file", "pw"]);
+    let service = Service::with(
+        &home,
+        &["--store", &place, "--store-ca-file", "other/ca.pem", "--store-password-file", "pw"],
+    );
     until("that it cannot is shown", || leads(&service).1.is_some());
     assert!(!service.end(Signal::TERM).1.contains("hunter"));
 }
@@ -266,26 +286,26 @@ fn longest_file(service: &Service, most: Option<u64>) {
 fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
     let home = Home::new();
     // A file that may not grow is an error and no signal, as on a disk that is full.
-    let words = ["fleet", "run", "--ca", "ca", "--listen", "127.0.0.1:0"];
+    let words = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
     let marline = home.command(&words);
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(marline.get_program()).args(marline.get_args());
     command.env_clear().env("HOME", home.0.path()).current_dir(home.0.path()).stdin(Stdio::null());
     let service = Service::of(command);
     let token = |name: &str| {
-        let words = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--dir", "ca"];
+        let words = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--ca-dir", "ca"];
         let output = home.command(&words).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         home.secret(name, &output.stdout);
     };
     let enrol = |name: &str| {
-        let words = ["fleet", "enrol", "--fleet", &service.url, "--token-file", name, "--out", "."];
+        let words = ["fleet", "enroll", "--fleet", &service.url, "--token-file", name, "--out", "."];
         home.command(&words).output().unwrap()
     };
     let drain = || {
         let output = service.ask(&home, &["drain", "fra-1"]);
         assert!(output.status.success(), "it is done in any case");
-        String::from_utf8(output.stderr).unwrap().contains("does not outlast the service")
+        String::from_utf8(output.stderr).unwrap().contains("the drain is lost when the service restarts")
     };
     token("cam-1");
     assert!(!drain());
@@ -301,7 +321,7 @@ fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
     let enrolled = enrol("cam-1");
     assert!(enrolled.status.success(), "{}", String::from_utf8_lossy(&enrolled.stderr));
     let (code, rest) = service.end(Signal::TERM);
-    let said = rest.lines().filter(|line| line.contains("the service goes on")).count();
+    let said = rest.lines().filter(|line| line.contains("the service continues")).count();
     assert_eq!((code, said), (Some(0), 1), "{rest}");
 }
 
@@ -310,10 +330,14 @@ fn only_operators_ask() {
     let home = Home::new();
     let service = Service::start(&home);
     assert!(
-        home.command(&["fleet", "ca", "issue", "edge", "cam-7", "--dir", "ca"]).output().unwrap().status.success()
+        home.command(&["fleet", "ca", "issue", "edge", "cam-7", "--ca-dir", "ca"])
+            .output()
+            .unwrap()
+            .status
+            .success()
     );
     let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 64);
-    assert!(said.contains("it is the certificate of marline://edge/cam-7, and not of an operator"), "{said}");
+    assert!(said.contains("certificate of marline://edge/cam-7, but that of an operator is needed"), "{said}");
     let url = service.url.clone();
     assert_eq!(service.end(Signal::INT).0, Some(0));
     let said = home.refused(&["fleet", "status", "--fleet", &url, "--certificate", "ann.pem"], 69);
@@ -323,23 +347,23 @@ fn only_operators_ask() {
 #[test]
 fn what_is_written_wrongly_costs_nothing() {
     let home = Home::new();
-    let run = ["fleet", "run", "--ca", "ca", "--listen"];
+    let run = ["fleet", "run", "--ca-dir", "ca", "--listen"];
     home.secret("open", b"hunter2\n");
     std::fs::set_permissions(home.0.path().join("open"), std::fs::Permissions::from_mode(0o640)).unwrap();
     for (words, expected) in [
-        (&["0.0.0.0:0"][..], "say by --address"),
+        (&["0.0.0.0:0"][..], "set the public address for the certificate with --address"),
         (
             &["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "open"],
-            "open: others than its owner may read it (mode 0640): chmod 600",
+            "open: users other than its owner may read it (mode 0640): chmod 600",
         ),
-        (&["127.0.0.1:0", "--threshold", "100%"], "--threshold 100%"),
-        (&["127.0.0.1:0", "--window", "5s"], "--window"),
-        (&["127.0.0.1:0", "--reallocate", "1s"], "--reallocate"),
-        (&["127.0.0.1:0", "--certificate", "ann.pem"], "and not of a fleet's service"),
+        (&["127.0.0.1:0", "--burst-headroom", "100%"], "--burst-headroom 100%"),
+        (&["127.0.0.1:0", "--batch-window", "5s"], "--window"),
+        (&["127.0.0.1:0", "--reallocation-interval", "1s"], "--reallocation-interval"),
+        (&["127.0.0.1:0", "--certificate", "ann.pem"], "but that of a fleet service is needed"),
         (&["127.0.0.1:0", "--certificate", "absent.pem"], "absent.pem"),
         (&["127.0.0.1:0", "--store", "redis://:hunter2@a"], "--store-password-file"),
         (&["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "absent"], "absent: "),
-        (&["127.0.0.1:0", "--store", "redis://a", "--store-ca", "ca.pem"], "write rediss://"),
+        (&["127.0.0.1:0", "--store", "redis://a", "--store-ca-file", "ca.pem"], "write rediss://"),
         (&["127.0.0.1:0", "--store", "x.redb", "--peer", "a:1"], "redis://HOST:PORT"),
     ] {
         let said = home.refused(&[&run, words].concat(), 64);
@@ -352,7 +376,7 @@ fn what_is_written_wrongly_costs_nothing() {
     let login = ask("https://ann:hunter2@a.example");
     assert!(login.contains("not a URL such as") && !login.contains("hunter2"), "{login}");
     assert!(
-        home.refused(&["fleet", "run", "--ca", "absent", "--listen", "127.0.0.1:0"], 1)
+        home.refused(&["fleet", "run", "--ca-dir", "absent", "--listen", "127.0.0.1:0"], 1)
             .contains("no authority here")
     );
 }
@@ -410,7 +434,7 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
         "relay --listen 127.0.0.1:0 --certificate r1.pem --fleet {fleet} --announce 127.0.0.1:4443 --capacity 9Mbit/s --run-dir run"
     ));
     let _edge = run(&format!(
-        "edge --portal-probe off --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state state.json --run-dir run"
+        "edge --portal-probe off --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state-file state.json --run-dir run"
     ));
     until("both have another one", || file("r1.pem") != first[0] && file("e1.pem") != first[1]);
     // The first ones have ended: what is heard from now on is by the new ones.
@@ -430,6 +454,6 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
     assert_eq!(service.end(Signal::TERM).0, Some(0));
     until("the relay says that nobody answers", || {
         let said = String::from_utf8(file("relay.said")).unwrap();
-        said.contains("; streams go on, and what is reserved stays reserved\n")
+        said.contains("; streams continue, and reservations stay in force\n")
     });
 }

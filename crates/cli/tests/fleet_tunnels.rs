@@ -96,7 +96,7 @@ fn status_counts_what_relays_and_links_brought_as_well_as_what_they_took() {
         (&now["relays"][0]["sent_bytes"], &now["relays"][0]["received_bytes"]),
         (&1.into(), &6_000_000.into())
     );
-    assert_eq!(now["steering"], serde_json::json!({"active": false, "why": "--no-paths"}));
+    assert_eq!(now["steering"], serde_json::json!({"active": false, "reason": "--no-paths"}));
     for link in now["links"].as_array().unwrap() {
         assert!(
             link["received_bytes"].is_u64() && link["sent_bytes"].is_u64() && link["down_bps"].is_u64(),
@@ -118,7 +118,7 @@ fn a_relay_that_cannot_be_reached_is_reported_at_the_start_and_when_it_is_there(
         );
         let mut edge = Running::start(dir.path(), &words);
         let said = edge.line_with("cannot be used: ");
-        assert!(said.contains("refused") && said.contains("it is tried again"), "{said}");
+        assert!(said.contains("refused") && said.contains("the edge keeps trying"), "{said}");
         let status = marline(dir.path(), "edge status --run-dir run2");
         assert!(String::from_utf8_lossy(&status.stdout).contains("cannot be used: "), "{status:?}");
         if !relays.contains("localhost") {
@@ -140,7 +140,7 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
     let (dir, server) = (members(), server());
     let relay = relay(dir.path(), server);
     let words = format!(
-        "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state kept/edge.json",
+        "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state-file kept/edge.json",
         relay.address
     );
     let edge = Running::start(dir.path(), &words);
@@ -150,7 +150,7 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
     let kept: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("kept/edge.json")).unwrap()).unwrap();
     let place = relay.address.to_string();
-    assert_eq!(kept["known"]["addresses"][&place], serde_json::json!([place]), "{kept}");
+    assert_eq!(kept["state"]["addresses"][&place], serde_json::json!([place]), "{kept}");
     assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, STANDS);
 }
 
@@ -249,7 +249,7 @@ fn keys_that_others_may_read_are_refused() {
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(64), "{said}");
         assert!(
-            said.contains(&format!("{key}: others than its owner may read it (mode 0644): chmod 600")),
+            said.contains(&format!("{key}: users other than its owner may read it (mode 0644): chmod 600")),
             "{said}"
         );
     }
@@ -261,10 +261,14 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
     for (words, code, said) in [
         ("relay --certificate r1.pem", 64, "--listen"),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --revoked none.pem", 64, "none.pem: no such file"),
-        ("relay --listen 127.0.0.1:0 --certificate e1.pem --revoked ca/revoked.pem", 64, "and not of a relay"),
+        (
+            "relay --listen 127.0.0.1:0 --certificate e1.pem --revoked ca/revoked.pem",
+            64,
+            "but that of a relay is needed",
+        ),
         ("relay --listen 127.0.0.1:0 --certificate none.pem --revoked ca/revoked.pem", 64, "none.pem"),
-        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-port 0", 64, "is no port"),
-        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-net 10.0.0.0/33", 64, "is no network"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-port 0", 64, "is not a port"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --allow-net 10.0.0.0/33", 64, "is not an address prefix"),
         (
             "relay --listen 192.0.2.1:4443 --certificate r1.pem --revoked ca/revoked.pem",
             1,
@@ -276,23 +280,31 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
             64,
             "--announce a.example:1: the certificate of marline://relay/r1 is for other names and addresses",
         ),
-        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is no position"),
-        ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "and not of an edge"),
-        ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "after the colon stands a port"),
+        ("relay --listen 127.0.0.1:0 --certificate r1.pem --position 99,0", 64, "is not a position"),
+        ("edge --relay 127.0.0.1 --certificate r1.pem --no-paths", 64, "but that of an edge is needed"),
+        ("edge --relay 127.0.0.1:x --certificate e1.pem --no-paths", 64, "the text after the colon is not a port"),
         ("edge --certificate e1.pem", 64, "--relay"),
         ("edge --relay 127.0.0.1", 64, "--certificate"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --fleet ftp://x", 64, "--fleet: ftp://x"),
         (
-            "edge --relay 127.0.0.1 --certificate e1.pem --minimise energy --profile latency",
+            "edge --relay 127.0.0.1 --certificate e1.pem --goal energy --goal latency",
             64,
-            "cannot be used with",
+            "cannot be used multiple times",
         ),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --minimise money", 64, "latency, energy or metered-bytes"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --goal speed", 64, "speed, latency, energy or cost"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
-        ("edge --relay 127.0.0.1 --certificate none.pem", 64, "none.pem: no such file; `marline fleet enrol` or"),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; name the"),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --ca none.pem", 64, "authority's certificate by --ca"),
+        (
+            "edge --relay 127.0.0.1 --certificate none.pem",
+            64,
+            "none.pem: no such file; create it with `marline fleet enroll` or",
+        ),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --key none.key", 64, "none.key: no such file; set the key"),
+        (
+            "edge --relay 127.0.0.1 --certificate e1.pem --fleet-ca none.pem",
+            64,
+            "certificate of the authority with --fleet-ca",
+        ),
         ("edge status --run-dir .", 1, "no marline edge daemon runs in this network namespace"),
     ] {
         let out = marline(dir.path(), words);

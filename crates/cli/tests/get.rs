@@ -203,7 +203,7 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
     assert_eq!(refused.status.code(), Some(66));
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("401 (unauthorized); it wants a login: --user"), "{said}");
+    assert!(said.contains("401 (unauthorized); a login is required: use --user"), "{said}");
     let login = home.path().join("login");
     std::fs::write(&login, "me:pa:ss\n").unwrap();
     // A password that others may read is refused, and not repeated.
@@ -212,7 +212,8 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(
-        said.contains("login: others than its owner may read it (mode 0644): chmod 600") && !said.contains("pa:ss"),
+        said.contains("login: users other than its owner may read it (mode 0644): chmod 600")
+            && !said.contains("pa:ss"),
         "{said}"
     );
     std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -346,7 +347,7 @@ fn going_on_is_promised_only_where_it_is_possible() {
     server.gate.store(2_000_000, Ordering::SeqCst);
     let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", "f", &server.url("/slow")]).output();
     let said = String::from_utf8(output.unwrap().stderr).unwrap();
-    assert!(said.ends_with("run the same command again to go on\n"), "{said}");
+    assert!(said.ends_with("run the same command again to resume\n"), "{said}");
     assert!(home.path().join("f.part.journal").exists());
 }
 
@@ -374,10 +375,7 @@ fn a_failure_names_a_proxy_variable_that_does_not_count() {
     let mut command = marline(&home, &["get", "-q", "--retry", "0", &format!("http://{free}/f")]);
     let output = command.env("HTTP_PROXY", "http://me:secret@127.0.0.1:1").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.ends_with("; HTTP_PROXY is set and not used: write http_proxy in small letters, or -x\n"),
-        "{said}"
-    );
+    assert!(said.ends_with("; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x\n"), "{said}");
     assert!(!said.contains("secret"), "{said}");
 }
 
@@ -389,10 +387,7 @@ fn a_link_that_is_named_for_this_very_machine_costs_a_line() {
         let output = marline(&home, &[&["get", "-o", "f", &url], words].concat()).output().unwrap();
         succeeded(&output);
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            said.starts_with("marline: link nope0: no such interface; the URL is on this very machine"),
-            "{said}"
-        );
+        assert!(said.starts_with("marline: link nope0: no such interface; the URL is on this machine"), "{said}");
     }
     // The loopback's own limit counts: 3 MB in two seconds.
     let begun = std::time::Instant::now();
@@ -426,7 +421,7 @@ fn ctrl_c_stops_with_130_and_the_same_command_goes_on() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, "marline: stopped; run the same command again to go on\n");
+    assert_eq!(said, "marline: stopped; run the same command again to resume\n");
     assert!(!home.path().join("f").exists());
 
     server.heads.lock().unwrap().clear();
@@ -459,7 +454,7 @@ fn bad_places_and_logs_are_named() {
     let url = server.url("/f");
     for (words, says) in [
         (&["-o", "absent/f"][..], "the directory absent does not exist"),
-        (&["-o", "f", "--trace", "absent/log"], "absent/log: No such file"),
+        (&["-o", "f", "--trace", "absent/log"], "absent/log: the decision log cannot be written: No such file"),
     ] {
         let words: Vec<&str> = ["get", "-q"].iter().chain(words).copied().chain([url.as_str()]).collect();
         let output = marline(&home, &words).output().unwrap();
@@ -493,7 +488,7 @@ fn an_older_log_is_emptied_by_nobody_who_cannot_begin() {
         std::thread::sleep(Duration::from_millis(5));
     }
     refused(&["log", "-o", "f"], "another run of marline is downloading this file", 74);
-    refused(&["first", "-o", "g"], "another run of marline writes it", 74);
+    refused(&["first", "-o", "g"], "another run of marline writes this file", 74);
     server.gate.store(usize::MAX, Ordering::SeqCst);
     assert!(child.wait().unwrap().success());
     succeeded(&marline(&home, &["replay", "first"]).output().unwrap());
@@ -575,7 +570,7 @@ fn an_unreadable_configuration_costs_a_line_unless_it_was_named() {
     let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
     succeeded(&output);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("cannot be read; going on without it") && said.matches('\n').count() == 1, "{said}");
+    assert!(said.contains("cannot be read; continuing without it") && said.matches('\n').count() == 1, "{said}");
     let output = marline(&home, &["get", "--config", ".config", &server.url("/f")]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
 }

@@ -220,7 +220,7 @@ fn a_file_that_fails_has_its_object_and_the_worst_code_counts() {
         "{}",
         said(&output)
     );
-    assert!(said(&output).ends_with("marline: 2 of 3 files could not be had\n"), "{}", said(&output));
+    assert!(said(&output).ends_with("marline: 2 of 3 files could not be downloaded\n"), "{}", said(&output));
     // A single file fails with an object too.
     let output = get(&home, &["--json", "-q", &gone]);
     assert_eq!(
@@ -300,7 +300,7 @@ fn without_a_digest_two_sources_are_never_mixed() {
     let output = get(&home, &["-o", "f", "--mirror", &second.url("/g"), &first.url("/absent")]);
     succeeded(&output);
     is(&home, "f", &other);
-    let line = format!("the whole file is taken from {} instead", second.url("/g"));
+    let line = format!("the whole file is fetched from {} instead", second.url("/g"));
     assert!(said(&output).contains(&line), "{}", said(&output));
 }
 
@@ -356,8 +356,8 @@ fn a_list_is_read_with_its_options() {
     is(&home, "zero.bin", &files[0]);
     // What is wrong is said with its line, and nothing is fetched.
     for (text, says) in [
-        (format!("{}\n  split=4\n", url("/0")), "list: line 2: the option `split` is not known"),
-        (format!("{}\n  out=../x\n", url("/0")), "line 2: out=../x is no file below the directory"),
+        (format!("{}\n  split=4\n", url("/0")), "list: line 2: unknown option `split`"),
+        (format!("{}\n  out=../x\n", url("/0")), "line 2: out=../x is not a file below the directory"),
         (String::new(), "the list has no URL"),
     ] {
         std::fs::write(home.path().join("list"), text).unwrap();
@@ -385,7 +385,7 @@ fn files_that_an_earlier_run_has_completed_are_not_fetched_again() {
     assert_eq!((first, second), (0, 0));
     let (first, second, text) = run();
     assert_eq!((first, second), (300_000, 200_000), "{text}");
-    assert!(text.contains("an earlier run has completed it, and it has not changed"), "{text}");
+    assert!(text.contains("already completed by an earlier run, and unchanged"), "{text}");
     is(&home, "a.bin", &one);
     is(&home, "two", &two);
     // What was changed since is fetched again: a file that a list names keeps what is there, any other is replaced.

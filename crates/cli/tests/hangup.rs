@@ -24,7 +24,7 @@ fn must(dir: &Path, words: &str) -> String {
 
 /// The serial of a certificate of the list.
 fn serial(dir: &Path, identity: &str) -> String {
-    let list: serde_json::Value = serde_json::from_str(&must(dir, "fleet ca list --dir ca --json")).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&must(dir, "fleet ca list --ca-dir ca --json")).unwrap();
     let row = list.as_array().unwrap().iter().find(|row| row["identity"] == identity).unwrap();
     row["serial"].as_str().unwrap().to_owned()
 }
@@ -42,7 +42,7 @@ fn a_relay_shows_its_new_certificate_and_keeps_the_old_one_where_the_file_is_dam
     let dir = dir.path();
     let mut relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
     let edge = format!(
-        "edge --portal-probe off --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --revoked ca/revoked.pem",
+        "edge --portal-probe off --no-paths --no-direct --spare-connections 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --revoked ca/revoked.pem",
         relay.address
     );
     let edge = Running::start(dir, &edge);
@@ -50,12 +50,12 @@ fn a_relay_shows_its_new_certificate_and_keeps_the_old_one_where_the_file_is_dam
     assert_eq!(status, STANDS);
 
     let old = serial(dir, "marline://relay/r1");
-    must(dir, "fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out new");
+    must(dir, "fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out new");
     replace(dir, "r1");
     relay.signal("-HUP");
     relay.line_with("r1.pem: certificate, key, authority and revocation list are read again");
     // Whoever showed the old one from here on would be refused by the edge.
-    must(dir, &format!("fleet ca revoke --dir ca --serial {old}"));
+    must(dir, &format!("fleet ca revoke --ca-dir ca --serial {old}"));
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(tunnel(edge.address, server).0, STANDS);
 
@@ -76,25 +76,25 @@ fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
     let dir = dir.path();
     let relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
     let edge = format!(
-        "edge --portal-probe off --no-paths --no-direct --warm 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem",
+        "edge --portal-probe off --no-paths --no-direct --spare-connections 0 --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem",
         relay.address
     );
     let mut edge = Running::start(dir, &edge);
     let (status, mut before) = tunnel(edge.address, server);
     assert_eq!(status, STANDS);
-    must(dir, "fleet ca issue edge e1 --dir ca --out new");
+    must(dir, "fleet ca issue edge e1 --ca-dir ca --out new");
     replace(dir, "e1");
     edge.signal("-HUP");
     edge.line_with("e1.pem: certificate, key, authority and revocation list are read again");
     says_back(&mut before).unwrap();
     assert_eq!(tunnel(edge.address, server).0, STANDS);
     // The certificate of somebody else is not taken over while it runs.
-    must(dir, "fleet ca issue edge e2 --dir ca --out new");
+    must(dir, "fleet ca issue edge e2 --ca-dir ca --out new");
     std::fs::copy(dir.join("new/e2.pem"), dir.join("e1.pem")).unwrap();
     std::fs::copy(dir.join("new/e2.key"), dir.join("e1.key")).unwrap();
     edge.signal("-HUP");
     let said = edge.line_with("stay in force");
-    assert!(said.contains("it is of marline://edge/e2, and this process is marline://edge/e1"), "{said}");
+    assert!(said.contains("it belongs to marline://edge/e2, but this process runs as marline://edge/e1"), "{said}");
     assert_eq!(tunnel(edge.address, server).0, STANDS);
     assert_eq!(edge.stop("-TERM").0, Some(0));
 }
@@ -103,10 +103,10 @@ fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
 fn the_fleets_service_goes_on() {
     let dir = members();
     let dir = dir.path();
-    must(dir, "fleet ca issue operator ann --dir ca --out .");
-    let mut service = Running::start(dir, "fleet run --ca ca --listen 127.0.0.1:0");
+    must(dir, "fleet ca issue operator ann --ca-dir ca --out .");
+    let mut service = Running::start(dir, "fleet run --ca-dir ca --listen 127.0.0.1:0");
     service.signal("-HUP");
-    service.line_with("SIGHUP: authorities and the revocation list are read again");
+    service.line_with("SIGHUP: authorities and revocation list reloaded");
     let list = std::fs::read(dir.join("ca/revoked.pem")).unwrap();
     std::fs::write(dir.join("ca/revoked.pem"), "damaged").unwrap();
     service.signal("-HUP");
@@ -127,24 +127,24 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
     let (dir, server) = (members(), server());
     let dir = dir.path();
     for words in [
-        "fleet ca init --dir ca-2 --name test",
-        "fleet ca issue edge e2 --dir ca --out .",
-        "fleet ca revoke --role edge e2 --dir ca",
-        "fleet ca issue relay r1 --dir ca-2 --address 127.0.0.1 --out new",
-        "fleet ca issue edge e1 --dir ca-2 --out new",
+        "fleet ca init --ca-dir ca-2 --name test",
+        "fleet ca issue edge e2 --ca-dir ca --out .",
+        "fleet ca revoke --role edge e2 --ca-dir ca",
+        "fleet ca issue relay r1 --ca-dir ca-2 --address 127.0.0.1 --out new",
+        "fleet ca issue edge e1 --ca-dir ca-2 --out new",
     ] {
         must(dir, words);
     }
     std::fs::copy(dir.join("ca/revoked.pem"), dir.join("list.pem")).unwrap();
     let relay = format!(
-        "relay --listen 127.0.0.1:0 --certificate r1.pem --ca relay-ca.pem --revoked list.pem --run-dir run --allow-net 127.0.0.1 \
+        "relay --listen 127.0.0.1:0 --certificate r1.pem --fleet-ca relay-ca.pem --revoked list.pem --run-dir run --allow-net 127.0.0.1 \
          --allow-port {}",
         server.port()
     );
     let edge = |name: &str, relay: &Running| {
         let words = format!(
-            "edge --portal-probe off --no-paths --no-direct --warm 0 --run-dir run-{name} --listen 127.0.0.1:0 --relay {} --certificate {name}.pem \
-             --ca edge-ca.pem",
+            "edge --portal-probe off --no-paths --no-direct --spare-connections 0 --run-dir run-{name} --listen 127.0.0.1:0 --relay {} --certificate {name}.pem \
+             --fleet-ca edge-ca.pem",
             relay.address
         );
         Running::start(dir, &words)
@@ -199,22 +199,22 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     let dir = members();
     let dir = dir.path();
     for words in [
-        "fleet ca issue operator ann --dir ca --out .",
-        "fleet ca issue operator bob --dir ca --out .",
-        "fleet ca revoke --role operator bob --dir ca",
-        "fleet ca init --dir ca-2 --name test",
+        "fleet ca issue operator ann --ca-dir ca --out .",
+        "fleet ca issue operator bob --ca-dir ca --out .",
+        "fleet ca revoke --role operator bob --ca-dir ca",
+        "fleet ca init --ca-dir ca-2 --name test",
     ] {
         must(dir, words);
     }
     let both = bundle(dir, "ca-2", "ca");
-    let mut service = Running::start(dir, "fleet run --ca ca-2 --listen 127.0.0.1:0");
+    let mut service = Running::start(dir, "fleet run --ca-dir ca-2 --listen 127.0.0.1:0");
     std::fs::write(dir.join("ca.pem"), &both).unwrap();
     let url = format!("https://{}", service.address);
     let status = |name: &str| marline(dir, &format!("fleet status --fleet {url} --certificate {name}.pem"));
     assert!(!status("ann").status.success());
     std::fs::write(dir.join("ca-2/ca.pem"), &both).unwrap();
     service.signal("-HUP");
-    service.line_with("SIGHUP: authorities and the revocation list are read again");
+    service.line_with("SIGHUP: authorities and revocation list reloaded");
     let ann = status("ann");
     assert!(ann.status.success(), "{}", String::from_utf8_lossy(&ann.stderr));
     let bob = status("bob");
@@ -224,13 +224,13 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     );
     assert_eq!(service.stop("-TERM").0, Some(0));
     // From the start on.
-    let mut service = Running::start(dir, "fleet run --ca ca-2 --listen 127.0.0.1:0");
+    let mut service = Running::start(dir, "fleet run --ca-dir ca-2 --listen 127.0.0.1:0");
     must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
     // Who enrols now trusts both as well, and knows whom the old one has revoked.
-    let token = must(dir, "fleet ca token --role edge --name new --dir ca-2");
+    let token = must(dir, "fleet ca token --role edge --name new --ca-dir ca-2");
     std::fs::write(dir.join("token"), token).unwrap();
     std::fs::set_permissions(dir.join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    must(dir, &format!("fleet enrol --fleet https://{} --token-file token --out joined", service.address));
+    must(dir, &format!("fleet enroll --fleet https://{} --token-file token --out joined", service.address));
     let of = |ca: &str, file: &str| std::fs::read_to_string(dir.join(ca).join(file)).unwrap();
     let old = |file: &str| of("ca", file);
     let new = both.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
@@ -238,8 +238,8 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     // A ca.pem with the new one alone is kept, and that is said.
     std::fs::create_dir(dir.join("image")).unwrap();
     std::fs::write(dir.join("image/ca.pem"), new).unwrap();
-    std::fs::write(dir.join("token"), must(dir, "fleet ca token --role edge --name other --dir ca-2")).unwrap();
-    let enrol = format!("fleet enrol --fleet https://{} --token-file token --out image", service.address);
+    std::fs::write(dir.join("token"), must(dir, "fleet ca token --role edge --name other --ca-dir ca-2")).unwrap();
+    let enrol = format!("fleet enroll --fleet https://{} --token-file token --out image", service.address);
     let said = String::from_utf8(marline(dir, &enrol).stderr).unwrap();
     assert!(said.contains("trusts other authorities than the service does"), "{said}");
     assert_eq!(of("image", "ca.pem"), new);
@@ -255,7 +255,7 @@ fn daemons_without_certificates_say_that_nothing_is_read_again() {
     let run = home.path().join("run");
     for (words, ready) in [
         (format!("paths --dry-run --run-dir {}", run.display()), "dry run"),
-        ("proxy --listen 127.0.0.1:0 --status 127.0.0.1:0".to_owned(), "player page"),
+        ("proxy --listen 127.0.0.1:0 --status-listen 127.0.0.1:0".to_owned(), "player page"),
     ] {
         let mut daemon = Command::new(MARLINE);
         daemon.args(words.split(' ')).env("HOME", home.path()).stdin(Stdio::null()).stderr(Stdio::piped());
@@ -279,8 +279,7 @@ fn daemons_without_certificates_say_that_nothing_is_read_again() {
         }
         for _ in 0..2 {
             kill("-HUP");
-            until("SIGHUP: there is nothing to read again")
-                .unwrap_or_else(|all| panic!("{words} has ended: {all}"));
+            until("SIGHUP: nothing to reload").unwrap_or_else(|all| panic!("{words} has ended: {all}"));
         }
         kill("-TERM");
         daemon.wait().unwrap();
@@ -297,7 +296,7 @@ paths
 state >while; cmp -s before while && echo "nothing was changed"
 for n in 1 2; do
     kill -HUP $daemon
-    until [ $(grep -c "SIGHUP: there is nothing to read again" paths.log) = $n ]; do sleep 0.05; kill -0 $daemon; done
+    until [ $(grep -c "SIGHUP: nothing to reload" paths.log) = $n ]; do sleep 0.05; kill -0 $daemon; done
 done
 state >after; diff while after && echo "as before the signal"
 carried 2000000 "" wan1 wan2

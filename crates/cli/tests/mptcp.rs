@@ -226,11 +226,15 @@ fn what_cannot_be_run_ends_as_in_a_shell_and_what_is_written_wrongly_before_anyt
         (&["run", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
         (&["run", "--", "/etc"], 126, "/etc: "),
         (&["run"], 64, "<COMMAND>"),
-        (&["run", "--", ""], 64, "say which command to run"),
+        (&["run", "--", ""], 64, "missing command to run"),
         (&["run", "--no-such-option", touch[0], touch[1]], 64, "--no-such-option"),
-        (&["run", "--cc", "", "--", touch[0], touch[1]], 64, "is no congestion control"),
-        (&["run", "--cc", "a-name-that-is-too-long", "--", touch[0], touch[1]], 64, "is no congestion control"),
-        (&["run", "--cc", "nosuch", "--", touch[0], touch[1]], 1, "congestion control nosuch: "),
+        (&["run", "--congestion", "", "--", touch[0], touch[1]], 64, "is no congestion control"),
+        (
+            &["run", "--congestion", "a-name-that-is-too-long", "--", touch[0], touch[1]],
+            64,
+            "is no congestion control",
+        ),
+        (&["run", "--congestion", "nosuch", "--", touch[0], touch[1]], 1, "congestion control nosuch: "),
     ];
     for (words, code, line) in table {
         let output = marline(words).output().unwrap();
@@ -249,9 +253,9 @@ fn within_another_run_the_command_just_runs() {
     let inner = env!("CARGO_BIN_EXE_marline");
     let output = run(&[inner, "run", "--", "echo", "inside"]).output().unwrap();
     assert_eq!((heard(&output).as_str(), said(&output).as_str()), ("inside\n", ""));
-    let output = run(&[inner, "run", "--cc", "cubic", "--", "echo", "inside"]).output().unwrap();
+    let output = run(&[inner, "run", "--congestion", "cubic", "--", "echo", "inside"]).output().unwrap();
     assert_eq!((output.status.code(), heard(&output).as_str()), (Some(1), ""));
-    assert!(said(&output).contains("the outer `marline run` decides"), "{}", said(&output));
+    assert!(said(&output).contains("an outer `marline run` already controls"), "{}", said(&output));
 }
 
 /// The processes of this name that were started with `MARLINE_TEST=mark`, and their parents.
@@ -377,7 +381,7 @@ fn each_socket_has_the_congestion_control_that_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
     // `reno` is part of every kernel, and the default of none.
-    let output = marline(&["run", "--cc", "reno", "--", program.to_str().unwrap()]).output().unwrap();
+    let output = marline(&["run", "--congestion", "reno", "--", program.to_str().unwrap()]).output().unwrap();
     assert!(heard(&output).starts_with("inet=262,0,0\n"), "{}", said(&output));
     assert!(heard(&output).ends_with("\nreno\n"), "{}", heard(&output));
 }

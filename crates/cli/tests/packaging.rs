@@ -97,7 +97,7 @@ fn the_script_of_openwrt_starts_an_edge_with_all_that_is_configured() {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let words: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
-    let expected = "edge --certificate /etc/marline/edge.pem --profile throughput --warm 2 \
+    let expected = "edge --certificate /etc/marline/edge.pem --goal speed --spare-connections 2 \
                     --fleet https://fleet.example.org:4444 --relay relay.example.org:4443 --lan br-lan --link wan --link wwan0,metered=yes --live ingest.example.org:443 --listen 127.0.0.1:1088 --local-domain office.example \
                     --direct --portal-probe http://connectivitycheck.gstatic.com/generate_204";
     assert_eq!(words.join(" "), expected);

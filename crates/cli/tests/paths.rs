@@ -104,20 +104,20 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
     )
     .unwrap();
     std::fs::write(place.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
-    let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nport = [80, '8000-8999']\n";
+    let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nports = [80, '8000-8999']\n";
     std::fs::write(place.0.path().join("group.toml"), group).unwrap();
     let table: &[(&[&str], &str)] = &[
-        (&["--profile", "fast"], "`fast` is no profile: energy, throughput, latency or metered"),
+        (&["--goal", "fast"], "unknown goal `fast`; use speed, latency, energy or cost"),
         (
             &["--policy", "tcp"],
-            "`tcp` is no policy: marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
+            "unknown policy `tcp`; use marline, emptcp, emptcp-settled, emptcp-table, wifi-first or mptcp",
         ),
-        (&["--link", "eth0,buget=2GB"], "`buget=2GB`: after the interface come kind="),
-        (&["--link", "eth0,metred=yes"], "after the interface come kind=, metered=, budget= or later, separated"),
-        (&["--port", "80"], "--port: it says for whom --transparent is"),
-        (&["--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: it is no directory"),
-        (&["status", "--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: it is no directory"),
-        (&["status", "--at-most", "x"], "`x` is no number of connections"),
+        (&["--link", "eth0,buget=2GB"], "`buget=2GB`: use kind="),
+        (&["--link", "eth0,metred=yes"], "use kind=, metered=, budget= or optional after the interface, separated"),
+        (&["--port", "80"], "--port needs --transparent"),
+        (&["--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: not a directory"),
+        (&["status", "--run-dir", "/etc/passwd"], "--run-dir /etc/passwd: not a directory"),
+        (&["status", "--at-most", "x"], "`x` is not a number of connections"),
         (&["status", "--config", "m.toml"], "m.toml:2: unknown field `profil`"),
         (&["watch", "--config", "m.toml"], "m.toml:2: unknown field `profil`"),
         (&["explain", "7", "--config", "m.toml"], "m.toml:2: unknown field `profil`"),
@@ -125,8 +125,8 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
         (&["doctor", "--config", "group.toml"], "[paths] cgroup: "),
         (&["--config", "group.toml"], "[paths] cgroup: "),
         (&["--link", "eth0", "--link", "eth0"], "--link eth0: named twice"),
-        (&["--link", "eth0,limit=1Mbit/s"], "--link eth0: limit= is for downloads"),
-        (&["--trace", "-"], "--trace -: the log needs a file"),
+        (&["--link", "eth0,limit=1Mbit/s"], "--link eth0: limit= is only for"),
+        (&["--trace", "-"], "--trace -: name a file for the log"),
         (&["--dry-run", "--kernel-pm"], "cannot be used with"),
         (&["--energy-model", "./model.toml"], "--energy-model: ./model.toml:4: unknown field `plattform`"),
         (&["--energy-model", "./absent.toml"], "./absent.toml: No such file"),
@@ -168,7 +168,7 @@ fn without_a_daemon_questions_end_with_1_and_the_way_to_one() {
 fn the_energy_information_base_is_printed_for_people_and_programs() {
     let place = Place::new();
     let text = String::from_utf8(place.marline(&["eib", "--energy-model", "emptcp-s3"]).stdout).unwrap();
-    assert!(text.starts_with("emptcp-s3: what costs the fewest joules a byte"), "{text}");
+    assert!(text.starts_with("emptcp-s3: links with the least energy per byte"), "{text}");
     let json = place.marline(&["eib", "--energy-model", "emptcp-s3", "--json"]).stdout;
     let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
     // Table 2 of eMPTCP, its third line: below 0.234 LTE alone, above 0.803 Wi-Fi alone.
@@ -204,12 +204,12 @@ umount /proc/sys
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
-        "69 marline: link eth9: no such interface; `marline links` lists those there are",
+        "69 marline: link eth9: no such interface; `marline links` lists the interfaces",
         "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN",
         "1 marline: another path manager is active: mptcpd (process ",
         "1 marline: /proc/none: ",
         "1 marline: this kernel has no MPTCP path manager",
-        "1 marline: ./shared: others than its owner may write in it: ",
+        "1 marline: ./shared: users other than its owner may write to it: ",
         "1 marline: /nonexistent/x: the log cannot be written: ",
         "77 marline: the claim on this network: ",
         "77 marline: ",
@@ -281,12 +281,12 @@ state >after; diff before after
     let expected = [
         "1",
         "WRONG  path manager  it is set to be a program, and none listens",
-        "                     what helps: `marline paths restore`, with the --run-dir of the run that was killed",
+        "                     remedy: `marline paths restore`, with the --run-dir of the run that was killed",
         "1",
         "marline: 6 rules and routes removed",
         "marline: net.mptcp.path_manager: still userspace, although no program listens, and ",
         "marline: net.mptcp.path_manager: found set to a program, and none listens: probably a `marline paths` with another",
-        "marline: stopped; everything is as it was before, but paths are managed by the kernel again",
+        "marline: stopped; the host configuration is restored, except that the kernel manages paths again",
         "kernel",
         "marline: net.ipv4.tcp_rmem: N again",
     ];
@@ -314,8 +314,8 @@ state >after; diff before after
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
-        "marline: stopped; everything is as it was before",
-        "marline: there is nothing to put back",
+        "marline: stopped; the host configuration is restored",
+        "marline: nothing to restore",
         "note   path manager  it was set to be a program from outside, and none listens: connections stay on their first link",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
@@ -364,24 +364,24 @@ as() { user=$1; shift; setpriv --reuid $user --regid $user --clear-groups --inh-
 "$MARLINE" paths --link eth0 --link eth1 2>said & daemon=$!
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
-code=0; as 65534 ./marline paths status 2>seen || code=$?; echo "$code $(grep -o "not permitted: ask as root" seen)"
+code=0; as 65534 ./marline paths status 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 kill $daemon; wait $daemon
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
 mkdir theirs; chown 65533 theirs
 as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>said & daemon=$!
 until ls theirs/*.sock >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
-code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: ask as root" seen)"
+code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "0",
         "ok     privilege     not here; `marline paths` runs and has it: with sudo this examination sees more",
         "ok     path manager  `marline paths` runs; `sudo marline paths status` says what it does",
-        "77 not permitted: ask as root",
+        "77 not permitted: run this command as root",
         "1",
         "WRONG  privilege     CAP_NET_ADMIN is missing, without which nothing can be steered",
         "ok     path manager  the kernel's own; `marline paths` takes over while it runs",
-        "77 not permitted: ask as root",
+        "77 not permitted: run this command as root",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
@@ -391,7 +391,7 @@ fn a_link_that_is_waited_for_may_be_the_only_one() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link usb0,later,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link usb0,optional,kind=lte 2>said & daemon=$!
 started $daemon
 ip link add usb0 type veth peer name far2
 ip link set usb0 addrgenmode none; ip link set far2 addrgenmode none
@@ -407,7 +407,7 @@ state >after; diff before after
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let [line] = &lines[..] else { panic!("{lines:#?}") };
-    assert!(line.starts_with("marline: steering MPTCP over no link yet; policy marline"), "{line}");
+    assert!(line.starts_with("marline: managing MPTCP over no link yet; policy marline"), "{line}");
 }
 
 #[test]
@@ -446,7 +446,7 @@ for way in restore restart; do
 done
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
-    let stopped = |signal: &str| format!("{signal} 0 marline: stopped; everything is as it was before");
+    let stopped = |signal: &str| format!("{signal} 0 marline: stopped; the host configuration is restored");
     // IPv4 of the second link has two rules.
     let runs = ["TERM", "INT"].into_iter().flat_map(|signal| ["2".to_owned(), stopped(signal)]);
     let mut expected: Vec<String> = runs.collect();
@@ -508,7 +508,7 @@ fn a_link_that_is_waited_for_is_used_whenever_it_comes() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,later,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,optional,kind=lte 2>said & daemon=$!
 started $daemon
 paths status --run-dir "$RUN" --json >first
 for turn in 1 2; do
@@ -532,7 +532,7 @@ state >after; diff before after
     let expected = [
         "\"name\":\"eth0\" ",
         "\"name\":\"eth0\" \"name\":\"usb0\" ",
-        "marline: link usb0: there is no such interface yet; it is used when it comes",
+        "marline: link usb0: no such interface yet; it will be used when it appears",
         "marline: usb0 (lte) has come, and is used from now on",
     ];
     assert_eq!(lines, expected);
@@ -542,7 +542,7 @@ state >after; diff before after
 #[test]
 fn a_run_that_starts_before_its_links_waits_for_them() {
     let place = Place::new();
-    std::fs::write(place.0.path().join("named.toml"), "[paths]\nlater = ['eth0', 'eth1']\n").unwrap();
+    std::fs::write(place.0.path().join("named.toml"), "[paths]\noptional-links = ['eth0', 'eth1']\n").unwrap();
     let script = r#"
 both() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"up":true' | wc -l; }
 led() { ip rule | grep -c "from 10.1.0.2 lookup 731" || true; }
@@ -574,7 +574,7 @@ ip link delete eth0; ip link delete eth1
 begin --config named.toml
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
-    let each = ["marline: no link can be used; waiting until one can be used", "both are steered"];
+    let each = ["marline: no link can be used; waiting for a usable link", "both are steered"];
     assert_eq!(lines, each.repeat(5), "{lines:#?}");
 }
 
@@ -619,7 +619,7 @@ $steer --transparent 2>said & daemon=$!
 started $daemon
 led $daemon
 timeout 20 bash -c 'exec 3<>/dev/tcp/198.51.100.1/80; read -u 3' || true
-until paths status --run-dir "$RUN" | grep "^plain TCP led here: 0 open, .* 1 not reached, "; do sleep 0.05; kill -0 $daemon; done
+until paths status --run-dir "$RUN" | grep "^forwarded TCP connections: 0 open, .* 1 failed, "; do sleep 0.05; kill -0 $daemon; done
 paths status --run-dir "$RUN" --json
 kill $daemon; wait $daemon
 "#;
@@ -714,7 +714,7 @@ until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 paths status --json | grep '"mode"'; kill $daemon; wait $daemon; wc -c <said
 $MARLINE paths --quiet --link eth0 --link eth1 & real=$!
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $real; done
-dry; until grep -q "cannot ask this one" said; do sleep 0.02; kill -0 $daemon; done
+dry; until grep -q "cannot query this dry run" said; do sleep 0.02; kill -0 $daemon; done
 paths status --json | grep '"mode"'; kill $daemon; wait $daemon
 paths status --json | grep '"mode"'
 TERM=dumb paths watch >/dev/null 2>ended & watch=$!
@@ -743,9 +743,9 @@ ip mptcp endpoint add 10.1.0.2 id 7 dev eth1 subflow
 ip mptcp endpoint add 10.77.0.1 id 9 signal
 $steer --kernel-pm 2>said & daemon=$!
 started $daemon
-grep -c "endpoint 10.1.0.2 id 7 is not marline's: the kernel joins eth1" said
-grep -c "is not marline's" said
-paths status --run-dir "$RUN" --json | grep -c "is not marline's"
+grep -c "endpoint 10.1.0.2 id 7 does not belong to marline: with it the kernel adds a subflow over eth1" said
+grep -c "does not belong to marline" said
+paths status --run-dir "$RUN" --json | grep -c "does not belong to marline"
 findings() { paths doctor --run-dir "$RUN" | grep " endpoints " || true; }
 findings
 kill -KILL $daemon; wait $daemon || true
@@ -771,9 +771,9 @@ code=0; paths doctor --run-dir "$RUN" --json >said || code=$?; echo "$code"; cat
     let Some(lines) = place.in_a_network(script) else { return };
     assert_eq!(lines[..2], ["fit 0", "1"], "{lines:#?}");
     let report: serde_json::Value = serde_json::from_str(&lines[2..].join("\n")).unwrap();
-    assert_eq!(report["fit"], false);
+    assert_eq!(report["ok"], false);
     let findings = report["findings"].as_array().unwrap();
     let wrong: Vec<&str> =
-        findings.iter().filter(|f| f["state"] == "blocks").map(|f| f["name"].as_str().unwrap()).collect();
+        findings.iter().filter(|f| f["severity"] == "blocks").map(|f| f["name"].as_str().unwrap()).collect();
     assert_eq!(wrong, ["MPTCP"], "{report}");
 }

@@ -1,16 +1,16 @@
-//! A run as a list of values that can be run again.
+//! Decision log: the recorded inputs and outputs of a machine, and their replay on a machine built now.
 //!
-//! In: what a driver told a machine and what the machine answered, in order. Out: the first difference between that
-//! and what the machine does now, or none.
+//! A log begins with one [`Record::Start`], which holds the version of marline that wrote it and the machine's
+//! configuration. Each call of the driver is one record, followed directly by the outputs that the driver drained
+//! after that call. A [`Replayer`] makes the same calls and reports the first output that differs. It compares
+//! record by record, so a log of any length needs no memory.
 //!
-//! 1. A log begins with one [`Record::Start`]: the version that wrote it and the configuration.
-//! 2. Each call of the driver is one record, and the outputs that it drained follow directly behind it.
-//! 3. A [`Replayer`] compares as it goes, record by record; a log of any length needs no memory.
-//! 4. A log may end in the middle of a run (the process was killed): what was not drained any more is no difference.
+//! A log may end in the middle of a run, because the process was killed. Outputs that were never drained are no
+//! difference.
 //!
-//! The form in files is one JSON object a line, written and read where there are files; here are only the values. A
-//! dump of the machine's inner state was not used: it would bind every log to one version's fields, while inputs and
-//! outputs are the contract.
+//! A file holds one JSON object per line; drivers read and write it, and this module defines only the values. The
+//! log does not contain the machine's internal state: that would bind every log to the fields of one version, while
+//! inputs and outputs are the contract.
 
 use core::fmt;
 
@@ -23,40 +23,40 @@ use crate::units::Instant;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "log")]
 pub enum Record<C, I, O> {
-    /// The first line.
+    /// The first line of a log.
     Start {
-        /// The version of marline that wrote the log.
+        /// Version of marline that wrote the log.
         version: alloc::string::String,
-        /// What the machine was made from.
+        /// Configuration from which the machine was made.
         config: C,
     },
-    /// The driver reported something.
+    /// Call of [`Machine::handle`]: the driver reported an event.
     In {
-        /// When.
+        /// Time of the call.
         at: Instant,
-        /// What.
+        /// The event.
         input: I,
     },
-    /// The driver let time pass.
+    /// Call of [`Machine::tick`]: only time has passed.
     Tick {
-        /// Until when.
+        /// Time of the call.
         at: Instant,
     },
-    /// The machine asked for something; belongs to the last `In` or `Tick` above it.
+    /// Output of [`Machine::poll`] after the last `In` or `Tick` above it.
     Out {
-        /// What.
+        /// The command for the driver.
         output: O,
     },
 }
 
-/// Where a machine does something else than its log says.
+/// First point at which a machine behaves differently from its log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference<O> {
-    /// The record, counted from zero; the log's length if the machine does more than the log holds.
+    /// Number of the record, counted from zero; the log's length if the machine has more outputs than the log.
     pub record: u64,
-    /// What the log says; none: nothing more at this place.
+    /// Output in the log; `None`: the log has no further output at this point.
     pub logged: Option<O>,
-    /// What the machine does; none: nothing more at this place.
+    /// Output of the machine; `None`: the machine has no further output at this point.
     pub actual: Option<O>,
 }
 
@@ -74,7 +74,7 @@ impl<O: fmt::Debug> fmt::Display for Difference<O> {
     }
 }
 
-/// Feeds a log to a machine and compares what it does.
+/// Feeds a log to a machine and compares the machine's outputs with it.
 #[derive(Debug)]
 pub struct Replayer<M> {
     machine: M,
@@ -86,15 +86,15 @@ impl<M: Machine> Replayer<M>
 where
     M::Output: PartialEq,
 {
-    /// Replays on `machine`, which was made from the log's [`Record::Start`].
+    /// Starts a replay on `machine`, which must be made from the log's [`Record::Start`].
     pub const fn new(machine: M) -> Self {
         Self { machine, records: 0, outputs: 0 }
     }
 
-    /// The next record. [`Record::Start`] is only counted.
+    /// Processes the next record. [`Record::Start`] is only counted.
     ///
     /// # Errors
-    /// When the machine asks for more, for less or for something else than the log says.
+    /// If the machine has more outputs, fewer outputs or other outputs than the log.
     pub fn feed<C>(&mut self, record: Record<C, M::Input, M::Output>) -> Result<(), Difference<M::Output>> {
         match record {
             Record::Start { .. } => {}
@@ -118,7 +118,7 @@ where
         Ok(())
     }
 
-    /// How many records and, among them, how many equal outputs there were.
+    /// Number of records so far and, among them, of outputs (all equal to the machine's).
     pub const fn counts(&self) -> (u64, u64) {
         (self.records, self.outputs)
     }
@@ -135,7 +135,7 @@ where
 mod tests {
     use super::*;
 
-    /// Says each number back, once for an input and not at all for a tick.
+    /// Returns each input as an output; a tick has no output.
     struct Echo(Option<u32>);
 
     impl Machine for Echo {
@@ -169,18 +169,18 @@ mod tests {
     const TICK: TestRecord = Record::Tick { at: Instant::ZERO };
 
     #[test]
-    fn an_equal_run_has_no_difference() {
+    fn an_equal_replay_has_no_difference() {
         assert_eq!(first_difference([IN, Record::Out { output: 7 }, TICK]), Ok((3, 1)));
     }
 
     #[test]
-    fn another_output_is_found_at_its_record() {
+    fn a_different_output_is_reported_with_its_record() {
         let found = first_difference([IN, Record::Out { output: 8 }]);
         assert_eq!(found, Err(Difference { record: 1, logged: Some(8), actual: Some(7) }));
     }
 
     #[test]
-    fn a_missing_and_a_surplus_output_are_found() {
+    fn missing_and_additional_outputs_are_reported() {
         let surplus = first_difference([IN, TICK]);
         assert_eq!(surplus, Err(Difference { record: 1, logged: None, actual: Some(7) }));
         let missing = first_difference([TICK, Record::Out { output: 7 }]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_breaks_off_is_no_difference() {
+    fn a_truncated_log_is_no_difference() {
         assert_eq!(first_difference([IN]), Ok((1, 0)));
     }
 }

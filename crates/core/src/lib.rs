@@ -1,14 +1,16 @@
-//! What to do: the decisions of marline, as pure machines.
+//! The decisions of marline: deterministic state machines, estimators and policies without I/O.
 //!
-//! Nothing here knows the operating system. The crate is `no_std`, so the compiler itself refuses clocks, sockets,
-//! threads, files and hash maps; what the world knows comes in as values, and what is to be done goes out as values.
-//! One contract ([`machine::Machine`]) serves every feature, one pump (in `marline-net`) and one simulated world (in
-//! `marline-sim`) drive them all, and a log of inputs replays any decision ever taken.
+//! The crate is `no_std`, so the compiler rejects clocks, sockets, threads, files and hash maps. Events and
+//! measurements come in as values, and commands go out as values. All state machines follow one contract
+//! ([`machine::Machine`]). Drivers run them on real networks, `marline-sim` runs them in virtual time, and a log of
+//! inputs ([`decision_log`]) replays every decision.
 //!
-//! The rooms form a ladder; each may use only those named before it:
+//! Modules may use only the modules named before them in this list:
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
-//! [`stream`]; [`batch`] stands on `fetch`, [`paths`] on `energy`, [`accel`] on `wire` and `link`, and [`assign`] and
-//! [`link_choice`] on `units` alone. [`printable`] uses none of them: every crate that shows text from outside escapes it there.
+//! [`stream`].
+//! Beside it, [`batch`] uses `fetch`; [`paths`] uses `energy`; [`accel`] uses `wire` and `link`; [`assign`] and
+//! [`link_choice`] use only `units`. [`printable`] uses none of them: every crate that prints text from outside
+//! escapes it there.
 #![no_std]
 
 extern crate alloc;

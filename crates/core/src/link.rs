@@ -1,7 +1,7 @@
-//! What a link is: an access network behind one interface of this machine.
+//! Links: an access network behind one interface of this host, with its identity, technology and limits.
 //!
-//! Identity, kind and terms of use. Estimates of a link's speed belong to the feature that makes them; what is said
-//! here is what the user or the system declares before the first byte moves.
+//! Only what the user or the system declares before the first byte is kept here. Each capability estimates
+//! throughput and RTT for itself.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -11,30 +11,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Bitrate, DataSize};
 
-/// Names a link within one run; the driver gives them out from zero upwards.
+/// Identifies a link within one run. The driver numbers links from zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LinkId(pub u16);
 
-/// The access technology. It is shown, and chooses defaults of energy and cost; no download decision rests on it.
+/// Access technology of a link. It selects defaults for energy and cost and is shown; no download decision depends
+/// on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// A cable.
+    /// Wired Ethernet.
     Ethernet,
-    /// 802.11.
+    /// Wi-Fi (IEEE 802.11).
     Wifi,
-    /// 4G.
+    /// 4G (LTE).
     Lte,
-    /// 5G.
+    /// 5G (New Radio).
     Nr,
     /// 3G: UMTS, HSPA, EV-DO.
     Umts,
-    /// Geostationary or low orbit.
+    /// Satellite, geostationary or in low orbit.
     Satellite,
     /// A VPN or another virtual interface.
     Tunnel,
-    /// Not known.
+    /// Unknown technology.
     #[default]
     Other,
 }
@@ -51,12 +52,12 @@ impl LinkKind {
         (Self::Other, "other"),
     ];
 
-    /// Whether a base station lets its radio sleep some seconds after the last packet, and no sooner.
+    /// Whether the radio has an energy tail: the base station releases it only some seconds after the last packet.
     pub const fn is_cellular(self) -> bool {
         matches!(self, Self::Lte | Self::Nr | Self::Umts)
     }
 
-    /// The word used in options, scenario files and reports.
+    /// Name in options, scenario files and reports.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("other", |(_, name)| name)
     }
@@ -68,9 +69,9 @@ impl fmt::Display for LinkKind {
     }
 }
 
-/// The word is no kind of link.
+/// The text names no kind of link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no kind of link: ethernet, wifi, lte, nr (5G), umts (3G), satellite, tunnel or other")]
+#[error("`{0}` is not a kind of link; use ethernet, wifi, lte, nr (5G), umts (3G), satellite, tunnel or other")]
 pub struct UnknownLinkKind(String);
 
 impl FromStr for LinkKind {
@@ -81,24 +82,24 @@ impl FromStr for LinkKind {
     }
 }
 
-/// What is known of a link before it carries anything.
+/// Declared properties of a link, known before it carries any data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkProfile {
-    /// The interface's name, for people.
+    /// Interface name, for messages.
     pub name: String,
-    /// The access technology.
+    /// Access technology.
     pub kind: LinkKind,
     /// Whether each byte costs money.
     pub metered: bool,
-    /// How many bytes it may carry in this run; none: as many as are wanted.
+    /// Most bytes that the link may carry in this run; `None`: unlimited.
     pub budget: Option<DataSize>,
-    /// The most it may carry a second; none: all it can.
+    /// Highest rate at which the link may be used; `None`: unlimited.
     pub rate_limit: Option<Bitrate>,
 }
 
 impl LinkProfile {
-    /// An unmetered link without budget or limit.
+    /// An unmetered link without budget and rate limit.
     pub fn new(name: &str, kind: LinkKind) -> Self {
         Self { name: name.to_string(), kind, metered: false, budget: None, rate_limit: None }
     }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_reads_its_own_name() {
+    fn each_kind_is_parsed_from_its_own_name() {
         for (kind, name) in LinkKind::NAMES {
             assert_eq!(name.parse(), Ok(kind));
             assert_eq!(kind.to_string(), name);

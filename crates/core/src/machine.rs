@@ -1,39 +1,40 @@
-//! The one contract between everything that decides and everything that acts.
+//! Contract between the state machines of this crate and the drivers that run them.
 //!
-//! A machine is plain state. A driver (the pump in `download`, the world in `sim`, the replay in `marline`) tells it what
-//! happened, lets time pass, and carries out what it asks for:
+//! A machine is plain state without I/O. A driver (an event loop in a driver crate, the simulated world in `sim`,
+//! the replay of a decision log) reports events to it, advances its time, and executes the commands that it
+//! returns. Both sides keep these rules:
 //!
 //! 1. After each [`handle`](Machine::handle) or [`tick`](Machine::tick), drain [`poll`](Machine::poll) to `None`
 //!    before the next call.
-//! 2. Time never goes back; an older `now` is clamped to the newest one seen.
-//! 3. After `tick(now)` and a drain, [`deadline`](Machine::deadline) lies after `now`, or there is none.
+//! 2. Time does not go back; a machine clamps an older `now` to the newest one it has seen.
+//! 3. After `tick(now)` and a drain, [`deadline`](Machine::deadline) is later than `now`, or there is none.
 //! 4. The same configuration, seed and inputs give the same outputs.
-//! 5. Trouble on the network is an input, never an `Err`.
+//! 5. Network failures are inputs, never an `Err`.
 //! 6. The result of a command comes back as an input.
 //!
-//! Callbacks and futures were not used: a decision taken inside a callback cannot be replayed, and a future hides
-//! the moment at which it decides. The contract's test kit is `marline_sim::contract`.
+//! Callbacks and futures were rejected: a decision inside a callback cannot be replayed, and a future hides the
+//! moment at which it decides. The test kit of this contract is `marline_sim::contract`.
 
 use crate::units::Instant;
 
-/// A pure decision maker. See the [module](self) for the rules that drivers and machines keep.
+/// A deterministic state machine. See the [module](self) for the rules that drivers and machines keep.
 pub trait Machine {
-    /// What the driver reports.
+    /// Events and results that the driver reports.
     type Input;
-    /// What the driver is to do.
+    /// Commands that the driver executes.
     type Output;
-    /// Why the machine wants to be woken.
+    /// Purpose of a [`deadline`](Machine::deadline), for logs and tests.
     type Reason: Copy + core::fmt::Debug;
 
-    /// Something happened at `now`.
+    /// Processes an event that occurred at `now`.
     fn handle(&mut self, now: Instant, input: Self::Input);
 
-    /// Time has reached `now`.
+    /// Advances the time to `now` and processes what is due.
     fn tick(&mut self, now: Instant);
 
-    /// The next thing to do, `None` when there is nothing left.
+    /// Returns the next command; `None` when the queue is empty.
     fn poll(&mut self) -> Option<Self::Output>;
 
-    /// When to call [`tick`](Machine::tick) next, and why.
+    /// Returns when to call [`tick`](Machine::tick) next, and for which purpose; `None`: only after the next event.
     fn deadline(&self) -> Option<(Instant, Self::Reason)>;
 }

@@ -14,17 +14,18 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write as _;
 
-/// `text` as one line: control characters, line ends included, and invisible or reordering characters as `\uXXXX`.
+/// Returns `text` as one line: control characters (line ends included), invisible and reordering characters become
+/// `\uXXXX`.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, is_unprintable)
+    escape_chars(text, is_unprintable)
 }
 
-/// The same for a text of several lines: line feeds stay.
+/// Like [`printable`] for text of several lines: line feeds stay.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| c != '\n' && is_unprintable(c))
+    escape_chars(text, |c| c != '\n' && is_unprintable(c))
 }
 
-fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape_chars(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     let Some(first) = text.find(&is_escaped) else { return Cow::Borrowed(text) };
     let (clean, rest) = text.split_at(first);
     let mut out = String::with_capacity(text.len() + 16);
@@ -41,17 +42,18 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// `text` with the login and the query of each URL in it replaced, by `MASKED` and `…`. Error lines repeat what a user typed, and others read logs.
+/// Returns `text` with the login and the query of each URL replaced, by `MASKED` and `…`. Error messages repeat
+/// what a user typed, and other people read logs.
 ///
-/// - The login: whatever stands between `//` and the last `@` of the authority.
+/// - The login is the text between `//` and the last `@` of the authority.
 /// - The query: signed URLs carry their secret there (S3, CloudFront, Azure SAS). A URL is a word with `://` in it, or a path with a
 ///   query, as requests are logged.
-pub fn mask(text: &str) -> String {
+pub fn mask_secrets(text: &str) -> String {
     mask_queries(&mask_logins(text))
 }
 
-/// The same for a value that should have been one URL and may be none: everything up to its last `@` may be a login, but for a
-/// scheme.
+/// Like [`mask`] for a value that should be one URL and may be malformed: everything up to its last `@` may be a
+/// login, except for a scheme.
 pub fn mask_value(value: &str) -> Cow<'_, str> {
     let Some(login) = value.rfind('@').filter(|at| value[..*at].contains(':')) else { return Cow::Borrowed(value) };
     let scheme = value[..login].find("://").map_or(0, |at| at + 3);
@@ -79,7 +81,7 @@ fn mask_logins(text: &str) -> String {
 fn mask_queries(text: &str) -> String {
     let is_quote = |c: char| matches!(c, '"' | '`' | '<' | '>' | '\'');
     let mut out = String::with_capacity(text.len());
-    // Words end where a URL does in prose.
+    // Whitespace and quotes end a URL in prose.
     for word in text.split_inclusive(|c: char| c.is_whitespace() || is_quote(c)) {
         let start = word.trim_start_matches('(');
         let end = word.find('?').filter(|at| start.starts_with('/') || word[..*at].contains("://"));
@@ -89,6 +91,7 @@ fn mask_queries(text: &str) -> String {
         };
         let query = &word[at + 1..];
         let is_end = |c: char| c.is_whitespace() || is_quote(c) || matches!(c, ':' | ';' | ',' | ')' | '.');
+        // Punctuation at the end belongs to the sentence, not to the query.
         let after = query.trim_end_matches(is_end).len();
         out += &word[..=at];
         if after > 0 {
@@ -101,7 +104,7 @@ fn mask_queries(text: &str) -> String {
 
 const MASKED: &str = "MASKED";
 
-/// Whether a terminal acts on this character, or shows nothing for it, or reorders its neighbours.
+/// Whether a terminal interprets this character, shows nothing for it, or reorders its neighbors.
 ///
 /// Unicode's general categories Cc, Cf, Zl and Zp, and the letters and marks that are blank by definition. The list is fixed
 /// instead of a table of the current Unicode version: what is missing from it is visible or a plain blank.
@@ -135,14 +138,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_without_such_characters_is_not_copied() {
+    fn printable_text_is_not_copied() {
         for text in ["", "eth0: 200 OK", "Straße – 日本語 – 🙂 – عربى", "a\u{a0}b"] {
             assert!(matches!(printable(text), Cow::Borrowed(same) if same == text), "{text}");
         }
     }
 
     #[test]
-    fn what_moves_a_cursor_or_reorders_a_line_is_shown_as_its_number() {
+    fn control_and_reordering_characters_are_shown_as_code_points() {
         for (text, shown) in [
             ("\u{1b}[2J", "\\u001b[2J"),
             ("\u{9b}31m", "\\u009b31m"),
@@ -160,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn a_login_in_an_address_is_not_repeated() {
+    fn logins_of_urls_are_masked() {
         for (text, shown) in [
             ("rtsp://u:pw@camera/live", "rtsp://MASKED@camera/live"),
             ("http://h/f, http://u:p@w@h/f: 404", "http://h/f, http://MASKED@h/f: 404"),
             ("http://h/path@x: me@example.org", "http://h/path@x: me@example.org"),
         ] {
-            assert_eq!(mask(text), shown);
+            assert_eq!(mask_secrets(text), shown);
         }
         for (value, shown) in [
             ("rtsp://u:pw@camera/live", "rtsp://MASKED@camera/live"),
@@ -194,13 +197,13 @@ mod tests {
             ("http://h/f?", "http://h/f?"),
             ("a captive portal?) or not? 3/4", "a captive portal?) or not? 3/4"),
         ] {
-            assert_eq!(mask(text), shown);
+            assert_eq!(mask_secrets(text), shown);
         }
     }
 
     proptest! {
         #[test]
-        fn nothing_of_the_kind_is_left_and_json_keeps_its_meaning(text in any::<String>()) {
+        fn no_unprintable_character_is_left_and_json_keeps_its_meaning(text in any::<String>()) {
             prop_assert!(!printable(&text).chars().any(is_unprintable));
             prop_assert!(!printable_lines(&text).chars().any(|c| c != '\n' && is_unprintable(c)));
             let json = serde_json::to_string_pretty(&[&text]).unwrap();

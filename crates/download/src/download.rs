@@ -1,4 +1,4 @@
-//! One download of a batch: from the first look at its target to the finished file.
+//! One download of a batch: opens the target, runs the driver, verifies the file and writes the report.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,290 +11,318 @@ use std::time::Duration;
 use marline_core::fetch::{Failure, Fetch, Input, LinkShare, Resume, Status, UrlId};
 use marline_core::link::LinkId;
 use marline_core::units::{DataSize, Instant};
-use marline_net::power::Watch;
+use marline_net::battery::BatteryMeter;
 
-use super::Joules;
-use super::batch::{Control, PATIENCE, Shared, Shown, Standing, Stands, Stop};
-use super::job::{File, GetError, Target, Watcher};
+use super::DownloadEnergy;
+use super::batch::{
+    BatchContext, DownloadControl, JobLinkReport, JobReport, NAME_TIMEOUT, ObserverBuffer, StopReason,
+};
+use super::body_sink::BodySink;
+use super::digest_verifier::Verifier;
+use super::driver::DownloadDriver;
+use super::html_page;
+use super::link_stats;
 use super::log::{self, Logged};
-use super::mptcp::Together;
-use super::origins::Origins;
-use super::page;
-use super::place::Place;
-use super::pump::Pump;
+use super::mptcp::MptcpGate;
 use super::report::{LinkReport, Report, SCHEMA};
-use super::tally;
-use super::verify::Verifier;
-use crate::store::{self, Record, Store};
+use super::request::{DownloadError, DownloadObserver, FileRequest, Target};
+use super::url_table::UrlTable;
+use crate::store::{self, CompletedFile, Store};
 
-/// Downloads one file: the `id`th of its batch, which begins at `place` (none: standard output).
+/// Downloads one file, the `id`th of its batch, to `target_path` (none: standard output).
 ///
 /// # Errors
-/// As [`GetError`] lists them. What has arrived is kept where a next run can go on from it.
+/// See [`DownloadError`]. Received bytes are kept where a later run can resume from them.
 pub(super) async fn download(
-    shared: Rc<Shared>,
+    shared: Rc<BatchContext>,
     id: usize,
-    file: File,
-    place: Option<PathBuf>,
-    control: Rc<RefCell<Control>>,
-) -> Result<Report, GetError> {
+    file: FileRequest,
+    target_path: Option<PathBuf>,
+    control: Rc<RefCell<DownloadControl>>,
+) -> Result<Report, DownloadError> {
     let started = std::time::Instant::now();
-    let mut watcher = Shown(Rc::clone(&control));
-    let url = file.sources.first().map(|source| source.url.clone()).ok_or(GetError::NoSource)?;
-    let uplinks = shared.uplinks(&url)?;
-    let sockets = shared.sockets(&file);
-    // The file before the log: an older log stays until this run may write at all.
-    if let Some(path) = file.trace.as_deref().filter(|log| is_target(log, place.as_deref())) {
-        return Err(GetError::TraceIsTarget { path: path.to_owned() });
+    let mut observer = ObserverBuffer(Rc::clone(&control));
+    let url = file.mirrors.first().map(|source| source.url.clone()).ok_or(DownloadError::NoUrl)?;
+    let uplinks = shared.uplinks_for(&url)?;
+    let sockets = shared.connections_for(&file);
+    // The file is locked before the log is opened: an older log is kept until this run is certain to write.
+    if let Some(path) = file.decision_log.as_deref().filter(|log| is_same_as_target(log, target_path.as_deref())) {
+        return Err(DownloadError::DecisionLogIsTarget { path: path.to_owned() });
     }
-    let earlier = shared.find_finished(&file, place.as_deref());
-    let is_proven = |record: &&Record| file.digests.whole.as_ref().is_some_and(|digest| record.has_digest(digest));
+    let earlier = shared.find_completed(&file, target_path.as_deref());
+    let is_proven =
+        |record: &&CompletedFile| file.digests.full_file.as_ref().is_some_and(|digest| record.has_digest(digest));
     if let Some(record) = earlier.as_ref().filter(is_proven) {
-        shared.names.borrow_mut().settle(id);
-        watcher.line(UNCHANGED);
+        shared.file_names.borrow_mut().settle(id);
+        observer.on_message(UNCHANGED_MESSAGE);
         let policy = shared.settings.config.policy.name();
-        return Ok(unchanged(record, place.as_deref(), &url, policy, started.elapsed().as_secs_f64()));
+        return Ok(unchanged_report(record, target_path.as_deref(), &url, policy, started.elapsed().as_secs_f64()));
     }
-    let (store, resume) = open(&file, place.as_deref(), &mut watcher)?;
-    let log = match log::create(file.trace.as_deref()) {
+    let (store, resume) = open_target(&file, target_path.as_deref(), &mut observer)?;
+    let log = match log::create(file.decision_log.as_deref()) {
         Ok(log) => log,
         Err(why) => {
-            // Nothing of the file is left that was not there before.
+            // Discards what opening has created, and keeps the bytes of an earlier run.
             store.suspend()?;
             return Err(why);
         }
     };
 
     let mut config = shared.settings.config.clone();
-    config.mirrors = u16::try_from(file.sources.len()).unwrap_or(u16::MAX);
+    config.mirrors = u16::try_from(file.mirrors.len()).unwrap_or(u16::MAX);
     config.reader_window = store.window();
     config.expected_size = file.digests.size;
-    config.has_checksum = file.digests.whole.is_some();
-    config.digest = file.digests.proof().filter(|_| file.sources.len() > 1 || file.digests.pieces.is_some());
+    config.has_checksum = file.digests.full_file.is_some();
+    config.digest = file.digests.scope().filter(|_| file.mirrors.len() > 1 || file.digests.pieces.is_some());
     let resumed = resume.as_ref().map_or(0, |resume| resume.ranges.iter().map(|span| span.len().bytes()).sum());
     config.resume = resume;
     let policy = config.policy.name();
 
-    let watch = shared.settings.energy.supplies.as_deref().and_then(Watch::start);
+    let watch = shared.settings.energy.power_supply_dir.as_deref().and_then(BatteryMeter::start);
     let mut logged: Logged<Fetch> = Logged::new(config, log);
-    logged.joules = shared.settings.energy.model.clone().map(Joules::new);
-    let origins = Origins::of(&file.sources, &shared.settings.credentials).with_jar(Rc::clone(&shared.jar));
-    let mut pump = Pump::new(logged, Place::new(store), sockets, origins, uplinks, &mut watcher, started);
-    pump.limits = shared.bounds.for_run(started);
-    pump.resumed = resumed;
-    pump.verifier = Verifier::new(file.digests.clone());
-    pump.leases = (!shared.alone).then(BTreeMap::new);
-    pump.uplinks.free_name = matches!(file.target, Target::Directory(_));
-    let mut links: Vec<LinkId> = pump.uplinks.ids().collect();
-    links.iter().for_each(|link| pump.introduce(*link));
-    // Those that cost nothing first: a metered link is told of when it is clear whether it is needed.
-    links.sort_by_key(|link| pump.uplinks.profile(*link).is_some_and(|profile| profile.metered));
+    logged.joules = shared.settings.energy.model.clone().map(DownloadEnergy::new);
+    let url_table =
+        UrlTable::from_mirrors(&file.mirrors, &shared.settings.credentials).with_jar(Rc::clone(&shared.cookie_jar));
+    let mut driver =
+        DownloadDriver::new(logged, BodySink::new(store), sockets, url_table, uplinks, &mut observer, started);
+    driver.limiter = shared.rate_limiter.for_download(started);
+    driver.resumed_bytes = resumed;
+    driver.verifier = Verifier::new(file.digests.clone());
+    driver.budget_leases = (!shared.is_single).then(BTreeMap::new);
+    driver.uplinks.use_server_name = matches!(file.target, Target::Directory(_));
+    let mut links: Vec<LinkId> = driver.uplinks.ids().collect();
+    links.iter().for_each(|link| driver.add_link_stats(*link));
+    // Unmetered links first: the machine decides about a metered link when it knows whether the others suffice.
+    links.sort_by_key(|link| driver.uplinks.profile(*link).is_some_and(|profile| profile.metered));
     if let Some(first) = links.first().filter(|_| shared.settings.mptcp) {
-        pump.together = Together::over(*first);
+        driver.mptcp_gate = MptcpGate::new(*first);
     }
-    let mut beside = Beside::new(Rc::clone(&shared), id, control);
-    beside.look(&mut pump);
-    links.into_iter().for_each(|link| pump.link_up(link));
-    pump.takes_encoded = true;
-    pump.takes_sources = true;
+    let mut member = BatchMember::new(Rc::clone(&shared), id, control);
+    member.exchange_with_batch(&mut driver);
+    links.into_iter().for_each(|link| driver.link_up(link));
+    driver.accepts_encoded = true;
+    driver.accepts_mirrors = true;
     let mut seconds = None;
-    let ended = until_end(&mut pump, &mut beside, (&file, earlier.as_ref()), started, &mut seconds).await;
+    let ended = run_to_end(&mut driver, &mut member, (&file, earlier.as_ref()), started, &mut seconds).await;
     let seconds = seconds.unwrap_or_else(|| started.elapsed()).as_secs_f64();
-    let drawn = watch.and_then(Watch::finish);
+    let draw = watch.and_then(BatteryMeter::finish);
     let (ended, earlier) = match ended {
-        Err(Early::Unchanged) => (Ok(()), earlier),
-        ended => (ended.map_err(|stop| stop.into_error(&url, &shared, &mut pump)), None),
+        Err(EarlyEnd::Unchanged) => (Ok(()), earlier),
+        ended => (ended.map_err(|stop| stop.into_error(&url, &shared, &mut driver)), None),
     };
-    let identity = pump.identity.clone();
+    let identity = driver.identity.clone();
     let mut report =
-        finish(pump, ended, &mut beside, &url, policy, seconds, earlier.as_ref().zip(place.as_deref())).await?;
-    if let (None, Some(place), Some(path)) = (&earlier, &place, &report.path) {
+        finish(driver, ended, &mut member, &url, policy, seconds, earlier.as_ref().zip(target_path.as_deref()))
+            .await?;
+    if let (None, Some(target_path), Some(path)) = (&earlier, &target_path, &report.path) {
         let validator = identity.and_then(|(_, validator)| validator);
-        shared.add_finished((&url, place), Path::new(path), validator, file.digests.whole.as_ref());
+        shared.add_completed((&url, target_path), Path::new(path), validator, file.digests.full_file.as_ref());
     }
-    report.battery_j = drawn.map(|drawn| drawn.energy.as_joules_f64());
-    report.battery_w = drawn.map(|drawn| drawn.power.as_watts_f64());
+    report.battery_j = draw.map(|draw| draw.energy.as_joules_f64());
+    report.battery_w = draw.map(|draw| draw.power.as_watts_f64());
     Ok(report)
 }
 
-/// Whether a log at this path would be written into the download.
-fn is_target(log: &Path, place: Option<&Path>) -> bool {
-    match place {
-        Some(path) => store::is_of(log, path),
-        None => store::is_stdout(log),
+/// Whether a log at this path would overwrite the target or its partial file.
+fn is_same_as_target(log: &Path, target_path: Option<&Path>) -> bool {
+    match target_path {
+        Some(path) => store::conflicts_with(log, path),
+        None => store::is_stdout_file(log),
     }
 }
 
-/// Opens the target and looks for an earlier run.
-fn open(file: &File, place: Option<&Path>, watcher: &mut dyn Watcher) -> Result<(Store, Option<Resume>), GetError> {
-    let (mut store, resume) = match place {
+/// Opens the target and finds what an earlier run has left there.
+fn open_target(
+    file: &FileRequest,
+    target_path: Option<&Path>,
+    observer: &mut dyn DownloadObserver,
+) -> Result<(Store, Option<Resume>), DownloadError> {
+    let (mut store, resume) = match target_path {
         None => (Store::stdout()?, None),
         Some(path) => {
-            let key = file.digests.key().filter(|_| file.sources.len() > 1);
-            let urls = file.sources.iter().map(|source| &source.url).cloned();
+            let key = file.digests.journal_url().filter(|_| file.mirrors.len() > 1);
+            let urls = file.mirrors.iter().map(|source| &source.url).cloned();
             let urls: Vec<_> = key.clone().into_iter().chain(urls).collect();
             let suggested = matches!(file.target, Target::Directory(_));
             let opened = if suggested { Store::open_suggested(path, &urls) } else { Store::open(path, &urls) }?;
-            if let Some(why) = &opened.start_over {
-                watcher.line(&why.to_string());
+            if let Some(why) = &opened.restart_reason {
+                observer.on_message(&why.to_string());
             }
-            // What is of the digest is of any source.
-            let of = |resume: Resume| match (resume.mirror, &key) {
+            // With a digest, the journal's first URL is the digest's. Its bytes may come from any mirror, so
+            // indexes shift by one.
+            let with_mirror_index = |resume: Resume| match (resume.mirror, &key) {
                 (Some(UrlId(n)), Some(_)) => Resume { mirror: n.checked_sub(1).map(UrlId), ..resume },
                 _ => resume,
             };
-            (opened.store, opened.resume.map(of))
+            (opened.store, opened.resume.map(with_mirror_index))
         }
     };
-    if let Some(checksum) = &file.digests.whole {
-        store.expect(checksum.clone());
+    if let Some(checksum) = &file.digests.full_file {
+        store.expect_checksum(checksum.clone());
     }
     Ok((store, resume))
 }
 
-/// Why a download ends early.
-enum Early {
-    Stop(Stop),
-    Error(GetError),
+/// Why a download ends before its driver has a result.
+enum EarlyEnd {
+    Stop(StopReason),
+    Error(DownloadError),
     /// An earlier run has completed the file, and it has not changed.
     Unchanged,
 }
 
-impl From<GetError> for Early {
-    fn from(error: GetError) -> Self {
+impl From<DownloadError> for EarlyEnd {
+    fn from(error: DownloadError) -> Self {
         Self::Error(error)
     }
 }
 
-impl Early {
-    fn into_error(self, url: &url::Url, shared: &Shared, pump: &mut Pump<'_, Fetch>) -> GetError {
+impl EarlyEnd {
+    fn into_error(
+        self,
+        url: &url::Url,
+        shared: &BatchContext,
+        driver: &mut DownloadDriver<'_, Fetch>,
+    ) -> DownloadError {
         match self {
-            Self::Stop(Stop::Interrupted) => GetError::Interrupted { kept: false },
-            Self::Stop(Stop::TimeUp) => {
+            Self::Stop(StopReason::Interrupted) => DownloadError::Interrupted { kept: false },
+            Self::Stop(StopReason::TimeLimit) => {
                 let limit = shared.max_time.unwrap_or_default();
-                GetError::TimeUp { url: url.to_string(), limit, kept: false }
+                DownloadError::TimeLimit { url: url.to_string(), limit, kept: false }
             }
-            // The store knows what it should be and what it is.
-            Self::Error(GetError::Failed { failure: Failure::DigestMismatch, url }) => {
-                match pump.verifier.take_mismatch() {
+            // The verifier knows the expected and the computed digest; the machine does not.
+            Self::Error(DownloadError::Failed { failure: Failure::DigestMismatch, url }) => {
+                match driver.verifier.take_mismatch() {
                     Some(mismatch) => mismatch.into(),
-                    None => GetError::Failed { failure: Failure::DigestMismatch, url },
+                    None => DownloadError::Failed { failure: Failure::DigestMismatch, url },
                 }
             }
             Self::Error(error) => error,
-            Self::Unchanged => GetError::Interrupted { kept: false },
+            Self::Unchanged => DownloadError::Interrupted { kept: false },
         }
     }
 }
 
-/// Runs the pump until it has a verdict, waits for a stream's reader, and reads the file again for its checksum; or
-/// until everything is to stop. `whole_after` becomes the time until the last byte was in its place.
-async fn until_end(
-    pump: &mut Pump<'_, Fetch>,
-    beside: &mut Beside,
-    (file, earlier): (&File, Option<&Record>),
+/// Runs the driver to its result, waits for the reader of a stream, and reads the file again for its checksum,
+/// unless the batch is stopped first. `completed_after` is set to the time until the last byte was stored.
+async fn run_to_end(
+    driver: &mut DownloadDriver<'_, Fetch>,
+    member: &mut BatchMember,
+    (file, earlier): (&FileRequest, Option<&CompletedFile>),
     started: std::time::Instant,
-    whole_after: &mut Option<Duration>,
-) -> Result<(), Early> {
-    let shared = Rc::clone(&beside.shared);
-    let mut whole = std::pin::pin!(async {
+    completed_after: &mut Option<Duration>,
+) -> Result<(), EarlyEnd> {
+    let shared = Rc::clone(&member.batch);
+    let mut run = std::pin::pin!(async {
         poll_fn(|cx| {
-            beside.look(pump);
-            let polled = pump.poll(cx).map_err(Early::Error);
-            let is_of = |record: &Record| {
-                let (total, validator) = pump.identity.as_ref()?;
-                Some(record.is_of(*total, validator.as_ref()))
+            member.exchange_with_batch(driver);
+            let polled = driver.poll(cx).map_err(EarlyEnd::Error);
+            let is_of = |record: &CompletedFile| {
+                let (total, validator) = driver.identity.as_ref()?;
+                Some(record.matches(*total, validator.as_ref()))
             };
-            if earlier.and_then(is_of) == Some(true) { Poll::Ready(Err(Early::Unchanged)) } else { polled }
+            if earlier.and_then(is_of) == Some(true) { Poll::Ready(Err(EarlyEnd::Unchanged)) } else { polled }
         })
         .await?;
-        beside.report(pump);
-        let total = total_of(&pump.logged.machine().status());
-        drain(&mut pump.place.store, total).await?;
-        *whole_after = Some(started.elapsed());
-        refuse_page(pump, file)?;
-        Ok(check(pump).await?)
+        member.report_load(driver);
+        let total = total_size(&driver.logged.machine().status());
+        wait_for_reader(&mut driver.body.store, total).await?;
+        *completed_after = Some(started.elapsed());
+        reject_html_page(driver, file)?;
+        Ok(verify_checksum(driver).await?)
     });
-    poll_fn(|cx| match shared.stopping.get() {
-        Some(stop) => Poll::Ready(Err(Early::Stop(stop))),
-        None => whole.as_mut().poll(cx),
+    poll_fn(|cx| match shared.stop_flag.get() {
+        Some(stop) => Poll::Ready(Err(EarlyEnd::Stop(stop))),
+        None => run.as_mut().poll(cx),
     })
     .await
 }
 
-/// Keeps an HTML page from being taken for the file. A digest knows better.
-fn refuse_page(pump: &mut Pump<'_, Fetch>, file: &File) -> Result<(), GetError> {
-    let known = file.digests.whole.is_some() || file.digests.pieces.is_some();
-    let Some(url) = file.sources.first().map(|source| &source.url).filter(|_| !known) else { return Ok(()) };
-    let content_type = pump.described.as_ref().and_then(|(_, _, described)| described.content_type.as_deref());
-    let named = match &file.target {
-        Target::File(path) | Target::Listed(path) => Some(path.as_path()),
+/// Rejects an HTML page (an error page, a captive portal) in place of the file. With a digest the check is
+/// superfluous.
+fn reject_html_page(driver: &mut DownloadDriver<'_, Fetch>, file: &FileRequest) -> Result<(), DownloadError> {
+    let has_digest = file.digests.full_file.is_some() || file.digests.pieces.is_some();
+    let Some(url) = file.mirrors.first().map(|source| &source.url).filter(|_| !has_digest) else { return Ok(()) };
+    let content_type = driver.response_meta.as_ref().and_then(|(_, _, meta)| meta.content_type.as_deref());
+    let target_name = match &file.target {
+        Target::File(path) | Target::ListedFile(path) => Some(path.as_path()),
         Target::Directory(_) | Target::Stdout => None,
     };
-    let Some(wanted) = page::instead_of(url, named, content_type, &pump.place.head) else { return Ok(()) };
-    // The next run must not go on from it. What a stream's reader has taken cannot be taken back.
-    if pump.place.store.window().is_none() {
-        pump.place.store.restart()?;
+    let Some(expected_extension) =
+        html_page::expected_extension(url, target_name, content_type, &driver.body.prefix)
+    else {
+        return Ok(());
+    };
+    // The next run must not resume from the page. Bytes that a stream's reader has consumed cannot be discarded.
+    if driver.body.store.window().is_none() {
+        driver.body.store.restart()?;
     }
-    Err(GetError::Page { url: url.to_string(), wanted })
+    Err(DownloadError::HtmlPage { url: url.to_string(), wanted: expected_extension })
 }
 
-/// Settles the file and counts everything up.
+/// Completes or suspends the file and builds the report.
 async fn finish(
-    pump: Pump<'_, Fetch>,
-    ended: Result<(), GetError>,
-    beside: &mut Beside,
+    driver: DownloadDriver<'_, Fetch>,
+    ended: Result<(), DownloadError>,
+    member: &mut BatchMember,
     url: &url::Url,
     policy: &'static str,
     seconds: f64,
-    earlier: Option<(&Record, &Path)>,
-) -> Result<Report, GetError> {
-    let status = pump.logged.machine().status();
-    let suggested = pump.suggested_name();
-    let modified = pump.described.as_ref().and_then(|(_, _, described)| described.last_modified.clone());
-    let Pump { logged, place, tallies, watcher, resumed, together, .. } = pump;
-    let total = total_of(&status);
-    let mut progress =
-        tally::progress(&status, &tallies, |_| None, resumed, Instant::ZERO + Duration::from_secs_f64(seconds));
-    progress.eta = None;
-    watcher.progress(&progress);
-    let mut store = place.store;
+    earlier: Option<(&CompletedFile, &Path)>,
+) -> Result<Report, DownloadError> {
+    let status = driver.logged.machine().status();
+    let suggested = driver.suggested_name();
+    let modified = driver.response_meta.as_ref().and_then(|(_, _, meta)| meta.last_modified.clone());
+    let DownloadDriver { logged, body, link_stats, observer, resumed_bytes: resumed, mptcp_gate, .. } = driver;
+    let total = total_size(&status);
+    let mut progress = link_stats::progress(
+        &status,
+        &link_stats,
+        |_| None,
+        resumed,
+        Instant::ZERO + Duration::from_secs_f64(seconds),
+    );
+    progress.eta_s = None;
+    observer.on_progress(&progress);
+    // The final name is needed before `finish` renames the file. On an error the name is released for later files.
+    let mut store = body.store;
     if earlier.is_some() {
-        beside.shared.names.borrow_mut().settle(beside.id);
+        member.batch.file_names.borrow_mut().settle(member.id);
     } else if ended.is_ok() {
-        beside.name(&mut store, suggested.as_deref()).await;
+        member.wait_for_final_name(&mut store, suggested.as_deref()).await;
     }
     if let Err(error) = ended {
-        beside.shared.names.borrow_mut().settle(beside.id);
+        member.batch.file_names.borrow_mut().settle(member.id);
         let logged = logged.finish();
-        let kept = store.suspend()?;
-        tracing::debug!(kept, "the run ends early");
+        let is_resumable = store.suspend()?;
+        tracing::debug!(is_resumable, "the run ends early");
         logged?;
-        return Err(error.with_kept(kept));
+        return Err(error.with_resumable(is_resumable));
     }
-    if let Some((record, place)) = earlier {
+    if let Some((record, target_path)) = earlier {
         store.restart()?;
         store.suspend()?;
         logged.finish()?;
-        watcher.line(UNCHANGED);
-        return Ok(unchanged(record, Some(place), url, policy, seconds));
+        observer.on_message(UNCHANGED_MESSAGE);
+        return Ok(unchanged_report(record, Some(target_path), url, policy, seconds));
     }
     let path = store.finish()?;
-    if let Some(path) = path.as_deref().filter(|_| beside.shared.settings.remote_time)
+    if let Some(path) = path.as_deref().filter(|_| member.batch.settings.use_remote_time)
         && let Err(why) = set_modified(path, modified.as_deref())
     {
-        watcher.line(&format!("{}: {why}; the file keeps the time of the download", path.display()));
+        observer.on_message(&format!("{}: {why}; the file keeps the time of the download", path.display()));
     }
-    // Which links the subflows of a connection went over is not known here, so nor are their joules.
-    let joules = logged.joules.as_ref().filter(|_| !together.is_shared());
-    let metered = joules.map(|joules| (joules.account(), joules.meter().model().name().to_owned()));
-    let bill = |link| metered.as_ref().and_then(|(account, _)| account.radio(link));
-    let links: Vec<LinkReport> = tallies
+    // The energy of MPTCP connections is unknown: their subflows use several links, and the shares are not known
+    // here.
+    let joules = logged.joules.as_ref().filter(|_| !mptcp_gate.is_shared());
+    let metered = joules.map(|joules| (joules.breakdown(), joules.meter().model().name().to_owned()));
+    let radio_energy = |link| metered.as_ref().and_then(|(breakdown, _)| breakdown.radio(link));
+    let links: Vec<LinkReport> = link_stats
         .iter()
         .enumerate()
-        .map(|(n, tally)| {
+        .map(|(n, stats)| {
             let link = LinkId(n as u16);
-            tally.report(tally::state_of(&status, link), bill(link))
+            stats.report(link_stats::link_state(&status, link), radio_energy(link))
         })
         .collect();
     logged.finish()?;
@@ -303,29 +331,37 @@ async fn finish(
         url: url.to_string(),
         bytes: total,
         seconds,
-        goodput_mbps: tally::mbps(total.saturating_sub(resumed), Duration::from_secs_f64(seconds)),
+        goodput_mbps: link_stats::mbps(total.saturating_sub(resumed), Duration::from_secs_f64(seconds)),
         policy,
-        mptcp: together.word(),
+        mptcp: mptcp_gate.report_value(),
         energy_j: metered
             .as_ref()
             .filter(|_| links.iter().any(|link| link.energy_j.is_some()))
-            .map(|(account, _)| account.total().as_joules_f64()),
+            .map(|(breakdown, _)| breakdown.total().as_joules_f64()),
         links,
         energy_model: metered.map(|(_, model)| model),
         battery_j: None,
         battery_w: None,
-        link_delta_s: tally::link_delta(&tallies),
+        link_delta_s: link_stats::end_time_spread(&link_stats),
         wasted_bytes: status.wasted.bytes(),
-        cpu_s: tally::cpu_seconds(),
-        peak_rss_bytes: tally::peak_rss(),
+        cpu_s: link_stats::cpu_seconds(),
+        peak_rss_bytes: link_stats::peak_rss(),
         resumed_bytes: resumed,
         path: path.map(|path| path.display().to_string()),
     })
 }
 
-/// The report of a file that an earlier run has completed; its path is written as that of a new file at `place` would be.
-fn unchanged(record: &Record, place: Option<&Path>, url: &url::Url, policy: &'static str, seconds: f64) -> Report {
-    let written = place.zip(record.path.file_name()).map(|(place, name)| place.with_file_name(name));
+/// Report of a file that an earlier run has completed. Its path is spelled like that of a new file at
+/// `target_path`.
+fn unchanged_report(
+    record: &CompletedFile,
+    target_path: Option<&Path>,
+    url: &url::Url,
+    policy: &'static str,
+    seconds: f64,
+) -> Report {
+    let written =
+        target_path.zip(record.path.file_name()).map(|(target_path, name)| target_path.with_file_name(name));
     let path = written.filter(|path| path.canonicalize().is_ok_and(|path| path == record.path));
     let path = path.unwrap_or_else(|| record.path.clone());
     Report {
@@ -343,154 +379,164 @@ fn unchanged(record: &Record, place: Option<&Path>, url: &url::Url, policy: &'st
         battery_w: None,
         link_delta_s: None,
         wasted_bytes: 0,
-        cpu_s: tally::cpu_seconds(),
-        peak_rss_bytes: tally::peak_rss(),
+        cpu_s: link_stats::cpu_seconds(),
+        peak_rss_bytes: link_stats::peak_rss(),
         resumed_bytes: record.size,
         path: Some(path.display().to_string()),
     }
 }
 
-/// Gives a file the time of its Last-Modified field (RFC 9110 §8.8.2).
+/// Sets the modification time of a file to its Last-Modified field (RFC 9110 §8.8.2).
 fn set_modified(path: &Path, last_modified: Option<&str>) -> Result<(), String> {
-    let text = last_modified.ok_or("the server does not say when it was last modified")?;
+    let text = last_modified.ok_or("the server sends no Last-Modified")?;
     let time =
-        httpdate::parse_http_date(text).map_err(|_| "the server's Last-Modified is not a date".to_owned())?;
-    // A device or a pipe has a time of its own.
+        httpdate::parse_http_date(text).map_err(|_| "the server's Last-Modified is not a valid date".to_owned())?;
+    // Devices and pipes are skipped: their modification time does not describe the content.
     if !path.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
         return Ok(());
     }
     let file = std::fs::OpenOptions::new().write(true).open(path);
-    file.and_then(|file| file.set_modified(time)).map_err(|error| format!("its time cannot be set: {error}"))
+    file.and_then(|file| file.set_modified(time))
+        .map_err(|error| format!("cannot set its modification time: {error}"))
 }
 
-/// The size of the file; as long as nobody said it, what has come of it.
-fn total_of(status: &Status) -> u64 {
+/// Size of the file; the received bytes while the size is unknown.
+fn total_size(status: &Status) -> u64 {
     status.total.unwrap_or(status.received).bytes()
 }
 
-/// Reads the complete file again for its checksum. In pieces: gigabytes on a slow disk take minutes, in which the user
-/// may want to stop.
-pub(super) async fn check(pump: &mut Pump<'_, Fetch>) -> Result<(), GetError> {
-    while let Some(checked) = pump.place.store.check()? {
-        pump.show_checked(checked);
+/// Reads the complete file again for its checksum, in steps. Gigabytes on a slow disk take minutes, during which
+/// the user may want to stop.
+pub(super) async fn verify_checksum(driver: &mut DownloadDriver<'_, Fetch>) -> Result<(), DownloadError> {
+    while let Some(checked) = driver.body.store.check_step()? {
+        driver.show_checksum_progress(checked);
         tokio::task::yield_now().await;
     }
     Ok(())
 }
 
-/// Waits until a stream's reader has taken everything.
-async fn drain(store: &mut Store, total: u64) -> Result<(), GetError> {
-    let Some(wake) = store.wake() else { return Ok(()) };
+/// Waits until the reader of a stream has consumed everything.
+async fn wait_for_reader(store: &mut Store, total: u64) -> Result<(), DownloadError> {
+    let Some(notify) = store.reader_notify() else { return Ok(()) };
     while store.consumed() < total {
         store.tick(Instant::ZERO)?;
-        // The timeout only covers a wake-up that came between two looks.
-        let _ = tokio::time::timeout(Duration::from_millis(100), wake.notified()).await;
+        // The timeout covers a notification that arrived between the check and the wait.
+        let _ = tokio::time::timeout(Duration::from_millis(100), notify.notified()).await;
     }
     Ok(())
 }
 
-/// What a download has to do with the others of its batch.
-struct Beside {
-    shared: Rc<Shared>,
+/// Connects a download with its batch: link shares, data budgets, load reports and the final file name.
+struct BatchMember {
+    batch: Rc<BatchContext>,
     id: usize,
-    control: Rc<RefCell<Control>>,
-    /// What the machine was told.
-    told: BTreeMap<LinkId, LinkShare>,
-    /// How many links there were at the last look.
-    links: usize,
-    next_report: std::time::Instant,
-    /// The file has its final name.
-    named: bool,
+    control: Rc<RefCell<DownloadControl>>,
+    /// Shares that were last passed to the machine.
+    sent_shares: BTreeMap<LinkId, LinkShare>,
+    /// Number of links at the last exchange. A new link needs its share.
+    link_count: usize,
+    next_report_at: std::time::Instant,
+    /// Whether the file has its final name.
+    has_final_name: bool,
 }
 
-impl Beside {
-    fn new(shared: Rc<Shared>, id: usize, control: Rc<RefCell<Control>>) -> Self {
+impl BatchMember {
+    fn new(shared: Rc<BatchContext>, id: usize, control: Rc<RefCell<DownloadControl>>) -> Self {
         let next_report = std::time::Instant::now();
-        Self { shared, id, control, told: BTreeMap::new(), links: 0, next_report, named: false }
+        Self {
+            batch: shared,
+            id,
+            control,
+            sent_shares: BTreeMap::new(),
+            link_count: 0,
+            next_report_at: next_report,
+            has_final_name: false,
+        }
     }
 
-    /// Passes on what the others leave of the links, and reports.
-    fn look(&mut self, pump: &mut Pump<'_, Fetch>) {
-        if self.shared.alone {
+    /// Passes changed link shares to the driver, and reports the load of this download to the batch every 100 ms.
+    fn exchange_with_batch(&mut self, driver: &mut DownloadDriver<'_, Fetch>) {
+        if self.batch.is_single {
             return;
         }
-        let links = pump.uplinks.ids().count();
-        if std::mem::take(&mut self.control.borrow_mut().changed) || links != self.links {
-            self.links = links;
-            self.pass_shares(pump);
+        let links = driver.uplinks.ids().count();
+        if std::mem::take(&mut self.control.borrow_mut().shares_changed) || links != self.link_count {
+            self.link_count = links;
+            self.forward_shares(driver);
         }
         let now = std::time::Instant::now();
-        if now >= self.next_report {
-            self.next_report = now + REPORT_EVERY;
-            self.report(pump);
+        if now >= self.next_report_at {
+            self.next_report_at = now + REPORT_INTERVAL;
+            self.report_load(driver);
         }
-        if pump.identity.is_some() && !self.named && self.shared.names.borrow().is_next(self.id) {
-            let suggested = pump.suggested_name();
-            self.claim(&mut pump.place.store, suggested.as_deref());
+        if driver.identity.is_some() && !self.has_final_name && self.batch.file_names.borrow().is_next(self.id) {
+            let suggested = driver.suggested_name();
+            self.assign_final_name(&mut driver.body.store, suggested.as_deref());
         }
     }
 
-    fn pass_shares(&mut self, pump: &mut Pump<'_, Fetch>) {
+    fn forward_shares(&mut self, driver: &mut DownloadDriver<'_, Fetch>) {
         let shares = self.control.borrow().shares.clone();
-        let links: Vec<LinkId> = pump.uplinks.ids().collect();
+        let links: Vec<LinkId> = driver.uplinks.ids().collect();
         for link in links {
-            let Some(profile) = pump.uplinks.profile(link).cloned() else { continue };
+            let Some(profile) = driver.uplinks.profile(link).cloned() else { continue };
             let share = shares.get(&profile.name).copied().unwrap_or_default();
-            if self.told.insert(link, share) == Some(share) {
+            if self.sent_shares.insert(link, share) == Some(share) {
                 continue;
             }
-            pump.tell(Input::Share { link, share });
+            driver.feed_machine(Input::Share { link, share });
             if let Some(budget) = profile.budget.filter(|_| share != LinkShare::Paused) {
-                // What the others have carried is spent. Nobody else uses the link while this download has it.
-                let left = budget - self.shared.carried_by_others(self.id, &profile.name);
-                pump.lease(link, left);
+                // Subtracts what the other downloads have carried. While this download holds the link, none of them
+                // uses it, so the rest is its own.
+                let remaining = budget - self.batch.link_bytes_of_others(self.id, &profile.name);
+                driver.lease_link(link, remaining);
             }
         }
     }
 
-    fn report(&self, pump: &Pump<'_, Fetch>) {
-        if self.shared.alone {
+    fn report_load(&self, driver: &DownloadDriver<'_, Fetch>) {
+        if self.batch.is_single {
             return;
         }
-        let status = pump.logged.machine().status();
-        let loads = pump.logged.machine().link_loads();
-        let links = pump.uplinks.ids().filter_map(|id| {
-            let profile = pump.uplinks.profile(id)?;
+        let status = driver.logged.machine().status();
+        let loads = driver.logged.machine().link_loads();
+        let links = driver.uplinks.ids().filter_map(|id| {
+            let profile = driver.uplinks.profile(id)?;
             let load = loads.iter().find(|load| load.link == id).copied();
             if profile.budget.is_some() {
-                let bytes = pump.tallies.get(usize::from(id.0)).map_or(0, |tally| tally.bytes);
-                self.shared.carry(self.id, &profile.name, DataSize::from_bytes(bytes));
+                let bytes = driver.link_stats.get(usize::from(id.0)).map_or(0, |stats| stats.bytes);
+                self.batch.set_link_bytes(self.id, &profile.name, DataSize::from_bytes(bytes));
             }
-            Some(Standing { name: profile.name.clone(), budgeted: profile.budget.is_some(), load })
+            Some(JobLinkReport { link_name: profile.name.clone(), has_budget: profile.budget.is_some(), load })
         });
         let links = links.collect();
-        let left = status.total.map(|total| total - status.received);
-        self.control.borrow_mut().report = Some(Stands { left, links });
+        let remaining = status.total.map(|total| total - status.received);
+        self.control.borrow_mut().report = Some(JobReport { remaining, links });
     }
 
-    /// Gives a complete file its final name, once those before it in the list have theirs.
-    async fn name(&mut self, store: &mut Store, suggested: Option<&str>) {
-        if self.named {
+    /// Assigns the final name of a complete file, after the files before it in the list have theirs.
+    async fn wait_for_final_name(&mut self, store: &mut Store, suggested: Option<&str>) {
+        if self.has_final_name {
             return;
         }
-        let until = std::time::Instant::now() + PATIENCE;
-        while !self.shared.names.borrow().is_next(self.id) && std::time::Instant::now() < until {
-            if let Some(Stop::Interrupted) = self.shared.stopping.get() {
+        let deadline = std::time::Instant::now() + NAME_TIMEOUT;
+        while !self.batch.file_names.borrow().is_next(self.id) && std::time::Instant::now() < deadline {
+            if let Some(StopReason::Interrupted) = self.batch.stop_flag.get() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        self.claim(store, suggested);
+        self.assign_final_name(store, suggested);
     }
 
-    fn claim(&mut self, store: &mut Store, suggested: Option<&str>) {
-        self.named = true;
-        let name = self.shared.names.borrow_mut().claim(self.id, suggested.map(str::as_ref), |_| false);
+    fn assign_final_name(&mut self, store: &mut Store, suggested: Option<&str>) {
+        self.has_final_name = true;
+        let name = self.batch.file_names.borrow_mut().assign_final(self.id, suggested.map(str::as_ref), |_| false);
         if let Some(name) = name {
-            store.call(&name.name, name.replaces);
+            store.set_final_name(&name.name, name.replace_existing);
         }
     }
 }
 
-const UNCHANGED: &str = "an earlier run has completed it, and it has not changed";
-const REPORT_EVERY: Duration = Duration::from_millis(100);
+const UNCHANGED_MESSAGE: &str = "already completed by an earlier run, and unchanged";
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,65 +1,68 @@
-//! Downloads over several links at once: `marline get`, and what the proxy reads its media with.
+//! Downloads over several links at once, for `marline get` and for the proxy's media segments.
 //!
-//! A [`Batch`] of files goes in, the files come out, and a [`BatchWatcher`] sees how they get on. Each download tells the
-//! machine `marline_core::fetch` what happens on its connections and does what the machine decides; `marline_core::batch`
-//! shares the links among several downloads. All of them run on one task.
+//! A [`Batch`] describes a run, [`run()`] carries it out, and a [`BatchObserver`] receives its progress. Each
+//! download is driven by a state machine, `marline_core::fetch`: the driver reports the events of its connections
+//! and executes the machine's outputs. `marline_core::batch` divides the links among concurrent downloads. All
+//! downloads of a batch run in one task.
 //!
-//! Main types: [`Batch`] and [`Settings`] describe a run, [`run()`] carries it out, [`Report`] is its result, and
-//! [`store::Store`] is the file that a crash leaves whole. [`metalink`] reads lists of files with their digests.
+//! Main types: [`Batch`] and [`Settings`] describe a run, [`Report`] is its result, and [`store::Store`] is the
+//! target file, which survives crashes. [`metalink`] reads lists of files with their mirrors and digests.
 //!
 //! 1. Nothing is sent before the links are chosen and the target can be written.
-//! 2. Whatever ends a run early (an error, the user, the time limit) leaves files that the next run goes on with.
-//! 3. The decision log is opened when the target is locked, and never is the target itself.
-//! 4. A URL on this host itself uses no link at all.
+//! 2. A run that ends early (an error, the user, the time limit) leaves files that the next run resumes.
+//! 3. The decision log is opened after the target is locked, and it is never the target itself.
+//! 4. A URL on this host uses no link at all.
 //!
-//! Where to start reading: `batch` (what a run does), `download` (one file), `pump` (its event loop: from a socket's buffer
-//! to the file, and back to the machine), then [`store`].
+//! To read the crate, start with `batch` (one run), then `download` (one file), `driver` (its event loop: from the
+//! socket's buffer to the file, and progress to the machine), then [`store`].
 
 mod batch;
+mod body_sink;
+mod connect_options;
+mod connections;
+mod context;
+mod digest_verifier;
 mod download;
-mod driven;
-mod feed;
-mod job;
-mod joules;
-mod limit;
-mod lines;
-mod links;
+mod driver;
+mod energy;
+mod html_page;
+mod idle_pool;
+mod link_stats;
 mod log;
+mod machine;
+mod messages;
 pub mod metalink;
 mod mptcp;
 mod name;
 pub mod netrc;
-mod network;
-mod origins;
-mod page;
-mod place;
-mod pump;
+mod range_reader;
+mod rate_limit;
 mod report;
-mod sockets;
+mod request;
 pub mod store;
-mod tally;
-mod through;
 mod traffic;
-mod verify;
-mod warm;
+mod uplinks;
+mod url_table;
 
 pub use batch::run;
-pub use feed::{Audience, Feed, Known, Learnt};
-pub use job::{
-    Accounting, Batch, BatchWatcher, CookieFiles, Credentials, Digests, Ended, File, GetError, Kind, Logins,
-    Settings, Source, Target, Watcher,
-};
-pub use joules::Joules;
+pub use connect_options::{ConnectOptions, IpVersion};
+pub use context::ClientContext;
+pub use context::ClientContextError;
+pub use digest_verifier::{PieceDigests, PieceHash};
+pub use energy::DownloadEnergy;
 pub use log::{FetchRecord, StreamRecord};
 pub use marline_net::checksum::{Checksum, ParseChecksumError};
-pub use name::{Suggested, file_name, safe_name, suggested};
-pub use network::Network;
-pub use network::NetworkError;
-pub use origins::{describes, same_origin};
-pub use report::{Failed, FileProgress, LinkEnergy, LinkProgress, LinkReport, Overview, Progress, Report, SCHEMA};
-pub use through::{IpVersion, Route};
-pub use traffic::{Counted, Flow};
-pub use verify::{PieceHash, Pieces};
+pub use name::{SuggestedName, file_name, sanitize_name, suggest_name};
+pub use range_reader::{KnownResource, RangeDownload, ResourceInfo, StreamObserver};
+pub use report::{
+    BatchProgress, FailureReport, FileProgress, LinkEnergy, LinkProgress, LinkReport, Progress, Report, SCHEMA,
+};
+pub use request::{
+    Batch, BatchObserver, CookieFiles, Credentials, Digests, DownloadError, DownloadErrorKind, DownloadObserver,
+    EnergyOptions, FileRequest, FileResult, Logins, MirrorUrl, Settings, Target,
+};
+pub use traffic::{CountingStream, Flow};
+pub use url_table::{is_client_description, same_origin};
 
 /// Which links may be used.
-pub type Links = marline_net::links::Choice;
+pub type Links = marline_net::links::LinkSelection;

@@ -1,4 +1,5 @@
-//! The machine of a download or stream with its decision log ([`crate::logged`]), and with the energy of what it does.
+//! The state machine of a download or stream, together with its decision log ([`marline_net::logged`]) and its
+//! energy meter.
 
 use std::path::Path;
 
@@ -7,53 +8,53 @@ use marline_core::fetch::{Config, Input, Output};
 use marline_core::stream;
 use marline_core::units::Instant;
 
-use super::driven::{Driven, Order};
-use super::{GetError, Joules};
-use marline_net::logged::{self, Failed, Log};
+use super::machine::{DownloadMachine, MachineOutput};
+use super::{DownloadEnergy, DownloadError};
+use marline_net::recorded_machine::{self, LogError, LogFile};
 
-/// One line of a download's log.
+/// One record of a download's decision log.
 pub type FetchRecord = Record<Config, Input, Output>;
 
-/// One line of a stream's log.
+/// One record of a stream's decision log.
 pub type StreamRecord = Record<stream::Config, stream::Input, stream::Output>;
 
-/// The machine with its log.
+/// A machine with its decision log and energy meter.
 #[derive(Debug)]
-pub(super) struct Logged<M: Driven> {
-    inner: logged::Logged<M, M::Config>,
-    /// The energy of its transfers, if it is to be measured.
-    pub(super) joules: Option<Joules>,
+pub(super) struct Logged<M: DownloadMachine> {
+    inner: recorded_machine::RecordedMachine<M, M::Config>,
+    /// Energy meter of its transfers; none: energy is not measured.
+    pub(super) joules: Option<DownloadEnergy>,
 }
 
-/// Creates the file of a log, or empties an older one. While another run writes it, it is left alone.
-pub(super) fn create(path: Option<&Path>) -> Result<Option<Log>, GetError> {
-    logged::create(path.map(Path::to_owned)).map_err(unwritten)
+/// Creates the file of a decision log, or truncates an older one. A log that another run is writing is not touched.
+pub(super) fn create(path: Option<&Path>) -> Result<Option<LogFile>, DownloadError> {
+    recorded_machine::create_log_file(path.map(Path::to_owned)).map_err(unwritten)
 }
 
-fn unwritten((path, error): Failed) -> GetError {
-    GetError::Trace { path, error }
+fn unwritten((path, error): LogError) -> DownloadError {
+    DownloadError::DecisionLog { path, error }
 }
 
-impl<M: Driven> Logged<M> {
-    pub(super) fn new(config: M::Config, log: Option<Log>) -> Self {
+impl<M: DownloadMachine> Logged<M> {
+    pub(super) fn new(config: M::Config, log: Option<LogFile>) -> Self {
         let machine = M::from_config(config.clone());
-        Self { inner: logged::Logged::with_log(machine, config, log), joules: None }
+        Self { inner: recorded_machine::RecordedMachine::with_log(machine, config, log), joules: None }
     }
 
-    /// The machine in its present state.
+    /// The machine, for reading its state.
     pub(super) const fn machine(&self) -> &M {
         self.inner.machine()
     }
 
-    /// Something happened on the network, or the reader has taken something.
+    /// Passes an input that every machine accepts to the energy meter and the machine.
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
         if let Some(joules) = &mut self.joules {
-            joules.input(now, &input);
+            joules.on_input(now, &input);
         }
         self.handle_own(now, input.into());
     }
 
-    /// Something happened of which only this machine knows.
+    /// Passes an input that only this type of machine accepts.
     pub(super) fn handle_own(&mut self, now: Instant, input: M::Input) {
         self.inner.handle(now, input);
     }
@@ -65,16 +66,16 @@ impl<M: Driven> Logged<M> {
         self.inner.tick(now);
     }
 
-    pub(super) fn poll(&mut self) -> Option<Order> {
+    pub(super) fn poll(&mut self) -> Option<MachineOutput> {
         let order = self.inner.poll()?.into();
-        if let (Some(joules), Order::Fetch(output)) = (&mut self.joules, &order) {
-            joules.output(output);
+        if let (Some(joules), MachineOutput::Fetch(output)) = (&mut self.joules, &order) {
+            joules.on_output(output);
         }
         Some(order)
     }
 
-    /// Ends the log; tells what went wrong with it, which never disturbs the download itself.
-    pub(super) fn finish(self) -> Result<(), GetError> {
+    /// Ends the log and returns the first error of writing it. Such an error never interrupts the download itself.
+    pub(super) fn finish(self) -> Result<(), DownloadError> {
         self.inner.finish().map(drop).map_err(unwritten)
     }
 }

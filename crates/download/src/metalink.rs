@@ -1,68 +1,69 @@
-//! Metalink files (RFC 5854): the sources of files, with their sizes and digests. Version 3 is read as well.
+//! Parser for Metalink files (RFC 5854): lists of files with their mirrors, sizes and digests. Version 3 of the
+//! format is accepted as well.
 //!
-//! 1. A file's name is a path below a directory of the user's choice; one that leaves it is refused (RFC 5854 section 4.1.2.1).
-//!    Each part of it is made harmless as a name from a server is ([`safe_name`]): no hidden file, no option, no ending of
-//!    unfinished files.
-//! 2. Only `http` and `https` URLs count, the preferred ones first; at most [`MOST_URLS`] of a file.
-//! 3. SHA-256 and SHA-512 count for the whole file, for pieces SHA-1 too, which most files have for them. The strongest
-//!    of what a file has is taken.
-//! 4. A Metalink file often comes from somewhere else. So its URLs lead to this machine or a private network only if the
-//!    first one does ([`Right`]). A name counts as one in the Internet.
-//! 5. A file that cannot be used does not keep the others from being downloaded.
+//! 1. The name of a file is a path below a directory that the user chooses. A name that leaves it is rejected (RFC
+//!    5854 section 4.1.2.1). Each component is made safe like a name from a server ([`sanitize_name`]): no hidden
+//!    file, no option, no extension of unfinished downloads.
+//! 2. Only `http` and `https` URLs are used, in the order of preference, at most [`MAX_URLS`] for each file.
+//! 3. SHA-256 and SHA-512 are accepted for the full file. For pieces SHA-1 is accepted as well, because most files
+//!    have no other. The strongest available digest is used.
+//! 4. A Metalink file often comes from another party. So its URLs may lead to this host or a private network only
+//!    if the first URL does ([`EgressPolicy`]). A host name counts as a public address.
+//! 5. A file that cannot be used does not prevent the download of the others.
 //!
-//! What is kept is never larger than the text, so the caller's bound on the text is the bound on memory.
+//! The result is never larger than the text. So the caller's limit for the text also limits the memory.
 
 use std::net::IpAddr;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use marline_core::units::DataSize;
-use marline_net::http::is_local;
-use marline_net::reach::Right;
+use marline_net::egress::EgressPolicy;
+use marline_net::http::is_loopback_url;
 use quick_xml::Reader;
 use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::{BytesStart, Event};
 use url::{Host, Url};
 
-use crate::name::safe_name;
-use crate::{Checksum, Digests, PieceHash, Pieces, Source};
+use crate::name::sanitize_name;
+use crate::{Checksum, Digests, MirrorUrl, PieceDigests, PieceHash};
 
-/// A file that a Metalink file describes.
+/// One file of a Metalink file.
 #[derive(Clone)]
-pub struct Linked {
-    /// A relative path of plain names.
+pub struct MetalinkFile {
+    /// Relative path; each component is a safe name.
     pub name: String,
-    /// Where it can be had; at least one.
-    pub sources: Vec<Source>,
-    /// What is known of its bytes.
+    /// URLs of the file, the preferred ones first; at least one.
+    pub mirrors: Vec<MirrorUrl>,
+    /// Digests and size, as far as they are given.
     pub digests: Digests,
 }
 
-/// What a Metalink file describes.
+/// Contents of a Metalink file.
 #[derive(Clone, Default)]
 pub struct Metalink {
     /// The files that can be downloaded; at least one.
-    pub files: Vec<Linked>,
-    /// Why other files cannot be downloaded, each with its name.
-    pub refused: Vec<MetalinkError>,
-    /// What is changed or not used, each in one line.
+    pub files: Vec<MetalinkFile>,
+    /// Errors of the files that cannot be downloaded, each with the file's name.
+    pub rejected: Vec<MetalinkError>,
+    /// What was changed or ignored, one line for each message for the user.
     pub notes: Vec<String>,
 }
 
-/// Why a text is no Metalink file that can be used. Says what is wrong and where.
+/// Why a Metalink file, or one file of it, cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct MetalinkError(String);
 
-/// Reads a Metalink file.
+/// Parses a Metalink file.
 ///
 /// # Errors
-/// It is not well-formed, or no file can be used: it has no name below a directory, no usable URL, or pieces that do not fit its
-/// size and no digest of the whole.
+/// The text is not well-formed XML, or none of its files can be used. A file cannot be used without a relative path
+/// or without a usable URL, or if its pieces do not match its size and there is no digest of the full file.
 pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
     let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
     reader.config_mut().check_comments = false;
-    let mut link = Metalink::default();
-    let (mut draft, mut path, mut content) = (None::<Draft>, Vec::<String>::new(), String::new());
+    let mut metalink = Metalink::default();
+    let (mut draft, mut path, mut content) = (None::<FileBuilder>, Vec::<String>::new(), String::new());
     loop {
         let at = reader.buffer_position();
         let event = reader.read_event().map_err(|error| MetalinkError(format!("not XML: byte {at}: {error}")))?;
@@ -70,10 +71,10 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
             Event::Start(start) => {
                 content.clear();
                 path.push(local_name(&start));
-                if path.len() > DEEPEST {
+                if path.len() > MAX_DEPTH {
                     return Err(MetalinkError("its elements are nested too deeply".to_owned()));
                 }
-                begin(&start, &path, &mut draft, &mut link);
+                start_element(&start, &path, &mut draft, &mut metalink);
             }
             Event::Text(text) => content.push_str(&text),
             Event::CData(text) => content.push_str(&text),
@@ -85,16 +86,17 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
             Event::End(_) => {
                 let name = path.pop().unwrap_or_default();
                 if name == "file" {
-                    match draft.take().map(|draft| draft.finish(&mut link.notes)) {
-                        Some(Ok(file)) => link.files.push(file),
-                        Some(Err(why)) => link.refused.push(why),
+                    match draft.take().map(|draft| draft.finish(&mut metalink.notes)) {
+                        Some(Ok(file)) => metalink.files.push(file),
+                        Some(Err(why)) => metalink.rejected.push(why),
                         None => {}
                     }
                 } else if let Some(draft) = &mut draft {
-                    draft.end(&name, path.last().map_or("", String::as_str), content.trim());
+                    draft.end_element(&name, path.last().map_or("", String::as_str), content.trim());
                 }
                 content.clear();
             }
+            // Rejected, because a document type declaration can define entities that expand without limit.
             Event::DocType(_) => return Err(MetalinkError("it has a document type declaration".to_owned())),
             Event::Eof => break,
             Event::Empty(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) => {}
@@ -102,50 +104,58 @@ pub fn parse(text: &str) -> Result<Metalink, MetalinkError> {
     }
     if !path.is_empty() {
         return Err(MetalinkError(format!(
-            "not XML: the element `{}` has no end",
+            "not XML: the element `{}` is not closed",
             path.last().map_or("", String::as_str)
         )));
     }
-    if link.files.is_empty() {
-        let why = link.refused.into_iter().next();
+    if metalink.files.is_empty() {
+        let why = metalink.rejected.into_iter().next();
         return Err(why.unwrap_or_else(|| MetalinkError("it describes no file".to_owned())));
     }
-    Ok(link)
+    Ok(metalink)
 }
 
-/// An element has begun.
-fn begin(start: &BytesStart<'_>, path: &[String], draft: &mut Option<Draft>, link: &mut Metalink) {
+/// Processes a start tag. A `file` element begins a new [`FileBuilder`]; attributes of its child elements are
+/// remembered until their end tags.
+fn start_element(
+    start: &BytesStart<'_>,
+    path: &[String],
+    draft: &mut Option<FileBuilder>,
+    metalink: &mut Metalink,
+) {
     let name = path.last().map_or("", String::as_str);
     if name == "file" {
         let name = attribute(start, "name").unwrap_or_default();
-        let parts = name.split('/').map(safe_name).collect::<Option<Vec<_>>>();
-        let Some(parts) = parts.filter(|_| is_below(&name)) else {
+        let parts = name.split('/').map(sanitize_name).collect::<Option<Vec<_>>>();
+        let Some(parts) = parts.filter(|_| is_relative_path(&name)) else {
             *draft = None;
-            link.refused.push(MetalinkError(format!("`{name}` is no name of a file below a directory")));
+            metalink
+                .rejected
+                .push(MetalinkError(format!("`{name}` is not a file path below the target directory")));
             return;
         };
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
         let name = names.join("/");
-        link.notes.extend(parts.into_iter().filter_map(|part| part.note));
-        *draft = Some(Draft { name, ..Draft::default() });
+        metalink.notes.extend(parts.into_iter().filter_map(|part| part.note));
+        *draft = Some(FileBuilder { name, ..FileBuilder::default() });
         return;
     }
     let Some(draft) = draft else { return };
     match name {
         "url" => {
-            // Version 4 counts up from the best, version 3 down from it.
+            // In version 4, 1 is the best priority; in version 3, 100 is the best preference.
             let number = |name| attribute(start, name).and_then(|text| text.trim().parse::<u32>().ok());
             let preference = number("preference").map(|best| 1_000_000 - best.min(1_000_000));
-            draft.priority = number("priority").or(preference).unwrap_or(LAST);
+            draft.priority = number("priority").or(preference).unwrap_or(DEFAULT_PRIORITY);
         }
-        "hash" => draft.function = attribute(start, "type").and_then(|text| function(&text)),
+        "hash" => draft.hash = attribute(start, "type").and_then(|text| parse_hash_type(&text)),
         "pieces" => {
             let size =
                 attribute(start, "length").and_then(|text| text.trim().parse().ok()).filter(|size| *size > 0);
-            let function = attribute(start, "type").and_then(|text| function(&text));
-            draft.current = size.zip(function).map(|(size, function)| Pieces {
+            let function = attribute(start, "type").and_then(|text| parse_hash_type(&text));
+            draft.current_pieces = size.zip(function).map(|(size, function)| PieceDigests {
                 size: DataSize::from_bytes(size),
-                function,
+                hash: function,
                 digests: Vec::new(),
             });
         }
@@ -153,24 +163,24 @@ fn begin(start: &BytesStart<'_>, path: &[String], draft: &mut Option<Draft>, lin
     }
 }
 
-/// A file whose element has not ended.
+/// A file whose element has not ended yet.
 #[derive(Default)]
-struct Draft {
+struct FileBuilder {
     name: String,
     size: Option<u64>,
     urls: Vec<(u32, Url)>,
-    whole: Option<Checksum>,
-    pieces: Option<Pieces>,
-    /// Of the element at hand.
+    full_digest: Option<Checksum>,
+    pieces: Option<PieceDigests>,
+    /// Attributes of the current `url` and `hash` elements.
     priority: u32,
-    function: Option<PieceHash>,
-    /// The pieces whose digests are being read.
-    current: Option<Pieces>,
+    hash: Option<PieceHash>,
+    /// The `pieces` element that is being parsed.
+    current_pieces: Option<PieceDigests>,
 }
 
-impl Draft {
-    /// An element within it has ended.
-    fn end(&mut self, name: &str, within: &str, content: &str) {
+impl FileBuilder {
+    /// Processes the end tag of a child element.
+    fn end_element(&mut self, name: &str, within: &str, content: &str) {
         match name {
             "size" => self.size = content.parse().ok(),
             "url" => {
@@ -179,22 +189,22 @@ impl Draft {
                 self.urls.extend(usable.map(|url| (self.priority, url)));
             }
             "hash" if within == "pieces" => {
-                if let Some(pieces) = &mut self.current {
-                    pieces.digests.push(bytes(content));
+                if let Some(pieces) = &mut self.current_pieces {
+                    pieces.digests.push(parse_hex(content));
                 }
             }
             "hash" => {
-                let is_better = !matches!(self.whole, Some(Checksum::Sha512(_)));
-                let digest = bytes(content);
-                match self.function.take().filter(|function| is_better && function.len() == digest.len()) {
-                    Some(PieceHash::Sha512) => self.whole = Some(Checksum::Sha512(digest)),
-                    Some(PieceHash::Sha256) => self.whole = Some(Checksum::Sha256(digest)),
+                let is_better = !matches!(self.full_digest, Some(Checksum::Sha512(_)));
+                let digest = parse_hex(content);
+                match self.hash.take().filter(|function| is_better && function.len() == digest.len()) {
+                    Some(PieceHash::Sha512) => self.full_digest = Some(Checksum::Sha512(digest)),
+                    Some(PieceHash::Sha256) => self.full_digest = Some(Checksum::Sha256(digest)),
                     _ => {}
                 }
             }
             "pieces" => {
-                let strength = |pieces: &Pieces| pieces.function.len();
-                if let Some(pieces) = self.current.take()
+                let strength = |pieces: &PieceDigests| pieces.hash.len();
+                if let Some(pieces) = self.current_pieces.take()
                     && self.pieces.as_ref().is_none_or(|known| strength(known) < strength(&pieces))
                 {
                     self.pieces = Some(pieces);
@@ -204,49 +214,54 @@ impl Draft {
         }
     }
 
-    fn finish(mut self, notes: &mut Vec<String>) -> Result<Linked, MetalinkError> {
-        let wrong = |why: &str| MetalinkError(format!("the file `{}` {why}", self.name));
+    fn finish(mut self, notes: &mut Vec<String>) -> Result<MetalinkFile, MetalinkError> {
+        let file_error = |why: &str| MetalinkError(format!("the file `{}` {why}", self.name));
         if let Some(pieces) = &self.pieces {
-            let good = pieces.digests.iter().all(|digest| digest.len() == pieces.function.len());
+            let are_valid = pieces.digests.iter().all(|digest| digest.len() == pieces.hash.len());
             let count = self.size.map(|size| size.div_ceil(pieces.size.bytes()));
-            let fits = good && count == Some(pieces.digests.len() as u64);
-            if !fits && self.size.is_some() && self.whole.is_none() {
-                return Err(wrong("has pieces that do not make up its size"));
+            let fits = are_valid && count == Some(pieces.digests.len() as u64);
+            if !fits && self.size.is_some() && self.full_digest.is_none() {
+                // Without the pieces nothing could verify the file, although its author intended that.
+                return Err(file_error("has pieces that do not add up to its size"));
             }
             if !fits {
-                let why = if self.size.is_none() { "it has no size" } else { "they do not make up its size" };
+                let why = if self.size.is_none() { "it has no size" } else { "they do not add up to its size" };
                 notes.push(format!("the piece hashes of `{}` are not used: {why}", self.name));
                 self.pieces = None;
             }
         }
         self.urls.sort_by_key(|(priority, _)| *priority);
-        let Some((_, first)) = self.urls.first() else { return Err(wrong("has no http or https URL")) };
-        let right = right_of(first);
+        let Some((_, first)) = self.urls.first() else { return Err(file_error("has no http or https URL")) };
+        let egress = egress_for(first);
         let source = |mut url: Url| {
             let login = (!url.username().is_empty())
                 .then(|| (url.username().to_owned(), url.password().unwrap_or_default().to_owned()));
-            // Neither can fail for a URL with a host.
+            // Neither call can fail for a URL with a host.
             let _ = url.set_username("");
             let _ = url.set_password(None);
             url.set_fragment(None);
-            Source { login, foreign: true, right, ..Source::named(url) }
+            MirrorUrl { login, is_untrusted: true, egress, ..MirrorUrl::from_user(url) }
         };
-        Ok(Linked {
-            sources: self.urls.into_iter().take(MOST_URLS).map(|(_, url)| source(url)).collect(),
-            digests: Digests { whole: self.whole, pieces: self.pieces, size: self.size.map(DataSize::from_bytes) },
+        Ok(MetalinkFile {
+            mirrors: self.urls.into_iter().take(MAX_URLS).map(|(_, url)| source(url)).collect(),
+            digests: Digests {
+                full_file: self.full_digest,
+                pieces: self.pieces,
+                size: self.size.map(DataSize::from_bytes),
+            },
             name: self.name,
         })
     }
 }
 
-/// What the URLs of a file may be connected to, whose first one this is.
-fn right_of(first: &Url) -> Right {
+/// Which addresses the URLs of a file may be connected to. `first` is the first of these URLs.
+fn egress_for(first: &Url) -> EgressPolicy {
     let address = match first.host() {
         Some(Host::Ipv4(address)) => Some(address.into()),
         Some(Host::Ipv6(address)) => Some(address.into()),
-        _ => is_local(first).then(|| IpAddr::from([127, 0, 0, 1])),
+        _ => is_loopback_url(first).then(|| IpAddr::from([127, 0, 0, 1])),
     };
-    Right::user().led_by(address)
+    EgressPolicy::user().referred_by(address)
 }
 
 fn local_name(start: &BytesStart<'_>) -> String {
@@ -255,16 +270,16 @@ fn local_name(start: &BytesStart<'_>) -> String {
 
 fn attribute(start: &BytesStart<'_>, name: &str) -> Option<String> {
     let mut attributes = start.attributes();
-    let mut named = attributes
+    let mut matching = attributes
         .with_checks(false)
         .filter_map(Result::ok)
         .filter(|attribute| attribute.key.local_name().as_ref() == name);
-    let value = named.next()?;
+    let value = matching.next()?;
     quick_xml::escape::unescape(&value.value).ok().map(std::borrow::Cow::into_owned)
 }
 
-/// `sha-256`, as IANA has it, or `sha256`.
-fn function(name: &str) -> Option<PieceHash> {
+/// Parses the name of a hash function: `sha-256`, as registered by IANA, or `sha256`.
+fn parse_hash_type(name: &str) -> Option<PieceHash> {
     match name.trim().to_ascii_lowercase().as_str() {
         "sha-1" | "sha1" => Some(PieceHash::Sha1),
         "sha-256" | "sha256" => Some(PieceHash::Sha256),
@@ -273,25 +288,25 @@ fn function(name: &str) -> Option<PieceHash> {
     }
 }
 
-/// The bytes of hexadecimal digits; empty if they are none.
-fn bytes(hex: &str) -> Vec<u8> {
+/// Decodes hexadecimal digits; empty if the text is something else.
+fn parse_hex(hex: &str) -> Vec<u8> {
     HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).unwrap_or_default()
 }
 
-/// Whether a name is of a file below the directory that it is put into.
-fn is_below(name: &str) -> bool {
+/// Whether a name is a relative path that does not leave its directory.
+fn is_relative_path(name: &str) -> bool {
     let parts = || name.split('/');
     !name.is_empty()
         && !name.chars().any(|c| c.is_control() || c == '\\')
         && parts().all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// How many URLs of a file are used.
-pub const MOST_URLS: usize = 32;
-/// RFC 5854 needs four.
-const DEEPEST: usize = 32;
-/// RFC 5854 section 4.2.16.1: without a priority a URL comes last.
-const LAST: u32 = 999_999;
+/// Maximum number of URLs that are used for each file.
+pub const MAX_URLS: usize = 32;
+/// Maximum nesting of elements; RFC 5854 needs four levels.
+const MAX_DEPTH: usize = 32;
+/// RFC 5854 section 4.2.16.1: a URL without a priority comes last.
+const DEFAULT_PRIORITY: u32 = 999_999;
 
 #[cfg(test)]
 mod tests {
@@ -299,7 +314,7 @@ mod tests {
 
     const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
-    fn of(inner: &str) -> Result<Vec<Linked>, String> {
+    fn parse_files(inner: &str) -> Result<Vec<MetalinkFile>, String> {
         let text = format!(
             "<?xml version=\"1.0\"?>\n<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\"><file name=\"d/a.iso\">{inner}</file>\
              </metalink>"
@@ -307,14 +322,14 @@ mod tests {
         parse(&text).map(|link| link.files).map_err(|error| error.to_string())
     }
 
-    fn wrong(inner: &str) -> String {
-        of(inner).err().unwrap()
+    fn parse_error(inner: &str) -> String {
+        parse_files(inner).err().unwrap()
     }
 
     #[test]
-    fn a_file_has_its_sources_its_size_and_its_digests() {
+    fn urls_size_and_digests_are_parsed() {
         let sha1 = "a".repeat(40);
-        let file = of(&format!(
+        let file = parse_files(&format!(
             "<size>30</size><hash type=\"md5\">00</hash><hash type=\"sha-256\"> {DIGEST} </hash>\
              <pieces length=\"20\" type=\"sha-1\"><hash>{sha1}</hash><hash>{sha1}</hash></pieces>\
              <url>ftp://h/f</url><url priority=\"2\">https://me:pw@b.example/f?a=1&amp;b=2#x</url>\
@@ -323,18 +338,18 @@ mod tests {
         ))
         .unwrap()
         .remove(0);
-        let urls: Vec<&str> = file.sources.iter().map(|source| source.url.as_str()).collect();
+        let urls: Vec<&str> = file.mirrors.iter().map(|source| source.url.as_str()).collect();
         assert_eq!(urls, ["http://a.example/f", "https://b.example/f?a=1&b=2", "http://c.example/f"]);
-        assert!(file.sources.iter().all(|source| source.foreign));
-        assert_eq!(file.sources[1].login, Some(("me".into(), "pw".into())));
+        assert!(file.mirrors.iter().all(|source| source.is_untrusted));
+        assert_eq!(file.mirrors[1].login, Some(("me".into(), "pw".into())));
         assert_eq!((file.name.as_str(), file.digests.size), ("d/a.iso", Some(DataSize::from_bytes(30))));
-        assert_eq!(file.digests.whole, Some(format!("sha256={DIGEST}").parse().unwrap()));
+        assert_eq!(file.digests.full_file, Some(format!("sha256={DIGEST}").parse().unwrap()));
         let pieces = file.digests.pieces.unwrap();
-        assert_eq!((pieces.size.bytes(), pieces.function, pieces.digests.len()), (20, PieceHash::Sha1, 2));
+        assert_eq!((pieces.size.bytes(), pieces.hash, pieces.digests.len()), (20, PieceHash::Sha1, 2));
     }
 
     #[test]
-    fn version_3_is_read_too() {
+    fn version_3_is_accepted() {
         let text = format!(
             "<metalink version=\"3.0\" xmlns=\"http://www.metalinker.org/\"><files><file name=\"f\"><verification>\
              <hash type=\"sha256\">{DIGEST}</hash></verification><resources>\
@@ -343,26 +358,26 @@ mod tests {
         );
         let files = parse(&text).unwrap().files;
         assert_eq!(files.len(), 2);
-        assert_eq!(files[0].sources[0].url.as_str(), "http://a/f");
-        assert!(files[0].digests.whole.is_some() && files[1].digests.whole.is_none());
+        assert_eq!(files[0].mirrors[0].url.as_str(), "http://a/f");
+        assert!(files[0].digests.full_file.is_some() && files[1].digests.full_file.is_none());
     }
 
     #[test]
-    fn what_cannot_be_used_is_said() {
+    fn the_error_names_the_problem() {
         for (inner, says) in [
             ("", "`d/a.iso` has no http or https URL"),
             ("<url>ftp://h/f</url>", "has no http or https URL"),
             (
                 "<url>http://h/f</url><size>30</size><pieces length=\"20\" type=\"sha-1\"></pieces>",
-                "do not make up its size",
+                "do not add up to its size",
             ),
             ("<url>", "not XML"),
         ] {
-            assert!(wrong(inner).contains(says), "{inner}: {}", wrong(inner));
+            assert!(parse_error(inner).contains(says), "{inner}: {}", parse_error(inner));
         }
         for name in ["../x", "/etc/passwd", "a/../b", "a//b", "", "a\\b", "a&#10;b", "."] {
             let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
-            assert!(parse(&text).err().unwrap().to_string().contains("no name of a file"), "{name}");
+            assert!(parse(&text).err().unwrap().to_string().contains("not a file path"), "{name}");
         }
         for text in ["", "<metalink/>", "<html>", "no XML", "<!DOCTYPE x [<!ENTITY a \"b\">]><metalink></metalink>"]
         {
@@ -372,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_becomes_harmless_in_each_of_its_parts() {
+    fn each_component_of_a_name_is_made_safe() {
         for (name, becomes) in [
             (".bashrc", "bashrc"),
             (".ssh/authorized_keys", "ssh/authorized_keys"),
@@ -394,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_leaves_the_rest() {
+    fn unusable_files_do_not_affect_the_others() {
         let pieces = |count| {
             format!(
                 "<pieces length=\"20\" type=\"sha-1\">{}</pieces>",
@@ -413,17 +428,18 @@ mod tests {
         let names: Vec<&str> = link.files.iter().map(|file| file.name.as_str()).collect();
         assert_eq!(names, ["whole", "unsized"]);
         assert!(link.files.iter().all(|file| file.digests.pieces.is_none()));
-        assert!(link.files[0].digests.whole.is_some());
-        assert_eq!((link.refused.len(), link.notes.len()), (3, 2), "{:?}", link.notes);
+        assert!(link.files[0].digests.full_file.is_some());
+        assert_eq!((link.rejected.len(), link.notes.len()), (3, 2), "{:?}", link.notes);
     }
 
     #[test]
-    fn it_leads_into_the_local_network_only_if_its_first_url_does() {
+    fn mirrors_may_be_local_only_if_the_first_url_is() {
         let allows = |first: &str, address: &str| {
             let file =
-                of(&format!("<url priority=\"1\">http://{first}/f</url><url>http://b.example/f</url>")).unwrap();
+                parse_files(&format!("<url priority=\"1\">http://{first}/f</url><url>http://b.example/f</url>"))
+                    .unwrap();
             let address: IpAddr = address.parse().unwrap();
-            file[0].sources.iter().all(|source| source.right.check((address, 80).into()).is_ok())
+            file[0].mirrors.iter().all(|source| source.egress.check((address, 80).into()).is_ok())
         };
         assert!(!allows("a.example", "127.0.0.1") && !allows("a.example", "10.0.0.1"));
         assert!(!allows("192.0.2.1", "169.254.169.254"));

@@ -1,114 +1,116 @@
-//! `--mptcp`: one connection for all links where the server speaks it, one per link where it does not.
+//! `--mptcp`: one connection for all links if the server supports MPTCP, and one per link if it does not.
 //!
-//! In: the links of a run, and what each connection turns out to speak. Out: which links may be used now.
+//! The gate decides which links of a run may be used, from what the connections negotiate.
 //!
-//! 1. The first link goes first; the others wait for its connection. If that speaks MPTCP, they wait for good: the
-//!    kernel, or a daemon, has further subflows for them, and a connection of one's own over each would only compete
-//!    with these.
-//! 2. The others come as soon as there is another way: the server or something on the way does not speak MPTCP, strips
-//!    it later, does not answer, or the first link goes away. From then on the run is like any other, with plain TCP
-//!    over each link, and stays so.
-//! 3. What was found is told: [`Together::word`].
+//! 1. The first link is used at once, and the others are held until its connection is open. If it negotiates MPTCP,
+//!    they stay held: the kernel or a path manager opens subflows over them, and separate connections would compete
+//!    with these subflows.
+//! 2. The other links are released when MPTCP is not available: the server or a middlebox does not support it, a
+//!    middlebox strips it later, the connection fails, or the first link disappears. From then on the run uses
+//!    plain TCP over each link, and does not return to MPTCP.
+//! 3. The outcome is part of the report: [`MptcpGate::report_value`].
 //!
-//! An MPTCP connection per link was not used: with further subflows each of them would take from all links.
+//! One MPTCP connection per link was rejected: with subflows, each of them would use all links.
 
 use marline_core::link::LinkId;
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 
-/// See the [module](self).
+/// Decides which links may be used; see the [module documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct Together {
-    /// None: nobody asked for it, or the links have been let go.
-    first: Option<LinkId>,
-    waiting: Vec<LinkId>,
-    found: Option<Found>,
+pub(super) struct MptcpGate {
+    /// The link of the MPTCP connection; none: MPTCP was not requested, or the other links were released.
+    primary: Option<LinkId>,
+    held_links: Vec<LinkId>,
+    outcome: Option<MptcpOutcome>,
 }
 
-/// What the connections of a run spoke, the strongest word last.
+/// What the connections of a run negotiated. A later variant supersedes an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
-    /// None has stood yet.
-    Nothing,
-    /// The kernel makes no MPTCP sockets.
+enum MptcpOutcome {
+    /// No connection has been open yet.
+    Unknown,
+    /// The kernel does not provide MPTCP sockets.
     Unavailable,
-    /// MPTCP was asked for, and the answer was TCP.
+    /// MPTCP was requested, and the connection uses TCP.
     FellBack,
-    /// MPTCP was spoken.
-    Spoken,
-    /// It was spoken, and then something on the way took it out.
+    /// MPTCP was negotiated, and has been used since.
+    Negotiated,
+    /// MPTCP was negotiated, and a middlebox removed it later (fallback to TCP, RFC 8684 section 3.7).
     Stripped,
 }
 
-impl Together {
-    /// The first link shall carry everything; the links besides it wait.
-    pub(super) fn over(first: LinkId) -> Self {
-        Self { first: Some(first), waiting: Vec::new(), found: Some(Found::Nothing) }
+impl MptcpGate {
+    /// Lets the first link carry the MPTCP connection, and holds all others.
+    pub(super) fn new(primary: LinkId) -> Self {
+        Self { primary: Some(primary), held_links: Vec::new(), outcome: Some(MptcpOutcome::Unknown) }
     }
 
-    /// Whether a link that can be used may be used. One that may not is remembered.
+    /// Whether an available link may be used. If not, it is remembered until the links are released.
     pub(super) fn admits(&mut self, link: LinkId) -> bool {
-        let waits = self.first.is_some_and(|first| first != link);
-        if waits && !self.waiting.contains(&link) {
-            self.waiting.push(link);
+        let is_held = self.primary.is_some_and(|primary| primary != link);
+        if is_held && !self.held_links.contains(&link) {
+            self.held_links.push(link);
         }
-        !waits
+        !is_held
     }
 
-    /// A connection stands, or goes on; gives the links that may be used from now on, besides the others, and a line
-    /// for the user if there is something new to tell.
-    pub(super) fn spoke(&mut self, spoken: Spoken) -> (Vec<LinkId>, Option<&'static str>) {
-        let Some(before) = self.found else { return Default::default() };
-        let now = match spoken {
-            Spoken::Yes => Found::Spoken,
-            Spoken::FellBack if before >= Found::Spoken => Found::Stripped,
-            Spoken::FellBack => Found::FellBack,
-            Spoken::Never => Found::Unavailable,
-            Spoken::Asked => return Default::default(),
+    /// Records what an open connection speaks. Returns the links that are released, and a message if the outcome is
+    /// new.
+    pub(super) fn on_mptcp_status(&mut self, status: MptcpStatus) -> (Vec<LinkId>, Option<&'static str>) {
+        let Some(before) = self.outcome else { return Default::default() };
+        let now = match status {
+            MptcpStatus::Negotiated => MptcpOutcome::Negotiated,
+            MptcpStatus::FellBack if before >= MptcpOutcome::Negotiated => MptcpOutcome::Stripped,
+            MptcpStatus::FellBack => MptcpOutcome::FellBack,
+            MptcpStatus::PlainTcp => MptcpOutcome::Unavailable,
+            MptcpStatus::Requested => return Default::default(),
         };
-        self.found = Some(before.max(now));
+        self.outcome = Some(before.max(now));
         let line = match now {
-            Found::Stripped => {
-                "MPTCP was taken out of a connection on its way; each link has connections of its own now"
+            MptcpOutcome::Stripped => {
+                "a middlebox removed MPTCP from a connection; each link now uses its own connections"
             }
-            Found::FellBack => {
-                "the server, or something on the way, speaks no MPTCP; each link has connections of its own"
+            MptcpOutcome::FellBack => {
+                "the server or a middlebox does not support MPTCP; each link uses its own connections"
             }
-            Found::Unavailable => "this machine makes no MPTCP sockets; each link has connections of its own",
-            Found::Spoken | Found::Nothing => return Default::default(),
+            MptcpOutcome::Unavailable => {
+                "this kernel provides no MPTCP sockets; each link uses its own connections"
+            }
+            MptcpOutcome::Negotiated | MptcpOutcome::Unknown => return Default::default(),
         };
-        (self.let_go(), (now > before).then_some(line))
+        (self.release_links(), (now > before).then_some(line))
     }
 
-    /// The way that was hoped for is gone; gives the links that may be used from now on, besides the others.
-    pub(super) fn let_go(&mut self) -> Vec<LinkId> {
-        self.first = None;
-        std::mem::take(&mut self.waiting)
+    /// Gives up MPTCP and returns the links that may be used from now on.
+    pub(super) fn release_links(&mut self) -> Vec<LinkId> {
+        self.primary = None;
+        std::mem::take(&mut self.held_links)
     }
 
-    /// Whether one connection is to carry everything, and so to ask for MPTCP.
-    pub(super) fn holds(&self) -> bool {
-        self.first.is_some()
+    /// Whether one connection is to carry everything, so that it requests MPTCP.
+    pub(super) fn is_single_conn(&self) -> bool {
+        self.primary.is_some()
     }
 
-    /// A link is no more.
-    pub(super) fn gone(&mut self, link: LinkId) -> Vec<LinkId> {
-        self.waiting.retain(|waiting| *waiting != link);
-        if self.first == Some(link) { self.let_go() } else { Vec::new() }
+    /// Removes a link. If it is the primary link, returns the links that are released.
+    pub(super) fn on_link_removed(&mut self, link: LinkId) -> Vec<LinkId> {
+        self.held_links.retain(|waiting| *waiting != link);
+        if self.primary == Some(link) { self.release_links() } else { Vec::new() }
     }
 
-    /// Whether further links may belong to what came over one.
+    /// Whether bytes of one link's connection may have used other links (as subflows).
     pub(super) fn is_shared(&self) -> bool {
-        self.found >= Some(Found::Spoken)
+        self.outcome >= Some(MptcpOutcome::Negotiated)
     }
 
-    /// What was found, for the report; none: nobody asked.
-    pub(super) fn word(&self) -> Option<&'static str> {
-        Some(match self.found? {
-            Found::Nothing => "unknown",
-            Found::Unavailable => "unavailable",
-            Found::FellBack => "fell-back",
-            Found::Spoken => "spoken",
-            Found::Stripped => "stripped",
+    /// The outcome for the report; none: MPTCP was not requested.
+    pub(super) fn report_value(&self) -> Option<&'static str> {
+        Some(match self.outcome? {
+            MptcpOutcome::Unknown => "unknown",
+            MptcpOutcome::Unavailable => "unavailable",
+            MptcpOutcome::FellBack => "fell-back",
+            MptcpOutcome::Negotiated => "spoken",
+            MptcpOutcome::Stripped => "stripped",
         })
     }
 }
@@ -121,56 +123,56 @@ mod tests {
     const LTE: LinkId = LinkId(1);
     const CABLE: LinkId = LinkId(2);
 
-    fn asked() -> Together {
-        let mut together = Together::over(WIFI);
+    fn gate_over_wifi() -> MptcpGate {
+        let mut together = MptcpGate::new(WIFI);
         assert!(together.admits(WIFI) && !together.admits(LTE));
         together
     }
 
     #[test]
-    fn while_mptcp_is_spoken_one_link_is_enough() {
-        let mut together = asked();
-        assert_eq!(together.word(), Some("unknown"));
-        assert_eq!(together.spoke(Spoken::Yes), (vec![], None));
+    fn with_mptcp_the_other_links_stay_held() {
+        let mut together = gate_over_wifi();
+        assert_eq!(together.report_value(), Some("unknown"));
+        assert_eq!(together.on_mptcp_status(MptcpStatus::Negotiated), (vec![], None));
         assert!(!together.admits(LTE) && !together.admits(CABLE) && together.admits(WIFI));
-        assert_eq!((together.word(), together.is_shared()), (Some("spoken"), true));
+        assert_eq!((together.report_value(), together.is_shared()), (Some("spoken"), true));
     }
 
     #[test]
-    fn a_server_without_it_gets_a_connection_over_each_link_and_that_is_told_once() {
-        for (spoken, word) in [(Spoken::FellBack, "fell-back"), (Spoken::Never, "unavailable")] {
-            let mut together = asked();
-            let (links, line) = together.spoke(spoken);
+    fn without_mptcp_each_link_is_used_and_one_message_is_shown() {
+        for (spoken, word) in [(MptcpStatus::FellBack, "fell-back"), (MptcpStatus::PlainTcp, "unavailable")] {
+            let mut together = gate_over_wifi();
+            let (links, line) = together.on_mptcp_status(spoken);
             assert_eq!((links, line.is_some()), (vec![LTE], true));
-            assert_eq!(together.spoke(spoken), (vec![], None));
-            assert!(together.admits(CABLE) && !together.holds());
-            assert_eq!((together.word(), together.is_shared()), (Some(word), false));
+            assert_eq!(together.on_mptcp_status(spoken), (vec![], None));
+            assert!(together.admits(CABLE) && !together.is_single_conn());
+            assert_eq!((together.report_value(), together.is_shared()), (Some(word), false));
         }
     }
 
     #[test]
-    fn what_was_spoken_and_is_no_more_was_stripped() {
-        let mut together = asked();
-        together.spoke(Spoken::Yes);
-        assert_eq!(together.spoke(Spoken::Asked), (vec![], None));
-        assert_eq!(together.spoke(Spoken::FellBack).0, vec![LTE]);
-        assert_eq!(together.word(), Some("stripped"));
+    fn a_fallback_after_negotiation_is_reported_as_stripped() {
+        let mut together = gate_over_wifi();
+        together.on_mptcp_status(MptcpStatus::Negotiated);
+        assert_eq!(together.on_mptcp_status(MptcpStatus::Requested), (vec![], None));
+        assert_eq!(together.on_mptcp_status(MptcpStatus::FellBack).0, vec![LTE]);
+        assert_eq!(together.report_value(), Some("stripped"));
     }
 
     #[test]
-    fn when_the_first_link_goes_the_others_come() {
-        let mut together = asked();
+    fn removing_the_first_link_releases_the_others() {
+        let mut together = gate_over_wifi();
         together.admits(CABLE);
-        assert_eq!(together.gone(LTE), vec![]);
-        assert_eq!(together.gone(WIFI), vec![CABLE]);
+        assert_eq!(together.on_link_removed(LTE), vec![]);
+        assert_eq!(together.on_link_removed(WIFI), vec![CABLE]);
         assert!(together.admits(LTE));
     }
 
     #[test]
-    fn nobody_waits_where_nobody_asked() {
-        let mut together = Together::default();
+    fn no_link_is_held_unless_mptcp_was_requested() {
+        let mut together = MptcpGate::default();
         assert!(together.admits(LTE));
-        assert_eq!(together.spoke(Spoken::Never), (vec![], None));
-        assert_eq!(together.word(), None);
+        assert_eq!(together.on_mptcp_status(MptcpStatus::PlainTcp), (vec![], None));
+        assert_eq!(together.report_value(), None);
     }
 }

@@ -1,15 +1,16 @@
-//! What to call a downloaded file, from a Content-Disposition field (RFC 6266) and the URL.
+//! Chooses the name of a downloaded file, from Content-Disposition (RFC 6266) or the URL.
 //!
-//! The server is not trusted. A name from it can neither leave the directory that the user chose, nor hide a file, nor be
-//! taken for an option by another program, nor send control characters to a terminal, nor read otherwise than it is
-//! written, nor be the name of an unfinished file of marline.
+//! The server is not trusted. A name from it cannot leave the directory that the user chose, hide the file, look
+//! like an option to another program, send control characters to a terminal, be displayed differently from what it
+//! is, or be the name of an unfinished download.
 //!
-//! 1. `filename*` (RFC 8187) before `filename`, then the last segment of the URL's path, then `download`.
-//! 2. Only what follows the last `/` or `\` counts (RFC 6266 section 4.3). Control, format and invisible characters are
-//!    removed; so are dots, dashes, tildes and blanks in front, and dots and blanks at the end.
-//! 3. A name is at most [`NAME_MAX`] bytes long, cut between characters and before the extension.
-//! 4. A name that ends in one of [`RESERVED`], also after case folding and compatibility mapping, as some file systems
-//!    do it, gets [`HARMLESS`] behind it.
+//! 1. `filename*` (RFC 8187) is preferred to `filename`, then comes the last path segment of the URL, then
+//!    `download`.
+//! 2. Only the text after the last `/` or `\` is used (RFC 6266 section 4.3). Control, format and invisible
+//!    characters are removed. So are leading dots, dashes, tildes and spaces, and trailing dots and spaces.
+//! 3. A name is at most [`MAX_NAME_LEN`] bytes long. It is cut between characters and before the extension.
+//! 4. A name that ends in one of [`PART_SUFFIXES`] gets [`SAFE_SUFFIX`] appended. Case folding and compatibility
+//!    mapping, which some file systems apply, are taken into account.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,27 +20,27 @@ use icu_properties::{CodePointMapData, CodePointSetData};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::store::{NAME_MAX, RESERVED};
+use crate::store::{MAX_NAME_LEN, PART_SUFFIXES};
 
-/// A name for a file, and what the user should know about it.
+/// A file name, and a note for the user if the name was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Suggested {
-    /// Never empty, never more than [`NAME_MAX`] bytes.
+pub struct SuggestedName {
+    /// Not empty, at most [`MAX_NAME_LEN`] bytes.
     pub name: String,
-    /// Why it is another one than the server or the URL says, in one line.
+    /// Why the name differs from the suggested one, in one line.
     pub note: Option<String>,
 }
 
-/// The file's name. Never empty, never more than [`NAME_MAX`] bytes.
+/// The name of a file. Not empty, at most [`MAX_NAME_LEN`] bytes.
 pub fn file_name(disposition: Option<&str>, url: &Url) -> String {
-    suggested(disposition, url).name
+    suggest_name(disposition, url).name
 }
 
-/// The file's name, and why it is not the one that was suggested.
-pub fn suggested(disposition: Option<&str>, url: &Url) -> Suggested {
-    let given = disposition.map(parameters).unwrap_or_default();
+/// The name of a file, with a note if it differs from the suggested one.
+pub fn suggest_name(disposition: Option<&str>, url: &Url) -> SuggestedName {
+    let params = disposition.map(disposition_parameters).unwrap_or_default();
     let value =
-        |name: &str| given.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str());
+        |name: &str| params.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str());
     let extended = value("filename*").and_then(decode_extended);
     let segment = url.path_segments().and_then(|mut segments| segments.next_back());
     let candidates = [
@@ -47,75 +48,75 @@ pub fn suggested(disposition: Option<&str>, url: &Url) -> Suggested {
         value("filename").map(decode_plain),
         segment.map(|segment| String::from_utf8_lossy(&percent_decode(segment)).into_owned()),
     ];
-    let found = candidates.into_iter().flatten().find_map(|name| safe_name(&name));
-    found.unwrap_or_else(|| Suggested { name: "download".to_owned(), note: None })
+    let found = candidates.into_iter().flatten().find_map(|name| sanitize_name(&name));
+    found.unwrap_or_else(|| SuggestedName { name: "download".to_owned(), note: None })
 }
 
-/// What becomes of a name from outside; none if nothing is left of it.
-pub fn safe_name(text: &str) -> Option<Suggested> {
-    let last = text.rsplit(['/', '\\']).next().unwrap_or_default();
-    let clean = clean(last);
-    let short = shorten(&clean, NAME_MAX);
-    // The cut may fall behind a blank.
-    let name = trimmed(&short).to_owned();
+/// Makes an untrusted name safe; none if nothing of it remains.
+pub fn sanitize_name(text: &str) -> Option<SuggestedName> {
+    let last_segment = text.rsplit(['/', '\\']).next().unwrap_or_default();
+    let clean = clean(last_segment);
+    let shortened = shorten_name(&clean, MAX_NAME_LEN);
+    // Shortening may leave a space at the end.
+    let name = trim_name_end(&shortened).to_owned();
     if name.is_empty() {
         return None;
     }
-    let (name, why) = if is_reserved(&name) {
-        (harmless(&name), "this ending is kept for unfinished files of marline")
-    } else if short.len() < clean.len() {
+    let (name, why) = if has_reserved_suffix(&name) {
+        (with_safe_suffix(&name), "this extension is reserved for unfinished downloads")
+    } else if shortened.len() < clean.len() {
         (name, "it is too long")
-    } else if name != last {
+    } else if name != last_segment {
         (name, "some of its characters are not safe in a file name")
     } else {
-        return Some(Suggested { name, note: None });
+        return Some(SuggestedName { name, note: None });
     };
-    let note = format!("the name {} is changed to {}: {why}", quoted(last), quoted(&name));
-    Some(Suggested { name, note: Some(note) })
+    let note = format!("the name {} is changed to {}: {why}", quote_name(last_segment), quote_name(&name));
+    Some(SuggestedName { name, note: Some(note) })
 }
 
-/// Whether a name ends as unfinished files do, for a file system that folds case, maps compatibility characters, or drops
-/// dots and blanks at the end.
-pub(crate) fn is_reserved(name: &str) -> bool {
+/// Whether a name ends like that of an unfinished file, on a file system that folds case, maps compatibility
+/// characters, or drops trailing dots and spaces.
+pub(crate) fn has_reserved_suffix(name: &str) -> bool {
     let folded: String =
         ComposingNormalizerBorrowed::new_nfkc().normalize(name).chars().flat_map(char::to_lowercase).collect();
-    let folded = trimmed(&folded);
-    RESERVED.iter().any(|ending| folded.ends_with(ending))
+    let folded = trim_name_end(&folded);
+    PART_SUFFIXES.iter().any(|ending| folded.ends_with(ending))
 }
 
-/// At most so many bytes, the extension kept if it is a short one.
-pub(crate) fn shorten(name: &str, most: usize) -> String {
-    if name.len() <= most {
+/// Shortens a name to `max_len` bytes, and keeps a short extension.
+pub(crate) fn shorten_name(name: &str, max_len: usize) -> String {
+    if name.len() <= max_len {
         return name.to_owned();
     }
     let extension =
-        extension(name).filter(|extension| extension.len() <= EXTENSION_MOST.min(most / 2)).unwrap_or("");
-    format!("{}{extension}", cut(name, most - extension.len()))
+        extension(name).filter(|extension| extension.len() <= MAX_EXTENSION_LEN.min(max_len / 2)).unwrap_or("");
+    format!("{}{extension}", truncate(name, max_len - extension.len()))
 }
 
-/// For a message: escaped, and not too long.
-pub(crate) fn quoted(name: &str) -> String {
+/// Quotes a name for a message: escaped, and shortened in the middle.
+pub(crate) fn quote_name(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     let text = |chars: &[char]| {
-        let shown = |c: &char| match kept(*c) {
-            Some(same) if same == *c => c.escape_debug().collect::<String>(),
+        let escaped = |c: &char| match visible_char(*c) {
+            Some(visible) if visible == *c => c.escape_debug().collect::<String>(),
             _ => c.escape_unicode().collect(),
         };
-        chars.iter().map(shown).collect::<String>()
+        chars.iter().map(escaped).collect::<String>()
     };
-    if chars.len() <= QUOTED_MOST {
+    if chars.len() <= MAX_QUOTED_CHARS {
         return format!("\"{}\"", text(&chars));
     }
-    // The extension is the most telling part.
+    // The end is kept, because the extension is the most informative part.
     format!(
         "\"{}...{}\"",
-        text(&chars[..QUOTED_MOST - EXTENSION_MOST]),
-        text(&chars[chars.len() - EXTENSION_MOST..])
+        text(&chars[..MAX_QUOTED_CHARS - MAX_EXTENSION_LEN]),
+        text(&chars[chars.len() - MAX_EXTENSION_LEN..])
     )
 }
 
-/// The parameters behind the disposition type, quotes and their escapes removed.
-fn parameters(field: &str) -> Vec<(String, String)> {
+/// The parameters after the disposition type, without quotes and escapes.
+fn disposition_parameters(field: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let Some((_, mut rest)) = field.split_once(';') else { return found };
     while let Some((name, after)) = rest.split_once('=') {
@@ -127,7 +128,7 @@ fn parameters(field: &str) -> Vec<(String, String)> {
                 (value.trim().to_owned(), next)
             }
         };
-        // A parameter without a value may stand in front of this one.
+        // A parameter without a value may precede this one.
         let name = name.rsplit(';').next().unwrap_or(name);
         found.push((name.trim().to_owned(), value));
         rest = next;
@@ -135,7 +136,7 @@ fn parameters(field: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The text up to the closing quote, and what follows the next semicolon.
+/// The text up to the closing quote, and the text after the next semicolon.
 fn unquote(quoted: &str) -> (String, &str) {
     let mut value = String::new();
     let mut chars = quoted.char_indices();
@@ -152,7 +153,7 @@ fn unquote(quoted: &str) -> (String, &str) {
     (value, "")
 }
 
-/// `UTF-8'en'na%C3%AFve` (RFC 8187 §3.2.1); ISO-8859-1 is read as well, other charsets are not.
+/// Decodes `UTF-8'en'na%C3%AFve` (RFC 8187 §3.2.1). ISO-8859-1 is decoded as well, other charsets are not.
 fn decode_extended(text: &str) -> Option<String> {
     let mut parts = text.splitn(3, '\'');
     let (charset, _, value) = (parts.next()?, parts.next()?, parts.next()?);
@@ -169,33 +170,33 @@ fn decode_charset(charset: &str, bytes: Vec<u8>) -> Option<String> {
     }
 }
 
-/// Decodes `%41` to `A`; a percent sign without two digits stays.
+/// Decodes `%41` to `A`. A percent sign without two hexadecimal digits is kept.
 pub(crate) fn percent_decode(text: &str) -> Vec<u8> {
     percent_decode_str(text).collect()
 }
 
-/// A plain `filename`. RFC 6266 knows no encoding for it, but servers use those of URLs and of mail (RFC 2047), and
-/// browsers decode both.
+/// Decodes a plain `filename`. RFC 6266 defines no encoding for it, but servers use those of URLs and of mail (RFC
+/// 2047), and browsers decode both.
 fn decode_plain(text: &str) -> String {
-    if let Some(words) = decode_words(text) {
+    if let Some(words) = decode_encoded_words(text) {
         return words;
     }
     String::from_utf8(percent_decode(text)).unwrap_or_else(|_| text.to_owned())
 }
 
-/// `=?UTF-8?B?...?=`, one or more, with blanks between them; none if the text is anything else.
-fn decode_words(text: &str) -> Option<String> {
-    let words: Option<Vec<String>> = text.split_ascii_whitespace().map(decode_word).collect();
+/// Decodes one or more `=?UTF-8?B?...?=`, separated by spaces; none if the text is anything else.
+fn decode_encoded_words(text: &str) -> Option<String> {
+    let words: Option<Vec<String>> = text.split_ascii_whitespace().map(decode_encoded_word).collect();
     words.filter(|words| !words.is_empty()).map(|words| words.concat())
 }
 
-fn decode_word(word: &str) -> Option<String> {
+fn decode_encoded_word(word: &str) -> Option<String> {
     let mut parts = word.strip_prefix("=?")?.strip_suffix("?=")?.splitn(3, '?');
     let (charset, encoding, value) = (parts.next()?, parts.next()?, parts.next()?);
     let bytes = if encoding.eq_ignore_ascii_case("b") {
         STANDARD.decode(value).ok()?
     } else if encoding.eq_ignore_ascii_case("q") {
-        // As in URLs, with another sign; a percent sign stands for itself.
+        // Quoted-printable uses `=` where URLs use `%`, so a literal percent sign is escaped first.
         percent_decode(&value.replace('%', "%25").replace('=', "%").replace('_', " "))
     } else {
         return None;
@@ -203,67 +204,67 @@ fn decode_word(word: &str) -> Option<String> {
     decode_charset(charset, bytes)
 }
 
-/// Without the characters that a name must not have, nor those that it must not begin or end with.
+/// Removes characters that a name must not contain, begin with or end with.
 fn clean(name: &str) -> String {
-    let shown: String = name.chars().filter_map(kept).collect();
-    let clean = trimmed(shown.trim_start_matches(['.', '-', '~', ' ']));
-    // `UBUNTU~1.PAR` is another name of `ubuntu.iso.part` on FAT.
-    if is_alias(clean) { clean.replace('~', "_") } else { clean.to_owned() }
+    let visible: String = name.chars().filter_map(visible_char).collect();
+    let clean = trim_name_end(visible.trim_start_matches(['.', '-', '~', ' ']));
+    // On FAT, `UBUNTU~1.PAR` is the short name of `ubuntu.iso.part`.
+    if is_fat_alias(clean) { clean.replace('~', "_") } else { clean.to_owned() }
 }
 
-/// What becomes of a character: those that cannot be seen are removed, and blanks of any width become one.
-fn kept(c: char) -> Option<char> {
+/// Maps a character: invisible ones are removed, and spaces of any width become a plain space.
+fn visible_char(c: char) -> Option<char> {
     use GeneralCategory as Kind;
     match CodePointMapData::<Kind>::new().get(c) {
         Kind::Control | Kind::Format | Kind::LineSeparator | Kind::ParagraphSeparator => None,
         _ if CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c) => None,
         Kind::SpaceSeparator => Some(' '),
-        // The blank of Braille.
+        // The empty Braille pattern looks like a space.
         _ if c == '\u{2800}' => Some(' '),
         _ => Some(c),
     }
 }
 
-/// Without dots and blanks at the end, which FAT drops.
-fn trimmed(name: &str) -> &str {
+/// Removes trailing dots and spaces, which FAT drops.
+fn trim_name_end(name: &str) -> &str {
     name.trim_end_matches(|c: char| c == '.' || c.is_whitespace())
 }
 
-/// Whether it has the form of the short names that FAT makes for long ones.
-fn is_alias(name: &str) -> bool {
+/// Whether a name has the form of the short names that FAT generates for long ones.
+fn is_fat_alias(name: &str) -> bool {
     let (stem, extension) = name.split_once('.').unwrap_or((name, ""));
     let number = stem.rsplit_once('~').map(|(_, number)| number);
     let numbered = number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
     numbered && stem.len() <= 8 && extension.len() <= 3
 }
 
-/// A reserved name with another ending.
-fn harmless(name: &str) -> String {
-    format!("{}{HARMLESS}", trimmed(cut(name, NAME_MAX - HARMLESS.len())))
+/// Appends a suffix to a reserved name, so that it is no longer reserved.
+fn with_safe_suffix(name: &str) -> String {
+    format!("{}{SAFE_SUFFIX}", trim_name_end(truncate(name, MAX_NAME_LEN - SAFE_SUFFIX.len())))
 }
 
-/// From the last dot on, or from the one before it in `.tar.gz` and the like.
+/// The extension with its dot; both extensions for `.tar.gz` and the like.
 fn extension(name: &str) -> Option<&str> {
     let at = name.rfind('.')?;
     let tar = name[..at].strip_suffix(".tar").map(str::len);
     Some(&name[tar.unwrap_or(at)..])
 }
 
-/// The first bytes of a text, whole characters.
-pub(crate) fn cut(text: &str, most: usize) -> &str {
-    let mut end = most.min(text.len());
+/// The first `max_len` bytes of a text, cut at a character boundary.
+pub(crate) fn truncate(text: &str, max_len: usize) -> &str {
+    let mut end = max_len.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     &text[..end]
 }
 
-/// Put behind a name that would be one of an unfinished file.
-const HARMLESS: &str = ".download";
-/// An extension that is longer is none. Chosen: beyond `.flatpakref` and `.AppImage.zsync`.
-const EXTENSION_MOST: usize = 16;
-/// Characters of a name in a message.
-const QUOTED_MOST: usize = 80;
+/// Appended to a name that is reserved for unfinished files.
+const SAFE_SUFFIX: &str = ".download";
+/// Maximum length of an extension. Chosen: longer than `.flatpakref` and `.AppImage.zsync`.
+const MAX_EXTENSION_LEN: usize = 16;
+/// Maximum number of characters of a name in a message.
+const MAX_QUOTED_CHARS: usize = 80;
 
 #[cfg(test)]
 mod tests {
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_name_wins() {
+    fn the_preferred_name_is_used() {
         let url = "http://h/dir/a%20b.iso?x=/y";
         for (field, want) in [
             (None, "a b.iso"),
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn no_blank_of_any_script_hides_a_dot_or_stands_at_the_end() {
+    fn spaces_of_any_width_are_trimmed() {
         let field = "attachment; filename=\"\u{3000}.\u{a0}.\u{2003}a\u{a0}\"";
         assert_eq!(name(Some(field), "http://h/"), "a");
         let field = format!("attachment; filename=\"{}\u{2003}{}\"", "x".repeat(237), "y".repeat(20));
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_marlines_own_can_be_suggested() {
+    fn names_of_unfinished_downloads_cannot_be_suggested() {
         for bad in [
             "ubuntu.iso.part",
             "ubuntu.iso.part.journal",
@@ -352,8 +353,8 @@ mod tests {
             "../ubuntu.iso.part",
             "evil\\ubuntu.iso.part",
         ] {
-            let Suggested { name, note } = safe_name(bad).unwrap();
-            assert!(!is_reserved(&name) && !name.is_empty(), "{bad:?}: {name:?}");
+            let SuggestedName { name, note } = sanitize_name(bad).unwrap();
+            assert!(!has_reserved_suffix(&name) && !name.is_empty(), "{bad:?}: {name:?}");
             assert!(
                 note.is_some_and(|note| note.contains(&format!("{name:?}")) && !note.contains('\n')),
                 "{bad:?}"
@@ -367,23 +368,23 @@ mod tests {
             ];
             for field in fields {
                 let name = super::file_name(Some(&field), &Url::parse("http://h/").unwrap());
-                assert!(!is_reserved(&name), "{field}: {name}");
+                assert!(!has_reserved_suffix(&name), "{field}: {name}");
             }
             let name = super::file_name(None, &Url::parse(&format!("http://h/{encoded}")).unwrap());
-            assert!(!is_reserved(&name), "{encoded}: {name}");
+            assert!(!has_reserved_suffix(&name), "{encoded}: {name}");
         }
         assert_eq!(name(None, "http://h/plant/ubuntu.iso.part"), "ubuntu.iso.part.download");
         assert_eq!(name(None, "http://h/a.part1.rar"), "a.part1.rar");
         assert_eq!(name(None, "http://h/UBUNTU~1.PAR"), "UBUNTU_1.PAR");
         assert_eq!(name(None, "http://h/notes~2024.txt"), "notes~2024.txt");
-        // Not even when the name is cut.
+        // Shortening must not produce a reserved name either.
         let long = format!("{}.part", "x".repeat(400));
-        let cut = safe_name(&long).unwrap().name;
-        assert!(cut.len() <= NAME_MAX && cut.ends_with("x.download"), "{cut}");
+        let cut = sanitize_name(&long).unwrap().name;
+        assert!(cut.len() <= MAX_NAME_LEN && cut.ends_with("x.download"), "{cut}");
     }
 
     #[test]
-    fn a_name_is_no_option_and_reads_as_it_is_written() {
+    fn a_name_is_no_option_and_is_displayed_as_it_is() {
         for (bad, want) in [
             ("-rf", "rf"),
             ("--help", "help"),
@@ -397,40 +398,40 @@ mod tests {
             ("a\u{3000}b\u{2800}c\u{a0}", "a b c"),
             ("a.txt. .", "a.txt"),
         ] {
-            let Suggested { name, note } = safe_name(bad).unwrap();
+            let SuggestedName { name, note } = sanitize_name(bad).unwrap();
             assert_eq!(name, want, "{bad:?}");
             let note = note.unwrap();
             assert!(note.chars().all(|c| c.is_ascii() && !c.is_control()), "{note}");
         }
         for nothing in ["", "-", "...", " ", "\u{200b}", "\u{202e}\u{2028}", "-~.", "a/"] {
-            assert_eq!(safe_name(nothing), None, "{nothing:?}");
+            assert_eq!(sanitize_name(nothing), None, "{nothing:?}");
             let field = format!("attachment; filename=\"{nothing}\"");
             assert_eq!(name(Some(&field), "http://h/"), "download");
         }
-        assert_eq!(safe_name("na\u{ef}ve \u{6587}.txt").unwrap().note, None);
+        assert_eq!(sanitize_name("na\u{ef}ve \u{6587}.txt").unwrap().note, None);
     }
 
     #[test]
     fn a_long_name_keeps_its_extension() {
         let long = format!("attachment; filename={}.tar", "\u{e9}".repeat(300));
         let got = name(Some(&long), "http://h/");
-        assert!(got.len() <= NAME_MAX && got.len() > NAME_MAX - 5 && got.ends_with(".tar"), "{got}");
-        let got = safe_name(&format!("{}.iso", "x".repeat(245))).unwrap();
-        assert_eq!(got.name, format!("{}.iso", "x".repeat(NAME_MAX - 4)));
+        assert!(got.len() <= MAX_NAME_LEN && got.len() > MAX_NAME_LEN - 5 && got.ends_with(".tar"), "{got}");
+        let got = sanitize_name(&format!("{}.iso", "x".repeat(245))).unwrap();
+        assert_eq!(got.name, format!("{}.iso", "x".repeat(MAX_NAME_LEN - 4)));
         assert!(got.note.unwrap().ends_with("it is too long"));
-        assert!(shorten(&format!("{}.tar.zst", "x".repeat(300)), 126).ends_with("x.tar.zst"));
-        assert_eq!(shorten(&format!("a.{}", "x".repeat(300)), 20), format!("a.{}", "x".repeat(18)));
+        assert!(shorten_name(&format!("{}.tar.zst", "x".repeat(300)), 126).ends_with("x.tar.zst"));
+        assert_eq!(shorten_name(&format!("a.{}", "x".repeat(300)), 20), format!("a.{}", "x".repeat(18)));
     }
 
     proptest! {
         #[test]
-        fn a_name_is_always_only_a_name(field in ".{0,300}", path in "[!-~]{0,300}") {
+        fn any_input_gives_a_safe_name(field in ".{0,300}", path in "[!-~]{0,300}") {
             let Ok(url) = Url::parse(&format!("http://h/{path}")) else { return Ok(()) };
             let name = file_name(Some(&format!("attachment; filename=\"{field}\"")), &url);
-            prop_assert!(!name.is_empty() && name.len() <= NAME_MAX && !name.starts_with(['.', '-', '~', ' ']));
+            prop_assert!(!name.is_empty() && name.len() <= MAX_NAME_LEN && !name.starts_with(['.', '-', '~', ' ']));
             prop_assert!(!name.contains(['/', '\\']) && !name.chars().any(char::is_control));
-            prop_assert!(!is_reserved(&name) && trimmed(&name) == name);
-            prop_assert_eq!(safe_name(&name), Some(Suggested { name, note: None }));
+            prop_assert!(!has_reserved_suffix(&name) && trim_name_end(&name) == name);
+            prop_assert_eq!(sanitize_name(&name), Some(SuggestedName { name, note: None }));
         }
     }
 }

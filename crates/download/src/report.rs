@@ -1,199 +1,200 @@
-//! What a download tells: while it runs, and at its end.
+//! Progress and reports: what a download and a batch publish while they run and at their end.
 
 use serde::Serialize;
 
 use marline_core::energy::RadioEnergy;
 use marline_core::link::LinkKind;
 
-use super::Kind;
+use super::DownloadErrorKind;
 
-/// Where a running download stands.
+/// Progress of a running download.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     /// The file's size, once it is known.
     pub total: Option<u64>,
-    /// Bytes in their place, those of an earlier run included.
-    pub done: u64,
-    /// Bytes that an earlier run left.
-    pub resumed: u64,
-    /// Bytes of the complete file that have been read again for its checksum, while that goes on.
-    pub checked: Option<u64>,
-    /// Bit/s of all links together, over the last second or so.
+    /// Bytes stored so far, including those of an earlier run.
+    pub received: u64,
+    /// Bytes stored by an earlier run.
+    pub resumed_bytes: u64,
+    /// Bytes of the complete file that were read again for its checksum; none: no verification is running.
+    pub checked_bytes: Option<u64>,
+    /// Rate of all links together over about the last second, in bit/s.
     pub rate: f64,
     /// Seconds since the start.
-    pub elapsed: f64,
-    /// Seconds left at this rate, once that can be said.
-    pub eta: Option<f64>,
-    /// Each link, in the order of the run.
+    pub elapsed_s: f64,
+    /// Remaining seconds at this rate; none: the size or the rate is unknown.
+    pub eta_s: Option<f64>,
+    /// All links, in the order of the run.
     pub links: Vec<LinkProgress>,
 }
 
-/// Where a batch stands.
+/// Progress of a batch.
 #[derive(Clone, Debug, Default)]
-pub struct Overview {
+pub struct BatchProgress {
     /// The files that are being downloaded, in the order of the list.
     pub files: Vec<FileProgress>,
-    /// How many files there are.
+    /// Number of files in the batch.
     pub total: usize,
-    /// How many are complete, and how many will not be.
+    /// Number of complete files.
     pub complete: usize,
-    /// See `complete`.
+    /// Number of failed files.
     pub failed: usize,
-    /// Bytes in their place, of all files.
-    pub done: u64,
-    /// Bytes of all files, once each has told its size.
+    /// Bytes stored so far, of all files.
+    pub received: u64,
+    /// Size of all files together, once the size of each is known.
     pub size: Option<u64>,
-    /// Bit/s of all files together.
+    /// Rate of all files together, in bit/s.
     pub rate: f64,
     /// Seconds since the start.
-    pub elapsed: f64,
+    pub elapsed_s: f64,
 }
 
 /// One file of a batch.
 #[derive(Clone, Debug)]
 pub struct FileProgress {
-    /// Its name.
+    /// File name, as shown to the user.
     pub name: String,
-    /// Where it stands.
+    /// Progress of its download.
     pub progress: Progress,
 }
 
-/// Where one link stands.
+/// Progress of one link.
 #[derive(Clone, Debug)]
 pub struct LinkProgress {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// Its kind.
+    /// Kind of the link, such as Wi-Fi.
     pub kind: LinkKind,
     /// Whether its bytes cost money.
     pub metered: bool,
-    /// Bytes that came over it.
+    /// Body bytes received over it.
     pub bytes: u64,
-    /// Bit/s over the last second or so.
+    /// Rate over about the last second, in bit/s.
     pub rate: f64,
-    /// `up`, `idle`, `silent`, `banned: …`, `down`; and before anything has come `looking up the name`, `connecting`,
-    /// `connecting again: …` or `waiting: …`, with what went wrong.
+    /// `up`, `idle`, `silent` (stalled), `banned: …`, `down`. Before the first byte: `looking up the name`,
+    /// `connecting`, `connecting again: …` or `waiting: …`, the latter two with the last error.
     pub state: String,
 }
 
-/// The end of a download, as `--json` prints it. Rates are 10^6 bit/s of body bytes, times are seconds from the start
+/// Result of a download, as printed by `--json`. Rates are in Mbit/s of body bytes, times in seconds from the start
 /// of the command.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The version of these fields: [`SCHEMA`].
+    /// Version of these fields: [`SCHEMA`].
     pub schema: u32,
-    /// The URL that was asked for.
+    /// The requested URL, before redirects.
     pub url: String,
     /// The file's size in bytes.
     pub bytes: u64,
-    /// From the start of the run, before links are looked for, to the last byte in its place: written to the file,
-    /// or taken by a stream's reader. What follows (checksum, sync, the final name) is not in it.
+    /// Time from the start of the run, before links are enumerated, until the last byte was written to the file or
+    /// consumed by a stream's reader. Checksum, fsync and renaming are not included.
     pub seconds: f64,
-    /// `bytes` less what an earlier run left, over `seconds`.
+    /// `bytes` without `resumed_bytes`, divided by `seconds`.
     pub goodput_mbps: f64,
-    /// The policy.
+    /// Name of the scheduling policy.
     pub policy: &'static str,
-    /// With `--mptcp`: `spoken`, `fell-back` (the server, or something on the way, does not speak it), `stripped` (it
-    /// was spoken, and then taken out on the way), `unavailable` (this machine has none) or `unknown` (no connection
-    /// stood). Null: it was not asked for. Where it was spoken, what came over all links is counted with the first one,
-    /// and energy is null.
+    /// With `--mptcp`: `spoken`, `fell-back` (not supported by the server or a middlebox), `stripped` (negotiated,
+    /// and then removed by a middlebox), `unavailable` (not supported by this kernel) or `unknown` (no connection
+    /// was opened). Null: MPTCP was not requested. If it is `spoken`, the bytes of all links are counted for the
+    /// first one, and the energy is null.
     pub mptcp: Option<&'static str>,
-    /// Each link, in the order of the run.
+    /// All links, in the order of the run.
     pub links: Vec<LinkReport>,
-    /// Seconds between the last bytes of the first and of the last link to end; null with fewer than two links in use.
+    /// Seconds between the last bytes of the first and of the last link to finish; null: fewer than two links were
+    /// in use.
     pub link_delta_s: Option<f64>,
-    /// Body bytes received and not needed.
+    /// Body bytes that were received and not needed.
     pub wasted_bytes: u64,
-    /// User and system time of this process.
+    /// CPU time of this process (user and system), in seconds.
     pub cpu_s: f64,
-    /// The most memory that this process has had resident.
+    /// Peak resident memory of this process.
     pub peak_rss_bytes: u64,
-    /// Bytes that an earlier run left.
+    /// Bytes stored by an earlier run.
     pub resumed_bytes: u64,
-    /// Where the file is, as the user wrote it; null for standard output.
+    /// Path of the file as the user wrote it; null: standard output.
     pub path: Option<String>,
-    /// The device whose radios the links were taken for; null: none.
+    /// Device whose radio model was used; null: energy was not computed.
     pub energy_model: Option<String>,
-    /// What that device would have drawn for this run: the links below, with the tails that follow it, and the rest of
-    /// the device where the model describes it. Null: the model describes none of the links.
+    /// Energy that this device would have used for the run: its links, including the radio tails after the run, and
+    /// the rest of the device if the model describes it. Null: the model describes none of the links.
     pub energy_j: Option<f64>,
-    /// What this machine drew from its battery during the run; null: it has none, or was being charged.
+    /// Energy that this host took from its battery during the run; null: it has no battery, or it was charging.
     pub battery_j: Option<f64>,
-    /// The same, on average.
+    /// Mean power of the battery during the run; null as `battery_j`.
     pub battery_w: Option<f64>,
 }
 
-/// What `schema` says: it grows when a field is renamed, removed, or changes its meaning.
+/// Version of the report. It is increased when a field is renamed or removed, or changes its meaning.
 pub const SCHEMA: u32 = 1;
 
-/// A file that could not be had, as `--json` prints it.
+/// A failed download, as printed by `--json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Failed {
-    /// As in [`Report`].
+pub struct FailureReport {
+    /// Version of these fields, as in [`Report`].
     pub schema: u32,
-    /// The URL that was asked for.
+    /// The requested URL, before redirects.
     pub url: String,
-    /// Why, in one line.
+    /// The error message, in one line.
     pub error: String,
-    /// What sort of failure it is.
-    pub kind: Kind,
-    /// The exit code that belongs to it.
+    /// Category of the failure.
+    pub kind: DownloadErrorKind,
+    /// Exit code for this category.
     pub exit_code: u8,
 }
 
-/// What one link did.
+/// Counters of one link.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkReport {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// Its kind.
+    /// Kind of the link, such as `wifi`.
     pub kind: &'static str,
-    /// Body bytes that came over it, needed or not.
+    /// Body bytes received over it, whether needed or not.
     pub bytes: u64,
-    /// `bytes` over the time from its first byte to its last; null: they came at once, or not at all.
+    /// `bytes` divided by the time from the first to the last byte; null: no bytes, or all at once.
     pub goodput_mbps: Option<f64>,
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
-    /// Connections opened.
+    /// Number of connections opened.
     pub connections: u64,
-    /// When its first byte came; null: never.
+    /// Time of the first byte; null: no byte was received.
     pub first_byte_s: Option<f64>,
-    /// When its last byte came; null: never.
+    /// Time of the last byte; null: no byte was received.
     pub last_byte_s: Option<f64>,
-    /// The smallest round-trip time seen, in milliseconds; null: none seen.
+    /// Minimum RTT in milliseconds; null: not measured.
     pub rtt_ms: Option<f64>,
-    /// Connections and answers that failed and were tried again.
+    /// Number of connections and responses that failed and were retried.
     pub retries: u64,
-    /// `up`, `idle`, `silent`, `banned: …`, `down`.
+    /// `up`, `idle`, `silent` (stalled), `banned: …`, `down`.
     pub state: String,
-    /// Where its names were resolved.
+    /// Source of the resolved addresses, such as a name server.
     pub dns: Option<String>,
-    /// What the link's radio would have drawn, the tail after the run included; null: the model does not describe it.
+    /// Energy of the link's radio, including the tail after the run; null: the model does not describe it.
     pub energy_j: Option<f64>,
-    /// `energy_j` by the radio's states.
+    /// `energy_j` by state of the radio.
     pub energy: Option<LinkEnergy>,
 }
 
-/// The energy of one link, by the states of its radio.
+/// Energy of one link by state of its radio, in joules.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LinkEnergy {
-    /// From idle to active.
+    /// Promotions: transitions from idle to active.
     pub promotion_j: f64,
-    /// While bytes came.
+    /// While bytes were transferred.
     pub active_j: f64,
-    /// Afterwards.
+    /// Tails: after transfers, until the radio was idle.
     pub tail_j: f64,
-    /// While nothing happened.
+    /// While the radio was idle.
     pub idle_j: f64,
 }
 
 impl From<RadioEnergy> for LinkEnergy {
-    fn from(bill: RadioEnergy) -> Self {
+    fn from(radio_energy: RadioEnergy) -> Self {
         Self {
-            promotion_j: bill.promotion.as_joules_f64(),
-            active_j: bill.active.as_joules_f64(),
-            tail_j: bill.tail_total().as_joules_f64(),
-            idle_j: bill.idle.as_joules_f64(),
+            promotion_j: radio_energy.promotion.as_joules_f64(),
+            active_j: radio_energy.active.as_joules_f64(),
+            tail_j: radio_energy.tail_total().as_joules_f64(),
+            idle_j: radio_energy.idle.as_joules_f64(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A download from a server that offers HTTP/2 and wants HTTP/1.1.
+//! Downloads from a server that offers HTTP/2 and then requires HTTP/1.1 (`HTTP_1_1_REQUIRED`).
 
 #[path = "../../net/tests/http/acceptor.rs"]
 mod acceptor;
@@ -14,8 +14,8 @@ use std::thread;
 use h2::Reason;
 use marline_core::fetch::Config;
 use marline_download::{
-    Accounting, Batch, BatchWatcher, CookieFiles, Credentials, Digests, Ended, File, GetError, Links, Overview,
-    Report, Route, Settings, Source, Target, run,
+    Batch, BatchObserver, BatchProgress, ConnectOptions, CookieFiles, Credentials, Digests, DownloadError,
+    EnergyOptions, FileRequest, FileResult, Links, MirrorUrl, Report, Settings, Target, run,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -23,17 +23,17 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use acceptor::acceptor;
-use driver::identity;
+use driver::make_identity;
 
-/// Counts the connections of each protocol.
+/// Number of connections for each protocol.
 #[derive(Default)]
-struct Counts {
+struct ServerCounts {
     http2: AtomicUsize,
     http1: AtomicUsize,
 }
 
-/// Resets each HTTP/2 stream, or ends the connection; over HTTP/1.1 it serves ranges of `data`.
-async fn serve(tls: TlsStream<TcpStream>, goes_away: bool, data: Arc<Vec<u8>>, counts: Arc<Counts>) {
+/// Resets each HTTP/2 stream, or closes the connection if `goes_away`. Over HTTP/1.1 it serves ranges of `data`.
+async fn serve(tls: TlsStream<TcpStream>, goes_away: bool, data: Arc<Vec<u8>>, counts: Arc<ServerCounts>) {
     if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
         counts.http2.fetch_add(1, Ordering::Relaxed);
         let Ok(mut incoming) = h2::server::handshake(tls).await else { return };
@@ -75,25 +75,25 @@ async fn serve(tls: TlsStream<TcpStream>, goes_away: bool, data: Arc<Vec<u8>>, c
 }
 
 #[derive(Default)]
-struct Lines {
-    said: Vec<String>,
-    ended: Vec<Result<Report, GetError>>,
+struct RecordingObserver {
+    messages: Vec<String>,
+    results: Vec<Result<Report, DownloadError>>,
 }
 
-impl BatchWatcher for Lines {
-    fn progress(&mut self, _: &Overview) {}
-    fn line(&mut self, _: Option<&str>, text: &str) {
-        self.said.push(text.to_owned());
+impl BatchObserver for RecordingObserver {
+    fn on_progress(&mut self, _: &BatchProgress) {}
+    fn on_message(&mut self, _: Option<&str>, text: &str) {
+        self.messages.push(text.to_owned());
     }
-    fn ended(&mut self, ended: Ended) {
-        self.ended.push(ended.result);
+    fn on_file_ended(&mut self, ended: FileResult) {
+        self.results.push(ended.result);
     }
 }
 
 #[test]
-fn a_file_comes_over_http_1_1_where_the_server_wants_that() {
+fn http_1_1_is_used_when_the_server_requires_it() {
     for goes_away in [false, true] {
-        let identity = identity("localhost", None);
+        let identity = make_identity("localhost", None);
         let dir = tempfile::tempdir().expect("a directory");
         let ca = dir.path().join("ca.pem");
         std::fs::write(&ca, &identity.ca_pem).expect("written");
@@ -104,7 +104,7 @@ fn a_file_comes_over_http_1_1_where_the_server_wants_that() {
         let port = listener.local_addr().expect("an address").port();
         let data: Arc<Vec<u8>> =
             Arc::new((0..1_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect());
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(ServerCounts::default());
         let (all, counted) = (Arc::clone(&data), Arc::clone(&counts));
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -128,28 +128,28 @@ fn a_file_comes_over_http_1_1_where_the_server_wants_that() {
             config: Config::default(),
             credentials: Credentials::default(),
             ca_file: Some(ca),
-            limit: None,
-            energy: Accounting::default(),
+            rate_limit: None,
+            energy: EnergyOptions::default(),
             mptcp: false,
-            route: Route::default(),
-            cookies: CookieFiles::default(),
-            remote_time: false,
+            connect_options: ConnectOptions::default(),
+            cookie_files: CookieFiles::default(),
+            use_remote_time: false,
         };
         let url = format!("https://localhost:{port}/file").parse().expect("a URL");
-        let file = File {
-            sources: vec![Source::named(url)],
+        let file = FileRequest {
+            mirrors: vec![MirrorUrl::from_user(url)],
             target: Target::File(target.clone()),
             digests: Digests::default(),
-            trace: None,
+            decision_log: None,
         };
         let max_time = Some(std::time::Duration::from_secs(30));
-        let batch = Batch { settings, files: vec![file], parallel: 1, keep_finished: false, max_time };
-        let mut lines = Lines::default();
+        let batch = Batch { settings, files: vec![file], parallel: 1, skip_completed: false, max_time };
+        let mut lines = RecordingObserver::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(run(batch, &mut lines)).expect("begun");
-        let report = lines.ended.pop().expect("ended").expect("downloaded");
+        let report = lines.results.pop().expect("ended").expect("downloaded");
         assert!(std::fs::read(&target).expect("a file") == *data);
-        assert!(lines.said.is_empty(), "{:?}", lines.said);
+        assert!(lines.messages.is_empty(), "{:?}", lines.messages);
         let counts = (counts.http2.load(Ordering::Relaxed), counts.http1.load(Ordering::Relaxed));
         assert_eq!(counts.0, 1, "goes away: {goes_away}: HTTP/2 was offered again: {counts:?}");
         assert_eq!(report.links[0].retries, 0, "goes away: {goes_away}");

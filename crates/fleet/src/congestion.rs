@@ -1,10 +1,8 @@
-//! Which congestion control a connection has.
+//! Congestion control of a relay's connections.
 //!
-//! In: a name, as the kernel knows it. Out: whether this process may use it, and sockets that do.
-//!
-//! A relay's connections to servers are where a long way's random losses hurt a single flow most: a relay uses BBR there unless
-//! something else is said, where the kernel has it and lets this process use it (`net.ipv4.tcp_allowed_congestion_control`, or
-//! CAP_NET_ADMIN).
+//! Random loss on a long path to an origin server reduces the rate of a single flow most. A relay therefore uses BBR on
+//! these connections by default, if the kernel has it and allows this process to use it
+//! (`net.ipv4.tcp_allowed_congestion_control`, or CAP_NET_ADMIN).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,10 +10,10 @@ use std::str::FromStr;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// The longest name, TCP_CA_NAME_MAX of linux/tcp.h with its end.
+/// Longest name: TCP_CA_NAME_MAX of linux/tcp.h without the terminating zero.
 const MAX_NAME_LEN: usize = 15;
 
-/// A congestion control.
+/// Name of a congestion control of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CongestionControl(String);
 
@@ -26,10 +24,10 @@ impl CongestionControl {
         bbr.check().is_ok().then_some(bbr)
     }
 
-    /// Whether this process may use it.
+    /// Checks that this process may use it.
     ///
     /// # Errors
-    /// The kernel does not know it, or refuses.
+    /// If the kernel does not have it, or does not permit it.
     pub fn check(&self) -> io::Result<()> {
         Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_tcp_congestion(self.0.as_bytes()).map_err(
             |error| {
@@ -47,9 +45,9 @@ impl CongestionControl {
         )
     }
 
-    /// Has this connection use it.
+    /// Makes a connection use it.
     pub(crate) fn apply_to(&self, socket: impl AsFd) {
-        // It was allowed at the start; a connection with the kernel's own is as good as any.
+        // It was permitted at the start. If that has changed, the connection keeps the kernel's default.
         let _ = SockRef::from(&socket).set_tcp_congestion(self.0.as_bytes());
     }
 }
@@ -61,7 +59,7 @@ impl FromStr for CongestionControl {
         let is_name = fits && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         is_name
             .then(|| Self(name.to_owned()))
-            .ok_or_else(|| format!("`{name}` is no congestion control such as cubic or bbr"))
+            .ok_or_else(|| format!("`{name}` is not the name of a congestion control, such as cubic or bbr"))
     }
 }
 
@@ -70,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_what_was_said_and_what_the_kernel_lacks_is_told() {
+    fn a_connection_uses_the_given_congestion_control_and_a_missing_one_is_reported() {
         let reno: CongestionControl = "reno".parse().unwrap();
         reno.check().unwrap();
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();

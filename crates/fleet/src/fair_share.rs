@@ -1,21 +1,21 @@
-//! Who may send how much now: a capacity in one direction, a relay's shared by edges, or an edge's by the flows that may wait.
+//! Fair sharing of a capacity in one direction: a relay's among edges, or an edge's among flows of low priority.
 //!
-//! In: the capacity, what is reserved for whom, time, and what each edge asks to send. Out: how many bytes it may send now, or
-//! when to ask again.
+//! From the capacity, the reservations, the time and the requests it computes how many bytes a requester may send now,
+//! or when to request again. Requesters are called edges here.
 //!
-//! 1. No more than the capacity leaves, but for [`SLACK`] of it: what is sent is taken from one line's credit.
-//! 2. Each round ([`ROUND`]) an edge gets what is reserved for it first. The rest, and what those leave who keep all the credit
-//!    that they may, goes to the others in equal parts: max-min fairness with a floor for each (Bertsekas and Gallager, "Data
-//!    Networks", §6.5.2).
-//! 3. Credit is kept for [`BURST`] of an edge's rate, so that a large frame of a video passes at once and nobody saves up
-//!    for a flood.
-//!    What is reserved for somebody who waits is his at the line as well: others, whose kept credit may be more than the line's, have
-//!    what is left beside it.
-//! 4. Reservations together are never more than the capacity ([`Shares::admit`]): who would be too many is not admitted.
-//! 5. A round is a step for each edge, at most each [`ROUND`], and only while somebody asks. Who has to wait is told how long, by
-//!    his own rate: a thousand waiting flows do not wake a thousand times a round.
+//! 1. The total never exceeds the capacity, except for bursts of [`LINK_BURST`]: every grant is taken from the credit
+//!    of the shared link.
+//! 2. Each round ([`ROUND`]) first gives every edge what is reserved for it. The rest, and what edges with full credit
+//!    leave, goes to the others in equal parts: max-min fairness with a guaranteed minimum for each (Bertsekas and
+//!    Gallager, "Data Networks", §6.5.2).
+//! 3. An edge keeps credit for at most [`EDGE_BURST`] at its rate, so that a large video frame passes at once and
+//!    nobody can save up for a flood. The link's credit also keeps what is reserved for an edge that waits. Other
+//!    edges, whose total credit may exceed that of the link, share what is left beside it.
+//! 4. The reservations never exceed the capacity ([`FairScheduler::admit`]); further ones are rejected.
+//! 5. A round costs one step per edge, runs at most every [`ROUND`], and only when there is a request. The waiting time
+//!    depends on the edge's own rate, so a thousand waiting flows do not wake up in every round.
 //!
-//! A queue for each edge (DRR) was not used: bytes wait in the kernel's receive buffers, where they slow their senders down.
+//! A queue per edge (DRR) was rejected: bytes wait in the kernel's receive buffers, where they slow down their senders.
 
 use std::collections::BTreeMap;
 
@@ -23,19 +23,19 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 use crate::tunnel::PaceGrant;
 
-/// chosen: at 10 Mbit/s eight packets; for 2,000 edges 200,000 steps a second.
+/// Interval of the distribution. chosen: eight packets at 10 Mbit/s; 200,000 steps per second for 2,000 edges.
 const ROUND: Duration = Duration::from_millis(10);
-/// chosen: a key frame of a video has what the stream brings in about this time.
+/// Time for which an edge may accumulate credit. chosen: about the time of a video's key frame at the stream's rate.
 const EDGE_BURST: Duration = Duration::from_millis(100);
-/// The credit of the line: two rounds, as one may be late.
+/// Time for which the link may accumulate credit: two rounds, as one may be late.
 const LINK_BURST: Duration = Duration::from_millis(20);
-/// The least that is granted, if so much is wanted: a record of TLS, or processors would be busy with crumbs.
+/// Smallest grant, if that much is requested: a TLS record. Smaller ones would waste processor time.
 const MIN_GRANT: DataSize = DataSize::from_bytes(16_384);
-/// What may be reserved of the capacity. The rest is for packets' heads and for bursts (BASS §IV-B: "have to reserve some
-/// bandwidth in case of emergency").
+/// Share of the capacity that may be reserved. The rest is for packet headers and bursts (BASS §IV-B: "have to reserve
+/// some bandwidth in case of emergency").
 const RESERVABLE: Ratio = Ratio::from_percent(95);
 
-/// The capacity and those who share it.
+/// The capacity and the edges that share it.
 #[derive(Debug)]
 pub(crate) struct FairScheduler<K> {
     capacity: Option<Bitrate>,
@@ -43,48 +43,48 @@ pub(crate) struct FairScheduler<K> {
     reserved: Bitrate,
     link_credit: DataSize,
     last_round_at: Instant,
-    /// As of the last round: the equal part of everybody who sends.
+    /// Equal share of each sending edge, as of the last round.
     fair_rate: Bitrate,
-    /// What is kept at the line for those who wait for what is reserved for them.
+    /// Part of the link's credit that is kept for waiting edges with reservations.
     reserved_pending: DataSize,
 }
 
-/// What one edge has.
+/// Account of one edge.
 #[derive(Clone, Copy, Debug, Default)]
 struct EdgeAccount {
     reserved: Bitrate,
     credit: DataSize,
-    /// What of the credit is due by the reservation.
+    /// Part of the credit that comes from the reservation.
     reserved_credit: DataSize,
-    /// What of the last grant was owed.
+    /// Part of the last grant that came from the reservation.
     last_reserved_grant: DataSize,
-    /// He was told to ask again, and will have by then.
-    waits_until: Option<Instant>,
-    /// When it asked last.
+    /// While the edge waits: until when it is expected to request again.
+    expected_until: Option<Instant>,
+    /// Time of the last request.
     last_request_at: Option<Instant>,
 }
 
 impl EdgeAccount {
-    /// Whether it wanted to send anything of late. Who only waits takes no part from those who do.
+    /// Whether the edge has requested anything recently. Idle edges do not reduce the shares of sending ones.
     fn is_sending(&self, now: Instant) -> bool {
-        self.last_request_at.is_some_and(|asked| now.since(asked) < LONGEST_WAIT * 2)
+        self.last_request_at.is_some_and(|asked| now.since(asked) < MAX_WAIT * 2)
     }
 }
 
-/// The capacity is reserved.
+/// Error: the remaining capacity is too small for a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{requested} are not free: {reserved} of {capacity} are reserved")]
 pub(crate) struct CapacityExceeded {
-    /// What was wanted.
+    /// Requested reservation.
     pub(crate) requested: Bitrate,
-    /// What others have.
+    /// Total of the other reservations.
     pub(crate) reserved: Bitrate,
-    /// What there is.
+    /// Total capacity.
     pub(crate) capacity: Bitrate,
 }
 
 impl<K: Ord + Clone> FairScheduler<K> {
-    /// Of this capacity; none: it is not known, and nobody waits.
+    /// Creates a scheduler. Without a known capacity (`None`) every request is granted at once.
     pub(crate) fn new(capacity: Option<Bitrate>) -> Self {
         Self {
             capacity,
@@ -97,16 +97,16 @@ impl<K: Ord + Clone> FairScheduler<K> {
         }
     }
 
-    /// It is so large from now on.
+    /// Changes the capacity.
     pub(crate) fn resize(&mut self, capacity: Option<Bitrate>) {
         self.capacity = capacity;
         self.link_credit = self.link_credit.min(max_link_credit(capacity.unwrap_or_default()));
     }
 
-    /// Reserves for an edge, in place of what it had.
+    /// Reserves a rate for an edge, replacing its previous reservation.
     ///
     /// # Errors
-    /// There is not so much left; then it keeps what it had.
+    /// If the remaining capacity is too small; the previous reservation then stays.
     pub(crate) fn admit(&mut self, edge: &K, wanted: Bitrate) -> Result<(), CapacityExceeded> {
         let others = self.reserved - self.reserved_for(edge);
         if let Some(capacity) = self.capacity.filter(|capacity| others + wanted > capacity.share(RESERVABLE)) {
@@ -117,25 +117,25 @@ impl<K: Ord + Clone> FairScheduler<K> {
         Ok(())
     }
 
-    /// What is reserved for an edge.
+    /// The rate reserved for an edge.
     pub(crate) fn reserved_for(&self, edge: &K) -> Bitrate {
         self.edges.get(edge).map_or(Bitrate::ZERO, |account| account.reserved)
     }
 
-    /// Whoever is none of these has gone.
+    /// Removes all edges for which `is_present` is false.
     pub(crate) fn retain(&mut self, is_present: impl Fn(&K) -> bool) {
         let removed: Vec<K> = self.edges.keys().filter(|name| !is_present(name)).cloned().collect();
         removed.iter().for_each(|name| self.remove(name));
     }
 
-    /// An edge has gone.
+    /// Removes an edge and its reservation.
     pub(crate) fn remove(&mut self, edge: &K) {
         if let Some(account) = self.edges.remove(edge) {
             self.reserved = self.reserved - account.reserved;
         }
     }
 
-    /// What an edge may send of `wanted`. An edge that was not admitted has what others leave.
+    /// Requests to send `wanted` bytes. An edge without a reservation gets a share of what the others leave.
     pub(crate) fn request(&mut self, now: Instant, edge: &K, wanted: DataSize) -> PaceGrant {
         let Some(capacity) = self.capacity else { return PaceGrant::Granted(wanted) };
         if !self.edges.contains_key(edge) {
@@ -146,7 +146,9 @@ impl<K: Ord + Clone> FairScheduler<K> {
         }
         self.advance(now, capacity);
         let Some(account) = self.edges.get_mut(edge) else { return PaceGrant::RetryAfter(ROUND) };
-        let own_pending = if account.waits_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
+        // Reserved credit of other waiting edges must stay at the link. An edge's own reserved credit may be used in
+        // any case.
+        let own_pending = if account.expected_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
         let others_pending = self.reserved_pending - own_pending;
         let granted = wanted.min(
             account
@@ -158,20 +160,22 @@ impl<K: Ord + Clone> FairScheduler<K> {
             account.credit -= granted;
             account.last_reserved_grant = granted.min(account.reserved_credit);
             account.reserved_credit -= granted;
-            account.waits_until = None;
+            account.expected_until = None;
             self.reserved_pending = others_pending;
             self.link_credit -= granted;
             return PaceGrant::Granted(granted);
         }
+        // Wait until the missing credit has accumulated at the edge's rate, and keep its reserved credit at the link
+        // meanwhile.
         let missing = wanted.min(MIN_GRANT) - account.credit;
-        let wait = (missing / account.reserved.max(self.fair_rate)).clamp(ROUND, LONGEST_WAIT);
-        account.waits_until = Some(now + wait + LINK_BURST);
+        let wait = (missing / account.reserved.max(self.fair_rate)).clamp(ROUND, MAX_WAIT);
+        account.expected_until = Some(now + wait + LINK_BURST);
         self.reserved_pending = others_pending + account.reserved_credit;
         PaceGrant::RetryAfter(wait)
     }
 
-    /// What of a grant was sent: the rest is there again, and what of it was owed is owed again. Who reads from a socket asks for
-    /// more than there is each time.
+    /// Reports how much of a grant was sent. The rest is credited again, including its reserved part. Needed because a
+    /// reader of a socket always requests more than has arrived.
     pub(crate) fn settle(&mut self, edge: &K, granted: DataSize, sent: DataSize) {
         if let Some((account, capacity)) = self.edges.get_mut(edge).zip(self.capacity) {
             let unsent = granted - sent;
@@ -183,18 +187,18 @@ impl<K: Ord + Clone> FairScheduler<K> {
         }
     }
 
-    /// What is reserved in all.
+    /// Total of all reservations.
     pub(crate) fn reserved(&self) -> Bitrate {
         self.reserved
     }
 
-    /// The equal part of everybody who sends.
-    fn fair_rate(&self, capacity: Bitrate) -> Bitrate {
+    /// Equal share of each sending edge.
+    fn compute_fair_rate(&self, capacity: Bitrate) -> Bitrate {
         let senders = self.edges.values().filter(|account| account.is_sending(self.last_round_at)).count() as u64;
         capacity / senders.max(1)
     }
 
-    /// Hands out what has come since the last round.
+    /// Distributes the credit that has accumulated since the last round.
     fn advance(&mut self, now: Instant, capacity: Bitrate) {
         let elapsed = now.since(self.last_round_at);
         if elapsed < ROUND {
@@ -202,9 +206,9 @@ impl<K: Ord + Clone> FairScheduler<K> {
         }
         self.last_round_at = now;
         self.link_credit = (self.link_credit + capacity * elapsed.min(LINK_BURST)).min(max_link_credit(capacity));
-        // After a pause longer than anybody's credit lasts, all are full.
+        // After a pause of this length all accounts are full.
         let elapsed = elapsed.min(EDGE_BURST * 4);
-        let (fair, mut left) = (self.fair_rate(capacity), capacity * elapsed);
+        let (fair, mut left) = (self.compute_fair_rate(capacity), capacity * elapsed);
         self.fair_rate = fair;
         let headroom = |account: &EdgeAccount| {
             let share = if account.is_sending(now) { fair } else { Bitrate::ZERO };
@@ -214,19 +218,20 @@ impl<K: Ord + Clone> FairScheduler<K> {
             let due = account.reserved * elapsed;
             let added = due.min(headroom(account)).min(left);
             account.credit += added;
-            // Who has more than that from when there were fewer does not come last for it.
+            // Credit from a time with fewer edges must not count against the reservation.
             account.reserved_credit =
                 (account.reserved_credit + due).min(account.credit).min(max_credit(account.reserved));
             left -= added;
         }
-        // Who was told to come again and has not is not waited for.
+        // The link stops waiting for edges that have not returned in time.
         self.reserved_pending = DataSize::ZERO;
         for account in self.edges.values_mut() {
-            account.waits_until = account.waits_until.filter(|until| now < *until);
+            account.expected_until = account.expected_until.filter(|until| now < *until);
             self.reserved_pending +=
-                if account.waits_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
+                if account.expected_until.is_some() { account.reserved_credit } else { DataSize::ZERO };
         }
-        // Whoever is filled leaves his part to the others: each pass ends with one edge full at least, or with nothing left.
+        // Edges with full credit leave their part to the others: each pass fills at least one edge, or distributes
+        // everything.
         for _ in 0..MAX_PASSES {
             let open = self.edges.values().filter(|account| !headroom(account).is_zero()).count() as u64;
             let share = left / open.max(1);
@@ -242,7 +247,7 @@ impl<K: Ord + Clone> FairScheduler<K> {
     }
 }
 
-/// The most credit that an edge of this rate may keep.
+/// Most credit that an edge with this rate may keep.
 fn max_credit(rate: Bitrate) -> DataSize {
     (rate * EDGE_BURST).max(MIN_GRANT)
 }
@@ -251,10 +256,10 @@ fn max_link_credit(capacity: Bitrate) -> DataSize {
     (capacity * LINK_BURST).max(MIN_GRANT)
 }
 
-/// chosen: what is still left after so many is less than a packet for each.
+/// Passes of the distribution. chosen: what is left afterwards is less than a packet for each edge.
 const MAX_PASSES: usize = 6;
-/// chosen: an edge whose part is a few bytes a second notices when others go.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// Longest waiting time. chosen: an edge with a share of a few bytes per second notices when other edges leave.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -267,7 +272,8 @@ mod tests {
         format!("e{n}").parse().unwrap()
     }
 
-    /// Megabits in ten seconds for edges that want so many Mbit/s (each asks every `n` + 3 milliseconds), after one second.
+    /// Mbit/s sent in ten seconds, after one second, by edges that want these Mbit/s; edge `n` requests every `n` + 3
+    /// ms.
     fn sent(scheduler: &mut FairScheduler<Name>, wants: &[u64]) -> Vec<f64> {
         let mut sent = vec![0; wants.len()];
         let mut waiting = vec![0_u64; wants.len()];
@@ -302,13 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_less_than_his_part_leaves_it_to_the_others() {
+    fn unused_shares_go_to_the_others() {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
         assert_close(&sent(&mut scheduler, &[10, 80, 200]), &[10.0, 45.0, 45.0]);
     }
 
     #[test]
-    fn those_who_only_wait_take_nothing_from_one_who_sends() {
+    fn idle_edges_take_nothing_from_a_sending_one() {
         for (capacity, idle) in [(100, 50), (100, 900)] {
             let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(capacity)));
             for n in 1..=idle {
@@ -320,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_comes_first() {
+    fn reservations_are_served_first() {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
         scheduler.admit(&name(0), Bitrate::from_mbps(60)).unwrap();
         assert_close(&sent(&mut scheduler, &[50, 100, 100]), &[50.0, 25.0, 25.0]);
@@ -331,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_kept_against_any_number_of_others_who_ask_for_more_than_there_is() {
+    fn a_reservation_holds_against_any_number_of_greedy_edges() {
         for (reserved, others) in [(60, 40), (10, 150)] {
             let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
             scheduler.admit(&name(0), Bitrate::from_mbps(reserved)).unwrap();
@@ -344,14 +350,15 @@ mod tests {
         }
     }
 
-    /// For how long at most something waits of one who sends as much as is reserved for him, and asks as a tunnel does: for a whole
-    /// piece each millisecond, whatever has come by then. The others want more than there is.
+    /// Longest time in milliseconds that bytes wait of an edge that sends at its reserved rate. Like a tunnel, it
+    /// requests a whole piece every millisecond, whatever has arrived by then. The other edges want more than the
+    /// capacity.
     fn longest_wait(reserved: u64, others: usize) -> u64 {
         let (mut scheduler, chunk) =
             (FairScheduler::new(Some(Bitrate::from_mbps(100))), DataSize::from_bytes(65_536));
         scheduler.admit(&name(0), Bitrate::from_mbps(reserved)).unwrap();
         let (mut waiting, mut longest, mut next) = (0, 0, vec![SECOND; others]);
-        // All have come, and have what they may keep: together much more than the line lets through at once.
+        // All edges have accumulated their credit: together much more than the link's credit.
         for (n, at) in (0..others).flat_map(|n| [(n, 10), (n, SECOND - 1)]) {
             if let PaceGrant::Granted(size) = scheduler.request(Instant::from_millis(at), &name(n), chunk) {
                 scheduler.settle(&name(n), size, DataSize::ZERO);
@@ -361,7 +368,7 @@ mod tests {
             let now = Instant::from_millis(ms);
             waiting += reserved * 125;
             longest = longest.max(waiting / (reserved * 125));
-            // The others come first.
+            // The other edges request first.
             for (n, next) in next.iter_mut().enumerate().rev().filter(|(_, next)| **next <= ms) {
                 *next = match scheduler.request(now, &name(n), chunk) {
                     PaceGrant::Granted(size) if n == 0 => {
@@ -379,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_what_is_reserved_for_him_waits_for_a_round_at_most() {
+    fn an_edge_within_its_reservation_waits_one_round_at_most() {
         for (reserved, others) in [(5, 40), (10, 150), (30, 40), (45, 40)] {
             let longest = longest_wait(reserved, others);
             assert!(longest <= 12, "{longest} ms of {reserved} Mbit/s beside {others}");
@@ -387,14 +394,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_for_one_who_has_gone_silent_holds_up_nobody() {
+    fn the_reservation_of_an_unresponsive_edge_delays_nobody() {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
-        let (size, ask) = (DataSize::from_bytes(65_536), |n| name(n));
-        scheduler.admit(&ask(0), Bitrate::from_mbps(95)).unwrap();
-        // He empties the line, is told to wait, and never comes again.
-        while let PaceGrant::Granted(_) = scheduler.request(Instant::from_millis(SECOND), &ask(0), size) {}
+        let (size, edge) = (DataSize::from_bytes(65_536), |n| name(n));
+        scheduler.admit(&edge(0), Bitrate::from_mbps(95)).unwrap();
+        // The edge uses up the link's credit, has to wait, and never requests again.
+        while let PaceGrant::Granted(_) = scheduler.request(Instant::from_millis(SECOND), &edge(0), size) {}
         let got = (SECOND..3 * SECOND).fold(0, |sum, ms| {
-            match scheduler.request(Instant::from_millis(ms), &ask(1), size) {
+            match scheduler.request(Instant::from_millis(ms), &edge(1), size) {
                 PaceGrant::Granted(size) => sum + size.bytes(),
                 PaceGrant::RetryAfter(_) => sum,
             }
@@ -403,11 +410,11 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_the_capacity_leaves() {
+    fn the_total_never_exceeds_the_capacity() {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
         let all: f64 = sent(&mut scheduler, &[90; 40]).iter().sum();
         assert!((95.0..=100.5).contains(&all), "{all}");
-        // After a pause, when everybody is full, the line is not flooded either.
+        // After a pause, when all accounts are full, the burst is limited as well.
         let at = Instant::from_millis(100 * SECOND);
         let granted = |n| match scheduler.request(at, &name(n), DataSize::from_bytes(65_536)) {
             PaceGrant::Granted(size) => size.bytes(),
@@ -418,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_reserved_than_there_is() {
+    fn reservations_never_exceed_the_capacity() {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
         scheduler.admit(&name(0), Bitrate::from_mbps(60)).unwrap();
         let full = scheduler.admit(&name(1), Bitrate::from_mbps(40)).unwrap_err();
@@ -433,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_capacity_nobody_waits() {
+    fn without_a_known_capacity_every_request_is_granted() {
         let size = DataSize::from_mib(100);
         assert_eq!(
             FairScheduler::<Name>::new(None).request(Instant::default(), &name(0), size),
@@ -442,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_is_there_again() {
+    fn unsent_bytes_are_credited_again() {
         let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
         let (at, size) = (Instant::from_millis(SECOND), DataSize::from_bytes(60_000));
         assert_eq!(scheduler.request(at, &name(0), size), PaceGrant::Granted(size));

@@ -1,13 +1,12 @@
-//! Doors to what relays and edges read of each other, for the fuzz targets and their twins among the tests alone.
+//! Access to the parsers of tunnel requests and responses, for the fuzz targets and the equivalent unit tests only.
 //!
-//! Plain values go in and come out: the tunnel's own types stay its own.
+//! Only plain values are passed, so that the tunnel's own types stay private.
 
 use crate::tunnel::{Request, Target, parse};
 
-/// What an edge's head asks for, and how long it is; none: there is more to come. Else the answer to it.
+/// Target and length of the head of an edge's request; `None` if the head is incomplete.
 ///
-/// # Errors
-/// The whole answer.
+/// # Errors The complete error response.
 pub fn connect_head(bytes: &[u8]) -> Result<Option<(String, u16, usize)>, String> {
     match parse(bytes) {
         Ok(Some((Request::Connect(Target { host, port }), len))) => Ok(Some((host, port, len))),
@@ -16,23 +15,23 @@ pub fn connect_head(bytes: &[u8]) -> Result<Option<(String, u16, usize)>, String
     }
 }
 
-/// How a target that was read is asked for again.
+/// The authority of a parsed target, as it would be requested again.
 pub fn format_authority(host: &str, port: u16) -> Option<String> {
     Target::new(host, port).map(|target| target.authority())
 }
 
-/// What a relay's answer says: its status, its words, and how long its head is; none: there is more to come.
+/// Status, error text and head length of a relay's response; `None` if the head is incomplete.
 ///
 /// # Errors
-/// It is none.
+/// If the bytes are not a valid response.
 pub fn relay_response(bytes: &[u8]) -> std::io::Result<Option<(u16, String, usize)>> {
-    Ok(crate::edge::parse_response(bytes)?.map(|answer| (answer.status, answer.words, answer.len)))
+    Ok(crate::edge::parse_response(bytes)?.map(|answer| (answer.status, answer.details, answer.head_len)))
 }
 
-/// What holds of any head of an edge, however it is cut.
+/// Checks properties that hold for any request head.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn check_connect_head(bytes: &[u8]) {
     let parsed = connect_head(bytes);
     match &parsed {
@@ -42,27 +41,27 @@ pub fn check_connect_head(bytes: &[u8]) {
                 !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()),
                 "{host:?}"
             );
-            // Asked for again it is the same target.
-            let authority = format_authority(host, *port).expect("what was understood can be asked for");
+            // The same target results if it is requested again.
+            let authority = format_authority(host, *port).expect("a parsed target can be requested");
             let head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
             assert_eq!(connect_head(head.as_bytes()), Ok(Some((host.clone(), *port, head.len()))));
-            // What follows belongs to the tunnel, and nothing before its end is a request.
+            // Bytes after the head belong to the tunnel, and no shorter prefix is a complete request.
             assert_eq!(connect_head(bytes.get(..*len).unwrap_or_default()), parsed);
             assert_eq!(connect_head(bytes.get(..len - 1).unwrap_or_default()), Ok(None));
         }
-        Ok(None) => assert!(bytes.len() < 8192, "a head that never ends"),
+        Ok(None) => assert!(bytes.len() < 8192, "a head without a limit"),
         Err(response) => {
-            let (head, body) = response.split_once("\r\n\r\n").expect("an answer has a head");
+            let (head, body) = response.split_once("\r\n\r\n").expect("a response has a head");
             assert!(head.starts_with("HTTP/1.1 4") && head.contains("Proxy-Status: marline; error="), "{head}");
             assert!(head.contains(&format!("Content-Length: {}", body.len())), "{response}");
         }
     }
 }
 
-/// What holds of any answer of a relay.
+/// Checks properties that hold for any response of a relay.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn check_relay_response(bytes: &[u8]) {
     match relay_response(bytes) {
         Ok(Some((status, _, len))) => {
@@ -70,7 +69,7 @@ pub fn check_relay_response(bytes: &[u8]) {
             let alone = relay_response(bytes.get(..len).unwrap_or_default());
             assert!(matches!(alone, Ok(Some((again, _, all))) if (again, all) == (status, len)));
         }
-        Ok(None) => assert!(bytes.len() < 4096, "an answer that never ends"),
+        Ok(None) => assert!(bytes.len() < 4096, "a response without a limit"),
         Err(_) => {}
     }
 }
@@ -83,13 +82,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_head_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_keep_the_properties_of_heads_and_responses(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             check_connect_head(&bytes);
             check_relay_response(&bytes);
         }
 
         #[test]
-        fn what_looks_like_a_head_is_one_or_none(
+        fn plausible_heads_keep_the_properties(
             method in "(CONNECT|GET|connect)",
             target in "[a-zA-Z0-9._\\[\\]:@/%-]{0,40}",
             fields in "(Host: x\r\n|A: [ -~]{0,20}\r\n|Content-Length: 3\r\n){0,3}",
@@ -99,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn what_looks_like_an_answer_is_one_or_none(
+        fn plausible_responses_keep_the_properties(
             status in "[0-9]{1,4}",
             fields in "(Proxy-Status: [ -~]{0,30}\r\n|A: b\r\n){0,3}",
             behind in "[ -~]{0,20}",

@@ -1,9 +1,8 @@
-//! Several addresses of one server, of which one may do.
+//! Happy Eyeballs (RFC 8305): connects to the first of several addresses of a server that responds.
 //!
-//! In: addresses, and how to connect to one. Out: the first connection that stands, or why the last one that was tried does not.
-//!
-//! The families take turns; the next address is tried at once when one fails, and beside it after [`STAGGER`] when it hangs
-//! (RFC 8305 §4, §5). When this is dropped, so is what is still being tried.
+//! Address families alternate. The next address is tried as soon as an attempt fails, or after [`STAGGER`] while an
+//! attempt is still running (RFC 8305 §4, §5). Dropping the future cancels all running attempts. If all fail, the last
+//! error is returned.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +12,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// RFC 8305 §8: 250 ms.
-const STAGGER: Duration = Duration::from_millis(250);
+/// Delay before the next attempt: 250 ms (RFC 8305 §8).
+const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// The first that stands.
+/// The first connection that succeeds.
 pub(crate) async fn connect_first<F>(
     addresses: &[SocketAddr],
     connect: impl Fn(SocketAddr) -> F,
@@ -32,6 +31,7 @@ where
             running.spawn(connect(address));
         }
         let is_last = remaining.len() == 0;
+        // Whichever comes first: an attempt ends, or the delay passes while addresses remain.
         tokio::select! {
             joined = running.join_next() => match joined {
                 Some(Ok(Ok(socket))) => return Ok(socket),
@@ -40,12 +40,12 @@ where
                 None if is_last => return Err(last),
                 None => {}
             },
-            () = sleep(STAGGER), if !is_last => {}
+            () = sleep(CONNECTION_ATTEMPT_DELAY), if !is_last => {}
         }
     }
 }
 
-/// The families take turns, the first one's first.
+/// The addresses with alternating families, beginning with the family of the first address.
 pub(crate) fn interleave_families(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first_family, second_family): (Vec<_>, Vec<_>) =
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns() {
+    fn address_families_alternate() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let (a, b, c, d) = (at("[::1]:1"), at("[::2]:1"), at("[::3]:1"), at("1.2.3.4:1"));
         assert_eq!(interleave_families(&[a, b, c, d]), [a, d, b, c]);
@@ -91,10 +91,12 @@ mod tests {
             };
             let reached = connect_first(&[fails, hangs, good], connect).await.unwrap();
             assert_eq!(reached.peer_addr().unwrap(), good);
-            // Seven refusals would be 1.75 s if each were waited for.
+            // Seven refusals would take 1.75 s if each were delayed.
             let mut addresses = vec![fails; 7];
             addresses.push(good);
-            assert!(timeout(STAGGER * 4, connect_first(&addresses, connect)).await.unwrap().is_ok());
+            assert!(
+                timeout(CONNECTION_ATTEMPT_DELAY * 4, connect_first(&addresses, connect)).await.unwrap().is_ok()
+            );
             assert_eq!(
                 connect_first(&[fails; 3], connect).await.unwrap_err().kind(),
                 io::ErrorKind::ConnectionRefused

@@ -1,11 +1,9 @@
-//! Who somebody is: what a certificate says, and nothing else counts.
+//! Identity of a member: the name and role in its certificate.
 //!
-//! In: a verified certificate. Out: an [`Identity`]: one name and one role.
-//!
-//! 1. It stands in the certificate as one URI (RFC 5280 §4.2.1.6), `marline://edge/NAME`. DNS names in it are addresses where
-//!    a relay or the fleet is reached, no identity.
-//! 2. A certificate without such a URI, or with two, is nobody's.
-//! 3. The role is part of it: an edge's certificate opens no door of a relay's.
+//! 1. The certificate contains the identity as one URI (RFC 5280 §4.2.1.6), `marline://edge/NAME`. Its DNS names are
+//!    addresses under which a relay or the fleet service is reached, not identities.
+//! 2. A certificate without such a URI, or with two, has no identity.
+//! 3. The role is part of the identity: an edge's certificate is not accepted where a relay's is required.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -14,16 +12,16 @@ use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use webpki::EndEntityCert;
 
-/// What somebody may do.
+/// Role of a member, which determines its permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Sends through relays.
+    /// Sends its traffic through relays.
     Edge,
-    /// Carries for edges.
+    /// Forwards the traffic of edges.
     Relay,
-    /// Matches both.
+    /// Assigns relays to edges.
     Fleet,
-    /// Asks and tells the others what to do.
+    /// Queries and controls the other members.
     Operator,
 }
 
@@ -46,18 +44,18 @@ impl FromStr for Role {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.iter().find(|(_, word)| *word == text).map(|(role, _)| *role);
-        found.ok_or_else(|| format!("`{text}` is no role: edge, relay, fleet or operator"))
+        found.ok_or_else(|| format!("`{text}` is not a role: expected edge, relay, fleet or operator"))
     }
 }
 
-/// The name of one edge, relay, fleet process or operator: 1 to 63 of `a-z`, `0-9`, `-`, `_` and `.`, beginning with a
-/// letter or digit. It stands in URIs, file names and logs as it is.
+/// Name of one edge, relay, fleet process or operator: 1 to 63 of `a-z`, `0-9`, `-`, `_` and `.`, beginning with a
+/// letter or digit. It can be used in URIs, file names and logs without escaping.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
 impl Name {
-    /// The text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -75,8 +73,11 @@ impl FromStr for Name {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let inner = |byte: u8| plain(byte) || matches!(byte, b'-' | b'_' | b'.');
         let good = text.len() <= MAX_NAME_LEN && text.bytes().next().is_some_and(plain) && text.bytes().all(inner);
-        let wrong =
-            || format!("`{text}` is no name: 1 to {MAX_NAME_LEN} of a-z, 0-9, - _ and ., a letter or digit first");
+        let wrong = || {
+            format!(
+                "`{text}` is not a valid name: use 1 to {MAX_NAME_LEN} of a-z, 0-9, - _ and ., a letter or digit first"
+            )
+        };
         good.then(|| Self(text.to_owned())).ok_or_else(wrong)
     }
 }
@@ -96,20 +97,20 @@ impl From<Name> for String {
 
 const MAX_NAME_LEN: usize = 63;
 
-/// Who somebody is.
+/// Role and name of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
-    /// What it may do.
+    /// The member's role.
     pub role: Role,
-    /// Which one it is.
+    /// The member's name.
     pub name: Name,
 }
 
 impl Identity {
-    /// What a certificate says. It must have been verified.
+    /// Reads the identity from a certificate, which must have been verified.
     ///
     /// # Errors
-    /// It says nothing of the kind, or more than one thing.
+    /// If it contains no identity, or several.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
         let parsed = EndEntityCert::try_from(certificate).map_err(|error| format!("the certificate: {error}"))?;
         let mut uris = parsed.valid_uri_names().filter(|uri| uri.starts_with(SCHEME));
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_its_text() {
+    fn an_identity_survives_formatting_and_parsing() {
         for text in ["marline://edge/cam-7", "marline://relay/fra.1", "marline://operator/0"] {
             assert_eq!(text.parse::<Identity>().unwrap().to_string(), text);
         }

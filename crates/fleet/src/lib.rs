@@ -1,7 +1,8 @@
-//! Who serves whom: relays that carry edges' streams to their servers, and the service that matches both.
+//! Bonding through relays: the edge, the relay, the fleet service that assigns relays to edges, and the fleet's
+//! certificates.
 //!
 //! ```text
-//! application ─▶ edge ══ MPTCP + TLS, all links ══▶ relay ─▶ original server
+//! application ─▶ edge ══ MPTCP + TLS, all links ══▶ relay ─▶ origin server
 //!                  └──── fleet: which relay ────┘
 //! ```
 
@@ -10,7 +11,7 @@ pub mod congestion;
 pub mod edge;
 pub mod enrol;
 mod fair_share;
-/// No part of what this crate promises.
+/// Not part of the public API.
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,9 +1,10 @@
-//! Starts connections over the links: drives [`Race`] with sockets that are bound to a device, and names that each link's own name
-//! servers are asked for.
+//! Opens connections over the links: drives [`HappyEyeballs`] with sockets bound to a device, and resolves names with
+//! each link's own name servers.
 //!
-//! Where fewer than two links are known there is one attempt, as the kernel's routes have it; over the only link where these lead over an
-//! interface that is down, whose routes have stayed. Attempts that lose run on to their own time limits in the background, because their
-//! results decide over which link the next connection begins.
+//! With fewer than two known links there is one attempt, over the route that the kernel chooses. If the kernel would
+//! choose an interface that is down and whose routes have remained, the only link is used explicitly. Attempts that
+//! lose the race continue in the background up to their own timeouts, because their results decide over which link the
+//! next connection starts.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,50 +12,52 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalAnswer};
+use marline_core::link_choice::{
+    HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalProbeResult,
+};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
-use marline_net::links::{Interface, Network, Reason, Verdict, survey};
-use marline_net::reach::Zone;
+use marline_net::egress::AddressZone;
+use marline_net::links::{Interface, Subnet, UnusedReason, Usability, list_interfaces};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep_until, timeout};
 
-/// A link over which connections do not begin.
+/// A link over which connections are not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingLink {
-    /// Its interface.
+    /// Name of its interface.
     pub name: String,
-    /// Why.
+    /// Reason of the failure.
     pub reason: LinkFailure,
-    /// Another link, over which they do.
+    /// The link that is used instead, if there is one.
     pub alternative: Option<String>,
 }
 
-/// What a connection that stands shows of its link.
+/// What an established connection reveals about its link.
 pub(crate) enum ConnObservation {
-    /// It reaches the destination.
+    /// The destination is reachable.
     Reached,
-    /// It does, but SYNs with MPTCP's option are dropped.
+    /// The destination is reachable, but SYNs with the MPTCP option are dropped.
     MptcpDropped,
-    /// It does, but MPTCP's option is stripped.
+    /// The destination is reachable, but the MPTCP option is stripped.
     MptcpStripped,
-    /// The destination is not behind the links.
+    /// The destination is not reached through the links.
     NotViaLinks,
 }
 
-/// All links of this host, as places where connections begin.
+/// Opens connections over the links of this host.
 pub(crate) struct LinkDialer {
     epoch: std::time::Instant,
     state: Mutex<DialerState>,
     pub(crate) resolver: Resolver,
-    failing: watch::Sender<Vec<FailingLink>>,
-    /// The URL of the portal probe may be wrong or blocked.
-    doubted: watch::Sender<bool>,
-    /// The link over which connections begin first.
+    failing_links: watch::Sender<Vec<FailingLink>>,
+    /// Whether the URL of the portal probe may be wrong or blocked.
+    portal_probe_doubted: watch::Sender<bool>,
+    /// The link over which connections start first.
     preferred_link: watch::Sender<Option<String>>,
-    /// The evidence or the links have changed.
+    /// Notifies when observations or links have changed.
     changed: Notify,
 }
 
@@ -62,19 +65,19 @@ pub(crate) struct LinkDialer {
 struct DialerState {
     choice: LinkChoice,
     links: Vec<Arc<Interface>>,
-    /// The networks of the interfaces that are no links.
-    networks: Vec<Network>,
-    /// The kernel's routes lead over an interface that is down.
-    misroutes: bool,
-    /// The server that a flow without a relay has reached last.
+    /// Networks of the interfaces that are not links.
+    networks: Vec<Subnet>,
+    /// Whether the kernel's routes use an interface that is down.
+    prefers_down_interface: bool,
+    /// The last server that a flow without a relay has reached.
     last_direct_server: Option<SocketAddr>,
 }
 
-/// chosen: longer than each attempt's own time limits, so that it only bounds those that have none.
+/// Longest time of an attempt. chosen: longer than each attempt's own timeouts; it only bounds those without one.
 const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(10);
-/// chosen: a name server's first answer and a repeated one.
+/// Time to resolve a name. chosen: enough for a name server's first response and a retransmitted one.
 const DNS_TIMEOUT: Duration = Duration::from_secs(3);
-/// chosen: longer than [`NAMES`]. How long a connection that stands waits for what the other links show.
+/// How long a successful connection waits for the results of the other links. chosen: longer than [`DNS_TIMEOUT`].
 const EVIDENCE_GRACE: Duration = Duration::from_millis(3500);
 
 impl LinkDialer {
@@ -83,17 +86,17 @@ impl LinkDialer {
             epoch: std::time::Instant::now(),
             state: Mutex::default(),
             resolver: Resolver::new(),
-            failing: watch::Sender::default(),
-            doubted: watch::Sender::default(),
+            failing_links: watch::Sender::default(),
+            portal_probe_doubted: watch::Sender::default(),
             preferred_link: watch::Sender::default(),
             changed: Notify::new(),
         })
     }
 
-    /// Over the links that can be used now, for a few connections; below a VPN as the kernel has it.
+    /// A dialer for a few connections over the links that are usable now; with a VPN, the kernel chooses the route.
     pub(crate) async fn from_survey() -> Arc<Self> {
-        let starts = Self::new();
-        if let Ok(Ok(survey)) = spawn_blocking(survey).await
+        let dialer = Self::new();
+        if let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await
             && survey.vpn.is_none()
         {
             let (mut usable, others): (Vec<_>, Vec<_>) =
@@ -101,23 +104,28 @@ impl LinkDialer {
             usable.sort_by_key(route_preference);
             let with_observation = |link: Interface| {
                 let (name, index) = (link.name.clone(), link.index);
-                (LinkObservation { name, index, is_silent: false, is_receiving: false, metered: false }, link)
+                (LinkObservation { name, index, is_unresponsive: false, is_receiving: false, metered: false }, link)
             };
-            starts.set_links(usable.into_iter().map(with_observation).collect(), &others);
+            dialer.set_links(usable.into_iter().map(with_observation).collect(), &others);
         }
-        starts
+        dialer
     }
 
-    /// The links that are up, in the order of the kernel's preference, and the other interfaces. Whether there is a link that was not
-    /// there before.
+    /// Sets the links that are up, in the order of the kernel's preference, and the other interfaces. Returns whether
+    /// there is a new link.
     pub(crate) fn set_links(&self, links: Vec<(LinkObservation, Interface)>, others: &[Interface]) -> bool {
         let misroutes =
-            links.first().is_some_and(|(_, link)| others.iter().any(|other| takes_packets_of(other, link)));
-        let networks = others.iter().flat_map(|interface| interface.networks.clone()).collect();
-        self.set(links, networks, misroutes)
+            links.first().is_some_and(|(_, link)| others.iter().any(|other| is_down_and_preferred_to(other, link)));
+        let networks = others.iter().flat_map(|interface| interface.subnets.clone()).collect();
+        self.apply_links(links, networks, misroutes)
     }
 
-    fn set(&self, links: Vec<(LinkObservation, Interface)>, networks: Vec<Network>, misroutes: bool) -> bool {
+    fn apply_links(
+        &self,
+        links: Vec<(LinkObservation, Interface)>,
+        networks: Vec<Subnet>,
+        misroutes: bool,
+    ) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let (observations, links): (Vec<_>, Vec<_>) = links.into_iter().unzip();
@@ -126,41 +134,42 @@ impl LinkDialer {
         };
         let has_new = links.iter().any(is_new);
         if state.links.iter().map(|link| &**link).ne(links.iter()) {
-            self.resolver.forget_networks();
+            self.resolver.clear_all();
         }
         state.links = links.into_iter().map(Arc::new).collect();
-        (state.networks, state.misroutes) = (networks, misroutes);
+        (state.networks, state.prefers_down_interface) = (networks, misroutes);
         state.choice.set_links(now, observations);
         drop(state);
         self.publish();
         has_new
     }
 
-    /// Connections begin as the kernel's routes have it, until links are set again.
-    pub(crate) fn clear_links(&self) {
+    /// Lets the kernel choose the route of connections until links are set again.
+    pub(crate) fn use_kernel_routes(&self) {
         let networks = self.lock().networks.clone();
-        self.set(Vec::new(), networks, false);
+        self.apply_links(Vec::new(), networks, false);
     }
 
-    /// Links over which connections do not begin. Changes are reported.
+    /// The links over which connections are not started. Changes are reported.
     pub(crate) fn failing(&self) -> watch::Receiver<Vec<FailingLink>> {
-        self.failing.subscribe()
+        self.failing_links.subscribe()
     }
 
-    /// Whether the URL of the portal probe may be wrong or blocked ([`LinkChoice::is_portal_probe_doubted`]). Changes are reported.
+    /// Whether the URL of the portal probe may be wrong or blocked ([`LinkChoice::is_portal_probe_doubted`]). Changes
+    /// are reported.
     pub(crate) fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
-        self.doubted.subscribe()
+        self.portal_probe_doubted.subscribe()
     }
 
-    /// The link over which connections begin first. Changes are reported.
+    /// The link over which connections start first. Changes are reported.
     pub(crate) fn preferred_link(&self) -> watch::Receiver<Option<String>> {
         self.preferred_link.subscribe()
     }
 
-    /// A connection to a destination that proves by its certificate what it is.
+    /// Connects to a destination that authenticates itself with a certificate.
     ///
     /// # Errors
-    /// No link reaches it: the error of the last attempt.
+    /// If no link reaches the destination: the error of the last attempt.
     pub(crate) async fn connect<T, F>(
         self: &Arc<Self>,
         attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
@@ -173,10 +182,10 @@ impl LinkDialer {
         self.run(race, attempt).await
     }
 
-    /// A connection to any server: not over a link with a captive portal where another one carries.
+    /// Connects to any server. A link with a captive portal is not used if another link works.
     ///
     /// # Errors
-    /// No link reaches it: the error of the last attempt.
+    /// If no link reaches the server: the error of the last attempt.
     pub(crate) async fn connect_unauthenticated<T, F>(
         self: &Arc<Self>,
         attempt: impl Fn(Option<Arc<Interface>>) -> F + Send + 'static,
@@ -186,7 +195,7 @@ impl LinkDialer {
         F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
     {
         let (race, now) = (HappyEyeballs::to_unauthenticated(self.now(), &self.lock().choice), self.now());
-        self.lock().choice.used_unproven(now);
+        self.lock().choice.on_unauthenticated_use(now);
         self.changed.notify_waiters();
         self.run(race, attempt).await
     }
@@ -200,12 +209,12 @@ impl LinkDialer {
         T: Send + 'static,
         F: Future<Output = io::Result<(T, ConnObservation)>> + Send + 'static,
     {
-        // A race over one link is one where another link is left out on purpose.
-        let alone = {
+        // With a single link there is no race, but a race may contain one link because others are excluded on purpose.
+        let single_attempt = {
             let state = self.lock();
-            (state.links.len() < 2).then(|| state.links.first().filter(|_| state.misroutes).cloned())
+            (state.links.len() < 2).then(|| state.links.first().filter(|_| state.prefers_down_interface).cloned())
         };
-        if let Some(link) = alone {
+        if let Some(link) = single_attempt {
             return attempt(link).await.map(|(value, _)| value);
         }
         let (result_tx, result_rx) = oneshot::channel();
@@ -224,16 +233,18 @@ impl LinkDialer {
     {
         let (mut result_tx, mut running, mut pending) = (Some(result_tx), JoinSet::new(), BTreeSet::new());
         let mut grace = None;
-        let mut last = io::Error::new(io::ErrorKind::NetworkUnreachable, "no link");
+        let mut last = io::Error::new(io::ErrorKind::NetworkUnreachable, "no link reaches the destination");
         loop {
             while let Some((number, link)) = race.poll(self.now()) {
                 let started = attempt(self.link(&link));
                 pending.insert(number);
                 running.spawn(async move {
-                    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
-                    (number, timeout(MAX_ATTEMPT_TIME, started).await.unwrap_or_else(|error| Err(late(error))))
+                    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer");
+                    (number, timeout(MAX_ATTEMPT_TIME, started).await.unwrap_or_else(|error| Err(timed_out(error))))
                 });
             }
+            // Once the caller has its result or is gone, no further attempts are started; running ones are still
+            // observed.
             let next = race.deadline().filter(|_| result_tx.as_ref().is_some_and(|tx| !tx.is_closed()));
             if running.is_empty() && next.is_none() && grace.is_none() {
                 break;
@@ -248,10 +259,11 @@ impl LinkDialer {
             let (number, result) = tokio::select! {
                 joined = running.join_next(), if !running.is_empty() => match joined {
                     Some(Ok(ended)) => ended,
-                    // It has panicked, which says nothing.
+                    // The attempt has panicked, which reveals nothing about its link.
                     Some(Err(_)) | None => continue,
                 },
                 () = due => {
+                    // The grace period is over: links without a result count as not responding.
                     if grace.is_some() {
                         pending.iter().for_each(|number| race.handle(self.now(), *number, Err(LinkFailure::NoResponse)));
                         self.record_evidence(&mut race);
@@ -263,12 +275,12 @@ impl LinkDialer {
             };
             pending.remove(&number);
             match result {
-                Ok((value, shows)) => {
+                Ok((value, observation)) => {
                     grace.get_or_insert(tokio::time::Instant::now() + EVIDENCE_GRACE);
                     if let Some(result_tx) = result_tx.take() {
                         let _ = result_tx.send(Ok(value));
                     }
-                    let mptcp_failure = match shows {
+                    let mptcp_failure = match observation {
                         ConnObservation::Reached => None,
                         ConnObservation::MptcpDropped => Some(LinkFailure::MptcpDropped),
                         ConnObservation::MptcpStripped => Some(LinkFailure::MptcpStripped),
@@ -296,31 +308,31 @@ impl LinkDialer {
         self.publish();
     }
 
-    /// Waits until a link is to be probed, and gives it.
+    /// Waits until a link is due for a probe, and returns it.
     pub(crate) async fn next_probe(&self) -> Arc<Interface> {
         let next = |choice: &LinkChoice| choice.next_probe().into_iter().chain(choice.next_check()).min();
         self.next_due(next, LinkChoice::on_probe_started).await
     }
 
-    /// Waits until a portal is to be looked for over a link, and gives it.
-    pub(crate) async fn due_for_portal(&self) -> Arc<Interface> {
-        self.next_due(LinkChoice::next_portal_probe, LinkChoice::probing_portal).await
+    /// Waits until a link is due for a portal probe, and returns it.
+    pub(crate) async fn next_portal_probe(&self) -> Arc<Interface> {
+        self.next_due(LinkChoice::next_portal_probe, LinkChoice::on_portal_probe_started).await
     }
 
     async fn next_due(
         &self,
         next: impl Fn(&LinkChoice) -> Option<(Instant, String)>,
-        begins: impl Fn(&mut LinkChoice, Instant, &str),
+        on_start: impl Fn(&mut LinkChoice, Instant, &str),
     ) -> Arc<Interface> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // What changes from here on ends it.
+            // Register before the check, so that no change in between is missed.
             changed.as_mut().enable();
             let (at, now) = (next(&self.lock().choice), self.now());
             match at {
                 Some((at, link)) if at <= now => {
-                    begins(&mut self.lock().choice, now, &link);
+                    on_start(&mut self.lock().choice, now, &link);
                     if let Some(link) = self.link(&link) {
                         return link;
                     }
@@ -331,54 +343,54 @@ impl LinkDialer {
         }
     }
 
-    /// No relay can be reached.
-    pub(crate) fn none_reached(&self) {
+    /// Notes that no relay can be reached.
+    pub(crate) fn record_no_relay_reached(&self) {
         let now = self.now();
-        self.lock().choice.used_unproven(now);
+        self.lock().choice.on_unauthenticated_use(now);
         self.changed.notify_waiters();
     }
 
-    /// What a request of plain HTTP over a link has shown. Whether a portal has gone.
-    pub(crate) fn portal_answered(&self, link: &str, answer: PortalAnswer) -> bool {
+    /// Records the result of a portal probe (plain HTTP) over a link; returns whether a portal has disappeared.
+    pub(crate) fn record_portal_answer(&self, link: &str, answer: PortalProbeResult) -> bool {
         let now = self.now();
         let (before, after) = {
             let choice = &mut self.lock().choice;
             let before = choice.failure(link);
-            choice.report_portal(now, link, answer);
+            choice.on_portal_probe_result(now, link, answer);
             (before, choice.failure(link))
         };
         self.publish();
         before.is_some_and(LinkFailure::is_portal) && after.is_none()
     }
 
-    /// Whether something answers in the relay's place over this link: it is probed whether or not the relay is known to work.
+    /// Whether a captive portal responds in place of the relay on this link. Such a link is probed in any case.
     pub(crate) fn has_portal(&self, link: &str) -> bool {
         self.lock().choice.failure(link).is_some_and(LinkFailure::is_portal)
     }
 
-    /// The names of the links.
+    /// Names of the links.
     pub(crate) fn link_names(&self) -> Vec<String> {
         self.lock().links.iter().map(|link| link.name.clone()).collect()
     }
 
-    /// No link strips MPTCP: the relay does not speak it.
+    /// Forgets that links strip MPTCP, because the relay does not support it.
     pub(crate) fn clear_mptcp_stripped(&self) {
         self.lock().choice.forget_failures(LinkFailure::MptcpStripped);
         self.publish();
     }
 
-    /// A flow without a relay has reached this server.
+    /// Records the server that a flow without a relay has reached.
     pub(crate) fn record_direct_server(&self, server: SocketAddr) {
         self.lock().last_direct_server = Some(server);
     }
 
-    /// Where this link is probed while no relay can be reached; none: nothing is known there, or a captive portal would answer.
+    /// Where to probe this link while no relay can be reached; `None` if no server is known, or a portal would respond.
     pub(crate) fn direct_probe_target(&self, link: &str) -> Option<SocketAddr> {
         let state = self.lock();
         state.last_direct_server.filter(|_| !state.choice.failure(link).is_some_and(LinkFailure::is_portal))
     }
 
-    /// The result of a probe; `works`: its destination was reached over another link.
+    /// Records the result of a probe. `works`: its destination was reached over another link.
     pub(crate) fn record_probe(
         &self,
         link: &str,
@@ -391,13 +403,13 @@ impl LinkDialer {
             Ok(ConnObservation::MptcpDropped) => Outcome::Failed(LinkFailure::MptcpDropped),
             Ok(ConnObservation::MptcpStripped) => Outcome::Failed(LinkFailure::MptcpStripped),
             Ok(_) => Outcome::Connected(started_at.elapsed()),
-            // The relay may be what does not answer.
+            // The relay itself may be unresponsive.
             Err(_) if failure.is_none() => return,
             Err(kind) if works => Outcome::Failed(kind),
             Err(LinkFailure::WrongCertificate) => Outcome::Suspected,
             Err(LinkFailure::Dns) => return,
             Err(_) if failure == Some(LinkFailure::WrongCertificate) => Outcome::Retracted,
-            // Neither does what the portal does not let through.
+            // A portal may also drop the probe.
             Err(_) if failure == Some(LinkFailure::Portal) => return,
             Err(kind) => Outcome::Failed(kind),
         };
@@ -405,25 +417,25 @@ impl LinkDialer {
         self.publish();
     }
 
-    /// The addresses of a host, from the link's own name servers.
+    /// Resolves a host with the link's own name servers.
     ///
     /// # Errors
-    /// Over this link the name has none.
+    /// If the name has no address over this link.
     pub(crate) async fn resolve(
         &self,
-        asker: Option<IpAddr>,
+        client: Option<IpAddr>,
         (host, port): (&str, u16),
         link: &Interface,
     ) -> io::Result<Vec<SocketAddr>> {
-        let found = self.resolver.resolve_for(asker, host, Some(link), DNS_TIMEOUT).await;
-        let found = found.map_err(|why| io::Error::new(io::ErrorKind::NotFound, why.text))?;
+        let found = self.resolver.resolve_for(client, host, Some(link), DNS_TIMEOUT).await;
+        let found = found.map_err(|why| io::Error::new(io::ErrorKind::NotFound, why.message))?;
         Ok(found.addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
-    /// Those of these addresses that are of a family which the link has.
+    /// Filters the addresses to the families that the link has.
     ///
     /// # Errors
-    /// There is none: the link says nothing about the destination.
+    /// If none is left: the attempt would reveal nothing about the destination.
     pub(crate) fn with_link_families(
         mut addresses: Vec<SocketAddr>,
         link: &Interface,
@@ -442,27 +454,27 @@ impl LinkDialer {
         Ok(addresses)
     }
 
-    /// The links.
+    /// The present links.
     pub(crate) fn links(&self) -> Vec<Arc<Interface>> {
         self.lock().links.clone()
     }
 
-    /// Whether this is the number of a link's interface.
+    /// Whether this is the index of a link's interface.
     pub(crate) fn is_link(&self, index: u32) -> bool {
         self.lock().links.iter().any(|link| link.index == index)
     }
 
-    /// Whether the address is behind the links: not this host's own, nor on a LAN of its.
+    /// Whether the address is reached through the links: not this host's own address, nor on one of its LANs.
     pub(crate) fn is_behind_links(&self, address: IpAddr) -> bool {
-        let is_neighbour = self.lock().networks.iter().any(|network| network.contains(address));
-        !is_neighbour && Zone::of(address) != Zone::Host
+        let is_on_lan = self.lock().networks.iter().any(|network| network.contains(address));
+        !is_on_lan && AddressZone::of(address) != AddressZone::Host
     }
 
     fn link(&self, name: &str) -> Option<Arc<Interface>> {
         self.lock().links.iter().find(|link| link.name == name).cloned()
     }
 
-    /// Reports what has changed.
+    /// Publishes changes to the subscribers.
     fn publish(&self) {
         let (failing, order, doubted) = {
             let state = self.lock();
@@ -472,14 +484,14 @@ impl LinkDialer {
             let doubted = state.choice.is_portal_probe_doubted();
             (failing.into_iter().map(row).collect::<Vec<_>>(), order, doubted)
         };
-        self.doubted.send_if_modified(|now| std::mem::replace(now, doubted) != doubted);
+        self.portal_probe_doubted.send_if_modified(|now| std::mem::replace(now, doubted) != doubted);
         let first = order.into_iter().next();
         self.preferred_link.send_if_modified(|current| {
             let is_new = *current != first;
             *current = first;
             is_new
         });
-        self.failing.send_if_modified(|current| {
+        self.failing_links.send_if_modified(|current| {
             let is_new = *current != failing;
             *current = failing;
             is_new
@@ -498,42 +510,42 @@ impl LinkDialer {
 
 impl std::fmt::Debug for LinkDialer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Starts").finish_non_exhaustive()
+        f.debug_struct("LinkDialer").finish_non_exhaustive()
     }
 }
 
-/// The kernel's preference: the lower the better; none: no default route.
+/// The kernel's preference of a link, lower is better; `None` without a default route.
 pub(crate) fn route_preference(link: &Interface) -> Option<(u32, u32)> {
-    let metric = [&link.v4, &link.v6].into_iter().flatten().map(|route| route.metric).min()?;
+    let metric = [&link.route_v4, &link.route_v6].into_iter().flatten().map(|route| route.metric).min()?;
     Some((metric, link.index))
 }
 
-/// Whether the kernel's routes lead over this interface, which is down, and not over the link: the routes of an interface that has lost its
-/// carrier stay until a network manager removes them.
-fn takes_packets_of(other: &Interface, link: &Interface) -> bool {
-    let is_down = matches!(other.verdict, Verdict::Unused(Reason::NoCarrier | Reason::Down));
+/// Whether the kernel's routes prefer the other interface, which is down, to the link. The routes of an interface
+/// without carrier remain until a network manager removes them.
+fn is_down_and_preferred_to(other: &Interface, link: &Interface) -> bool {
+    let is_down = matches!(other.usability, Usability::Unused(UnusedReason::NoCarrier | UnusedReason::Down));
     is_down
         && route_preference(other)
             .is_some_and(|of_other| route_preference(link).is_none_or(|of_link| of_other < of_link))
 }
 
-/// A connection of plain TCP, bound to this device.
+/// A plain TCP connection, bound to this device.
 pub(crate) async fn connect_over(address: SocketAddr, device: Option<&str>) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     match socket.bind_device(device.map(str::as_bytes)) {
-        // Before Linux 5.7 it needs CAP_NET_RAW: then the kernel chooses the link.
+        // Before Linux 5.7 this needs CAP_NET_RAW; without it the kernel chooses the link.
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
         _ => {}
     }
     socket.connect(address).await
 }
 
-/// What an error says of the link.
+/// Classifies an error by what it reveals about the link.
 fn classify_error(error: &io::Error) -> LinkFailure {
     use io::ErrorKind as Kind;
     if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         return match error {
-            // A server of another authority, or one that does not speak TLS.
+            // A server of another authority, or one that does not use TLS.
             rustls::Error::InvalidCertificate(
                 rustls::CertificateError::UnknownIssuer
                 | rustls::CertificateError::NotValidForName
@@ -555,7 +567,7 @@ fn classify_error(error: &io::Error) -> LinkFailure {
         | Kind::BrokenPipe => LinkFailure::Refused,
         Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => LinkFailure::Unreachable,
         Kind::NotFound => LinkFailure::Dns,
-        // A route of the kind `prohibit`; a member that is not the expected one has no number.
+        // A route of type `prohibit`. Errors without an OS error code come from a member other than the expected one.
         Kind::PermissionDenied if error.raw_os_error().is_some() => LinkFailure::Unreachable,
         _ => LinkFailure::Other,
     }
@@ -568,48 +580,51 @@ mod tests {
 
     use super::*;
 
-    fn interface(name: &str, metric: Option<u32>, verdict: Verdict) -> Interface {
+    fn interface(name: &str, metric: Option<u32>, verdict: Usability) -> Interface {
         let index = name.len() as u32;
         Interface {
             name: name.to_owned(),
             index,
             kind: LinkKind::Ethernet,
             addresses: vec!["192.0.2.2".parse().unwrap()],
-            passing: Vec::new(),
-            networks: Vec::new(),
-            v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
-            v6: None,
+            transient_addresses: Vec::new(),
+            subnets: Vec::new(),
+            route_v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
+            route_v6: None,
             metered: None,
             mtu: 1500,
             emulated: false,
-            verdict,
+            usability: verdict,
         }
     }
 
-    /// Over which link one attempt is made.
+    /// The link over which a single attempt is made.
     fn attempts_over(links: &[Interface], others: &[Interface]) -> Option<String> {
         let seen = |link: &Interface| {
             let (name, index) = (link.name.clone(), link.index);
-            (LinkObservation { name, index, is_silent: false, is_receiving: false, metered: false }, link.clone())
+            (
+                LinkObservation { name, index, is_unresponsive: false, is_receiving: false, metered: false },
+                link.clone(),
+            )
         };
-        let starts = LinkDialer::new();
-        starts.set_links(links.iter().map(seen).collect(), others);
+        let dialer = LinkDialer::new();
+        dialer.set_links(links.iter().map(seen).collect(), others);
         let attempt = |link: Option<Arc<Interface>>| async move {
             Ok((link.map(|link| link.name.clone()), ConnObservation::Reached))
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(starts.connect(attempt)).unwrap()
+        runtime.block_on(dialer.connect(attempt)).unwrap()
     }
 
     #[test]
-    fn the_only_link_is_bound_to_where_the_kernels_routes_lead_over_an_interface_that_is_down() {
-        let link = [interface("wan2", Some(200), Verdict::Usable)];
-        let down = |metric| interface("wan10", metric, Verdict::Unused(Reason::NoCarrier));
+    fn the_only_link_is_used_explicitly_if_the_kernel_would_choose_an_interface_that_is_down() {
+        let link = [interface("wan2", Some(200), Usability::Usable)];
+        let down = |metric| interface("wan10", metric, Usability::Unused(UnusedReason::NoCarrier));
         assert_eq!(attempts_over(&link, &[down(Some(100))]).as_deref(), Some("wan2"));
-        // It is not preferred, or has no route, or carries something else.
+        // The interface that is down is not preferred, has no route, or is up.
         assert_eq!(attempts_over(&link, &[down(Some(300))]), None);
         assert_eq!(attempts_over(&link, &[down(None)]), None);
-        assert_eq!(attempts_over(&link, &[interface("tun0", Some(0), Verdict::Usable)]), None);
+        assert_eq!(attempts_over(&link, &[interface("tun0", Some(0), Usability::Usable)]), None);
         assert_eq!(attempts_over(&[], &[down(Some(100))]), None);
     }
 }

@@ -1,9 +1,9 @@
 //! Reloading of a revocation list while a process runs, for edges, relays and the fleet service.
 //!
-//! 1. The file is checked each [`INTERVAL`]: a `stat` that costs nothing.
-//! 2. A list that cannot be read changes nothing: the one before stays in force. The reason is logged once.
-//! 3. One descriptor is kept in reserve for the list: clients that use up all descriptors of the process cannot keep it from
-//!    being read.
+//! 1. The file is checked every [`INTERVAL`], which costs one `stat`.
+//! 2. A list that cannot be read changes nothing: the previous one stays in force. The reason is logged once.
+//! 3. One file descriptor is kept in reserve for the list. Clients that use up all descriptors of the process therefore
+//!    cannot prevent it from being read.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::ca::{CaError, RevocationFile};
 
-/// chosen: "within seconds" is what revocation promises.
+/// Interval of the check. chosen: revocation takes effect "within seconds".
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The state of reloading a list.
+/// State of the reloading of a list.
 #[derive(Debug)]
 pub(crate) struct ListReload {
     /// The last error that was logged; empty: the last check succeeded.
@@ -27,12 +27,12 @@ pub(crate) struct ListReload {
 
 impl Default for ListReload {
     fn default() -> Self {
-        Self { error: Mutex::default(), spare: Mutex::new(spare()) }
+        Self { error: Mutex::default(), spare: Mutex::new(open_spare()) }
     }
 }
 
 impl ListReload {
-    /// The list as its file has it now, whether or not it has changed; `held` where it cannot be read, which is logged.
+    /// Reads the file again, whether or not it has changed. If it cannot be read, logs the error and returns `held`.
     pub(crate) fn reread(&self, held: RevocationFile) -> RevocationFile {
         let mut read = held.clone();
         match read.reread() {
@@ -44,19 +44,19 @@ impl ListReload {
         }
     }
 
-    /// The list of the file, if it has changed since `held` was read.
+    /// The list in the file, if it has changed since `held` was read.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, or is another authority's.
+    /// If the file cannot be read, is damaged, or belongs to another authority.
     pub(crate) fn changed(&self, held: &RevocationFile) -> Result<Option<RevocationFile>, CaError> {
         let mut read = held.clone();
         let is_new = match read.refresh() {
             Err(error) if error.is_out_of_descriptors() => {
                 let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-                // Closed here, and opened again when the list has been read.
+                // Close the spare descriptor here, and reopen it after the list has been read.
                 *kept = None;
                 let is_new = read.refresh();
-                *kept = spare();
+                *kept = open_spare();
                 is_new?
             }
             refreshed => refreshed?,
@@ -64,7 +64,8 @@ impl ListReload {
         Ok(is_new.then_some(read))
     }
 
-    /// Calls `check` each [`INTERVAL`] until dropped. It puts a changed list in force, and returns whether there was one.
+    /// Calls `check` every [`INTERVAL`] until dropped. `check` puts a changed list in force and returns whether there
+    /// was one.
     pub(crate) async fn watch<E: Display>(&self, mut check: impl FnMut() -> Result<bool, E>) -> Infallible {
         loop {
             tokio::time::sleep(INTERVAL).await;
@@ -76,7 +77,7 @@ impl ListReload {
         }
     }
 
-    /// Logs what is wrong with the list: once, or again where a user requested the reload.
+    /// Logs an error with the list: once, or again if a user requested the reload.
     fn report(&self, error: String, again: bool) {
         let mut last = self.error.lock().unwrap_or_else(PoisonError::into_inner);
         if again || *last != error {
@@ -86,6 +87,6 @@ impl ListReload {
     }
 }
 
-fn spare() -> Option<File> {
+fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
 }

@@ -1,29 +1,30 @@
-//! Requests to read files again: SIGHUP, passed on to the tasks of a daemon that hold something from files.
+//! Reload requests: passes SIGHUP on to the tasks of a daemon that use files.
 //!
-//! A request never ends anything. Each task reads its files, and keeps what it had where the new files are no good.
+//! A request never ends a task. Each task reads its files again, and keeps its previous state if the new files are
+//! invalid.
 
 use tokio::sync::watch;
 
-/// Makes requests.
+/// Sends reload requests.
 #[derive(Debug)]
 pub struct Reloader(watch::Sender<u64>);
 
-/// Receives requests; several that come while a task is busy count as one.
+/// Receives reload requests; several requests while a task is busy count as one.
 #[derive(Clone, Debug)]
 pub struct ReloadRequests(watch::Receiver<u64>);
 
 impl Reloader {
-    /// Without a request yet.
+    /// Creates a sender without a pending request.
     pub fn new() -> Self {
         Self(watch::Sender::new(0))
     }
 
-    /// All receivers are to read their files again.
+    /// Requests all receivers to read their files again.
     pub fn request(&self) {
         self.0.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// A receiver of the requests from now on.
+    /// A receiver of future requests.
     pub fn subscribe(&self) -> ReloadRequests {
         ReloadRequests(self.0.subscribe())
     }
@@ -36,7 +37,7 @@ impl Default for Reloader {
 }
 
 impl ReloadRequests {
-    /// Nobody makes requests.
+    /// A receiver that never gets a request.
     pub fn never() -> Self {
         Reloader::new().subscribe()
     }

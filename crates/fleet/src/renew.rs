@@ -1,18 +1,16 @@
-//! A member's certificate, renewed by the member before it ends (`docs/fleet.md`, "Renewal").
+//! Renewal of a member's certificate by the member itself, before it expires (`docs/fleet.md`, "Renewal").
 //!
-//! In: a service, and the files of a member. Out: a new certificate in the place of the old one, and in memory.
-//!
-//! 1. When a third of its life is left, the service is asked with the certificate that ends. The key stays as it is, so that one file
-//!    changes, in one step.
-//! 2. What comes must be what is there already: this name, this key, this authority; and it must end later.
-//! 3. A service that does not answer is asked again each ten minutes; it is said at once and then each day, with the day on which it
-//!    ends. So it is where there is no service to be asked.
-//! 4. Where the certificate's file cannot be written, as under systemd (`LoadCredential=`), the new one goes to another place ([`Own`]),
-//!    and at the next start the later one of both counts. What can be written nowhere counts until the process ends, and writing
-//!    is tried again.
-//! 5. Another certificate of the same member that somebody has put there counts within a minute.
-//! 6. On request ([`Reloads`]) certificate, key and authority are read again at once, whatever their dates. Files that are no good
-//!    change nothing.
+//! 1. When a third of the lifetime is left, the member presents its certificate to the service and requests a new one.
+//!    The key stays the same, so only one file changes, atomically.
+//! 2. The new certificate must have the same name, key and authority, and expire later.
+//! 3. If the service does not respond, the request is repeated every ten minutes. The failure is logged at once and
+//!    then daily, with the expiry date. The same log applies without a service.
+//! 4. If the certificate file cannot be written, as under systemd (`LoadCredential=`), the new certificate is written
+//!    to a fallback directory ([`MemberCert`]). The next start uses the later of both. If it cannot be written there
+//!    either, it is used until the process ends, and writing is retried.
+//! 5. Another certificate of the same member that a user has put in the file is used within a minute.
+//! 6. On a reload request ([`ReloadRequests`]) certificate, key and authority are read again at once, whatever their
+//!    dates. Invalid files change nothing.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -28,29 +26,29 @@ use crate::reload::ReloadRequests;
 use crate::service::{Client, ClientError, EnrolReply};
 use crate::tls::{Credentials, TlsError, client_config};
 
-/// chosen: a clock that was set is seen soon.
+/// Interval of the checks. chosen: short enough to notice soon that the clock was set.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// chosen: of ten days that are left it is a thousandth.
+/// Interval of renewal attempts. chosen: a thousandth of the ten days that are left.
 const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// chosen: certificates may live for a minute.
+/// Shortest interval of the checks. chosen: certificates may have a lifetime of a minute.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why there is no new certificate.
+/// Reason why there is no new certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
-    /// The service is not reached, or refuses.
+    /// The service cannot be reached, or refuses.
     #[error(transparent)]
     Service(#[from] ClientError),
-    /// Certificate or key are no good.
+    /// Certificate or key are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// What came is not what was asked for.
-    #[error("the service has answered with something else than the same certificate for longer: {0}")]
+    /// The response is not a renewal of the certificate.
+    #[error("the response of the service is not a renewal of this certificate: {0}")]
     Mismatch(String),
 }
 
-/// A member's files, and where its renewed certificate is kept when the first one cannot be written.
+/// A member's files, and where its renewed certificate is stored if the original file cannot be written.
 #[derive(Clone, Debug)]
 pub struct MemberCert {
     files: MemberFiles,
@@ -58,22 +56,22 @@ pub struct MemberCert {
 }
 
 impl MemberCert {
-    /// With a directory of the program's own, if it has one.
+    /// Creates it with a state directory of the program, if there is one, as the fallback.
     pub fn new(files: MemberFiles, state: Option<&Path>) -> Self {
         let in_state = |dir: &Path| Some(dir.join(files.certificate.file_name()?));
         let certificate = state.and_then(in_state).filter(|path| *path != files.certificate);
-        let kept = certificate.map(|certificate| MemberFiles { certificate, ..files.clone() });
-        Self { files, fallback: kept }
+        let fallback = certificate.map(|certificate| MemberFiles { certificate, ..files.clone() });
+        Self { files, fallback }
     }
 
-    /// What is to be shown: the later one of both.
+    /// The credentials to use: the later of both certificates.
     ///
     /// # Errors
-    /// A file cannot be read, or holds something else.
+    /// If a file cannot be read or has unexpected contents.
     pub fn read(&self) -> Result<Credentials, TlsError> {
         let first = Credentials::read(&self.files.certificate, &self.files.key, &self.files.authority)?;
-        let kept = self.fallback.as_ref().and_then(|files| newer_in_files(files, &first));
-        Ok(kept.unwrap_or(first))
+        let newer = self.fallback.as_ref().and_then(|files| newer_in_files(files, &first));
+        Ok(newer.unwrap_or(first))
     }
 
     fn write(&self, new: &Renewed) -> Result<(), CaError> {
@@ -84,55 +82,56 @@ impl MemberCert {
     }
 }
 
-/// A certificate that has come, and is not in its file yet.
+/// A renewed certificate that has not been written yet.
 #[derive(Debug)]
 pub struct Renewed {
-    /// What is shown from now on.
+    /// The credentials to use from now on.
     pub credentials: Credentials,
-    /// When it ends.
+    /// End of its validity.
     pub not_after: UtcSeconds,
-    /// Its text, for its file.
+    /// The certificate as PEM, for its file.
     chain: String,
 }
 
 impl Renewed {
-    /// Puts it in the place of the old one.
+    /// Replaces the certificate file.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, files: &MemberFiles) -> Result<(), CaError> {
         files.replace_certificate(&self.chain)
     }
 }
 
-/// Asks the service of this URL for the next certificate.
+/// Requests the next certificate from the service at this URL.
 ///
 /// # Errors
-/// There is none; the old one stays as it is.
+/// If there is no new certificate; the old one is unchanged.
 pub async fn renew(url: &str, credentials: &Credentials) -> Result<Renewed, RenewalError> {
     let mut client =
         Client::new(url, client_config(credentials, None, true)?)?.with_dialer(LinkDialer::from_survey().await);
     let response: EnrolReply = client.post("/v1/renew", &json!({})).await?;
     let mismatch = |text: &str| RenewalError::Mismatch(text.to_owned());
     let certificate = CertificateDer::from_pem_slice(response.certificate.as_bytes());
-    let renewed = credentials.with_certificate(certificate.map_err(|_| mismatch("no certificate"))?);
-    // The library compares key and certificate.
-    client_config(&renewed, None, true).map_err(|_| mismatch("another key"))?;
+    let renewed = credentials.with_certificate(certificate.map_err(|_| mismatch("it contains no certificate"))?);
+    // rustls checks that key and certificate match.
+    client_config(&renewed, None, true).map_err(|_| mismatch("it is for another key"))?;
     if renewed.peer()?.identity != credentials.peer()?.identity {
-        return Err(mismatch("another name"));
+        return Err(mismatch("it is for another name"));
     }
     if !renewed.is_signed_by_authority() {
-        return Err(mismatch("another authority"));
+        return Err(mismatch("it is from another authority"));
     }
     let ends = renewed.validity()?.not_after;
     if ends <= credentials.validity()?.not_after {
-        return Err(mismatch("it ends no later"));
+        return Err(mismatch("it does not expire later"));
     }
     Ok(Renewed { credentials: renewed, not_after: ends, chain: response.certificate })
 }
 
-/// Keeps a member's certificate new until dropped. `shows` puts one in force, or says why it cannot; on request it is called with
-/// what counts then, changed or not, so that it reads again what else belongs to it.
+/// Keeps a member's certificate valid until dropped. `install` puts new credentials in force, or returns why it cannot.
+/// On a reload request it is called with the credentials in force, changed or not, so that dependent files are read
+/// again as well.
 pub async fn run_renewal(
     url: Option<&str>,
     files: &MemberCert,
@@ -144,9 +143,9 @@ pub async fn run_renewal(
         (None, None, None);
     warn_without_crl(&files.files.authority, &credentials);
     loop {
-        let life = credentials.validity().map_or(Duration::ZERO, Validity::lifetime);
+        let lifetime = credentials.validity().map_or(Duration::ZERO, Validity::lifetime);
         tokio::select! {
-            () = tokio::time::sleep((life / 60).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)) => {}
+            () = tokio::time::sleep((lifetime / 60).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)) => {}
             () = reload_requests.requested() => {
                 if let Some(reloaded) = reload(files, &credentials, &mut install) {
                     (credentials, unwritten) = (reloaded, None);
@@ -154,23 +153,25 @@ pub async fn run_renewal(
                 }
             }
         }
-        // Rule 4.
+        // Rule 4: retry writing.
         if let Some(new) = unwritten.take()
             && files.write(&new).is_err()
         {
             unwritten = Some(new);
         }
-        // Rule 5.
+        // Rule 5: use a certificate that a user has put in place.
         if let Some(newer) = newer_in_files(&files.files, &credentials).filter(|_| unwritten.is_none()) {
             let file = files.files.certificate.display();
             match install(&newer) {
-                Ok(()) => tracing::info!("{file}: another certificate, which counts from now on"),
-                Err(error) => tracing::warn!("{file}: another certificate counts from now on, but {error}"),
+                Ok(()) => tracing::info!("{file}: another certificate was found and is now in use"),
+                Err(error) => {
+                    tracing::warn!("{file}: another certificate was found and is now in use, but {error}")
+                }
             }
             credentials = newer;
         }
         let Ok(validity) = credentials.validity() else { continue };
-        let pause = RETRY_INTERVAL.min(life / 30);
+        let pause = RETRY_INTERVAL.min(lifetime / 30);
         if UtcSeconds::now() < validity.renewal_due() || last_attempt.is_some_and(|at| at.elapsed() < pause) {
             continue;
         }
@@ -179,7 +180,7 @@ pub async fn run_renewal(
             if !has_warned {
                 let file = files.files.certificate.display();
                 tracing::warn!(
-                    "{file}: the certificate ends at {}: put another one in its place",
+                    "{file}: the certificate expires at {}: replace it with a new one",
                     validity.not_after
                 );
                 last_warning = Some(Instant::now());
@@ -197,13 +198,13 @@ pub async fn run_renewal(
                     }
                 }
                 if let Err(error) = files.write(&renewed) {
-                    tracing::warn!("{error}: the new certificate counts until this process ends");
+                    tracing::warn!("{error}: the new certificate is in use, but is lost when this process ends");
                     unwritten = Some(renewed);
                 }
             }
             Err(error) if !has_warned => {
                 tracing::warn!(
-                    "{error}: the certificate, which ends at {}, is not renewed; asked again",
+                    "{error}: the certificate, which expires at {}, has not been renewed; retrying",
                     validity.not_after
                 );
                 last_warning = Some(Instant::now());
@@ -213,31 +214,35 @@ pub async fn run_renewal(
     }
 }
 
-/// Names the authorities in this file that are trusted without a list of the certificates that they have revoked.
+/// Logs a warning for each authority in this file that is trusted without its revocation list.
 pub fn warn_without_crl(authority: &Path, credentials: &Credentials) {
     for subject in credentials.authorities_without_crl() {
         tracing::warn!(
-            "{}: {subject} is trusted without its revocation list, and so are the certificates that it has revoked: append its revoked.pem",
+            "{}: {subject} is trusted without its revocation list, so certificates that it has revoked are accepted: append its revoked.pem",
             authority.display()
         );
     }
 }
 
-/// Rule 6: what is in the files, if it is in force now.
+/// Rule 6: reads the files; returns their credentials if they have been put in force.
 fn reload(
     files: &MemberCert,
     credentials: &Credentials,
     install: &mut impl FnMut(&Credentials) -> Result<(), String>,
 ) -> Option<Credentials> {
     let read = files.read().map_err(|error| error.to_string()).and_then(|loaded| {
-        // The library compares key and certificate.
+        // rustls checks that key and certificate match.
         client_config(&loaded, None, true).map_err(|error| error.to_string())?;
         let identity = |of: &Credentials| of.peer().map(|peer| peer.identity).map_err(|error| error.to_string());
         let (new, old) = (identity(&loaded)?, identity(credentials)?);
         if !loaded.is_signed_by_authority() {
-            return Err(format!("another authority than {} has signed it", files.files.authority.display()));
+            return Err(format!("it is not signed by the authority in {}", files.files.authority.display()));
         }
-        if new == old { Ok(loaded) } else { Err(format!("it is of {new}, and this process is {old}: restart it")) }
+        if new == old {
+            Ok(loaded)
+        } else {
+            Err(format!("it belongs to {new}, but this process runs as {old}: restart the process"))
+        }
     });
     let file = files.files.certificate.display();
     match read {
@@ -253,7 +258,7 @@ fn reload(
         },
         Err(error) => {
             tracing::warn!("{file}: {error}: certificate, key and authority that were read before stay in force");
-            // The list may be good.
+            // The revocation list may still be valid.
             if let Err(error) = install(credentials) {
                 tracing::warn!("{error}: what was read before stays in force");
             }
@@ -262,12 +267,12 @@ fn reload(
     }
 }
 
-/// Another certificate of the same member in its file, if it is whole and was made later.
+/// A certificate of the same member in the file, if it is complete and was issued later.
 fn newer_in_files(files: &MemberFiles, credentials: &Credentials) -> Option<Credentials> {
     let loaded = Credentials::read(&files.certificate, &files.key, &files.authority).ok()?;
     let is_later = loaded.validity().ok()?.issued_at > credentials.validity().ok()?.issued_at;
     let is_same_member = loaded.peer().ok()?.identity == credentials.peer().ok()?.identity
         && loaded.authority() == credentials.authority();
-    // Half of two files that are being changed is no pair.
+    // While the files are being replaced, certificate and key may not match.
     (is_later && is_same_member && client_config(&loaded, None, true).is_ok()).then_some(loaded)
 }

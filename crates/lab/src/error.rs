@@ -1,105 +1,105 @@
-//! Why a lab could not be built or used, in words that say what to do next.
+//! Errors of building and using a lab; their texts name the remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-/// The exit code of a missing privilege.
-const PRIVILEGE: u8 = 77;
-/// The exit code of wrong usage.
-const USAGE: u8 = 64;
-/// What shells end with when a command is not there.
-const NOT_FOUND: u8 = 127;
-/// What shells end with when a command is there and cannot be executed.
-const NOT_EXECUTABLE: u8 = 126;
+/// Exit code for a missing privilege.
+const EXIT_NO_PRIVILEGE: u8 = 77;
+/// Exit code for wrong usage.
+const EXIT_USAGE: u8 = 64;
+/// Exit code of shells for a command that does not exist.
+const EXIT_NOT_FOUND: u8 = 127;
+/// Exit code of shells for a command that exists and cannot be executed.
+const EXIT_NOT_EXECUTABLE: u8 = 126;
 
-/// What went wrong.
+/// Why a lab could not be built or used.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The description of the lab makes no sense.
+    /// The description of the lab, or the command line, is invalid.
     #[error("{0}")]
     Spec(String),
-    /// A user namespace was refused.
+    /// The kernel refused a user namespace.
     #[error(
         "no user namespace: {source}: run as root, or allow it \
-         (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns); `marline-lab doctor` tells more"
+         (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns); run `marline-lab doctor` for details"
     )]
     UserNamespace {
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// TUN devices are refused.
-    #[error("cannot make the device `{name}`: /dev/net/tun: {source}: {hint}")]
+    /// The kernel refused a TUN device.
+    #[error("cannot create the device `{name}`: /dev/net/tun: {source}: {hint}")]
     Tun {
-        /// The link that it was for.
+        /// Name of the link that needs the device.
         name: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
-        /// What to do.
+        /// The remedy.
         hint: &'static str,
     },
-    /// A step of the setting up was refused.
+    /// A step of building or using the lab failed.
     #[error("{step}: {source}")]
     Setup {
-        /// The step.
+        /// The step, or the object that it concerned.
         step: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A program that is needed is not installed.
+    /// A required program is not installed.
     #[error("`{program}` is not installed: apt-get install {package}")]
-    Missing {
-        /// The program.
+    MissingProgram {
+        /// Name of the program.
         program: String,
-        /// Debian's package of it.
+        /// Debian package that contains it.
         package: &'static str,
     },
-    /// `marline` is not beside this program, and `MARLINE` names none.
-    #[error("{}: not found: a lab runs the `marline` beside it: cargo build -p marline, or MARLINE=FILE", beside.display())]
+    /// `marline` is not in the directory of this program, and the variable `MARLINE` is not set.
+    #[error("{}: not found: a lab runs the `marline` in its own directory: cargo build -p marline, or set MARLINE=FILE", beside.display())]
     NoProgram {
-        /// Where it would be.
+        /// The path at which it was expected.
         beside: PathBuf,
     },
-    /// `MARLINE` names no file.
+    /// The variable `MARLINE` names a file that does not exist.
     #[error("MARLINE={}: not found: name the program `marline`, or unset it to run the one beside this program", path.display())]
     NamedProgram {
-        /// What is named.
+        /// The path in the variable.
         path: PathBuf,
     },
-    /// The server did not come up.
+    /// The server did not start.
     #[error("the server did not start: {0}")]
     Server(String),
     /// The command could not be started.
     #[error("cannot start `{program}`: {source}")]
     Start {
-        /// The command.
+        /// Name of the command's program.
         program: String,
-        /// Why.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The emulator's thread is gone.
+    /// The emulator's thread has ended.
     #[error("the emulator ended: {0}")]
     Emulator(String),
 }
 
 impl LabError {
-    /// For `map_err`: names the step at which it happened.
-    pub(crate) fn at(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    /// For `map_err`: adds the step at which the error occurred.
+    pub(crate) fn at_step(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let step = step.into();
         move |source| Self::Setup { step, source }
     }
 
-    /// The exit code that says so to scripts: 64 usage, 77 missing privilege, 127 and 126 a command that is not there or
-    /// cannot be executed, as shells have it; 1 anything else.
+    /// Exit code for scripts: 64 usage, 77 missing privilege, 127 command not found and 126 command not executable
+    /// (as in shells), 1 anything else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Spec(_) => USAGE,
-            Self::UserNamespace { .. } => PRIVILEGE,
-            Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => NOT_FOUND,
-            Self::Start { .. } => NOT_EXECUTABLE,
+            Self::Spec(_) => EXIT_USAGE,
+            Self::UserNamespace { .. } => EXIT_NO_PRIVILEGE,
+            Self::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+            Self::Start { .. } => EXIT_NOT_EXECUTABLE,
             Self::Tun { source, .. } | Self::Setup { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                PRIVILEGE
+                EXIT_NO_PRIVILEGE
             }
             _ => 1,
         }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_cannot_be_started_ends_as_in_a_shell() {
+    fn a_command_that_cannot_be_started_gives_the_exit_code_of_a_shell() {
         let start = |kind: io::ErrorKind| LabError::Start { program: "x".into(), source: kind.into() }.exit_code();
         assert_eq!((start(io::ErrorKind::NotFound), start(io::ErrorKind::PermissionDenied)), (127, 126));
     }

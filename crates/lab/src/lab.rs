@@ -1,278 +1,305 @@
-//! The lab: two ends, the links between them, a server, and commands that run as if these links were the machine's.
+//! The lab: client and server namespaces, the links between them, a server, and commands that run as if these links
+//! were the machine's own.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use marline_sim::spec::{Change, LinkSpec};
-use marline_sys::namespace::Network;
-use marline_sys::process::Room;
+use marline_sim::spec::{LinkEventKind, LinkSpec};
+use marline_sys::namespace::NetNs;
+use marline_sys::process::PidNamespace;
 use marline_sys::{clock, namespace};
 
-use crate::emulator::{Emulation, Emulator};
-use crate::memory::Memory;
-use crate::network::{self, Networks};
-use crate::run::Running;
-use crate::server::{Server, sweep_all};
-use crate::{CongestionReport, LabError, LabSpec, Run, Task, places, prepare};
+use crate::emulator::{EmulationReport, Emulator};
+use crate::network::{self, Namespaces};
+use crate::peak_rss::PeakRss;
+use crate::run::RunningProcess;
+use crate::server::{LabServer, remove_stale_dirs};
+use crate::{CommandRun, CongestionReport, LabError, LabSpec, Task, acquire_privileges, wan_topology};
 
-/// A running lab. Dropping it ends everything in it; so does the end of this process, however it comes.
+/// A running lab. Dropping it ends every process in it; so does the end of this process, however it ends.
 #[derive(Debug)]
 pub struct Lab {
-    // Declared in the order in which they are dropped: the room waits for the others' children.
-    server: Option<Server>,
+    // Fields are dropped in this order: the PID namespace comes after the owners of processes in it.
+    server: Option<LabServer>,
     emulator: Emulator,
-    room: Room,
-    networks: Networks,
+    pid_namespace: PidNamespace,
+    namespaces: Namespaces,
     links: Vec<LinkSpec>,
-    started: Duration,
+    build_time: Duration,
 }
 
 impl Lab {
-    /// Builds it: namespaces, links, emulator, server. Takes some tens of milliseconds. Nothing passes the links
-    /// before the first command.
+    /// Builds the lab: namespaces, links, emulator, server. Takes some tens of milliseconds. No packet passes the
+    /// links before the first command.
     ///
     /// # Errors
-    /// When the description makes no sense, the machine does not permit it, a program is missing or the server fails.
+    /// When the description is invalid, the machine does not permit labs, a program is missing or the server fails.
     pub fn start(spec: &LabSpec) -> Result<Self, LabError> {
         spec.validate()?;
-        sweep_all();
-        let before = clock::now();
-        prepare()?;
+        remove_stale_dirs();
+        let started_at = clock::now();
+        acquire_privileges()?;
         let (mut networks, mut pairs) = network::build(&spec.links, spec.congestion, spec.sender)?;
-        let (behind, ends) = places::build(&networks.server, &spec.segments, spec.congestion)?;
-        networks.places = behind;
-        pairs.extend(ends);
-        let all: Vec<LinkSpec> =
+        let (site_namespaces, site_tun_pairs) =
+            wan_topology::build_sites(&networks.server, &spec.segments, spec.congestion)?;
+        networks.sites = site_namespaces;
+        pairs.extend(site_tun_pairs);
+        let all_links: Vec<LinkSpec> =
             spec.links.iter().chain(spec.segments.iter().map(|segment| &segment.link)).cloned().collect();
-        let links = all.iter().cloned().zip(pairs).collect();
-        let place = |name: &str| spec.link(name).unwrap_or_default();
-        let events = spec.events.iter().map(|event| (event.at, place(&event.link), event.change)).collect();
+        let links = all_links.iter().cloned().zip(pairs).collect();
+        let index_of = |name: &str| spec.link_index(name).unwrap_or_default();
+        let events = spec.events.iter().map(|event| (event.at, index_of(&event.link), event.change)).collect();
         let (emulator, room) = Emulator::start(links, events, spec.seed)?;
-        let mut lab = Self { server: None, emulator, room, networks, links: all, started: Duration::ZERO };
-        lab.server = Server::start(&spec.service, spec.sender.mptcp, spec.place, &lab.networks, &lab.room)?;
-        lab.started = Duration::from_nanos(clock::now() - before);
+        let mut lab = Self {
+            server: None,
+            emulator,
+            pid_namespace: room,
+            namespaces: networks,
+            links: all_links,
+            build_time: Duration::ZERO,
+        };
+        lab.server = LabServer::start(
+            &spec.service,
+            spec.sender.mptcp,
+            spec.server_site,
+            &lab.namespaces,
+            &lab.pid_namespace,
+        )?;
+        lab.build_time = Duration::from_nanos(clock::now() - started_at);
         Ok(lab)
     }
 
-    /// Runs a command at the client's end and waits for it. Links, traces, events and counters start with it.
+    /// Runs a command in the client namespace and waits for it. Links, traces, events and counters start with it.
     ///
     /// # Errors
-    /// When it cannot be started, or the emulator is gone. A command that fails is a result, not an error.
-    pub fn run(&self, task: &Task) -> Result<Run, LabError> {
-        let mut command = task.command(&self.words());
-        for (name, value) in self.words() {
+    /// When it cannot be started, or the emulator has ended. A command that fails is a result, not an error.
+    pub fn run(&self, task: &Task) -> Result<CommandRun, LabError> {
+        let mut command = task.command(&self.placeholders());
+        for (name, value) in self.placeholders() {
             let name = name.trim_matches(['{', '}']).to_uppercase();
             command.env(format!("MARLINE_LAB_{name}"), value);
         }
-        let unseen_before = self.unseen()?;
-        let memory = Memory::before();
-        let started = self.networks.client.run(|| {
-            // Programs that look under /sys shall see these links. Where it is refused they see the machine's.
-            let _ = namespace::private_mounts().and_then(|()| namespace::mount_sys());
-            self.room.enter()?;
-            let zero = clock::now();
-            if let Err(error) = self.emulator.begin(zero) {
+        let dropped_before = self.kernel_drops()?;
+        let memory = PeakRss::start();
+        let started = self.namespaces.client.run(|| {
+            // Programs that read /sys should see these links. Where mounting is refused they see the machine's own.
+            let _ = namespace::unshare_mounts().and_then(|()| namespace::mount_sysfs());
+            self.pid_namespace.enter()?;
+            let start_time = clock::now();
+            if let Err(error) = self.emulator.start_run(start_time) {
                 return Ok(Err(error));
             }
-            Ok(Ok((command.spawn()?, zero)))
+            Ok(Ok((command.spawn()?, start_time)))
         });
         let program = || task.program.to_string_lossy().into_owned();
-        let (child, zero) = started.map_err(|source| LabError::Start { program: program(), source })??;
-        let ended = Running::new(child, zero, memory)?.wait(task.limit)?;
-        let emulation = self.with_unseen(self.emulator.report()?, &unseen_before)?;
-        Ok(Run {
-            status: ended.usage.status,
-            timed_out: ended.timed_out,
-            wall: ended.wall,
-            user: ended.usage.user,
-            system: ended.usage.system,
-            peak_memory: ended.peak_memory,
-            stdout: ended.stdout,
-            stderr: ended.stderr,
+        let (child, start_time) = started.map_err(|source| LabError::Start { program: program(), source })??;
+        let finished = RunningProcess::new(child, start_time, memory)?.wait(task.limit)?;
+        let emulation = self.with_kernel_drops(self.emulator.report()?, &dropped_before)?;
+        Ok(CommandRun {
+            status: finished.usage.status,
+            timed_out: finished.timed_out,
+            wall: finished.wall,
+            user: finished.usage.user,
+            system: finished.usage.system,
+            peak_memory: finished.peak_memory,
+            stdout: finished.stdout,
+            stderr: finished.stderr,
             emulation,
         })
     }
 
-    /// Starts a command at the client's end, in the lab's room, which ends with the lab.
+    /// Starts a command in the client namespace, in the lab's PID namespace, so that it ends with the lab.
     ///
     /// # Errors
-    /// Those of starting a program.
+    /// The program cannot be started.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        self.networks.client.run(|| {
-            let _ = namespace::private_mounts().and_then(|()| namespace::mount_sys());
-            self.room.enter()?;
+        self.namespaces.client.run(|| {
+            let _ = namespace::unshare_mounts().and_then(|()| namespace::mount_sysfs());
+            self.pid_namespace.enter()?;
             command.spawn()
         })
     }
 
-    /// Starts a command at the server's end, in the lab's room.
+    /// Starts a command in the server namespace, in the lab's PID namespace.
     ///
     /// # Errors
-    /// Those of starting a program.
+    /// The program cannot be started.
     pub(crate) fn spawn_at_server(&self, command: &mut Command) -> io::Result<Child> {
-        self.spawn_in(&self.networks.server, command)
+        self.spawn_in(&self.namespaces.server, command)
     }
 
-    /// Starts a command in another network, in the lab's room.
+    /// Starts a command in another network namespace, in the lab's PID namespace.
     ///
     /// # Errors
-    /// Those of starting a program.
-    pub(crate) fn spawn_in(&self, network: &Network, command: &mut Command) -> io::Result<Child> {
+    /// The program cannot be started.
+    pub(crate) fn spawn_in(&self, network: &NetNs, command: &mut Command) -> io::Result<Child> {
         network.run(|| {
-            self.room.enter()?;
+            self.pid_namespace.enter()?;
             command.spawn()
         })
     }
 
-    /// Runs a command at the server's end and gives its output: to look at the sender's sockets (`ss -tin`).
+    /// Runs a command in the server namespace and returns its output, for example `ss -tin` for the sender's
+    /// sockets.
     ///
     /// # Errors
-    /// Those of starting a program.
-    pub fn at_server(&self, command: &mut Command) -> io::Result<std::process::Output> {
-        self.networks.server.run(|| command.output())
+    /// The program cannot be started.
+    pub fn output_at_server(&self, command: &mut Command) -> io::Result<std::process::Output> {
+        self.namespaces.server.run(|| command.output())
     }
 
-    /// Runs `work` on a thread at the client's end: its sockets are there, its children are not in the room.
+    /// Runs `work` on a thread in the client namespace. Sockets it opens belong there; processes it starts are not
+    /// in the lab's PID namespace.
     ///
     /// # Errors
-    /// Those of entering, and those of `work`.
-    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        self.networks.client.run(work)
+    /// When the namespace cannot be entered, and the errors of `work`.
+    pub(crate) fn run_at_client<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.namespaces.client.run(work)
     }
 
-    /// As [`Self::spawn`], at a place behind the server's end ([`crate::places`]).
+    /// Like [`Self::spawn`], at a site behind the server ([`crate::wan_topology`]).
     ///
     /// # Errors
-    /// There is no such place, and those of starting a program.
-    pub(crate) fn spawn_at(&self, place: usize, command: &mut Command) -> io::Result<Child> {
-        self.at(place)?.run(|| {
-            self.room.enter()?;
+    /// When the site does not exist or the program cannot be started.
+    pub(crate) fn spawn_at_site(&self, site: usize, command: &mut Command) -> io::Result<Child> {
+        self.site_namespace(site)?.run(|| {
+            self.pid_namespace.enter()?;
             command.spawn()
         })
     }
 
-    /// As [`Self::inside`], at such a place.
+    /// Like [`Self::run_at_client`], at a site behind the server.
     ///
     /// # Errors
-    /// There is no such place, those of entering, and those of `work`.
-    pub(crate) fn inside_at<T: Send>(
+    /// When the site does not exist or cannot be entered, and the errors of `work`.
+    pub(crate) fn run_at_site<T: Send>(
         &self,
-        place: usize,
+        site: usize,
         work: impl FnOnce() -> io::Result<T> + Send,
     ) -> io::Result<T> {
-        self.at(place)?.run(work)
+        self.site_namespace(site)?.run(work)
     }
 
-    fn at(&self, place: usize) -> io::Result<&Network> {
-        self.networks.at(place).ok_or_else(|| io::Error::other(format!("there is no place {place}")))
+    fn site_namespace(&self, site: usize) -> io::Result<&NetNs> {
+        self.namespaces.site(site).ok_or_else(|| io::Error::other(format!("there is no site {site}")))
     }
 
-    /// The same at the server's end.
+    /// Like [`Self::run_at_client`], in the server namespace.
     ///
     /// # Errors
-    /// Those of entering, and those of `work`.
-    pub(crate) fn inside_server<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        self.networks.server.run(work)
+    /// When the namespace cannot be entered, and the errors of `work`.
+    pub(crate) fn run_at_server<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.namespaces.server.run(work)
     }
 
-    /// Links, traces, events and counters start now.
-    pub(crate) fn begin(&self) -> Result<(), LabError> {
-        self.emulator.begin(clock::now())
+    /// Starts links, traces, events and counters now, without a command.
+    pub(crate) fn start_links(&self) -> Result<(), LabError> {
+        self.emulator.start_run(clock::now())
     }
 
-    /// What the links did since they began.
-    pub(crate) fn emulation(&self) -> Result<Emulation, LabError> {
-        // Nothing was lost before, for nothing ran.
-        self.with_unseen(self.emulator.report()?, &[])
+    /// Counters of the links since their start.
+    pub(crate) fn emulation_report(&self) -> Result<EmulationReport, LabError> {
+        // Links carry nothing before they start, so there are no earlier drops to subtract.
+        self.with_kernel_drops(self.emulator.report()?, &[])
     }
 
-    /// Changes a link now, from any thread, as when a user walks out of reach.
+    /// Applies a change to a link at once, from any thread, for example when a user walks out of reach.
     ///
     /// # Errors
-    /// There is no link of this name, or the emulator is gone.
-    pub fn change(&self, link: &str, change: Change) -> Result<(), LabError> {
-        self.emulator.change(self.place(link)?, change)
+    /// When there is no link of this name, or the emulator has ended.
+    pub fn change_link(&self, link: &str, change: LinkEventKind) -> Result<(), LabError> {
+        self.emulator.change(self.link_index(link)?, change)
     }
 
-    /// Loses the next so many packets of the client that ask for another priority of a subflow over this link (MP_PRIO).
+    /// Drops the next `count` packets of the client that carry an MP_PRIO option (change of a subflow's priority)
+    /// over this link.
     ///
     /// # Errors
-    /// There is no link of this name, or the emulator is gone.
-    pub fn lose_priorities(&self, link: &str, count: u32) -> Result<(), LabError> {
-        self.emulator.lose(self.place(link)?, count)
+    /// When there is no link of this name, or the emulator has ended.
+    pub fn lose_mp_prio(&self, link: &str, count: u32) -> Result<(), LabError> {
+        self.emulator.lose_mp_prio(self.link_index(link)?, count)
     }
 
-    /// Takes the client's device of this link down or up, as when a cable is pulled: unlike a [`Change`] the client's
-    /// kernel hears of it.
+    /// Takes the client's device of this link down or up, like unplugging a cable. Unlike a [`LinkEventKind`], the
+    /// client's kernel notices the change.
     ///
     /// # Errors
-    /// There is no link of this name, or the kernel refuses.
-    pub fn set_device(&self, link: &str, up: bool) -> Result<(), LabError> {
-        let (at, wanted) = (self.place(link)?, self.networks.congestion.wanted);
-        let set = || Ok(network::set_device(at, link, up, wanted));
-        self.networks.client.run(set).map_err(LabError::at(format!("device {link}")))?
+    /// When there is no link of this name, or the kernel refuses.
+    pub fn set_device_up(&self, link: &str, up: bool) -> Result<(), LabError> {
+        let (index, congestion) = (self.link_index(link)?, self.namespaces.congestion.requested);
+        let change = || Ok(network::set_device(index, link, up, congestion));
+        self.namespaces.client.run(change).map_err(LabError::at_step(format!("device {link}")))?
     }
 
-    /// Gives the server's end one more address, or takes it away: then whoever has it has vanished without a word.
+    /// Adds one more address to the server, or removes it. Removing it makes the host with this address vanish
+    /// without closing its connections.
     ///
     /// # Errors
-    /// The kernel refuses.
-    pub(crate) fn set_address(&self, address: Ipv4Addr, there: bool) -> Result<(), LabError> {
-        let set = || network::set_address(address, there);
-        self.networks.server.run(set).map_err(LabError::at(format!("address {address}")))
+    /// When the kernel refuses.
+    pub(crate) fn set_address(&self, address: Ipv4Addr, is_present: bool) -> Result<(), LabError> {
+        let change = || network::set_address(address, is_present);
+        self.namespaces.server.run(change).map_err(LabError::at_step(format!("address {address}")))
     }
 
-    fn place(&self, link: &str) -> Result<usize, LabError> {
-        let at = self.links.iter().position(|spec| spec.name == link);
-        at.ok_or_else(|| LabError::Spec(format!("there is no link `{link}`")))
+    fn link_index(&self, link: &str) -> Result<usize, LabError> {
+        let index = self.links.iter().position(|spec| spec.name == link);
+        index.ok_or_else(|| LabError::Spec(format!("there is no link `{link}`")))
     }
 
-    /// Which congestion control connections have.
+    /// Which congestion control the connections really use.
     pub fn congestion(&self) -> &CongestionReport {
-        &self.networks.congestion
+        &self.namespaces.congestion
     }
 
-    /// How long the building took.
+    /// How long building the lab took.
     pub fn build_time(&self) -> Duration {
-        self.started
+        self.build_time
     }
 
-    /// The addresses of what is served: over HTTP, and over HTTPS; none without a server.
+    /// URLs of what is served, over HTTP and over HTTPS; `None` without a server.
     pub fn urls(&self) -> Option<(String, String)> {
         self.server.as_ref().map(|server| (server.url(), server.secure_url()))
     }
 
-    /// The file of the certificate authority that vouches for what is served.
-    pub(crate) fn authority(&self) -> Option<std::path::PathBuf> {
-        self.server.as_ref()?.authority().map(std::path::Path::to_path_buf)
+    /// Certificate file of the authority that signed the server's certificate.
+    pub(crate) fn ca_file(&self) -> Option<std::path::PathBuf> {
+        self.server.as_ref()?.ca_file().map(std::path::Path::to_path_buf)
     }
 
-    /// What stands in a command for what.
-    fn words(&self) -> Vec<(&'static str, String)> {
+    /// Placeholders in commands and their values.
+    fn placeholders(&self) -> Vec<(&'static str, String)> {
         let Some(server) = &self.server else { return Vec::new() };
-        let mut words = vec![("{url}", server.url()), ("{urls}", server.secure_url())];
-        words.extend(server.authority().map(|file| ("{ca}", file.to_string_lossy().into_owned())));
-        words
+        let mut placeholders = vec![("{url}", server.url()), ("{urls}", server.secure_url())];
+        placeholders.extend(server.ca_file().map(|file| ("{ca}", file.to_string_lossy().into_owned())));
+        placeholders
     }
 
-    fn with_unseen(&self, mut emulation: Emulation, before: &[u64]) -> Result<Emulation, LabError> {
-        for ((link, now), before) in
-            emulation.links.iter_mut().zip(self.unseen()?).zip(before.iter().chain(&[0; 64]))
+    /// Fills in how many packets the kernel dropped since `before`, which holds one count per link (missing ones
+    /// count as 0).
+    fn with_kernel_drops(
+        &self,
+        mut emulation: EmulationReport,
+        before: &[u64],
+    ) -> Result<EmulationReport, LabError> {
+        for ((link, count), before) in
+            emulation.links.iter_mut().zip(self.kernel_drops()?).zip(before.iter().chain(&[0; 64]))
         {
-            link.unseen = now.saturating_sub(*before);
+            link.dropped_before_emulator = count.saturating_sub(*before);
         }
         Ok(emulation)
     }
 
-    /// Packets that the kernel dropped so far before the emulator saw them, link by link, both ends.
-    fn unseen(&self) -> Result<Vec<u64>, LabError> {
+    /// Packets that the kernel dropped so far before they reached the emulator, per link, summed over all
+    /// namespaces.
+    fn kernel_drops(&self) -> Result<Vec<u64>, LabError> {
         let mut sums = vec![0; self.links.len()];
-        let ends = [&self.networks.client, &self.networks.server];
-        for end in ends.into_iter().chain(&self.networks.places) {
-            let dropped = network::drops(end, &self.links).map_err(LabError::at("counters of the devices"))?;
-            sums.iter_mut().zip(dropped).for_each(|(sum, dropped)| *sum += dropped);
+        let ends = [&self.namespaces.client, &self.namespaces.server];
+        for namespace in ends.into_iter().chain(&self.namespaces.sites) {
+            let drops =
+                network::tun_drops(namespace, &self.links).map_err(LabError::at_step("counters of the devices"))?;
+            sums.iter_mut().zip(drops).for_each(|(sum, dropped)| *sum += dropped);
         }
         Ok(sums)
     }
@@ -280,7 +307,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        self.room.kill();
+        self.pid_namespace.kill_all();
         if let Some(server) = &mut self.server {
             server.reap();
         }

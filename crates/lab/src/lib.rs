@@ -1,12 +1,13 @@
-//! The laboratory, and the program `marline-lab`: real programs and real kernel TCP over emulated links, on one machine.
+//! The laboratory and its program `marline-lab`: real programs and real kernel TCP over emulated links, on one
+//! machine.
 //!
-//! A [`Lab`] is two network namespaces, a client's and a server's, joined by one pair of TUN devices per link. Between
-//! the two ends of a pair runs sim's link model, driven in real time by one thread. Programs run in the client's
-//! namespace unchanged ([`Lab::run`]), and what they and the links did comes back as a [`Run`].
+//! A [`Lab`] is two network namespaces, client and server, joined by one pair of TUN devices per link. Between the
+//! two devices of a pair runs the link model of `marline_sim`, driven in real time by one thread. Programs run in
+//! the client namespace unchanged ([`Lab::run`]). A [`CommandRun`] reports what they and the links did.
 //!
 //! ```no_run
 //! use marline_lab::{Lab, LabSpec, Service, Task};
-//! marline_lab::prepare()?; // first thing in main: before any thread
+//! marline_lab::acquire_privileges()?; // first in main, before any thread
 //! let spec = LabSpec { service: Service::Files("big.iso".into()), ..LabSpec::new(vec!["wifi,rate=80Mbit/s,rtt=20ms".parse()?]) };
 //! let lab = Lab::start(&spec)?;
 //! let run = lab.run(&Task::new("curl").args(["-so/dev/null", "{url}"]))?;
@@ -14,35 +15,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! 1. Rootless where the machine allows it; see [`prepare`] and `marline-lab doctor`.
+//! 1. Labs run without root where the machine permits it; see [`acquire_privileges`] and `marline-lab doctor`.
 //! 2. Nothing is left behind, not even after `kill -9`: namespaces have no names and end with their last process,
-//!    processes are born in a room that dies with the lab ([`marline_sys::process::Room`]).
-//! 3. A figure from a machine that was too busy is not hidden but marked ([`Emulation::suspect`]).
+//!    and processes start in a PID namespace that ends with the lab ([`marline_sys::process::Room`]).
+//! 3. A measurement from a machine that was too busy is reported and marked as unreliable
+//!    ([`EmulationReport::unreliable_reason`]).
 
 mod accel;
-mod access;
 mod bench;
 pub mod cli;
-mod crowd;
+mod clients;
 mod demo;
 pub mod doctor;
 mod emulator;
 mod error;
-pub mod evidence;
 mod fleet;
+pub mod html_report;
 mod lab;
 mod lan;
 mod live;
-mod memory;
 mod mptcp;
 mod network;
-pub mod page;
-mod peers;
-mod places;
+mod peak_rss;
 mod player;
+mod privileges;
 mod program;
 mod reproduce;
 mod result_file;
+pub mod results;
 mod run;
 mod runner;
 mod scenarios;
@@ -50,16 +50,18 @@ mod server;
 mod spec;
 mod summary;
 mod veth;
+mod wan_topology;
+mod worker_pool;
 
-pub use access::{Access, prepare};
-pub use emulator::{Emulation, Lateness, LinkRun, Priority, Sign};
+pub use emulator::{EmulationReport, Lateness, LinkReport, MpPrioRequest, TrafficSample};
 pub use error::LabError;
 pub use lab::Lab;
 pub use network::CongestionReport;
-pub use places::Segment;
-pub use run::{Output, Run, Task};
-pub use server::{Folder, Payload};
-pub use spec::{Congestion, LabSpec, Sender, Service};
+pub use privileges::{Privileges, acquire_privileges};
+pub use run::{CommandRun, Output, Task};
+pub use server::{Payload, TempDir};
+pub use spec::{Congestion, LabSpec, ServerTcp, Service};
+pub use wan_topology::Segment;
 
-/// The program's name, before each of its lines.
+/// The program's name, printed before its messages.
 const NAME: &str = "marline-lab";

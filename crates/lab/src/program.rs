@@ -1,23 +1,23 @@
-//! Where the `marline` program is that a lab runs and measures.
+//! Finds the `marline` program that a lab runs and measures.
 //!
-//! It is a process of its own, as users run it; this program does not contain it. `$PATH` is not searched: an installed `marline` of
-//! another version would be measured without anyone noticing.
+//! It runs as a process of its own, as users run it; this program does not contain it. `$PATH` is not searched:
+//! that could measure an installed `marline` of another version without notice.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::LabError;
 
-/// The program that `MARLINE` names, else the one in the directory of this program.
+/// The program that the variable `MARLINE` names, otherwise the one in the directory of this program.
 pub(crate) fn marline() -> Result<PathBuf, LabError> {
-    let own = std::env::current_exe().map_err(LabError::at("the path of this program"))?;
+    let own = std::env::current_exe().map_err(LabError::at_step("the path of this program"))?;
     find(std::env::var_os(VARIABLE), &own)
 }
 
-/// `own` is the path of this program.
+/// The same with the value of `MARLINE` and the path of this program (`own`) as parameters, for tests.
 fn find(named: Option<OsString>, own: &Path) -> Result<PathBuf, LabError> {
     if let Some(named) = named.filter(|named| !named.is_empty()) {
-        // Commands run in other directories.
+        // Commands run in other directories, so the path must be absolute.
         let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
         return if path.is_file() { Ok(path) } else { Err(LabError::NamedProgram { path }) };
     }

@@ -1,7 +1,8 @@
-//! A file for results, opened before the work begins: a path that cannot be written is refused at once, not after the
-//! measurement, whose results would be lost.
+//! A result file that is opened before the measurement: a path that cannot be written is refused at once, not after
+//! the measurement, whose results would be lost.
 //!
-//! Nothing is emptied until there is something to write: what an earlier run left survives a run that fails.
+//! The file is not truncated until the results are written, so a run that fails keeps the results of an earlier
+//! one.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::LabError;
 
-/// An open file that is still as it was.
+/// A file that is open for writing and not changed yet.
 #[derive(Debug)]
 pub(crate) struct ResultFile {
     path: PathBuf,
@@ -17,27 +18,27 @@ pub(crate) struct ResultFile {
 }
 
 impl ResultFile {
-    /// Opens it, or makes it.
+    /// Opens the file, or creates it.
     pub(crate) fn open(path: &Path) -> Result<Self, LabError> {
         let file = File::options().write(true).create(true).truncate(false).open(path);
-        Ok(Self { path: path.into(), file: file.map_err(LabError::at(path.display().to_string()))? })
+        Ok(Self { path: path.into(), file: file.map_err(LabError::at_step(path.display().to_string()))? })
     }
 
-    /// The same for an option of the command line.
+    /// The same for an optional command-line option.
     pub(crate) fn open_if(path: Option<&PathBuf>) -> Result<Option<Self>, LabError> {
         path.map(|path| Self::open(path)).transpose()
     }
 
-    /// Where it is.
+    /// The file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Replaces what is in it.
+    /// Replaces the file's content.
     pub(crate) fn write(mut self, text: &str) -> Result<(), LabError> {
-        // A pipe or a terminal has no length.
+        // A pipe or a terminal cannot be truncated; ignore the error.
         let _ = self.file.set_len(0);
-        self.file.write_all(text.as_bytes()).map_err(LabError::at(self.path.display().to_string()))
+        self.file.write_all(text.as_bytes()).map_err(LabError::at_step(self.path.display().to_string()))
     }
 }
 
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_stays_until_there_is_something_to_write() {
+    fn the_old_content_stays_until_new_content_is_written() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("r.json");
         fs::write(&path, "the longer text of an earlier run").unwrap();

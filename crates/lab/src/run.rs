@@ -1,4 +1,4 @@
-//! A command in the client's namespace: how it is told, started and waited for, and what comes back.
+//! A command in the client namespace: its description ([`Task`]), its process, and its results ([`CommandRun`]).
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
@@ -12,23 +12,23 @@ use marline_sys::{clock, process, signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::memory::Memory;
-use crate::{Emulation, LabError};
+use crate::peak_rss::PeakRss;
+use crate::{EmulationReport, LabError};
 
-/// What becomes of a command's output.
+/// Where a command's output goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// It goes where ours goes.
+    /// To the output of this process.
     #[default]
     Inherit,
-    /// It is kept in the [`Run`].
+    /// It is returned in the [`CommandRun`].
     Capture,
-    /// It is thrown away.
+    /// To `/dev/null`.
     Discard,
 }
 
-/// A command to run. Its arguments and environment may contain `{url}`, `{urls}` and `{ca}`: what the server serves,
-/// the same over TLS, and the file of the certificate authority.
+/// A command to run. Its arguments and environment may contain the placeholders `{url}` and `{urls}` (what the
+/// server serves, over HTTP and HTTPS) and `{ca}` (file of the certificate authority).
 #[derive(Clone, Debug)]
 pub struct Task {
     pub(crate) program: OsString,
@@ -39,43 +39,45 @@ pub struct Task {
 }
 
 impl Task {
-    /// A command without arguments, with our output.
+    /// A command without arguments, with inherited output.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self { program: program.into(), args: Vec::new(), env: Vec::new(), output: Output::Inherit, limit: None }
     }
 
-    /// More arguments.
+    /// Appends arguments.
     #[must_use]
     pub fn args<S: Into<OsString>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// One more variable in its environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// What becomes of its output, standard error included.
+    /// Sets where standard output and standard error go.
     #[must_use]
     pub fn output(mut self, output: Output) -> Self {
         self.output = output;
         self
     }
 
-    /// It is killed after this time.
+    /// Sets a time limit; the command is killed when it expires.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// The command, with each of these words replaced by its value.
-    pub(crate) fn command(&self, words: &[(&str, String)]) -> Command {
+    /// Builds the command, with the placeholders replaced by their values.
+    pub(crate) fn command(&self, placeholders: &[(&str, String)]) -> Command {
         let fill = |text: &OsString| match text.to_str() {
-            Some(text) => words.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into(),
+            Some(text) => {
+                placeholders.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into()
+            }
             None => text.clone(),
         };
         let mut command = Command::new(fill(&self.program));
@@ -93,43 +95,43 @@ impl Task {
     }
 }
 
-/// What a command did.
+/// Results of a command.
 #[derive(Clone, Debug)]
-pub struct Run {
-    /// How it ended.
+pub struct CommandRun {
+    /// Its exit status.
     pub status: ExitStatus,
-    /// Whether it was killed because its time was over.
+    /// Whether it was killed because its time limit expired.
     pub timed_out: bool,
-    /// From its start to its end.
+    /// Time from its start to its end.
     pub wall: Duration,
-    /// Processor time in its own code, with the children that it waited for.
+    /// CPU time in user mode, including the children that it waited for.
     pub user: Duration,
-    /// Processor time in the kernel on its behalf.
+    /// CPU time in the kernel, including these children.
     pub system: Duration,
-    /// The most memory that it, or one of those children, held at once.
+    /// Peak memory (RSS) of the command or of one of these children.
     pub peak_memory: DataSize,
-    /// What it printed, if that was captured.
+    /// Its standard output, if captured.
     pub stdout: Vec<u8>,
-    /// What it printed on standard error, if that was captured.
+    /// Its standard error, if captured.
     pub stderr: Vec<u8>,
-    /// What the links did meanwhile.
-    pub emulation: Emulation,
+    /// What the links did during the run.
+    pub emulation: EmulationReport,
 }
 
-/// A started command.
-pub(crate) struct Running {
+/// A running command.
+pub(crate) struct RunningProcess {
     child: Child,
-    /// When it was started, by the clock.
+    /// Its start on the monotonic clock, in nanoseconds.
     zero: u64,
-    memory: Memory,
+    memory: PeakRss,
     pidfd: OwnedFd,
     stdout: Receiver<Vec<u8>>,
     stderr: Receiver<Vec<u8>>,
 }
 
-/// A [`Run`] without the links.
-pub(crate) struct Ended {
-    pub(crate) usage: process::Usage,
+/// A [`CommandRun`] without the report of the links.
+pub(crate) struct FinishedProcess {
+    pub(crate) usage: process::ProcessUsage,
     pub(crate) peak_memory: DataSize,
     pub(crate) timed_out: bool,
     pub(crate) wall: Duration,
@@ -137,27 +139,27 @@ pub(crate) struct Ended {
     pub(crate) stderr: Vec<u8>,
 }
 
-impl Running {
-    pub(crate) fn new(mut child: Child, zero: u64, memory: Memory) -> Result<Self, LabError> {
+impl RunningProcess {
+    pub(crate) fn new(mut child: Child, zero: u64, memory: PeakRss) -> Result<Self, LabError> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).unwrap_or(Pid::INIT);
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         let pidfd = pidfd.map_err(|e| LabError::Setup { step: "pidfd".into(), source: e.into() })?;
-        let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
+        let (stdout, stderr) = (read_pipe(child.stdout.take()), read_pipe(child.stderr.take()));
         Ok(Self { child, zero, memory, pidfd, stdout, stderr })
     }
 
-    /// Waits for its end. A signal that we get meanwhile (see [`signal::catch`]) is passed on to it; if it is still
-    /// there some seconds later, it is killed.
-    pub(crate) fn wait(mut self, limit: Option<Duration>) -> Result<Ended, LabError> {
+    /// Waits for the command to end. A signal that this process receives meanwhile (see [`signal::catch`]) is
+    /// forwarded; a command that still runs [`KILL_DELAY`] later is killed.
+    pub(crate) fn wait(mut self, limit: Option<Duration>) -> Result<FinishedProcess, LabError> {
         let mut passed_on = false;
         let mut deadline = limit.map(|limit| self.zero + limit.as_nanos() as u64);
         let mut timed_out = false;
         while !self.has_ended() {
             self.memory.sample(self.child.id());
-            if let (Some(number), false) = (signal::caught(), passed_on) {
+            if let (Some(number), false) = (signal::last_caught(), passed_on) {
                 passed_on = true;
-                self.pass_on(number);
-                deadline = Some(clock::now() + GRACE.as_nanos() as u64);
+                self.forward_signal(number);
+                deadline = Some(clock::now() + KILL_DELAY.as_nanos() as u64);
             }
             if deadline.is_some_and(|at| clock::now() >= at) {
                 timed_out = !passed_on;
@@ -166,8 +168,8 @@ impl Running {
             }
         }
         let wall = Duration::from_nanos(clock::now().saturating_sub(self.zero));
-        let usage = process::wait(self.child.id()).map_err(LabError::at("wait"))?;
-        // A child of the command may hold the pipe for longer; what came until now is what counts.
+        let usage = process::wait_with_usage(self.child.id()).map_err(LabError::at_step("wait"))?;
+        // A child of the command may keep the pipe open. Take what arrives until there is a pause of half a second.
         let text = |from: &Receiver<Vec<u8>>| {
             let mut all = Vec::new();
             while let Ok(part) = from.recv_timeout(Duration::from_millis(500)) {
@@ -176,18 +178,25 @@ impl Running {
             all
         };
         let peak_memory = self.memory.peak(usage.peak_memory);
-        Ok(Ended { usage, peak_memory, timed_out, wall, stdout: text(&self.stdout), stderr: text(&self.stderr) })
+        Ok(FinishedProcess {
+            usage,
+            peak_memory,
+            timed_out,
+            wall,
+            stdout: text(&self.stdout),
+            stderr: text(&self.stderr),
+        })
     }
 
-    /// Sleeps until it ends, but not long enough to miss a signal or a deadline for long.
+    /// Waits for the end of the process, at most 50 ms, so that the caller can check for signals and deadlines.
     fn has_ended(&self) -> bool {
-        let turn = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        matches!(poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&turn)), Ok(1..))
+        let poll_interval = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        matches!(poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&poll_interval)), Ok(1..))
     }
 
-    fn pass_on(&self, number: i32) {
-        // Ctrl-C reaches all programs of a terminal: the command has got it already, and a second one may mean
-        // something else to it.
+    fn forward_signal(&self, number: i32) {
+        // Ctrl-C goes to all programs of a terminal, so the command has received it already. A second SIGINT could
+        // mean something else to it.
         let interrupt = number == Signal::INT.as_raw();
         if interrupt && std::io::stderr().is_terminal() {
             return;
@@ -197,11 +206,11 @@ impl Running {
     }
 }
 
-/// A command that was asked to end is given this long.
-const GRACE: Duration = Duration::from_secs(5);
+/// Time that a command has to end after a forwarded signal.
+const KILL_DELAY: Duration = Duration::from_secs(5);
 
-/// Reads a pipe to its end on a thread of its own, so that its writer never waits.
-fn collect(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+/// Reads a pipe to its end on a thread of its own, so that the command never blocks on a full pipe.
+fn read_pipe(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (parts, all) = mpsc::channel();
     if let Some(mut pipe) = pipe {
         std::thread::spawn(move || {
@@ -221,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_in_braces_are_replaced() {
+    fn placeholders_are_replaced() {
         let task = Task::new("curl").args(["-o", "x", "{url}?a={ca}"]).env("U", "{urls}");
         let words = [("{url}", "http://h/f".to_string()), ("{urls}", "https://h/f".into()), ("{ca}", "/c".into())];
         let command = task.command(&words);
@@ -234,7 +243,7 @@ mod tests {
     fn a_command_is_waited_for_and_its_output_kept() {
         let task = Task::new("sh").args(["-c", "echo out; echo err >&2; exit 4"]).output(Output::Capture);
         let child = task.command(&[]).spawn().unwrap();
-        let ended = Running::new(child, clock::now(), Memory::before()).unwrap().wait(None).unwrap();
+        let ended = RunningProcess::new(child, clock::now(), PeakRss::start()).unwrap().wait(None).unwrap();
         assert_eq!(ended.usage.status.code(), Some(4));
         assert_eq!((ended.stdout.as_slice(), ended.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
         assert!(!ended.timed_out);
@@ -243,7 +252,7 @@ mod tests {
     #[test]
     fn a_command_that_takes_too_long_is_killed() {
         let child = Task::new("sleep").args(["1000"]).command(&[]).spawn().unwrap();
-        let ended = Running::new(child, clock::now(), Memory::before())
+        let ended = RunningProcess::new(child, clock::now(), PeakRss::start())
             .unwrap()
             .wait(Some(Duration::from_millis(1)))
             .unwrap();

@@ -1,6 +1,6 @@
-//! The scenarios that the program carries: the files of the repository's `scenarios` directory.
+//! Built-in scenarios: the files of the repository's `scenarios` directory, compiled into the program.
 //!
-//! A name finds the carried one, a path finds a file; so `marline-lab bench` works where nobody has the sources.
+//! A name selects a built-in scenario, a path selects a file. So `marline-lab bench` works without the sources.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::LabError;
 
 macro_rules! carried {
     ($($name:literal),+ $(,)?) => {
-        /// Name and text of each.
+        /// Name and text of each built-in scenario.
         pub(crate) const CARRIED: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../scenarios/", $name, ".toml")))),+];
     };
@@ -40,36 +40,39 @@ carried!(
     "thesis-rtt",
 );
 
-/// The scenario of this file, or the carried one of this name.
-pub(crate) fn find(word: &str) -> Result<Scenario, LabError> {
+/// Loads the scenario from this file, or the built-in one of this name.
+pub(crate) fn load(name_or_path: &str) -> Result<Scenario, LabError> {
     let refused = |error: marline_sim::scenario::ScenarioError| LabError::Spec(error.to_string());
-    if Path::new(word).is_file() {
-        return Scenario::read(Path::new(word)).map_err(refused);
+    if Path::new(name_or_path).is_file() {
+        return Scenario::read(Path::new(name_or_path)).map_err(refused);
     }
-    match CARRIED.iter().find(|(name, _)| *name == word) {
+    match CARRIED.iter().find(|(name, _)| *name == name_or_path) {
         Some((name, text)) => Scenario::parse(text, Path::new(name)).map_err(refused),
         None => {
             let names: Vec<&str> = CARRIED.iter().map(|(name, _)| *name).collect();
-            Err(LabError::Spec(format!("`{word}` is no file and no scenario; there are: {}", names.join(", "))))
+            Err(LabError::Spec(format!(
+                "`{name_or_path}` is neither a file nor a built-in scenario; the built-in ones are: {}",
+                names.join(", ")
+            )))
         }
     }
 }
 
-/// The directories of `--traces`, else those of the variable `MARLINE_TRACES` (separated by colons).
-pub(crate) fn trace_directories(named: &[PathBuf]) -> Vec<PathBuf> {
+/// The directories of `--traces`, otherwise those of the variable `MARLINE_TRACES` (separated by colons).
+pub(crate) fn trace_directories(options: &[PathBuf]) -> Vec<PathBuf> {
     match std::env::var_os("MARLINE_TRACES") {
-        Some(variable) if named.is_empty() => std::env::split_paths(&variable).collect(),
-        _ => named.to_vec(),
+        Some(variable) if options.is_empty() => std::env::split_paths(&variable).collect(),
+        _ => options.to_vec(),
     }
 }
 
-/// Why these traces cannot be used; of those that are not there, also where they were looked for.
-pub(crate) fn trace_refusal(error: &TraceError, directories: &[PathBuf]) -> String {
+/// Describes why a trace cannot be loaded; for a missing file also where it was searched.
+pub(crate) fn trace_error_text(error: &TraceError, directories: &[PathBuf]) -> String {
     match error {
         TraceError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            let places: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
-            let places = if places.is_empty() { String::new() } else { format!(" and in {}", places.join(", ")) };
-            format!("{error}; looked for as written{places}; name its directory with --traces or MARLINE_TRACES")
+            let paths: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
+            let places = if paths.is_empty() { String::new() } else { format!(" and in {}", paths.join(", ")) };
+            format!("{error}; searched as written{places}; set its directory with --traces or MARLINE_TRACES")
         }
         _ => error.to_string(),
     }
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_is_carried_under_its_name() {
+    fn every_scenario_file_is_built_in_under_its_name() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
         let mut files: Vec<String> = std::fs::read_dir(directory)
             .unwrap()
@@ -89,13 +92,13 @@ mod tests {
         files.sort();
         assert_eq!(files, CARRIED.iter().map(|(name, _)| *name).collect::<Vec<_>>());
         for (name, _) in CARRIED {
-            assert_eq!(find(name).unwrap().name, *name);
+            assert_eq!(load(name).unwrap().name, *name);
         }
     }
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let error = find("flor-a").unwrap_err().to_string();
+        let error = load("flor-a").unwrap_err().to_string();
         assert!(error.contains("floor-a, ") && error.contains("thesis"), "{error}");
     }
 }

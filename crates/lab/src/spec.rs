@@ -1,31 +1,31 @@
-//! What a lab consists of: links, what happens to them, what is served, and by which rules TCP sends.
+//! Description of a lab: links, their events, the service, and the TCP settings of the server.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use marline_sim::spec::{Event, LinkSpec};
+use marline_sim::spec::{LinkEvent, LinkSpec};
 
 use crate::LabError;
-use crate::places::{MOST_PLACES, Segment};
+use crate::wan_topology::{MAX_SITES, Segment};
 
-/// The congestion control of both ends.
+/// Congestion control of client and server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// RFC 9438; what most of the Internet's servers use.
+    /// CUBIC (RFC 9438), the default of Linux and of most servers on the Internet.
     #[default]
     Cubic,
-    /// BBR.
+    /// BBR, as this kernel's module `tcp_bbr` implements it.
     Bbr,
-    /// RFC 5681.
+    /// NewReno (RFC 5681).
     Reno,
 }
 
 impl Congestion {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Cubic, Self::Bbr, Self::Reno];
 
-    /// The kernel's name of it.
+    /// The kernel's name of the algorithm.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -50,52 +50,53 @@ impl FromStr for Congestion {
     }
 }
 
-/// What stands at the other end.
+/// What the server namespace runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Service {
-    /// Nothing; the machine answers pings.
+    /// No process; the kernel answers pings.
     #[default]
     None,
-    /// nginx with this file, or this directory, over HTTP and HTTPS.
+    /// nginx, serving this file or directory over HTTP and HTTPS.
     Files(PathBuf),
-    /// This command of the shell.
+    /// This shell command.
     Command(String),
 }
 
-/// The description of a lab.
+/// Description of a lab.
 #[derive(Clone, Debug)]
 pub struct LabSpec {
-    /// The links, the client's default route first. Traces must be loaded.
+    /// The links; the first one is the client's default route. Their traces must be loaded.
     pub links: Vec<LinkSpec>,
-    /// What happens to them, counted from the start of each command.
-    pub events: Vec<Event>,
-    /// TCP's congestion control at both ends.
+    /// Changes of the links, timed from the start of each command.
+    pub events: Vec<LinkEvent>,
+    /// Congestion control of client and server.
     pub congestion: Congestion,
-    /// Decides every loss and every jitter.
+    /// Seed of all random loss and jitter.
     pub seed: u64,
-    /// What stands at the other end.
+    /// What the server runs.
     pub service: Service,
-    /// How its TCP is set beyond that.
-    pub sender: Sender,
-    /// What lies behind the server's end.
+    /// Further TCP settings of the server.
+    pub sender: ServerTcp,
+    /// Segments between the server and the sites behind it; see [`Segment`].
     pub segments: Vec<Segment>,
-    /// The place of what stands at the other end: 0 is the server's end itself, else one behind `segments`, so that the
-    /// links' other ends are gateways that are nearer than the server.
-    pub place: usize,
+    /// Site at which the service runs: 0 is the server namespace, other numbers are sites behind `segments`. With a
+    /// site, the server ends of the links are gateways that are closer to the client than the service.
+    pub server_site: usize,
 }
 
-/// The server's TCP, as far as a lab may choose.
+/// Settings of the server's TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sender {
+pub struct ServerTcp {
     /// nginx accepts MPTCP on port 80, beside plain TCP.
     pub mptcp: bool,
-    /// Connections do not start slowly again after a pause (RFC 2861 off, `net.ipv4.tcp_slow_start_after_idle=0`), as
-    /// eMPTCP's sender has it for paths that are used again (§3.6).
-    pub keeps_window: bool,
+    /// Connections keep their congestion window after a pause (no slow start after idle, RFC 2861 off,
+    /// `net.ipv4.tcp_slow_start_after_idle=0`), as eMPTCP's sender does for paths that are used again (section
+    /// 3.6).
+    pub keeps_cwnd: bool,
 }
 
 impl LabSpec {
-    /// A lab of these links, without events or server; cubic, seed 1.
+    /// A lab of these links without events, server or segments; CUBIC, seed 1.
     pub fn new(links: Vec<LinkSpec>) -> Self {
         Self {
             links,
@@ -103,25 +104,25 @@ impl LabSpec {
             congestion: Congestion::Cubic,
             seed: 1,
             service: Service::None,
-            sender: Sender::default(),
+            sender: ServerTcp::default(),
             segments: Vec::new(),
-            place: 0,
+            server_site: 0,
         }
     }
 
-    /// The place of the link or segment called `name`.
-    pub(crate) fn link(&self, name: &str) -> Option<usize> {
+    /// Index of the link or segment `name`: links first, then segments.
+    pub(crate) fn link_index(&self, name: &str) -> Option<usize> {
         let segments = self.segments.iter().map(|segment| &segment.link);
         self.links.iter().chain(segments).position(|link| link.name == name)
     }
 
-    /// What cannot be built is refused before anything is.
+    /// Refuses what cannot be built before anything is built.
     pub(crate) fn validate(&self) -> Result<(), LabError> {
         if self.links.is_empty() {
             return Err(LabError::Spec("a lab needs at least one link: --link wifi,rate=80Mbit/s,rtt=20ms".into()));
         }
-        if self.links.len() > MOST_LINKS {
-            return Err(LabError::Spec(format!("a lab has at most {MOST_LINKS} links")));
+        if self.links.len() > MAX_LINKS {
+            return Err(LabError::Spec(format!("a lab has at most {MAX_LINKS} links")));
         }
         let all = || self.links.iter().chain(self.segments.iter().map(|segment| &segment.link));
         for (at, link) in all().enumerate() {
@@ -134,28 +135,31 @@ impl LabSpec {
             }
             if !link.is_loaded() {
                 return Err(LabError::Spec(format!(
-                    "link {name}: its trace was not loaded; name its directory with --traces"
+                    "link {name}: its trace was not loaded; set its directory with --traces"
                 )));
             }
         }
-        let wrong = |segment: &&Segment| segment.from == segment.to || segment.from.max(segment.to) > MOST_PLACES;
+        let wrong = |segment: &&Segment| segment.from == segment.to || segment.from.max(segment.to) > MAX_SITES;
         if let Some(segment) = self.segments.iter().find(wrong) {
             let (from, to) = (segment.from, segment.to);
-            return Err(LabError::Spec(format!("segment {}: no two places: {from} and {to}", segment.link.name)));
+            return Err(LabError::Spec(format!(
+                "segment {}: needs two different sites, at most {MAX_SITES}: {from} and {to}",
+                segment.link.name
+            )));
         }
         let farthest = self.segments.iter().map(|segment| segment.from.max(segment.to)).max().unwrap_or(0);
-        if self.place > farthest {
-            return Err(LabError::Spec(format!("there is no place {} for the server", self.place)));
+        if self.server_site > farthest {
+            return Err(LabError::Spec(format!("there is no site {} for the server", self.server_site)));
         }
-        match self.events.iter().find(|event| self.link(&event.link).is_none()) {
+        match self.events.iter().find(|event| self.link_index(&event.link).is_none()) {
             Some(event) => Err(LabError::Spec(format!("event `{event}`: there is no link `{}`", event.link))),
             None => Ok(()),
         }
     }
 }
 
-/// The link's number is one byte of its addresses.
-const MOST_LINKS: usize = 64;
+/// A link's number is one byte of its addresses; 64 stays well below that.
+const MAX_LINKS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_built_is_refused() {
+    fn invalid_specs_are_refused() {
         let wifi = "wifi,rate=8Mbit/s";
         assert!(spec(&[wifi], &["3s:wifi=down"]).validate().is_ok());
         assert!(spec(&[], &[]).validate().is_err());
@@ -181,15 +185,15 @@ mod tests {
             LabSpec { segments: vec![Segment { from, to, link }], ..spec(&[wifi], &["3s:onward=down"]) }
         };
         assert!(behind(0, 1, "onward").validate().is_ok());
-        assert!(LabSpec { place: 1, ..behind(0, 1, "onward") }.validate().is_ok());
-        assert!(LabSpec { place: 2, ..behind(0, 1, "onward") }.validate().is_err());
+        assert!(LabSpec { server_site: 1, ..behind(0, 1, "onward") }.validate().is_ok());
+        assert!(LabSpec { server_site: 2, ..behind(0, 1, "onward") }.validate().is_err());
         assert!(behind(1, 1, "onward").validate().is_err());
-        assert!(behind(0, MOST_PLACES + 1, "onward").validate().is_err());
+        assert!(behind(0, MAX_SITES + 1, "onward").validate().is_err());
         assert!(behind(0, 1, "wifi").validate().is_err());
     }
 
     #[test]
-    fn congestion_controls_read_their_names() {
+    fn congestion_controls_parse_their_names() {
         for congestion in Congestion::ALL {
             assert_eq!(congestion.name().parse(), Ok(congestion));
         }

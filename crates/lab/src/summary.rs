@@ -1,15 +1,15 @@
-//! A run for people (a short table) and for programs (one JSON object).
+//! Presents a run: a short table for people, one JSON object for programs.
 
 use std::fmt::Write as _;
 
 use marline_core::units::{DataSize, Duration};
-use marline_sim::link::Stats;
+use marline_sim::link::DirectionStats;
 use serde_json::{Value, json};
 
-use crate::{CongestionReport, Emulation, LinkRun, Priority, Run};
+use crate::{CommandRun, CongestionReport, EmulationReport, LinkReport, MpPrioRequest};
 
 /// The table that `marline-lab exec` prints.
-pub(crate) fn table(run: &Run, congestion: &CongestionReport) -> String {
+pub(crate) fn run_table(run: &CommandRun, congestion: &CongestionReport) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(
@@ -18,17 +18,17 @@ pub(crate) fn table(run: &Run, congestion: &CongestionReport) -> String {
         "link", "down", "up", "rate down", "dropped", "of these", "max queue"
     );
     for link in &run.emulation.links {
-        let dropped = link.down.dropped() + link.up.dropped();
+        let dropped = link.downlink.dropped() + link.uplink.dropped();
         let _ = writeln!(
             text,
             "{:<12} {:>9} {:>9} {:>12} {:>9} {:>10} {:>10}",
             link.name,
-            link.down.delivered.size.to_string(),
-            link.up.delivered.size.to_string(),
-            rate(link).to_string(),
+            link.downlink.delivered.bytes.to_string(),
+            link.uplink.delivered.bytes.to_string(),
+            downlink_rate(link).to_string(),
             dropped.packets,
-            causes(link),
-            format!("{:.1}ms", link.down.max_queue_delay.as_secs_f64() * 1e3),
+            drop_causes(link),
+            format!("{:.1}ms", link.downlink.max_queue_delay.as_secs_f64() * 1e3),
         );
     }
     let lateness = &run.emulation.lateness;
@@ -41,41 +41,48 @@ pub(crate) fn table(run: &Run, congestion: &CongestionReport) -> String {
         lateness.p50.as_secs_f64() * 1e3,
         lateness.p99.as_secs_f64() * 1e3,
         lateness.max.as_secs_f64() * 1e3,
-        cc(congestion),
+        congestion_line(congestion),
     );
-    if let Some(why) = run.emulation.suspect() {
-        let _ = writeln!(text, "suspect: {why}");
+    if let Some(reason) = run.emulation.unreliable_reason() {
+        let _ = writeln!(text, "suspect: {reason}");
     }
     text
 }
 
-/// One line about the congestion control.
-fn cc(report: &CongestionReport) -> String {
+/// Describes the congestion control in use.
+fn congestion_line(report: &CongestionReport) -> String {
     if report.is_granted() {
-        return report.wanted.to_string();
+        return report.requested.to_string();
     }
-    format!("{} was refused by this kernel: client {}, server {}", report.wanted, report.client, report.server)
+    format!("{} was refused by this kernel: client {}, server {}", report.requested, report.client, report.server)
 }
 
-/// Why packets were dropped, in letters: full queue, CoDel, policer, loss, down, too large.
-fn causes(link: &LinkRun) -> String {
-    let of = |s: &Stats| {
-        [s.dropped_full, s.dropped_codel, s.dropped_police, s.dropped_loss, s.dropped_down, s.dropped_large]
+/// Lists the causes of dropped packets with their counts: full queue, CoDel, policer, loss, link down, too large.
+fn drop_causes(link: &LinkReport) -> String {
+    let of = |s: &DirectionStats| {
+        [
+            s.dropped_queue_full,
+            s.dropped_codel,
+            s.dropped_policer,
+            s.dropped_loss,
+            s.dropped_down,
+            s.dropped_oversize,
+        ]
     };
     let names = ["queue", "codel", "police", "loss", "down", "large"];
-    let counts = of(&link.down).into_iter().zip(of(&link.up)).map(|(down, up)| (down + up).packets);
+    let counts = of(&link.downlink).into_iter().zip(of(&link.uplink)).map(|(down, up)| (down + up).packets);
     let parts: Vec<_> =
         names.iter().zip(counts).filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if parts.is_empty() { "-".into() } else { parts.join(" ") }
 }
 
-/// IP bytes towards the client over the time between its first and its last packet.
-fn rate(link: &LinkRun) -> marline_core::units::Bitrate {
+/// Rate of the downlink: delivered IP bytes divided by the time between the first and the last packet.
+fn downlink_rate(link: &LinkReport) -> marline_core::units::Bitrate {
     let (first, last) = link.down_span.unwrap_or_default();
-    if last > first { link.down.delivered.size / (last - first) } else { marline_core::units::Bitrate::ZERO }
+    if last > first { link.downlink.delivered.bytes / (last - first) } else { marline_core::units::Bitrate::ZERO }
 }
 
-impl Run {
+impl CommandRun {
     /// The run as one JSON value: times in seconds, sizes in bytes.
     pub fn to_json(&self) -> Value {
         json!({
@@ -85,44 +92,44 @@ impl Run {
             "user_s": self.user.as_secs_f64(),
             "system_s": self.system.as_secs_f64(),
             "peak_rss_bytes": self.peak_memory.bytes(),
-            "suspect": self.emulation.suspect(),
+            "suspect": self.emulation.unreliable_reason(),
             "lateness_s": {
                 "packets": self.emulation.lateness.packets,
                 "p50": self.emulation.lateness.p50.as_secs_f64(),
                 "p99": self.emulation.lateness.p99.as_secs_f64(),
                 "max": self.emulation.lateness.max.as_secs_f64(),
             },
-            "emulator_cpu_s": self.emulation.cpu.as_secs_f64(),
-            "real_time": self.emulation.real_time,
-            "slot_s": Emulation::SLOT.as_secs_f64(),
+            "emulator_cpu_s": self.emulation.cpu_time.as_secs_f64(),
+            "real_time": self.emulation.is_real_time,
+            "slot_s": EmulationReport::SLOT.as_secs_f64(),
             "links": self.emulation.links.iter().map(link_json).collect::<Vec<_>>(),
         })
     }
 }
 
-fn link_json(link: &LinkRun) -> Value {
+fn link_json(link: &LinkReport) -> Value {
     let slots = |all: &[DataSize]| all.iter().map(|slot| slot.bytes()).collect::<Vec<_>>();
     let seconds = |time: Duration| time.as_secs_f64();
     json!({
         "name": link.name,
         "kind": link.kind.name(),
-        "down": stats_json(&link.down),
-        "up": stats_json(&link.up),
+        "down": stats_json(&link.downlink),
+        "up": stats_json(&link.uplink),
         "first_byte_s": link.down_span.map(|(first, _)| seconds(first)),
         "last_byte_s": link.down_span.map(|(_, last)| seconds(last)),
-        "unseen_packets": link.unseen,
+        "unseen_packets": link.dropped_before_emulator,
         "down_timeline_bytes": slots(&link.down_timeline),
         "up_timeline_bytes": slots(&link.up_timeline),
-        "payload_timeline_bytes": payload(link),
-        "priorities": link.priorities.iter().map(priority_json).collect::<Vec<_>>(),
+        "payload_timeline_bytes": payload_timeline(link),
+        "priorities": link.mp_prio_requests.iter().map(mp_prio_json).collect::<Vec<_>>(),
     })
 }
 
-/// TCP's payload, both ways, by slots.
-fn payload(link: &LinkRun) -> Vec<u64> {
+/// TCP payload of both directions per slot of [`EmulationReport::SLOT`].
+fn payload_timeline(link: &LinkReport) -> Vec<u64> {
     let mut slots = Vec::new();
-    for sign in &link.signs {
-        let slot = usize::try_from(sign.at.as_nanos() / Emulation::SLOT.as_nanos()).unwrap_or(0);
+    for sign in &link.traffic_samples {
+        let slot = usize::try_from(sign.at.as_nanos() / EmulationReport::SLOT.as_nanos()).unwrap_or(0);
         slots.resize(slots.len().max(slot + 1), 0);
         if let Some(slot) = slots.get_mut(slot) {
             *slot += u64::from(sign.payload);
@@ -131,23 +138,23 @@ fn payload(link: &LinkRun) -> Vec<u64> {
     slots
 }
 
-/// A request of the client for another priority of an MPTCP subflow.
-fn priority_json(asked: &Priority) -> Value {
-    json!({"at_s": asked.at.as_secs_f64(), "backup": asked.backup, "lost": asked.lost})
+/// JSON of one MP_PRIO request of the client.
+fn mp_prio_json(asked: &MpPrioRequest) -> Value {
+    json!({"at_s": asked.at.as_secs_f64(), "backup": asked.backup, "lost": asked.is_dropped})
 }
 
-fn stats_json(stats: &Stats) -> Value {
+fn stats_json(stats: &DirectionStats) -> Value {
     json!({
-        "bytes": stats.delivered.size.bytes(),
+        "bytes": stats.delivered.bytes.bytes(),
         "packets": stats.delivered.packets,
-        "offered_packets": stats.pushed.packets,
+        "offered_packets": stats.offered.packets,
         "dropped_packets": {
-            "queue": stats.dropped_full.packets,
+            "queue": stats.dropped_queue_full.packets,
             "codel": stats.dropped_codel.packets,
-            "police": stats.dropped_police.packets,
+            "police": stats.dropped_policer.packets,
             "loss": stats.dropped_loss.packets,
             "down": stats.dropped_down.packets,
-            "large": stats.dropped_large.packets,
+            "large": stats.dropped_oversize.packets,
         },
         "max_queue_delay_s": stats.max_queue_delay.as_secs_f64(),
         "airtime_s": stats.airtime.as_secs_f64(),

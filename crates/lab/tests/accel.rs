@@ -75,7 +75,7 @@ start --json
 # A terminal that closes, or `systemctl reload`: it goes on.
 for n in 1 2; do
     kill -HUP $daemon
-    until [ $(grep -c 'SIGHUP: there is nothing to read again' daemon.log) = $n ]; do
+    until [ $(grep -c 'SIGHUP: nothing to reload' daemon.log) = $n ]; do
         kill -0 $daemon 2>/dev/null || exit 10
         sleep 0.1
     done

@@ -43,7 +43,7 @@ fn a_lossy_link_has_figures_of_plain_tcp_and_of_the_accelerator() {
     let record = std::fs::read_to_string(place.path().join("record.json")).unwrap();
     let record: Value = serde_json::from_str(&record).unwrap();
     let rows = record["rows"].as_array().unwrap();
-    let row = |what: &str| rows.iter().find(|row| row["row"]["what"] == what).unwrap();
+    let row = |what: &str| rows.iter().find(|row| row["row"]["metric"] == what).unwrap();
     let figures = row("Mbit/s")["row"]["figures"].as_array().unwrap();
     let mut who: Vec<&str> = figures.iter().map(|figure| figure[0].as_str().unwrap()).collect();
     who.sort_unstable();
@@ -70,7 +70,7 @@ fn an_upload_over_a_lossy_link_is_exact_and_its_reductions_are_undone() {
         let record: Value = serde_json::from_str(&record).unwrap();
         let rows = record["rows"].as_array().unwrap();
         let figures =
-            rows.iter().find(|row| row["row"]["what"] == "Mbit/s").unwrap()["row"]["figures"].as_array().unwrap();
+            rows.iter().find(|row| row["row"]["metric"] == "Mbit/s").unwrap()["row"]["figures"].as_array().unwrap();
         assert_eq!(figures.len(), 2, "plain and ours: {figures:?}");
         assert!(figures.iter().all(|figure| figure[1][0].as_f64().unwrap() > 0.0), "{figures:?}");
         let text = said(&output);
@@ -98,8 +98,8 @@ fn a_cell_has_figures_of_tcp_and_udp_and_of_the_paper() {
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let gain = rows.iter().find(|row| row["policy"] == "cubic udp" && row["metric"] == "gain").unwrap();
-    assert_eq!((&gain["paper"], &gain["by"]), (&70.0.into(), &"lab".into()));
-    assert!(gain["ours"].is_f64(), "{text}");
+    assert_eq!((&gain["paper"], &gain["backend"]), (&70.0.into(), &"lab".into()));
+    assert!(gain["measured"].is_f64(), "{text}");
     assert!(!place.path().join("evidence").exists(), "a look is not kept");
 }
 
@@ -112,7 +112,7 @@ fn invalid_arguments_are_refused_before_anything_is_created() {
         (&["reproduce", "super", "--case", "F3"], "no artefact `F3` of Super-aggregation"),
         (&["reproduce", "super", "--sim"], "super has no --sim"),
         (&["reproduce", "super", "--sender", "vegas"], "`vegas` is none of cubic, bbr, reno"),
-        (&["reproduce", "bass", "--sender", "reno"], "--sender changes nothing of bass"),
+        (&["reproduce", "bass", "--sender", "reno"], "--sender has no effect on bass"),
     ] {
         let output = lab(words, place.path());
         assert_eq!(output.status.code(), Some(64), "{words:?}: {}", said(&output));

@@ -1,7 +1,8 @@
-//! `marline-lab reproduce bass`: everything small in virtual time, and one upload over edge, relay and kernel MPTCP.
+//! `marline-lab reproduce bass`: all artefacts scaled down in virtual time, and one upload over edge, relay and
+//! kernel MPTCP.
 //!
-//! No timed figure decides: that there are figures, whose, and that floors are judged, does. Where the machine permits no lab the reason
-//! is printed and the rest is tested.
+//! No measured time decides. The tests check that there are values, for which clients, and that thresholds are
+//! compared. Where the machine permits no lab, the reason is printed and the rest is tested.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
@@ -24,11 +25,11 @@ fn rows(output: &Output) -> Vec<Value> {
 }
 
 #[test]
-fn every_artefact_has_rows_in_virtual_time_and_floors_are_judged() {
+fn every_artefact_has_rows_in_virtual_time_and_thresholds_are_compared() {
     let home = tempfile::tempdir().unwrap();
     let rows = rows(&reproduce(&home, &["--sim", "--quick", "--json"]));
     for artefact in ["F5", "F8", "F9", "F10", "F11", "F12", "X-upload"] {
-        assert!(rows.iter().any(|row| row["artefact"] == artefact && row["by"] == "sim"), "{artefact}");
+        assert!(rows.iter().any(|row| row["artefact"] == artefact && row["backend"] == "sim"), "{artefact}");
     }
     let floors: Vec<&Value> = rows.iter().filter(|row| row["metric"] == "floor").collect();
     assert!(floors.len() >= 3 && floors.iter().all(|row| row["note"].as_str().unwrap().starts_with("floor: ")));
@@ -47,21 +48,21 @@ fn an_upload_goes_over_both_links_through_edge_and_relay() {
     }
     let rows = rows(&output);
     for who in ["tcp:wifi0", "tcp:lte0", "edge"] {
-        let is = |row: &&Value| row["policy"] == who && row["metric"] == "rate" && row["by"] == "lab";
-        assert!(rows.iter().find(is).unwrap()["ours"].as_f64().unwrap() > 0.0, "{who}");
+        let is = |row: &&Value| row["policy"] == who && row["metric"] == "rate" && row["backend"] == "lab";
+        assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0, "{who}");
     }
-    // One that ends at the relay itself.
+    // An upload that ends at the relay itself.
     let is = |row: &&Value| row["artefact"] == "F8" && row["metric"] == "rate";
-    assert!(rows.iter().find(is).unwrap()["ours"].as_f64().unwrap() > 0.0);
+    assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
-fn what_is_not_known_is_said() {
+fn unknown_artefacts_and_useless_options_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let output = reproduce(&home, &["--sim", "--case", "F7"]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no artefact `F7` of BASS; there are: F5"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no artefact `F7` of BASS; available: F5"));
     let output = reproduce(&home, &["--sim", "--scale", "0.5"]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--scale changes nothing of bass: it is for emptcp"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--scale has no effect on bass: it is for emptcp"));
 }

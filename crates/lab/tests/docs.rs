@@ -1,6 +1,7 @@
-//! The documents against the program and the kept results.
+//! Checks the documents against the programs and the committed results.
 //!
-//! 1. Each `marline …` and `marline-lab …` in the README and in `docs/` (code spans and code blocks) names a subcommand and options that the program has.
+//! 1. Each `marline …` and `marline-lab …` in the README and in `docs/` (code spans and code blocks) names a
+//!    subcommand and options that exist.
 //! 2. Each file under `evidence/` is described in `evidence/README.md`, and the documents name no other.
 //! 3. Each test that `docs/threat-model.md` and `docs/link-failures.md` name exists.
 //! 4. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.
@@ -25,14 +26,14 @@ fn pages() -> Vec<(String, String)> {
     files.into_iter().map(named).collect()
 }
 
-/// The code of a page: spans, and the lines of blocks with continued lines joined.
+/// The code of a page: its spans, and the lines of its blocks with continuation lines joined.
 fn code(page: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (at, part) in page.split("```").enumerate() {
         if at % 2 == 1 {
             all.extend(part.replace("\\\n", " ").lines().map(Into::into));
         } else {
-            // A span may go on in the next line.
+            // A span may continue in the next line.
             let spans = part.split('`').skip(1).step_by(2);
             all.extend(spans.map(|span| span.replace('\n', " ")));
         }
@@ -40,8 +41,8 @@ fn code(page: &str) -> Vec<String> {
     all
 }
 
-/// The words after each `marline`, or whatever else the program is called, in a piece of code, up to the end of that command. One
-/// that is a word of another command (`cargo test -p marline`) or stands in a comment is none.
+/// The words after each occurrence of `program` in a piece of code, up to the end of that command. An occurrence
+/// that is an argument of another command (`cargo test -p marline`) or in a comment does not count.
 fn commands<'a>(code: &'a str, program: &str) -> Vec<Vec<&'a str>> {
     let ends = |word: &str| ["|", "||", "&&", "&", ";", ">", "2>", "--", "…"].contains(&word);
     let words: Vec<&str> = code.split_whitespace().take_while(|word| !word.starts_with('#')).collect();
@@ -64,7 +65,7 @@ fn has_option(command: &Command, word: &str) -> bool {
     command.get_arguments().any(is)
 }
 
-/// What is wrong with these words after `marline`, if something is.
+/// What is wrong with these words after the program's name; `None` if they are valid.
 fn unknown(program: &Command, words: &[&str]) -> Option<String> {
     let (mut command, mut at_subcommand) = (program, true);
     for word in words {
@@ -74,7 +75,7 @@ fn unknown(program: &Command, words: &[&str]) -> Option<String> {
             return None;
         }
         if word.starts_with('-') && word.len() > 1 {
-            // Alternatives are written with a bar.
+            // Alternatives are separated by a bar.
             let odd = word.split('|').find(|word| word.starts_with('-') && !has_option(command, word));
             if let Some(odd) = odd {
                 return Some(format!("`{}` has no option {odd}", command.get_name()));
@@ -95,7 +96,7 @@ fn unknown(program: &Command, words: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn commands_of_the_documents_are_known_to_the_program() {
+fn commands_in_the_documents_exist() {
     let (mut program, mut lab) = (marline::Cli::command(), marline_lab::cli::Cli::command());
     program.build();
     lab.build();
@@ -112,9 +113,9 @@ fn commands_of_the_documents_are_known_to_the_program() {
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert!(seen > at_least, "{}: {seen}", program.get_name());
     }
-    // The check itself.
+    // Test the check itself.
     for (program, words, is_known) in [
-        (&lab, &["reproduce", "bass", "[--sim]", "--cc", "bbr"][..], true),
+        (&lab, &["reproduce", "bass", "[--sim]", "--congestion", "bbr"][..], true),
         (&lab, &["reproduce", "bass", "--sims"], false),
         (&lab, &["reproduced"], false),
         (&program, &["lab", "demo"], false),
@@ -126,7 +127,7 @@ fn commands_of_the_documents_are_known_to_the_program() {
 }
 
 #[test]
-fn tests_that_the_documents_name_exist() {
+fn tests_named_in_the_documents_exist() {
     let threats = std::fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
     let (_, table) = threats.split_once("## Promises and the tests behind them").unwrap();
     let failures = std::fs::read_to_string(root().join("docs/link-failures.md")).unwrap();
@@ -143,7 +144,7 @@ fn tests_that_the_documents_name_exist() {
             let place = root().join("crates").join(span);
             assert!(place.exists() || root().join(span).exists(), "{span}: {row}");
         }
-        // Names of tests are sentences; files have a dot or a slash.
+        // Test names are sentences; file names contain a dot or a slash.
         for name in columns[3].split('`').skip(1).step_by(2).filter(|span| !span.contains(['.', '/'])) {
             assert!(sources.contains(&format!("fn {name}(")), "no test {name}: {row}");
             count += 1;
@@ -159,10 +160,10 @@ fn tests_that_the_documents_name_exist() {
 }
 
 #[test]
-fn no_command_of_the_documents_puts_a_file_into_a_directory_that_all_users_share() {
+fn no_command_in_the_documents_writes_to_a_shared_directory() {
     for (name, page) in pages() {
         for piece in code(&page) {
-            // A name in /tmp can be taken by another user before the command is run.
+            // Another user could create a file of that name in /tmp before the command runs.
             assert!(!piece.contains("/tmp/"), "{name}: {piece}");
         }
     }
@@ -174,7 +175,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn each_kept_result_is_described_and_the_documents_name_no_other() {
+fn each_committed_result_is_described_and_the_documents_name_no_other() {
     let folder = root().join("evidence");
     let about = std::fs::read_to_string(folder.join("README.md")).unwrap();
     for file in files_below(&folder).iter().filter(|file| !file.ends_with("README.md")) {
@@ -188,17 +189,17 @@ fn each_kept_result_is_described_and_the_documents_name_no_other() {
     }
 }
 
-/// `35 s` of `35.49`: whether the figure that is printed is the one that was measured, as exactly as it is printed.
+/// Whether a printed number is the measured one, rounded to the printed digits: `35 s` for `35.49`.
 fn is_rounded(printed: &str, measured: f64) -> bool {
     let digits = printed.split_once('.').map_or(0, |(_, digits)| digits.len());
-    // Half of the last digit; halves may have gone either way.
+    // Half of the last digit; exact halves may be rounded either way.
     (printed.parse::<f64>().unwrap() - measured).abs() <= 0.501 * 0.1_f64.powi(digits as i32)
 }
 
 #[test]
-fn the_figures_of_emptcps_table_are_those_of_the_kept_results() {
+fn the_figures_of_emptcps_table_match_the_committed_results() {
     let kept = std::fs::read_to_string(root().join("evidence/emptcp/lab.jsonl")).unwrap();
-    // Seconds and joules of each repetition; the last one counts.
+    // Seconds and joules of each repetition; the last measurement counts.
     let mut cells: BTreeMap<(String, String), BTreeMap<u64, (f64, f64)>> = BTreeMap::new();
     for line in kept.lines() {
         let cell = serde_json::from_str::<Value>(line).unwrap()["cell"].take();

@@ -1,14 +1,15 @@
-//! A live stream beside uploads, over two emulated links: who gets how much of them.
+//! Priority of a live stream over uploads, over two emulated links.
 //!
-//! No timed figure decides: what has come to the server from either when the stream has ended does. Where the machine permits no
-//! lab the reason is printed and the test is passed over.
+//! No measured time decides, only the bytes of both that have reached the server when the stream ends. Where the
+//! machine permits no lab, the reason is printed and the test is skipped.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
 
 use std::process::Command;
 
-/// Counts what comes to the stream's port and to the uploads' from the stream's first byte on, and says it when it has ended.
+/// Counts the bytes at the stream's port and at the uploads' port from the first byte of the stream, and prints
+/// both counts when it ends.
 const SINK: &str = r#"
 use strict; use IO::Socket::INET; use IO::Select; $| = 1;
 my ($live, $bulk) = map { IO::Socket::INET->new(Listen => 64, LocalAddr => "10.99.0.1", LocalPort => $_, ReuseAddr => 1) or die } @ARGV;
@@ -24,7 +25,7 @@ while (my @ready = $all->can_read) {
 }
 "#;
 
-/// A stream of 6 Mbit/s, a picture each 40 ms, through the edge.
+/// A stream of 6 Mbit/s through the edge, one frame every 40 ms.
 const STREAM: &str = r#"
 use strict; use IO::Socket::INET; use Time::HiRes qw(time sleep); $| = 1;
 my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => 1088) or die "the edge: $!";
@@ -52,13 +53,14 @@ kill $edge; wait $edge; cat edge.log >&2
 exit $code
 "#;
 
-/// Bytes that have come of the stream, and of two uploads meanwhile, over two links of 5 Mbit/s; none: there is no lab here.
+/// Bytes received of the stream, and of two uploads meanwhile, over two links of 5 Mbit/s; `None` if no lab is
+/// possible.
 fn beside_uploads(port: u16) -> Option<(u64, u64)> {
     let place = tempfile::tempdir().unwrap();
     for words in [
-        "fleet ca init --dir ca --name test",
-        "fleet ca issue relay r1 --dir ca --address 10.99.0.1 --out .",
-        "fleet ca issue edge e1 --dir ca --out .",
+        "fleet ca init --ca-dir ca --name test",
+        "fleet ca issue relay r1 --ca-dir ca --address 10.99.0.1 --out .",
+        "fleet ca issue edge e1 --ca-dir ca --out .",
     ] {
         let made = Command::new(common::marline()).current_dir(&place).args(words.split(' ')).output().unwrap();
         assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
@@ -88,14 +90,16 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
         Some(77) => eprintln!("skipped: {said}"),
-        Some(0) if said.contains("not steered") => eprintln!("skipped: {said}"),
+        Some(0) if said.contains("not managed") => eprintln!("skipped: {said}"),
         Some(0) => {
-            // The sink says it when the stream's end has come through the relay, which is before the client hears of it.
+            // The sink prints this when the end of the stream has passed the relay, which is before the client
+            // notices it.
             let came = std::fs::read_to_string(place.path().join("came")).unwrap();
             let (live, bulk) = came.trim().split_once(' ').unwrap();
             let memory = std::fs::read_to_string(place.path().join("memory")).unwrap();
             println!("the edge's memory: {}", memory.split_whitespace().collect::<Vec<_>>().join(" "));
-            // Of the rest, pages of the program's file, an optimised build has far fewer than this one.
+            // Only anonymous memory counts: pages of the executable are far more in this build than in an optimized
+            // one.
             let own = memory.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
             assert!(own.unwrap().parse::<u64>().unwrap() < 8_000, "{memory}");
             return Some((live.parse().unwrap(), bulk.parse().unwrap()));
@@ -109,12 +113,12 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn a_live_stream_goes_before_uploads_and_a_stream_that_nobody_named_does_not() {
+fn a_live_stream_has_priority_over_uploads_and_an_unclassified_stream_has_not() {
     let Some((live, bulk)) = beside_uploads(1935) else { return };
     let Some((unnamed, beside)) = beside_uploads(1936) else { return };
     println!("live {live} B beside {bulk} B; not named {unnamed} B beside {beside} B");
     assert_eq!((live, unnamed), (7_500_000, 7_500_000), "all has come");
-    // 6 of 10 Mbit/s are the stream's, and a third where it is one of three.
+    // The stream has 6 of 10 Mbit/s; without priority it has a third, as one of three flows.
     assert!(bulk < live, "{bulk} B of uploads beside {live} B");
     assert!(beside > unnamed, "{beside} B of uploads beside {unnamed} B");
 }

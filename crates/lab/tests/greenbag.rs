@@ -1,8 +1,9 @@
-//! `marline-lab reproduce greenbag` over real TCP: a film of ten seconds through the proxy, all policies, beside virtual
-//! time.
+//! `marline-lab reproduce greenbag` over real TCP: a video of ten seconds through the proxy, with all policies, and
+//! the same in virtual time.
 //!
-//! The player itself compares every byte and fails on a wrong one. No timed figure decides: that there are figures, and
-//! whose, does. Where the machine permits no lab the reason is printed and the rest is tested.
+//! The player compares every byte and fails on a wrong one. No measured time decides; the tests check that there
+//! are values, and for which policies. Where the machine permits no lab, the reason is printed and the rest is
+//! tested.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
@@ -19,14 +20,14 @@ fn reproduce(home: &TempDir, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_short_film_is_played_by_every_policy_over_real_tcp() {
+fn a_short_video_is_played_by_every_policy_over_real_tcp() {
     let home = tempfile::tempdir().unwrap();
     let output = reproduce(&home, &["--quick", "--case", "F11", "--json", "--trace", "traces"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{said}");
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(rows.iter().any(|row| row["artefact"] == "F11" && row["by"] == "sim"), "{said}");
+    assert!(rows.iter().any(|row| row["artefact"] == "F11" && row["backend"] == "sim"), "{said}");
     if let Some(why) = said.lines().find(|line| line.starts_with("skipped: the lab")) {
         eprintln!("{why}");
         return;
@@ -35,16 +36,16 @@ fn a_short_film_is_played_by_every_policy_over_real_tcp() {
         for by in ["lab", "sim"] {
             let value = |metric: &str| {
                 let is = |row: &&Value| {
-                    (row["artefact"] == "short" && row["by"] == by)
+                    (row["artefact"] == "short" && row["backend"] == by)
                         && (row["policy"] == policy && row["metric"] == metric)
                 };
-                rows.iter().find(is).unwrap()["ours"].as_f64()
+                rows.iter().find(is).unwrap()["measured"].as_f64()
             };
-            // Ten seconds of video are not played in less.
+            // Ten seconds of video take at least ten seconds.
             assert!(value("playback_time").unwrap() >= 10.0, "{policy} {by}: {said}");
             assert!(value("energy").unwrap() > 0.0 && value("stalls").is_some(), "{policy} {by}: {said}");
         }
-        // The proxy's own log of it proves equal.
+        // The proxy's decision log replays with equal results.
         let folder = home.path().join(format!("traces/short-80%-{policy}-0"));
         let logs: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!logs.is_empty(), "{}", folder.display());
@@ -56,7 +57,7 @@ fn a_short_film_is_played_by_every_policy_over_real_tcp() {
 }
 
 #[test]
-fn work_that_is_there_is_not_overwritten() {
+fn existing_results_are_not_overwritten() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("evidence/greenbag");
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,7 +1,7 @@
-//! The lab with real namespaces, a real kernel's TCP, nginx and curl: what arrives, how it ends, and what is left.
+//! The lab with real namespaces, kernel TCP, nginx and curl: what arrives, how it ends, and what it leaves behind.
 //!
-//! No timed figure decides here: bytes, counters, order and exit codes do. What the machine does not permit, or lacks,
-//! is skipped with its reason.
+//! No measured time decides: bytes, counters, order and exit codes do. Tests that the machine does not permit, or
+//! whose programs are missing, are skipped with the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test without the standard harness is not known as one to clippy")]
 
@@ -12,7 +12,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_core::units::DataSize;
-use marline_lab::{Congestion, Lab, LabSpec, Output, Payload, Segment, Sender, Service, Task, doctor, prepare};
+use marline_lab::{
+    Congestion, Lab, LabSpec, Output, Payload, Segment, ServerTcp, Service, Task, acquire_privileges, doctor,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// The program that some tests start as a process of its own.
@@ -61,17 +63,18 @@ fn main() -> ExitCode {
         return fetch_over_mptcp();
     }
     let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    if let Err(error) = prepare() {
+    if let Err(error) = acquire_privileges() {
         eprintln!("skipped: {error}");
         return ExitCode::SUCCESS;
     }
-    if let Some(missing) = doctor::machine().into_iter().find(|finding| finding.required && !finding.ok) {
-        eprintln!("skipped: {}: {}", missing.name, missing.says);
+    if let Some(missing) = doctor::check_machine().into_iter().find(|finding| finding.is_required && !finding.is_ok)
+    {
+        eprintln!("skipped: {}: {}", missing.name, missing.message);
         return ExitCode::SUCCESS;
     }
     let mut failed = 0;
     for (name, test) in TESTS.iter().filter(|(name, _)| wanted.as_ref().is_none_or(|w| name.contains(w.as_str()))) {
-        // Each on a thread of its own, as the standard harness does.
+        // Run each test on a thread of its own, as the standard harness does.
         let ok = std::thread::spawn(test).join().is_ok();
         println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
         failed += u8::from(!ok);
@@ -79,7 +82,7 @@ fn main() -> ExitCode {
     ExitCode::from(failed)
 }
 
-fn has(program: &str) -> bool {
+fn has_program(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|place| place.join(program).is_file());
     if !found {
@@ -88,7 +91,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-fn spec(links: &[&str], service: Service) -> LabSpec {
+fn lab_spec(links: &[&str], service: Service) -> LabSpec {
     LabSpec { service, ..LabSpec::new(links.iter().map(|link| link.parse().unwrap()).collect()) }
 }
 
@@ -96,40 +99,40 @@ fn curl(args: &[&str]) -> Task {
     Task::new("curl").args(["-sS", "--max-time", "60"]).args(args.iter().copied()).output(Output::Capture)
 }
 
-const TWO: [&str; 2] = ["wifi,rate=80Mbit/s,rtt=20ms", "lte,rate=61Mbit/s,rtt=50ms"];
+const TWO_LINKS: [&str; 2] = ["wifi,rate=80Mbit/s,rtt=20ms", "lte,rate=61Mbit/s,rtt=50ms"];
 
 fn a_download_arrives_whole_over_the_link_that_was_chosen() {
-    if !has("nginx") || !has("curl") {
+    if !has_program("nginx") || !has_program("curl") {
         return;
     }
     let size = DataSize::from_bytes(3_000_001);
     let payload = Payload::new(size).unwrap();
-    let lab = Lab::start(&spec(&TWO, Service::Files(payload.path()))).unwrap();
+    let lab = Lab::start(&lab_spec(&TWO_LINKS, Service::Files(payload.path()))).unwrap();
     for (device, at) in [("wifi", 0), ("lte", 1), ("10.1.0.2", 0), ("10.2.0.2", 1)] {
         let run = lab.run(&curl(&["--interface", device, "{url}"])).unwrap();
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         assert_eq!(run.stdout, std::fs::read(payload.path()).unwrap(), "{device}");
         let links = &run.emulation.links;
-        assert!(links[at].down.delivered.size >= size, "{device}");
-        // The last packets of the command before may still have been on their way there.
-        assert!(links[1 - at].down.delivered.size < DataSize::from_kib(1), "{device}");
+        assert!(links[at].downlink.delivered.bytes >= size, "{device}");
+        // The last packets of the previous command may still have been in flight.
+        assert!(links[1 - at].downlink.delivered.bytes < DataSize::from_kib(1), "{device}");
         let slots: u64 = links[at].down_timeline.iter().map(|slot| slot.bytes()).sum();
-        assert_eq!(slots, links[at].down.delivered.size.bytes());
-        let delivered: u64 = links.iter().map(|l| l.down.delivered.packets + l.up.delivered.packets).sum();
+        assert_eq!(slots, links[at].downlink.delivered.bytes.bytes());
+        let delivered: u64 = links.iter().map(|l| l.downlink.delivered.packets + l.uplink.delivered.packets).sum();
         assert_eq!(run.emulation.lateness.packets, delivered);
     }
-    // Without a word of the client the first link is taken.
+    // If the client does not choose, the first link is used.
     let run = lab.run(&curl(&["-o", "/dev/null", "{url}"])).unwrap();
-    assert!(run.emulation.links[1].down.delivered.size < DataSize::from_kib(1));
-    assert!(run.emulation.links[0].down.delivered.size >= size);
+    assert!(run.emulation.links[1].downlink.delivered.bytes < DataSize::from_kib(1));
+    assert!(run.emulation.links[0].downlink.delivered.bytes >= size);
 }
 
 fn tls_with_the_labs_authority_and_http_2() {
-    if !has("nginx") || !has("curl") {
+    if !has_program("nginx") || !has_program("curl") {
         return;
     }
     let payload = Payload::new(DataSize::from_kib(100)).unwrap();
-    let lab = Lab::start(&spec(&TWO, Service::Files(payload.path()))).unwrap();
+    let lab = Lab::start(&lab_spec(&TWO_LINKS, Service::Files(payload.path()))).unwrap();
     let run = lab.run(&curl(&[
         "--cacert",
         "{ca}",
@@ -143,66 +146,66 @@ fn tls_with_the_labs_authority_and_http_2() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     assert_eq!(String::from_utf8_lossy(&run.stdout), "2 102400");
     let stranger = lab.run(&curl(&["-o", "/dev/null", "{urls}"])).unwrap();
-    assert_eq!(stranger.status.code(), Some(60), "a certificate of nobody known");
+    assert_eq!(stranger.status.code(), Some(60), "the authority is unknown without --cacert");
 }
 
 fn ipv6_works_over_each_link() {
-    if !has("nginx") || !has("curl") || !Path::new("/proc/net/if_inet6").exists() {
+    if !has_program("nginx") || !has_program("curl") || !Path::new("/proc/net/if_inet6").exists() {
         return;
     }
     let payload = Payload::new(DataSize::from_kib(10)).unwrap();
-    let lab = Lab::start(&spec(&TWO, Service::Files(payload.directory().into()))).unwrap();
+    let lab = Lab::start(&lab_spec(&TWO_LINKS, Service::Files(payload.directory().into()))).unwrap();
     for (at, device) in ["wifi", "lte"].iter().enumerate() {
         let run = lab.run(&curl(&["-g", "--interface", device, "http://[fd99::1]/random-10240"])).unwrap();
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         assert_eq!(run.stdout.len(), 10_240);
-        assert!(run.emulation.links[at].down.delivered.size >= DataSize::from_kib(10));
+        assert!(run.emulation.links[at].downlink.delivered.bytes >= DataSize::from_kib(10));
     }
 }
 
 fn the_order_of_first_packets_is_the_order_of_the_delays() {
-    if !has("nginx") || !has("curl") {
+    if !has_program("nginx") || !has_program("curl") {
         return;
     }
     let payload = Payload::new(DataSize::from_kib(1)).unwrap();
     let links = ["near,rate=50Mbit/s,rtt=10ms", "far,rate=50Mbit/s,rtt=600ms"];
-    let lab = Lab::start(&spec(&links, Service::Files(payload.path()))).unwrap();
+    let lab = Lab::start(&lab_spec(&links, Service::Files(payload.path()))).unwrap();
     let both = "curl -sS --interface far {url} -o /dev/null & curl -sS --interface near {url} -o /dev/null; wait";
     let run = lab.run(&Task::new("sh").args(["-c", both]).output(Output::Capture)).unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    let [near, far] = [0, 1].map(|at| run.emulation.links[at].down_span.unwrap());
-    assert!(far.0 >= Duration::from_millis(600), "nothing comes back before one round trip: {far:?}");
-    assert!(near.0 < far.0, "{near:?} {far:?}");
+    let [near, slow] = [0, 1].map(|at| run.emulation.links[at].down_span.unwrap());
+    assert!(slow.0 >= Duration::from_millis(600), "nothing arrives before one RTT: {slow:?}");
+    assert!(near.0 < slow.0, "{near:?} {slow:?}");
 }
 
 fn a_link_that_goes_down_drops_and_comes_back() {
-    if !has("nginx") || !has("curl") {
+    if !has_program("nginx") || !has_program("curl") {
         return;
     }
     let payload = Payload::new(DataSize::from_bytes(4_000_000)).unwrap();
-    let mut spec = spec(&["wifi,rate=40Mbit/s,rtt=20ms"], Service::Files(payload.path()));
+    let mut spec = lab_spec(&["wifi,rate=40Mbit/s,rtt=20ms"], Service::Files(payload.path()));
     spec.events = ["300ms:wifi=down", "700ms:wifi=up"].map(|event| event.parse().unwrap()).to_vec();
     let run = Lab::start(&spec).unwrap().run(&curl(&["{url}"])).unwrap();
     assert!(run.status.success());
     assert_eq!(run.stdout, std::fs::read(payload.path()).unwrap());
     let link = &run.emulation.links[0];
-    assert!(link.down.dropped_down.packets > 0);
-    // What was on its way at 300 ms arrived within 10 ms; until 700 ms nothing was sent.
+    assert!(link.downlink.dropped_down.packets > 0);
+    // Packets in flight at 300 ms arrived within 10 ms; none was sent until 700 ms.
     let silent: u64 = link.down_timeline.iter().skip(4).take(3).map(|slot| slot.bytes()).sum();
     assert_eq!(silent, 0, "{:?}", link.down_timeline);
 }
 
 fn a_change_from_outside_takes_effect() {
-    if !has("nginx") || !has("curl") {
+    if !has_program("nginx") || !has_program("curl") {
         return;
     }
     let payload = Payload::new(DataSize::from_bytes(500_000_000)).unwrap();
-    let lab = Lab::start(&spec(&["wifi,rate=40Mbit/s,rtt=20ms"], Service::Files(payload.path()))).unwrap();
-    assert!(lab.change("lte", "down".parse().unwrap()).is_err());
+    let lab = Lab::start(&lab_spec(&["wifi,rate=40Mbit/s,rtt=20ms"], Service::Files(payload.path()))).unwrap();
+    assert!(lab.change_link("lte", "down".parse().unwrap()).is_err());
     let run = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(300));
-            lab.change("wifi", "down".parse().unwrap()).unwrap();
+            lab.change_link("wifi", "down".parse().unwrap()).unwrap();
         });
         lab.run(
             &Task::new("curl")
@@ -213,25 +216,25 @@ fn a_change_from_outside_takes_effect() {
     });
     let run = run.unwrap();
     assert!(run.timed_out && run.status.code().is_none());
-    assert!(run.emulation.links[0].down.dropped_down.packets > 0);
+    assert!(run.emulation.links[0].downlink.dropped_down.packets > 0);
 }
 
 fn the_same_seed_loses_the_same_packets() {
-    if !has("python3") {
+    if !has_program("python3") {
         return;
     }
-    // 400 datagrams, one at a time, so that the n-th decision meets the n-th datagram.
+    // 400 datagrams, one at a time, so that the n-th loss decision concerns the n-th datagram.
     let server = "python3 -c 'import socket as s;u=s.socket(s.AF_INET,s.SOCK_DGRAM);u.bind((\"\",9));
 while 1:\n d,a=u.recvfrom(99);u.sendto(d,a)'";
     let client = "import socket as s\nu=s.socket(s.AF_INET,s.SOCK_DGRAM);u.settimeout(.03)\nfor n in range(200):\n u.sendto(b'%d'%n,('10.99.0.1',9))\n try: print(u.recv(99))\n except TimeoutError: print('-')";
     let run = |seed| {
         let spec =
-            LabSpec { seed, ..spec(&["wifi,rate=9Mbit/s,rtt=2ms,loss=10%"], Service::Command(server.into())) };
+            LabSpec { seed, ..lab_spec(&["wifi,rate=9Mbit/s,rtt=2ms,loss=10%"], Service::Command(server.into())) };
         let run =
             Lab::start(&spec).unwrap().run(&Task::new("python3").args(["-c", client]).output(Output::Capture));
         let run = run.unwrap();
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        run.emulation.links[0].up.dropped_loss.packets
+        run.emulation.links[0].uplink.dropped_loss.packets
     };
     let lost = run(7);
     assert_eq!(lost, run(7));
@@ -246,12 +249,12 @@ fn each_congestion_control_is_what_connections_get() {
             eprintln!("skipped: this kernel has no {congestion}");
             continue;
         }
-        let lab = Lab::start(&LabSpec { congestion, ..spec(&TWO, Service::None) }).unwrap();
+        let lab = Lab::start(&LabSpec { congestion, ..lab_spec(&TWO_LINKS, Service::None) }).unwrap();
         assert!(lab.congestion().is_granted(), "{:?}", lab.congestion());
     }
 }
 
-/// This program as a client: reads what port 80 has, over MPTCP, and throws it away.
+/// This program as a client: reads a file from port 80 over MPTCP and discards it.
 fn fetch_over_mptcp() -> ExitCode {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).unwrap();
     socket.connect(&SocketAddr::from(([10, 99, 0, 1], 80)).into()).unwrap();
@@ -268,15 +271,15 @@ fn has_mptcp() -> bool {
     if !enabled {
         eprintln!("skipped: this kernel has no MPTCP, or it is switched off");
     }
-    enabled && ["nginx", "ip", "ss"].into_iter().all(has)
+    enabled && ["nginx", "ip", "ss"].into_iter().all(has_program)
 }
 
-/// Lets LTE join, fetches, and meanwhile does what `then` says.
-fn joined(then: &str, path: &str) -> Task {
+/// Adds LTE as an endpoint, downloads `path` over MPTCP, and runs `during` meanwhile.
+fn with_lte_joined(during: &str, path: &str) -> Task {
     let client = std::env::current_exe().unwrap();
     let words = format!(
         "ip mptcp limits set subflows 2 && ip mptcp endpoint add 10.2.0.2 id 7 dev lte subflow && \
-         {{ {} fetch-over-mptcp {path} & }} && {then}; wait",
+         {{ {} fetch-over-mptcp {path} & }} && {during}; wait",
         client.display()
     );
     Task::new("sh").args(["-c", &words]).output(Output::Capture).limit(Duration::from_secs(60))
@@ -288,11 +291,11 @@ fn every_mptcp_subflow_has_the_congestion_control_that_was_asked_for() {
     }
     let payload = Payload::new(DataSize::from_bytes(6_000_000)).unwrap();
     for congestion in [Congestion::Cubic, Congestion::Bbr] {
-        let sender = Sender { mptcp: true, keeps_window: true };
+        let sender = ServerTcp { mptcp: true, keeps_cwnd: true };
         let spec = LabSpec {
             congestion,
             sender,
-            ..spec(&["wifi,rate=8Mbit/s,rtt=20ms", "lte,rate=8Mbit/s,rtt=50ms"], Service::Files(payload.path()))
+            ..lab_spec(&["wifi,rate=8Mbit/s,rtt=20ms", "lte,rate=8Mbit/s,rtt=50ms"], Service::Files(payload.path()))
         };
         let lab = Lab::start(&spec).unwrap();
         if !lab.congestion().is_granted() {
@@ -300,23 +303,25 @@ fn every_mptcp_subflow_has_the_congestion_control_that_was_asked_for() {
             continue;
         }
         let seen = std::thread::scope(|scope| {
-            let client = scope.spawn(|| lab.run(&joined("true", "random-6000000")).unwrap());
+            let client = scope.spawn(|| lab.run(&with_lte_joined("true", "random-6000000")).unwrap());
             let mut both = None;
             while !client.is_finished() && both.is_none() {
-                let output = lab.at_server(Command::new("ss").args(["-Htin", "state", "established"])).unwrap();
+                let output =
+                    lab.output_at_server(Command::new("ss").args(["-Htin", "state", "established"])).unwrap();
                 let text = String::from_utf8(output.stdout).unwrap();
                 both = (text.contains("10.1.0.2") && text.contains("10.2.0.2")).then_some(text);
                 std::thread::sleep(Duration::from_millis(50));
             }
             let run = client.join().unwrap();
             assert!(run.stdout.starts_with(b"6000"), "{}", String::from_utf8_lossy(&run.stderr));
-            assert!(run.emulation.links.iter().all(|link| link.down.delivered.packets > 100));
+            assert!(run.emulation.links.iter().all(|link| link.downlink.delivered.packets > 100));
             both.expect("both subflows are established at once")
         });
         let details: Vec<&str> = seen.lines().filter(|line| line.contains("wscale")).collect();
         assert!(details.len() >= 2, "{seen}");
         assert!(details.iter().all(|line| line.trim().starts_with(congestion.name())), "{seen}");
-        let idle = lab.at_server(Command::new("cat").arg("/proc/sys/net/ipv4/tcp_slow_start_after_idle")).unwrap();
+        let idle =
+            lab.output_at_server(Command::new("cat").arg("/proc/sys/net/ipv4/tcp_slow_start_after_idle")).unwrap();
         assert_eq!(idle.stdout, b"0\n", "windows survive a pause");
     }
 }
@@ -326,9 +331,9 @@ fn a_request_for_another_priority_is_seen_and_may_be_lost() {
         return;
     }
     let payload = Payload::new(DataSize::from_bytes(6_000_000)).unwrap();
-    let sender = Sender { mptcp: true, keeps_window: false };
+    let sender = ServerTcp { mptcp: true, keeps_cwnd: false };
     let links = ["wifi,rate=8Mbit/s,rtt=20ms", "lte,rate=8Mbit/s,rtt=50ms"];
-    let lab = Lab::start(&LabSpec { sender, ..spec(&links, Service::Files(payload.path())) }).unwrap();
+    let lab = Lab::start(&LabSpec { sender, ..lab_spec(&links, Service::Files(payload.path())) }).unwrap();
     let change = |word| format!("ip mptcp endpoint change 10.2.0.2 id 7 dev lte {word}");
     let then = format!("sleep 1; {}; sleep 1; {}", change("backup"), change("nobackup"));
     for lost in [false, true] {
@@ -336,23 +341,23 @@ fn a_request_for_another_priority_is_seen_and_may_be_lost() {
             if lost {
                 scope.spawn(|| {
                     std::thread::sleep(Duration::from_millis(300));
-                    lab.lose_priorities("lte", 1).unwrap();
+                    lab.lose_mp_prio("lte", 1).unwrap();
                 });
             }
-            lab.run(&joined(&format!("{{ {then}; ip mptcp endpoint flush; }}"), "random-6000000")).unwrap()
+            lab.run(&with_lte_joined(&format!("{{ {then}; ip mptcp endpoint flush; }}"), "random-6000000")).unwrap()
         });
         let said = String::from_utf8_lossy(&run.stderr);
         let asked: Vec<(bool, bool)> =
-            run.emulation.links[1].priorities.iter().map(|asked| (asked.backup, asked.lost)).collect();
+            run.emulation.links[1].mp_prio_requests.iter().map(|asked| (asked.backup, asked.is_dropped)).collect();
         assert_eq!(asked, [(true, lost), (false, false)], "{said}");
-        assert!(run.emulation.links[0].priorities.is_empty());
+        assert!(run.emulation.links[0].mp_prio_requests.is_empty());
     }
-    assert!(lab.lose_priorities("umts", 1).is_err());
+    assert!(lab.lose_mp_prio("umts", 1).is_err());
 }
 
 fn a_client_sees_its_links_only() {
-    let lab =
-        Lab::start(&spec(&["wifi,rate=9Mbit/s,mtu=1400B", "cell,rate=9Mbit/s,kind=lte"], Service::None)).unwrap();
+    let lab = Lab::start(&lab_spec(&["wifi,rate=9Mbit/s,mtu=1400B", "cell,rate=9Mbit/s,kind=lte"], Service::None))
+        .unwrap();
     let look = "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' ' | sort | tr '\\n' ' '; ls /sys/class/net | tr '\\n' ' '; \
                 cat /sys/class/net/cell/ifalias /sys/class/net/wifi/mtu";
     let run = lab.run(&Task::new("sh").args(["-c", look]).output(Output::Capture)).unwrap();
@@ -360,17 +365,18 @@ fn a_client_sees_its_links_only() {
 }
 
 fn a_server_of_ones_own() {
-    if !has("python3") || !has("curl") {
+    if !has_program("python3") || !has_program("curl") {
         return;
     }
     let lab =
-        Lab::start(&spec(&TWO, Service::Command("exec python3 -m http.server 8000 2>/dev/null".into()))).unwrap();
+        Lab::start(&lab_spec(&TWO_LINKS, Service::Command("exec python3 -m http.server 8000 2>/dev/null".into())))
+            .unwrap();
     let run = lab.run(&curl(&["-o", "/dev/null", "-w", "%{http_code}", "http://10.99.0.1:8000/"])).unwrap();
     assert_eq!(String::from_utf8_lossy(&run.stdout), "200");
 }
 
 fn places_behind_the_server_are_reached_over_their_own_segments() {
-    if !has("curl") {
+    if !has_program("curl") {
         return;
     }
     let segment = |from, to, name: &str| Segment {
@@ -379,52 +385,54 @@ fn places_behind_the_server_are_reached_over_their_own_segments() {
         link: format!("{name},rate=100Mbit/s,rtt=10ms").parse().unwrap(),
     };
     let segments = vec![segment(0, 1, "near"), segment(0, 2, "far"), segment(1, 2, "between")];
-    let lab = Lab::start(&LabSpec { segments, ..spec(&TWO, Service::None) }).unwrap();
-    // Nobody listens there: what is refused has arrived.
+    let lab = Lab::start(&LabSpec { segments, ..lab_spec(&TWO_LINKS, Service::None) }).unwrap();
+    // No program listens on that port: a refused connection shows that the packet arrived.
     let knock = |to: &str| {
         let run = lab.run(&curl(&[&format!("http://{to}:9/")])).unwrap();
         assert_eq!(run.status.code(), Some(7), "{to}: {}", String::from_utf8_lossy(&run.stderr));
-        let both = run.emulation.links.iter().filter(|l| l.up.delivered.packets.min(l.down.delivered.packets) > 0);
+        let both =
+            run.emulation.links.iter().filter(|l| l.uplink.delivered.packets.min(l.downlink.delivered.packets) > 0);
         both.map(|link| link.name.clone()).collect::<Vec<_>>()
     };
-    // Each place by its own segment to the server's end, and over the client's first link.
+    // Each site is reached over its own segment to the server, and over the client's first link.
     assert_eq!(knock("10.99.0.2"), ["wifi", "near"]);
     assert_eq!(knock("10.99.0.3"), ["wifi", "far"]);
     assert_eq!(knock("10.99.0.1"), ["wifi"]);
 }
 
 fn the_server_may_stand_behind_its_gateways() {
-    if !has("nginx") || !has("curl") || !has("ip") {
+    if !has_program("nginx") || !has_program("curl") || !has_program("ip") {
         return;
     }
     let payload = Payload::new(DataSize::from_kib(300)).unwrap();
     let onward = Segment { from: 0, to: 1, link: "onward,rate=100Mbit/s,rtt=20ms".parse().unwrap() };
-    let spec = LabSpec { segments: vec![onward], place: 1, ..spec(&TWO, Service::Files(payload.path())) };
+    let spec =
+        LabSpec { segments: vec![onward], server_site: 1, ..lab_spec(&TWO_LINKS, Service::Files(payload.path())) };
     let lab = Lab::start(&spec).unwrap();
     assert!(lab.urls().unwrap().0.starts_with("http://10.99.0.2/"));
-    // The gateway is the link's other end; behind it stands the server, whose certificate names its place.
+    // The gateway is the link's server end; the server is behind it, and its certificate names the site's address.
     let script = "ip -4 route show default; curl -sf --cacert {ca} {urls} | sha256sum";
     let run = lab.run(&Task::new("sh").args(["-c", script]).output(Output::Capture)).unwrap();
     let said = String::from_utf8_lossy(&run.stdout).into_owned();
     assert!(run.status.success() && said.contains(payload.sha256()), "{said}");
     assert!(said.lines().any(|line| line.starts_with("default via 10.1.0.1 dev")), "{said}");
-    let passed = |link: usize| run.emulation.links[link].down.delivered.size.bytes();
+    let passed = |link: usize| run.emulation.links[link].downlink.delivered.bytes.bytes();
     assert!(passed(0) > 300 * 1024 && passed(2) > 300 * 1024 && passed(1) == 0);
 }
 
 fn what_cannot_be_served_is_said() {
-    let error = |service| Lab::start(&spec(&TWO, service)).unwrap_err().to_string();
+    let error = |service| Lab::start(&lab_spec(&TWO_LINKS, service)).unwrap_err().to_string();
     assert!(error(Service::Command("echo no >&2; exit 3".into())).contains("exit status: 3"));
-    if has("nginx") {
+    if has_program("nginx") {
         assert!(error(Service::Files("/no/such/file".into())).contains("/no/such/file"));
     }
-    let lab = Lab::start(&spec(&TWO, Service::None)).unwrap();
+    let lab = Lab::start(&lab_spec(&TWO_LINKS, Service::None)).unwrap();
     assert!(lab.run(&Task::new("no-such-program-of-marline")).unwrap_err().to_string().contains("no-such-program"));
     assert!(lab.run(&Task::new("true")).unwrap().status.success(), "the lab is still usable");
 }
 
-/// The pids of all processes whose environment has this mark.
-fn marked(mark: &str) -> Vec<u32> {
+/// PIDs of all processes whose environment contains this mark.
+fn pids_with_mark(mark: &str) -> Vec<u32> {
     let pids =
         std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     let has_mark = |pid: &u32| {
@@ -442,7 +450,7 @@ fn wait_until(what: &str, ready: impl Fn() -> bool) {
     }
 }
 
-/// `marline-lab exec` as a process of its own, with a command that has left a grandchild; ready when it prints.
+/// `marline-lab exec` as a separate process; returns when the command has printed its first line.
 fn separate_lab(mark: &str, command: &str) -> std::process::Child {
     let mut child = Command::new(LAB)
         .args(["exec", "--link", "wifi,rate=9Mbit/s", "--serve", "10kB", "--", "sh", "-c", command])
@@ -458,14 +466,14 @@ fn separate_lab(mark: &str, command: &str) -> std::process::Child {
 }
 
 fn nothing_is_left_after_kill_9() {
-    if !has("nginx") {
+    if !has_program("nginx") {
         return;
     }
     let mark = format!("kill-9-of-{}", std::process::id());
     let mut child = separate_lab(&mark, "(sleep 1000 & sleep 1001 &) ; echo ready; sleep 1002");
-    // The lab, nginx, the shell and three sleepers.
-    wait_until("all have started", || marked(&mark).len() >= 6);
-    let namespaces: Vec<_> = marked(&mark)
+    // The lab, nginx, the shell and three sleep processes.
+    wait_until("all have started", || pids_with_mark(&mark).len() >= 6);
+    let namespaces: Vec<_> = pids_with_mark(&mark)
         .iter()
         .filter_map(|pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok())
         .filter(|ns| *ns != std::fs::read_link("/proc/self/ns/net").unwrap())
@@ -473,14 +481,14 @@ fn nothing_is_left_after_kill_9() {
     assert!(namespaces.len() >= 4, "{namespaces:?}");
     child.kill().unwrap();
     let _ = child.wait();
-    wait_until("all have died", || marked(&mark).is_empty());
+    wait_until("all have died", || pids_with_mark(&mark).is_empty());
     let prefix = format!("marline-lab-{}-", child.id());
     let folders = || {
         let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
         entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))).count()
     };
-    // A lab that needs no folder of its own sweeps too.
-    drop(Lab::start(&spec(&TWO, Service::None)).unwrap());
+    // A lab without temporary directory removes stale ones too.
+    drop(Lab::start(&lab_spec(&TWO_LINKS, Service::None)).unwrap());
     assert_eq!(folders(), 0);
 }
 
@@ -495,13 +503,13 @@ fn exit_codes_are_those_of_a_shell() {
     assert_eq!(exec(&["--", "no-such-program-of-marline"]).0, Some(127));
     assert_eq!(exec(&["--", "/dev/null"]).0, Some(126));
     let (code, said) = exec(&["--", "curl", "{url}"]);
-    assert!(code == Some(64) && said.contains("there is nothing to serve: add --serve"), "{code:?} {said}");
+    assert!(code == Some(64) && said.contains("nothing is served: add --serve"), "{code:?} {said}");
     let (code, said) = exec(&["--json", "/no/such/directory/r.json", "--", "sh", "-c", "echo it-was-run >&2"]);
     assert!(code == Some(1) && !said.contains("it-was-run"), "{code:?} {said}");
 }
 
 fn a_signal_ends_the_command_and_the_lab() {
-    if !has("nginx") {
+    if !has_program("nginx") {
         return;
     }
     let mark = format!("term-of-{}", std::process::id());
@@ -510,9 +518,9 @@ fn a_signal_ends_the_command_and_the_lab() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let status = child.wait().unwrap();
-    let mut rest = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
-    assert_eq!(status.code(), Some(42), "{rest}");
-    assert!(rest.contains("lateness"), "the table is printed: {rest}");
-    wait_until("all have died", || marked(&mark).is_empty());
+    let mut remaining = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut remaining).unwrap();
+    assert_eq!(status.code(), Some(42), "{remaining}");
+    assert!(remaining.contains("lateness"), "the table is printed: {remaining}");
+    wait_until("all have died", || pids_with_mark(&mark).is_empty());
 }

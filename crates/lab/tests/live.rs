@@ -1,7 +1,8 @@
-//! `marline-lab demo live` and `marline-lab bench fleet`: unmodified ffmpeg and nginx at both ends of edge and relay, in a lab.
+//! `marline-lab demo live` and `marline-lab bench fleet`: unmodified ffmpeg and nginx at both ends of edge and
+//! relay, in a lab.
 //!
-//! No timed figure decides: packets, connections and bytes do. Where the machine permits no lab the reason is printed and the
-//! test is passed over; a program that is missing fails it, with the name of its package.
+//! No measured time decides: packets, connections and bytes do. Where the machine permits no lab, the reason is
+//! printed and the test is skipped; a missing program fails it, with the name of its package.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
@@ -15,7 +16,7 @@ fn lab(words: &[&str], place: &Path) -> Output {
     common::lab().args(words).env("HOME", place).current_dir(place).output().unwrap()
 }
 
-/// The record of a run that ended with 0; none: there can be no lab here.
+/// The JSON record of a run that ended with exit code 0; `None` if no lab is possible.
 fn record(words: &[&str]) -> Option<Value> {
     if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
         eprintln!("skipped: this kernel has no MPTCP");
@@ -33,18 +34,18 @@ fn record(words: &[&str]) -> Option<Value> {
 }
 
 #[test]
-fn every_frame_arrives_while_links_fail_and_a_link_that_is_back_is_used() {
+fn every_frame_arrives_while_links_fail_and_a_recovered_link_is_used_again() {
     let Some(record) = record(&["demo", "live", "--seconds", "16", "--cut", "carrier"]) else { return };
     assert_eq!(record["whole"], true);
     let seen = &record["broadcast"];
     assert_eq!(seen["frames_sent"], 16 * 25);
     assert_eq!((&seen["frames_received"], &seen["missing"]), (&(16 * 25).into(), &0.into()));
-    assert_eq!((&seen["disconnects"], &seen["dropped"]), (&0.into(), &0.into()));
+    assert_eq!((&seen["disconnects"], &seen["dropped_frames"]), (&0.into(), &0.into()));
     assert!(seen["relay"].is_string(), "{}", seen["relay"]);
-    // None of the links could have carried it alone.
+    // No single link could have carried the stream.
     let bytes = |at: usize| seen["links"][at][1].as_u64().unwrap();
     assert!((0..3).all(|at| bytes(at) > 500_000), "{}", seen["links"]);
-    // The first link was away from second 4 to second 6.7, while the relay's kernel counted two others.
+    // The first link was down from second 4 to second 6.7. Slots 48 to 63 lie within, with a margin.
     let slots: Vec<u64> =
         seen["timeline"][0].as_array().unwrap().iter().map(|slot| slot.as_u64().unwrap()).collect();
     let away: u64 = slots.iter().skip(48).take(16).sum();
@@ -63,7 +64,7 @@ fn a_flow_works_after_its_relay_was_killed() {
 }
 
 #[test]
-fn what_is_written_wrongly_is_said_before_anything_is_made() {
+fn invalid_options_are_refused_before_anything_is_created() {
     let place = tempfile::tempdir().unwrap();
     for (words, expected) in [
         (&["demo", "live", "--link", "a,rate=4Mbit/s"][..], "two links fail in turn"),

@@ -1,8 +1,8 @@
-//! `marline paths` and `marline run` over kernel MPTCP: a real nginx and a real curl in a lab, with links that die and
-//! links that are suspended.
+//! `marline paths` and `marline run` over kernel MPTCP: a real nginx and a real curl in a lab, with links that fail
+//! and links that are suspended.
 //!
-//! No timed figure decides: bytes, packets and states do. Where the machine permits no lab, or its kernel has no MPTCP, the
-//! reason is printed and the test is passed over.
+//! No measured time decides: bytes, packets and states do. Where the machine permits no lab, or its kernel has no
+//! MPTCP, the reason is printed and the test is skipped.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 mod common;
@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What the client does: the daemon, then curl as an MPTCP program, then the daemon's end.
+/// The client's script: starts the daemon, runs curl as an MPTCP program, and ends the daemon.
 const CLIENT: &str = r#"
 "$MARLINE" paths run --policy marline --energy-model emptcp-s3 --run-dir "$PLACE/run" \
     --link wifi,kind=wifi --link lte,kind=lte >"$PLACE/daemon.log" 2>&1 &
@@ -33,7 +33,7 @@ echo "$MARLINE_LAB_SHA256" | cmp - "$PLACE/sum" >&2 || exit 98
 exit $code
 "#;
 
-/// The same for a daemon that chooses its links by itself; `lte` is plugged in while curl downloads.
+/// The same with a daemon that selects its links itself; `lte` is plugged in while curl downloads.
 const PLUGGED_IN: &str = r#"
 mkfifo "$PLACE/away" "$PLACE/back"
 unshare --net sh -c 'echo >"$PLACE/away"; read now <"$PLACE/back"; ip link set lte netns "$1"' sh $$ & elsewhere=$!
@@ -42,7 +42,7 @@ address=$(ip -o -4 address show dev lte | sed 's/.* inet \([^ ]*\).*/\1/')
 ip link set lte netns $elsewhere
 rules() { ip rule; ip -6 rule; ip route show table all | grep "proto 109"; }
 rules >"$PLACE/before"
-"$MARLINE" paths run --profile throughput --energy-model none --run-dir "$PLACE/run" >"$PLACE/daemon.log" 2>&1 &
+"$MARLINE" paths run --goal speed --energy-model none --run-dir "$PLACE/run" >"$PLACE/daemon.log" 2>&1 &
 daemon=$!
 for turn in $(seq 100); do
     "$MARLINE" paths status --run-dir "$PLACE/run" --json >"$PLACE/first.json" 2>"$PLACE/status.log" && break
@@ -69,7 +69,7 @@ echo "$MARLINE_LAB_SHA256" | cmp - "$PLACE/sum" >&2 || exit 98
 exit $code
 "#;
 
-/// A download in a lab; the lab's record of it. None: it cannot be had here.
+/// Downloads in a lab and returns the lab's record; `None` if no lab is possible.
 fn download(place: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
     with_a_client(CLIENT, place, links, events, size)
 }
@@ -119,18 +119,18 @@ fn link<'a>(record: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn a_download_is_whole_when_its_first_link_dies_in_the_middle() {
+fn a_download_is_complete_when_its_first_link_fails_in_the_middle() {
     let place = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=8Mbit/s,rtt=30ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
     let Some(record) = download(&place, links, &["4s:wifi=down"], "16MB") else { return };
-    // Of 16 MB no more than four seconds' worth came over Wi-Fi.
+    // At most four seconds' worth of the 16 MB arrived over Wi-Fi.
     let bytes = |name| link(&record, name)["down"]["bytes"].as_u64().unwrap();
     assert!(bytes("wifi") > 1_000_000 && bytes("wifi") < 5_000_000, "{}", bytes("wifi"));
     assert!(bytes("lte") > 11_000_000, "{}", bytes("lte"));
 }
 
 #[test]
-fn a_link_that_is_plugged_in_during_a_download_helps_it() {
+fn a_link_that_is_plugged_in_during_a_download_is_used() {
     let place = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=4Mbit/s,rtt=30ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
     let Some(record) = with_a_client(PLUGGED_IN, &place, links, &[], "16MB") else { return };
@@ -151,7 +151,7 @@ fn a_link_that_is_plugged_in_during_a_download_helps_it() {
 }
 
 #[test]
-fn a_small_download_never_touches_lte() {
+fn a_small_download_never_uses_lte() {
     let place = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=16Mbit/s,rtt=40ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
     let Some(record) = download(&place, links, &[], "256kB") else { return };
@@ -169,12 +169,13 @@ fn a_suspended_link_carries_no_payload() {
     let lte = link(&record, "lte");
     let asked = lte["priorities"].as_array().unwrap().iter().rfind(|asked| asked["lost"] == false);
     let Some(asked) = asked else {
-        // Given up altogether, it carries nothing either; but then it was used before.
+        // If the subflow over LTE was closed instead, LTE carries nothing either; but it must have been used
+        // before.
         assert!(lte["down"]["bytes"].as_u64().unwrap() > 100_000, "LTE was never used");
         return;
     };
     assert_eq!(asked["backup"], true, "Wi-Fi is good, and LTE is suspended: {}", lte["priorities"]);
-    // Two seconds are time enough for the queue of a tenth of a second.
+    // Two seconds are more than enough to empty a queue of a tenth of a second.
     let from = ((asked["at_s"].as_f64().unwrap() + 2.0) * 10.0) as usize;
     let slots: Vec<u64> =
         lte["payload_timeline_bytes"].as_array().unwrap().iter().map(|slot| slot.as_u64().unwrap()).collect();

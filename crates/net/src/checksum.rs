@@ -1,21 +1,21 @@
-//! What the whole file must hash to, as the user writes it.
+//! The expected checksum of a whole file, as users write it on the command line or in an input list.
 
 use std::str::FromStr;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 
-/// `sha256=HEX` or `sha512=HEX`.
+/// A digest written as `sha256=HEX` or `sha512=HEX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// 32 bytes.
+    /// SHA-256, 32 bytes.
     Sha256(Vec<u8>),
-    /// 64 bytes.
+    /// SHA-512, 64 bytes.
     Sha512(Vec<u8>),
 }
 
-/// The text is no checksum.
+/// Error of a text that is not a checksum; contains that text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no checksum: write sha256=64 hexadecimal digits or sha512=128")]
+#[error("`{0}` is not a checksum: write sha256= and 64 hexadecimal digits, or sha512= and 128")]
 pub struct ParseChecksumError(String);
 
 impl FromStr for Checksum {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_has_its_name_and_all_its_digits() {
+    fn a_checksum_needs_its_algorithm_and_all_digits() {
         let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
         let Ok(Checksum::Sha256(bytes)) = format!("sha256={digest}").parse() else { panic!() };
         assert_eq!((bytes.len(), bytes[0], bytes[31]), (32, 0x9f, 0x08));

@@ -1,50 +1,53 @@
 //! Shared I/O on Linux: what more than one capability of marline needs to reach the network and the host.
 //!
-//! The capabilities are crates of their own above this one: downloads (`marline-download`), the local proxy
-//! (`marline-proxy`), the path manager for MPTCP (`marline-paths`), TCP acceleration (`marline-accel`), and relays
-//! (`marline-fleet`). What two of them need is here. Nothing here decides which link carries what: `marline-core` does.
+//! The capabilities are crates above this one: downloads (`marline-download`), the local proxy (`marline-proxy`), the
+//! MPTCP path manager (`marline-paths`), TCP acceleration (`marline-accel`) and relays (`marline-fleet`). Code that
+//! two of them need belongs here. Nothing in this crate decides which link carries which traffic: `marline-core`
+//! does.
 //!
 //! Where to start reading:
 //!
-//! 1. [`links`]: which interfaces can carry traffic ([`links::survey()`]), and which of them a run uses ([`links::Choice`]).
+//! 1. [`links`]: which interfaces can carry traffic ([`links::list_interfaces`]), and which of them a run uses
+//!    ([`links::LinkSelection`]).
 //! 2. [`dns`]: names are resolved over the link that will be used ([`dns::Resolver`]).
-//! 3. [`reach`]: which addresses a request may reach, checked before each connection ([`reach::Right`]).
+//! 3. [`egress`]: which addresses a request may reach, checked before each connection ([`egress::EgressPolicy`]).
 //! 4. [`http`]: client connections that are bound to one link ([`http::Connection`]), with TLS, proxies and [`cookies`].
-//! 5. [`control`] and [`directory`]: the control socket of a daemon, and the run directory that it is in.
-//! 6. [`logged`]: a machine of `marline-core` with its decision log, which `marline replay` runs again.
+//! 5. [`control_socket`] and [`directory`]: the control socket of a daemon, and the run directory that contains it.
+//! 6. [`logged`]: a state machine of `marline-core` together with its decision log, which `marline replay` runs
+//!    again.
 
 pub mod admission;
 pub mod atomic_file;
+pub mod battery;
 pub mod checksum;
-pub mod control;
+pub mod control_socket;
 pub mod cookies;
-pub mod descriptors;
-pub mod directory;
 pub mod dns;
+pub mod egress;
 pub mod http;
 pub mod links;
-pub mod logged;
 pub mod mptcp;
-pub mod pass;
-pub mod power;
+pub mod mptcp_send_queue;
 pub mod private_file;
-pub mod queue;
 pub mod random;
-pub mod reach;
+pub mod recorded_machine;
+pub mod rlimit;
+pub mod run_dir;
 pub mod socks5;
+pub mod splice;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 
-/// Escaping of text from outside; in core because the laboratory needs it without this crate.
+/// Escapes untrusted text for terminals and logs. It is in core because the laboratory needs it without this crate.
 pub use marline_core::printable;
 
-/// Access to the private parsers, for the fuzz targets alone: no part of what this crate promises.
+/// Access to the private parsers, for the fuzz targets only: not part of the public interface of this crate.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::cookies::fuzzing::{cookie_file, cookies};
     pub use crate::dns::fuzzing::{dns_question, dns_reply};
-    pub use crate::http::fuzzing::{Answers, chunked, connect_status, fields};
-    pub use crate::links::fuzzing::{bus_answer, bus_value};
+    pub use crate::http::fuzzing::{ResponseParser, chunked, connect_status, fields};
+    pub use crate::links::fuzzing::{bus_message, bus_value};
 }

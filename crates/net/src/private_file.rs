@@ -1,11 +1,12 @@
-//! Files that are for their owner alone: secrets that are read, and logs that are written.
+//! Files that only their owner may access: secrets that are read, and logs that are written.
 //!
-//! [`read_secret`] refuses a file that other users may read, as ssh does: a private key or a password that is readable is not secret any
-//! more, and a warning in a log is not seen. [`create_log`] and [`append_log`] open a log so that another user can neither read it nor
-//! have put a link or a file of their own in its place: names of logs are predictable, and directories such as `/tmp` are shared.
+//! [`read_secret`] refuses a file that other users may read, as ssh does: a readable private key or password is no
+//! longer secret, and a warning in a log would not be seen. [`create_log`] and [`append_log`] open a log so that
+//! another user can neither read it nor have put a link or a file of their own in its place: names of logs are
+//! predictable, and directories such as `/tmp` are shared.
 //!
-//! All checks are made on the open descriptor, so a path that changes in between changes nothing. Pipes and devices (`<(command)`,
-//! `/dev/stdin`) have no mode that says anything and are taken as they are.
+//! All checks are made on the open descriptor, so replacing the path meanwhile has no effect. Pipes and devices
+//! (`<(command)`, `/dev/stdin`) have no meaningful mode and are accepted as they are.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -15,31 +16,31 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
-/// chosen: a key or a password has some hundred bytes.
-const LONGEST: u64 = 1 << 20;
+/// chosen: a key or a password has a few hundred bytes.
+const MAX_SECRET_LEN: u64 = 1 << 20;
 
-/// Why a secret is not read.
+/// Why a secret was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// Path of the secret.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
-    /// Other users may read it.
-    #[error("{0}: others than its owner may read it (mode {mode:04o}): chmod 600 {0}", path.display())]
-    Open {
-        /// Which file.
+    /// Users other than the owner may access the file.
+    #[error("{0}: users other than its owner may read it (mode {mode:04o}): chmod 600 {0}", path.display())]
+    Exposed {
+        /// Path of the secret.
         path: PathBuf,
-        /// Its mode.
+        /// Its permission bits.
         mode: u32,
     },
 }
 
-/// The bytes of a file that only its owner may read.
+/// Reads a file that only its owner may access.
 ///
 /// # Errors
 /// It cannot be read, is longer than a mebibyte, or other users may read it.
@@ -49,48 +50,49 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretError> {
     let meta = file.metadata().map_err(failed)?;
     if meta.is_file() {
         let mode = meta.mode() & 0o7777;
-        // systemd hands credentials to a unit's user by an access list, whose mask shows as the group's mode. Their directory is for
-        // that user alone.
+        // systemd grants credentials to the unit's user by an access control list, whose mask appears as the mode of
+        // the group. The directory is accessible to that user only.
         let others = if is_credential(path) { 0o027 } else { 0o077 };
         if mode & others != 0 {
-            return Err(SecretError::Open { path: path.to_owned(), mode });
+            return Err(SecretError::Exposed { path: path.to_owned(), mode });
         }
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > LONGEST {
+    file.take(MAX_SECRET_LEN + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_SECRET_LEN {
         return Err(failed(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            "it is too long to be a key or a password",
+            "the file is too long for a key or a password (at most 1 MiB)",
         )));
     }
     Ok(bytes)
 }
 
-/// Whether systemd has put it there for this unit (`LoadCredential=`).
+/// Whether the file is a credential that systemd provided to this unit (`LoadCredential=`).
 fn is_credential(path: &Path) -> bool {
     let directory = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|directory| !directory.is_empty());
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
     directory.and_then(|directory| Path::new(&directory).canonicalize().ok()).is_some_and(|it| parent == Some(it))
 }
 
-/// A log that is written anew: empty, locked against other runs, for its owner alone. Blocks on nothing.
+/// Opens a log for overwriting: truncated, locked against other processes, accessible to its owner only. Never
+/// blocks.
 ///
 /// # Errors
 /// It cannot be opened, another run writes it, or another user could have put it there.
 pub fn create_log(path: &Path) -> io::Result<File> {
     let file = open_log(path, false)?;
-    // A device or a pipe cannot be emptied, and is not this process's to lock.
+    // A device or a pipe cannot be truncated, and is not exclusively this process's, so it is not locked.
     if file.metadata()?.is_file() {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, "another run of marline writes it"));
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "another run of marline writes this file"));
         }
         file.set_len(0)?;
     }
     Ok(file)
 }
 
-/// A log that goes on at its end, for its owner alone.
+/// Opens a log for appending, accessible to its owner only.
 ///
 /// # Errors
 /// It cannot be opened, or another user could have put it there.
@@ -105,11 +107,11 @@ fn open_log(path: &Path, append: bool) -> io::Result<File> {
         if append { options.append(true) } else { options.write(true) }.open(path)
     };
     let file = match open(OFlags::NOFOLLOW) {
-        // A link that root or this user has made, such as /dev/stderr.
+        // Symbolic links are followed only if root or this user created them, such as /dev/stderr.
         Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
             let link = std::fs::symlink_metadata(path)?;
             if !is_trusted(link.uid()) {
-                return Err(unsafe_file("it is a link that another user has made"));
+                return Err(unsafe_file_error("it is a symbolic link that another user created"));
             }
             open(OFlags::empty())?
         }
@@ -120,10 +122,10 @@ fn open_log(path: &Path, append: bool) -> io::Result<File> {
         return Ok(file);
     }
     if meta.uid() != rustix::process::geteuid().as_raw() {
-        return Err(unsafe_file("it belongs to another user; remove it, or name another file"));
+        return Err(unsafe_file_error("the file belongs to another user; remove it, or name another file"));
     }
     if meta.nlink() != 1 {
-        return Err(unsafe_file("it has several names (hard links); remove it, or name another file"));
+        return Err(unsafe_file_error("the file has several names (hard links); remove it, or name another file"));
     }
     if meta.mode() & 0o077 != 0 {
         rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o600))?;
@@ -135,7 +137,7 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-fn unsafe_file(why: &str) -> io::Error {
+fn unsafe_file_error(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_others_may_read_is_refused_with_what_helps() {
+    fn a_secret_that_other_users_may_read_is_refused_with_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         std::fs::write(&path, "hunter2").unwrap();
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_goes_into_no_file_that_another_user_could_have_put_there() {
+    fn a_log_is_not_written_to_a_file_that_another_user_could_have_created() {
         let dir = tempfile::tempdir().unwrap();
         let (log, victim) = (dir.path().join("log"), dir.path().join("victim"));
         std::fs::write(&victim, "precious").unwrap();
@@ -211,7 +213,8 @@ mod tests {
         assert_eq!(create_log(&log).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(first);
         create_log(Path::new("/dev/null")).unwrap();
-        // A link of our own, as /dev/stderr is one of root's. Not that one: it may lead to the file in which the results of these tests are.
+        // A link of this user, as /dev/stderr is one of root. The test avoids /dev/stderr itself, which may be the
+        // file that receives the test results.
         let link = log.with_extension("link");
         std::os::unix::fs::symlink(&log, &link).unwrap();
         create_log(&link).unwrap();

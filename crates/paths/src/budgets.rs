@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use marline_core::units::DataSize;
-use marline_net::directory::Directory;
+use marline_net::run_dir::RunDir;
 
 /// What was used, by link.
 #[derive(Debug, Default)]
@@ -24,9 +24,9 @@ pub struct Budgets {
     /// Where the file is; none: nothing is kept.
     directory: Option<PathBuf>,
     /// At the beginning of the run, in bytes.
-    before: BTreeMap<String, u64>,
+    previous: BTreeMap<String, u64>,
     /// Of the links that are counted in this run.
-    now: BTreeMap<String, u64>,
+    current: BTreeMap<String, u64>,
 }
 
 impl Budgets {
@@ -35,28 +35,28 @@ impl Budgets {
     /// # Errors
     /// The directory belongs to another user, or the file is there and cannot be read, or is not understood.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        let before = match Directory::own(directory) {
-            Ok(own) => read(&own).map_err(|error| at(directory, &error))?,
+        let previous = match RunDir::open_own(directory) {
+            Ok(dir) => read_file(&dir).map_err(|error| file_error(directory, &error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error),
         };
-        Ok(Self { directory: Some(directory.to_owned()), before, now: BTreeMap::new() })
+        Ok(Self { directory: Some(directory.to_owned()), previous, current: BTreeMap::new() })
     }
 
     /// What was used of a link's budget in all runs.
     pub fn used(&self, link: &str) -> DataSize {
-        DataSize::from_bytes(self.now.get(link).or_else(|| self.before.get(link)).copied().unwrap_or(0))
+        DataSize::from_bytes(self.current.get(link).or_else(|| self.previous.get(link)).copied().unwrap_or(0))
     }
 
     /// What this budget of a link still allows.
-    pub fn left(&self, link: &str, budget: DataSize) -> DataSize {
+    pub fn remaining(&self, link: &str, budget: DataSize) -> DataSize {
         budget - self.used(link)
     }
 
     /// So much has passed a link in this run.
-    pub fn count(&mut self, link: &str, passed: DataSize) {
-        let before = self.before.get(link).copied().unwrap_or(0);
-        self.now.insert(link.to_owned(), before.saturating_add(passed.bytes()));
+    pub fn record(&mut self, link: &str, transferred: DataSize) {
+        let previous = self.previous.get(link).copied().unwrap_or(0);
+        self.current.insert(link.to_owned(), previous.saturating_add(transferred.bytes()));
     }
 
     /// Keeps it, if there is anything to keep that is not kept yet.
@@ -64,28 +64,28 @@ impl Budgets {
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self) -> io::Result<()> {
-        let Some(directory) = self.directory.as_ref().filter(|_| !self.now.is_empty()) else { return Ok(()) };
-        Directory::make(directory)?;
-        let own = Directory::own(directory)?;
-        let kept = read(&own).unwrap_or_default();
-        let mut all = kept.clone();
-        all.extend(self.now.iter().map(|(link, used)| (link.clone(), *used)));
-        if all == kept {
+        let Some(directory) = self.directory.as_ref().filter(|_| !self.current.is_empty()) else { return Ok(()) };
+        RunDir::ensure(directory)?;
+        let dir = RunDir::open_own(directory)?;
+        let stored = read_file(&dir).unwrap_or_default();
+        let mut all = stored.clone();
+        all.extend(self.current.iter().map(|(link, used)| (link.clone(), *used)));
+        if all == stored {
             return Ok(());
         }
         let text = serde_json::to_vec_pretty(&all)?;
-        own.replace(FILE, &text).map_err(|error| at(directory, &error))
+        dir.replace(FILE_NAME, &text).map_err(|error| file_error(directory, &error))
     }
 }
 
-const FILE: &str = "budgets.json";
+const FILE_NAME: &str = "budgets.json";
 
-fn read(directory: &Directory) -> io::Result<BTreeMap<String, u64>> {
-    directory.read(FILE)?.map_or_else(|| Ok(BTreeMap::new()), |text| Ok(serde_json::from_slice(&text)?))
+fn read_file(directory: &RunDir) -> io::Result<BTreeMap<String, u64>> {
+    directory.read(FILE_NAME)?.map_or_else(|| Ok(BTreeMap::new()), |text| Ok(serde_json::from_slice(&text)?))
 }
 
-fn at(directory: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", directory.join(FILE).display()))
+fn file_error(directory: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", directory.join(FILE_NAME).display()))
 }
 
 #[cfg(test)]
@@ -98,46 +98,46 @@ mod tests {
 
     #[test]
     fn what_was_used_is_known_to_the_next_run_until_the_file_is_removed() {
-        let place = tempfile::tempdir().unwrap();
-        let directory = place.path().join("new");
-        let mut run = Budgets::open(&directory).unwrap();
-        run.save().unwrap();
+        let temp_dir = tempfile::tempdir().unwrap();
+        let directory = temp_dir.path().join("new");
+        let mut first_run = Budgets::open(&directory).unwrap();
+        first_run.save().unwrap();
         assert!(!directory.exists(), "nothing was used, so there is nothing to keep");
-        run.count("wwan0", MB);
-        run.count("wwan0", MB * 3);
-        run.save().unwrap();
-        let mut next = Budgets::open(&directory).unwrap();
-        assert_eq!((next.used("wwan0"), next.left("wwan0", MB * 10)), (MB * 3, MB * 7));
-        next.count("wwan0", MB);
-        assert_eq!((next.used("wwan0"), next.left("wwan0", MB * 2)), (MB * 4, DataSize::ZERO));
-        next.save().unwrap();
+        first_run.record("wwan0", MB);
+        first_run.record("wwan0", MB * 3);
+        first_run.save().unwrap();
+        let mut second_run = Budgets::open(&directory).unwrap();
+        assert_eq!((second_run.used("wwan0"), second_run.remaining("wwan0", MB * 10)), (MB * 3, MB * 7));
+        second_run.record("wwan0", MB);
+        assert_eq!((second_run.used("wwan0"), second_run.remaining("wwan0", MB * 2)), (MB * 4, DataSize::ZERO));
+        second_run.save().unwrap();
         // Another daemon's links stay.
         let mut other = Budgets::open(&directory).unwrap();
-        other.count("usb0", MB);
-        next.count("wwan0", MB * 2);
-        next.save().unwrap();
+        other.record("usb0", MB);
+        second_run.record("wwan0", MB * 2);
+        second_run.save().unwrap();
         other.save().unwrap();
         let all = Budgets::open(&directory).unwrap();
         assert_eq!((all.used("wwan0"), all.used("usb0")), (MB * 5, MB));
-        fs::remove_file(directory.join(FILE)).unwrap();
+        fs::remove_file(directory.join(FILE_NAME)).unwrap();
         assert_eq!(Budgets::open(&directory).unwrap().used("wwan0"), DataSize::ZERO);
     }
 
     #[test]
     fn nothing_is_written_through_a_link_or_into_a_directory_of_another_user() {
-        let place = tempfile::tempdir().unwrap();
-        let (directory, victim) = (place.path().join("kept"), place.path().join("victim"));
+        let temp_dir = tempfile::tempdir().unwrap();
+        let (directory, victim) = (temp_dir.path().join("kept"), temp_dir.path().join("victim"));
         fs::create_dir(&directory).unwrap();
         fs::write(&victim, "mine").unwrap();
-        std::os::unix::fs::symlink(&victim, directory.join(FILE)).unwrap();
-        let mut run = Budgets { directory: Some(directory.clone()), ..Budgets::default() };
-        run.count("wwan0", MB);
-        run.save().unwrap();
+        std::os::unix::fs::symlink(&victim, directory.join(FILE_NAME)).unwrap();
+        let mut first_run = Budgets { directory: Some(directory.clone()), ..Budgets::default() };
+        first_run.record("wwan0", MB);
+        first_run.save().unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
         assert_eq!(Budgets::open(&directory).unwrap().used("wwan0"), MB);
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&directory, Some(65_534), None).unwrap();
-            for error in [Budgets::open(&directory).unwrap_err(), run.save().unwrap_err()] {
+            for error in [Budgets::open(&directory).unwrap_err(), first_run.save().unwrap_err()] {
                 assert!(error.to_string().contains("it belongs to another user"), "{error}");
             }
         }
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_understood_is_no_empty_one() {
-        let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join(FILE), "{\"wwan0\": \"much\"}").unwrap();
-        let error = Budgets::open(place.path()).unwrap_err().to_string();
+        let temp_dir = tempfile::tempdir().unwrap();
+        fs::write(temp_dir.path().join(FILE_NAME), "{\"wwan0\": \"much\"}").unwrap();
+        let error = Budgets::open(temp_dir.path()).unwrap_err().to_string();
         assert!(error.contains("budgets.json: "), "{error}");
     }
 }

@@ -1,35 +1,35 @@
 //! The daemon's ear: a unix socket at which `status`, `watch` and `explain` ask.
 //!
 //! In: one [`Question`] for each connection. Out: one [`Answer`]. How they come and go, and who may ask, is
-//! [`marline_net::control`]'s.
+//! [`marline_net::control_socket`]'s.
 //!
 //! 1. Nobody makes the driver wait.
-//! 2. Who listens holds the claim ([`super::ground::Claim`]): a socket that is replaced is one that a crash has left.
+//! 2. Who listens holds the claim ([`super::host_config::Claim`]): a socket that is replaced is one that a crash has left.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use marline_core::paths::{ConnId, Paths};
-use marline_net::control::{ENDING, Ear};
+use marline_net::control_socket::{ControlServer, SHUTTING_DOWN};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use super::status::{About, Explained, Status};
-use super::{Ask, Shared, Snapshot};
+use super::status::{Explanation, RunInfo, Status};
+use super::{DriverQuery, SharedPolicy, Snapshot};
 
-pub use super::ground::socket;
-pub use marline_net::control::AskError;
+pub use super::host_config::socket_path;
+pub use marline_net::control_socket::ControlError;
 
 /// What can be asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
-pub enum Question {
+pub enum ControlRequest {
     /// How things stand.
     Status {
         /// No more connections than this; none: all.
         #[serde(default)]
-        at_most: Option<usize>,
+        max_connections: Option<usize>,
     },
     /// What was decided on one connection.
     Explain {
@@ -41,59 +41,66 @@ pub enum Question {
 /// What is answered.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ControlReply {
     /// To [`Question::Status`].
     Status(Box<Status>),
     /// To [`Question::Explain`].
-    Explained(Box<Explained>),
+    Explanation(Box<Explanation>),
 }
 
 /// Whose this is.
-pub const WHO: &str = "marline paths";
+pub const COMMAND_NAME: &str = "marline paths";
 
 /// The listening end. It lives in a tokio runtime; the socket is removed with it.
 #[derive(Debug)]
-pub struct Control(#[expect(dead_code, reason = "it is held, not read")] Ear);
+pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] ControlServer);
 
-impl Control {
+impl ControlSocket {
     /// Listens in the run directory, in place of whatever was left there, and asks the driver through `driver`.
     ///
     /// # Errors
     /// When the directory cannot be written.
-    pub fn listen(run_dir: &Path, about: About, policy: Shared, driver: mpsc::Sender<Ask>) -> io::Result<Self> {
-        let about = Arc::new(about);
-        let ear = Ear::listen(&socket(run_dir), move |question| {
-            let (about, policy, driver) = (Arc::clone(&about), policy.clone(), driver.clone());
+    pub fn listen(
+        run_dir: &Path,
+        run_info: RunInfo,
+        policy: SharedPolicy,
+        driver: mpsc::Sender<DriverQuery>,
+    ) -> io::Result<Self> {
+        let run_info = Arc::new(run_info);
+        let server = ControlServer::listen(&socket_path(run_dir), move |request| {
+            let (run_info, policy, driver) = (Arc::clone(&run_info), policy.clone(), driver.clone());
             async move {
                 // A driver that has gone answers nothing.
-                let told = answer(question, &about, &policy, &driver).await;
-                told.unwrap_or_else(|| Err(ENDING.to_owned()))
+                let reply = handle_request(request, &run_info, &policy, &driver).await;
+                reply.unwrap_or_else(|| Err(SHUTTING_DOWN.to_owned()))
             }
         })?;
-        Ok(Self(ear))
+        Ok(Self(server))
     }
 }
 
 /// None: the driver is gone.
-async fn answer(
-    question: Question,
-    about: &About,
-    policy: &Shared,
-    driver: &mpsc::Sender<Ask>,
-) -> Option<Result<Answer, String>> {
-    Some(Ok(match question {
-        Question::Status { at_most } => {
-            let snapshot = snapshot(driver).await?;
-            Answer::Status(Box::new(policy.look(|policy| Status::new(about, &snapshot, policy, at_most))))
+async fn handle_request(
+    request: ControlRequest,
+    run_info: &RunInfo,
+    policy: &SharedPolicy,
+    driver: &mpsc::Sender<DriverQuery>,
+) -> Option<Result<ControlReply, String>> {
+    Some(Ok(match request {
+        ControlRequest::Status { max_connections } => {
+            let snapshot = request_snapshot(driver).await?;
+            ControlReply::Status(Box::new(
+                policy.read(|policy| Status::new(run_info, &snapshot, policy, max_connections)),
+            ))
         }
-        Question::Explain { token } => {
-            let (reply, replied) = oneshot::channel();
-            driver.send(Ask::Explain(ConnId(token), reply)).await.ok()?;
-            match replied.await.ok()? {
+        ControlRequest::Explain { token } => {
+            let (reply_tx, reply_rx) = oneshot::channel();
+            driver.send(DriverQuery::Explain(ConnId(token), reply_tx)).await.ok()?;
+            match reply_rx.await.ok()? {
                 Some((connection, decisions)) => {
-                    let snapshot = snapshot(driver).await?;
-                    let explain = |policy: &Paths| Explained::new(&connection, &decisions, &snapshot, policy);
-                    Answer::Explained(Box::new(policy.look(explain)))
+                    let snapshot = request_snapshot(driver).await?;
+                    let explanation = |policy: &Paths| Explanation::new(&connection, &decisions, &snapshot, policy);
+                    ControlReply::Explanation(Box::new(policy.read(explanation)))
                 }
                 None => {
                     return Some(Err(format!(
@@ -105,18 +112,18 @@ async fn answer(
     }))
 }
 
-async fn snapshot(driver: &mpsc::Sender<Ask>) -> Option<Snapshot> {
-    let (reply, replied) = oneshot::channel();
-    driver.send(Ask::Snapshot(reply)).await.ok()?;
-    replied.await.ok()
+async fn request_snapshot(driver: &mpsc::Sender<DriverQuery>) -> Option<Snapshot> {
+    let (reply_tx, reply_rx) = oneshot::channel();
+    driver.send(DriverQuery::Snapshot(reply_tx)).await.ok()?;
+    reply_rx.await.ok()
 }
 
 /// Asks the daemon of this run directory. Blocks, for four seconds at most between two bytes.
 ///
 /// # Errors
 /// Nobody is there, he does not answer, or he refuses.
-pub fn ask(run_dir: &Path, question: &Question) -> Result<Answer, AskError> {
-    marline_net::control::ask(WHO, &socket(run_dir), question)
+pub fn query(run_dir: &Path, request: &ControlRequest) -> Result<ControlReply, ControlError> {
+    marline_net::control_socket::query_daemon(COMMAND_NAME, &socket_path(run_dir), request)
 }
 
 #[cfg(test)]
@@ -128,14 +135,14 @@ mod tests {
     use marline_core::energy::{ConcurrentDraw, Model};
     use marline_core::paths::{Config, Goal, Policy};
     use marline_core::units::Power;
-    use marline_net::control::AT_ONCE;
+    use marline_net::control_socket::MAX_CONNS;
 
     use super::*;
 
-    fn about() -> About {
-        About {
+    fn run_info() -> RunInfo {
+        RunInfo {
             policy: Policy::Emptcp,
-            profile: Goal::Energy,
+            goal: Goal::Energy,
             energy_model: None,
             notes: Vec::new(),
             forwarder: None,
@@ -143,31 +150,31 @@ mod tests {
     }
 
     /// One that knows no links and no radios.
-    fn policy() -> Shared {
+    fn policy() -> SharedPolicy {
         let model = Model::new("none", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
-        Shared::new(Config::new(model, Vec::new()))
+        SharedPolicy::new(Config::new(model, Vec::new()))
     }
 
     /// Runs the work beside a driver that knows no connection.
-    fn with_a_control<T: Send + 'static>(work: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+    fn with_control_socket<T: Send + 'static>(client_code: impl FnOnce(&Path) -> T + Send + 'static) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let run_dir = directory.path().to_owned();
         runtime.block_on(async move {
-            let (driver, mut asked) = mpsc::channel(1);
-            let control = Control::listen(&run_dir, about(), policy(), driver).unwrap();
-            let (tell, mut told) = oneshot::channel();
-            let asker = run_dir.clone();
-            std::thread::spawn(move || tell.send(work(&asker)));
+            let (driver, mut queries) = mpsc::channel(1);
+            let control = ControlSocket::listen(&run_dir, run_info(), policy(), driver).unwrap();
+            let (result_tx, mut result_rx) = oneshot::channel();
+            let client_run_dir = run_dir.clone();
+            std::thread::spawn(move || result_tx.send(client_code(&client_run_dir)));
             loop {
                 tokio::select! {
-                    ask = asked.recv() => match ask.unwrap() {
-                        Ask::Snapshot(reply) => reply.send(Snapshot::default()).unwrap(),
-                        Ask::Explain(_, reply) => reply.send(None).unwrap(),
+                    query = queries.recv() => match query.unwrap() {
+                        DriverQuery::Snapshot(reply_tx) => reply_tx.send(Snapshot::default()).unwrap(),
+                        DriverQuery::Explain(_, reply_tx) => reply_tx.send(None).unwrap(),
                     },
-                    result = &mut told => {
+                    result = &mut result_rx => {
                         drop(control);
-                        assert!(!socket(&run_dir).exists(), "the socket goes with the daemon");
+                        assert!(!socket_path(&run_dir).exists(), "the socket goes with the daemon");
                         return result.unwrap();
                     }
                 }
@@ -177,35 +184,35 @@ mod tests {
 
     #[test]
     fn a_question_gets_its_answer() {
-        let (status, explained) = with_a_control(|run_dir| {
-            let explain = ask(run_dir, &Question::Explain { token: 7 }).unwrap_err().to_string();
-            (ask(run_dir, &Question::Status { at_most: Some(3) }).unwrap(), explain)
+        let (status, explain_error) = with_control_socket(|run_dir| {
+            let error = query(run_dir, &ControlRequest::Explain { token: 7 }).unwrap_err().to_string();
+            (query(run_dir, &ControlRequest::Status { max_connections: Some(3) }).unwrap(), error)
         });
         assert_eq!(
             status,
-            Answer::Status(Box::new(policy().look(|policy| Status::new(
-                &about(),
+            ControlReply::Status(Box::new(policy().read(|policy| Status::new(
+                &run_info(),
                 &Snapshot::default(),
                 policy,
                 None
             ))))
         );
-        assert!(explained.starts_with("there is no connection 00000007, "), "{explained}");
+        assert!(explain_error.starts_with("there is no connection 00000007, "), "{explain_error}");
     }
 
     #[test]
     fn nonsense_and_silence_get_a_refusal_or_nothing_and_disturb_nobody() {
-        let (refusals, then) = with_a_control(|run_dir| {
+        let (rejections, still_answers) = with_control_socket(|run_dir| {
             // More than are heard at once: they lose their places before those who ask lose their patience.
-            let connect = |_| std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
-            let _silent: Vec<_> = (0..AT_ONCE + 1).map(connect).collect();
-            let told = |bytes: &[u8]| {
-                let mut stream = std::os::unix::net::UnixStream::connect(socket(run_dir)).unwrap();
+            let connect = |_| std::os::unix::net::UnixStream::connect(socket_path(run_dir)).unwrap();
+            let _silent: Vec<_> = (0..MAX_CONNS + 1).map(connect).collect();
+            let send_raw = |bytes: &[u8]| {
+                let mut stream = std::os::unix::net::UnixStream::connect(socket_path(run_dir)).unwrap();
                 let _ = stream.write_all(bytes);
                 let _ = stream.shutdown(std::net::Shutdown::Write);
-                let mut answer = String::new();
-                let _ = stream.read_to_string(&mut answer);
-                answer
+                let mut reply = String::new();
+                let _ = stream.read_to_string(&mut reply);
+                reply
             };
             let long = [b' '; 900].repeat(5);
             let nonsense: [&[u8]; 6] = [
@@ -216,30 +223,30 @@ mod tests {
                 b"\xff\xfe\n",
                 &long,
             ];
-            let answers: Vec<String> = nonsense.iter().map(|bytes| told(bytes)).collect();
-            (answers, ask(run_dir, &Question::Status { at_most: None }).is_ok())
+            let replies: Vec<String> = nonsense.iter().map(|bytes| send_raw(bytes)).collect();
+            (replies, query(run_dir, &ControlRequest::Status { max_connections: None }).is_ok())
         });
-        for refusal in refusals {
+        for rejection in rejections {
             // A stream that was cut off while the asker still wrote may lose the answer.
-            assert!(refusal.is_empty() || refusal.contains("the question is not understood"), "{refusal}");
+            assert!(rejection.is_empty() || rejection.contains("the request cannot be parsed"), "{rejection}");
         }
-        assert!(then);
+        assert!(still_answers);
     }
 
     #[test]
     fn a_daemon_that_ends_while_it_is_asked_has_ended() {
-        for answer in [&b""[..], b"{\"status\":{", b"{\"refused\":\"the daemon is ending\"}\n"] {
+        for reply in [&b""[..], b"{\"status\":{", b"{\"refused\":\"the daemon is ending\"}\n"] {
             let directory = tempfile::tempdir().unwrap();
-            let listener = std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap();
+            let listener = std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap();
             let daemon = std::thread::spawn(move || {
-                let (mut asker, _) = listener.accept().unwrap();
-                if !answer.is_empty() {
-                    asker.read_exact(&mut [0; 8]).unwrap();
-                    asker.write_all(answer).unwrap();
+                let (mut client, _) = listener.accept().unwrap();
+                if !reply.is_empty() {
+                    client.read_exact(&mut [0; 8]).unwrap();
+                    client.write_all(reply).unwrap();
                 }
             });
-            let error = ask(directory.path(), &Question::Status { at_most: None }).unwrap_err();
-            assert_eq!(error.to_string(), "`marline paths` has ended", "{answer:?}");
+            let error = query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err();
+            assert_eq!(error.to_string(), "`marline paths` has ended", "{reply:?}");
             daemon.join().unwrap();
         }
     }
@@ -249,31 +256,36 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
         runtime.block_on(async {
-            let listen = || Control::listen(directory.path(), about(), policy(), mpsc::channel(1).0).unwrap();
+            let listen =
+                || ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).unwrap();
             let first = listen();
             assert!(
-                Control::listen(directory.path(), about(), policy(), mpsc::channel(1).0).is_err(),
+                ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).is_err(),
                 "one listens"
             );
-            std::fs::remove_file(socket(directory.path())).unwrap();
+            std::fs::remove_file(socket_path(directory.path())).unwrap();
             let second = listen();
             drop(first);
-            assert!(socket(directory.path()).exists());
+            assert!(socket_path(directory.path()).exists());
             drop(second);
-            assert!(!socket(directory.path()).exists());
+            assert!(!socket_path(directory.path()).exists());
         });
     }
 
     #[test]
     fn where_nobody_listens_the_line_says_what_to_do() {
         let directory = tempfile::tempdir().unwrap();
-        let error = ask(directory.path(), &Question::Status { at_most: None }).unwrap_err().to_string();
+        let error =
+            query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string();
         let sentence = "no marline paths daemon runs in this network namespace; start it with `marline paths`, or name its \
                         --run-dir";
         assert_eq!(error, sentence);
         // A socket that a crash has left.
-        drop(std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap());
-        assert_eq!(ask(directory.path(), &Question::Status { at_most: None }).unwrap_err().to_string(), sentence);
+        drop(std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap());
+        assert_eq!(
+            query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string(),
+            sentence
+        );
     }
 
     #[test]
@@ -282,27 +294,28 @@ mod tests {
             eprintln!("skipped: only root can give directories away");
             return;
         }
-        let above = tempfile::tempdir().unwrap();
-        let run_dir = above.path().join("run");
+        let parent = tempfile::tempdir().unwrap();
+        let run_dir = parent.path().join("run");
         std::fs::create_dir(&run_dir).unwrap();
         // Neither is root's, so that even root does not trust it.
-        for place in [above.path(), &run_dir] {
-            std::os::unix::fs::chown(place, Some(65_534), None).unwrap();
+        for dir in [parent.path(), &run_dir] {
+            std::os::unix::fs::chown(dir, Some(65_534), None).unwrap();
         }
-        let asked = || ask(&run_dir, &Question::Status { at_most: None }).unwrap_err();
-        assert!(matches!(asked(), AskError::Nobody { .. }), "{}", asked());
-        drop(std::os::unix::net::UnixListener::bind(socket(&run_dir)).unwrap());
-        assert!(matches!(asked(), AskError::NotPermitted { .. }), "{}", asked());
+        let query_error = || query(&run_dir, &ControlRequest::Status { max_connections: None }).unwrap_err();
+        assert!(matches!(query_error(), ControlError::NotRunning { .. }), "{}", query_error());
+        drop(std::os::unix::net::UnixListener::bind(socket_path(&run_dir)).unwrap());
+        assert!(matches!(query_error(), ControlError::NotPermitted { .. }), "{}", query_error());
     }
 
     #[test]
     fn the_socket_is_for_its_owner_and_replaces_one_that_was_left() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
-        drop(std::os::unix::net::UnixListener::bind(socket(directory.path())).unwrap());
+        drop(std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap());
         runtime.block_on(async {
-            let _control = Control::listen(directory.path(), about(), policy(), mpsc::channel(1).0).unwrap();
-            let mode = std::fs::metadata(socket(directory.path())).unwrap().permissions().mode();
+            let _control =
+                ControlSocket::listen(directory.path(), run_info(), policy(), mpsc::channel(1).0).unwrap();
+            let mode = std::fs::metadata(socket_path(directory.path())).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         });
     }

@@ -30,7 +30,7 @@ pub enum PathsError {
     Links(#[from] LinksError),
     /// The log cannot be written.
     #[error("{}: the log cannot be written: {error}", path.display())]
-    Trace {
+    DecisionLog {
         /// Which.
         path: PathBuf,
         /// Why.
@@ -38,30 +38,30 @@ pub enum PathsError {
     },
     /// This user may not write what a run needs beside its privilege: the line says what and what next.
     #[error("{0}")]
-    Unwritable(String),
+    NotWritable(String),
     /// The host is not fit, or could not be made fit: the line says what and what next.
     #[error("{0}")]
-    Ground(String),
+    HostConfig(String),
 }
 
 impl PathsError {
     /// What `what` failed with: a missing privilege is told as such.
-    pub fn kernel(what: &'static str, error: io::Error) -> Self {
+    pub fn kernel(operation: &'static str, error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            Self::NotPermitted { what: what.to_owned() }
+            Self::NotPermitted { what: operation.to_owned() }
         } else {
-            Self::Kernel { what, error }
+            Self::Kernel { what: operation, error }
         }
     }
 
     /// Whether it may be otherwise a moment later. What is not permitted stays so, and what this kernel does not have.
-    pub fn heals(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         use rustix::io::Errno;
         let error = match self {
             Self::Kernel { error, .. } | Self::Links(LinksError::Netlink(error)) => error,
             _ => return false,
         };
-        let missing = matches!(
+        let is_unsupported = matches!(
             Errno::from_io_error(error),
             Some(
                 Errno::AFNOSUPPORT
@@ -74,7 +74,7 @@ impl PathsError {
             )
         );
         // A list of sockets that is not there is a module that is missing; an interface has only gone.
-        let gone = error.kind() == io::ErrorKind::NotFound && matches!(self, Self::Kernel { .. });
-        !missing && !gone
+        let has_no_sock_diag = error.kind() == io::ErrorKind::NotFound && matches!(self, Self::Kernel { .. });
+        !is_unsupported && !has_no_sock_diag
     }
 }

@@ -4,8 +4,8 @@
 //! interfaces and their addresses (rtnetlink), and requests of the control socket. Its decisions become commands to the
 //! kernel's path manager, a decision log, and answers to each [`Ask`].
 //!
-//! Main types: [`Job`] says what to manage, [`drive`] does it, [`Host`](ground::Host) changes the host's settings and puts
-//! them back, [`Snapshot`] is what a status shows, [`forward::Forwarder`] gives MPTCP to connections of programs that do not
+//! Main types: [`Job`] says what to manage, [`drive`] does it, [`Host`](host_config::Host) changes the host's settings and puts
+//! them back, [`Snapshot`] is what a status shows, [`transparent::Forwarder`] gives MPTCP to connections of programs that do not
 //! speak it, and [`gateway::Gateway`] takes the traffic of a LAN.
 //!
 //! 1. The policy decides, this crate acts: addresses, ports, address ids and the kernel's refusals stay here.
@@ -14,7 +14,7 @@
 //!    behind one trait, [`Ground`].
 //! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
 //!
-//! Where to start reading: `driver` (the event loop), `kernel` (netlink), [`ground`] (what is changed on the host),
+//! Where to start reading: `driver` (the event loop), `kernel` (netlink), [`host_config`] (what is changed on the host),
 //! [`doctor`] (what prevents MPTCP here).
 
 mod budgets;
@@ -22,48 +22,48 @@ pub mod control;
 pub mod doctor;
 mod driver;
 mod error;
-pub mod forward;
 pub mod gateway;
-pub mod ground;
+pub mod host_config;
 mod kernel;
-pub mod room;
 pub mod run;
-mod shared;
+mod shared_policy;
 mod snapshot;
 pub mod status;
+pub mod subflow_limit;
+pub mod transparent;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use marline_core::paths::{Config, ConnId, LinkConfig};
 use marline_core::wire::netlink::mptcp::{Endpoint, Limits};
-use marline_net::links::{Choice, Survey};
+use marline_net::links::{InterfaceList, LinkSelection};
 use tokio::sync::{mpsc, oneshot};
 
 pub use budgets::Budgets;
 pub use driver::{PathsRecord, Policy, drive};
 pub use error::PathsError;
-pub use shared::Shared;
-pub use snapshot::{Connection, Decision, LinkState, Managed, Snapshot, SubflowState, Totals};
+pub use shared_policy::SharedPolicy;
+pub use snapshot::{Connection, Decision, LinkState, Management, Snapshot, SubflowState, Totals};
 
 /// What one run of the driver needs.
 pub struct Job {
     /// The policy's configuration. The name of each link is the name of its interface.
     pub config: Config,
     /// How its links were chosen: what comes while it runs and would have been chosen is used as well.
-    pub choice: Choice,
+    pub selection: LinkSelection,
     /// What was used of its links' budgets before; the configuration's are what is left of them.
     pub budgets: Budgets,
     /// How the kernel is told.
     pub mode: Mode,
     /// Links may be used beside a VPN that is the host's way to the Internet; otherwise they are down while there is one.
-    pub beside_vpn: bool,
+    pub bypass_vpn: bool,
     /// Where the log of `marline replay` goes; none: nowhere.
-    pub trace: Option<PathBuf>,
+    pub decision_log: Option<PathBuf>,
     /// What others ask; once all senders are gone nobody asks any more, which ends nothing.
-    pub control: mpsc::Receiver<Ask>,
+    pub queries: mpsc::Receiver<DriverQuery>,
     /// What is laid before the driver begins and taken up when it ends.
-    pub ground: Box<dyn Ground>,
+    pub host_config: Box<dyn HostConfigurator>,
 }
 
 /// How the kernel is told.
@@ -80,7 +80,7 @@ pub enum Mode {
 
 /// What others ask of a running driver.
 #[derive(Debug)]
-pub enum Ask {
+pub enum DriverQuery {
     /// How everything stands.
     Snapshot(oneshot::Sender<Snapshot>),
     /// The newest decisions about one connection, oldest first; none: there is no such connection.
@@ -92,18 +92,18 @@ pub enum Ask {
 /// [`lay`](Ground::lay) is called once before anything else; [`follow`](Ground::follow) once directly after it and again
 /// after each change of interfaces, addresses or routes; [`restore`](Ground::restore) once at the end, also when the
 /// driver ends with an error.
-pub trait Ground {
+pub trait HostConfigurator {
     /// Sets what a run needs (the path manager's sysctl, for one), and what an earlier run left behind first.
     ///
     /// # Errors
     /// One line that says what is wrong and what to do; nothing is changed then.
-    fn lay(&mut self, mode: Mode) -> Result<(), PathsError>;
+    fn apply(&mut self, mode: Mode) -> Result<(), PathsError>;
 
     /// There is one more link; the next [`follow`](Ground::follow) is to give it what it needs.
-    fn take_up(&mut self, _link: &LinkConfig) {}
+    fn add_link(&mut self, _link: &LinkConfig) {}
 
     /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
-    fn follow(&mut self, survey: &Survey);
+    fn update_routing(&mut self, survey: &InterfaceList);
 
     /// The largest packets that are to be sent and accepted over an interface (in bytes) from the next
     /// [`follow`](Ground::follow) on; none: those of the interface itself. The reason is a line for the log; none: it is only
@@ -112,7 +112,7 @@ pub trait Ground {
 
     /// Looks whether what was laid is still so, and puts back what somebody else has changed: about once a second, and when
     /// the kernel refuses a command because it is not.
-    fn hold(&mut self) {}
+    fn recheck_sysctls(&mut self) {}
 
     /// What stands in the way of something because somebody else changed it, a sentence each.
     fn notes(&self) -> Vec<String> {
@@ -123,7 +123,7 @@ pub trait Ground {
     ///
     /// # Errors
     /// They could not be put back after a crash: then nothing may be done.
-    fn note_endpoints(&mut self, _wanted: &[Endpoint], _there: &[Endpoint]) -> Result<(), PathsError> {
+    fn record_endpoints(&mut self, _added: &[Endpoint], _existing: &[Endpoint]) -> Result<(), PathsError> {
         Ok(())
     }
 
@@ -131,17 +131,17 @@ pub trait Ground {
     ///
     /// # Errors
     /// They could not be put back after a crash: then they may not be set.
-    fn note_limits(&mut self, _was: Limits, _set: Limits) -> Result<(), PathsError> {
+    fn record_limits(&mut self, _previous: Limits, _new_limits: Limits) -> Result<(), PathsError> {
         Ok(())
     }
 
     /// Whether an endpoint on this address would be the driver's own, of this run or of one that crashed.
-    fn is_ours(&self, _address: IpAddr) -> bool {
+    fn is_own_address(&self, _address: IpAddr) -> bool {
         false
     }
 
     /// A dry run would do this, one line; said once for as long as it stays the same.
-    fn would(&mut self, _line: &str) {}
+    fn report_dry_run(&mut self, _message: &str) {}
 
     /// Puts everything back, endpoints and limits too.
     fn restore(&mut self);
@@ -149,12 +149,12 @@ pub trait Ground {
 
 /// A host that is left as it is, because somebody else has laid the ground.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Untouched;
+pub struct NoHostConfig;
 
-impl Ground for Untouched {
-    fn lay(&mut self, _mode: Mode) -> Result<(), PathsError> {
+impl HostConfigurator for NoHostConfig {
+    fn apply(&mut self, _mode: Mode) -> Result<(), PathsError> {
         Ok(())
     }
-    fn follow(&mut self, _survey: &Survey) {}
+    fn update_routing(&mut self, _survey: &InterfaceList) {}
     fn restore(&mut self) {}
 }

@@ -32,7 +32,7 @@ pub struct Snapshot {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkState {
     /// Its number.
-    pub link: LinkId,
+    pub id: LinkId,
     /// Its interface.
     pub name: String,
     /// The access technology.
@@ -55,13 +55,13 @@ pub struct LinkState {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Connection {
     /// Its token.
-    pub conn: ConnId,
+    pub id: ConnId,
     /// Its server, as the first subflow reaches it; none: that subflow is gone.
     pub server: Option<SocketAddr>,
     /// It ran before the driver did.
     pub adopted: bool,
     /// Whether its subflows can be told what to do.
-    pub managed: Managed,
+    pub management: Management,
     /// Since the driver knows of it.
     pub since: Instant,
     /// Why it is carried as it is; empty before the first decision.
@@ -78,21 +78,21 @@ pub struct Connection {
 /// Whether a connection's subflows can be told what to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Managed {
+pub enum Management {
     /// They can.
-    Yes,
+    Userspace,
     /// Its socket was made before the path manager was switched over, and keeps the kernel's own.
-    Older,
+    PredatesSwitch,
     /// With all others alike: the kernel's own path manager and its endpoints.
-    Together,
+    KernelPm,
     /// They are only looked at: `--dry-run`.
-    No,
+    DryRun,
 }
 
-impl Managed {
+impl Management {
     /// Whether they are told what to do, by themselves or together.
-    pub const fn is_steered(self) -> bool {
-        matches!(self, Self::Yes | Self::Together)
+    pub const fn is_managed(self) -> bool {
+        matches!(self, Self::Userspace | Self::KernelPm)
     }
 }
 
@@ -123,7 +123,7 @@ pub struct Decision {
     /// When.
     pub at: Instant,
     /// One line.
-    pub what: String,
+    pub text: String,
 }
 
 /// What happened so far.
@@ -139,7 +139,7 @@ pub struct Totals {
     pub unmanaged: u64,
     /// Connections that asked for MPTCP and are plain TCP now, in this network namespace, since the driver began
     /// (`MPCapableFallbackSYNACK`, `MPCapableFallbackACK`, `MPFallbackTokenInit`, `DssFallback` and the like).
-    pub fell_back: u64,
+    pub fallen_back: u64,
     /// Of the sockets that asked for MPTCP and are open now, those that are plain TCP.
     pub plain_now: u64,
     /// Commands that the kernel carried out.
@@ -147,7 +147,7 @@ pub struct Totals {
     /// Commands that it refused.
     pub refused: u64,
     /// Times that events were lost and everything was read again.
-    pub resynchronised: u64,
+    pub resyncs: u64,
     /// Looks at subflows.
-    pub looks: u64,
+    pub subflow_polls: u64,
 }

@@ -23,21 +23,21 @@ use marline_core::paths::{ConnId, Goal, Paths, Policy};
 use marline_core::units::{Bitrate, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::{Managed, Snapshot, forward, snapshot};
+use super::{Management, Snapshot, snapshot, transparent};
 
 /// What a run was started with, as far as a status tells it.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct RunInfo {
     /// Who decides.
     pub policy: Policy,
     /// What for.
-    pub profile: Goal,
+    pub goal: Goal,
     /// The device whose radios the links are taken for; none: no model.
     pub energy_model: Option<String>,
     /// What was found at the start and stands in the way of something, a sentence each.
     pub notes: Vec<String>,
     /// What the forwarder of plain TCP does; none: there is none.
-    pub forwarder: Option<Arc<forward::Counts>>,
+    pub forwarder: Option<Arc<transparent::ForwarderCounters>>,
 }
 
 /// Everything, at one moment.
@@ -48,13 +48,13 @@ pub struct Status {
     /// Its process.
     pub pid: u32,
     /// How long it has run.
-    pub up_s: f64,
+    pub uptime_s: f64,
     /// How it steers: `userspace` (each connection by itself), `kernel-pm` (all together) or `dry-run` (not at all).
     pub mode: String,
     /// Who decides.
     pub policy: Policy,
     /// What for.
-    pub profile: Goal,
+    pub goal: Goal,
     /// The device whose radios the links are taken for; none: no model.
     pub energy_model: Option<String>,
     /// What that device's radios have drawn since the start, all traffic of the links counted; none: the model has none
@@ -63,10 +63,10 @@ pub struct Status {
     /// The links that may be used, in the order of their numbers.
     pub links: Vec<Link>,
     /// How many connections there are of each sort, and what was done.
-    pub counts: Counts,
+    pub counts: StatusCounts,
     /// What became of the plain TCP of this host's programs; none: it is left alone.
     #[serde(default)]
-    pub forwarder: Option<Forwarder>,
+    pub forwarder: Option<ForwarderStatus>,
     /// The connections, the busiest first; no more than were asked for.
     pub connections: Vec<Connection>,
     /// What stands in the way of something, a sentence each.
@@ -77,7 +77,7 @@ pub struct Status {
 /// How many connections there are, and what was done.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Counts {
+pub struct StatusCounts {
     /// Those that are steered, each by itself or all together.
     pub managed: u64,
     /// Those over which something comes now.
@@ -96,13 +96,13 @@ pub struct Counts {
     /// Commands that it refused.
     pub refused: u64,
     /// Times that the kernel's events were lost and everything was read again.
-    pub resynchronised: u64,
+    pub resyncs: u64,
 }
 
 /// Plain TCP of this host's programs that goes on as MPTCP (`--transparent`), since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Forwarder {
+pub struct ForwarderStatus {
     /// Connections that are open now.
     pub open: u64,
     /// Connections whose server spoke MPTCP.
@@ -115,8 +115,8 @@ pub struct Forwarder {
     pub bytes: u64,
 }
 
-impl Forwarder {
-    fn of(counts: &forward::Counts) -> Self {
+impl ForwarderStatus {
+    fn from_counters(counts: &transparent::ForwarderCounters) -> Self {
         Self {
             open: counts.open(),
             mptcp: counts.mptcp(),
@@ -179,7 +179,7 @@ pub struct Connection {
     pub adopted: bool,
     /// Whether it is steered: `yes`, `together` (with all others, by `--kernel-pm`), `older` (opened before the path manager
     /// was switched over) or `no` (a dry run).
-    pub managed: Managed,
+    pub management: Management,
     /// What its program received, each byte once, where the kernel says it; else what came over all its subflows.
     pub received_bytes: u64,
     /// What its program sent.
@@ -248,14 +248,14 @@ impl SubflowState {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Decision {
     /// How long ago.
-    pub ago_s: f64,
+    pub age_s: f64,
     /// One line.
-    pub what: String,
+    pub text: String,
 }
 
 /// The last decisions on one connection, the oldest first.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Explained {
+pub struct Explanation {
     /// As it stands.
     pub connection: Connection,
     /// What was decided; the driver keeps a few dozen.
@@ -264,136 +264,147 @@ pub struct Explained {
 
 impl Status {
     /// As the driver and the policy see it, with `at_most` connections.
-    pub fn new(about: &About, snapshot: &Snapshot, policy: &Paths, at_most: Option<usize>) -> Self {
+    pub fn new(run_info: &RunInfo, snapshot: &Snapshot, policy: &Paths, max_connections: Option<usize>) -> Self {
         let mut connections: Vec<Connection> =
-            snapshot.connections.iter().map(|c| connection(c, snapshot.at, &snapshot.links)).collect();
-        let count = |wanted: fn(&Connection) -> bool| connections.iter().filter(|c| wanted(c)).count() as u64;
-        let counts = Counts {
-            managed: count(|c| c.managed.is_steered()),
-            active: count(|c| c.down_mbps > 0.0),
-            adopted: count(|c| c.adopted),
-            unmanaged: count(|c| !c.managed.is_steered()),
-            fallen_back: snapshot.totals.fell_back,
+            snapshot.connections.iter().map(|conn| connection_status(conn, snapshot.at, &snapshot.links)).collect();
+        let count =
+            |predicate: fn(&Connection) -> bool| connections.iter().filter(|conn| predicate(conn)).count() as u64;
+        let counts = StatusCounts {
+            managed: count(|conn| conn.management.is_managed()),
+            active: count(|conn| conn.down_mbps > 0.0),
+            adopted: count(|conn| conn.adopted),
+            unmanaged: count(|conn| !conn.management.is_managed()),
+            fallen_back: snapshot.totals.fallen_back,
             plain_now: snapshot.totals.plain_now,
             commands: snapshot.totals.commands,
             refused: snapshot.totals.refused,
-            resynchronised: snapshot.totals.resynchronised,
+            resyncs: snapshot.totals.resyncs,
         };
-        let spent = policy.energy_so_far(snapshot.at);
+        let energy = policy.energy_so_far(snapshot.at);
         let links: Vec<Link> =
-            snapshot.links.iter().map(|state| link(state, &connections, policy, &spent)).collect();
+            snapshot.links.iter().map(|state| link_status(state, &connections, policy, &energy)).collect();
         connections
             .sort_by(|a, b| b.down_mbps.total_cmp(&a.down_mbps).then(b.received_bytes.cmp(&a.received_bytes)));
-        connections.truncate(at_most.unwrap_or(usize::MAX));
+        connections.truncate(max_connections.unwrap_or(usize::MAX));
         for connection in &mut connections {
-            connection.state = state(policy, connection.token);
+            connection.state = conn_state_text(policy, connection.token);
         }
-        let joules: Vec<f64> = links.iter().filter_map(|link| link.energy_j).collect();
+        let radio_joules: Vec<f64> = links.iter().filter_map(|link| link.energy_j).collect();
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            up_s: seconds(snapshot.at.since(Instant::ZERO)),
+            uptime_s: as_seconds(snapshot.at.since(Instant::ZERO)),
             mode: snapshot.mode.clone(),
-            policy: about.policy,
-            profile: about.profile,
-            energy_model: about.energy_model.clone(),
-            energy_j: (!joules.is_empty()).then(|| joules.iter().sum()),
+            policy: run_info.policy,
+            goal: run_info.goal,
+            energy_model: run_info.energy_model.clone(),
+            energy_j: (!radio_joules.is_empty()).then(|| radio_joules.iter().sum()),
             links,
             counts,
-            forwarder: about.forwarder.as_deref().map(Forwarder::of),
+            forwarder: run_info.forwarder.as_deref().map(ForwarderStatus::from_counters),
             connections,
-            notes: about.notes.iter().chain(&snapshot.notes).cloned().collect(),
+            notes: run_info.notes.iter().chain(&snapshot.notes).cloned().collect(),
         }
     }
 }
 
-impl Explained {
+impl Explanation {
     /// As the driver keeps it; `snapshot` is of the same moment, for its clock and the names of links.
     pub fn new(
-        of: &snapshot::Connection,
+        conn: &snapshot::Connection,
         decisions: &[snapshot::Decision],
         snapshot: &Snapshot,
         policy: &Paths,
     ) -> Self {
         let decisions = decisions.iter().map(|decision| Decision {
-            ago_s: seconds(snapshot.at.since(decision.at)),
-            what: decision.what.clone(),
+            age_s: as_seconds(snapshot.at.since(decision.at)),
+            text: decision.text.clone(),
         });
-        let connection = connection(of, snapshot.at, &snapshot.links);
-        let state = state(policy, connection.token);
+        let connection = connection_status(conn, snapshot.at, &snapshot.links);
+        let state = conn_state_text(policy, connection.token);
         Self { connection: Connection { state, ..connection }, decisions: decisions.collect() }
     }
 }
 
-fn state(policy: &Paths, token: u32) -> String {
-    policy.conn_status(ConnId(token)).map(|view| view.state).unwrap_or_default()
+fn conn_state_text(policy: &Paths, token: u32) -> String {
+    policy.conn_status(ConnId(token)).map(|status| status.state).unwrap_or_default()
 }
 
-fn link(state: &snapshot::LinkState, connections: &[Connection], policy: &Paths, spent: &EnergyBreakdown) -> Link {
-    let view = policy.link_statuses().find(|view| view.link == state.link);
-    let radio = view.as_ref().and_then(|view| view.radio).map(|radio| match radio {
+fn link_status(
+    state: &snapshot::LinkState,
+    connections: &[Connection],
+    policy: &Paths,
+    energy: &EnergyBreakdown,
+) -> Link {
+    let status = policy.link_statuses().find(|status| status.link == state.id);
+    let radio = status.as_ref().and_then(|status| status.radio).map(|radio| match radio {
         RadioState::Idle => "idle",
         RadioState::Promotion => "promotion",
         RadioState::Active => "active",
         RadioState::Tail(_) => "tail",
     });
-    let over = || connections.iter().flat_map(|c| &c.subflows).filter(|s| s.link.as_ref() == Some(&state.name));
-    let active = over().filter(|subflow| subflow.state == SubflowState::Active).count();
+    let subflows_over = || {
+        connections
+            .iter()
+            .flat_map(|conn| &conn.subflows)
+            .filter(|subflow| subflow.link.as_ref() == Some(&state.name))
+    };
+    let active = subflows_over().filter(|subflow| subflow.state == SubflowState::Active).count();
     Link {
         name: state.name.clone(),
         kind: state.kind,
-        metered: view.as_ref().is_some_and(|view| view.metered),
+        metered: status.as_ref().is_some_and(|status| status.metered),
         up: state.up,
-        silent: view.as_ref().is_some_and(|view| view.is_silent),
+        silent: status.as_ref().is_some_and(|status| status.is_unresponsive),
         active: active as u64,
-        suspended: (over().count() - active) as u64,
+        suspended: (subflows_over().count() - active) as u64,
         received_bytes: state.received.bytes(),
         sent_bytes: state.sent.bytes(),
         down_mbps: state.rate.as_mbps_f64(),
         budget_used_bytes: state.budget_used.map(|used| used.bytes()),
-        budget_left_bytes: view.and_then(|view| view.budget_left).map(|left| left.bytes()),
+        budget_left_bytes: status.and_then(|status| status.budget_left).map(|remaining| remaining.bytes()),
         radio: radio.map(str::to_owned),
-        energy_j: spent.radio(state.link).map(|bill| bill.total().as_joules_f64()),
+        energy_j: energy.radio(state.id).map(|radio_energy| radio_energy.total().as_joules_f64()),
     }
 }
 
-fn connection(of: &snapshot::Connection, at: Instant, links: &[snapshot::LinkState]) -> Connection {
-    let name = |link: LinkId| links.iter().find(|state| state.link == link).map(|state| state.name.clone());
-    let subflows: Vec<Subflow> = of.subflows.iter().map(|s| subflow(s, s.link.and_then(name))).collect();
+fn connection_status(conn: &snapshot::Connection, now: Instant, links: &[snapshot::LinkState]) -> Connection {
+    let name = |link: LinkId| links.iter().find(|state| state.id == link).map(|state| state.name.clone());
+    let subflows: Vec<Subflow> = conn.subflows.iter().map(|s| subflow_status(s, s.link.and_then(name))).collect();
     Connection {
-        token: of.conn.0,
-        server: of.server,
-        age_s: seconds(at.since(of.since)),
-        adopted: of.adopted,
-        managed: of.managed,
-        received_bytes: of.received.bytes(),
-        sent_bytes: of.sent.bytes(),
+        token: conn.id.0,
+        server: conn.server,
+        age_s: as_seconds(now.since(conn.since)),
+        adopted: conn.adopted,
+        management: conn.management,
+        received_bytes: conn.received.bytes(),
+        sent_bytes: conn.sent.bytes(),
         // A sum of nothing would be the negative zero.
         down_mbps: subflows.iter().filter_map(|s| s.down_mbps).fold(0.0, |sum, mbps| sum + mbps),
         state: String::new(),
-        reason: of.reason.clone(),
+        reason: conn.reason.clone(),
         subflows,
     }
 }
 
-fn subflow(of: &snapshot::SubflowState, link: Option<String>) -> Subflow {
-    let counters = &of.counters;
+fn subflow_status(subflow: &snapshot::SubflowState, link: Option<String>) -> Subflow {
+    let counters = &subflow.counters;
     let state = match (counters.backup, counters.peer_backup) {
-        (true, _) if of.rate.is_some_and(|rate| rate > Bitrate::ZERO) => SubflowState::Draining,
+        (true, _) if subflow.rate.is_some_and(|rate| rate > Bitrate::ZERO) => SubflowState::Draining,
         (true, _) => SubflowState::Suspended,
         (false, true) => SubflowState::PeerBackup,
         (false, false) => SubflowState::Active,
     };
     Subflow {
         link,
-        local: of.local,
-        remote: of.remote,
-        initial: of.initial,
+        local: subflow.local,
+        remote: subflow.remote,
+        initial: subflow.initial,
         state,
         received_bytes: counters.received.bytes(),
         sent_bytes: counters.sent.bytes(),
-        down_mbps: of.rate.map(Bitrate::as_mbps_f64),
-        rtt_ms: counters.receiver_rtt.or(counters.rtt).map(|rtt| seconds(rtt) * 1e3),
+        down_mbps: subflow.rate.map(Bitrate::as_mbps_f64),
+        rtt_ms: counters.receiver_rtt.or(counters.rtt).map(|rtt| as_seconds(rtt) * 1e3),
     }
 }
 
@@ -401,16 +412,16 @@ fn subflow(of: &snapshot::SubflowState, link: Option<String>) -> Subflow {
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(token: &u32, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&format_args!("{token:08x}"))
+    pub(super) fn serialize<S: Serializer>(token: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{token:08x}"))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-        u32::from_str_radix(&String::deserialize(from)?, 16).map_err(D::Error::custom)
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        u32::from_str_radix(&String::deserialize(deserializer)?, 16).map_err(D::Error::custom)
     }
 }
 
-fn seconds(time: Duration) -> f64 {
+fn as_seconds(time: Duration) -> f64 {
     time.as_secs_f64()
 }
 
@@ -422,10 +433,10 @@ mod tests {
 
     use super::*;
 
-    fn about() -> About {
-        About {
+    fn run_info() -> RunInfo {
+        RunInfo {
             policy: Policy::WifiFirst,
-            profile: Goal::Cost,
+            goal: Goal::Cost,
             energy_model: Some("typical".into()),
             notes: Vec::new(),
             forwarder: Some(Arc::default()),
@@ -434,7 +445,7 @@ mod tests {
 
     /// A policy that has a radio for Wi-Fi and none for LTE, and one connection.
     fn policy() -> Paths {
-        let terms = |number, name: &str, kind, budget| LinkConfig {
+        let link_config = |number, name: &str, kind, budget| LinkConfig {
             id: LinkId(number),
             name: name.into(),
             kind,
@@ -446,15 +457,15 @@ mod tests {
         let radios = [(LinkKind::Wifi, RadioModel::new(draw))].into();
         let model = Model::new("one", radios, ConcurrentDraw::default(), Power::ZERO).unwrap();
         let links = vec![
-            terms(0, "wlan0", LinkKind::Wifi, None),
-            terms(1, "wwan0", LinkKind::Lte, Some(DataSize::from_bytes(5))),
+            link_config(0, "wlan0", LinkKind::Wifi, None),
+            link_config(1, "wwan0", LinkKind::Lte, Some(DataSize::from_bytes(5))),
         ];
         Paths::new(Config::new(model, links))
     }
 
     #[test]
     fn radios_and_budgets_are_the_policys() {
-        let status = Status::new(&about(), &snapshot(), &policy(), None);
+        let status = Status::new(&run_info(), &snapshot(), &policy(), None);
         let [wlan, wwan] = &status.links[..] else { panic!("{status:?}") };
         assert_eq!((wlan.radio.as_deref(), wlan.energy_j, wlan.budget_left_bytes), (Some("idle"), Some(0.0), None));
         assert_eq!((wwan.radio.as_deref(), wwan.energy_j, wwan.budget_left_bytes), (None, None, Some(5)));
@@ -463,7 +474,7 @@ mod tests {
 
     fn link(number: u16, name: &str) -> snapshot::LinkState {
         snapshot::LinkState {
-            link: LinkId(number),
+            id: LinkId(number),
             name: name.into(),
             kind: LinkKind::Wifi,
             up: true,
@@ -495,10 +506,10 @@ mod tests {
 
     fn connection(token: u32, subflows: Vec<snapshot::SubflowState>) -> snapshot::Connection {
         snapshot::Connection {
-            conn: ConnId(token),
+            id: ConnId(token),
             server: None,
             adopted: false,
-            managed: Managed::Yes,
+            management: Management::Userspace,
             since: Instant::ZERO,
             reason: String::new(),
             received: DataSize::from_bytes(100),
@@ -511,7 +522,7 @@ mod tests {
         let connections = vec![
             connection(1, vec![subflow(0, false, None)]),
             connection(2, vec![subflow(0, false, Some(8)), subflow(1, true, Some(0)), subflow(9, true, Some(2))]),
-            snapshot::Connection { managed: Managed::Older, ..connection(3, Vec::new()) },
+            snapshot::Connection { management: Management::PredatesSwitch, ..connection(3, Vec::new()) },
         ];
         Snapshot {
             at: Instant::ZERO + Duration::from_secs(2),
@@ -524,14 +535,14 @@ mod tests {
 
     #[test]
     fn what_somebody_else_has_changed_stands_behind_the_notes_of_the_start() {
-        let about = About { notes: vec!["of the start".into()], ..about() };
+        let run_info = RunInfo { notes: vec!["of the start".into()], ..run_info() };
         let snapshot = Snapshot { notes: vec!["of now".into()], ..snapshot() };
-        assert_eq!(Status::new(&about, &snapshot, &policy(), None).notes, ["of the start", "of now"]);
+        assert_eq!(Status::new(&run_info, &snapshot, &policy(), None).notes, ["of the start", "of now"]);
     }
 
     #[test]
     fn the_busiest_connections_come_first_and_all_are_counted() {
-        let status = Status::new(&about(), &snapshot(), &policy(), Some(1));
+        let status = Status::new(&run_info(), &snapshot(), &policy(), Some(1));
         assert_eq!(status.connections.iter().map(|c| c.token).collect::<Vec<_>>(), [2]);
         assert_eq!((status.counts.managed, status.counts.unmanaged, status.counts.active), (2, 1, 1));
         assert_eq!((status.links[0].active, status.links[0].suspended), (2, 0));
@@ -541,7 +552,7 @@ mod tests {
         assert_eq!((wwan.link.as_deref(), wwan.state), (Some("wwan0"), SubflowState::Suspended));
         assert_eq!((other.link.as_deref(), other.state), (None, SubflowState::Draining));
         assert!(wlan.down_mbps.is_some_and(f64::is_sign_positive));
-        let idle = Status::new(&about(), &snapshot(), &policy(), None).connections.pop().unwrap();
+        let idle = Status::new(&run_info(), &snapshot(), &policy(), None).connections.pop().unwrap();
         assert!(idle.down_mbps == 0.0 && idle.down_mbps.is_sign_positive(), "{idle:?}");
         assert_eq!((wlan.rtt_ms, status.connections[0].down_mbps), (Some(20.0), 10.0));
     }
@@ -550,27 +561,27 @@ mod tests {
     fn connections_that_are_steered_together_are_steered() {
         let mut snapshot = snapshot();
         snapshot.connections.truncate(2);
-        snapshot.connections.iter_mut().for_each(|connection| connection.managed = Managed::Together);
-        let status = Status::new(&about(), &snapshot, &policy(), None);
+        snapshot.connections.iter_mut().for_each(|connection| connection.management = Management::KernelPm);
+        let status = Status::new(&run_info(), &snapshot, &policy(), None);
         assert_eq!((status.counts.managed, status.counts.unmanaged), (2, 0));
-        assert!(serde_json::to_string(&status).unwrap().contains(r#""managed":"together""#));
+        assert!(serde_json::to_string(&status).unwrap().contains(r#""management":"kernel_pm""#));
     }
 
     #[test]
     fn what_a_connection_has_carried_is_no_sum_of_its_subflows() {
-        let status = Status::new(&about(), &snapshot(), &policy(), Some(1));
+        let status = Status::new(&run_info(), &snapshot(), &policy(), Some(1));
         let [connection] = &status.connections[..] else { panic!("{status:?}") };
         assert_eq!((connection.received_bytes, connection.sent_bytes, connection.subflows.len()), (100, 7, 3));
     }
 
     #[test]
     fn a_status_reads_back_as_it_was_written() {
-        let status = Status::new(&about(), &snapshot(), &policy(), None);
+        let status = Status::new(&run_info(), &snapshot(), &policy(), None);
         let text = serde_json::to_string(&status).unwrap();
         assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), status);
         for part in [
             r#""policy":"wifi-first""#,
-            r#""managed":"older""#,
+            r#""management":"predates_switch""#,
             r#""state":"draining""#,
             r#""token":"00000002""#,
             r#""forwarder":{"open":0,"#,
@@ -581,8 +592,10 @@ mod tests {
 
     #[test]
     fn what_an_older_daemon_does_not_say_has_its_default() {
-        let status =
-            Status { counts: Counts::default(), ..Status::new(&about(), &Snapshot::default(), &policy(), None) };
+        let status = Status {
+            counts: StatusCounts::default(),
+            ..Status::new(&run_info(), &Snapshot::default(), &policy(), None)
+        };
         let mut value = serde_json::to_value(&status).unwrap();
         value.as_object_mut().unwrap().remove("notes");
         value["counts"] = serde_json::json!({});

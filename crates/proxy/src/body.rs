@@ -1,6 +1,7 @@
-//! The bodies of answers: text, what a session plays, what one answer brings, what is forwarded, events.
+//! Bodies of the proxy's responses: texts, session streams, single-link responses, forwarded bodies, and events.
 //!
-//! In: turns to be polled. Out: frames. What a player lets go of ends at once with everything behind it.
+//! [`ProxyBody`] implements hyper's `Body`. Dropping a body, which happens when the player closes its connection, ends
+//! all work behind it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -13,257 +14,273 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use marline_download::store::Identity;
-use marline_download::{GetError, Learnt};
-use marline_net::reach::Right;
+use marline_download::store::StreamIdentity;
+use marline_download::{DownloadError, ResourceInfo};
+use marline_net::egress::EgressPolicy;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
 use url::Url;
 
-use super::clients::Seat;
-use super::loans::Loan;
-use super::series::Part;
-use super::session::{Session, begun};
-use super::single::{Peeked, Single, joined};
+use super::client_admission::ConnPermit;
+use super::revocable_windows::RevocableWindow;
+use super::session::{Session, wait_for_identity};
+use super::single_link::{PeekOutcome, SingleLinkResponse, concat};
+use super::track_playback::TrackSegment;
 
-/// The body of an answer.
-pub(super) enum Reply {
-    /// Some bytes of ours.
+/// The body of a response.
+pub(super) enum ProxyBody {
+    /// Bytes that the proxy itself has produced.
     Text(Full<Bytes>),
-    /// What a session plays.
-    Play(Box<Play>),
-    /// What a session will play when its turn comes.
-    Late(Late),
-    /// What one answer brings.
-    Single(Pin<Box<dyn Future<Output = Passed>>>),
-    /// What another server sends.
-    Forward(Incoming),
+    /// A stream of a session.
+    Stream(Box<StreamBody>),
+    /// A stream of a session that has not been opened yet.
+    Deferred(DeferredBody),
+    /// The body of one upstream response.
+    SingleLink(Pin<Box<dyn Future<Output = PendingChunk>>>),
+    /// The body of another server's response, forwarded as it arrives.
+    Forwarded(Incoming),
     /// Server-sent events.
     Events(Receiver<String>),
 }
 
-/// An answer whose head is known and whose bytes come later; nothing: they cannot be had.
-pub(super) struct Late {
-    pub(super) opening: Pin<Box<dyn Future<Output = Option<Box<Play>>>>>,
-    pub(super) left: u64,
-    /// The connection that it is sent on.
-    pub(super) seat: Option<Rc<Seat>>,
+/// A response whose head is known and whose stream is opened later. `opening` yields `None` if it cannot be opened.
+pub(super) struct DeferredBody {
+    pub(super) opening: Pin<Box<dyn Future<Output = Option<Box<StreamBody>>>>>,
+    /// The length of the body, which the head has announced.
+    pub(super) remaining: u64,
+    /// The connection on which it is sent.
+    pub(super) permit: Option<Rc<ConnPermit>>,
 }
 
-/// An answer that is passed on, and its next piece.
-type Passed = (Box<Single>, Option<Result<Bytes, marline_core::fetch::ConnError>>);
+/// A single-link response and its next chunk, once it has arrived.
+type PendingChunk = (Box<SingleLinkResponse>, Option<Result<Bytes, marline_core::fetch::ConnError>>);
 
-impl Reply {
-    /// What one answer brings.
-    pub(super) fn single(single: Box<Single>) -> Self {
-        Self::Single(Box::pin(pass(single)))
+impl ProxyBody {
+    /// Wraps one upstream response.
+    pub(super) fn single_link(response: Box<SingleLinkResponse>) -> Self {
+        Self::SingleLink(Box::pin(next_chunk(response)))
     }
 }
 
-async fn pass(mut single: Box<Single>) -> Passed {
-    let next = single.next().await;
-    (single, next)
+async fn next_chunk(mut response: Box<SingleLinkResponse>) -> PendingChunk {
+    let next = response.next_chunk().await;
+    (response, next)
 }
 
-/// A task that ends with its owner.
-pub(super) struct Task(pub(super) JoinHandle<()>);
+/// A task that is aborted when this is dropped.
+pub(super) struct AbortOnDrop(pub(super) JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// The work behind a body.
-pub(super) struct Work {
-    /// What its first good answer said.
-    pub(super) learnt: Rc<RefCell<Option<Learnt>>>,
-    /// How it ended.
-    pub(super) outcome: Rc<RefCell<Option<Result<(), GetError>>>>,
-    /// No link brings anything, and none is expected to soon.
-    pub(super) hopeless: Rc<Cell<bool>>,
+/// The state of the transfer that fills a body.
+pub(super) struct TransferState {
+    /// The metadata of its first successful upstream response.
+    pub(super) description: Rc<RefCell<Option<ResourceInfo>>>,
+    /// The result of the transfer; `None` while it runs.
+    pub(super) outcome: Rc<RefCell<Option<Result<(), DownloadError>>>>,
+    /// Every link has failed, and none is expected back soon.
+    pub(super) all_links_down: Rc<Cell<bool>>,
 }
 
-/// The bytes of one answer to a player.
-pub(super) struct Play {
+/// The body of one response to a player, read from the window of a session's download.
+pub(super) struct StreamBody {
     id: u64,
     session: Rc<Session>,
-    part: Option<Rc<Part>>,
-    loan: Rc<Loan>,
-    pub(super) work: Work,
-    /// Where it began.
-    from: u64,
-    /// Where the next byte is from.
-    at: u64,
-    /// Bytes that have come, and may not go yet.
-    held: Bytes,
-    /// Bytes that were promised and not delivered; none: until the end.
-    left: Option<u64>,
+    segment: Option<Rc<TrackSegment>>,
+    window: Rc<RevocableWindow>,
+    pub(super) transfer: TransferState,
+    /// The offset at which it began.
+    start: u64,
+    /// The offset of the next byte.
+    next_offset: u64,
+    /// Bytes that were read from the window and not yet delivered.
+    peeked: Bytes,
+    /// Bytes that were announced and not delivered yet; `None`: the length is unknown.
+    remaining: Option<u64>,
 }
 
-impl Play {
+impl StreamBody {
     pub(super) fn new(
         id: u64,
         from: u64,
         session: Rc<Session>,
-        part: Option<Rc<Part>>,
-        loan: Rc<Loan>,
-        work: Work,
+        segment: Option<Rc<TrackSegment>>,
+        window: Rc<RevocableWindow>,
+        transfer: TransferState,
     ) -> Self {
-        Self { id, session, part, loan, work, from, at: from, held: Bytes::new(), left: None }
-    }
-
-    /// It is sent on this connection, which is closed when its window is revoked.
-    pub(super) fn set_connection(&self, seat: &Rc<Seat>) {
-        self.loan.set_connection(seat);
-    }
-
-    /// Waits for the first byte, or the end.
-    pub(super) async fn begun(&self) -> Option<Identity> {
-        let reader = self.loan.reader()?;
-        let identity = begun(&reader).await;
-        reader.fix();
-        identity
-    }
-
-    /// Waits until every link is given up; for ever while one is not.
-    pub(super) async fn is_hopeless(&self) {
-        while !self.work.hopeless.get() {
-            tokio::time::sleep(LOOK_EVERY).await;
+        Self {
+            id,
+            session,
+            segment,
+            window,
+            transfer,
+            start: from,
+            next_offset: from,
+            peeked: Bytes::new(),
+            remaining: None,
         }
     }
 
-    /// The player is told of so many bytes.
-    pub(super) fn promise(&mut self, bytes: Option<u64>) {
-        self.left = bytes;
+    /// Sets the connection on which it is sent. Revoking the window closes that connection.
+    pub(super) fn set_connection(&self, permit: &Rc<ConnPermit>) {
+        self.window.set_connection(permit);
     }
 
-    /// Nothing has come, and nothing will.
-    pub(super) fn is_over_before_it_began(&self) -> bool {
-        let has_some = self.loan.reader().is_some_and(|reader| reader.held().1 > 0);
-        !has_some && !matches!(*self.work.outcome.borrow(), Some(Ok(())) | None)
+    /// Waits for the first byte, or the end.
+    pub(super) async fn wait_for_identity(&self) -> Option<StreamIdentity> {
+        let reader = self.window.reader()?;
+        let identity = wait_for_identity(&reader).await;
+        reader.fix_identity();
+        identity
     }
 
-    /// Takes bytes in until there are enough of them, or the end; they stay.
-    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> Peeked {
-        while !is_enough(&self.held) {
-            let is_all = self.left == Some(self.held.len() as u64);
-            let reader = self.loan.reader().filter(|_| !is_all);
+    /// Waits until every link has failed. Never returns while one works.
+    pub(super) async fn wait_until_all_links_down(&self) {
+        while !self.transfer.all_links_down.get() {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Sets the number of bytes that are announced to the player.
+    pub(super) fn set_length(&mut self, bytes: Option<u64>) {
+        self.remaining = bytes;
+    }
+
+    /// Whether the transfer has failed and no byte is buffered.
+    pub(super) fn has_failed_without_data(&self) -> bool {
+        let has_some = self.window.reader().is_some_and(|reader| reader.buffered().1 > 0);
+        !has_some && !matches!(*self.transfer.outcome.borrow(), Some(Ok(())) | None)
+    }
+
+    /// Reads bytes until `is_enough` accepts them or the body ends. They stay part of the body.
+    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
+        while !is_enough(&self.peeked) {
+            let is_complete = self.remaining == Some(self.peeked.len() as u64);
+            let reader = self.window.reader().filter(|_| !is_complete);
             let bytes = match reader {
                 Some(reader) => poll_fn(|cx| reader.poll_next(cx)).await,
                 None => None,
             };
             let Some(bytes) = bytes else {
-                let has_ended = is_all || matches!(*self.work.outcome.borrow(), Some(Ok(())));
-                return if has_ended { Peeked::Ended } else { Peeked::Broken };
+                let has_ended = is_complete || matches!(*self.transfer.outcome.borrow(), Some(Ok(())));
+                return if has_ended { PeekOutcome::Ended } else { PeekOutcome::Failed };
             };
-            self.take(bytes);
+            self.add_peeked(bytes);
         }
-        Peeked::Enough
+        PeekOutcome::Enough
     }
 
-    /// The bytes that have been taken in.
+    /// The bytes that [`peek`](Self::peek) has read.
     pub(super) fn peeked(&self) -> &[u8] {
-        &self.held
+        &self.peeked
     }
 
-    /// The next bytes of a body of which nothing is held back.
-    pub(super) fn poll_whole(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        self.session.hold.release();
+    /// Polls a body that is not subject to the startup gate.
+    pub(super) fn poll_ungated(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        self.session.startup_gate.release();
         self.poll_bytes(cx)
     }
 
-    /// Where it comes from, behind all redirects, and what addresses in it may lead to.
-    pub(super) fn place(&self) -> Option<(Url, Right)> {
-        let learnt = self.work.learnt.borrow();
-        learnt.as_ref().map(|learnt| (learnt.url.clone(), learnt.right.led_by(learnt.server)))
+    /// The URL after all redirects, and the destinations to which URLs in this body may lead.
+    pub(super) fn source_url(&self) -> Option<(Url, EgressPolicy)> {
+        let learnt = self.transfer.description.borrow();
+        learnt.as_ref().map(|learnt| (learnt.url.clone(), learnt.egress.referred_by(learnt.server)))
     }
 
-    fn take(&mut self, mut bytes: Bytes) {
-        let left = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
-        bytes.truncate(left.saturating_sub(self.held.len()));
-        self.loan.on_read(self.session.now());
-        self.session.takes(self.at + self.held.len() as u64, &bytes);
-        self.held = joined(std::mem::take(&mut self.held), bytes);
+    fn add_peeked(&mut self, mut bytes: Bytes) {
+        let remaining = self.remaining.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+        bytes.truncate(remaining.saturating_sub(self.peeked.len()));
+        self.window.on_read(self.session.now());
+        self.session.on_bytes_read(self.next_offset + self.peeked.len() as u64, &bytes);
+        self.peeked = concat(std::mem::take(&mut self.peeked), bytes);
     }
 
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        if self.left == Some(0) {
+        if self.remaining == Some(0) {
             return Poll::Ready(None);
         }
-        if self.held.is_empty() {
-            let Some(reader) = self.loan.reader() else {
-                return Poll::Ready(Some(Err(io::Error::other("its memory is needed for another client"))));
+        if self.peeked.is_empty() {
+            let Some(reader) = self.window.reader() else {
+                return Poll::Ready(Some(Err(io::Error::other(
+                    "the response was ended because another client needs its memory",
+                ))));
             };
             let Poll::Ready(next) = reader.poll_next(cx) else { return Poll::Pending };
-            let ended_well = || matches!(*self.work.outcome.borrow(), Some(Ok(())));
-            match (next, self.left) {
-                (Some(bytes), _) => self.take(bytes),
-                (None, None) if ended_well() => return Poll::Ready(None),
-                // The connection is cut, which the player takes for what it is.
-                (None, _) => return Poll::Ready(Some(Err(io::Error::other("the transfer broke off")))),
+            let is_finished = || matches!(*self.transfer.outcome.borrow(), Some(Ok(())));
+            match (next, self.remaining) {
+                (Some(bytes), _) => self.add_peeked(bytes),
+                (None, None) if is_finished() => return Poll::Ready(None),
+                // An error makes hyper cut the connection, so that the player does not take the body for complete.
+                (None, _) => return Poll::Ready(Some(Err(io::Error::other("the transfer ended prematurely")))),
             }
         }
-        let mut room = self.session.room(self.from, self.at, self.held.len() as u64);
-        if room == 0 && !self.held.is_empty() {
-            self.session.hold.wait(cx);
-            if self.work.outcome.borrow().is_none() {
+        // The startup gate may withhold some or all of the bytes.
+        let mut allowed = self.session.deliverable_bytes(self.start, self.next_offset, self.peeked.len() as u64);
+        if allowed == 0 && !self.peeked.is_empty() {
+            self.session.startup_gate.register_waker(cx);
+            if self.transfer.outcome.borrow().is_none() {
                 return Poll::Pending;
             }
-            // Everything has come, or nothing more will: nobody waits for it.
-            self.session.let_go();
-            room = u64::MAX;
+            // The transfer has ended, so waiting for more data is pointless.
+            self.session.release_startup();
+            allowed = u64::MAX;
         }
-        let bytes = self.held.split_to(usize::try_from(room).unwrap_or(usize::MAX).min(self.held.len()));
+        let bytes = self.peeked.split_to(usize::try_from(allowed).unwrap_or(usize::MAX).min(self.peeked.len()));
         let len = bytes.len() as u64;
-        self.left = self.left.map(|left| left.saturating_sub(len));
-        self.session.delivered.set(self.session.delivered.get() + len);
-        self.at += len;
-        if let Some(part) = &self.part {
-            part.is_taken(self.at - self.from, self.left == Some(0));
+        self.remaining = self.remaining.map(|left| left.saturating_sub(len));
+        self.session.delivered_bytes.set(self.session.delivered_bytes.get() + len);
+        self.next_offset += len;
+        if let Some(segment) = &self.segment {
+            segment.on_read(self.next_offset - self.start, self.remaining == Some(0));
         }
         Poll::Ready(Some(Ok(bytes)))
     }
 }
 
-impl Drop for Play {
+impl Drop for StreamBody {
     fn drop(&mut self) {
-        self.session.left_early.set(self.left.is_some_and(|left| left > 0));
-        self.session.ended(self.id, self.loan.size());
+        self.session.left_early.set(self.remaining.is_some_and(|left| left > 0));
+        self.session.on_response_ended(self.id, self.window.size());
     }
 }
 
-impl Body for Reply {
+impl Body for ProxyBody {
     type Data = Bytes;
     type Error = io::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let framed = |bytes: Option<io::Result<Bytes>>| bytes.map(|bytes| bytes.map(Frame::data));
         let this = self.get_mut();
-        if let Self::Late(late) = this {
-            match late.opening.as_mut().poll(cx) {
+        if let Self::Deferred(deferred) = this {
+            match deferred.opening.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(play)) => {
-                    late.seat.iter().for_each(|seat| play.set_connection(seat));
-                    *this = Self::Play(play);
+                Poll::Ready(Some(stream)) => {
+                    deferred.permit.iter().for_each(|permit| stream.set_connection(permit));
+                    *this = Self::Stream(stream);
                 }
                 Poll::Ready(None) => {
                     *this = Self::Text(Full::default());
-                    return Poll::Ready(Some(Err(io::Error::other("the transfer cannot begin"))));
+                    return Poll::Ready(Some(Err(io::Error::other(
+                        "the download of this response could not be started",
+                    ))));
                 }
             }
         }
         match this {
-            // It has become something else above.
-            Self::Late(_) => Poll::Pending,
+            // Unreachable: replaced by another variant above.
+            Self::Deferred(_) => Poll::Pending,
             Self::Text(text) => Pin::new(text).poll_frame(cx).map(|f| f.map(|f| f.map_err(|never| match never {}))),
-            Self::Play(play) => play.poll_bytes(cx).map(framed),
-            Self::Single(passing) => {
-                let Poll::Ready((single, next)) = passing.as_mut().poll(cx) else { return Poll::Pending };
-                *passing = Box::pin(pass(single));
+            Self::Stream(stream) => stream.poll_bytes(cx).map(framed),
+            Self::SingleLink(pending) => {
+                let Poll::Ready((single, next)) = pending.as_mut().poll(cx) else { return Poll::Pending };
+                *pending = Box::pin(next_chunk(single));
                 Poll::Ready(framed(next.map(|next| next.map_err(|trouble| io::Error::other(trouble.text)))))
             }
-            Self::Forward(body) => Pin::new(body).poll_frame(cx).map(|f| f.map(|f| f.map_err(io::Error::other))),
+            Self::Forwarded(body) => Pin::new(body).poll_frame(cx).map(|f| f.map(|f| f.map_err(io::Error::other))),
             Self::Events(events) => {
                 events.poll_recv(cx).map(|e| e.map(|e| Ok(Frame::data(Bytes::from(format!("data: {e}\n\n"))))))
             }
@@ -273,37 +290,37 @@ impl Body for Reply {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Text(text) => text.is_end_stream(),
-            Self::Play(play) => play.left == Some(0),
-            Self::Forward(body) => body.is_end_stream(),
-            Self::Late(late) => late.left == 0,
-            Self::Single(_) | Self::Events(_) => false,
+            Self::Stream(stream) => stream.remaining == Some(0),
+            Self::Forwarded(body) => body.is_end_stream(),
+            Self::Deferred(deferred) => deferred.remaining == 0,
+            Self::SingleLink(_) | Self::Events(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Text(text) => text.size_hint(),
-            Self::Play(play) => play.left.map_or_else(SizeHint::default, SizeHint::with_exact),
-            Self::Late(late) => SizeHint::with_exact(late.left),
-            Self::Forward(body) => body.size_hint(),
-            Self::Single(_) | Self::Events(_) => SizeHint::default(),
+            Self::Stream(stream) => stream.remaining.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Deferred(deferred) => SizeHint::with_exact(deferred.remaining),
+            Self::Forwarded(body) => body.size_hint(),
+            Self::SingleLink(_) | Self::Events(_) => SizeHint::default(),
         }
     }
 }
 
-/// As often as a transfer tells how it goes.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// As often as a transfer reports its progress.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Bytes as a body.
-pub(super) fn whole(bytes: Bytes) -> Reply {
-    Reply::Text(Full::new(bytes))
+pub(super) fn full_body(bytes: Bytes) -> ProxyBody {
+    ProxyBody::Text(Full::new(bytes))
 }
 
-/// A text as a body.
-pub(super) fn text(text: impl Into<String>) -> Reply {
+/// A text as a body, with a newline at its end.
+pub(super) fn text_body(text: impl Into<String>) -> ProxyBody {
     let mut text: String = text.into();
     if !text.ends_with('\n') {
         text.push('\n');
     }
-    Reply::Text(Full::new(Bytes::from(text)))
+    ProxyBody::Text(Full::new(Bytes::from(text)))
 }

@@ -15,39 +15,42 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// See the [module](self).
+/// The connection of a client; see the [module documentation](self).
 pub(super) struct ClientStream {
     stream: TcpStream,
     is_served: Arc<AtomicBool>,
-    explained: Option<Explained>,
+    replacement: Option<ReplacedResponse>,
 }
 
 /// A response that is written instead of another one.
-struct Explained {
+struct ReplacedResponse {
     bytes: Vec<u8>,
     written: usize,
     /// The length of the response that it replaces.
-    replaces: usize,
+    replaced_len: usize,
 }
 
 impl ClientStream {
     /// The flag must be set when a request reaches the service.
     pub(super) fn new(stream: TcpStream) -> (Self, Arc<AtomicBool>) {
         let is_served = Arc::new(AtomicBool::new(false));
-        (Self { stream, is_served: Arc::clone(&is_served), explained: None }, is_served)
+        (Self { stream, is_served: Arc::clone(&is_served), replacement: None }, is_served)
     }
 
     pub(super) fn into_inner(self) -> TcpStream {
         self.stream
     }
 
-    /// Whether the bytes are written in another form, or begin to be.
-    fn explains(&mut self, bytes: &[u8]) -> bool {
-        if self.explained.is_none() && !self.is_served.load(Ordering::Relaxed) {
-            self.explained =
-                explained(bytes).map(|text| Explained { bytes: text, written: 0, replaces: bytes.len() });
+    /// Starts to replace the bytes if they are a response of hyper. Returns whether a replacement is being written.
+    fn begin_replacement(&mut self, bytes: &[u8]) -> bool {
+        if self.replacement.is_none() && !self.is_served.load(Ordering::Relaxed) {
+            self.replacement = with_explanation(bytes).map(|bytes_with_text| ReplacedResponse {
+                bytes: bytes_with_text,
+                written: 0,
+                replaced_len: bytes.len(),
+            });
         }
-        self.explained.is_some()
+        self.replacement.is_some()
     }
 }
 
@@ -64,20 +67,20 @@ impl AsyncRead for ClientStream {
 
 impl AsyncWrite for ClientStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if !self.explains(buf) {
+        if !self.begin_replacement(buf) {
             return Pin::new(&mut self.stream).poll_write(cx, buf);
         }
-        let Self { stream, explained, .. } = &mut *self;
+        let Self { stream, replacement: explained, .. } = &mut *self;
         let Some(response) = explained else { return Poll::Ready(Ok(0)) };
-        while let Some(rest) = response.bytes.get(response.written..).filter(|rest| !rest.is_empty()) {
-            match ready!(Pin::new(&mut *stream).poll_write(cx, rest))? {
+        while let Some(unwritten) = response.bytes.get(response.written..).filter(|rest| !rest.is_empty()) {
+            match ready!(Pin::new(&mut *stream).poll_write(cx, unwritten))? {
                 0 => return Poll::Ready(Ok(0)),
                 written => response.written += written,
             }
         }
-        let replaces = response.replaces;
+        let replaced_len = response.replaced_len;
         *explained = None;
-        Poll::Ready(Ok(replaces))
+        Poll::Ready(Ok(replaced_len))
     }
 
     fn poll_write_vectored(
@@ -86,7 +89,7 @@ impl AsyncWrite for ClientStream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match bufs {
-            [only] if self.explains(only) => self.poll_write(cx, only),
+            [only] if self.begin_replacement(only) => self.poll_write(cx, only),
             _ => Pin::new(&mut self.stream).poll_write_vectored(cx, bufs),
         }
     }
@@ -105,10 +108,10 @@ impl AsyncWrite for ClientStream {
 }
 
 /// The response with a line of text, if it is one of hyper's own.
-fn explained(response: &[u8]) -> Option<Vec<u8>> {
+fn with_explanation(response: &[u8]) -> Option<Vec<u8>> {
     let head = std::str::from_utf8(response).ok()?.strip_suffix("\r\n\r\n")?;
     let (status, fields) = head.split_once("\r\n")?;
-    let line = match status.strip_prefix("HTTP/1.1 ")?.get(..3)? {
+    let message = match status.strip_prefix("HTTP/1.1 ")?.get(..3)? {
         "400" => {
             "the request is not valid HTTP, or its URL has a character that must be percent-encoded (%3C for <)"
         }
@@ -116,18 +119,21 @@ fn explained(response: &[u8]) -> Option<Vec<u8>> {
         "431" => "the header fields of the request are too long",
         _ => return None,
     };
-    let is_own = |field: &str| matches!(field, "connection: close" | EMPTY) || field.starts_with("date: ");
-    if !(fields.split("\r\n").all(is_own) && fields.contains(EMPTY)) {
+    let is_hyper_field =
+        |field: &str| matches!(field, "connection: close" | EMPTY_BODY_FIELD) || field.starts_with("date: ");
+    if !(fields.split("\r\n").all(is_hyper_field) && fields.contains(EMPTY_BODY_FIELD)) {
         return None;
     }
-    let described = format!(
+    let entity_fields = format!(
         "content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\ncontent-length: {}",
-        line.len() + 1
+        message.len() + 1
     );
-    Some(format!("{status}\r\n{}\r\n\r\n{line}\n", fields.replace(EMPTY, &described)).into_bytes())
+    Some(
+        format!("{status}\r\n{}\r\n\r\n{message}\n", fields.replace(EMPTY_BODY_FIELD, &entity_fields)).into_bytes(),
+    )
 }
 
-const EMPTY: &str = "content-length: 0";
+const EMPTY_BODY_FIELD: &str = "content-length: 0";
 
 #[cfg(test)]
 mod tests {
@@ -136,7 +142,7 @@ mod tests {
     #[test]
     fn only_responses_of_hyper_itself_are_explained() {
         let own = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
-        let text = String::from_utf8(explained(own.as_bytes()).unwrap()).unwrap();
+        let text = String::from_utf8(with_explanation(own.as_bytes()).unwrap()).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}", body.len())), "{text}");
         assert!(head.contains("date: x") && body.contains("%3C") && body.lines().count() == 1, "{text}");
@@ -147,7 +153,7 @@ mod tests {
             own.replace("content-length: 0\r\n", ""),
             format!("{own}x"),
         ] {
-            assert_eq!(explained(other.as_bytes()), None, "{other}");
+            assert_eq!(with_explanation(other.as_bytes()), None, "{other}");
         }
     }
 }

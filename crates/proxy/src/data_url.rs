@@ -1,54 +1,56 @@
-//! Playlists and manifests within `data:` URLs (RFC 2397), which would reach a player unread.
+//! Detects playlists and manifests within `data:` URLs (RFC 2397), which would reach a player without being rewritten.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-use super::beginning::{Beginning, End, Verdict};
-use super::playlist_answer::Kind;
-use super::recognize::{Look, look};
-use super::target::decoded;
+use super::media_url::percent_decoded;
+use super::playlist_handler::PlaylistFormat;
+use super::response_sniffer::{BodyEnd, ResponseSniffer, SniffResult};
+use super::signature::{Signature, sniff_bytes};
 
-/// Whether a reference is a `data:` URL with a playlist or a manifest in it, by its type or its first bytes.
-pub(super) fn holds_a_list(reference: &str) -> bool {
-    let Some((scheme, rest)) = reference.trim_start().split_once(':') else { return false };
-    let Some((described, content)) = rest.split_once(',').filter(|_| scheme.eq_ignore_ascii_case("data")) else {
+/// Whether a reference is a `data:` URL that contains a playlist or manifest, by its media type or its first bytes.
+pub(super) fn contains_playlist(reference: &str) -> bool {
+    let Some((scheme, data)) = reference.trim_start().split_once(':') else { return false };
+    let Some((metadata, content)) = data.split_once(',').filter(|_| scheme.eq_ignore_ascii_case("data")) else {
         return false;
     };
-    if Kind::typed(described).is_some() {
+    if PlaylistFormat::from_media_type(metadata).is_some() {
         return true;
     }
-    let is_base64 = described.split(';').any(|word| word.trim().eq_ignore_ascii_case("base64"));
-    let mut end = content.len().min(MOST);
-    while !content.is_char_boundary(end) {
-        end -= 1;
+    let is_base64 = metadata.split(';').any(|parameter| parameter.trim().eq_ignore_ascii_case("base64"));
+    let mut prefix_end = content.len().min(MAX_SCANNED);
+    while !content.is_char_boundary(prefix_end) {
+        prefix_end -= 1;
     }
-    let begins = content.get(..end).unwrap_or_default();
-    // Without half of an encoded byte.
-    let begins = begins.rfind('%').and_then(|at| begins.get(..at).filter(|_| at + 3 > end)).unwrap_or(begins);
-    let text = decoded(begins);
-    let is_list = |bytes: &[u8]| {
-        let verdict = Beginning::new(None, None, 0).decide_at_end(bytes, End::Part);
-        matches!(verdict, Verdict::List(_)) || end < content.len() && look(bytes) == Look::Unsure
+    let prefix = content.get(..prefix_end).unwrap_or_default();
+    // Drop an incomplete percent sequence at the end.
+    let prefix =
+        prefix.rfind('%').and_then(|at| prefix.get(..at).filter(|_| at + 3 > prefix_end)).unwrap_or(prefix);
+    let decoded_prefix = percent_decoded(prefix);
+    let is_playlist = |bytes: &[u8]| {
+        let result = ResponseSniffer::new(None, None, 0).sniff_at_end(bytes, BodyEnd::Partial);
+        matches!(result, SniffResult::Playlist(_))
+            || prefix_end < content.len() && sniff_bytes(bytes) == Signature::NeedMore
     };
     if !is_base64 {
-        // Not every player decodes percent signs.
-        return is_list(text.as_bytes()) || is_list(begins.as_bytes());
+        // Some players do not percent-decode the content.
+        return is_playlist(decoded_prefix.as_bytes()) || is_playlist(prefix.as_bytes());
     }
-    let mut letters: Vec<u8> =
-        text.bytes().filter(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte)).collect();
-    letters.truncate(letters.len() / 4 * 4);
-    STANDARD_NO_PAD.decode(letters).is_ok_and(|bytes| is_list(&bytes))
+    let mut base64_chars: Vec<u8> =
+        decoded_prefix.bytes().filter(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte)).collect();
+    base64_chars.truncate(base64_chars.len() / 4 * 4);
+    STANDARD_NO_PAD.decode(base64_chars).is_ok_and(|bytes| is_playlist(&bytes))
 }
 
-/// So much of the content is looked at.
-pub(super) const MOST: usize = 1024;
+/// How much of the content is examined, in bytes.
+pub(super) const MAX_SCANNED: usize = 1024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lists_in_data_are_known_by_type_or_content_and_keys_are_none() {
+    fn playlists_in_data_urls_are_detected_and_keys_are_not() {
         let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         for (reference, is) in [
             ("data:application/x-mpegurl,x".to_owned(), true),
@@ -65,7 +67,7 @@ mod tests {
             ("data:,".to_owned(), false),
             ("https://h/data:,#EXTM3U".to_owned(), false),
         ] {
-            assert_eq!(holds_a_list(&reference), is, "{reference:.80}");
+            assert_eq!(contains_playlist(&reference), is, "{reference:.80}");
         }
     }
 }

@@ -1,56 +1,55 @@
-//! What happens, told to whoever listens (server-sent events).
+//! Distributes events, which are small JSON objects, to the subscribers of the status port (server-sent events).
 //!
-//! In: small JSON objects. Out: the same, to each listener. A listener that does not read is dropped: it can ask for
-//! the status instead.
+//! A subscriber that does not read is dropped: it can request the status instead.
 
 use std::cell::RefCell;
 
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// See the [module](self).
+/// The subscribers; see the [module documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    listeners: RefCell<Vec<Sender<String>>>,
+    subscribers: RefCell<Vec<Sender<String>>>,
 }
 
 impl Events {
-    /// From now on.
-    pub(super) fn listen(&self) -> Receiver<String> {
-        let (tell, told) = channel(WAITING);
-        self.listeners.borrow_mut().push(tell);
-        told
+    /// Subscribes to all events from now on.
+    pub(super) fn subscribe(&self) -> Receiver<String> {
+        let (sender, receiver) = channel(QUEUE_LEN);
+        self.subscribers.borrow_mut().push(sender);
+        receiver
     }
 
-    /// Whether anybody would hear.
-    pub(super) fn has_listeners(&self) -> bool {
-        !self.listeners.borrow().is_empty()
+    /// Whether there is any subscriber.
+    pub(super) fn has_subscribers(&self) -> bool {
+        !self.subscribers.borrow().is_empty()
     }
 
-    /// Tells everybody.
-    pub(super) fn tell(&self, event: &Value) {
+    /// Sends an event to all subscribers.
+    pub(super) fn publish(&self, event: &Value) {
         tracing::debug!(%event);
         let text = event.to_string();
-        self.listeners.borrow_mut().retain(|listener| listener.try_send(text.clone()).is_ok());
+        self.subscribers.borrow_mut().retain(|listener| listener.try_send(text.clone()).is_ok());
     }
 }
 
 /// chosen: some seconds of a busy proxy.
-const WAITING: usize = 256;
+const QUEUE_LEN: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_that_does_not_read_is_dropped_and_the_others_hear_on() {
+    fn a_subscriber_that_does_not_read_is_dropped_and_others_still_receive() {
         let events = Events::default();
-        let (mut one, mut other) = (events.listen(), events.listen());
-        for n in 0..=WAITING {
-            events.tell(&serde_json::json!({ "n": n }));
+        let (mut one, mut other) = (events.subscribe(), events.subscribe());
+        for n in 0..=QUEUE_LEN {
+            events.publish(&serde_json::json!({ "n": n }));
             assert_eq!(one.try_recv().unwrap(), format!("{{\"n\":{n}}}"));
         }
-        assert_eq!(events.listeners.borrow().len(), 1);
+        assert_eq!(events.subscribers.borrow().len(), 1);
         while other.try_recv().is_ok() {}
         assert!(other.is_closed());
     }

@@ -1,13 +1,13 @@
-//! An ordinary HTTP proxy: requests in absolute form (RFC 9112 §3.2.2) are passed on, CONNECT opens a tunnel
-//! (RFC 9110 §9.3.6).
+//! An ordinary HTTP proxy: forwards requests in absolute form (RFC 9112 §3.2.2) and opens tunnels for CONNECT (RFC 9110
+//! §9.3.6).
 //!
-//! In: a request, the links. Out: the server's answer as it is, or one line that says why there is none.
+//! The client receives the server's response unchanged, or one line of text with the reason of a failure.
 //!
-//! 1. Each request has a connection of its own over the link that suits the host. Pages of today come through CONNECT;
-//!    what is left is too little to keep connections for.
-//! 2. What concerns one connection only goes no further (RFC 9110 §7.6.1).
-//! 3. A request that asks for another protocol (WebSocket over `http://`) becomes a tunnel when the server agrees (101).
-//! 4. The proxy adds nothing of its own: no Via and no X-Forwarded-For, which would tell who is behind it.
+//! 1. Each request uses a connection of its own over the link that suits the host. Most pages are fetched through
+//!    CONNECT, so too few requests remain to justify a connection pool.
+//! 2. Hop-by-hop fields are removed (RFC 9110 §7.6.1).
+//! 3. A request for another protocol (WebSocket over `http://`) becomes a tunnel when the server agrees (101).
+//! 4. The proxy adds neither Via nor X-Forwarded-For, which would reveal the clients behind it.
 
 use std::rc::Rc;
 
@@ -19,164 +19,172 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use marline_core::fetch::{ConnError, ConnErrorKind};
-use marline_download::Counted;
-use marline_net::http::FIELDS_MOST;
-use marline_net::reach::Right;
+use marline_download::CountingStream;
+use marline_net::egress::EgressPolicy;
+use marline_net::http::MAX_FIELDS;
 use tokio::io::AsyncWriteExt as _;
 
-use super::body::Reply;
+use super::body::ProxyBody;
+use super::client_admission::ConnPermit;
 use super::client_stream::ClientStream;
-use super::clients::Seat;
-use super::media::plain;
+use super::media_handler::text_response;
 use super::session::Sessions;
 use super::tunnel::{self, Tunnel};
 
-/// Passes a request on.
-pub(super) async fn request(
+/// Forwards one request.
+pub(super) async fn forward_request(
     sessions: &Rc<Sessions>,
     mut request: Request<Incoming>,
-    right: Right,
-    seat: Rc<Seat>,
-) -> Response<Reply> {
+    right: EgressPolicy,
+    permit: Rc<ConnPermit>,
+) -> Response<ProxyBody> {
     let uri = request.uri().clone();
     let scheme = uri.scheme_str().unwrap_or_default().to_ascii_lowercase();
     let Some(host) = uri.host().filter(|_| matches!(scheme.as_str(), "http" | "ws")) else {
-        return plain(StatusCode::BAD_REQUEST, "only http:// can be asked for here; https goes through CONNECT");
+        return text_response(
+            StatusCode::BAD_REQUEST,
+            "this proxy forwards only http:// URLs; use CONNECT for https",
+        );
     };
     let port = uri.port_u16().unwrap_or(80);
-    let upgrade = upgrade_of(request.headers());
+    let upgrade = requested_upgrade(request.headers());
     let kind = if upgrade.is_some() { "upgrade" } else { "http" };
     let opened = tunnel::open(sessions, kind, (host, port), right).await;
     let mut tunnel = match opened {
         Ok(tunnel) => tunnel,
-        Err(trouble) => return refused(&trouble),
+        Err(error) => return error_response(&error),
     };
     let authority = uri
         .authority()
         .map_or(host, |authority| authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_, host)| host));
     let (Ok(authority), Ok(path)) = (HeaderValue::from_str(authority), origin_form(&uri).parse::<Uri>()) else {
-        return plain(StatusCode::BAD_REQUEST, "the URL is none");
+        return text_response(StatusCode::BAD_REQUEST, "the URL is not valid");
     };
     *request.uri_mut() = path;
-    strip(request.headers_mut());
+    strip_hop_by_hop(request.headers_mut());
     request.headers_mut().insert(HOST, authority);
     if let Some(protocol) = &upgrade {
-        ask_to_upgrade(request.headers_mut(), protocol);
+        set_upgrade(request.headers_mut(), protocol);
     }
-    let near = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
-    let Some(far) = tunnel.take() else {
-        return plain(StatusCode::BAD_GATEWAY, "the connection is gone");
+    let client_upgrade = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
+    let Some(server_stream) = tunnel.take_stream() else {
+        return text_response(StatusCode::BAD_GATEWAY, "the connection to the server was closed");
     };
-    let failed = |error: hyper::Error| {
-        plain(StatusCode::BAD_GATEWAY, &format!("{}: {error}", uri.host().unwrap_or_default()))
+    let bad_gateway = |error: hyper::Error| {
+        text_response(StatusCode::BAD_GATEWAY, &format!("{}: {error}", uri.host().unwrap_or_default()))
     };
     let mut http = hyper::client::conn::http1::Builder::new();
-    // As many fields as for what is played; 100 otherwise.
-    http.max_headers(FIELDS_MOST);
-    let (mut sender, connection) = match http.handshake(TokioIo::new(far)).await {
+    // The same limit as for media requests. hyper's default is 100 fields.
+    http.max_headers(MAX_FIELDS);
+    let (mut sender, connection) = match http.handshake(TokioIo::new(server_stream)).await {
         Ok(both) => both,
-        Err(error) => return failed(error),
+        Err(error) => return bad_gateway(error),
     };
     let connection = tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
-    let mut answer = match sender.send_request(request).await {
+    let mut response = match sender.send_request(request).await {
         Ok(answer) => answer,
-        Err(error) => return failed(error),
+        Err(error) => return bad_gateway(error),
     };
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         tokio::task::spawn_local(async move {
-            // Held to count the connection as open.
+            // `report_rate` never returns; it keeps the tunnel alive, so that the connection counts as open.
             tokio::select! {
                 _ = connection => {}
-                () = tunnel.watch() => {}
+                () = tunnel.report_rate() => {}
             }
         });
-        strip(answer.headers_mut());
-        return answer.map(Reply::Forward);
+        strip_hop_by_hop(response.headers_mut());
+        return response.map(ProxyBody::Forwarded);
     }
-    let (Some(near), Some(protocol)) = (near, answer.headers().get(UPGRADE).cloned()) else {
-        return plain(StatusCode::BAD_GATEWAY, "the server changes to a protocol that nobody has asked for");
+    let (Some(client_upgrade), Some(protocol)) = (client_upgrade, response.headers().get(UPGRADE).cloned()) else {
+        return text_response(StatusCode::BAD_GATEWAY, "the server switched to a protocol that was not requested");
     };
-    let far = hyper::upgrade::on(&mut answer);
+    let server_upgrade = hyper::upgrade::on(&mut response);
     tokio::task::spawn_local(async move {
         tokio::select! {
-            () = switched(&tunnel, near, far) => {}
-            () = seat.evicted() => {}
+            () = forward_upgraded(&tunnel, client_upgrade, server_upgrade) => {}
+            () = permit.wait_for_eviction() => {}
         }
     });
-    strip(answer.headers_mut());
-    ask_to_upgrade(answer.headers_mut(), &protocol);
-    answer.map(|_| Reply::Text(http_body_util::Full::default()))
+    strip_hop_by_hop(response.headers_mut());
+    set_upgrade(response.headers_mut(), &protocol);
+    response.map(|_| ProxyBody::Text(http_body_util::Full::default()))
 }
 
-/// Carries a connection whose ends speak another protocol than HTTP from now on (RFC 9110 §7.8), as a tunnel.
-async fn switched(tunnel: &Tunnel, near: OnUpgrade, far: OnUpgrade) {
-    let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
-    let (Ok(near), Ok(far)) = (near.downcast::<TokioIo<ClientStream>>(), far.downcast::<TokioIo<Counted>>()) else {
+/// Relays a connection that has switched to another protocol (RFC 9110 §7.8), like a tunnel.
+async fn forward_upgraded(tunnel: &Tunnel, client: OnUpgrade, server: OnUpgrade) {
+    let (Ok(client), Ok(server)) = tokio::join!(client, server) else { return };
+    let (Ok(client_parts), Ok(server_parts)) =
+        (client.downcast::<TokioIo<ClientStream>>(), server.downcast::<TokioIo<CountingStream>>())
+    else {
         return;
     };
-    let (mut to_client, mut to_server) = (near.io.into_inner().into_inner(), far.io.into_inner().into_inner());
-    // What came with the heads already.
-    let early = tokio::try_join!(to_client.write_all(&far.read_buf), to_server.write_all(&near.read_buf));
-    if early.is_ok() {
-        tunnel.pass(&to_client, &to_server).await;
+    let (mut to_client, mut to_server) =
+        (client_parts.io.into_inner().into_inner(), server_parts.io.into_inner().into_inner());
+    // Bytes that arrived together with the heads.
+    let buffered =
+        tokio::try_join!(to_client.write_all(&server_parts.read_buf), to_server.write_all(&client_parts.read_buf));
+    if buffered.is_ok() {
+        tunnel.forward_both_ways(&to_client, &to_server).await;
     }
 }
 
-/// The protocol that a client wants to change to; HTTP/2 is between the client and the proxy alone.
-fn upgrade_of(fields: &HeaderMap) -> Option<HeaderValue> {
-    let asks = |value: &HeaderValue| {
+/// The protocol to which a client wants to switch. An upgrade to HTTP/2 is ignored, because it concerns only the client
+/// and the proxy.
+fn requested_upgrade(fields: &HeaderMap) -> Option<HeaderValue> {
+    let has_upgrade_option = |value: &HeaderValue| {
         let list = value.to_str().unwrap_or_default();
-        list.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
+        list.split(',').any(|option| option.trim().eq_ignore_ascii_case("upgrade"))
     };
-    let protocol = fields.get(UPGRADE).filter(|_| fields.get_all(CONNECTION).iter().any(asks))?;
+    let protocol = fields.get(UPGRADE).filter(|_| fields.get_all(CONNECTION).iter().any(has_upgrade_option))?;
     let is_h2c = protocol.to_str().is_ok_and(|name| name.to_ascii_lowercase().contains("h2c"));
     (!is_h2c).then(|| protocol.clone())
 }
 
-/// Puts back what [`strip`] has taken away.
-fn ask_to_upgrade(fields: &mut HeaderMap, protocol: &HeaderValue) {
+/// Restores the fields that [`strip_hop_by_hop`] has removed.
+fn set_upgrade(fields: &mut HeaderMap, protocol: &HeaderValue) {
     fields.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     fields.insert(UPGRADE, protocol.clone());
 }
 
-/// Opens a tunnel.
-pub(super) async fn connect(
+/// Opens a tunnel for a CONNECT request.
+pub(super) async fn open_tunnel(
     sessions: &Rc<Sessions>,
     request: Request<Incoming>,
-    right: Right,
-    seat: Rc<Seat>,
-) -> Response<Reply> {
+    right: EgressPolicy,
+    permit: Rc<ConnPermit>,
+) -> Response<ProxyBody> {
     let fields = request.headers();
     if fields.contains_key(CONTENT_LENGTH) || fields.contains_key(TRANSFER_ENCODING) {
-        // RFC 9110 §9.3.6: what follows a CONNECT is for the server.
-        let mut answer = plain(StatusCode::BAD_REQUEST, "CONNECT has no body");
-        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        return answer;
+        // RFC 9110 §9.3.6: bytes after a CONNECT head belong to the tunnel.
+        let mut response = text_response(StatusCode::BAD_REQUEST, "a CONNECT request must not have a body");
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return response;
     }
     let uri = request.uri();
     let Some((host, port)) = authority_form(uri) else {
-        let mut answer =
-            plain(StatusCode::BAD_REQUEST, "write CONNECT host:port, without a scheme, a login or a path");
-        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        return answer;
+        let mut response =
+            text_response(StatusCode::BAD_REQUEST, "write CONNECT host:port, without a scheme, a login or a path");
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return response;
     };
     let tunnel = match tunnel::open(sessions, "connect", (host, port), right).await {
         Ok(tunnel) => tunnel,
-        Err(trouble) => return refused(&trouble),
+        Err(error) => return error_response(&error),
     };
     tokio::task::spawn_local(async move {
         let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
         let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream>>() else { return };
-        // The buffer has what the client sent behind its request.
+        // The buffer holds the bytes that the client sent after its request.
         tokio::select! {
             () = tunnel.relay(parts.io.into_inner().into_inner(), &parts.read_buf) => {}
-            () = seat.evicted() => {}
+            () = permit.wait_for_eviction() => {}
         }
     });
-    Response::new(Reply::Text(http_body_util::Full::default()))
+    Response::new(ProxyBody::Text(http_body_util::Full::default()))
 }
 
-/// The host and port of a CONNECT; none: there is something else as well, or no port (RFC 9112 §3.2.3, RFC 9110 §9.3.6).
+/// The host and port of a CONNECT; `None` if the target has other parts or no port (RFC 9112 §3.2.3, RFC 9110 §9.3.6).
 fn authority_form(uri: &Uri) -> Option<(&str, u16)> {
     let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
     let is_bare = uri.scheme().is_none() && uri.path_and_query().is_none_or(|path| path.as_str().is_empty());
@@ -184,25 +192,25 @@ fn authority_form(uri: &Uri) -> Option<(&str, u16)> {
     (is_bare && !authority.host().is_empty()).then_some((authority.host(), port))
 }
 
-/// Why there is no connection, for the client.
-fn refused(trouble: &ConnError) -> Response<Reply> {
-    let status = match trouble.kind {
+/// The response for a connection that could not be opened.
+fn error_response(error: &ConnError) -> Response<ProxyBody> {
+    let status = match error.kind {
         ConnErrorKind::Forbidden => StatusCode::FORBIDDEN,
         ConnErrorKind::OwnListener => StatusCode::LOOP_DETECTED,
         _ => StatusCode::BAD_GATEWAY,
     };
-    plain(status, &trouble.text)
+    text_response(status, &error.text)
 }
 
-/// What a server is asked for; an empty path is `/` (RFC 9112 §3.2.1).
+/// The request target for a server; an empty path becomes `/` (RFC 9112 §3.2.1).
 fn origin_form(uri: &Uri) -> String {
-    let asked = uri.path_and_query().map_or("", |path| path.as_str());
-    if asked.starts_with('/') { asked.to_owned() } else { format!("/{asked}") }
+    let target = uri.path_and_query().map_or("", |path| path.as_str());
+    if target.starts_with('/') { target.to_owned() } else { format!("/{target}") }
 }
 
-/// Removes what concerns one connection only.
-fn strip(fields: &mut HeaderMap) {
-    let named: Vec<HeaderName> = fields
+/// Removes the fields that concern one connection only.
+fn strip_hop_by_hop(fields: &mut HeaderMap) {
+    let listed: Vec<HeaderName> = fields
         .get_all(CONNECTION)
         .iter()
         .filter_map(|value| value.to_str().ok())
@@ -210,11 +218,11 @@ fn strip(fields: &mut HeaderMap) {
         .filter_map(|name| name.trim().parse().ok())
         .collect();
     let always = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
-    let by_habit = ["keep-alive", "proxy-connection", "proxy-authorization", "proxy-authenticate"];
-    for name in named.iter().chain(&always) {
+    let unlisted_hop_by_hop = ["keep-alive", "proxy-connection", "proxy-authorization", "proxy-authenticate"];
+    for name in listed.iter().chain(&always) {
         fields.remove(name);
     }
-    for name in by_habit {
+    for name in unlisted_hop_by_hop {
         fields.remove(name);
     }
 }
@@ -224,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_without_a_path_asks_for_the_root() {
+    fn a_url_without_a_path_requests_the_root() {
         for (url, asked) in
             [("http://a.example", "/"), ("http://a.example?x=1", "/?x=1"), ("http://a.example/b?x=1", "/b?x=1")]
         {
@@ -233,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_is_asked_for_with_a_host_and_a_port_alone() {
+    fn connect_takes_a_host_and_a_port_only() {
         for (target, is) in [
             ("a.example:443", Some(("a.example", 443))),
             ("[::1]:80", Some(("[::1]", 80))),
@@ -252,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_one_connection_goes_no_further() {
+    fn hop_by_hop_fields_are_removed() {
         let mut fields: HeaderMap = [
             ("connection", "close, X-Mine"),
             ("x-mine", "1"),
@@ -263,7 +271,7 @@ mod tests {
         .into_iter()
         .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value)))
         .collect();
-        strip(&mut fields);
+        strip_hop_by_hop(&mut fields);
         assert_eq!(fields.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
     }
 }

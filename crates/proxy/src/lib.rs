@@ -1,82 +1,85 @@
-//! The local proxy of `marline proxy` and `marline play`: players, browsers and programs in, all links out.
+//! The local proxy of `marline proxy` and `marline play`: accepts players, browsers and programs on one port and uses
+//! all links.
 //!
-//! Media is read over all links at once, and everything else over the link that suits it.
+//! Media is downloaded over all links at once. Every other connection goes over the link that suits its host best.
 //!
 //! ```text
-//!   GET /https://host/path ──▶ media ──▶ session ──▶ marline_download::Feed: a download, in order
+//!   GET /https://host/path ──▶ media_handler ──▶ session ──▶ marline_download::RangeDownload: all links, in order
 //!   GET http://host/path   ──▶ forward ─┐
-//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (choice), spliced
+//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (link_selector), spliced
 //!   SOCKS5 (first byte 5)  ──▶ socks5 ──┘
 //!   status port: /TOKEN/status, /TOKEN/events, /TOKEN/play
 //! ```
 //!
-//! Main types: [`Options`] describe a proxy, [`run()`] serves until it is ended, and [`Running`] says where it listens.
+//! Main types: [`Options`] configures a proxy, [`run()`] serves until it is stopped, and [`ProxyAddresses`] holds the
+//! addresses on which it listens.
 //!
-//! 1. Everything runs on one thread, in a local set of tasks: sessions share state without locks.
-//! 2. Nothing listens beyond the loopback unless the user said so twice ([`Options::allow_lan`]).
-//! 3. Memory is bounded in all ([`Options::memory`]) and for each player ([`Options::window`]); a player that stops
-//!    reading stops its links.
-//! 4. The first byte of a connection tells SOCKS5 from HTTP, so one port serves both.
+//! 1. Everything runs on one thread, in a local task set, so sessions share state without locks.
+//! 2. The proxy listens on the loopback only, unless the user names another address and confirms it as well
+//!    ([`Options::allow_lan`]).
+//! 3. Memory is bounded in total ([`Options::memory`]) and for each player ([`Options::window`]). When a player stops
+//!    reading, its links stop as well.
+//! 4. The first byte of a connection distinguishes SOCKS5 from HTTP, so one port serves both.
 //!
-//! Where to start reading: `media` (a player's request), `session` (one resource that is read), `playlist` and `manifest`
-//! (HLS and DASH), `forward` and `tunnel` (everything that is no media).
+//! Where to start reading: `media_handler` (a request of a player), `session` (one resource that is being read), `hls`
+//! and `dash` (playlists and manifests), `forward` and `tunnel` (everything that is not media).
 //!
-//! A server framework was not used: there are four kinds of requests and no routes.
+//! No server framework is used: there are four kinds of requests and no routes.
 
-mod address;
-mod ahead;
-mod beginning;
+mod blocking_reload;
 mod body;
-mod choice;
+mod buffer_budget;
+mod client_admission;
 mod client_stream;
-mod clients;
 mod container;
-mod cost;
+mod content_coding;
+mod dash;
 mod data_url;
-mod ear;
-mod encoded;
+mod energy;
 mod events;
-mod fields;
+mod ffprobe;
 mod forward;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod given;
-mod guard;
-mod hold;
-mod home;
-mod lines;
-mod list_reader;
-mod loans;
-mod manifest;
-mod marks;
-mod media;
-mod memory;
+mod hls;
+mod index_page;
+mod link_selector;
+mod listed_urls;
+mod media_handler;
+mod media_url;
 mod mpv;
-mod mpv_socket;
-mod named;
-mod odd_text;
-mod page;
-mod pieces;
-mod playlist;
-mod playlist_answer;
-mod probe;
-mod radios;
+mod mpv_ipc;
+mod origin_check;
+mod origin_headers;
+mod parse_budget;
+mod player_estimator;
+mod player_page;
+mod player_report;
+mod playlist_handler;
+mod playlist_marks;
+mod playlist_playbacks;
+mod playlist_reader;
+mod prefetch;
 mod range;
-mod recognize;
-mod reload;
-mod series;
+mod response_sniffer;
+mod revocable_windows;
+mod segment_index;
+mod segment_rates;
 mod session;
-mod single;
+mod session_observer;
+mod session_options;
+mod signature;
+mod single_link;
 mod socks5;
+mod startup_gate;
 mod status;
-mod target;
-mod terms;
+mod text_encoding;
 mod token;
-mod told;
+mod track_playback;
 mod tunnel;
-mod viewings;
-mod watching;
+mod upstream_headers;
+mod url_rewrite;
 mod xml;
 
 use std::convert::Infallible;
@@ -101,72 +104,72 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
-pub use choice::{Spread, UnknownSpread};
-pub use given::Given;
-pub use hold::{Start, UnknownStart};
-pub use marline_download::{Links, NetworkError};
+pub use link_selector::{SpreadMode, UnknownSpreadMode};
+pub use marline_download::{ClientContextError, Links};
+pub use origin_headers::OriginHeaders;
+pub use startup_gate::{StartMode, UnknownStartMode};
 
-use marline_download::Network;
-use marline_net::reach::Right;
+use marline_download::ClientContext;
+use marline_net::egress::EgressPolicy;
 
-use body::Reply;
+use body::ProxyBody;
+use buffer_budget::BufferBudget;
+use client_admission::{ClientAdmission, ConnPermit};
 use client_stream::ClientStream;
-use clients::{Clients, Seat};
 use events::Events;
-use memory::Memory;
 use session::Sessions;
-use terms::Terms;
+use session_options::SessionOptions;
 use token::Token;
 
-/// How a proxy is to run.
+/// Configuration of a proxy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where players, browsers and programs find it.
+    /// Where players, browsers and other programs connect. Default: 127.0.0.1:8480.
     pub listen: SocketAddr,
-    /// Where status and events are.
-    pub status: SocketAddr,
-    /// Other hosts may use it, too.
+    /// Address of the status port (status, events, player page). Default: a free port on the loopback.
+    pub status_listen: SocketAddr,
+    /// Permits a [`listen`](Self::listen) address beyond the loopback, where other hosts can use the proxy.
     pub allow_lan: bool,
-    /// Which links may be used.
+    /// The links that may be used.
     pub links: Links,
-    /// Whether links that cost money are used.
+    /// Whether and when metered links are used.
     pub metered: MeteredUse,
-    /// PEM file with the only roots to trust; none: the system's.
+    /// PEM file with the only certificate authorities to trust; `None`: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// How many bytes may wait for one player.
+    /// How many bytes may be buffered for one player.
     pub window: DataSize,
-    /// How many bytes may wait for all players.
+    /// How many bytes may be buffered for all players together.
     pub memory: DataSize,
-    /// Which link brings what of a video, and which radios sleep.
+    /// Decides which link fetches which bytes of a video, and which radios stay idle.
     pub policy: Policy,
-    /// The published policies' own figures.
+    /// Parameters of the published GreenBag policies.
     pub greenbag: GreenBagParams,
-    /// What is to be small.
-    pub minimise: Objective,
-    /// Whether a client's connections to one host are spread over the links.
-    pub spread: Spread,
-    /// How long nothing may move in a tunnel before it is closed.
-    pub idle: Duration,
-    /// Header fields for one origin, beside those of the player.
-    pub given: Option<Given>,
-    /// Whether a player that the links cannot carry is held back at its start.
-    pub start: Start,
-    /// The device whose radios the links are taken for; none: no radio is spared.
-    pub energy: Option<Model>,
-    /// What bytes cost over the interfaces of these names, in millionths of the currency for 10^9 bytes.
+    /// What the policy minimizes.
+    pub objective: Objective,
+    /// Whether the connections of one client to one host are spread over the links.
+    pub spread_mode: SpreadMode,
+    /// A tunnel without any traffic is closed after this time.
+    pub idle_timeout: Duration,
+    /// Header fields for one origin (`-H`), in addition to those of the player.
+    pub origin_headers: Option<OriginHeaders>,
+    /// Whether the start of playback is delayed when the links are slower than the video.
+    pub start_mode: StartMode,
+    /// The device whose radio parameters apply to the links; `None`: radios cost no energy, so none is kept idle.
+    pub energy_model: Option<Model>,
+    /// Price of received data by interface name, in millionths of the currency for 10^9 bytes.
     pub prices: Vec<(String, u64)>,
-    /// The folder for the log of every answer's inputs and decisions; none: nothing is written.
-    pub trace: Option<PathBuf>,
-    /// The socket of an mpv (`--input-ipc-server`), which says how it stands.
+    /// The folder for decision logs, one for each response; `None`: none are written.
+    pub trace_dir: Option<PathBuf>,
+    /// The IPC socket of an mpv (`--input-ipc-server`), from which the proxy reads the state of playback.
     pub mpv_socket: Option<PathBuf>,
 }
 
 impl Options {
-    /// The ports of the documentation, all links, 32 MB for a player and 512 MB in all.
+    /// The defaults: media port 8480, any free status port, 32 MB for one player, 512 MB in total.
     pub fn new(links: Links) -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8480)),
-            status: SocketAddr::from(([127, 0, 0, 1], 0)),
+            status_listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             allow_lan: false,
             links,
             metered: MeteredUse::Avoid,
@@ -175,72 +178,74 @@ impl Options {
             memory: DataSize::from_bytes(512_000_000),
             policy: Policy::default(),
             greenbag: GreenBagParams::default(),
-            minimise: Objective::default(),
-            spread: Spread::default(),
-            idle: tunnel::IDLE,
-            given: None,
-            start: Start::default(),
-            energy: None,
+            objective: Objective::default(),
+            spread_mode: SpreadMode::default(),
+            idle_timeout: tunnel::IDLE_TIMEOUT,
+            origin_headers: None,
+            start_mode: StartMode::default(),
+            energy_model: None,
             prices: Vec::new(),
-            trace: None,
+            trace_dir: None,
             mpv_socket: None,
         }
     }
 }
 
-/// Where a proxy is, once it runs.
+/// The addresses of a running proxy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Running {
-    /// The media port, as bound.
-    pub listen: SocketAddr,
-    /// The address of status and events, token included.
+pub struct ProxyAddresses {
+    /// Address of the media port, with the port number that was bound.
+    pub media_addr: SocketAddr,
+    /// URL of the status port, including its access token.
     pub status_url: String,
-    /// What the user should read of the links.
-    pub lines: Vec<String>,
+    /// Messages about the links for the user.
+    pub notices: Vec<String>,
 }
 
-/// Why a proxy does not run.
+/// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// The address is not on the loopback, and the user did not say that this is meant.
-    #[error("{0}: other hosts could use this proxy; say --allow-lan if that is meant")]
-    Lan(SocketAddr),
-    /// The address for status and events is not on the loopback.
-    #[error("--status {0}: status and events are served on this machine only; use 127.0.0.1:PORT or [::1]:PORT")]
-    StatusLan(SocketAddr),
-    /// The address cannot be bound.
-    #[error("{address}: {}", bind_words(.error))]
+    /// The media address is not on the loopback, and [`Options::allow_lan`] is not set.
+    #[error("{0}: other hosts could use this proxy; add --allow-lan to permit that")]
+    ListenNotLoopback(SocketAddr),
+    /// The status address is not on the loopback.
+    #[error(
+        "--status-listen {0}: status and events are served on this machine only; use 127.0.0.1:PORT or [::1]:PORT"
+    )]
+    StatusNotLoopback(SocketAddr),
+    /// An address cannot be bound.
+    #[error("{address}: {}", bind_error_text(.error))]
     Bind {
-        /// Which one.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system call.
         error: io::Error,
     },
-    /// There is no randomness for the token.
-    #[error("no random token can be made: {0}")]
+    /// The system provides no random bytes for the access token.
+    #[error("cannot create a random access token: {0}")]
     Token(io::Error),
-    /// Links or roots of trust.
+    /// The links or the certificate authorities cannot be used.
     #[error(transparent)]
-    Network(#[from] NetworkError),
+    Network(#[from] ClientContextError),
 }
 
-fn bind_words(error: &io::Error) -> String {
+fn bind_error_text(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "the port is taken; is a proxy running already?".to_owned(),
+        io::ErrorKind::AddrInUse => "the port is already in use; is another proxy running?".to_owned(),
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
         io::ErrorKind::PermissionDenied => "not permitted: ports below 1024 need CAP_NET_BIND_SERVICE".to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// Runs a proxy until SIGINT, SIGTERM or the end of `until`; `started` hears where it is. Needs a tokio runtime with I/O
-/// and time, and does everything on the calling task.
+/// Runs a proxy until SIGINT, SIGTERM or the completion of `until`. Calls `started` with the addresses once they are
+/// bound. Needs a tokio runtime with I/O and time, and runs entirely on the calling task.
 ///
 /// # Errors
-/// When it cannot start; afterwards nothing ends it but what is asked to.
+/// When it cannot start. A proxy that has started ends only on request.
 pub async fn run(
     options: Options,
-    started: impl FnOnce(&Running),
+    started: impl FnOnce(&ProxyAddresses),
     until: impl Future<Output = ()>,
 ) -> Result<(), ProxyError> {
     LocalSet::new().run_until(serve(options, started, until)).await
@@ -248,62 +253,71 @@ pub async fn run(
 
 async fn serve(
     options: Options,
-    started: impl FnOnce(&Running),
+    started: impl FnOnce(&ProxyAddresses),
     until: impl Future<Output = ()>,
 ) -> Result<(), ProxyError> {
     if !options.listen.ip().is_loopback() && !options.allow_lan {
-        return Err(ProxyError::Lan(options.listen));
+        return Err(ProxyError::ListenNotLoopback(options.listen));
     }
-    if !options.status.ip().is_loopback() {
-        return Err(ProxyError::StatusLan(options.status));
+    if !options.status_listen.ip().is_loopback() {
+        return Err(ProxyError::StatusNotLoopback(options.status_listen));
     }
-    // Each player has several connections behind it. With fewer, connections beyond them are refused; everything else works.
-    let descriptors = marline_net::descriptors::raise();
-    // Texts of playlists come and go, on several threads.
+    // A player needs several upstream connections. With fewer descriptors, excess connections are refused; the rest
+    // works.
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
+    // Large playlist texts are allocated and freed on several threads.
     marline_sys::memory::return_large_blocks();
-    let media = bind(options.listen).await?;
-    let ours = bind(options.status).await?;
+    let media_listener = bind(options.listen).await?;
+    let status_listener = bind(options.status_listen).await?;
     let token = Token::new().map_err(ProxyError::Token)?;
-    let terms = Terms::of(&options);
+    let options_of_sessions = SessionOptions::from_options(&options);
     let mpv_socket = options.mpv_socket;
-    let (network, lines) = Network::new(options.links, options.ca_file.as_deref())?;
-    let memory = Memory::new(options.memory, options.window);
-    let sessions = Rc::new(Sessions::new(Rc::new(network), memory, Rc::new(Events::default()), terms));
-    // Before anybody hears of it: whoever starts it may stop it at once.
+    let (network, notices) = ClientContext::new(options.links, options.ca_file.as_deref())?;
+    let buffer_budget = BufferBudget::new(options.memory, options.window);
+    let sessions =
+        Rc::new(Sessions::new(Rc::new(network), buffer_budget, Rc::new(Events::default()), options_of_sessions));
+    // Signal handlers are installed before `started` runs, because the caller may stop the proxy right after it.
     let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
         .collect();
-    started(&Running { listen: media.1, status_url: format!("http://{}/{}/", ours.1, token.text()), lines });
+    started(&ProxyAddresses {
+        media_addr: media_listener.1,
+        status_url: format!("http://{}/{}/", status_listener.1, token.as_str()),
+        notices,
+    });
 
     let network = Rc::clone(&sessions.network);
     spawn_local(async move { network.run().await });
-    spawn_local(status::run(Rc::clone(&sessions)));
-    let swept = Rc::clone(&sessions);
-    spawn_local(async move { swept.ahead.run().await });
+    spawn_local(status::publish_loop(Rc::clone(&sessions)));
+    let sessions_for_expiry = Rc::clone(&sessions);
+    spawn_local(async move { sessions_for_expiry.prefetcher.expire_idle().await });
     if let Some(path) = mpv_socket {
-        let sessions = Rc::clone(&sessions);
-        spawn_local(async move { mpv_socket::run(sessions, &path).await });
+        let sessions_for_mpv = Rc::clone(&sessions);
+        spawn_local(async move { mpv_ipc::run(sessions_for_mpv, &path).await });
     }
-    let (of_media, of_ours) = (Clients::new(connections(descriptors)), Clients::new(OF_STATUS));
+    let (media_clients, status_clients) =
+        (ClientAdmission::new(max_connections(descriptors)), ClientAdmission::new(MAX_STATUS_CONNECTIONS));
     let (media_sessions, sessions, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
-    let accept_media = accept(&media.0, &of_media, |stream, peer, seat| {
-        let (sessions, patience) = (Rc::clone(&media_sessions), of_media.patience());
-        client(sessions, stream, (peer, media.1), seat, patience)
+    let accept_media = accept(&media_listener.0, &media_clients, |stream, peer, permit| {
+        let (sessions, timeout) = (Rc::clone(&media_sessions), media_clients.idle_timeout());
+        serve_until_evicted(sessions, stream, (peer, media_listener.1), permit, timeout)
     });
-    let accept_ours = accept(&ours.0, &of_ours, |stream, _, seat| {
-        let (sessions, token, address) = (Rc::clone(&sessions), Rc::clone(&token), ours.1);
-        let http = http(of_ours.patience());
+    let accept_ours = accept(&status_listener.0, &status_clients, |stream, _, permit| {
+        let (sessions, token, address) = (Rc::clone(&sessions), Rc::clone(&token), status_listener.1);
+        let http = http1_builder(status_clients.idle_timeout());
         async move {
             let (stream, is_served) = ClientStream::new(stream);
-            let answer = service_fn(|request: Request<Incoming>| async {
+            let service = service_fn(|request: Request<Incoming>| async {
                 is_served.store(true, Ordering::Relaxed);
-                seat.asks();
-                Ok::<_, Infallible>(page::answer(&sessions, request, (address, media.1), &token).await)
+                permit.on_request();
+                Ok::<_, Infallible>(
+                    player_page::handle(&sessions, request, (address, media_listener.1), &token).await,
+                )
             });
             tokio::select! {
-                _ = http.serve_connection(TokioIo::new(stream), answer) => {}
-                () = seat.evicted() => {}
+                _ = http.serve_connection(TokioIo::new(stream), service) => {}
+                () = permit.wait_for_eviction() => {}
             }
         }
     });
@@ -323,54 +337,54 @@ async fn serve(
 }
 
 async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ProxyError> {
-    let told = |error| ProxyError::Bind { address, error };
-    let listener = TcpListener::bind(address).await.map_err(told)?;
-    let bound = listener.local_addr().map_err(told)?;
+    let bind_error = |error| ProxyError::Bind { address, error };
+    let listener = TcpListener::bind(address).await.map_err(bind_error)?;
+    let bound = listener.local_addr().map_err(bind_error)?;
     Ok((listener, bound))
 }
 
-/// Takes connections for ever, each in a task of its own, and no more than there are places for.
+/// Accepts connections forever, each served in a task of its own, as far as the admission control permits.
 async fn accept<F>(
     listener: &TcpListener,
-    clients: &Rc<Clients>,
-    serve: impl Fn(TcpStream, SocketAddr, Rc<Seat>) -> F,
+    clients: &Rc<ClientAdmission>,
+    serve: impl Fn(TcpStream, SocketAddr, Rc<ConnPermit>) -> F,
 ) where
     F: Future<Output = ()> + 'static,
 {
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Out of descriptors, most likely: some will be free soon.
-            clients.make_room();
+            // Most likely the process has no descriptors left. Closing an idle connection frees one.
+            clients.evict_idle();
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let Some(seat) = clients.admit(peer.ip()) else { continue };
+        let Some(permit) = clients.admit(peer.ip()) else { continue };
         let _ = stream.set_nodelay(true);
-        // A client that has gone without a word keeps no place for ever.
-        let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
+        // Detects clients that have disappeared, which would otherwise hold their permit forever.
+        let keep_alive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keep_alive);
-        spawn_local(serve(stream, peer, seat));
+        spawn_local(serve(stream, peer, permit));
     }
 }
 
-/// How many clients there may be with so many descriptors: a tunnel has six, with both its pipes, and a player five
-/// connections.
-fn connections(descriptors: u64) -> usize {
-    usize::try_from(descriptors / 8).unwrap_or(usize::MAX).clamp(16, CONNECTIONS)
+/// The maximum number of client connections for a descriptor limit: a tunnel needs six descriptors, with both its
+/// pipes, and a player five connections.
+fn max_connections(descriptors: u64) -> usize {
+    usize::try_from(descriptors / 8).unwrap_or(usize::MAX).clamp(16, MAX_CONNECTIONS)
 }
 
-/// Serves one client of the media port.
-async fn client(
+/// Serves one connection of the media port until it ends or is evicted.
+async fn serve_until_evicted(
     sessions: Rc<Sessions>,
     stream: TcpStream,
     (peer, listener): (SocketAddr, SocketAddr),
-    seat: Rc<Seat>,
-    patience: Duration,
+    permit: Rc<ConnPermit>,
+    timeout: Duration,
 ) {
-    let served = Rc::clone(&seat);
+    let task_permit = Rc::clone(&permit);
     tokio::select! {
-        () = serve_client(sessions, stream, (peer, listener), served, patience) => {}
-        () = seat.evicted() => tracing::debug!(%peer, "closed: its place is needed"),
+        () = serve_client(sessions, stream, (peer, listener), task_permit, timeout) => {}
+        () = permit.wait_for_eviction() => tracing::debug!(%peer, "connection closed to admit another client"),
     }
 }
 
@@ -378,28 +392,30 @@ async fn serve_client(
     sessions: Rc<Sessions>,
     stream: TcpStream,
     (peer, listener): (SocketAddr, SocketAddr),
-    seat: Rc<Seat>,
-    patience: Duration,
+    permit: Rc<ConnPermit>,
+    timeout: Duration,
 ) {
-    let mut first = [0; 1];
-    match tokio::time::timeout(patience, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first == [5] => {
-            return socks5::serve(&sessions, stream, Right::of_peer(peer).at(listener), &seat).await;
+    let mut first_byte = [0; 1];
+    match tokio::time::timeout(timeout, stream.peek(&mut first_byte)).await {
+        Ok(Ok(1)) if first_byte == [5] => {
+            return socks5::serve(&sessions, stream, EgressPolicy::for_peer(peer).with_listener(listener), &permit)
+                .await;
         }
         Ok(Ok(1)) => {}
         _ => return,
     }
     let (stream, is_served) = ClientStream::new(stream);
-    let answer = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|request: Request<Incoming>| {
         is_served.store(true, Ordering::Relaxed);
-        let (sessions, seat) = (Rc::clone(&sessions), Rc::clone(&seat));
+        let (sessions, request_permit) = (Rc::clone(&sessions), Rc::clone(&permit));
         async move {
-            seat.asks();
-            Ok::<_, Infallible>(route(&sessions, request, (listener, peer), seat).await)
+            request_permit.on_request();
+            Ok::<_, Infallible>(route(&sessions, request, (listener, peer), request_permit).await)
         }
     });
-    if let Err(error) = http(patience).serve_connection(TokioIo::new(stream), answer).with_upgrades().await {
-        tracing::debug!(%peer, %error, "a client's connection ended");
+    if let Err(error) = http1_builder(timeout).serve_connection(TokioIo::new(stream), service).with_upgrades().await
+    {
+        tracing::debug!(%peer, %error, "client connection failed");
     }
 }
 
@@ -407,37 +423,55 @@ async fn route(
     sessions: &Rc<Sessions>,
     request: Request<Incoming>,
     (listener, peer): (SocketAddr, SocketAddr),
-    seat: Rc<Seat>,
-) -> Response<Reply> {
+    permit: Rc<ConnPermit>,
+) -> Response<ProxyBody> {
     if request.method() == Method::CONNECT {
-        return forward::connect(sessions, request, Right::of_peer(peer).at(listener), seat).await;
+        return forward::open_tunnel(
+            sessions,
+            request,
+            EgressPolicy::for_peer(peer).with_listener(listener),
+            permit,
+        )
+        .await;
     }
     if request.uri().scheme().is_some() {
-        return forward::request(sessions, request, Right::of_peer(peer).at(listener), seat).await;
+        return forward::forward_request(
+            sessions,
+            request,
+            EgressPolicy::for_peer(peer).with_listener(listener),
+            permit,
+        )
+        .await;
     }
-    let near = guard::is_near(request.headers());
-    let mut answer = media::answer(sessions, &request, (listener, peer), &seat).await;
-    if near {
-        // For a page at an address without a name browsers take nothing else: the player page could not play.
+    let is_same_site = origin_check::is_same_site(request.headers());
+    let mut response = media_handler::handle(sessions, &request, (listener, peer), &permit).await;
+    if is_same_site {
+        // The player page is served from another port. Browsers load media from an IP address for it only with this
+        // field.
         let name = "cross-origin-resource-policy";
-        answer.headers_mut().insert(name, http::HeaderValue::from_static("cross-origin"));
+        response.headers_mut().insert(name, http::HeaderValue::from_static("cross-origin"));
     }
-    answer
+    response
 }
 
-/// The server's side of HTTP/1.1, with little kept for each connection, and so much time for a head.
-fn http(patience: Duration) -> http1::Builder {
+/// The server side of HTTP/1.1, with small buffers for each connection. `timeout` limits how long a request head may
+/// take.
+fn http1_builder(timeout: Duration) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(Some(patience)).max_buf_size(BUFFER).keep_alive(true);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(Some(timeout))
+        .max_buf_size(MAX_HEAD_BUFFER)
+        .keep_alive(true);
     builder
 }
 
 /// chosen: twice what two hundred players with five connections each need.
-const CONNECTIONS: usize = 2000;
-/// chosen: the pages and players of one user, with their event streams.
-const OF_STATUS: usize = 256;
-/// chosen: a phone that sleeps answers within minutes.
-const KEEP_ALIVE: Duration = Duration::from_secs(120);
-const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(30);
-/// A request's head; bodies pass by.
-const BUFFER: usize = 64 * 1024;
+const MAX_CONNECTIONS: usize = 2000;
+/// chosen: enough for the pages and players of one user, with their event streams.
+const MAX_STATUS_CONNECTIONS: usize = 256;
+/// chosen: a sleeping phone responds within minutes.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// The largest request head. Bodies are not buffered here.
+const MAX_HEAD_BUFFER: usize = 64 * 1024;

@@ -1,14 +1,14 @@
-//! What mpv says over its JSON IPC, read without I/O.
+//! State of an mpv, derived from its JSON IPC messages, without I/O.
 //!
-//! In: lines from its socket, time. Out: the lines to send, and how the player stands.
+//! Takes lines from the socket; yields the commands to send and a report about the player.
 //!
-//! 1. Six properties are observed; mpv tells each at once and whenever it changes. Lines that say anything else, or
-//!    that nobody can read, change nothing.
-//! 2. A stall is `paused-for-cache` after the first picture of a file, unless a seek is under way: mpv tells `seek` when
-//!    one begins and `playback-restart` when it has its picture.
-//! 3. A pause is no wait: who pauses needs nothing.
+//! 1. Six properties are observed; mpv sends each at once and whenever it changes. Lines with other content, or that
+//!    cannot be parsed, are ignored.
+//! 2. A stall is `paused-for-cache` after the first picture of a file, unless a seek is in progress: mpv sends `seek`
+//!    when one begins, and `playback-restart` when the picture is shown.
+//! 3. A pause is no stall, because a paused player needs no data.
 //!
-//! Polling the properties was not done: mpv would be woken, and a short stall would be missed.
+//! Polling the properties would wake mpv and miss short stalls.
 
 use std::time::Duration;
 
@@ -16,129 +16,134 @@ use marline_core::units::Instant;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::told::Told;
-use super::{marks, target};
+use super::player_report::PlayerReport;
+use super::{media_url, playlist_marks};
 
-/// One mpv, as far as it has spoken.
+/// State of one mpv, as far as its messages have reported it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mpv {
+pub(super) struct MpvState {
     url: Option<Url>,
     position: f64,
-    /// The first position that it told.
-    first: Option<f64>,
-    cache: Option<f64>,
-    for_cache: bool,
-    /// It has had its first picture.
-    started: bool,
-    seeks: bool,
-    ended: bool,
-    waits_since: Option<Instant>,
+    /// The first reported position of the file.
+    first_position: Option<f64>,
+    cached_seconds: Option<f64>,
+    paused_for_cache: bool,
+    /// The first picture of the file has been shown.
+    has_started: bool,
+    is_seeking: bool,
+    has_ended: bool,
+    stalled_since: Option<Instant>,
     stalls: u32,
-    stalled: Duration,
+    stalled_time: Duration,
 }
 
-impl Mpv {
-    /// What to send first.
-    pub(super) fn greeting() -> String {
+impl MpvState {
+    /// The commands to send first.
+    pub(super) fn observe_commands() -> String {
         let line =
             |(id, name): (usize, &&str)| format!("{}\n", json!({"command": ["observe_property", id + 1, name]}));
-        OBSERVED.iter().enumerate().map(line).collect()
+        OBSERVED_PROPERTIES.iter().enumerate().map(line).collect()
     }
 
-    /// Takes a line; tells whether how it stands has changed by more than the clock.
-    pub(super) fn hear(&mut self, now: Instant, line: &str) -> bool {
-        let Ok(said) = serde_json::from_str::<Value>(line) else { return false };
-        let before = (self.waits(), self.stalls, self.ended, self.url.clone());
-        match said["event"].as_str() {
-            Some("property-change") => self.property(said["name"].as_str().unwrap_or_default(), &said["data"]),
+    /// Processes one line. Returns whether the state has changed, apart from the position.
+    pub(super) fn on_line(&mut self, now: Instant, line: &str) -> bool {
+        let Ok(message) = serde_json::from_str::<Value>(line) else { return false };
+        let previous = (self.is_waiting(), self.stalls, self.has_ended, self.url.clone());
+        match message["event"].as_str() {
+            Some("property-change") => {
+                self.on_property(message["name"].as_str().unwrap_or_default(), &message["data"])
+            }
             Some("start-file") => *self = Self { url: self.url.take(), ..Self::default() },
-            Some("seek") => self.seeks = true,
-            Some("playback-restart") => (self.started, self.seeks) = (true, false),
-            Some("end-file") => self.ended = said["reason"] == "eof",
+            Some("seek") => self.is_seeking = true,
+            Some("playback-restart") => (self.has_started, self.is_seeking) = (true, false),
+            Some("end-file") => self.has_ended = message["reason"] == "eof",
             _ => return false,
         }
-        self.count(now);
-        before != (self.waits(), self.stalls, self.ended, self.url.clone())
+        self.update_stall(now);
+        previous != (self.is_waiting(), self.stalls, self.has_ended, self.url.clone())
     }
 
-    /// What it plays through the proxy, and how it stands; none: nothing.
-    pub(super) fn stands(&self, now: Instant) -> Option<(&Url, Told)> {
+    /// The URL that is played through the proxy, and the state of playback; `None`: nothing is played through it.
+    pub(super) fn report(&self, now: Instant) -> Option<(&Url, PlayerReport)> {
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        let under = self.waits_since.map_or(Duration::ZERO, |since| now.since(since));
-        let told = Told {
+        let current_stall = self.stalled_since.map_or(Duration::ZERO, |since| now.since(since));
+        let report = PlayerReport {
             source: "mpv",
             position: time(self.position),
-            buffer: self.cache.map(time),
-            waits: self.waits(),
+            buffer: self.cached_seconds.map(time),
+            is_waiting: self.is_waiting(),
             stalls: self.stalls,
-            stalled: self.stalled + under,
-            ended: self.ended,
+            stalled_time: self.stalled_time + current_stall,
+            has_ended: self.has_ended,
         };
-        Some((self.url.as_ref()?, told))
+        Some((self.url.as_ref()?, report))
     }
 
-    fn waits(&self) -> bool {
-        !self.ended && (self.for_cache || !self.started)
+    fn is_waiting(&self) -> bool {
+        !self.has_ended && (self.paused_for_cache || !self.has_started)
     }
 
-    fn property(&mut self, name: &str, data: &Value) {
+    fn on_property(&mut self, name: &str, data: &Value) {
         match name {
-            "path" => self.url = data.as_str().and_then(through).or(self.url.take().filter(|_| data.is_null())),
-            // Nothing is known of it between two files.
+            "path" => self.url = data.as_str().and_then(media_url).or(self.url.take().filter(|_| data.is_null())),
+            // mpv sends no value between two files.
             "time-pos" => {
                 let Some(position) = data.as_f64() else { return };
-                // Whoever listens only now has missed the event. The first position is told before the first picture.
-                self.started |= self.first.is_some_and(|first| position > first) && !self.for_cache && !self.seeks;
-                self.first.get_or_insert(position);
+                // A client that connects late misses the event, so a rising position counts as a picture. mpv sends the
+                // first position before it shows the first picture.
+                self.has_started |= self.first_position.is_some_and(|first| position > first)
+                    && !self.paused_for_cache
+                    && !self.is_seeking;
+                self.first_position.get_or_insert(position);
                 self.position = position;
             }
-            "demuxer-cache-duration" => self.cache = data.as_f64(),
-            "paused-for-cache" => self.for_cache = data.as_bool().unwrap_or_default(),
-            "eof-reached" => self.ended = data.as_bool().unwrap_or(self.ended),
-            "seeking" => self.seeks = data.as_bool().unwrap_or_default(),
+            "demuxer-cache-duration" => self.cached_seconds = data.as_f64(),
+            "paused-for-cache" => self.paused_for_cache = data.as_bool().unwrap_or_default(),
+            "eof-reached" => self.has_ended = data.as_bool().unwrap_or(self.has_ended),
+            "seeking" => self.is_seeking = data.as_bool().unwrap_or_default(),
             _ => {}
         }
     }
 
-    fn count(&mut self, now: Instant) {
-        let stalls = self.started && self.for_cache && !self.seeks && !self.ended;
-        match (self.waits_since, stalls) {
+    fn update_stall(&mut self, now: Instant) {
+        let is_stalled = self.has_started && self.paused_for_cache && !self.is_seeking && !self.has_ended;
+        match (self.stalled_since, is_stalled) {
             (None, true) => {
-                self.waits_since = Some(now);
+                self.stalled_since = Some(now);
                 self.stalls += 1;
             }
             (Some(since), false) => {
-                self.waits_since = None;
-                self.stalled += now.since(since);
+                self.stalled_since = None;
+                self.stalled_time += now.since(since);
             }
             _ => {}
         }
     }
 }
 
-/// The URL behind an address of the proxy.
-fn through(path: &str) -> Option<Url> {
-    let (_, rest) = path.split_once("://")?;
-    let at = rest.find('/')?;
-    let (_, path) = marks::behind(rest.get(at..)?);
-    target::parse(path).ok().map(|target| target.url)
+/// The URL of the media behind an address of the proxy.
+fn media_url(path: &str) -> Option<Url> {
+    let (_, address) = path.split_once("://")?;
+    let path_start = address.find('/')?;
+    let (_, path) = playlist_marks::strip_marks(address.get(path_start..)?);
+    media_url::parse(path).ok().map(|target| target.url)
 }
 
-const OBSERVED: [&str; 6] =
+const OBSERVED_PROPERTIES: [&str; 6] =
     ["path", "time-pos", "paused-for-cache", "demuxer-cache-duration", "eof-reached", "seeking"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hear(mpv: &mut Mpv, lines: &[(u64, &str)]) {
+    fn hear(state: &mut MpvState, lines: &[(u64, &str)]) {
         for (millis, line) in lines {
-            mpv.hear(Instant::from_millis(*millis), line);
+            state.on_line(Instant::from_millis(*millis), line);
         }
     }
 
-    /// As mpv 0.35 has sent it.
-    const BEGINNING: [(u64, &str); 9] = [
+    /// Recorded from mpv 0.35.
+    const START_LINES: [(u64, &str); 9] = [
         (0, r#"{"request_id":0,"error":"success"}"#),
         (0, r#"{"event":"property-change","id":2,"name":"time-pos"}"#),
         (0, r#"{"event":"start-file","playlist_entry_id":1}"#),
@@ -154,36 +159,39 @@ mod tests {
     ];
 
     #[test]
-    fn it_stands_where_it_says() {
-        let mut mpv = Mpv::default();
-        assert_eq!(mpv.stands(Instant::ZERO), None);
-        hear(&mut mpv, &BEGINNING);
-        let (url, told) = mpv.stands(Instant::from_millis(1000)).unwrap();
+    fn the_report_follows_the_properties() {
+        let mut mpv = MpvState::default();
+        assert_eq!(mpv.report(Instant::ZERO), None);
+        hear(&mut mpv, &START_LINES);
+        let (url, report) = mpv.report(Instant::from_millis(1000)).unwrap();
         assert_eq!(url.as_str(), "https://h.example/f.mp4?x");
-        assert_eq!((told.buffer, told.waits, told.stalls), (Some(Duration::from_millis(3250)), false, 0));
-        assert_eq!(told.position.as_millis(), 83);
+        assert_eq!(
+            (report.buffer, report.is_waiting, report.stalls),
+            (Some(Duration::from_millis(3250)), false, 0)
+        );
+        assert_eq!(report.position.as_millis(), 83);
     }
 
     #[test]
-    fn a_wait_for_data_is_a_stall_and_a_wait_after_a_seek_is_none() {
-        let mut mpv = Mpv::default();
-        hear(&mut mpv, &BEGINNING);
+    fn waiting_for_data_is_a_stall_unless_a_seek_is_in_progress() {
+        let mut mpv = MpvState::default();
+        hear(&mut mpv, &START_LINES);
         let for_cache =
             |now| format!(r#"{{"event":"property-change","id":3,"name":"paused-for-cache","data":{now}}}"#);
         let (stops, goes) = (for_cache(true), for_cache(false));
-        assert!(mpv.hear(Instant::from_millis(2000), &stops));
-        assert!(mpv.stands(Instant::from_millis(3000)).unwrap().1.waits);
+        assert!(mpv.on_line(Instant::from_millis(2000), &stops));
+        assert!(mpv.report(Instant::from_millis(3000)).unwrap().1.is_waiting);
         hear(&mut mpv, &[(4000, &goes), (5000, r#"{"event":"seek"}"#), (5001, &stops), (5500, &goes)]);
         hear(&mut mpv, &[(5600, r#"{"event":"playback-restart"}"#)]);
-        let told = mpv.stands(Instant::from_millis(9000)).unwrap().1;
-        assert_eq!((told.stalls, told.stalled, told.waits), (1, Duration::from_secs(2), false));
+        let report = mpv.report(Instant::from_millis(9000)).unwrap().1;
+        assert_eq!((report.stalls, report.stalled_time, report.is_waiting), (1, Duration::from_secs(2), false));
         hear(&mut mpv, &[(9000, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
-        assert!(mpv.stands(Instant::from_millis(9000)).unwrap().1.ended);
+        assert!(mpv.report(Instant::from_millis(9000)).unwrap().1.has_ended);
     }
 
     #[test]
-    fn who_listens_late_knows_what_the_properties_say() {
-        let mut mpv = Mpv::default();
+    fn a_late_connection_derives_the_state_from_properties() {
+        let mut mpv = MpvState::default();
         hear(
             &mut mpv,
             &[
@@ -198,42 +206,42 @@ mod tests {
                 (0, r#"{"event":"property-change","id":6,"name":"seeking","data":false}"#),
             ],
         );
-        assert!(mpv.stands(Instant::ZERO).unwrap().1.waits, "a position is no picture");
+        assert!(mpv.report(Instant::ZERO).unwrap().1.is_waiting, "a position is no picture");
         hear(&mut mpv, &[(4, r#"{"event":"property-change","id":2,"name":"time-pos","data":0.625000}"#)]);
-        assert!(!mpv.stands(Instant::ZERO).unwrap().1.waits);
+        assert!(!mpv.report(Instant::ZERO).unwrap().1.is_waiting);
         hear(&mut mpv, &[(5, r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#)]);
-        assert_eq!(mpv.stands(Instant::ZERO).unwrap().1.stalls, 1);
-        // At the end, and back again.
+        assert_eq!(mpv.report(Instant::ZERO).unwrap().1.stalls, 1);
+        // The end of the file, and a seek back from it.
         hear(&mut mpv, &[(9, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
         hear(&mut mpv, &[(10, r#"{"event":"seek"}"#), (11, r#"{"event":"playback-restart"}"#)]);
-        assert!(mpv.stands(Instant::ZERO).unwrap().1.ended);
+        assert!(mpv.report(Instant::ZERO).unwrap().1.has_ended);
         hear(&mut mpv, &[(12, r#"{"event":"property-change","id":5,"name":"eof-reached","data":false}"#)]);
-        assert!(!mpv.stands(Instant::ZERO).unwrap().1.ended);
+        assert!(!mpv.report(Instant::ZERO).unwrap().1.has_ended);
     }
 
     #[test]
-    fn before_the_first_picture_it_waits_and_stalls_not() {
-        let mut mpv = Mpv::default();
-        hear(&mut mpv, &BEGINNING[..5]);
+    fn waiting_before_the_first_picture_is_no_stall() {
+        let mut mpv = MpvState::default();
+        hear(&mut mpv, &START_LINES[..5]);
         let waits = r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#;
         hear(&mut mpv, &[(10, waits), (400, &waits.replace("true", "false"))]);
-        let told = mpv.stands(Instant::from_millis(1000)).unwrap().1;
-        assert_eq!((told.waits, told.stalls), (true, 0));
+        let report = mpv.report(Instant::from_millis(1000)).unwrap().1;
+        assert_eq!((report.is_waiting, report.stalls), (true, 0));
     }
 
     #[test]
-    fn what_nobody_can_read_changes_nothing() {
-        let mut mpv = Mpv::default();
-        hear(&mut mpv, &BEGINNING);
-        let before = mpv.stands(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told));
+    fn unreadable_lines_change_nothing() {
+        let mut mpv = MpvState::default();
+        hear(&mut mpv, &START_LINES);
+        let before = mpv.report(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told));
         for line in
             ["", "null", "[]", "{", r#"{"event":7}"#, r#"{"event":"property-change","name":"time-pos","data":"x"}"#]
         {
-            assert!(!mpv.hear(Instant::from_millis(1000), line), "{line}");
+            assert!(!mpv.on_line(Instant::from_millis(1000), line), "{line}");
         }
-        assert_eq!(mpv.stands(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told)), before);
-        // A file that does not come through the proxy is nobody's business.
+        assert_eq!(mpv.report(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told)), before);
+        // A file that is not played through the proxy is ignored.
         hear(&mut mpv, &[(9, r#"{"event":"property-change","name":"path","data":"/home/me/film.mkv"}"#)]);
-        assert_eq!(mpv.stands(Instant::from_millis(1000)), None);
+        assert_eq!(mpv.report(Instant::from_millis(1000)), None);
     }
 }

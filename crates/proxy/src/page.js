@@ -1,7 +1,7 @@
-// The player page: plays through the media port, says how the player stands, shows what the proxy does.
+// The player page: plays a video through the media port, reports the state of the player, and shows the proxy's status.
 //
-// Everything that comes from outside is put into the page as text, never as markup. A stall is a wait for data after
-// the first picture which no seek explains.
+// External data is inserted into the page as text, never as markup. A stall is a wait for data after the first picture
+// that is not caused by a seek.
 "use strict";
 
 const find = (id) => document.getElementById(id);
@@ -37,10 +37,11 @@ function waits(now) {
   report();
 }
 
-// It could play and does not: starting by itself was forbidden, or its HLS stopped at the start (Chromium, slow segments).
+// Enough data is buffered, but playback does not start: autoplay is forbidden, or the browser's HLS player has stopped at
+// the start (Chromium, slow segments).
 function stuck() {
   const has = player.url && !player.started && video.paused && ahead() > 1;
-  return has ? "this browser has what it needs and does not start: press play, or use another player" : "";
+  return has ? "the video is ready, but this browser has not started it: press play, or use another player" : "";
 }
 
 async function report() {
@@ -64,7 +65,7 @@ async function report() {
     });
     if (answer.ok) player.session = (await answer.json()).session;
   } catch {
-    find("says").textContent = "the proxy does not answer";
+    find("says").textContent = "the proxy does not respond";
   }
 }
 
@@ -74,7 +75,7 @@ video.addEventListener("seeking", () => { player.seeking = true; waits(false); }
 video.addEventListener("waiting", () => { if (player.started && !player.seeking && !video.ended) waits(true); });
 video.addEventListener("pause", () => waits(false));
 video.addEventListener("ended", () => { player.ended = true; waits(false); report(); });
-video.addEventListener("error", () => { find("says").textContent = video.error ? video.error.message || "cannot be played" : ""; waits(false); });
+video.addEventListener("error", () => { find("says").textContent = video.error ? video.error.message || "this video cannot be played" : ""; waits(false); });
 setInterval(report, 500);
 
 const rate = (bits) => (bits / 1e6).toFixed(2) + " Mbit/s";
@@ -82,7 +83,7 @@ const bytes = (count) => (count / 1e6).toFixed(1) + " MB";
 const joules = (value) => (typeof value === "number" ? value.toFixed(1) + " J" : "–");
 
 function show(status) {
-  // Of a playlist the segments are sessions of their own: rates are summed over all that plays.
+  // The segments of a playlist are separate sessions, so the rates of all active sessions are summed.
   const rates = {};
   for (const session of status.sessions) {
     for (const link of session.answers.length ? session.links : []) rates[link.name] = (rates[link.name] || 0) + link.rate_bps;

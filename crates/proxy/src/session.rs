@@ -1,15 +1,17 @@
-//! What one player plays: a URL, what is known of its resource, and the answers that are under way.
+//! Sessions: one player at one URL, what is known of the resource, and the responses in progress.
 //!
-//! In: a player's wish for some bytes. Out: what the resource is, and a body that delivers them in order over all links.
+//! [`Sessions::open`] turns a requested range into a response head and a body that delivers the bytes in order over all
+//! links.
 //!
-//! 1. A session is one player (its address and User-Agent) at one URL. It lives while something plays, and for
-//!    [`LINGER`] afterwards, so that a seek finds what is known.
-//! 2. Each answer is one [`Feed`]. The machine behind it may change; what the front sees is [`Sessions::open`].
-//! 3. A resource whose ranges fit together (size and strong validator) is remembered, with the place that redirects have
-//!    led to. The first answer of a transfer proves that it still holds (If-Range); if not, it is asked for anew, once.
-//! 4. A resource without ranges is played as one answer over one link; one with ranges that nothing proves to fit
-//!    together is passed on range by range.
-//! 5. When the player closes, everything that was under way for this answer ends at once.
+//! 1. A session is identified by the player (its address and User-Agent) and the URL. It exists while a response is
+//!    active and for [`SESSION_TTL`] afterwards, so that a seek finds what was learnt.
+//! 2. Each response is one [`RangeDownload`]. Callers depend on [`Sessions::open`] only, not on how it is driven.
+//! 3. A resource whose ranges provably belong together (size and strong validator) is remembered, with the URL that
+//!    redirects led to. The first response of each transfer verifies that it is unchanged (If-Range). If it has
+//!    changed, it is requested once more from scratch.
+//! 4. A resource without ranges is fetched as one response over one link. If it has ranges but no strong validator,
+//!    each requested range is passed on separately over one link.
+//! 5. When the player closes its connection, every transfer for this response ends at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,655 +24,740 @@ use base64::Engine as _;
 use http::header::HeaderValue;
 use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, Failure, RequestRange};
 use marline_core::units::{Bitrate, DataSize};
-use marline_download::store::{Identity, Reader, StoreError};
-use marline_download::{Feed, GetError, Known, Learnt, Network, Progress, Watcher as _};
-use marline_net::http::Described;
-use marline_net::http::host_of;
+use marline_download::store::{Reader, StoreError, StreamIdentity};
+use marline_download::{
+    ClientContext, DownloadError, DownloadObserver as _, KnownResource, Progress, RangeDownload, ResourceInfo,
+};
+use marline_net::egress::EgressPolicy;
+use marline_net::http::ResponseMeta;
+use marline_net::http::resolver_host;
 use marline_net::links::Interface;
-use marline_net::reach::Right;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-use super::ahead::Ahead;
-use super::body::{Play, Task, Work};
-use super::choice::{Candidate, Choice, Pair};
-use super::ear::{Decided, Ear};
+use super::body::{AbortOnDrop, StreamBody, TransferState};
+use super::buffer_budget::{BufferBudget, Client, GrantError, WindowGrant};
+use super::energy::EnergyMeter;
 use super::events::Events;
-use super::fields::{Jars, Sent};
-use super::hold::{Hold, Start};
-use super::list_reader::ListReader;
-use super::loans::Loans;
-use super::memory::{Client, Grant, Lacks, Memory};
-use super::playlist_answer::Kind;
-use super::radios::Radios;
-use super::range::{self, Wanted};
-use super::series::{Part, Viewing};
-use super::single::{DRAINS, FIRST_BYTE, PATIENCE, Peeked, Question, Single};
-use super::target::{Target, shown};
-use super::terms::Terms;
-use super::told::Told;
-use super::watching::Watching;
+use super::link_selector::{Candidate, ClientHost, LinkSelector};
+use super::media_url::{MediaUrl, redacted};
+use super::player_estimator::PlayerEstimator;
+use super::player_report::PlayerReport;
+use super::playlist_handler::PlaylistFormat;
+use super::playlist_reader::PlaylistReader;
+use super::prefetch::Prefetcher;
+use super::range::{self, RequestedRange};
+use super::revocable_windows::RevocableWindows;
+use super::session_observer::{SessionObserver, StreamDecisions};
+use super::session_options::SessionOptions;
+use super::single_link::{
+    DRAIN_TIMEOUT, FIRST_BYTE_TIMEOUT, PeekOutcome, SEND_TIMEOUT, SingleLinkRequest, SingleLinkResponse,
+};
+use super::startup_gate::{StartMode, StartupGate};
+use super::track_playback::{PlaylistPlayback, TrackSegment};
+use super::upstream_headers::{CookieJars, UpstreamHeaders};
 
-/// All sessions, and what they share.
+/// All sessions, and the state that they share.
 pub(super) struct Sessions {
-    pub(super) network: Rc<Network>,
-    pub(super) memory: Memory,
-    pub(super) loans: Loans,
-    pub(super) lists: ListReader,
+    pub(super) network: Rc<ClientContext>,
+    pub(super) buffer_budget: BufferBudget,
+    pub(super) windows: RevocableWindows,
+    pub(super) playlist_reader: PlaylistReader,
     pub(super) events: Rc<Events>,
-    pub(super) choice: Rc<RefCell<Choice>>,
-    pub(super) ahead: Ahead,
-    pub(super) radios: Rc<RefCell<Radios>>,
-    pub(super) terms: Terms,
-    pub(super) jars: Jars,
-    table: RefCell<BTreeMap<Key, Rc<Session>>>,
-    next: Cell<u64>,
+    pub(super) link_selector: Rc<RefCell<LinkSelector>>,
+    pub(super) prefetcher: Prefetcher,
+    pub(super) energy_meter: Rc<RefCell<EnergyMeter>>,
+    pub(super) options: SessionOptions,
+    pub(super) cookie_jars: CookieJars,
+    by_key: RefCell<BTreeMap<SessionKey, Rc<Session>>>,
+    next_id: Cell<u64>,
     started: Instant,
 }
 
-/// What makes two requests of one session: the URL with its login, the player, the fields that are passed on, and what it
-/// may reach. What was fetched for one of them is given to no other.
-type Key = (String, String, Vec<u8>, Right);
+/// Requests with equal keys share a session: URL with login, player, forwarded header fields, and the permitted
+/// destinations. Data fetched for one session is never given to another.
+type SessionKey = (String, String, Vec<u8>, EgressPolicy);
 
 /// One player at one URL.
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) url: Url,
     pub(super) player: String,
-    /// What its URL may lead to.
-    pub(super) right: Right,
-    user: Option<(String, String)>,
-    pub(super) sent: Sent,
+    /// The destinations that its URL may lead to.
+    pub(super) right: EgressPolicy,
+    login: Option<(String, String)>,
+    pub(super) headers: UpstreamHeaders,
     resource: RefCell<Option<Resource>>,
-    /// How the last look at the resource ended, in words.
-    pub(super) reason: RefCell<String>,
+    /// The outcome of the last request or probe, as a text for the status.
+    pub(super) status_text: RefCell<String>,
     pub(super) progress: RefCell<Option<Progress>>,
-    pub(super) plays: RefCell<BTreeMap<u64, Under>>,
-    windows: Cell<u64>,
-    /// How much may wait for one answer: less for one of several segments than for a film.
-    pub(super) most: Cell<DataSize>,
-    /// It is a playlist or manifest.
-    pub(super) list: Cell<Option<Kind>>,
-    /// It was requested as a list, and that answer was none. Other answers may be.
-    pub(super) not_a_list: Cell<bool>,
-    /// The first byte of the resource, as the last answer had it.
+    pub(super) active_responses: RefCell<BTreeMap<u64, ActiveResponse>>,
+    /// Length of the windows of all its active responses together.
+    granted_bytes: Cell<u64>,
+    /// The largest window of one response: smaller for one of several segments than for a whole film.
+    pub(super) max_window: Cell<DataSize>,
+    /// The playlist format, if the resource is a playlist or manifest.
+    pub(super) playlist_format: Cell<Option<PlaylistFormat>>,
+    /// The resource was requested as a playlist and the response was none. Later responses may be playlists.
+    pub(super) not_a_playlist: Cell<bool>,
+    /// The first byte of the resource, as in the last response that contained it.
     pub(super) first_byte: Cell<Option<u8>>,
-    /// The player did not take the last answer to its end.
+    /// The player closed its last response before the end.
     pub(super) left_early: Cell<bool>,
-    /// It is being opened ahead of the player.
-    pub(super) opening: Cell<bool>,
-    pub(super) delivered: Cell<u64>,
-    seen: Cell<Instant>,
-    pub(super) started: Instant,
-    pub(super) watching: RefCell<Watching>,
-    pub(super) hold: Hold,
-    /// What its player says of itself, and when it did.
-    pub(super) told: RefCell<Option<(Told, Instant)>>,
-    pub(super) decided: RefCell<Decided>,
-    /// The segments that are answers of it, by their first bytes, and what its player plays.
-    parts: RefCell<BTreeMap<u64, Segment>>,
-    /// What the last answer has learnt of links.
-    pub(super) expected: RefCell<Vec<(String, Bitrate, bool)>>,
+    /// The resource is being opened before the player requests it.
+    pub(super) is_opening: Cell<bool>,
+    pub(super) delivered_bytes: Cell<u64>,
+    last_used: Cell<Instant>,
+    pub(super) proxy_start: Instant,
+    pub(super) player_estimator: RefCell<PlayerEstimator>,
+    pub(super) startup_gate: StartupGate,
+    /// The last report of the player about itself, and when it arrived.
+    pub(super) player_report: RefCell<Option<(PlayerReport, Instant)>>,
+    pub(super) decisions: RefCell<StreamDecisions>,
+    /// The segments that are responses of this session, by the offset of their first byte, with the playback that they
+    /// belong to.
+    segments: RefCell<BTreeMap<u64, PlaylistSegment>>,
+    /// What the last response learnt about the links: interface, rate, whether it was on standby.
+    pub(super) link_estimates: RefCell<Vec<(String, Bitrate, bool)>>,
 }
 
-/// A segment, and what its player plays.
-pub(super) type Segment = (Rc<Viewing>, Rc<Part>);
+/// A segment, and the playback that it belongs to.
+pub(super) type PlaylistSegment = (Rc<PlaylistPlayback>, Rc<TrackSegment>);
 
-/// An answer under way: what it is of, and its window.
-pub(super) type Under = (Range<u64>, Weak<Reader>);
+/// A response in progress: its byte range, and the reader of its window.
+pub(super) type ActiveResponse = (Range<u64>, Weak<Reader>);
 
-/// What is known of a resource whose ranges fit together.
+/// What is known of a resource whose ranges provably belong together.
 #[derive(Clone, Debug)]
 struct Resource {
-    known: Known,
-    described: Described,
+    known: KnownResource,
+    description: ResponseMeta,
     url: Url,
-    /// What this URL may be connected to.
-    right: Right,
-    checked: Instant,
+    /// The destinations to which this URL may connect.
+    right: EgressPolicy,
+    checked_at: Instant,
 }
 
-/// What an answer to the player says.
+/// The head of a response to the player.
 #[derive(Clone, Debug)]
-pub(super) struct Head {
-    pub(super) described: Described,
+pub(super) struct ResponseHead {
+    pub(super) description: ResponseMeta,
     pub(super) total: Option<u64>,
-    /// The bytes of a 206; none: a 200.
-    pub(super) span: Option<Range<u64>>,
-    /// Whether ranges of it can be asked for.
-    pub(super) ranges: bool,
+    /// The byte range of a 206; `None`: a 200.
+    pub(super) range: Option<Range<u64>>,
+    /// Whether the player may request ranges of it.
+    pub(super) accepts_ranges: bool,
 }
 
-/// The bytes behind a head.
-pub(super) enum Bytes {
-    /// Over all links.
-    Play(Box<Play>),
-    /// As one answer brings them.
-    Single(Box<Single>),
+/// The bytes that follow a head.
+pub(super) enum ResponseBody {
+    /// Downloaded over all links.
+    Stream(Box<StreamBody>),
+    /// Passed on from one upstream response over one link.
+    SingleLink(Box<SingleLinkResponse>),
 }
 
-/// Why there is no answer.
+/// Why a request of a player cannot be satisfied.
 #[derive(Debug)]
-pub(super) enum Refusal {
-    /// The range lies beyond the end; the size.
-    Beyond(u64),
-    /// The origin says so: its status.
+pub(super) enum RequestError {
+    /// The range lies beyond the end. Holds the size of the resource.
+    RangeNotSatisfiable(u64),
+    /// The origin server responded with this error status.
     Status(u16),
-    /// The origin cannot be reached, or does not make sense.
-    Gone(String),
-    /// The address may not be reached by whoever asks, or by what led to it.
+    /// The origin server cannot be reached, or its response is unusable.
+    BadGateway(String),
+    /// The client, or the URL that led here, is not permitted to reach this address.
     Forbidden(String),
-    /// It would lead back to the proxy.
-    Loop(String),
-    /// The origin takes requests and does not answer.
-    Silent(String),
+    /// The URL leads back to the proxy.
+    LoopDetected(String),
+    /// The origin server accepts requests and does not respond.
+    Timeout(String),
     /// No link can be used.
     NoLink(String),
-    /// No memory is left for one more player.
-    Full,
+    /// No memory is left for another window.
+    OutOfMemory,
 }
 
-/// What a look at a resource has found.
-enum Looked {
+/// The result of probing a resource.
+enum ResourceProbe {
+    /// Ranges with a size and a strong validator.
     Ranges(Resource),
-    /// Ranges that nothing proves to fit together.
-    Loose(Head),
+    /// Ranges without a strong validator, which may belong to different versions.
+    WeakRanges(ResponseHead),
     /// No ranges.
-    Whole(Head),
+    NoRanges(ResponseHead),
 }
 
-impl Bytes {
-    /// Takes bytes in until there are enough of them, or the end; they stay.
-    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> Peeked {
+impl ResponseBody {
+    /// Reads bytes until `is_enough` accepts them or the body ends. They stay part of the body.
+    pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
         match self {
-            Self::Play(play) => play.peek(is_enough).await,
-            Self::Single(single) => single.peek(is_enough).await,
+            Self::Stream(play) => play.peek(is_enough).await,
+            Self::SingleLink(single) => single.peek(is_enough).await,
         }
     }
 
-    /// The bytes that have been taken in.
+    /// The bytes that [`peek`](Self::peek) has read.
     pub(super) fn peeked(&self) -> &[u8] {
         match self {
-            Self::Play(play) => play.peeked(),
-            Self::Single(single) => single.peeked(),
+            Self::Stream(play) => play.peeked(),
+            Self::SingleLink(single) => single.peeked(),
         }
     }
 }
 
 impl Sessions {
-    pub(super) fn new(network: Rc<Network>, memory: Memory, events: Rc<Events>, terms: Terms) -> Self {
+    pub(super) fn new(
+        network: Rc<ClientContext>,
+        memory: BufferBudget,
+        events: Rc<Events>,
+        terms: SessionOptions,
+    ) -> Self {
         Self {
             network,
-            memory,
-            loans: Loans::default(),
-            lists: ListReader::default(),
+            buffer_budget: memory,
+            windows: RevocableWindows::default(),
+            playlist_reader: PlaylistReader::default(),
             events,
-            choice: Rc::default(),
-            ahead: Ahead::default(),
-            radios: Rc::new(RefCell::new(Radios::new(terms.energy.clone()))),
-            next: Cell::new(terms.first_number()),
-            terms,
-            jars: Jars::default(),
-            table: RefCell::default(),
+            link_selector: Rc::default(),
+            prefetcher: Prefetcher::default(),
+            energy_meter: Rc::new(RefCell::new(EnergyMeter::new(terms.energy_model.clone()))),
+            next_id: Cell::new(terms.first_log_number()),
+            options: terms,
+            cookie_jars: CookieJars::default(),
+            by_key: RefCell::default(),
             started: Instant::now(),
         }
     }
 
-    /// The session of a player at a URL, a new one if there is none.
-    pub(super) fn of(&self, target: Target, player: String, sent: Sent, right: Right) -> Rc<Session> {
-        let mut table = self.table.borrow_mut();
-        table.retain(|_, session| session.plays() > 0 || session.seen.get().elapsed() < LINGER);
-        while table.len() >= MOST {
-            let idle = table.iter().filter(|(_, session)| session.plays() == 0);
-            let Some(oldest) = idle.min_by_key(|(_, session)| session.seen.get()).map(|(key, _)| key.clone())
+    /// Returns the session of a player at a URL, and creates it if there is none.
+    pub(super) fn session_for(
+        &self,
+        target: MediaUrl,
+        player: String,
+        sent: UpstreamHeaders,
+        right: EgressPolicy,
+    ) -> Rc<Session> {
+        let mut table = self.by_key.borrow_mut();
+        table.retain(|_, session| session.active_count() > 0 || session.last_used.get().elapsed() < SESSION_TTL);
+        while table.len() >= MAX_SESSIONS {
+            let idle = table.iter().filter(|(_, session)| session.active_count() == 0);
+            let Some(oldest) = idle.min_by_key(|(_, session)| session.last_used.get()).map(|(key, _)| key.clone())
             else {
                 break;
             };
             table.remove(&oldest);
         }
-        // The login's ends are told from the URL by what no URL has.
+        // A NUL cannot occur in a URL, so it separates the login unambiguously.
         let login =
-            target.user.as_ref().map(|(user, password)| format!("{user}\0{password}\0")).unwrap_or_default();
-        let key = (format!("{login}{}", target.url), player.clone(), sent.key(), right);
+            target.login.as_ref().map(|(user, password)| format!("{user}\0{password}\0")).unwrap_or_default();
+        let key = (format!("{login}{}", target.url), player.clone(), sent.session_key(), right);
         let session = table.entry(key).or_insert_with(|| {
-            let id = self.next.replace(self.next.get() + 1);
-            self.events.tell(&json!({"event": "session", "session": id, "url": shown(&target.url)}));
-            Rc::new(Session::new(id, target, player, sent, right, self.started, self.terms.start))
+            let id = self.next_id.replace(self.next_id.get() + 1);
+            self.events.publish(&json!({"event": "session", "session": id, "url": redacted(&target.url)}));
+            Rc::new(Session::new(id, target, player, sent, right, self.started, self.options.start_mode))
         });
-        session.seen.set(Instant::now());
+        session.last_used.set(Instant::now());
         Rc::clone(session)
     }
 
-    /// All of them, the oldest first.
+    /// All sessions, the oldest first.
     pub(super) fn all(&self) -> Vec<Rc<Session>> {
-        let mut all: Vec<_> = self.table.borrow().values().cloned().collect();
+        let mut all: Vec<_> = self.by_key.borrow().values().cloned().collect();
         all.sort_by_key(|session| session.id);
         all
     }
 
-    /// What the resource is now, as its origin says within the last moments.
-    pub(super) async fn head(&self, session: &Session, wanted: Wanted) -> Result<Head, Refusal> {
-        let known = session.resource.borrow().clone().filter(|known| known.checked.elapsed() < FRESH);
-        let looked = match known {
-            Some(known) => Looked::Ranges(known),
-            None => self.look(session).await?,
+    /// The current head of a resource, according to its origin within the last [`DESCRIPTION_TTL`].
+    pub(super) async fn head(
+        &self,
+        session: &Session,
+        requested: RequestedRange,
+    ) -> Result<ResponseHead, RequestError> {
+        let fresh = session.resource.borrow().clone().filter(|known| known.checked_at.elapsed() < DESCRIPTION_TTL);
+        let probed = match fresh {
+            Some(resource) => ResourceProbe::Ranges(resource),
+            None => self.probe_resource(session).await?,
         };
-        match looked {
-            Looked::Ranges(resource) => resource.head(wanted),
-            Looked::Loose(head) | Looked::Whole(head) => Ok(head),
+        match probed {
+            ResourceProbe::Ranges(resource) => resource.response_head(requested),
+            ResourceProbe::WeakRanges(head) | ResourceProbe::NoRanges(head) => Ok(head),
         }
     }
 
-    /// Opens the bytes that a player wants. `holds` tells whether its condition (If-Range) holds for a validator.
+    /// Opens the bytes that a player requests. `holds` evaluates the player's condition (If-Range) for a validator.
     pub(super) async fn open(
         &self,
         session: &Rc<Session>,
-        wanted: Wanted,
+        requested: RequestedRange,
         holds: impl Fn(Option<&str>) -> bool,
-    ) -> Result<(Head, Bytes), Refusal> {
-        if let Some(held) = self.ahead.is_held_back(session) {
-            return self.wait_for(session, wanted, held).await;
+    ) -> Result<(ResponseHead, ResponseBody), RequestError> {
+        if let Some(timeout) = self.prefetcher.blocking_timeout(session) {
+            return self.open_blocking(session, requested, timeout).await;
         }
+        // The second attempt follows if the remembered resource turns out to have changed.
         for last_try in [false, true] {
-            let known = session.resource.borrow().clone();
-            let from_zero = matches!(wanted, Wanted::Whole | Wanted::Part(0, None)) && holds(None);
-            let looked = match known {
-                Some(resource) => Looked::Ranges(resource),
-                None if from_zero => return self.first(session, wanted).await,
-                None => self.look(session).await?,
+            let resource = session.resource.borrow().clone();
+            // A request for the whole resource needs no probe: its own response describes the resource.
+            let from_zero =
+                matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None)) && holds(None);
+            let probed = match resource {
+                Some(resource) => ResourceProbe::Ranges(resource),
+                None if from_zero => return self.open_first(session, requested).await,
+                None => self.probe_resource(session).await?,
             };
-            match looked {
-                Looked::Ranges(resource) => {
-                    let wanted =
-                        if holds(Some(resource.known.validator.if_range_value())) { wanted } else { Wanted::Whole };
-                    match self.again(session, resource, wanted).await {
-                        Err(Outdated(None)) if !last_try => *session.resource.borrow_mut() = None,
-                        Err(Outdated(refusal)) => {
-                            let changes = || Refusal::Gone("the resource changes again and again".to_owned());
+            match probed {
+                ResourceProbe::Ranges(resource) => {
+                    let wanted = if holds(Some(resource.known.validator.if_range_value())) {
+                        requested
+                    } else {
+                        RequestedRange::Full
+                    };
+                    match self.open_known(session, resource, wanted).await {
+                        Err(StaleResource(None)) if !last_try => *session.resource.borrow_mut() = None,
+                        Err(StaleResource(refusal)) => {
+                            let changes =
+                                || RequestError::BadGateway("the resource changes again and again".to_owned());
                             return Err(refusal.unwrap_or_else(changes));
                         }
                         Ok(opened) => return Ok(opened),
                     }
                 }
-                Looked::Loose(head) => {
-                    let wanted = if holds(None) { wanted } else { Wanted::Whole };
-                    return self.pass_on(session, wanted, &head).await;
+                ResourceProbe::WeakRanges(head) => {
+                    let requested = if holds(None) { requested } else { RequestedRange::Full };
+                    return self.open_unverified(session, requested, &head).await;
                 }
-                Looked::Whole(_) => return self.first(session, Wanted::Whole).await,
+                ResourceProbe::NoRanges(_) => return self.open_first(session, RequestedRange::Full).await,
             }
         }
-        Err(Refusal::Gone("the resource changes again and again".to_owned()))
+        Err(RequestError::BadGateway("the resource changes again and again".to_owned()))
     }
 
-    /// The first transfer of a resource: from zero to the end, and its first answer tells what it is.
-    async fn first(&self, session: &Rc<Session>, wanted: Wanted) -> Result<(Head, Bytes), Refusal> {
-        let feed = self.feed(session, (session.url.clone(), session.right), None, 0..u64::MAX)?;
-        let mut play = self.play(session, feed, 0..u64::MAX)?;
-        let Ok(identity) = timeout(FIRST_BYTE, play.begun()).await else {
-            return Err(Refusal::Silent(NO_BYTE.to_owned()));
+    /// Starts the first transfer of a resource: it reads from the beginning to the end, and its first response
+    /// identifies the resource.
+    async fn open_first(
+        &self,
+        session: &Rc<Session>,
+        requested: RequestedRange,
+    ) -> Result<(ResponseHead, ResponseBody), RequestError> {
+        let feed = self.build_feed(session, (session.url.clone(), session.right), None, 0..u64::MAX)?;
+        let mut play = self.start_stream(session, feed, 0..u64::MAX)?;
+        let Ok(identity) = timeout(FIRST_BYTE_TIMEOUT, play.wait_for_identity()).await else {
+            return Err(RequestError::Timeout(NO_FIRST_BYTE.to_owned()));
         };
-        let Some(Identity { total, validator }) = identity.filter(|_| !play.is_over_before_it_began()) else {
-            return Err(refusal(play.work.outcome.take()));
+        let Some(StreamIdentity { total, validator }) = identity.filter(|_| !play.has_failed_without_data()) else {
+            return Err(error_of(play.transfer.outcome.take()));
         };
-        // An empty resource is known by a 416, which describes nothing.
-        let learnt = play.work.learnt.borrow().clone();
-        let (described, (url, right)) = learnt.map_or_else(
-            || (Described::default(), (session.url.clone(), session.right)),
-            |Learnt { described, url, right, .. }| (described, (url, right)),
+        // The length of an empty resource is known from a 416, which carries no metadata.
+        let source = play.transfer.description.borrow().clone();
+        let (described, (url, right)) = source.map_or_else(
+            || (ResponseMeta::default(), (session.url.clone(), session.right)),
+            |ResourceInfo { meta: described, url, egress: right, .. }| (described, (url, right)),
         );
-        play.promise(total.map(DataSize::bytes));
+        play.set_length(total.map(DataSize::bytes));
         let ranges = validator.is_some();
         if let (Some(total), Some(validator)) = (total, validator) {
-            let known = Known { total, validator };
+            let known = KnownResource { total, validator };
             let checked = Instant::now();
-            let resource = Resource { known, described: described.clone(), url, right, checked };
+            let resource = Resource { known, description: described.clone(), url, right, checked_at: checked };
             *session.resource.borrow_mut() = Some(resource);
         }
         let total = total.map(DataSize::bytes);
-        session.say(if ranges { "ranges over all links" } else { "one answer over one link: no provable ranges" });
-        let span = total.filter(|total| ranges && wanted != Wanted::Whole && *total > 0).map(|total| 0..total);
-        Ok((Head { described, total, span, ranges }, Bytes::Play(Box::new(play))))
+        session.set_status(if ranges {
+            "ranges over all links"
+        } else {
+            "one response over one link: no provable ranges"
+        });
+        let range =
+            total.filter(|total| ranges && requested != RequestedRange::Full && *total > 0).map(|total| 0..total);
+        Ok((
+            ResponseHead { description: described, total, range, accepts_ranges: ranges },
+            ResponseBody::Stream(Box::new(play)),
+        ))
     }
 
-    /// A transfer of a resource that is known.
-    async fn again(
+    /// Starts a transfer of a resource that is already known.
+    async fn open_known(
         &self,
         session: &Rc<Session>,
         resource: Resource,
-        wanted: Wanted,
-    ) -> Result<(Head, Bytes), Outdated> {
-        let head = resource.head(wanted).map_err(|refusal| Outdated(Some(refusal)))?;
+        requested: RequestedRange,
+    ) -> Result<(ResponseHead, ResponseBody), StaleResource> {
+        let head = resource.response_head(requested).map_err(|refusal| StaleResource(Some(refusal)))?;
         let total = resource.known.total.bytes();
-        let span = head.span.clone().unwrap_or(0..total);
-        let told = |refusal| Outdated(Some(refusal));
-        let place = (resource.url.clone(), resource.right);
-        let feed = self.feed(session, place, Some(resource.known), span.clone()).map_err(told)?;
-        let mut play = self.play(session, feed, span.clone()).map_err(told)?;
-        play.promise(Some(span.end - span.start));
-        if !span.is_empty() {
+        let range = head.range.clone().unwrap_or(0..total);
+        let stale = |refusal| StaleResource(Some(refusal));
+        let location = (resource.url.clone(), resource.right);
+        let feed = self.build_feed(session, location, Some(resource.known), range.clone()).map_err(stale)?;
+        let mut play = self.start_stream(session, feed, range.clone()).map_err(stale)?;
+        play.set_length(Some(range.end - range.start));
+        if !range.is_empty() {
             tokio::select! {
-                _ = play.begun() => {}
-                // What the origin says to it is asked in the look that follows.
-                () = play.is_hopeless() => return Err(Outdated(None)),
-                () = sleep(FIRST_BYTE) => return Err(Outdated(Some(Refusal::Silent(NO_BYTE.to_owned())))),
+                _ = play.wait_for_identity() => {}
+                // The probe that follows determines the error status of the origin.
+                () = play.wait_until_all_links_down() => return Err(StaleResource(None)),
+                () = sleep(FIRST_BYTE_TIMEOUT) => return Err(StaleResource(Some(RequestError::Timeout(NO_FIRST_BYTE.to_owned())))),
             }
-            if play.is_over_before_it_began() {
-                return Err(match play.work.outcome.take() {
-                    // Another file, or the place that a redirect led to is closed by now.
-                    Some(Err(GetError::Store(StoreError::PassedOn { .. }))) => Outdated(None),
-                    Some(Err(GetError::Failed { .. })) if resource.url != session.url => Outdated(None),
-                    outcome => Outdated(Some(refusal(outcome))),
+            if play.has_failed_without_data() {
+                return Err(match play.transfer.outcome.take() {
+                    // The resource has changed, or the URL that a redirect led to is no longer valid.
+                    Some(Err(DownloadError::Store(StoreError::ChangedAfterDelivery { .. }))) => StaleResource(None),
+                    Some(Err(DownloadError::Failed { .. })) if resource.url != session.url => StaleResource(None),
+                    outcome => StaleResource(Some(error_of(outcome))),
                 });
             }
         }
         if let Some(resource) = &mut *session.resource.borrow_mut() {
-            resource.checked = Instant::now();
+            resource.checked_at = Instant::now();
         }
-        session.say("ranges over all links");
-        Ok((head, Bytes::Play(Box::new(play))))
+        session.set_status("ranges over all links");
+        Ok((head, ResponseBody::Stream(Box::new(play))))
     }
 
-    /// One range as the origin answers it.
-    async fn pass_on(&self, session: &Session, wanted: Wanted, known: &Head) -> Result<(Head, Bytes), Refusal> {
-        let single = self.ask(session, asking(wanted, known.total)).await?;
-        session.say("one answer over one link: no strong validator");
-        opened(single)
+    /// Passes on one range as the origin server delivers it.
+    async fn open_unverified(
+        &self,
+        session: &Session,
+        requested: RequestedRange,
+        probed: &ResponseHead,
+    ) -> Result<(ResponseHead, ResponseBody), RequestError> {
+        let single = self.request_single(session, ask_for(requested, probed.total)).await?;
+        session.set_status("one response over one link: no strong validator");
+        passthrough(single)
     }
 
-    /// A part of a segment that does not exist yet: the server holds its answer back until it does, at most for so long. That
-    /// is no silence of the link, so no other link is asked meanwhile.
-    async fn wait_for(&self, session: &Session, wanted: Wanted, held: Duration) -> Result<(Head, Bytes), Refusal> {
-        let links = self.links_of(session)?;
-        let question = Question { patience: held, ..session.question(asking(wanted, None)) };
-        session.say("one answer over one link: the server holds it back until there is something to send");
-        opened(Single::ask(&self.network, &links, &question).await?)
+    /// Requests a part that does not exist yet: the server delays its response until the part exists, for at most
+    /// `timeout`. This delay is no stall of the link, so no other link is tried meanwhile.
+    async fn open_blocking(
+        &self,
+        session: &Session,
+        requested: RequestedRange,
+        timeout: Duration,
+    ) -> Result<(ResponseHead, ResponseBody), RequestError> {
+        let links = self.links_beside_playback(session)?;
+        let request =
+            SingleLinkRequest { timeout: timeout, ..session.single_link_request(ask_for(requested, None)) };
+        session.set_status("one response over one link: the server delays it until the part exists");
+        passthrough(SingleLinkResponse::request(&self.network, &links, &request).await?)
     }
 
-    /// Asks for the first byte, to learn what the resource is.
-    async fn look(&self, session: &Session) -> Result<Looked, Refusal> {
-        let mut single = self.ask(session, RequestRange::Bounded(ByteRange::new(0, 1))).await?;
-        let described = single.described.clone();
-        let head = |total: Option<DataSize>, ranges| Head {
-            described: described.clone(),
+    /// Requests the first byte, to learn what the resource is.
+    async fn probe_resource(&self, session: &Session) -> Result<ResourceProbe, RequestError> {
+        let mut response = self.request_single(session, RequestRange::Bounded(ByteRange::new(0, 1))).await?;
+        let described = response.described.clone();
+        let head = |total: Option<DataSize>, accepts_ranges| ResponseHead {
+            description: described.clone(),
             total: total.map(DataSize::bytes),
-            span: None,
-            ranges,
+            range: None,
+            accepts_ranges,
         };
-        let total = single.head.range.and_then(|range| range.total);
-        let looked = match (single.head.status, total, single.head.validator.clone()) {
+        let total = response.head.range.and_then(|range| range.total);
+        let probe = match (response.head.status, total, response.head.validator.clone()) {
             (206, Some(total), Some(validator)) => {
-                let known = Known { total, validator };
+                let known = KnownResource { total, validator };
                 let resource = Resource {
                     known,
-                    described,
-                    url: single.url.clone(),
-                    right: single.right,
-                    checked: Instant::now(),
+                    description: described,
+                    url: response.url.clone(),
+                    right: response.right,
+                    checked_at: Instant::now(),
                 };
                 *session.resource.borrow_mut() = Some(resource.clone());
-                let _ = timeout(DRAINS, single.peek(&|first| !first.is_empty())).await;
-                session.first_byte.set(single.peeked().first().copied());
-                Looked::Ranges(resource)
+                let _ = timeout(DRAIN_TIMEOUT, response.peek(&|first| !first.is_empty())).await;
+                session.first_byte.set(response.peeked().first().copied());
+                ResourceProbe::Ranges(resource)
             }
-            (206, total, _) => Looked::Loose(head(total, true)),
-            // No first byte: an empty resource.
-            (416, total, _) => Looked::Whole(head(total.or(Some(DataSize::ZERO)), false)),
-            (200, _, _) => Looked::Whole(head(single.head.length, false)),
-            (status, ..) => return Err(Refusal::Status(status)),
+            (206, total, _) => ResourceProbe::WeakRanges(head(total, true)),
+            // An empty resource has no first byte.
+            (416, total, _) => ResourceProbe::NoRanges(head(total.or(Some(DataSize::ZERO)), false)),
+            (200, _, _) => ResourceProbe::NoRanges(head(response.head.length, false)),
+            (status, ..) => return Err(RequestError::Status(status)),
         };
-        single.drain().await;
-        Ok(looked)
+        response.drain().await;
+        Ok(probe)
     }
 
-    /// One question over the link that suits the host.
-    async fn ask(&self, session: &Session, ask: RequestRange) -> Result<Single, Refusal> {
-        let links = self.links_of(session)?;
-        Ok(Single::ask(&self.network, &links, &session.question(ask)).await?)
+    /// Sends one request over the link that suits the host.
+    async fn request_single(
+        &self,
+        session: &Session,
+        ask: RequestRange,
+    ) -> Result<SingleLinkResponse, RequestError> {
+        let links = self.links_beside_playback(session)?;
+        Ok(SingleLinkResponse::request(&self.network, &links, &session.single_link_request(ask)).await?)
     }
 
-    /// The interfaces for a question beside what a player plays: those last that rest.
-    pub(super) fn links_of(&self, session: &Session) -> Result<Vec<Option<Interface>>, Refusal> {
-        let mut links = self.links_for(&session.url)?;
-        let rests = |link: &Option<Interface>| {
-            link.as_ref().is_some_and(|link| self.ahead.rests(&session.player, &link.name))
+    /// The interfaces for a single request during playback: links on standby come last, so that their radios stay idle.
+    pub(super) fn links_beside_playback(&self, session: &Session) -> Result<Vec<Option<Interface>>, RequestError> {
+        let mut links = self.ranked_links(&session.url)?;
+        let is_standby_link = |link: &Option<Interface>| {
+            link.as_ref().is_some_and(|link| self.prefetcher.is_standby(&session.player, &link.name))
         };
-        links.sort_by_key(rests);
+        links.sort_by_key(is_standby_link);
         Ok(links)
     }
 
     /// The interfaces for a connection to the URL's host, the best one first.
-    pub(super) fn links_for(&self, url: &Url) -> Result<Vec<Option<Interface>>, Refusal> {
-        if self.network.needs_no_link(&host_of(url)) {
+    pub(super) fn ranked_links(&self, url: &Url) -> Result<Vec<Option<Interface>>, RequestError> {
+        if self.network.needs_no_link(&resolver_host(url)) {
             return Ok(vec![None]);
         }
-        let links: Vec<_> = self.interfaces(&(None, host_of(url))).into_iter().map(Some).collect();
-        if links.is_empty() { Err(Refusal::NoLink("no link can be used now".to_owned())) } else { Ok(links) }
+        let links: Vec<_> = self.ranked_interfaces(&(None, resolver_host(url))).into_iter().map(Some).collect();
+        if links.is_empty() { Err(RequestError::NoLink("no link can be used now".to_owned())) } else { Ok(links) }
     }
 
     /// The interfaces for a client's connection to a host, the best one first.
-    pub(super) fn interfaces(&self, pair: &Pair) -> Vec<Interface> {
-        let lines: Vec<_> = self.network.lines().into_iter().filter(|line| line.up).collect();
-        let candidates: Vec<Candidate> = lines
+    pub(super) fn ranked_interfaces(&self, key: &ClientHost) -> Vec<Interface> {
+        let up_links: Vec<_> = self.network.links().into_iter().filter(|line| line.is_up).collect();
+        let candidates: Vec<Candidate> = up_links
             .iter()
             .map(|line| Candidate { name: line.profile.name.clone(), metered: line.profile.metered })
             .collect();
-        let terms = (self.terms.stream.fetch.metered, self.terms.spread);
-        let order = self.choice.borrow().order(self.now(), pair, &candidates, terms);
-        let interface = |name: &String| lines.iter().find(|line| line.profile.name == *name)?.interface.clone();
-        order.iter().filter_map(interface).collect()
+        let policy = (self.options.stream.fetch.metered, self.options.spread_mode);
+        let ranked = self.link_selector.borrow().rank_links(self.now(), key, &candidates, policy);
+        let interface = |name: &String| up_links.iter().find(|line| line.profile.name == *name)?.interface.clone();
+        ranked.iter().filter_map(interface).collect()
     }
 
-    /// Time since the start.
+    /// Time since the proxy started.
     pub(super) fn now(&self) -> marline_core::units::Instant {
         marline_core::units::Instant::ZERO + self.started.elapsed()
     }
 
-    fn feed(
+    fn build_feed(
         &self,
         session: &Session,
-        (url, right): (Url, Right),
-        known: Option<Known>,
-        span: Range<u64>,
-    ) -> Result<Feed, Refusal> {
-        let order = self.links_for(&url)?.into_iter().flatten().map(|interface| interface.name).collect();
-        // A login is for the host that the player named; a redirect has its own.
-        let user = session.user.clone().filter(|_| url.origin() == session.url.origin());
-        let to = known.as_ref().map(|_| span.end);
-        let (from, window) = (span.start, DataSize::ZERO);
-        let config = self.terms.stream.clone();
-        let prices = self.terms.prices.clone();
-        let expected = match session.part(span.start) {
-            Some((viewing, _)) => viewing.lines.borrow().expected(),
-            None => session.expected(span.start),
+        (url, right): (Url, EgressPolicy),
+        known: Option<KnownResource>,
+        range: Range<u64>,
+    ) -> Result<RangeDownload, RequestError> {
+        let link_order = self.ranked_links(&url)?.into_iter().flatten().map(|interface| interface.name).collect();
+        // The login is valid for the host that the player named; the URL of a redirect has its own.
+        let user = session.login.clone().filter(|_| url.origin() == session.url.origin());
+        let end = known.as_ref().map(|_| range.end);
+        let (from, window) = (range.start, DataSize::ZERO);
+        let config = self.options.stream.clone();
+        let prices = self.options.prices.clone();
+        let expected = match session.segment_at(range.start) {
+            Some((viewing, _)) => viewing.rates.borrow().estimates(),
+            None => session.estimates_for(range.start),
         };
-        Ok(Feed {
-            fields: session.sent.fields_to(&url),
-            common: session.sent.elsewhere(),
-            jar: Rc::clone(&session.sent.jar),
+        Ok(RangeDownload {
+            headers: session.headers.headers_for(&url),
+            cross_origin_headers: session.headers.cross_origin(),
+            cookie_jar: Rc::clone(&session.headers.cookie_jar),
             url,
-            user,
-            right,
+            basic_auth: user,
+            egress: right,
             config,
-            order,
-            expected,
-            prices,
+            preferred_links: link_order,
+            link_estimates: expected,
+            link_prices: prices,
             trace: None,
-            known,
-            from,
-            to,
+            resource: known,
+            start: from,
+            end,
             window,
         })
     }
 
-    /// Starts the work of a feed.
-    fn play(&self, session: &Rc<Session>, mut feed: Feed, span: Range<u64>) -> Result<Play, Refusal> {
-        let beyond = self.memory.most() - session.most.get();
-        let has = DataSize::from_bytes(session.windows.get()).max(beyond);
-        let grant = self.grant(session, has)?;
+    /// Starts a download: grants its window, registers the response in the session, and runs the transfer in a task.
+    fn start_stream(
+        &self,
+        session: &Rc<Session>,
+        mut feed: RangeDownload,
+        range: Range<u64>,
+    ) -> Result<StreamBody, RequestError> {
+        // The grant treats bytes that this session may not use as already granted, which limits the window to
+        // `max_window`.
+        let unused_window = self.buffer_budget.max_window() - session.max_window.get();
+        let held = DataSize::from_bytes(session.granted_bytes.get()).max(unused_window);
+        let grant = self.grant_window(session, held)?;
         feed.window = grant.size();
-        session.windows.set(session.windows.get() + grant.size().bytes());
-        let (id, from) = (self.next.replace(self.next.get() + 1), feed.from);
-        feed.trace = self.terms.trace.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
-        let rests = feed.expected.iter().filter(|(.., rests)| *rests).map(|(name, ..)| name.clone()).collect();
-        let (reader, filling) = feed.open();
+        session.granted_bytes.set(session.granted_bytes.get() + grant.size().bytes());
+        let (id, from) = (self.next_id.replace(self.next_id.get() + 1), feed.start);
+        feed.trace = self.options.trace_dir.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
+        let standby_links =
+            feed.link_estimates.iter().filter(|(.., rests)| *rests).map(|(name, ..)| name.clone()).collect();
+        let (reader, transfer) = feed.split();
         let (reader, window) = (Rc::new(reader), grant.size());
-        session.watching.borrow_mut().asks(session.now(), from);
-        *session.decided.borrow_mut() = Decided { rests, ..Decided::default() };
-        session.plays.borrow_mut().insert(id, (span, Rc::downgrade(&reader)));
+        session.player_estimator.borrow_mut().on_request(session.now(), from);
+        *session.decisions.borrow_mut() = StreamDecisions { standby_links, ..StreamDecisions::default() };
+        session.active_responses.borrow_mut().insert(id, (range, Rc::downgrade(&reader)));
         let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
         let hopeless = Rc::new(Cell::new(false));
-        let part = session.part(from);
-        let mut ear = Ear::new(id, from, self, session, window, Rc::clone(&hopeless));
-        let (network, tell, told) = (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
-        let work = tokio::task::spawn_local(async move {
-            let ended = filling.run(&network, &mut ear, tell).await;
-            if let Err(why) = &ended {
-                ear.line(&why.to_string());
+        let segment = session.segment_at(from);
+        let mut observer = SessionObserver::new(id, from, self, session, window, Rc::clone(&hopeless));
+        let (network, learnt_slot, outcome_slot) =
+            (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
+        let task = tokio::task::spawn_local(async move {
+            let result = transfer.run(&network, &mut observer, learnt_slot).await;
+            if let Err(error) = &result {
+                observer.on_message(&error.to_string());
             }
-            *told.borrow_mut() = Some(ended);
-            ear.is_over();
+            *outcome_slot.borrow_mut() = Some(result);
+            observer.on_transfer_ended();
         });
-        let loan = self.loans.lend(session.now(), &session.right, grant, reader, Task(work));
-        let work = Work { learnt, outcome, hopeless };
-        Ok(Play::new(id, from, Rc::clone(session), part.map(|(_, part)| part), loan, work))
+        // The window owns the transfer: revoking or dropping it aborts the task.
+        let window_handle =
+            self.windows.add_granted(session.now(), &session.right, grant, reader, AbortOnDrop(task));
+        let transfer_state = TransferState { description: learnt, outcome, all_links_down: hopeless };
+        Ok(StreamBody::new(
+            id,
+            from,
+            Rc::clone(session),
+            segment.map(|(_, part)| part),
+            window_handle,
+            transfer_state,
+        ))
     }
 
-    /// A window for one more answer; where none is left, that of a client which has many.
-    fn grant(&self, session: &Session, has: DataSize) -> Result<Grant, Refusal> {
-        let client = Client::of(&session.right);
-        let grant = self.memory.grant(client, has);
-        let grant = grant.or_else(|lacks| {
-            let is_revoked = self.loans.revoke_for(&session.right, lacks == Lacks::PartOfOthers);
-            if is_revoked { self.memory.grant(client, has) } else { Err(lacks) }
+    /// Grants a window for another response. If none is left, revokes one of the client that has the most.
+    fn grant_window(&self, session: &Session, held: DataSize) -> Result<WindowGrant, RequestError> {
+        let client = Client::of_right(&session.right);
+        let grant = self.buffer_budget.grant(client, held);
+        let grant = grant.or_else(|denied| {
+            let is_revoked = self.windows.revoke_for(&session.right, denied == GrantError::RemoteShareExhausted);
+            if is_revoked { self.buffer_budget.grant(client, held) } else { Err(denied) }
         });
-        grant.map_err(|_| Refusal::Full)
+        grant.map_err(|_| RequestError::OutOfMemory)
     }
 }
 
-/// What is asked for the bytes that a player wants, of so many if that is known.
-fn asking(wanted: Wanted, total: Option<u64>) -> RequestRange {
-    match (wanted, total) {
-        (Wanted::Whole, _) => RequestRange::Full,
-        (Wanted::Part(from, None), _) => RequestRange::From(from),
-        (Wanted::Part(from, Some(to)), _) => RequestRange::Bounded(ByteRange::new(from, to)),
-        (Wanted::Last(len), Some(total)) => RequestRange::From(total.saturating_sub(len)),
-        (Wanted::Last(_), None) => RequestRange::Full,
+/// The upstream request for the range that a player wants. `total` is the size of the resource, if known.
+fn ask_for(requested: RequestedRange, total: Option<u64>) -> RequestRange {
+    match (requested, total) {
+        (RequestedRange::Full, _) => RequestRange::Full,
+        (RequestedRange::Bytes(from, None), _) => RequestRange::From(from),
+        (RequestedRange::Bytes(from, Some(to)), _) => RequestRange::Bounded(ByteRange::new(from, to)),
+        (RequestedRange::Suffix(len), Some(total)) => RequestRange::From(total.saturating_sub(len)),
+        (RequestedRange::Suffix(_), None) => RequestRange::Full,
     }
 }
 
-/// An answer that is passed on as it comes.
-fn opened(single: Single) -> Result<(Head, Bytes), Refusal> {
-    let span = single.head.range.and_then(|range| range.range).map(|span| span.start..span.end);
-    let total = single.head.range.and_then(|range| range.total).or(single.head.length);
-    match single.head.status {
-        206 if span.is_some() => {}
+/// The head and body of an upstream response that is passed on unchanged.
+fn passthrough(response: SingleLinkResponse) -> Result<(ResponseHead, ResponseBody), RequestError> {
+    let range = response.head.range.and_then(|range| range.range).map(|span| span.start..span.end);
+    let total = response.head.range.and_then(|range| range.total).or(response.head.length);
+    match response.head.status {
+        206 if range.is_some() => {}
         200 => {}
-        416 => return Err(Refusal::Beyond(total.map_or(0, DataSize::bytes))),
-        status => return Err(Refusal::Status(status)),
+        416 => return Err(RequestError::RangeNotSatisfiable(total.map_or(0, DataSize::bytes))),
+        status => return Err(RequestError::Status(status)),
     }
-    let span = span.filter(|_| single.head.status == 206);
+    let range = range.filter(|_| response.head.status == 206);
     let total = total.map(DataSize::bytes);
-    let head = Head { described: single.described.clone(), total, span, ranges: true };
-    Ok((head, Bytes::Single(Box::new(single))))
+    let head = ResponseHead { description: response.described.clone(), total, range, accepts_ranges: true };
+    Ok((head, ResponseBody::SingleLink(Box::new(response))))
 }
 
-/// The resource is another one now, or cannot be had for this reason.
-struct Outdated(Option<Refusal>);
+/// The remembered resource has changed (`None`), or cannot be fetched for this reason.
+struct StaleResource(Option<RequestError>);
 
 impl Resource {
-    fn head(&self, wanted: Wanted) -> Result<Head, Refusal> {
+    fn response_head(&self, requested: RequestedRange) -> Result<ResponseHead, RequestError> {
         let total = self.known.total.bytes();
-        let span = wanted.within(total).map_err(|range::Beyond| Refusal::Beyond(total))?;
-        Ok(Head { described: self.described.clone(), total: Some(total), span, ranges: true })
+        let range = requested
+            .resolve(total)
+            .map_err(|range::UnsatisfiableRange| RequestError::RangeNotSatisfiable(total))?;
+        Ok(ResponseHead { description: self.description.clone(), total: Some(total), range, accepts_ranges: true })
     }
 }
 
 impl Session {
     fn new(
         id: u64,
-        target: Target,
+        target: MediaUrl,
         player: String,
-        sent: Sent,
-        right: Right,
+        sent: UpstreamHeaders,
+        right: EgressPolicy,
         started: Instant,
-        start: Start,
+        start: StartMode,
     ) -> Self {
         Self {
             id,
-            list: Cell::new(Kind::named(&target.url)),
-            not_a_list: Cell::new(false),
+            playlist_format: Cell::new(PlaylistFormat::from_extension(&target.url)),
+            not_a_playlist: Cell::new(false),
             first_byte: Cell::new(None),
             left_early: Cell::new(false),
-            opening: Cell::new(false),
+            is_opening: Cell::new(false),
             url: target.url,
             player,
             right,
-            user: target.user,
-            sent,
+            login: target.login,
+            headers: sent,
             resource: RefCell::default(),
-            reason: RefCell::default(),
+            status_text: RefCell::default(),
             progress: RefCell::default(),
-            plays: RefCell::default(),
-            windows: Cell::new(0),
-            most: Cell::new(DataSize::MAX),
-            delivered: Cell::new(0),
-            seen: Cell::new(Instant::now()),
-            started,
-            watching: RefCell::default(),
-            hold: Hold::new(start),
-            told: RefCell::default(),
-            decided: RefCell::default(),
-            parts: RefCell::default(),
-            expected: RefCell::default(),
+            active_responses: RefCell::default(),
+            granted_bytes: Cell::new(0),
+            max_window: Cell::new(DataSize::MAX),
+            delivered_bytes: Cell::new(0),
+            last_used: Cell::new(Instant::now()),
+            proxy_start: started,
+            player_estimator: RefCell::default(),
+            startup_gate: StartupGate::new(start),
+            player_report: RefCell::default(),
+            decisions: RefCell::default(),
+            segments: RefCell::default(),
+            link_estimates: RefCell::default(),
         }
     }
 
-    /// The bytes from an offset on are a segment of what its player plays.
-    pub(super) fn is_part(&self, from: u64, viewing: &Rc<Viewing>, part: Rc<Part>) {
-        let mut parts = self.parts.borrow_mut();
-        parts.insert(from, (Rc::clone(viewing), part));
-        while parts.len() > PARTS {
+    /// Registers the bytes from an offset on as a segment of a playback.
+    pub(super) fn set_segment(&self, from: u64, playback: &Rc<PlaylistPlayback>, segment: Rc<TrackSegment>) {
+        let mut parts = self.segments.borrow_mut();
+        parts.insert(from, (Rc::clone(playback), segment));
+        while parts.len() > MAX_SEGMENTS {
             parts.pop_first();
         }
     }
 
     /// The segment that begins at an offset.
-    pub(super) fn part(&self, from: u64) -> Option<Segment> {
-        self.parts.borrow().get(&from).cloned()
+    pub(super) fn segment_at(&self, from: u64) -> Option<PlaylistSegment> {
+        self.segments.borrow().get(&from).cloned()
     }
 
-    /// What an answer from an offset on may expect of links.
-    fn expected(&self, from: u64) -> Vec<(String, Bitrate, bool)> {
-        let mut expected = self.expected.borrow().clone();
-        if !self.plays_on(from) {
+    /// The link estimates with which a response at an offset begins. After a seek no link starts on standby.
+    fn estimates_for(&self, from: u64) -> Vec<(String, Bitrate, bool)> {
+        let mut expected = self.link_estimates.borrow().clone();
+        if !self.is_continuing_at(from) {
             expected.iter_mut().for_each(|(.., rests)| *rests = false);
         }
         expected
     }
 
-    /// A question to the origin, with what the player says of itself and the login of its URL.
-    pub(super) fn question(&self, ask: RequestRange) -> Question {
-        let login = self.user.as_ref().and_then(|(user, password)| {
+    /// A request to the origin server, with the player's header fields and the login of its URL.
+    pub(super) fn single_link_request(&self, ask: RequestRange) -> SingleLinkRequest {
+        let login = self.login.as_ref().and_then(|(user, password)| {
             let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
             let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
             value.set_sensitive(true);
             Some(value)
         });
-        let (url, fields) = (self.url.clone(), self.sent.clone());
-        Question { url, fields, login, ask, right: self.right, patience: PATIENCE, sent: Rc::default() }
+        let (url, fields) = (self.url.clone(), self.headers.clone());
+        SingleLinkRequest {
+            url,
+            headers: fields,
+            authorization: login,
+            ask,
+            right: self.right,
+            timeout: SEND_TIMEOUT,
+            is_sent: Rc::default(),
+        }
     }
 
-    /// Another part of what is played, as the player will ask for it.
-    pub(super) fn beside(&self, url: Url) -> Target {
-        // A login is for the host that the player named.
-        let user = self.user.clone().filter(|_| url.origin() == self.url.origin());
-        Target { url, user }
+    /// The address of another part of the same media, as the player will request it.
+    pub(super) fn sibling(&self, url: Url) -> MediaUrl {
+        // The login is valid for the host that the player named.
+        let user = self.login.clone().filter(|_| url.origin() == self.url.origin());
+        MediaUrl { url, login: user }
     }
 
-    /// A URL with the player's login, if it is of the host that this is for.
-    pub(super) fn with_login(&self, mut url: Url) -> Url {
-        if let Some((user, password)) = self.user.as_ref().filter(|_| url.origin() == self.url.origin()) {
+    /// Adds the player's login to a URL of the host for which the login is valid.
+    pub(super) fn url_with_login(&self, mut url: Url) -> Url {
+        if let Some((user, password)) = self.login.as_ref().filter(|_| url.origin() == self.url.origin()) {
             // Both fail only for URLs without a host.
             let _ = url.set_username(user);
             let _ = url.set_password(Some(password));
@@ -678,109 +765,115 @@ impl Session {
         url
     }
 
-    /// Whether all that was asked for has come, or will within this time, and nobody went away from it. The last eighth at most is taken to be on its
-    /// way: a rate that was just begun to be known may be many times too high.
-    pub(super) fn is_nearly_there(&self, within: Duration) -> bool {
-        let total = self.known().map_or(u64::MAX, |(total, _)| total);
+    /// Whether everything that was requested has arrived, or will within this time, and no response was abandoned. At
+    /// most the last eighth is counted as arriving: a rate that has just been measured may be many times too high.
+    pub(super) fn is_almost_complete(&self, within: Duration) -> bool {
+        let total = self.total_and_validator().map_or(u64::MAX, |(total, _)| total);
         let rate = self.progress.borrow().as_ref().map_or(0.0, |progress| progress.rate);
-        let soon = (rate / 8.0 * within.as_secs_f64()) as u64;
-        let is_nearly = |(span, taken, ready, held): &(Range<u64>, u64, u64, u64)| {
-            let end = span.end.min(total);
-            end.saturating_sub(taken + ready + held) <= soon.min(end.saturating_sub(span.start) / 8)
+        let soon_bytes = (rate / 8.0 * within.as_secs_f64()) as u64;
+        let is_almost_complete = |(range, read_end, in_order, out_of_order): &(Range<u64>, u64, u64, u64)| {
+            let end = range.end.min(total);
+            end.saturating_sub(read_end + in_order + out_of_order)
+                <= soon_bytes.min(end.saturating_sub(range.start) / 8)
         };
-        let left = self.left_early.get() && self.plays() == 0;
-        !self.opening.get() && !left && self.windows().iter().all(is_nearly)
+        let was_abandoned = self.left_early.get() && self.active_count() == 0;
+        !self.is_opening.get() && !was_abandoned && self.buffers().iter().all(is_almost_complete)
     }
 
-    /// Bytes that wait for the player, in order or not.
-    pub(super) fn waiting(&self) -> u64 {
-        self.windows().iter().map(|(_, _, ready, held)| ready + held).sum()
+    /// Bytes buffered for the player, in order or not.
+    pub(super) fn buffered_bytes(&self) -> u64 {
+        self.buffers().iter().map(|(_, _, in_order, out_of_order)| in_order + out_of_order).sum()
     }
 
-    /// How many answers are under way.
-    pub(super) fn plays(&self) -> usize {
-        self.plays.borrow().len()
+    /// The number of responses in progress.
+    pub(super) fn active_count(&self) -> usize {
+        self.active_responses.borrow().len()
     }
 
-    /// The answers under way: what each is of, how far the player has taken it, and how many bytes wait in order and
-    /// beyond a gap.
-    pub(super) fn windows(&self) -> Vec<(Range<u64>, u64, u64, u64)> {
-        let plays = self.plays.borrow();
-        let window = |(span, reader): &Under| {
-            let (taken, ready, held) = reader.upgrade()?.held();
-            Some((span.clone(), taken, ready, held))
+    /// The buffers of the responses in progress: byte range, how far the player has read, and how many bytes are
+    /// buffered in order and beyond a gap.
+    pub(super) fn buffers(&self) -> Vec<(Range<u64>, u64, u64, u64)> {
+        let plays = self.active_responses.borrow();
+        let buffered = |(range, reader): &ActiveResponse| {
+            let (read_end, in_order, out_of_order) = reader.upgrade()?.buffered();
+            Some((range.clone(), read_end, in_order, out_of_order))
         };
-        plays.values().filter_map(window).collect()
+        plays.values().filter_map(buffered).collect()
     }
 
-    /// An answer is over.
-    pub(super) fn ended(&self, id: u64, window: DataSize) {
-        self.plays.borrow_mut().remove(&id);
-        self.windows.set(self.windows.get().saturating_sub(window.bytes()));
-        self.seen.set(Instant::now());
-        if self.plays() == 0 {
-            self.watching.borrow_mut().leaves(self.now());
+    /// Forgets a response that has ended, and releases its window.
+    pub(super) fn on_response_ended(&self, id: u64, window: DataSize) {
+        self.active_responses.borrow_mut().remove(&id);
+        self.granted_bytes.set(self.granted_bytes.get().saturating_sub(window.bytes()));
+        self.last_used.set(Instant::now());
+        if self.active_count() == 0 {
+            self.player_estimator.borrow_mut().on_last_response_ended(self.now());
             *self.progress.borrow_mut() = None;
         }
     }
 
-    /// The size of a resource whose ranges fit together.
+    /// The size of a resource whose ranges provably belong together.
     pub(super) fn total(&self) -> Option<DataSize> {
         self.resource.borrow().as_ref().map(|resource| resource.known.total)
     }
 
-    /// The size and the validator, as far as they are known.
-    pub(super) fn known(&self) -> Option<(u64, String)> {
+    /// The size and the validator, if known.
+    pub(super) fn total_and_validator(&self) -> Option<(u64, String)> {
         let resource = self.resource.borrow();
         resource.as_ref().map(|r| (r.known.total.bytes(), r.known.validator.if_range_value().to_owned()))
     }
 
-    pub(super) fn say(&self, reason: &str) {
-        *self.reason.borrow_mut() = reason.to_owned();
+    pub(super) fn set_status(&self, reason: &str) {
+        *self.status_text.borrow_mut() = reason.to_owned();
     }
 }
 
-/// Waits until a play has something to tell.
-pub(super) async fn begun(reader: &Reader) -> Option<Identity> {
-    poll_fn(|cx| reader.poll_begun(cx)).await
+/// Waits for the first byte or the end of a transfer.
+pub(super) async fn wait_for_identity(reader: &Reader) -> Option<StreamIdentity> {
+    poll_fn(|cx| reader.poll_identity(cx)).await
 }
 
-impl From<ConnError> for Refusal {
+impl From<ConnError> for RequestError {
     fn from(ConnError { kind, text }: ConnError) -> Self {
         match kind {
             ConnErrorKind::Forbidden => Self::Forbidden(text),
-            ConnErrorKind::OwnListener => Self::Loop(text),
-            _ => Self::Gone(text),
+            ConnErrorKind::OwnListener => Self::LoopDetected(text),
+            _ => Self::BadGateway(text),
         }
     }
 }
 
-/// What a transfer that brought nothing tells the player.
-fn refusal(outcome: Option<Result<(), GetError>>) -> Refusal {
+/// The error that the player gets for a transfer that delivered nothing.
+fn error_of(outcome: Option<Result<(), DownloadError>>) -> RequestError {
     match outcome {
-        Some(Err(GetError::Failed { failure: Failure::BadStatus { status }, .. })) => Refusal::Status(status),
-        Some(Err(GetError::Failed { failure: Failure::RetriesExhausted { error: trouble }, .. }))
+        Some(Err(DownloadError::Failed { failure: Failure::BadStatus { status }, .. })) => {
+            RequestError::Status(status)
+        }
+        Some(Err(DownloadError::Failed { failure: Failure::RetriesExhausted { error: trouble }, .. }))
             if matches!(trouble.kind, ConnErrorKind::Forbidden | ConnErrorKind::OwnListener) =>
         {
             trouble.into()
         }
-        Some(Err(GetError::Failed { failure: Failure::NoLink { error: trouble }, .. })) => {
-            Refusal::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
+        Some(Err(DownloadError::Failed { failure: Failure::NoLink { error: trouble }, .. })) => {
+            RequestError::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
         }
-        Some(Err(why @ GetError::Failed { failure: Failure::NoResponse, .. })) => Refusal::Silent(why.to_string()),
-        Some(Err(GetError::Links(why))) => Refusal::NoLink(why.to_string()),
-        Some(Err(why)) => Refusal::Gone(why.to_string()),
-        Some(Ok(())) | None => Refusal::Gone("the transfer ended without a word".to_owned()),
+        Some(Err(error @ DownloadError::Failed { failure: Failure::NoResponse, .. })) => {
+            RequestError::Timeout(error.to_string())
+        }
+        Some(Err(DownloadError::Links(error))) => RequestError::NoLink(error.to_string()),
+        Some(Err(error)) => RequestError::BadGateway(error.to_string()),
+        Some(Ok(())) | None => {
+            RequestError::BadGateway("the transfer ended without an error and without data".to_owned())
+        }
     }
 }
 
-/// How long what was learnt of a resource is kept without a player. chosen: a pause in which a player lets its
-/// connection go.
-const LINGER: Duration = Duration::from_secs(300);
-const NO_BYTE: &str = "not one byte of it has come in a minute";
-/// chosen: the segments of an hour, each a URL; those that play are never dropped.
-const MOST: usize = 1000;
-/// chosen: as a player's window, and a good many behind it.
-const PARTS: usize = 100;
-/// How long a resource's description answers conditions without another question.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long a session is kept after its last response. chosen: covers a pause in which a player closes its connection.
+const SESSION_TTL: Duration = Duration::from_secs(300);
+const NO_FIRST_BYTE: &str = "the origin server accepted the request and sent no byte within a minute";
+/// chosen: the segments of one hour, each with a URL of its own. Sessions with active responses are never dropped.
+const MAX_SESSIONS: usize = 1000;
+/// chosen: about a player's buffer, and many segments before it.
+const MAX_SEGMENTS: usize = 100;
+/// How long a probed description answers conditional requests without another probe.
+const DESCRIPTION_TTL: Duration = Duration::from_secs(1);

@@ -1,48 +1,48 @@
-//! SOCKS5 clients of the proxy: a tunnel over one link for each of them.
+//! SOCKS5 clients of the proxy: opens a tunnel over one link for each.
 //!
-//! What they say and what they are answered is read and written by [`marline_net::socks5`], which an edge uses as well.
+//! [`marline_net::socks5`], which the edge uses as well, reads requests and writes replies.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::fetch::ConnErrorKind;
-use marline_net::reach::Right;
-use marline_net::socks5::{GENERAL, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, answer, hear};
+use marline_net::egress::EgressPolicy;
+use marline_net::socks5::{GENERAL_FAILURE, HOST_UNREACHABLE, NOT_ALLOWED, SUCCEEDED, read_request, reply};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::clients::Seat;
+use super::client_admission::ConnPermit;
 use super::session::Sessions;
 use super::tunnel;
 
-/// Serves one client.
-pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: Right, seat: &Seat) {
-    let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, hear(&mut near)).await else { return };
-    seat.asks();
+/// Serves one connection, whose first byte was recognized as SOCKS5.
+pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: EgressPolicy, seat: &ConnPermit) {
+    let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, read_request(&mut near)).await else { return };
+    seat.on_request();
     let (code, tunnel) = match asked {
         Err(code) => (code, None),
         Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), right).await {
             Ok(tunnel) => (SUCCEEDED, Some(tunnel)),
             Err(trouble) => {
-                tracing::debug!(host, port, why = %trouble.text, "SOCKS5");
+                tracing::debug!(host, port, why = %trouble.text, "SOCKS5 request failed");
                 (code_of(trouble.kind), None)
             }
         },
     };
-    let told = near.write_all(&answer(code)).await;
+    let told = near.write_all(&reply(code)).await;
     if let (Ok(()), Some(tunnel)) = (told, tunnel) {
         tunnel.relay(near, &[]).await;
     }
 }
 
-/// RFC 1928 §6.
+/// Reply codes of RFC 1928 §6.
 fn code_of(kind: ConnErrorKind) -> u8 {
     match kind {
         ConnErrorKind::Forbidden | ConnErrorKind::OwnListener => NOT_ALLOWED,
         ConnErrorKind::Refused => 5,
         ConnErrorKind::Unreachable => 3,
         ConnErrorKind::Dns | ConnErrorKind::TimedOut => HOST_UNREACHABLE,
-        _ => GENERAL,
+        _ => GENERAL_FAILURE,
     }
 }
 

@@ -1,11 +1,10 @@
-//! What the proxy does now, on a port of its own: JSON for programs, events for pages.
-//!
-//! In: the sessions. Out: `/TOKEN/status` (one JSON object) and `/TOKEN/events` (server-sent events; the first one is
+//! The status port: `/TOKEN/status` (one JSON object) and `/TOKEN/events` (server-sent events, the first of which is
 //! the status).
 //!
-//! 1. Its own port, because the media port puts every site into one origin, which must read nothing of this.
-//! 2. Host, Origin and Fetch Metadata are checked before the token, and the token before anything is said.
-//! 3. No URL is shown with its login or query.
+//! 1. The port differs from the media port, because the media port puts every site into one browser origin, which must
+//!    not read the status.
+//! 2. Host, Origin and Fetch Metadata are checked before the token, and the token before anything is revealed.
+//! 3. URLs are shown without login and query.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,116 +16,119 @@ use http::{Request, Response, StatusCode};
 use marline_download::Flow;
 use serde_json::{Value, json};
 
-use super::body::{Reply, text};
-use super::guard;
-use super::hold::Verdict;
-use super::media::plain;
+use super::body::{ProxyBody, text_body};
+use super::media_handler::text_response;
+use super::media_url::redacted;
+use super::origin_check;
+use super::player_estimator::PlayerStatus;
 use super::session::{Session, Sessions};
-use super::target::shown;
+use super::startup_gate::StartDecision;
 use super::token::Token;
-use super::watching::Standing;
 
-/// What a request wants behind the token, if whoever asks may have it.
+/// Checks whether a request may read the status, and returns its path after the token.
 ///
 /// # Errors
-/// The answer that says why not.
-pub(super) fn admitted<'a, B>(
+/// The response that refuses it.
+pub(super) fn check_access<'a, B>(
     request: &'a Request<B>,
     listener: SocketAddr,
     token: &Token,
-) -> Result<&'a str, Box<Response<Reply>>> {
-    let refused = |status, line| Err(Box::new(plain(status, line)));
-    match guard::ours(request.headers(), listener) {
-        Err(guard::Refused::Host) => {
-            return refused(StatusCode::MISDIRECTED_REQUEST, "this Host is not the proxy's");
+) -> Result<&'a str, Box<Response<ProxyBody>>> {
+    let reject = |status, line| Err(Box::new(text_response(status, line)));
+    match origin_check::check_status(request.headers(), listener) {
+        Err(origin_check::Rejection::ForeignHost) => {
+            return reject(StatusCode::MISDIRECTED_REQUEST, "the Host field does not name this proxy");
         }
-        Err(guard::Refused::Page) => {
-            return refused(StatusCode::FORBIDDEN, "a page of another site may not read this");
+        Err(origin_check::Rejection::CrossSite) => {
+            return reject(StatusCode::FORBIDDEN, "pages of other sites may not read the status");
         }
         Ok(()) => {}
     }
-    let mut parts = request.uri().path().trim_start_matches('/').splitn(2, '/');
-    if !token.is(parts.next().unwrap_or_default()) {
-        return refused(
+    let mut path_parts = request.uri().path().trim_start_matches('/').splitn(2, '/');
+    if !token.matches(path_parts.next().unwrap_or_default()) {
+        return reject(
             StatusCode::NOT_FOUND,
-            "the address has no token, or an old one: the proxy prints it at its start",
+            "the URL has no valid token; the proxy prints the current URL when it starts",
         );
     }
-    Ok(parts.next().unwrap_or_default())
+    Ok(path_parts.next().unwrap_or_default())
 }
 
-/// Answers a request that was admitted.
-pub(super) fn answer(sessions: &Sessions, wanted: &str) -> Response<Reply> {
-    match wanted {
-        "" | "status" => with_type("application/json", text(status(sessions).to_string())),
+/// Handles a request that passed [`check_access`].
+pub(super) fn handle(sessions: &Sessions, path: &str) -> Response<ProxyBody> {
+    match path {
+        "" | "status" => response_with_type("application/json", text_body(status_json(sessions).to_string())),
         "events" => {
-            let told = sessions.events.listen();
-            let now = status(sessions);
-            sessions.events.tell(&json!({"event": "status", "status": now}));
-            with_type("text/event-stream", Reply::Events(told))
+            let receiver = sessions.events.subscribe();
+            let current = status_json(sessions);
+            sessions.events.publish(&json!({"event": "status", "status": current}));
+            response_with_type("text/event-stream", ProxyBody::Events(receiver))
         }
-        _ => plain(StatusCode::NOT_FOUND, "there is /TOKEN/status, /TOKEN/events and /TOKEN/play"),
+        _ => text_response(
+            StatusCode::NOT_FOUND,
+            "not found; available are /TOKEN/status, /TOKEN/events and /TOKEN/play",
+        ),
     }
 }
 
-/// An answer of ours.
-pub(super) fn with_type(content_type: &'static str, body: Reply) -> Response<Reply> {
-    let mut answer = Response::new(body);
-    let fields = answer.headers_mut();
+/// A response of the proxy itself, which browsers must not cache, embed or reinterpret.
+pub(super) fn response_with_type(content_type: &'static str, body: ProxyBody) -> Response<ProxyBody> {
+    let mut response = Response::new(body);
+    let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     fields.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     fields.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
     fields.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
-    answer
+    response
 }
 
-/// Everything, as one object.
-pub(super) fn status(sessions: &Sessions) -> Value {
-    let (radios, now) = (sessions.radios.borrow(), sessions.now());
+/// The complete status as one object.
+pub(super) fn status_json(sessions: &Sessions) -> Value {
+    let (energy_meter, now) = (sessions.energy_meter.borrow(), sessions.now());
     let links: Vec<Value> = sessions
         .network
-        .lines()
+        .links()
         .iter()
-        .map(|line| {
-            let traffic = sessions.network.traffic.of(&line.profile.name);
+        .map(|link| {
+            let traffic = sessions.network.traffic.link_counters(&link.profile.name);
             json!({
-                "name": line.profile.name,
-                "kind": line.profile.kind.name(),
-                "metered": line.profile.metered,
-                "state": if line.up { "up" } else { "down" },
-                "bytes": traffic.down,
-                "sent_bytes": traffic.up,
-                "open_tunnels": traffic.open,
-                "tunnels": traffic.flows,
-                "played": radios.link(now, &line.profile.name),
+                "name": link.profile.name,
+                "kind": link.profile.kind.name(),
+                "metered": link.profile.metered,
+                "state": if link.is_up { "up" } else { "down" },
+                "bytes": traffic.rx_bytes,
+                "sent_bytes": traffic.tx_bytes,
+                "open_tunnels": traffic.open_flows,
+                "tunnels": traffic.total_flows,
+                "played": energy_meter.link_json(now, &link.profile.name),
             })
         })
         .collect();
     let metered: u64 = sessions
         .network
-        .lines()
+        .links()
         .iter()
-        .filter(|line| line.profile.metered)
-        .map(|line| sessions.network.traffic.of(&line.profile.name).down)
+        .filter(|link| link.profile.metered)
+        .map(|link| sessions.network.traffic.link_counters(&link.profile.name).rx_bytes)
         .sum();
     let flows = sessions.network.traffic.flows();
-    let all: Vec<Value> = sessions.all().iter().map(|session| of_session(session)).collect();
+    let sessions_json: Vec<Value> = sessions.all().iter().map(|session| session_json(session)).collect();
     json!({
         "links": links,
-        "idle_connections": sessions.network.idle(),
-        "energy": radios.device(now),
+        "idle_connections": sessions.network.idle_conns(),
+        "energy": energy_meter.device_json(now),
         "metered_bytes": metered,
-        "window_bytes": sessions.memory.granted().bytes(),
-        "ahead": sessions.ahead.status(now),
-        "sessions": all,
+        "window_bytes": sessions.buffer_budget.granted_total().bytes(),
+        "ahead": sessions.prefetcher.status(now),
+        "sessions": sessions_json,
         "open_tunnels": flows.len(),
-        "tunnels": flows.iter().take(MOST_TUNNELS).map(|flow| of_flow(flow)).collect::<Vec<_>>(),
+        "tunnels": flows.iter().take(MAX_SHOWN_TUNNELS).map(|flow| flow_json(flow)).collect::<Vec<_>>(),
     })
 }
 
-/// A connection that is carried for a client: a tunnel, or a request that is passed on.
-fn of_flow(flow: &Flow) -> Value {
+/// A connection that is relayed for a client: a tunnel or a forwarded request.
+fn flow_json(flow: &Flow) -> Value {
     json!({
         "id": flow.id,
         "kind": flow.kind,
@@ -134,97 +136,97 @@ fn of_flow(flow: &Flow) -> Value {
         "port": flow.port,
         "client": flow.client,
         "link": flow.link,
-        "seconds": flow.began.elapsed().as_secs_f64(),
-        "bytes": flow.count.down.load(Ordering::Relaxed),
-        "sent_bytes": flow.count.up.load(Ordering::Relaxed),
+        "seconds": flow.opened_at.elapsed().as_secs_f64(),
+        "bytes": flow.counters.rx_bytes.load(Ordering::Relaxed),
+        "sent_bytes": flow.counters.tx_bytes.load(Ordering::Relaxed),
     })
 }
 
-fn of_session(session: &Session) -> Value {
-    let decided = session.decided.borrow();
-    let rests = |name: &String| decided.rests.contains(name);
+fn session_json(session: &Session) -> Value {
+    let decisions = session.decisions.borrow();
+    let is_standby = |name: &String| decisions.standby_links.contains(name);
     let progress = session.progress.borrow();
     let links: Vec<Value> = progress
         .iter()
         .flat_map(|progress| &progress.links)
         .map(|link| {
-            let state = if rests(&link.name) { "rests" } else { &link.state };
+            let state = if is_standby(&link.name) { "rests" } else { &link.state };
             json!({"name": link.name, "bytes": link.bytes, "rate_bps": link.rate as u64, "state": state})
         })
         .collect();
-    let plays: Vec<Value> = session
-        .windows()
+    let responses: Vec<Value> = session
+        .buffers()
         .into_iter()
-        .map(|(span, taken, ready, held)| {
-            let to = (span.end != u64::MAX).then_some(span.end);
+        .map(|(range, read_end, in_order, out_of_order)| {
+            let end = (range.end != u64::MAX).then_some(range.end);
             json!({
-                "from": span.start, "to": to, "taken": taken, "frontier": taken + ready,
-                "ready_bytes": ready, "held_bytes": held,
+                "from": range.start, "to": end, "taken": read_end, "frontier": read_end + in_order,
+                "ready_bytes": in_order, "held_bytes": out_of_order,
             })
         })
         .collect();
-    let state = match (plays.is_empty(), progress.as_ref().map(|progress| progress.rate)) {
+    let state = match (responses.is_empty(), progress.as_ref().map(|progress| progress.rate)) {
         (true, _) => "idle",
         (false, Some(rate)) if rate > 0.0 => "playing",
         (false, _) => "waiting",
     };
     json!({
         "session": session.id,
-        "url": shown(&session.url),
+        "url": redacted(&session.url),
         "player": session.player,
         "state": state,
-        "reason": *session.reason.borrow(),
-        "total": session.known().map(|(total, _)| total),
-        "delivered_bytes": session.delivered.get(),
+        "reason": *session.status_text.borrow(),
+        "total": session.total_and_validator().map(|(total, _)| total),
+        "delivered_bytes": session.delivered_bytes.get(),
         "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
-        "told": session.told(),
-        "video": session.standing().map(|standing| of_video(&standing)),
+        "told": session.player_report_json(),
+        "video": session.player_status().map(|player| player_json(&player)),
         "decided": {
-            "rests": decided.rests, "why": decided.why, "recovered": decided.recovered,
-            "held": decided.held.as_ref().map(of_hold),
+            "rests": decisions.standby_links, "why": decisions.last_reason, "recovered": decisions.recoveries,
+            "held": decisions.startup_wait.as_ref().map(startup_json),
         },
-        "answers": plays,
+        "answers": responses,
         "links": links,
     })
 }
 
-/// A player that is held back from its first picture.
-fn of_hold(held: &Verdict) -> Value {
-    match held {
-        Verdict::Waits { waited, yet, brings, needs } => json!({
+/// A delayed start of playback.
+fn startup_json(decision: &StartDecision) -> Value {
+    match decision {
+        StartDecision::Wait { waited, remaining, supply, demand } => json!({
             "for_s": waited.as_secs_f64(),
-            "expected_s": yet.map(|yet| yet.as_secs_f64()),
-            "brings_bps": brings.bits_per_sec(),
-            "needs_bps": needs.bits_per_sec(),
+            "expected_s": remaining.map(|remaining| remaining.as_secs_f64()),
+            "brings_bps": supply.bits_per_sec(),
+            "needs_bps": demand.bits_per_sec(),
         }),
-        Verdict::Starts(_) => Value::Null,
+        StartDecision::Start(_) => Value::Null,
     }
 }
 
-/// The video, and the player as it is reckoned to stand.
-fn of_video(standing: &Standing) -> Value {
+/// The video, and the estimated state of its player.
+fn player_json(status: &PlayerStatus) -> Value {
     json!({
-        "source": standing.source,
-        "duration_s": standing.duration.as_secs_f64(),
-        "rate_bps": standing.rate_bps,
-        "player": standing.state,
-        "position_s": standing.position.as_secs_f64(),
-        "buffer_s": standing.buffer.as_secs_f64(),
-        "stalls": standing.stalls,
+        "source": status.source,
+        "duration_s": status.duration.as_secs_f64(),
+        "rate_bps": status.rate_bps,
+        "player": status.state,
+        "position_s": status.position.as_secs_f64(),
+        "buffer_s": status.buffer.as_secs_f64(),
+        "stalls": status.stalls,
     })
 }
 
-/// Tells those who listen how things stand, for ever.
-pub(super) async fn run(sessions: Rc<Sessions>) {
+/// Publishes the status to all subscribers of the events. Never returns.
+pub(super) async fn publish_loop(sessions: Rc<Sessions>) {
     loop {
-        tokio::time::sleep(TELL_EVERY).await;
-        if sessions.events.has_listeners() {
-            sessions.events.tell(&json!({"event": "status", "status": status(&sessions)}));
+        tokio::time::sleep(STATUS_INTERVAL).await;
+        if sessions.events.has_subscribers() {
+            sessions.events.publish(&json!({"event": "status", "status": status_json(&sessions)}));
         }
     }
 }
 
-/// chosen: often enough for a bar that moves.
-/// Of tunnels the newest are shown. chosen: a screen's worth of a household's browsers.
-const MOST_TUNNELS: usize = 200;
-const TELL_EVERY: Duration = Duration::from_millis(500);
+/// The newest tunnels are shown. chosen: fills a screen with the browsers of a household.
+const MAX_SHOWN_TUNNELS: usize = 200;
+/// chosen: often enough for a progress bar.
+const STATUS_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,35 +1,34 @@
-//! The secret in the address of what is ours.
+//! The access token in the URLs of the proxy's own pages: 128 random bits in hexadecimal, compared in constant time.
 //!
-//! In: the system's randomness. Out: 128 bits in hexadecimal digits, and a comparison that takes the same time whatever
-//! is offered. A password was not used: there is nothing to remember, and nothing to leak from a configuration file.
+//! Unlike a password, it need not be remembered and cannot leak from a configuration file.
 
-use marline_net::random::random;
+use marline_net::random::random_bytes;
 
-/// See the [module](self).
+/// The access token; see the [module documentation](self).
 #[derive(Clone)]
 pub(super) struct Token(String);
 
 impl Token {
-    /// A new one.
+    /// Creates a random token.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system provides no random bytes.
     pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self(data_encoding::HEXLOWER.encode(&random::<16>()?)))
+        Ok(Self(data_encoding::HEXLOWER.encode(&random_bytes::<16>()?)))
     }
 
-    /// As it stands in an address.
-    pub(super) fn text(&self) -> &str {
+    /// The token as part of a URL.
+    pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is this one; the time tells nothing of how much of it was right.
-    pub(super) fn is(&self, offered: &str) -> bool {
-        let (ours, theirs) = (self.0.as_bytes(), offered.as_bytes());
-        let differs = ours.iter().enumerate().fold(0, |differs, (at, byte)| {
-            std::hint::black_box(differs | (byte ^ theirs.get(at).copied().unwrap_or_default()))
+    /// Whether the presented token is equal. The duration does not reveal how many characters match.
+    pub(super) fn matches(&self, presented: &str) -> bool {
+        let (expected, actual) = (self.0.as_bytes(), presented.as_bytes());
+        let differs = expected.iter().enumerate().fold(0, |differs, (at, byte)| {
+            std::hint::black_box(differs | (byte ^ actual.get(at).copied().unwrap_or_default()))
         });
-        differs == 0 && ours.len() == theirs.len()
+        differs == 0 && expected.len() == actual.len()
     }
 }
 
@@ -44,10 +43,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_itself_only() {
+    fn a_token_matches_only_itself() {
         let (one, other) = (Token::new().unwrap(), Token::new().unwrap());
-        assert!(one.is(one.text()) && !one.is(other.text()));
-        assert!(!one.is("") && !one.is(&one.text()[1..]) && !one.is(&format!("{}0", one.text())));
-        assert_eq!((one.text().len(), format!("{one:?}").as_str()), (32, "MASKED"));
+        assert!(one.matches(one.as_str()) && !one.matches(other.as_str()));
+        assert!(
+            !one.matches("") && !one.matches(&one.as_str()[1..]) && !one.matches(&format!("{}0", one.as_str()))
+        );
+        assert_eq!((one.as_str().len(), format!("{one:?}").as_str()), (32, "MASKED"));
     }
 }

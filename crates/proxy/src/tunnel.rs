@@ -1,10 +1,11 @@
-//! Connections that are passed through: for CONNECT, SOCKS5, and requests that are forwarded.
+//! Tunnels: connections that are passed through, for CONNECT, SOCKS5 and forwarded requests.
 //!
-//! In: a host and a port. Out: a TCP connection over the link that suits the host, and its bytes both ways.
+//! A tunnel is a TCP connection to a host and port over the link that suits the host; its bytes are spliced in both
+//! directions.
 //!
-//! 1. The links are tried in the order of [`Choice`](super::choice::Choice), names resolved on each; a link that fails
-//!    is learnt of, and so is what comes over it and how fast.
-//! 2. How bytes go from one connection to the other is [`marline_net::pass`]'s.
+//! 1. The links are tried in the order of [`LinkSelector`](super::link_selector::LinkSelector), and names are resolved
+//!    over each link. Failures, handshake times and throughput are reported to the selector.
+//! 2. [`marline_net::splice`] moves the bytes between the two connections.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,169 +15,172 @@ use std::time::{Duration, Instant};
 
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_core::units::DataSize;
-use marline_download::{Counted, Flow};
-use marline_net::pass::{self, Way};
-use marline_net::reach::Right;
+use marline_download::{CountingStream, Flow};
+use marline_net::egress::EgressPolicy;
+use marline_net::splice::{self, Direction};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::choice::Pair;
+use super::link_selector::ClientHost;
 use super::session::Sessions;
 
-/// A connection to a host, and the link that it is on.
+/// A connection to a host, and the link that it uses.
 pub(super) struct Tunnel {
-    /// None when somebody has taken it.
+    /// `None` once it was taken.
     stream: Option<TcpStream>,
     sessions: Rc<Sessions>,
     pub(super) flow: Rc<Flow>,
-    /// What the choice of links knows it by; none: it is over none.
-    choice: Option<Chosen>,
-    /// What has come since the rate was told.
-    window: Cell<(Instant, u64)>,
+    /// The entry in the link selector; `None`: the connection uses no link.
+    link_use: Option<LinkUse>,
+    /// Start of the current rate measurement, and the bytes received since.
+    rate_window: Cell<(Instant, u64)>,
 }
 
-/// Opens a connection over the link that suits the host, if it may be reached with this right. `kind` is what it is for.
+/// Opens a connection over the link that suits the host, if the egress policy permits the destination. `kind` names the
+/// purpose in the status.
 ///
 /// # Errors
-/// The last link's trouble.
+/// The error of the last link that was tried.
 pub(super) async fn open(
     sessions: &Rc<Sessions>,
     kind: &'static str,
     (host, port): (&str, u16),
-    right: Right,
+    right: EgressPolicy,
 ) -> Result<Tunnel, ConnError> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let host_name = host.trim_start_matches('[').trim_end_matches(']');
     let network = &sessions.network;
-    let tunnel = |stream, choice: Option<Chosen>| {
-        keep_alive(&stream);
-        let link = choice.as_ref().map(|choice| choice.link.as_str());
+    let tunnel = |stream, link_use: Option<LinkUse>| {
+        enable_keepalive(&stream);
+        let link = link_use.as_ref().map(|choice| choice.link.as_str());
         Tunnel {
             stream: Some(stream),
             sessions: Rc::clone(sessions),
-            flow: network.traffic.flow(kind, (bare, port), right.host(), link),
-            choice,
-            window: Cell::new((Instant::now(), 0)),
+            flow: network.traffic.open_flow(kind, (host_name, port), right.requester(), link),
+            link_use,
+            rate_window: Cell::new((Instant::now(), 0)),
         }
     };
-    if network.needs_no_link(bare) {
-        let (stream, _) = network.connect(bare, port, None, right).await?;
+    if network.needs_no_link(host_name) {
+        let (stream, _) = network.connect_tcp(host_name, port, None, right).await?;
         return Ok(tunnel(stream, None));
     }
-    let mut last = ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link can be used now") };
+    let mut last_error = ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link is usable") };
     let mut forbidden = None;
-    let pair = (right.host(), bare.to_ascii_lowercase());
-    for interface in sessions.interfaces(&pair) {
-        let chosen = Chosen::new(sessions, &interface.name, &pair);
-        match network.connect(bare, port, Some(&interface), right).await {
+    let key = (right.requester(), host_name.to_ascii_lowercase());
+    for interface in sessions.ranked_interfaces(&key) {
+        let link_use = LinkUse::new(sessions, &interface.name, &key);
+        match network.connect_tcp(host_name, port, Some(&interface), right).await {
             Ok((stream, handshake)) => {
-                sessions.choice.borrow_mut().connected(sessions.now(), &interface.name, &pair, handshake);
-                return Ok(tunnel(stream, Some(chosen)));
+                sessions.link_selector.borrow_mut().on_connected(sessions.now(), &interface.name, &key, handshake);
+                return Ok(tunnel(stream, Some(link_use)));
             }
-            // Over no other link may it be reached either, unless a name means something else there.
-            Err(trouble) if trouble.is_refusal() => forbidden = Some(trouble),
-            Err(trouble) => {
-                // A host that refuses answers over this link, and a name that is unknown is nobody's fault.
-                if !matches!(trouble.kind, ConnErrorKind::Refused | ConnErrorKind::Dns) {
-                    sessions.choice.borrow_mut().failed(sessions.now(), &interface.name);
+            // Other links would be refused as well, unless the name resolves to a different address there.
+            Err(error) if error.is_refusal() => forbidden = Some(error),
+            Err(error) => {
+                // A host that refuses has responded over this link, and an unknown name is not the fault of the link.
+                if !matches!(error.kind, ConnErrorKind::Refused | ConnErrorKind::Dns) {
+                    sessions.link_selector.borrow_mut().on_failed(sessions.now(), &interface.name);
                 }
-                last = trouble;
+                last_error = error;
             }
         }
     }
-    // A link that has no address of the name says less than one whose address is refused.
-    Err(forbidden.unwrap_or(last))
+    // A refused address is more informative than a link that cannot resolve the name.
+    Err(forbidden.unwrap_or(last_error))
 }
 
-/// A server that has gone without a word is found.
-fn keep_alive(stream: &TcpStream) {
-    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE_AGAIN);
-    // What cannot be set changes how soon that is, nothing else.
+/// Enables keep-alive probes, which detect a server that has disappeared.
+fn enable_keepalive(stream: &TcpStream) {
+    let keep_alive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
+    // A failure only delays this detection.
     let _ = SockRef::from(stream).set_tcp_keepalive(&keep_alive);
 }
 
 impl Tunnel {
-    /// The connection, for somebody who speaks HTTP on it. What is left counts it as open.
-    pub(super) fn take(&mut self) -> Option<Counted> {
-        self.stream.take().map(|stream| Counted::new(stream, Arc::clone(&self.flow.count)))
+    /// Takes the connection, for use by an HTTP client. The remaining tunnel still counts it as open.
+    pub(super) fn take_stream(&mut self) -> Option<CountingStream> {
+        self.stream.take().map(|stream| CountingStream::new(stream, Arc::clone(&self.flow.counters)))
     }
 
-    /// Passes bytes both ways until both ends are done, or silent for [`IDLE`]; `first` came from the near end already.
-    pub(super) async fn relay(mut self, near: TcpStream, first: &[u8]) {
-        let Some(mut far) = self.stream.take() else { return };
-        if far.write_all(first).await.is_err() {
+    /// Relays bytes in both directions until both sides have finished, or nothing was transferred for the idle timeout.
+    /// `early_data` was already received from the client.
+    pub(super) async fn relay(mut self, client: TcpStream, early_data: &[u8]) {
+        let Some(mut server) = self.stream.take() else { return };
+        if server.write_all(early_data).await.is_err() {
             return;
         }
-        self.flow.count.up.fetch_add(first.len() as u64, Ordering::Relaxed);
-        self.pass(&near, &far).await;
+        self.flow.counters.tx_bytes.fetch_add(early_data.len() as u64, Ordering::Relaxed);
+        self.forward_both_ways(&client, &server).await;
     }
 
-    /// Passes bytes on between two connections, the far one of which was [taken](Self::take).
-    pub(super) async fn pass(&self, near: &TcpStream, far: &TcpStream) {
-        let moved = |way, size: DataSize| match way {
-            Way::Up => drop(self.flow.count.up.fetch_add(size.bytes(), Ordering::Relaxed)),
-            Way::Down => {
-                self.flow.count.down.fetch_add(size.bytes(), Ordering::Relaxed);
-                self.came(size);
+    /// Relays bytes between two connections. The server's was [taken](Self::take_stream).
+    pub(super) async fn forward_both_ways(&self, client: &TcpStream, server: &TcpStream) {
+        let on_moved = |direction, size: DataSize| match direction {
+            Direction::Up => drop(self.flow.counters.tx_bytes.fetch_add(size.bytes(), Ordering::Relaxed)),
+            Direction::Down => {
+                self.flow.counters.rx_bytes.fetch_add(size.bytes(), Ordering::Relaxed);
+                self.on_received(size);
             }
         };
-        if let Err(error) = pass::relay(near, far, self.sessions.terms.idle, moved).await {
-            tracing::debug!(host = self.flow.host, %error, "a tunnel broke");
+        if let Err(error) = splice::splice_both(client, server, self.sessions.options.idle_timeout, on_moved).await
+        {
+            tracing::debug!(host = self.flow.host, %error, "tunnel failed");
         }
     }
 
-    /// Tells the link's rate of what somebody else reads from a connection that was [taken](Self::take), for ever.
-    pub(super) async fn watch(&self) {
-        let mut told = 0;
+    /// Reports the throughput of a connection that was [taken](Self::take_stream) to the link selector. Never returns.
+    pub(super) async fn report_rate(&self) {
+        let mut reported = 0;
         loop {
-            tokio::time::sleep(TELL_EVERY).await;
-            let down = self.flow.count.down.load(Ordering::Relaxed);
-            let more = down - std::mem::replace(&mut told, down);
-            if more > 0 {
-                self.came(DataSize::from_bytes(more));
+            tokio::time::sleep(RATE_INTERVAL).await;
+            let down = self.flow.counters.rx_bytes.load(Ordering::Relaxed);
+            let new_bytes = down - std::mem::replace(&mut reported, down);
+            if new_bytes > 0 {
+                self.on_received(DataSize::from_bytes(new_bytes));
             }
         }
     }
 
-    /// So much has come: the link's rate is told about twice a second.
-    fn came(&self, size: DataSize) {
-        let (since, bytes) = self.window.get();
-        let (bytes, time) = (bytes + size.bytes(), since.elapsed());
-        if time < TELL_EVERY {
-            return self.window.set((since, bytes));
+    /// Accounts received bytes and reports the throughput about twice a second.
+    fn on_received(&self, size: DataSize) {
+        let (window_start, bytes) = self.rate_window.get();
+        let (bytes, elapsed) = (bytes + size.bytes(), window_start.elapsed());
+        if elapsed < RATE_INTERVAL {
+            return self.rate_window.set((window_start, bytes));
         }
-        self.window.set((Instant::now(), 0));
-        if let Some(Chosen { link, pair, id, .. }) = &self.choice {
-            let mut choice = self.sessions.choice.borrow_mut();
-            choice.is_busy(self.sessions.now(), pair, *id);
-            choice.moved(link, DataSize::from_bytes(bytes), time);
+        self.rate_window.set((Instant::now(), 0));
+        if let Some(LinkUse { link, key, id, .. }) = &self.link_use {
+            let mut selector = self.sessions.link_selector.borrow_mut();
+            selector.on_activity(self.sessions.now(), key, *id);
+            selector.on_transfer(link, DataSize::from_bytes(bytes), elapsed);
         }
     }
 }
 
-/// A connection that the choice of links counts as open until this is dropped.
-struct Chosen {
+/// Counts a connection as open in the link selector until this is dropped.
+struct LinkUse {
     sessions: Rc<Sessions>,
     link: String,
-    pair: Pair,
+    key: ClientHost,
     id: u64,
 }
 
-impl Chosen {
-    fn new(sessions: &Rc<Sessions>, link: &str, pair: &Pair) -> Self {
-        let id = sessions.choice.borrow_mut().opens(sessions.now(), link, pair);
-        Self { sessions: Rc::clone(sessions), link: link.to_owned(), pair: pair.clone(), id }
+impl LinkUse {
+    fn new(sessions: &Rc<Sessions>, link: &str, key: &ClientHost) -> Self {
+        let id = sessions.link_selector.borrow_mut().on_opening(sessions.now(), link, key);
+        Self { sessions: Rc::clone(sessions), link: link.to_owned(), key: key.clone(), id }
     }
 }
 
-impl Drop for Chosen {
+impl Drop for LinkUse {
     fn drop(&mut self) {
-        self.sessions.choice.borrow_mut().ended(&self.link, &self.pair, self.id);
+        self.sessions.link_selector.borrow_mut().on_closed(&self.link, &self.key, self.id);
     }
 }
 
-/// RFC 5382 §5: a NAT keeps an idle connection for at least so long, so programs expect it.
-pub(super) const IDLE: Duration = Duration::from_secs(124 * 60);
-const KEEP_ALIVE: Duration = Duration::from_secs(120);
-const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(30);
-const TELL_EVERY: Duration = Duration::from_millis(500);
+/// RFC 5382 §5: a NAT keeps an idle connection for at least this long, so programs expect it.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(124 * 60);
+const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const RATE_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,62 +1,62 @@
-//! Does a machine, and does its driver, keep the contract of [`marline_core::machine`]?
+//! Contract checks for state machines: does a machine, and does its driver, obey [`marline_core::machine`]?
 //!
-//! In: a machine, driven by anything through [`Checked`]. Out: a panic that names the broken rule, and a log that
-//! [`replay`] and [`clamp`] put to the proof afterwards.
+//! Any driver can drive a machine through [`ContractChecker`], which panics with the number of the violated rule.
+//! It also records a log that [`replay`] and [`replay_with_stale_times`] check afterwards.
 //!
-//! 1. Drained before the next call: asserted at each call, against the driver.
-//! 2. Time never goes back: [`clamp`] runs the log again with old times in it.
-//! 3. A deadline after `now`: asserted when a drain after a tick ends, against the machine.
-//! 4. Equal inputs, equal outputs: [`replay`] runs the log again.
+//! 1. Outputs are drained before the next call: asserted at each call, against the driver.
+//! 2. Time never goes back: [`replay_with_stale_times`] runs the log again with some times in the past.
+//! 3. The deadline is later than `now`: asserted after the drain that follows a tick, against the machine.
+//! 4. Equal inputs give equal outputs: [`replay`] runs the log again.
 //!
-//! Rules 5 and 6 are about meaning and are left to each machine's own tests.
+//! Rules 5 and 6 concern the meaning of inputs and outputs; the tests of each machine cover them.
 
 use marline_core::decision_log::{Difference, Record, Replayer};
 use marline_core::machine::Machine;
 use marline_core::units::Instant;
 
-/// What a machine of type `M`, made from a `C`, has been through.
-pub type Log<C, M> = Vec<Record<C, <M as Machine>::Input, <M as Machine>::Output>>;
+/// Recorded inputs and outputs of a machine of type `M`, created from a configuration `C`.
+pub type DecisionLog<C, M> = Vec<Record<C, <M as Machine>::Input, <M as Machine>::Output>>;
 
-/// A machine under watch. It is a machine itself, so any driver can drive it.
-pub struct Checked<C, M: Machine> {
+/// Wraps a machine and checks its contract. It is a machine itself, so any driver can drive it.
+pub struct ContractChecker<C, M: Machine> {
     machine: M,
     now: Instant,
-    drained: bool,
-    ticked: bool,
-    log: Log<C, M>,
+    is_drained: bool,
+    after_tick: bool,
+    log: DecisionLog<C, M>,
 }
 
-impl<C, M: Machine> Checked<C, M>
+impl<C, M: Machine> ContractChecker<C, M>
 where
     M::Input: Clone,
     M::Output: Clone,
 {
-    /// Watches `machine`, which was made from `config`.
+    /// Checks `machine`, which was created from `config`.
     pub fn new(config: C, machine: M) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_string();
         let log = vec![Record::Start { version, config }];
-        Self { machine, now: Instant::ZERO, drained: true, ticked: false, log }
+        Self { machine, now: Instant::ZERO, is_drained: true, after_tick: false, log }
     }
 
-    /// The machine.
+    /// The wrapped machine, for reading its state.
     pub const fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// The machine and everything that has happened.
-    pub fn into_parts(self) -> (M, Log<C, M>) {
+    /// The wrapped machine and the complete log.
+    pub fn into_parts(self) -> (M, DecisionLog<C, M>) {
         (self.machine, self.log)
     }
 
-    fn called(&mut self, now: Instant, ticked: bool) {
-        assert!(self.drained, "rule 1: called at {now} before poll had answered None");
+    fn begin_call(&mut self, now: Instant, ticked: bool) {
+        assert!(self.is_drained, "rule 1: called at {now} before poll had returned None");
         self.now = self.now.max(now);
-        self.drained = false;
-        self.ticked = ticked;
+        self.is_drained = false;
+        self.after_tick = ticked;
     }
 }
 
-impl<C, M: Machine> Machine for Checked<C, M>
+impl<C, M: Machine> Machine for ContractChecker<C, M>
 where
     M::Input: Clone,
     M::Output: Clone,
@@ -66,13 +66,13 @@ where
     type Reason = M::Reason;
 
     fn handle(&mut self, now: Instant, input: M::Input) {
-        self.called(now, false);
+        self.begin_call(now, false);
         self.log.push(Record::In { at: now, input: input.clone() });
         self.machine.handle(now, input);
     }
 
     fn tick(&mut self, now: Instant) {
-        self.called(now, true);
+        self.begin_call(now, true);
         self.log.push(Record::Tick { at: now });
         self.machine.tick(now);
     }
@@ -82,9 +82,14 @@ where
         match &output {
             Some(output) => self.log.push(Record::Out { output: output.clone() }),
             None => {
-                self.drained = true;
-                let late = self.machine.deadline().filter(|(at, _)| *at <= self.now && self.ticked);
-                assert!(late.is_none(), "rule 3: after tick and drain at {} the deadline is {late:?}", self.now);
+                self.is_drained = true;
+                // A driver may call `handle` before an overdue tick, so the deadline is checked only after a tick.
+                let overdue = self.machine.deadline().filter(|(at, _)| *at <= self.now && self.after_tick);
+                assert!(
+                    overdue.is_none(),
+                    "rule 3: after tick and drain at {} the deadline is {overdue:?}",
+                    self.now
+                );
             }
         }
         output
@@ -95,11 +100,15 @@ where
     }
 }
 
-/// Rule 4: a fresh machine does the same with the log's inputs. Gives the number of records and of equal outputs.
+/// Checks rule 4: a new machine gives equal outputs for the log's inputs. Returns the numbers of records and of
+/// equal outputs.
 ///
 /// # Errors
-/// When it does not, with the first difference.
-pub fn replay<C: Clone, M>(make: impl Fn(&C) -> M, log: &Log<C, M>) -> Result<(u64, u64), Difference<M::Output>>
+/// The first difference between logged and actual outputs.
+pub fn replay<C: Clone, M>(
+    make: impl Fn(&C) -> M,
+    log: &DecisionLog<C, M>,
+) -> Result<(u64, u64), Difference<M::Output>>
 where
     M: Machine,
     M::Input: Clone,
@@ -113,12 +122,15 @@ where
     Ok(replayer.counts())
 }
 
-/// Rule 2: a machine that hears every third call with a time long past does what one does that hears it with the
-/// newest time so far.
+/// Checks rule 2: a machine that gets every third call with a time in the past must behave as one that gets the
+/// latest time instead.
 ///
 /// # Errors
-/// When it does not, with the first difference.
-pub fn clamp<C, M>(make: impl Fn(&C) -> M, log: &Log<C, M>) -> Result<(), Difference<M::Output>>
+/// The first difference between the two machines.
+pub fn replay_with_stale_times<C, M>(
+    make: impl Fn(&C) -> M,
+    log: &DecisionLog<C, M>,
+) -> Result<(), Difference<M::Output>>
 where
     M: Machine,
     M::Input: Clone,
@@ -126,25 +138,25 @@ where
 {
     let Some(Record::Start { config, .. }) = log.first() else { return Ok(()) };
     let (mut clamped, mut machine) = (make(config), make(config));
-    let mut newest = Instant::ZERO;
+    let mut latest = Instant::ZERO;
     for (record, n) in log.iter().zip(0..) {
         let (Record::In { at, .. } | Record::Tick { at }) = record else { continue };
-        let old = n % 3 == 2;
-        newest = if old { newest } else { newest.max(*at) };
-        let told = if old { Instant::ZERO } else { newest };
+        let is_stale = n % 3 == 2;
+        latest = if is_stale { latest } else { latest.max(*at) };
+        let passed_time = if is_stale { Instant::ZERO } else { latest };
         if let Record::In { input, .. } = record {
-            clamped.handle(newest, input.clone());
-            machine.handle(told, input.clone());
+            clamped.handle(latest, input.clone());
+            machine.handle(passed_time, input.clone());
         } else {
-            clamped.tick(newest);
-            machine.tick(told);
+            clamped.tick(latest);
+            machine.tick(passed_time);
         }
         loop {
-            let (logged, done) = (clamped.poll(), machine.poll());
-            if logged != done {
-                return Err(Difference { record: n, logged, actual: done });
+            let (logged, actual) = (clamped.poll(), machine.poll());
+            if logged != actual {
+                return Err(Difference { record: n, logged, actual });
             }
-            if done.is_none() {
+            if actual.is_none() {
                 break;
             }
         }
@@ -158,13 +170,13 @@ mod tests {
 
     use super::*;
 
-    /// Counts its calls and says the sum of all times once a second.
+    /// A test machine that outputs the sum of its input and the time, with a deadline one second after each input.
     #[derive(Default)]
     struct Clock {
         now: Instant,
-        next: Option<Instant>,
-        out: Vec<u64>,
-        naive: bool,
+        deadline_at: Option<Instant>,
+        outputs: Vec<u64>,
+        trusts_now: bool,
     }
 
     impl Machine for Clock {
@@ -173,30 +185,30 @@ mod tests {
         type Reason = ();
 
         fn handle(&mut self, now: Instant, input: u64) {
-            self.now = if self.naive { now } else { self.now.max(now) };
-            self.next = Some(self.now + Duration::from_secs(1));
-            self.out.push(input + self.now.as_nanos());
+            self.now = if self.trusts_now { now } else { self.now.max(now) };
+            self.deadline_at = Some(self.now + Duration::from_secs(1));
+            self.outputs.push(input + self.now.as_nanos());
         }
         fn tick(&mut self, now: Instant) {
             self.now = self.now.max(now);
-            if self.next.is_some_and(|next| next <= self.now) && !self.naive {
-                self.next = None;
+            if self.deadline_at.is_some_and(|next| next <= self.now) && !self.trusts_now {
+                self.deadline_at = None;
             }
         }
         fn poll(&mut self) -> Option<u64> {
-            self.out.pop()
+            self.outputs.pop()
         }
         fn deadline(&self) -> Option<(Instant, ())> {
-            self.next.map(|next| (next, ()))
+            self.deadline_at.map(|next| (next, ()))
         }
     }
 
-    fn drain(checked: &mut Checked<(), Clock>) {
+    fn drain(checked: &mut ContractChecker<(), Clock>) {
         while checked.poll().is_some() {}
     }
 
-    fn driven() -> Log<(), Clock> {
-        let mut checked = Checked::new((), Clock::default());
+    fn driven_log() -> DecisionLog<(), Clock> {
+        let mut checked = ContractChecker::new((), Clock::default());
         for ms in 1..20 {
             checked.handle(Instant::from_millis(ms), ms);
             drain(&mut checked);
@@ -207,31 +219,31 @@ mod tests {
     }
 
     #[test]
-    fn a_good_machine_replays_and_clamps() {
-        let log = driven();
+    fn a_correct_machine_passes_all_checks() {
+        let log = driven_log();
         assert_eq!(replay(|()| Clock::default(), &log), Ok((40, 19)));
-        assert!(clamp(|()| Clock::default(), &log).is_ok());
+        assert!(replay_with_stale_times(|()| Clock::default(), &log).is_ok());
     }
 
     #[test]
-    fn a_machine_that_believes_old_times_is_found() {
-        let naive = |(): &()| Clock { naive: true, ..Clock::default() };
-        assert!(replay(naive, &driven()).is_ok());
-        assert!(clamp(naive, &driven()).is_err());
+    fn a_machine_that_accepts_times_in_the_past_is_detected() {
+        let naive = |(): &()| Clock { trusts_now: true, ..Clock::default() };
+        assert!(replay(naive, &driven_log()).is_ok());
+        assert!(replay_with_stale_times(naive, &driven_log()).is_err());
     }
 
     #[test]
     #[should_panic(expected = "rule 1")]
-    fn a_driver_that_does_not_drain_is_found() {
-        let mut checked = Checked::new((), Clock::default());
+    fn a_driver_that_does_not_drain_is_detected() {
+        let mut checked = ContractChecker::new((), Clock::default());
         checked.handle(Instant::ZERO, 1);
         checked.handle(Instant::ZERO, 2);
     }
 
     #[test]
     #[should_panic(expected = "rule 3")]
-    fn a_deadline_that_stays_in_the_past_is_found() {
-        let mut checked = Checked::new((), Clock { naive: true, ..Clock::default() });
+    fn a_deadline_that_stays_in_the_past_is_detected() {
+        let mut checked = ContractChecker::new((), Clock { trusts_now: true, ..Clock::default() });
         checked.handle(Instant::ZERO, 1);
         drain(&mut checked);
         checked.tick(Instant::from_millis(2000));

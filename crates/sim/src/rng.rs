@@ -1,74 +1,75 @@
-//! Randomness that depends on nothing but its own place in line.
+//! Random numbers that depend only on their position in a named stream.
 //!
-//! In: a seed, the link's name, a direction, a purpose. Out: the n-th number of that stream.
+//! A stream is identified by a seed, the name of a link, a direction and a purpose.
 //!
-//! 1. A number is a function of (seed, link, direction, purpose, n). Which packet asks, and when, changes nothing;
-//!    nor does any other link. The same seed therefore gives the same losses in virtual and in real time.
-//! 2. One stream for each purpose: switching jitter on leaves the losses where they were.
-//! 3. The function is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16) used as a counter.
+//! 1. A number is a function of (seed, link, direction, purpose, n). It does not depend on the packet or the time
+//!    for which it is drawn, nor on any other link. Therefore equal seeds give equal losses in virtual and in real
+//!    time.
+//! 2. Each purpose has its own stream, so that enabling jitter does not change the losses.
+//! 3. The function is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16), used as a counter-based generator.
 //!
-//! A shared generator was not used: with one, the loss of a packet on one link would move every decision on all
-//! others, and no experiment could be repeated with one thing changed.
+//! With one shared generator, the loss of a packet on one link would shift every decision on all others. No
+//! experiment could then be repeated with only one thing changed.
 
 use marline_core::units::Ratio;
 
-/// What a stream decides.
+/// Purpose of a random stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// Which packets are lost.
     Loss,
-    /// How much the delay of each packet differs from the mean.
+    /// Deviation of each packet's delay from the mean.
     Jitter,
-    /// How many slots a station waits.
+    /// Number of backoff slots of a Wi-Fi station.
     Backoff,
-    /// Whatever a scenario or a test decides beside the links.
+    /// Anything else that a scenario or a test decides.
     Other,
 }
 
-/// A stream of numbers.
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct RandomStream {
     key: u64,
-    n: u64,
+    index: u64,
 }
 
-impl Stream {
-    /// The stream of this seed, name (of a link), lane (0 down, 1 up) and purpose, from its beginning.
-    pub fn new(seed: u64, name: &str, lane: u64, purpose: Purpose) -> Self {
-        let named = name.bytes().fold(seed, |key, byte| mix(key ^ u64::from(byte)));
-        Self { key: mix(mix(named ^ lane) ^ ((purpose as u64) << 8)), n: 0 }
+impl RandomStream {
+    /// The stream of this seed, name (of a link), direction (0 down, 1 up) and purpose, from its beginning.
+    pub fn new(seed: u64, name: &str, direction: u64, purpose: Purpose) -> Self {
+        let named_key = name.bytes().fold(seed, |key, byte| splitmix64(key ^ u64::from(byte)));
+        Self { key: splitmix64(splitmix64(named_key ^ direction) ^ ((purpose as u64) << 8)), index: 0 }
     }
 
-    /// The n-th number, whatever was drawn before.
+    /// The n-th number of the stream, independent of what was drawn.
     pub fn at(&self, n: u64) -> u64 {
-        mix(self.key.wrapping_add(n.wrapping_mul(GOLDEN)))
+        splitmix64(self.key.wrapping_add(n.wrapping_mul(GOLDEN_GAMMA)))
     }
 
-    /// The next number.
+    /// The next number of the stream, uniform over all 64 bits.
     pub fn draw(&mut self) -> u64 {
-        let drawn = self.at(self.n);
-        self.n = self.n.wrapping_add(1);
+        let drawn = self.at(self.index);
+        self.index = self.index.wrapping_add(1);
         drawn
     }
 
-    /// The next number, less than `n`; zero if `n` is zero.
+    /// The next number, below `n`; zero if `n` is zero.
     pub fn below(&mut self, n: u64) -> u64 {
-        // The high half of the product is below n; its bias is less than n in 2^64.
+        // The high half of the product is below n; its bias is at most n in 2^64.
         u64::try_from((u128::from(self.draw()) * u128::from(n)) >> 64).unwrap_or(0)
     }
 
-    /// Whether the next number falls into this share.
-    pub fn happens(&mut self, share: Ratio) -> bool {
-        self.below(1_000_000) < u64::from(share.ppm())
+    /// True with the probability `fraction`.
+    pub fn bernoulli(&mut self, fraction: Ratio) -> bool {
+        self.below(1_000_000) < u64::from(fraction.ppm())
     }
 }
 
-/// The step of SplitMix64: 2^64 divided by the golden ratio, made odd.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Increment of SplitMix64: 2^64 divided by the golden ratio, made odd.
+const GOLDEN_GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The output function of SplitMix64.
-fn mix(z: u64) -> u64 {
-    let z = z.wrapping_add(GOLDEN);
+/// Output function of SplitMix64.
+fn splitmix64(z: u64) -> u64 {
+    let z = z.wrapping_add(GOLDEN_GAMMA);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
@@ -79,28 +80,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generator_gives_the_published_numbers() {
-        // The first outputs of SplitMix64 for state zero are known from its reference implementation.
-        assert_eq!(mix(0), 0xE220_A839_7B1D_CDAF);
-        assert_eq!(mix(GOLDEN), 0x6E78_9E6A_A1B9_65F4);
+    fn splitmix64_produces_the_reference_values() {
+        // First outputs for state zero, from the reference implementation.
+        assert_eq!(splitmix64(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(splitmix64(GOLDEN_GAMMA), 0x6E78_9E6A_A1B9_65F4);
     }
 
     #[test]
-    fn a_number_depends_on_its_place_only() {
-        let fresh = Stream::new(7, "wifi", 0, Purpose::Loss);
+    fn a_number_depends_only_on_its_index() {
+        let fresh = RandomStream::new(7, "wifi", 0, Purpose::Loss);
         let mut used = fresh.clone();
         let drawn: Vec<u64> = (0..100).map(|_| used.draw()).collect();
         assert!((0..100).all(|n| fresh.at(n) == drawn[usize::try_from(n).unwrap()]));
     }
 
     #[test]
-    fn seed_name_lane_and_purpose_each_give_another_stream() {
+    fn seed_name_direction_and_purpose_each_select_a_different_stream() {
         let firsts = [
-            Stream::new(1, "wifi", 0, Purpose::Loss).draw(),
-            Stream::new(2, "wifi", 0, Purpose::Loss).draw(),
-            Stream::new(1, "lte", 0, Purpose::Loss).draw(),
-            Stream::new(1, "wifi", 1, Purpose::Loss).draw(),
-            Stream::new(1, "wifi", 0, Purpose::Jitter).draw(),
+            RandomStream::new(1, "wifi", 0, Purpose::Loss).draw(),
+            RandomStream::new(2, "wifi", 0, Purpose::Loss).draw(),
+            RandomStream::new(1, "lte", 0, Purpose::Loss).draw(),
+            RandomStream::new(1, "wifi", 1, Purpose::Loss).draw(),
+            RandomStream::new(1, "wifi", 0, Purpose::Jitter).draw(),
         ];
         let distinct: std::collections::BTreeSet<u64> = firsts.into_iter().collect();
         assert_eq!(distinct.len(), firsts.len());
@@ -108,12 +109,12 @@ mod tests {
 
     #[test]
     fn shares_and_bounds_hold() {
-        let mut stream = Stream::new(3, "lte", 0, Purpose::Other);
-        let hits = (0..100_000).filter(|_| stream.happens(Ratio::from_percent(3))).count();
+        let mut stream = RandomStream::new(3, "lte", 0, Purpose::Other);
+        let hits = (0..100_000).filter(|_| stream.bernoulli(Ratio::from_percent(3))).count();
         assert!((2800..3200).contains(&hits), "{hits}");
         assert!((0..1000).all(|_| stream.below(16) < 16));
         assert_eq!(stream.below(0), 0);
-        assert!(!stream.happens(Ratio::ZERO));
-        assert!(stream.happens(Ratio::ONE));
+        assert!(!stream.bernoulli(Ratio::ZERO));
+        assert!(stream.bernoulli(Ratio::ONE));
     }
 }

@@ -1,15 +1,15 @@
-//! Mahimahi traces: when a recorded link could have sent a packet.
+//! Mahimahi traces: the times at which a recorded link could have sent a packet.
 //!
-//! In: a text file, plain or gzip, one whole number of milliseconds per line. Out: a [`Trace`].
+//! A trace is a text file, plain or gzip, with one whole number of milliseconds per line.
 //!
-//! 1. Each line is one opportunity to send 1504 bytes (an Ethernet frame of 1500 bytes of IP and the 4 bytes of the
-//!    tunnel header that mahimahi counts); equal lines are several opportunities in the same millisecond.
-//! 2. Times never decrease. The last one is the trace's length, and the trace begins anew there for ever.
-//! 3. A packet costs its IP length plus 4 bytes. It may span opportunities, and an opportunity may carry several
-//!    packets; what is not used when it comes is lost.
+//! 1. Each line is one opportunity to send 1504 bytes (1500 bytes of IP, and the 4 bytes of the tunnel header that
+//!    mahimahi counts). Equal lines are several opportunities in the same millisecond.
+//! 2. Times never decrease. The last one is the length of the trace, after which the trace is repeated forever.
+//! 3. A packet costs its IP length plus 4 bytes. It may use several opportunities, and an opportunity may carry
+//!    several packets. Unused capacity is lost.
 //!
-//! Turning the trace into a rate per second was not done: the burstiness within a second is what fills and empties
-//! queues, and it is the point of using a trace.
+//! A trace is not converted to a rate per second: the variation within a second is what fills and empties queues,
+//! and the reason to use a trace.
 
 use std::fs;
 use std::io::Read;
@@ -18,50 +18,50 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
-/// What one opportunity carries.
+/// Capacity of one opportunity.
 pub const OPPORTUNITY: DataSize = DataSize::from_bytes(1504);
-/// What each packet costs beside its IP length.
+/// Overhead of each packet in addition to its IP length.
 pub const PACKET_HEADER: DataSize = DataSize::from_bytes(4);
 
-/// The longest trace that is read, in opportunities: an hour at 1 Gbit/s needs 300 million, a day at 10 Mbit/s 72
-/// million. Bounds the memory that a wrong file can take.
-const MOST: usize = 100_000_000;
+/// Maximum number of opportunities: limits the memory that a wrong file can take. A day at 10 Mbit/s needs 72
+/// million, an hour at 1 Gbit/s would need 300 million.
+const MAX_OPPORTUNITIES: usize = 100_000_000;
 
-/// Why a trace cannot be used. Names the file and the line.
+/// Errors of reading a trace, with the file and the line.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
     #[error("trace {}: {source}", file.display())]
     Unreadable {
-        /// The file.
+        /// The trace file.
         file: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The text is no trace.
+    /// The text is not a valid trace.
     #[error("trace {}: line {line}: {problem}", file.display())]
     Malformed {
-        /// The file.
+        /// The trace file.
         file: PathBuf,
-        /// The line, from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
 }
 
-/// The sending opportunities of a recorded link, repeated for ever.
+/// Sending opportunities of a recorded link, repeated forever.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
-    /// Milliseconds, in order, at least one; the last one is above zero.
+    /// In milliseconds and in order; at least one, and the last one is above zero.
     times: Vec<u32>,
 }
 
 impl Trace {
-    /// Reads a file; one that begins as gzip is unpacked.
+    /// Reads a file; one with a gzip header is decompressed.
     ///
     /// # Errors
-    /// When the file cannot be read or is no trace.
+    /// If the file cannot be read or is not a valid trace.
     pub fn read(file: &Path) -> Result<Self, TraceError> {
         let unreadable = |source| TraceError::Unreadable { file: file.to_path_buf(), source };
         let raw = fs::read(file).map_err(unreadable)?;
@@ -80,74 +80,75 @@ impl Trace {
         })
     }
 
-    /// Reads the text of a trace. Empty lines are passed over.
+    /// Parses the text of a trace; empty lines are skipped.
     ///
     /// # Errors
-    /// The line, from 1, and what is wrong with it.
+    /// The line number, counted from 1, and the problem.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut times: Vec<u32> = Vec::new();
-        for (line, written) in text.lines().enumerate().map(|(n, l)| (n + 1, l.trim())) {
-            if written.is_empty() {
+        for (line, entry) in text.lines().enumerate().map(|(n, l)| (n + 1, l.trim())) {
+            if entry.is_empty() {
                 continue;
             }
-            let at = written.parse().map_err(|_| {
-                (line, format!("`{written}` is not a whole number of milliseconds (at most 4294967295)"))
+            let at = entry.parse().map_err(|_| {
+                (line, format!("`{entry}` is not a whole number of milliseconds (at most 4294967295)"))
             })?;
             if times.last().is_some_and(|last| *last > at) {
                 return Err((line, format!("{at} comes after a later time; times must not decrease")));
             }
-            if times.len() == MOST {
-                return Err((line, format!("more than {MOST} opportunities")));
+            if times.len() == MAX_OPPORTUNITIES {
+                return Err((line, format!("more than {MAX_OPPORTUNITIES} opportunities")));
             }
             times.push(at);
         }
         match times.last() {
-            None => Err((1, "no opportunity at all".to_string())),
+            None => Err((1, "the trace has no opportunity".to_string())),
             Some(0) => Err((1, "the last time is 0, so the trace has no length".to_string())),
             Some(_) => Ok(Self { times }),
         }
     }
 
-    /// After this the trace begins anew.
+    /// Length of one repetition.
     pub fn duration(&self) -> Duration {
-        Duration::from_millis(self.length())
+        Duration::from_millis(self.length_millis())
     }
 
-    /// Opportunities in one round.
+    /// Number of opportunities in one repetition.
     pub fn opportunities(&self) -> u64 {
         self.times.len() as u64
     }
 
-    /// The mean rate of IP bytes when all packets are full (1500 of each 1504 bytes).
+    /// Mean rate of IP bytes if all packets are full (1500 of each 1504 bytes).
     pub fn mean_rate(&self) -> Bitrate {
         (OPPORTUNITY - PACKET_HEADER) * self.opportunities() / self.duration()
     }
 
-    /// The time of the k-th opportunity since the beginning, over all rounds.
-    pub fn time_of(&self, k: u64) -> Instant {
-        let round = k / self.opportunities();
-        // The remainder is below the number of entries, so the entry exists and fits usize.
-        let within = self.times[(k % self.opportunities()) as usize];
-        Instant::from_millis(round.saturating_mul(self.length()).saturating_add(u64::from(within)))
+    /// Time of an opportunity, counted from zero over all repetitions.
+    pub fn opportunity_time(&self, index: u64) -> Instant {
+        let repetition = index / self.opportunities();
+        // The remainder is below the number of entries, so the index is valid and fits usize.
+        let offset = self.times[(index % self.opportunities()) as usize];
+        Instant::from_millis(repetition.saturating_mul(self.length_millis()).saturating_add(u64::from(offset)))
     }
 
-    /// How many opportunities come before this time: also the number of the first one at or after it.
+    /// Number of opportunities before this time; also the index of the first one at or after it.
     pub fn count_before(&self, at: Instant) -> u64 {
         let millis = at.as_nanos().div_ceil(1_000_000);
-        // A trace that begins at 0 has its first opportunity where the round before has its last.
-        let round = millis.saturating_sub(1) / self.length();
-        let within = millis - round * self.length();
-        round * self.opportunities() + self.times.partition_point(|t| u64::from(*t) < within) as u64
+        // In a trace that begins at 0, the first opportunity coincides with the last one of the previous
+        // repetition.
+        let repetition = millis.saturating_sub(1) / self.length_millis();
+        let offset = millis - repetition * self.length_millis();
+        repetition * self.opportunities() + self.times.partition_point(|t| u64::from(*t) < offset) as u64
     }
 
-    /// What the link carries for TCP in this part of time: 1448 bytes of payload for each opportunity from `from`
-    /// (included) to `to` (excluded), with full packets of 1500 bytes.
+    /// TCP payload that the link carries in a period: 1448 bytes for each opportunity from `from` (inclusive) to
+    /// `to` (exclusive), with full packets of 1500 bytes.
     pub fn capacity(&self, from: Duration, to: Duration) -> DataSize {
         let count = |at: Duration| self.count_before(Instant::ZERO + at);
         DataSize::from_bytes(1448) * count(to).saturating_sub(count(from))
     }
 
-    fn length(&self) -> u64 {
+    fn length_millis(&self) -> u64 {
         self.times.last().map_or(1, |last| u64::from(*last))
     }
 }
@@ -161,19 +162,19 @@ mod tests {
     #[test]
     fn a_trace_repeats_from_its_last_time() {
         let trace = Trace::parse("2\n5\n5\n10\n").unwrap();
-        let times: Vec<u64> = (0..9).map(|k| trace.time_of(k).as_nanos() / 1_000_000).collect();
+        let times: Vec<u64> = (0..9).map(|k| trace.opportunity_time(k).as_nanos() / 1_000_000).collect();
         assert_eq!(times, [2, 5, 5, 10, 12, 15, 15, 20, 22]);
         assert_eq!(trace.duration(), Duration::from_millis(10));
         assert_eq!(trace.mean_rate(), DataSize::from_bytes(4 * 1500) / Duration::from_millis(10));
     }
 
     #[test]
-    fn counting_agrees_with_a_walk() {
+    fn counting_agrees_with_enumeration() {
         for text in ["2\n5\n5\n10\n", "0\n0\n3\n", "1\n", "7\n7\n7\n"] {
             let trace = Trace::parse(text).unwrap();
             for half_millis in 0..100 {
                 let at = Instant::from_nanos(half_millis * 500_000);
-                let walked = (0..).take_while(|k| trace.time_of(*k) < at).count() as u64;
+                let walked = (0..).take_while(|k| trace.opportunity_time(*k) < at).count() as u64;
                 assert_eq!(trace.count_before(at), walked, "{text:?} at {at}");
             }
         }
@@ -189,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused_with_its_line() {
+    fn errors_name_the_line_and_the_problem() {
         for (text, line, part) in [
-            ("", 1, "no opportunity"),
+            ("", 1, "has no opportunity"),
             ("0\n0\n", 1, "no length"),
             ("1\nx\n", 2, "`x`"),
             ("1\n-2\n", 2, "`-2`"),

@@ -20,7 +20,7 @@ use marline_core::units::{Duration, Instant};
 use marline_sim::accel::{FlowScript, Scenario, World};
 use marline_sim::spec::{LinkSpec, Loss};
 
-use review::compare;
+use review::compare_with_saved;
 
 const PAIRS: u64 = 10;
 
@@ -190,7 +190,7 @@ fn a_plain_flow_beside_accelerated_ones_loses_nothing() {
         return;
     }
     assert!(missed.is_empty(), "{missed:#?}");
-    compare("accel-fairness.txt", &table);
+    compare_with_saved("accel-fairness.txt", &table);
 }
 
 fn half(odd: usize) -> Vec<(usize, [f64; 6])> {

@@ -16,11 +16,11 @@ use std::fmt::Write;
 use marline_core::accel::{Config, Mechanism, Mechanisms};
 use marline_core::units::{Duration, Instant};
 use marline_sim::accel::{FlowScript, Outage, Scenario, World};
-use marline_sim::rng::{Purpose, Stream};
+use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::LinkSpec;
 use marline_sim::tcp::Algorithm;
 
-use review::compare;
+use review::compare_with_saved;
 
 const WARM_UP: Duration = Duration::from_secs(6);
 const SEEDS: std::ops::Range<u64> = 1..4;
@@ -76,8 +76,8 @@ fn scenario(case: &Case, seed: u64, is_http: bool) -> Scenario {
     scenario.seed = seed;
     scenario.secondary = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
     if case.outage > 0 {
-        // Start and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
-        let mut chance = Stream::new(seed, "blackouts", 0, Purpose::Other);
+        // Beginning and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
+        let mut chance = RandomStream::new(seed, "blackouts", 0, Purpose::Other);
         for n in 0..3 {
             let at = Duration::from_millis(10_000 + n * 20_000 + chance.below(5000));
             let lasts = Duration::from_millis(case.outage * (750 + chance.below(500)));
@@ -141,7 +141,7 @@ fn goodput_is_as_reviewed() {
         );
         writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}{read:8.1}", ours / plain).expect("text");
     }
-    compare("accel.txt", &table);
+    compare_with_saved("accel.txt", &table);
 }
 
 /// Uploads (Super-aggregation §3.5): round-trip time, loss, seconds of an outage every 20 s.
@@ -184,7 +184,7 @@ fn upload_goodput_is_as_reviewed() {
         println!("{name:30} plain {plain:.3}, ours {ours:.3}, {:.2} times", ours / plain);
         writeln!(table, "{name:32}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
     }
-    compare("accel-upload.txt", &table);
+    compare_with_saved("accel-upload.txt", &table);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn goodput_with_outages_is_as_reviewed() {
         let figures: String = figures.iter().map(|figure| format!("{figure:10.1}")).collect();
         writeln!(table, "{name:24}{figures}").expect("text");
     }
-    compare("accel-outage.txt", &table);
+    compare_with_saved("accel-outage.txt", &table);
 }
 
 /// ACKs that share the air with the data: sender, round-trip time, cell, and upstream rate of the secondary link in
@@ -257,7 +257,7 @@ fn goodput_with_ack_offload_is_as_reviewed() {
         println!("{name:40} plain {plain:.3}, ours {ours:.3}, {:.3} times", ours / plain);
         writeln!(table, "{name:40}{plain:8.1}{ours:8.1}{:8.2}", ours / plain).expect("text");
     }
-    compare("accel-offload.txt", &table);
+    compare_with_saved("accel-offload.txt", &table);
 }
 
 /// How holes are filled: the primary link's rate in Mbit/s, and its loss.
@@ -308,7 +308,7 @@ fn goodput_with_early_ack_is_as_reviewed() {
         }
         writeln!(table, "{:24}{figures}{details}", format!("{rate} Mbit/s, {loss}")).expect("text");
     }
-    compare("accel-fast-fetch.txt", &table);
+    compare_with_saved("accel-fast-fetch.txt", &table);
 }
 
 /// Of a flow without acceleration beside an accelerated one: its goodput, its retransmitted segments and the queue's
@@ -361,5 +361,5 @@ fn a_flow_beside_an_accelerated_one_is_as_reviewed() {
             writeln!(table, "{name:44}{rate:8.1}{again:12.0}{dropped:10.0}").expect("text");
         }
     }
-    compare("accel-beside.txt", &table);
+    compare_with_saved("accel-beside.txt", &table);
 }

@@ -1,23 +1,30 @@
-//! The matching of boxes and relays on drawn fleets: against a general solver, and at given amounts of work.
+//! Assignment of edges to relays on synthetic fleets: compared with a general solver, and with limited work
+//! budgets.
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, constraint, default_solver, variable};
 use marline_core::assign::{Instance, Solver, SwitchingCost, bass_random, density_greedy};
 use marline_core::units::{Bitrate, Ratio};
-use marline_sim::fleet::{Churn, Fleet, Plan};
-use marline_sim::rng::{Purpose, Stream};
+use marline_sim::fleet::{Churn, Fleet, FleetSpec};
+use marline_sim::rng::{Purpose, RandomStream};
 
-fn plan(relays: usize, boxes: usize, percent: u32, seed: u64) -> Plan {
-    Plan { relays, boxes, candidates: 3..=8, load: Ratio::from_percent(percent), seed }
+fn fleet_spec(relays: usize, edges: usize, percent: u32, seed: u64) -> FleetSpec {
+    FleetSpec {
+        relay_count: relays,
+        edge_count: edges,
+        candidates_per_edge: 3..=8,
+        load: Ratio::from_percent(percent),
+        seed,
+    }
 }
 
-/// The best gain by mixed-integer programming.
-fn proved(instance: &Instance) -> f64 {
-    solved(instance).0
+/// Gain of the optimal matching, by mixed-integer programming.
+fn optimal_gain(instance: &Instance) -> f64 {
+    solve_exactly(instance).0
 }
 
-/// The same, and how many boxes have their best candidate in that plan (γ = 1).
-fn solved(instance: &Instance) -> (f64, usize) {
-    let mut chosen_at = Vec::new();
+/// The optimal gain, and the number of edges with their best candidate in that matching (γ = 1).
+fn solve_exactly(instance: &Instance) -> (f64, usize) {
+    let mut choices = Vec::new();
     let mut variables = ProblemVariables::new();
     let mut gain = Expression::default();
     let mut loads = vec![Expression::default(); instance.relay_count()];
@@ -26,7 +33,7 @@ fn solved(instance: &Instance) -> (f64, usize) {
         let mut sum = Expression::default();
         for candidate in instance.candidates_of(at) {
             let chosen = variables.add(variable().binary());
-            chosen_at.push((at, candidate.rate, chosen));
+            choices.push((at, candidate.rate, chosen));
             gain += (candidate.rate - instance.direct_rate(at)).as_mbps_f64() * chosen;
             loads[candidate.relay] += candidate.rate.as_mbps_f64() * chosen;
             sum += chosen;
@@ -40,40 +47,41 @@ fn solved(instance: &Instance) -> (f64, usize) {
     for sum in sums {
         model = model.with(constraint!(sum <= 1.0));
     }
-    let solution = model.solve().expect("a plan, if only the one in which everybody stays alone");
+    let solution = model.solve().expect("a matching exists, if only the empty one");
     let best = |at: usize| instance.candidates_of(at).map(|candidate| candidate.rate).max();
     let is_best = |at: usize| {
-        let mut of = chosen_at.iter().filter(|(box_, ..)| *box_ == at);
-        best(at).is_none_or(|best| of.any(|(_, rate, chosen)| *rate == best && solution.value(*chosen) > 0.5))
+        let mut edge_choices = choices.iter().filter(|(box_, ..)| *box_ == at);
+        best(at)
+            .is_none_or(|best| edge_choices.any(|(_, rate, chosen)| *rate == best && solution.value(*chosen) > 0.5))
     };
     (gain.eval_with(&solution), (0..instance.edge_count()).filter(|at| is_best(*at)).count())
 }
 
 #[test]
-fn the_hit_rate_is_that_of_the_best_plan_where_a_general_solver_finds_it() {
+fn the_hit_rate_is_close_to_that_of_the_optimal_matching() {
     let (mut ours, mut best) = (0.0, 0);
     for seed in 1..=20 {
-        let instance = Fleet::instance(&plan(8, 60, 50, seed));
+        let instance = Fleet::generate_instance(&fleet_spec(8, 60, 50, seed));
         let mut solver = Solver::new(&instance, None);
         solver.step(u64::MAX);
         ours += solver.matching().hit_share(&instance).as_f64() * 60.0;
-        best += solved(&instance).1;
+        best += solve_exactly(&instance).1;
     }
-    // The floor: nine of ten boxes, else two points less than the best plan's at most.
+    // Required: nine of ten edges, or at most two points less than the optimal matching has.
     let (ours, best) = (ours / 1200.0, best as f64 / 1200.0);
     assert!(ours >= 0.9 || ours >= best - 0.02, "{ours} and {best}");
-    assert!(best < 0.9, "the best plan has {best}: then so must ours");
+    assert!(best < 0.9, "the optimal matching has {best}, so ours must have 0.9 as well");
 }
 
 #[test]
-fn a_general_solver_finds_nothing_better_on_small_fleets() {
+fn on_small_fleets_the_gain_equals_that_of_a_general_solver() {
     for seed in 0..6 {
         for percent in [90, 120] {
-            let instance = Fleet::instance(&plan(4, 14, percent, seed));
+            let instance = Fleet::generate_instance(&fleet_spec(4, 14, percent, seed));
             let mut solver = Solver::new(&instance, None);
             let progress = solver.step(u64::MAX);
             assert!(progress.is_done && progress.gain == progress.bound, "{seed} {percent}: {progress:?}");
-            let best = proved(&instance);
+            let best = optimal_gain(&instance);
             let ours = progress.gain.as_mbps_f64();
             assert!((ours - best).abs() <= 1e-6 * best, "{seed} {percent}: {ours} {best}");
         }
@@ -85,7 +93,7 @@ fn small_fleets_are_solved_to_the_optimum() {
     for (percent, proofs) in [(50, 20), (90, 18), (120, 17)] {
         let mut proved = 0;
         for seed in 1..=20 {
-            let instance = Fleet::instance(&plan(8, 60, percent, seed));
+            let instance = Fleet::generate_instance(&fleet_spec(8, 60, percent, seed));
             let mut solver = Solver::new(&instance, None);
             let progress = solver.step(100_000_000);
             proved += u32::from(progress.is_done);
@@ -97,64 +105,64 @@ fn small_fleets_are_solved_to_the_optimum() {
 
 #[test]
 fn larger_fleets_are_matched_to_within_a_fraction_of_the_bound() {
-    for (relays, boxes, percent, work, most) in [
+    for (relays, boxes, percent, work, max) in [
         (50, 1000, 90, 100_000_000, 0.005),
         (50, 1000, 120, 100_000_000, 0.005),
         (100, 20_000, 90, 20_000_000, 0.0008),
         (100, 20_000, 120, 20_000_000, 0.0008),
         (100, 20_000, 200, 20_000_000, 0.0015),
     ] {
-        let instance = Fleet::instance(&plan(relays, boxes, percent, 1));
+        let instance = Fleet::generate_instance(&fleet_spec(relays, boxes, percent, 1));
         let mut solver = Solver::new(&instance, None);
         let progress = solver.step(work);
-        assert!(progress.relative_gap() < most, "{relays}/{boxes} load {percent}: {}", progress.relative_gap());
+        assert!(progress.relative_gap() < max, "{relays}/{boxes} load {percent}: {}", progress.relative_gap());
         assert!(progress.gain > density_greedy(&instance).gain());
-        let mut chance = Stream::new(1, "random", 0, Purpose::Other);
-        assert!(progress.gain > bass_random(&instance, |n| chance.below(n)).gain());
+        let mut rng = RandomStream::new(1, "random", 0, Purpose::Other);
+        assert!(progress.gain > bass_random(&instance, |n| rng.below(n)).gain());
     }
 }
 
 #[test]
-fn a_fleet_has_the_figures_of_the_paper() {
-    let mut fleet = Fleet::new(&plan(100, 20_000, 90, 3));
-    let members = fleet.members();
+fn a_synthetic_fleet_has_the_statistics_of_the_paper() {
+    let mut fleet = Fleet::new(&fleet_spec(100, 20_000, 90, 3));
+    let members = fleet.edges();
     let count = members.len() as f64;
-    let slow = members.iter().filter(|member| member.own < Bitrate::from_mbps(1)).count() as f64;
+    let slow = members.iter().filter(|member| member.direct_rate < Bitrate::from_mbps(1)).count() as f64;
     assert!((slow / count - 0.6).abs() < 0.02, "{}", slow / count);
-    let best = |member: &marline_sim::fleet::Member| {
+    let best = |member: &marline_sim::fleet::EdgeSpec| {
         let rates = member.candidates.iter().map(|candidate| candidate.rate);
-        rates.max().unwrap_or_default().as_mbps_f64() / member.own.as_mbps_f64()
+        rates.max().unwrap_or_default().as_mbps_f64() / member.direct_rate.as_mbps_f64()
     };
-    let times: Vec<f64> = members.iter().map(best).collect();
-    let mean = times.iter().sum::<f64>() / count;
+    let multiples: Vec<f64> = members.iter().map(best).collect();
+    let mean = multiples.iter().sum::<f64>() / count;
     assert!((mean - 5.2).abs() < 0.2, "{mean}");
-    assert!(times.iter().all(|times| *times <= 16.01));
+    assert!(multiples.iter().all(|multiple| *multiple <= 16.01));
     assert!(members.iter().all(|member| (3..=8).contains(&member.candidates.len())));
     let sum = |rates: &mut dyn Iterator<Item = Bitrate>| rates.map(Bitrate::as_mbps_f64).sum::<f64>();
-    let rooms = sum(&mut fleet.rooms(&members).into_iter());
-    let loads = sum(&mut members.iter().filter_map(|member| {
-        member.candidates.iter().map(|candidate| candidate.rate).max().filter(|rate| *rate > member.own)
+    let capacities = sum(&mut fleet.capacities(&members).into_iter());
+    let demand = sum(&mut members.iter().filter_map(|member| {
+        member.candidates.iter().map(|candidate| candidate.rate).max().filter(|rate| *rate > member.direct_rate)
     }));
-    assert!((loads / rooms - 0.9).abs() < 1e-3, "{}", loads / rooms);
-    assert_eq!(Fleet::new(&plan(100, 20_000, 90, 3)).members(), members);
+    assert!((demand / capacities - 0.9).abs() < 1e-3, "{}", demand / capacities);
+    assert_eq!(Fleet::new(&fleet_spec(100, 20_000, 90, 3)).edges(), members);
 }
 
 #[test]
-fn a_fleet_that_comes_and_goes_stays_well_matched_and_few_move() {
-    let mut churn = Churn::new(&plan(50, 10_000, 120, 1));
+fn with_churn_the_matching_stays_good_and_few_edges_move() {
+    let mut churn = Churn::new(&fleet_spec(50, 10_000, 120, 1));
     churn.rematch(SwitchingCost::default(), 20_000_000);
     let stay = SwitchingCost { share: Ratio::ZERO, fee: Bitrate::from_bits_per_sec(500_000) };
     let (mut regret, mut moved) = ([0.0; 2], 0);
     for second in 0..40 {
-        churn.replace(Ratio::from_percent(1));
+        churn.replace_edges(Ratio::from_percent(1));
         let matched = churn.rematch(stay, 2_000_000);
-        assert!(matched.gain <= matched.bound);
-        regret[second / 20] += matched.regret() / 20.0;
-        moved += matched.moved;
+        assert!(matched.gain <= matched.upper_bound);
+        regret[second / 20] += matched.gap() / 20.0;
+        moved += matched.moved_edges;
     }
     assert!(regret[0] < 0.006 && regret[1] < 0.006, "{regret:?}");
-    // It begins with a good plan, so that the first half is better than what lasts.
+    // The first matching has a large work budget, so the first half has a lower regret than the steady state.
     assert!(regret[1] < regret[0] + 0.002, "{regret:?}");
-    // Of so few boxes more must move than of many; the floor (0.8 %) is for 100,000.
+    // A small fleet has relatively more moves than a large one; the threshold of 0.8 % is for 100,000 edges.
     assert!(moved < 40 * 120, "{moved}");
 }

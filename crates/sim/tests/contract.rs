@@ -1,4 +1,4 @@
-//! The machines keep the machine contract, whatever the policy and the weather: a download, and a stream with a player.
+//! The machine contract for a download and for a stream with a player, with every policy and under faults.
 
 use std::fmt::Debug;
 
@@ -8,15 +8,15 @@ use marline_core::machine::Machine;
 use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{self, PlayerInput, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
-use marline_sim::contract::{Checked, Log, clamp, replay};
-use marline_sim::world::{Fault, Order, Scene, What, World};
+use marline_sim::contract::{ContractChecker, DecisionLog, replay, replay_with_stale_times};
+use marline_sim::http_sim::{Fault, FaultKind, HttpScenario, HttpSim, MachineOutput};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-fn scenes() -> Vec<(&'static str, Scene)> {
+fn scenarios() -> Vec<(&'static str, HttpScenario)> {
     let link = |line: &str| line.parse().expect("a link");
     let two = || {
-        Scene::new(
+        HttpScenario::new(
             DataSize::from_bytes(5_000_000),
             [link("wifi,rate=20Mbit/s,rtt=20ms"), link("lte,rate=10Mbit/s,rtt=50ms")],
         )
@@ -25,40 +25,46 @@ fn scenes() -> Vec<(&'static str, Scene)> {
     dying.events = vec!["500ms:wifi=down".parse().expect("an event"), "4s:wifi=up".parse().expect("an event")];
     let mut faulty = two();
     faulty.server.faults = vec![
-        Fault::always(What::Truncate(DataSize::from_kib(200))).times(2),
-        Fault::always(What::Reset(DataSize::from_kib(100))).times(2),
-        Fault::always(What::Status(503, Some(Duration::from_secs(1)))).times(1),
+        Fault::always(FaultKind::Truncate(DataSize::from_kib(200))).times(2),
+        Fault::always(FaultKind::Reset(DataSize::from_kib(100))).times(2),
+        Fault::always(FaultKind::Status(503, Some(Duration::from_secs(1)))).times(1),
     ];
-    let lossy = Scene::new(
+    let lossy = HttpScenario::new(
         DataSize::from_bytes(3_000_000),
         [link("wifi,rate=20Mbit/s,rtt=30ms,loss=1%"), link("lte,rate=20Mbit/s,rtt=60ms")],
     );
-    let mut whole = two();
-    whole.server.ranges = false;
-    vec![("steady", two()), ("dying", dying), ("faulty", faulty), ("lossy", lossy), ("whole", whole)]
+    let mut without_ranges = two();
+    without_ranges.server.supports_ranges = false;
+    vec![("steady", two()), ("dying", dying), ("faulty", faulty), ("lossy", lossy), ("whole", without_ranges)]
 }
 
-/// Runs a machine under watch and puts its log to the proof.
-fn proven<C, M>(name: &str, scene: Scene, config: C, make: fn(&C) -> M, player: Option<Player>) -> Log<C, M>
+/// Runs a machine inside a contract checker, then replays its log.
+fn run_checked<C, M>(
+    name: &str,
+    scenario: HttpScenario,
+    config: C,
+    make: fn(&C) -> M,
+    player: Option<Player>,
+) -> DecisionLog<C, M>
 where
     C: Clone,
-    M: Machine<Input: From<fetch::Input> + Clone, Output: Into<Order> + Clone + PartialEq + Debug>,
+    M: Machine<Input: From<fetch::Input> + Clone, Output: Into<MachineOutput> + Clone + PartialEq + Debug>,
 {
-    let watched = Checked::new(config.clone(), make(&config));
-    let mut world = World::new(scene, watched);
+    let watched = ContractChecker::new(config.clone(), make(&config));
+    let mut sim = HttpSim::new(scenario, watched);
     if let Some(player) = player {
-        world = world.watched_by(player);
+        sim = sim.with_player(player);
     }
-    let (outcome, watched) = world.run_machine(Duration::from_secs(300));
-    println!("{name}: {:?} {:?}", outcome.finished, outcome.failed);
+    let (outcome, watched) = sim.run_and_return_machine(Duration::from_secs(300));
+    println!("{name}: {:?} {:?}", outcome.finished_at, outcome.failed);
     let log = watched.into_parts().1;
     let (_, outputs) = replay(make, &log).unwrap_or_else(|found| panic!("{name}: rule 4: {found}"));
     assert!(outputs > 0);
-    clamp(make, &log).unwrap_or_else(|found| panic!("{name}: rule 2: {found}"));
+    replay_with_stale_times(make, &log).unwrap_or_else(|found| panic!("{name}: rule 2: {found}"));
     log
 }
 
-fn survives_its_lines<C, I, O>(name: &str, log: Vec<Record<C, I, O>>)
+fn check_json_round_trip<C, I, O>(name: &str, log: Vec<Record<C, I, O>>)
 where
     C: Serialize + DeserializeOwned + PartialEq + Debug,
     I: Serialize + DeserializeOwned + PartialEq + Debug,
@@ -71,28 +77,28 @@ where
     }
 }
 
-fn download(policy: fetch::Policy) -> fetch::Config {
+fn download_config(policy: fetch::Policy) -> fetch::Config {
     fetch::Config { policy, ..fetch::Config::default() }
 }
 
-/// The scene's file as a video of two thirds of what its links carry, or one that nobody knows.
-fn video(scene: &Scene, policy: stream::Policy, known: bool) -> (stream::Config, Player) {
-    let size = scene.server.editions[0].size;
+/// The scenario's file as a video with two thirds of the links' rate; with `is_known` the stream gets its profile.
+fn video_setup(scenario: &HttpScenario, policy: stream::Policy, is_known: bool) -> (stream::Config, Player) {
+    let size = scenario.server.versions[0].size;
     let video = MediaProfile::variable([(size / Bitrate::from_mbps(20), size)]).expect("a video");
     let thresholds = BufferThresholds { low: DataSize::from_kib(256), high: None };
     let mut config = stream::Config { policy, player: thresholds, ..stream::Config::default() };
     config.fetch.reader_window = Some(DataSize::from_kib(1024));
     config.fetch.metered = MeteredUse::Use;
-    config.video = known.then(|| video.clone());
+    config.video = is_known.then(|| video.clone());
     (config, Player::new(video, thresholds, Instant::ZERO))
 }
 
 #[test]
 fn a_download_keeps_rules_1_to_4_with_every_policy() {
     for policy in fetch::Policy::ALL {
-        for (name, scene) in scenes() {
+        for (name, scenario) in scenarios() {
             let make = |config: &fetch::Config| Fetch::new(config.clone());
-            proven(&format!("{policy} {name}"), scene, download(policy), make, None);
+            run_checked(&format!("{policy} {name}"), scenario, download_config(policy), make, None);
         }
     }
 }
@@ -100,38 +106,41 @@ fn a_download_keeps_rules_1_to_4_with_every_policy() {
 #[test]
 fn a_stream_keeps_rules_1_to_4_with_every_policy() {
     for policy in [stream::Policy::Marline, stream::Policy::GreenbagP, stream::Policy::GreenbagE] {
-        for (name, scene) in scenes() {
+        for (name, scenario) in scenarios() {
             for known in [true, false] {
-                let (config, player) = video(&scene, policy, known);
+                let (config, player) = video_setup(&scenario, policy, known);
                 let make = |config: &stream::Config| Stream::new(config.clone());
                 let name = format!("{policy:?} {name} {known}");
-                let log = proven(&name, scene.clone(), config, make, Some(player));
-                survives_its_lines(&name, log);
+                let log = run_checked(&name, scenario.clone(), config, make, Some(player));
+                check_json_round_trip(&name, log);
             }
         }
     }
 }
 
 #[test]
-fn a_downloads_log_survives_its_lines() {
-    for (name, scene) in scenes() {
+fn the_log_of_a_download_round_trips_through_json() {
+    for (name, scenario) in scenarios() {
         let make = |config: &fetch::Config| Fetch::new(config.clone());
-        survives_its_lines(name, proven(name, scene, download(fetch::Policy::Marline), make, None));
+        check_json_round_trip(
+            name,
+            run_checked(name, scenario, download_config(fetch::Policy::Marline), make, None),
+        );
     }
 }
 
 #[test]
-fn a_players_words_survive_their_lines() {
+fn inputs_of_a_player_round_trip_through_json() {
     let video = MediaProfile::constant(Bitrate::from_mbps(3), Duration::from_secs(9)).expect("a video");
     let player = BufferThresholds::GREENBAG;
     let position = Duration::from_millis(1234);
-    for word in [
+    for input in [
         PlayerInput::Seek { offset: u64::MAX },
         PlayerInput::Video { video, player, position, is_playing: true },
         PlayerInput::Position { position, is_playing: false },
     ] {
-        let word = stream::Input::from(word);
-        let line = serde_json::to_string(&word).expect("a line");
-        assert_eq!(serde_json::from_str::<stream::Input>(&line).expect("a word"), word, "{line}");
+        let input = stream::Input::from(input);
+        let line = serde_json::to_string(&input).expect("a line");
+        assert_eq!(serde_json::from_str::<stream::Input>(&line).expect("an input"), input, "{line}");
     }
 }

@@ -1,6 +1,6 @@
-//! GreenBag in virtual time: figures 9 to 13 in small, beside the closed forms and a clairvoyant.
+//! GreenBag in virtual time: small versions of figures 9 to 13, with closed forms and the clairvoyant optimum.
 //!
-//! Links carry 3 + 3 Mbit/s of payload unless a test says otherwise; the player starts at 4 MiB.
+//! The links carry 3 + 3 Mbit/s of payload unless a test specifies otherwise; the player starts at 4 MiB.
 //! `cargo test -p marline-sim --test greenbag -- --nocapture` prints the tables.
 
 use marline_core::decision_log::Record;
@@ -8,19 +8,19 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{Config, GreenBagParams, GreenBagRadio, Policy, Stream, StreamEvent};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use marline_core::{fetch, stream};
-use marline_sim::contract::{Checked, clamp, replay};
-use marline_sim::fluctuation::{Hole, dig, holes};
-use marline_sim::optimum::{Case, Grid, Supply};
-use marline_sim::spec::{Event, LinkSpec};
-use marline_sim::world::{Outcome, Presence, Scene, Viewing, World};
+use marline_sim::clairvoyant::{CapacityCurve, Grid, PlaybackCase};
+use marline_sim::contract::{ContractChecker, replay, replay_with_stale_times};
+use marline_sim::http_sim::{HttpOutcome, HttpScenario, HttpSim, PlaybackOutcome, PresenceChange};
+use marline_sim::rate_process::{RateDrop, apply_drops, rate_drops};
+use marline_sim::spec::{LinkEvent, LinkSpec};
 
-/// A link whose payload rate is `kbps`: of 1500 bytes on the wire 1448 are payload.
+/// A link with a payload rate of `kbps`: 1448 of 1500 bytes on the wire are payload.
 fn link(kind: &str, kbps: u64, rtt: u64) -> LinkSpec {
     let wire = (kbps * 1500).div_ceil(1448);
     format!("{kind},kind={kind},rate={wire}kbit/s,rtt={rtt}ms").parse().expect("a link")
 }
 
-fn pair(lte: u64, wifi: u64) -> Vec<LinkSpec> {
+fn link_pair(lte: u64, wifi: u64) -> Vec<LinkSpec> {
     vec![link("lte", lte, 60), link("wifi", wifi, 30)]
 }
 
@@ -32,42 +32,44 @@ fn video(rate: u64, seconds: u64) -> MediaProfile {
     MediaProfile::constant(kbps(rate), Duration::from_secs(seconds)).expect("a video")
 }
 
-fn events(written: &[String]) -> Vec<Event> {
-    written.iter().map(|event| event.parse().expect("an event")).collect()
+fn events(lines: &[String]) -> Vec<LinkEvent> {
+    lines.iter().map(|event| event.parse().expect("an event")).collect()
 }
 
-/// What came of a run.
-struct Run {
-    viewing: Viewing,
+/// Result of one run.
+struct RunResult {
+    playback: PlaybackOutcome,
     joules: f64,
-    outcome: Outcome,
+    outcome: HttpOutcome,
 }
 
-impl Run {
+impl RunResult {
     fn seconds(&self) -> f64 {
-        self.viewing.playback_time.expect("it was watched to the end").as_secs_f64()
+        self.playback.playback_time.expect("the video was played to the end").as_secs_f64()
     }
 }
 
 const LIMIT: Duration = Duration::from_secs(1000);
 
-fn run(policy: Policy, greenbag: GreenBagParams, scene: Scene, video: &MediaProfile) -> Run {
+fn run(policy: Policy, greenbag: GreenBagParams, scenario: HttpScenario, video: &MediaProfile) -> RunResult {
     let config = Config { policy, greenbag, video: Some(video.clone()), ..Config::default() };
     let player = Player::new(video.clone(), BufferThresholds::default(), Instant::ZERO);
-    let (outcome, stream) = World::new(scene, Stream::new(config)).watched_by(player).run_machine(LIMIT);
-    assert!(outcome.is_good(), "{:?} {:?}", outcome.failed, outcome.notices);
-    let joules = stream.energy_meter().energy_until_idle(Instant::ZERO + LIMIT).total().as_joules_f64();
-    Run { viewing: outcome.viewing.clone().expect("somebody watched"), joules, outcome }
+    let (outcome, stream) =
+        HttpSim::new(scenario, Stream::new(config)).with_player(player).run_and_return_machine(LIMIT);
+    assert!(outcome.is_complete(), "{:?} {:?}", outcome.failed, outcome.notices);
+    let energy = stream.energy_meter().energy_until_idle(Instant::ZERO + LIMIT).total().as_joules_f64();
+    RunResult { playback: outcome.playback.clone().expect("there was a player"), joules: energy, outcome }
 }
 
-fn play(policy: Policy, links: Vec<LinkSpec>, video: &MediaProfile) -> Run {
-    run(policy, GreenBagParams::default(), Scene::new(video.size(), links), video)
+fn run_policy(policy: Policy, links: Vec<LinkSpec>, video: &MediaProfile) -> RunResult {
+    run(policy, GreenBagParams::default(), HttpScenario::new(video.size(), links), video)
 }
 
 #[test]
-fn figure_13_and_its_clairvoyant() {
-    // Playback time of one link alone; joules of GB-P and GB-E. Figures of an earlier simulation of ours, segment by segment: the
-    // paper plots figure 13 and prints no numbers. So this compares two models of ours, and not us with the paper.
+fn figure_13_with_the_clairvoyant_optimum() {
+    // Playback time of one link alone, energy of GB-P and GB-E in joules. The values come from our own earlier
+    // simulation segment by segment, because the paper plots figure 13 without numbers. So this compares two of our
+    // models with each other, not with the paper.
     let simulated = [
         (50, 131.0, 165.5, 77.2),
         (60, 152.0, 195.5, 116.7),
@@ -79,79 +81,85 @@ fn figure_13_and_its_clairvoyant() {
     println!("  Q   LTE-only         WiFi-only        GB-P             GB-E             clairvoyant");
     for (percent, alone, joules_p, joules_e) in simulated {
         let video = video(60 * percent, 120);
-        let lte = play(Policy::GreenbagP, vec![link("lte", 3000, 60)], &video);
-        let wifi = play(Policy::GreenbagP, vec![link("wifi", 3000, 30)], &video);
-        let gbp = play(Policy::GreenbagP, pair(3000, 3000), &video);
-        let gbe = play(Policy::GreenbagE, pair(3000, 3000), &video);
-        let links = vec![Supply::constant(kbps(3000)), Supply::constant(kbps(3000))];
-        let case = Case { links, video, low: BufferThresholds::default().low };
-        let least = case.least_playback().expect("it can be played");
-        let at = gbe.viewing.playback_time.expect("an end").max(least);
+        let lte = run_policy(Policy::GreenbagP, vec![link("lte", 3000, 60)], &video);
+        let wifi = run_policy(Policy::GreenbagP, vec![link("wifi", 3000, 30)], &video);
+        let gbp = run_policy(Policy::GreenbagP, link_pair(3000, 3000), &video);
+        let gbe = run_policy(Policy::GreenbagE, link_pair(3000, 3000), &video);
+        let links = vec![CapacityCurve::constant(kbps(3000)), CapacityCurve::constant(kbps(3000))];
+        let case = PlaybackCase { links, video, start_threshold: BufferThresholds::default().low };
+        let least = case.min_playback_time().expect("it can be played");
+        let at = gbe.playback.playback_time.expect("an end").max(least);
         let radios = [GreenBagRadio::GREENBAG_LTE, GreenBagRadio::GREENBAG_WIFI];
-        let oracle = case.least_energy(&radios, at, Grid::default()).expect("it can be played");
+        let oracle = case.min_energy(&radios, at, Grid::default()).expect("it can be played");
         print!("{percent:3} %");
         for run in [&lte, &wifi, &gbp, &gbe] {
             print!(" {:6.1} s {:5.1} J ", run.seconds(), run.joules);
         }
         println!(" {:6.1} s {:5.1} J", least.as_secs_f64(), oracle.energy.as_joules_f64());
-        assert_eq!((gbp.viewing.stalls, gbe.viewing.stalls), (0, 0));
+        assert_eq!((gbp.playback.stalls, gbe.playback.stalls), (0, 0));
         assert!((lte.seconds() - alone).abs() < 2.5 && (wifi.seconds() - alone).abs() < 2.5);
         for run in [&gbp, &gbe] {
             let late = run.seconds() - least.as_secs_f64();
-            assert!((0.0..0.5).contains(&late), "{percent} %: {late} s after the clairvoyant");
+            assert!((0.0..0.5).contains(&late), "{percent} %: {late} s more than the clairvoyant optimum");
         }
-        let near = |ours: f64, theirs: f64, share: f64| (ours - theirs).abs() < share * theirs;
+        let near = |ours: f64, published: f64, fraction: f64| (ours - published).abs() < fraction * published;
         assert!(near(gbp.joules, joules_p, 0.04), "{percent} %: GB-P {}", gbp.joules);
         assert!(near(gbe.joules, joules_e, 0.08), "{percent} %: GB-E {}", gbe.joules);
-        assert!(gbe.joules > 0.995 * oracle.bound.as_joules_f64(), "{percent} %: less than is possible");
+        assert!(gbe.joules > 0.995 * oracle.lower_bound.as_joules_f64(), "{percent} %: less than the lower bound");
         assert!(gbe.joules < 1.10 * oracle.energy.as_joules_f64(), "{percent} %: GB-E {}", gbe.joules);
     }
 }
 
 #[test]
-fn figure_10_adapting_beats_equal_parts_on_unequal_links() {
+fn figure_10_adaptive_subsegments_beat_equal_ones_on_unequal_links() {
     let video = video(4800, 40);
     println!("ratio   adaptive   1:1");
     for (lte, wifi) in [(3000, 3000), (1500, 4500), (1000, 5000)] {
         let fixed = GreenBagParams { adaptive_subsegments: false, ..GreenBagParams::default() };
-        let scene = || Scene::new(video.size(), pair(lte, wifi));
-        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scene(), &video).seconds();
-        let equal = run(Policy::GreenbagP, fixed, scene(), &video).seconds();
+        let scenario = || HttpScenario::new(video.size(), link_pair(lte, wifi));
+        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scenario(), &video).seconds();
+        let equal = run(Policy::GreenbagP, fixed, scenario(), &video).seconds();
         println!("1:{}     {ours:6.1} s   {equal:6.1} s", wifi / lte);
         assert!(ours < 46.5, "1:{}: {ours}", wifi / lte);
         assert!(wifi == lte || equal > ours + 0.5, "1:{}: {equal}", wifi / lte);
     }
 }
 
-/// 110 s of video over 3 + 3 Mbit/s with holes of 6 to 25 s in Wi-Fi. `level`: outside of them Wi-Fi is faster, so that the
-/// average over the video stays 6 Mbit/s.
-fn with_holes(video: &MediaProfile, holes: &[Hole], level: bool) -> (Scene, Case) {
+/// 110 s of video over 3 + 3 Mbit/s, with rate drops of 6 to 25 s on Wi-Fi. With `keeps_average`, Wi-Fi is faster
+/// outside of the drops, so that the average over the video stays 6 Mbit/s.
+fn scenario_with_drops(
+    video: &MediaProfile,
+    holes: &[RateDrop],
+    keeps_average: bool,
+) -> (HttpScenario, PlaybackCase) {
     let lost: u64 = holes.iter().map(|hole| hole.length as u64).sum();
-    let outside = if level { (3000 * 110 - 100 * lost) / (110 - lost) } else { 3000 };
+    let outside = if keeps_average { (3000 * 110 - 100 * lost) / (110 - lost) } else { 3000 };
     let mut rates = vec![kbps(outside); 110];
     rates.push(kbps(3000));
-    dig(&mut rates, holes, kbps(100));
-    let wire = |rate: Bitrate| (rate.bits_per_sec() * 1500).div_ceil(1_448_000);
+    apply_drops(&mut rates, holes, kbps(100));
+    let wire_kbps = |rate: Bitrate| (rate.bits_per_sec() * 1500).div_ceil(1_448_000);
     let changes = (1..).zip(rates.windows(2)).filter(|(_, pair)| pair[0] != pair[1]);
     let written: Vec<String> =
-        changes.map(|(at, pair)| format!("{at}s:wifi=rate={}kbit/s", wire(pair[1]))).collect();
-    let scene =
-        Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, rates[0].bits_per_sec() / 1000)) };
-    let links = vec![Supply::constant(kbps(3000)), Supply::stepped(Duration::from_secs(1), rates)];
-    (scene, Case { links, video: video.clone(), low: BufferThresholds::default().low })
+        changes.map(|(at, pair)| format!("{at}s:wifi=rate={}kbit/s", wire_kbps(pair[1]))).collect();
+    let scenario = HttpScenario {
+        events: events(&written),
+        ..HttpScenario::new(video.size(), link_pair(3000, rates[0].bits_per_sec() / 1000))
+    };
+    let links = vec![CapacityCurve::constant(kbps(3000)), CapacityCurve::from_steps(Duration::from_secs(1), rates)];
+    (scenario, PlaybackCase { links, video: video.clone(), start_threshold: BufferThresholds::default().low })
 }
 
-/// Means over ten draws of so many holes: with recovery, without, of the clairvoyant.
-fn through_holes(rate: u64, count: usize, level: bool) -> [f64; 3] {
+/// Mean playback times over ten draws of `count` drops: with recovery, without recovery, clairvoyant optimum.
+fn mean_times_with_drops(rate: u64, count: usize, level: bool) -> [f64; 3] {
     let video = video(rate, 110);
     let mut sums = [0.0; 3];
     for seed in 0..10 {
-        let (scene, case) = with_holes(&video, &holes(seed, count, 10..110, 6, 25), level);
+        let (scenario, case) = scenario_with_drops(&video, &rate_drops(seed, count, 10..110, 6, 25), level);
         let none = GreenBagParams { recovery_enabled: false, ..GreenBagParams::default() };
-        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scene.clone(), &video);
-        let without = run(Policy::GreenbagP, none, scene, &video);
+        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scenario.clone(), &video);
+        let without = run(Policy::GreenbagP, none, scenario, &video);
         assert!(ours.outcome.wasted * 50 < video.size(), "{:?}", ours.outcome.wasted);
-        let least = case.least_playback().expect("it can be played").as_secs_f64();
+        let least = case.min_playback_time().expect("it can be played").as_secs_f64();
         for (sum, seconds) in sums.iter_mut().zip([ours.seconds(), without.seconds(), least]) {
             *sum += seconds / 10.0;
         }
@@ -162,22 +170,23 @@ fn through_holes(rate: u64, count: usize, level: bool) -> [f64; 3] {
 
 #[test]
 fn figure_12_recovery_keeps_the_playback_time_through_drops() {
-    // The bandwidth is 110 % of what the video needs, drops included: "still sufficient" (GreenBag §V-A4).
+    // The rate is 110 % of the video's, including the drops: "still sufficient" (GreenBag §V-A4).
     println!("drops   recovery   none       clairvoyant");
     for count in 0..=4 {
-        let [ours, without, _] = through_holes(5455, count, true);
+        let [ours, without, _] = mean_times_with_drops(5455, count, true);
         assert!(ours < 117.0, "{count} drops: {ours}");
         assert!(count == 0 || without > ours + 1.5, "{count} drops: {ours} {without}");
     }
 }
 
 #[test]
-fn figure_12_as_written_is_decided_by_what_the_links_carry() {
-    // The video needs 110 % of the bandwidth. Without recovery nothing that is fetched ahead is lost: after a drop all of
-    // it is in order at once. So with and without it the end lies within one wait for B (5.1 s) of the clairvoyant's.
+fn figure_12_as_published_is_determined_by_the_capacity_of_the_links() {
+    // The video needs 110 % of the rate. Without recovery, no prefetched data is lost: after a drop all of it is in
+    // order at once. So with and without recovery, the end is within one initial buffering of B (5.1 s) of the
+    // clairvoyant optimum.
     println!("drops   recovery   none       clairvoyant");
     for count in [0, 2, 4] {
-        let [ours, without, least] = through_holes(6600, count, false);
+        let [ours, without, least] = mean_times_with_drops(6600, count, false);
         for seconds in [ours, without] {
             assert!((least..least + 5.2).contains(&seconds), "{count} drops: {seconds} {least}");
         }
@@ -185,13 +194,13 @@ fn figure_12_as_written_is_decided_by_what_the_links_carry() {
 }
 
 #[test]
-fn segments_neither_tiny_nor_huge_are_best() {
+fn medium_segments_are_not_worse_than_tiny_or_huge_ones() {
     let video = video(5400, 40);
     println!("segment   playback time");
     let played = |kib: u64| {
         let greenbag = GreenBagParams { segment_size: DataSize::from_kib(kib), ..GreenBagParams::default() };
-        let scene = Scene::new(video.size(), pair(3000, 3000));
-        let seconds = run(Policy::GreenbagP, greenbag, scene, &video).seconds();
+        let scenario = HttpScenario::new(video.size(), link_pair(3000, 3000));
+        let seconds = run(Policy::GreenbagP, greenbag, scenario, &video).seconds();
         println!("{kib:6} KiB  {seconds:6.1} s");
         seconds
     };
@@ -200,33 +209,38 @@ fn segments_neither_tiny_nor_huge_are_best() {
 }
 
 #[test]
-fn a_link_that_goes_away_with_a_full_buffer_stalls_nothing() {
+fn losing_a_link_with_a_full_buffer_causes_no_stall() {
     let video = video(2500, 60);
     for gone in ["lte", "wifi"] {
         for policy in [Policy::GreenbagP, Policy::GreenbagE] {
-            let presence = vec![Presence { at: Duration::from_secs(20), link: gone.into(), present: false }];
-            let scene = Scene { presence, ..Scene::new(video.size(), pair(3000, 3000)) };
-            let run = run(policy, GreenBagParams::default(), scene, &video);
-            assert_eq!(run.viewing.stalls, 0, "{gone} {policy:?}");
+            let presence =
+                vec![PresenceChange { at: Duration::from_secs(20), link: gone.into(), is_present: false }];
+            let scenario = HttpScenario {
+                presence_changes: presence,
+                ..HttpScenario::new(video.size(), link_pair(3000, 3000))
+            };
+            let run = run(policy, GreenBagParams::default(), scenario, &video);
+            assert_eq!(run.playback.stalls, 0, "{gone} {policy:?}");
         }
     }
 }
 
 #[test]
-fn a_stream_keeps_rules_1_to_4_and_its_log_survives_its_lines() {
+fn a_greenbag_stream_keeps_rules_1_to_4_and_its_log_round_trips_through_json() {
     let make = |config: &Config| Stream::new(config.clone());
     for policy in [Policy::GreenbagP, Policy::GreenbagE] {
         let video = video(3000, 30);
         let config = Config { policy, video: Some(video.clone()), ..Config::default() };
         let written = ["8s:wifi=rate=200kbit/s".to_string(), "14s:wifi=down".into(), "17s:wifi=up".into()];
-        let scene = Scene { events: events(&written), ..Scene::new(video.size(), pair(3000, 3000)) };
+        let scenario =
+            HttpScenario { events: events(&written), ..HttpScenario::new(video.size(), link_pair(3000, 3000)) };
         let player = Player::new(video, BufferThresholds::default(), Instant::ZERO);
-        let watched: Checked<Config, Stream> = Checked::new(config.clone(), make(&config));
-        let (outcome, watched) = World::new(scene, watched).watched_by(player).run_machine(LIMIT);
-        assert!(outcome.is_good(), "{:?}", outcome.failed);
+        let watched: ContractChecker<Config, Stream> = ContractChecker::new(config.clone(), make(&config));
+        let (outcome, watched) = HttpSim::new(scenario, watched).with_player(player).run_and_return_machine(LIMIT);
+        assert!(outcome.is_complete(), "{:?}", outcome.failed);
         let log = watched.into_parts().1;
         replay(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 4: {found}"));
-        clamp(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 2: {found}"));
+        replay_with_stale_times(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 2: {found}"));
         let delivers = |record: &Record<Config, stream::Input, stream::Output>| match record {
             Record::Out { output: stream::Output::Stream(StreamEvent::Deliver { end: upto }) } => Some(*upto),
             _ => None,

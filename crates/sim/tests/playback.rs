@@ -1,4 +1,4 @@
-//! The player in random histories, beside a naive one that counts in steps.
+//! The player model in random histories, compared with a naive player that advances in milliseconds.
 //!
 //! `PROPTEST_RNG_SEED=n` runs other histories.
 
@@ -6,26 +6,28 @@ use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use proptest::prelude::*;
 
-/// A video of whole bytes a millisecond in each piece, so that the naive player counts without rounding.
+/// Segments with whole bytes per millisecond, so that the naive player counts without rounding.
 fn videos() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((1..400_u64, 1..50_u64), 1..6)
 }
 
-fn profile(pieces: &[(u64, u64)]) -> MediaProfile {
-    let piece = |(millis, each): &(u64, u64)| (Duration::from_millis(*millis), DataSize::from_bytes(millis * each));
+fn media_profile(pieces: &[(u64, u64)]) -> MediaProfile {
+    let piece = |(millis, bytes_per_ms): &(u64, u64)| {
+        (Duration::from_millis(*millis), DataSize::from_bytes(millis * bytes_per_ms))
+    };
     MediaProfile::variable(pieces.iter().map(piece)).expect("a video")
 }
 
-/// Bytes that come, and how many milliseconds after those before them.
+/// Pairs of a gap in milliseconds and the number of bytes that arrive after it.
 fn arrivals() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((0..300_u64, 0..4000_u64), 0..40)
 }
 
-/// The player of GreenBag §II-B in steps of one millisecond.
-struct Naive {
+/// The player of GreenBag §II-B, in steps of one millisecond.
+struct NaivePlayer {
     rates: Vec<u64>,
     low: u64,
-    at: usize,
+    millisecond: usize,
     arrived: u64,
     decoded: u64,
     playing: bool,
@@ -34,10 +36,20 @@ struct Naive {
     ended: Option<u64>,
 }
 
-impl Naive {
+impl NaivePlayer {
     fn new(pieces: &[(u64, u64)], low: u64) -> Self {
         let rates = pieces.iter().flat_map(|(millis, each)| (0..*millis).map(|_| *each)).collect();
-        Self { rates, low, at: 0, arrived: 0, decoded: 0, playing: false, waited: 0, stalls: 0, ended: None }
+        Self {
+            rates,
+            low,
+            millisecond: 0,
+            arrived: 0,
+            decoded: 0,
+            playing: false,
+            waited: 0,
+            stalls: 0,
+            ended: None,
+        }
     }
 
     fn total(&self) -> u64 {
@@ -51,7 +63,8 @@ impl Naive {
             && self.arrived > self.decoded;
     }
 
-    /// The millisecond from `t` on. Histories keep to arrivals that end where a millisecond of the video ends.
+    /// Plays the millisecond that starts at `t`. In the histories, arrivals end at a whole millisecond of the
+    /// video.
     fn step(&mut self, t: u64) {
         if self.ended.is_some() {
             return;
@@ -60,9 +73,9 @@ impl Naive {
             self.waited += 1;
             return;
         }
-        self.decoded += self.rates[self.at];
-        self.at += 1;
-        if self.at == self.rates.len() {
+        self.decoded += self.rates[self.millisecond];
+        self.millisecond += 1;
+        if self.millisecond == self.rates.len() {
             self.ended = Some(t + 1);
         } else if self.decoded == self.arrived {
             self.playing = false;
@@ -70,8 +83,8 @@ impl Naive {
         }
     }
 
-    /// The last end of a millisecond of the video that lies at or before `bytes`.
-    fn floor(&self, bytes: u64) -> u64 {
+    /// The largest number of bytes up to `bytes` that ends at a whole millisecond of the video.
+    fn aligned_end(&self, bytes: u64) -> u64 {
         let mut sum = 0;
         for rate in &self.rates {
             if sum + rate > bytes {
@@ -87,20 +100,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn it_does_what_a_naive_player_does(pieces in videos(), low in 1..3000_u64, comes in arrivals()) {
-        let mut naive = Naive::new(&pieces, low);
+    fn the_player_agrees_with_a_naive_player(pieces in videos(), low in 1..3000_u64, arrivals in arrivals()) {
+        let mut naive = NaivePlayer::new(&pieces, low);
         let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: None };
-        let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
+        let mut player = Player::new(media_profile(&pieces), thresholds, Instant::ZERO);
         let (mut now, mut upto) = (0, 0);
-        for (gap, bytes) in comes {
+        for (gap, bytes) in arrivals {
             for t in now..now + gap {
                 naive.step(t);
             }
             now += gap;
             upto += bytes;
-            let whole = naive.floor(upto);
-            naive.arrive(whole);
-            player.on_arrival(Instant::from_millis(now), whole);
+            let aligned_end = naive.aligned_end(upto);
+            naive.arrive(aligned_end);
+            player.on_arrival(Instant::from_millis(now), aligned_end);
             prop_assert_eq!(player.decoded(), naive.decoded);
             prop_assert_eq!(player.stalls(), naive.stalls);
             prop_assert_eq!(player.buffering_time(), Duration::from_millis(naive.waited));
@@ -109,14 +122,14 @@ proptest! {
     }
 
     #[test]
-    fn time_is_conserved_and_never_plays_what_is_not_there(
+    fn time_is_conserved_and_missing_data_is_never_played(
         pieces in videos(), low in 0..3000_u64, high in prop::option::of(0..6000_u64),
-        comes in arrivals(), jump in prop::option::of((0..40_usize, 0..20_000_u64)),
+        arrivals in arrivals(), jump in prop::option::of((0..40_usize, 0..20_000_u64)),
     ) {
         let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: high.map(DataSize::from_bytes) };
-        let mut player = Player::new(profile(&pieces), thresholds, Instant::ZERO);
+        let mut player = Player::new(media_profile(&pieces), thresholds, Instant::ZERO);
         let (mut now, mut before, mut ended) = (Instant::ZERO, 0, false);
-        for (i, (gap, bytes)) in comes.into_iter().enumerate() {
+        for (i, (gap, bytes)) in arrivals.into_iter().enumerate() {
             now += Duration::from_micros(gap * 997);
             player.advance(now);
             ended |= player.state() == PlayerState::Ended;
@@ -124,9 +137,9 @@ proptest! {
                 player.seek(now, to);
                 before = 0;
             }
-            let may = player.read_limit();
-            prop_assert!(may >= player.arrived() && may <= player.profile().size().bytes());
-            player.on_arrival(now, (player.arrived() + bytes).min(may));
+            let read_limit = player.read_limit();
+            prop_assert!(read_limit >= player.arrived() && read_limit <= player.profile().size().bytes());
+            player.on_arrival(now, (player.arrived() + bytes).min(read_limit));
             prop_assert!(player.decoded() >= before && player.decoded() <= player.arrived());
             before = player.decoded();
             prop_assert!(player.next_change().is_none_or(|at| at >= now));
@@ -146,12 +159,12 @@ proptest! {
     }
 
     #[test]
-    fn deadlines_rise_and_are_exact(pieces in videos(), a in 0..20_000_u64, b in 0..20_000_u64) {
-        let video = profile(&pieces);
+    fn deadlines_increase_and_are_exact(pieces in videos(), a in 0..20_000_u64, b in 0..20_000_u64) {
+        let video = media_profile(&pieces);
         let (low, high) = (a.min(b), a.max(b));
         let player = Player::new(video.clone(), BufferThresholds::default(), Instant::ZERO);
         prop_assert!(player.deadline(low) <= player.deadline(high));
-        // The first nanosecond by which so many bytes are decoded.
+        // The first nanosecond by which this many bytes are decoded.
         let due = video.time_at(low);
         prop_assert!(video.bytes_at(due) >= low.min(video.size().bytes()));
         if let Some(sooner) = due.checked_sub(Duration::from_nanos(1)) {
@@ -160,8 +173,8 @@ proptest! {
     }
 
     #[test]
-    fn a_rate_that_keeps_up_never_stalls_it(pieces in videos(), kbps in 1..600_u64, head in 1..4000_u64) {
-        let video = profile(&pieces);
+    fn a_sufficient_rate_causes_no_stall(pieces in videos(), kbps in 1..600_u64, head in 1..4000_u64) {
+        let video = media_profile(&pieces);
         let rate = Bitrate::from_bits_per_sec(kbps * 1000);
         let total = video.size().bytes();
         let head = head.min(total);
@@ -174,10 +187,11 @@ proptest! {
         }
         let end = Instant::ZERO + Duration::from_secs(100_000);
         player.advance(end);
-        // With a byte in hand a stall ends at once, so the interruption is the lateness, up to a byte's time.
+        // With a start threshold of one byte, a stall ends at once, so the interruption equals the delay up to one
+        // byte's time.
         match timing {
-            Timing::Spare(spare) if spare > DataSize::from_bytes(1) / rate => prop_assert_eq!(player.stalls(), 0),
-            Timing::Spare(_) => {}
+            Timing::InTime(spare) if spare > DataSize::from_bytes(1) / rate => prop_assert_eq!(player.stalls(), 0),
+            Timing::InTime(_) => {}
             Timing::Late(late) => {
                 let byte = DataSize::from_bytes(2) / rate;
                 let waited = player.buffering_time();

@@ -1,13 +1,14 @@
-//! Recorded decision logs of every machine that has one: do they still replay with the same result?
+//! Recorded decision logs of all machines that have one: they must replay with the recorded results.
 //!
-//! `tests/replay/*.ndjson` are logs as `--trace` writes them, recorded in virtual time. `results.txt` holds the result of each: its
-//! records, its decisions, and a digest of the figures in its decisions. The digest covers numbers, truth values and packets. It does not
-//! cover names, so it stays the same when a field or a variant is renamed and a script converts the logs.
+//! `tests/replay/*.ndjson` are logs as `--trace` writes them, recorded in virtual time. `results.txt` holds for
+//! each of them the number of records, the number of decisions, and a digest of the figures in its decisions. The
+//! digest covers numbers, booleans and packets. It does not cover names, so it stays the same when a field or a
+//! variant is renamed and a script converts the logs.
 //!
-//! A change that keeps the behaviour keeps all of this. Record the logs anew only when behaviour changes on purpose:
+//! A change that keeps the behavior keeps all of this. Record the logs again only if behavior changes on purpose:
 //! `UPDATE_REPLAY=1 cargo test -p marline-sim --test replay`.
 //!
-//! `marline replay` itself reads the same files in the tests of the crate `marline`.
+//! The tests of `marline replay` read the same files.
 
 use std::fmt::{Debug, Write};
 use std::path::PathBuf;
@@ -21,94 +22,96 @@ use marline_core::paths::{self, Paths};
 use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{self, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
-use marline_sim::contract::{Checked, Log};
+use marline_sim::contract::{ContractChecker, DecisionLog};
+use marline_sim::http_sim::{Fault, FaultKind, HttpScenario, HttpSim, MachineOutput, PresenceChange};
 use marline_sim::spec::LinkSpec;
-use marline_sim::world::{Fault, Order, Presence, Scene, What, World};
-use marline_sim::{accel as packets, paths as mptcp};
+use marline_sim::{accel as packets, mptcp_sim as mptcp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A log, how it is recorded, and how its text is replayed.
-struct Recorded {
+/// A log, with the functions that record it and replay its text.
+struct RecordedLog {
     name: &'static str,
     record: fn() -> String,
-    replay: fn(&str, &str) -> Counted,
+    replay: fn(&str, &str) -> ReplayResult,
 }
 
-/// Records, decisions, and the digest of their figures.
-type Counted = (u64, u64, u64);
+/// Number of records, number of decisions, and the digest of their figures.
+type ReplayResult = (u64, u64, u64);
 
-const RECORDED: [Recorded; 5] = [
-    Recorded {
+const RECORDED_LOGS: [RecordedLog; 5] = [
+    RecordedLog {
         name: "fetch",
-        record: || text(&download()),
-        replay: |name, text| replayed(name, text, |config: fetch::Config| Fetch::new(config)),
+        record: || to_ndjson(&record_download()),
+        replay: |name, text| replay_log(name, text, |config: fetch::Config| Fetch::new(config)),
     },
-    Recorded {
+    RecordedLog {
         name: "stream",
-        record: || text(&video()),
-        replay: |name, text| replayed(name, text, |config: stream::Config| Stream::new(config)),
+        record: || to_ndjson(&record_video()),
+        replay: |name, text| replay_log(name, text, |config: stream::Config| Stream::new(config)),
     },
-    Recorded {
+    RecordedLog {
         name: "paths",
-        record: || text(&connections()),
-        replay: |name, text| replayed(name, text, |config: paths::Config| Paths::new(config)),
+        record: || to_ndjson(&record_connections()),
+        replay: |name, text| replay_log(name, text, |config: paths::Config| Paths::new(config)),
     },
-    Recorded {
+    RecordedLog {
         name: "accel",
-        record: || text(&helped()),
-        replay: |name, text| replayed(name, text, |config: accel::Config| Accelerator::new(config)),
+        record: || to_ndjson(&record_default_acceleration()),
+        replay: |name, text| replay_log(name, text, |config: accel::Config| Accelerator::new(config)),
     },
-    Recorded {
+    RecordedLog {
         name: "accel-published",
-        record: || text(&published()),
-        replay: |name, text| replayed(name, text, |config: accel::Config| Accelerator::new(config)),
+        record: || to_ndjson(&record_published_mechanisms()),
+        replay: |name, text| replay_log(name, text, |config: accel::Config| Accelerator::new(config)),
     },
 ];
 
 #[test]
 fn recorded_logs_replay_with_the_recorded_result() {
     let mut results = String::from("log                records  decisions  digest of figures\n");
-    for Recorded { name, record, replay } in &RECORDED {
-        let path = place().join(name).with_extension("ndjson");
-        if updates() {
+    for RecordedLog { name, record, replay } in &RECORDED_LOGS {
+        let path = log_dir().join(name).with_extension("ndjson");
+        if is_update_requested() {
             std::fs::write(&path, record()).expect("a log");
         }
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let (records, decisions, digest) = replay(name, &text);
         writeln!(results, "{name:16}{records:10}{decisions:11}  {digest:016x}").expect("text");
     }
-    let path = place().join("results.txt");
-    if updates() {
+    let path = log_dir().join("results.txt");
+    if is_update_requested() {
         std::fs::write(&path, &results).expect("the results");
     }
     assert_eq!(std::fs::read_to_string(&path).expect("the results"), results);
 }
 
-/// Replays a log line by line. Each line must also be written as it was read.
-fn replayed<C, M>(name: &str, text: &str, make: impl Fn(C) -> M) -> Counted
+/// Replays a log line by line. Each line must also serialize to the same text.
+fn replay_log<C, M>(name: &str, text: &str, make: impl Fn(C) -> M) -> ReplayResult
 where
     C: Serialize + DeserializeOwned,
     M: Machine<Input: Serialize + DeserializeOwned, Output: Serialize + DeserializeOwned + PartialEq + Debug>,
 {
     let mut replayer: Option<Replayer<M>> = None;
-    let mut digest = BASIS;
+    let mut digest = FNV_OFFSET_BASIS;
     for (line, number) in text.lines().zip(1..) {
         let record: Record<C, M::Input, M::Output> =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}:{number}: {error}"));
         assert_eq!(serde_json::to_string(&record).expect("a line"), line, "{name}:{number}");
         if let Record::Out { output } = &record {
             let mut figures = Vec::new();
-            collect(&serde_json::to_value(output).expect("a value"), &mut figures);
+            collect_figures(&serde_json::to_value(output).expect("a value"), &mut figures);
             figures.sort();
-            figures.iter().for_each(|figure| digest = add(digest, figure));
+            figures.iter().for_each(|figure| digest = add_to_digest(digest, figure));
         }
         match (&mut replayer, record) {
             (None, Record::Start { config, version }) => {
                 let mut first = Replayer::new(make(config));
                 let config = ();
-                first.feed(Record::Start { version, config }).expect("a beginning differs from nothing");
+                first
+                    .feed(Record::Start { version, config })
+                    .expect("a start record has no predecessor to differ from");
                 replayer = Some(first);
             }
             (Some(replayer), record) => {
@@ -121,166 +124,173 @@ where
     (records, decisions, digest)
 }
 
-/// Numbers, truth values and packets (hexadecimal) of a value.
-fn collect(value: &Value, figures: &mut Vec<String>) {
+/// Collects the numbers, booleans and packets (hexadecimal) of a value.
+fn collect_figures(value: &Value, figures: &mut Vec<String>) {
     match value {
         Value::Bool(_) | Value::Number(_) => figures.push(value.to_string()),
-        Value::String(text) if text.len() >= PACKET && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+        Value::String(text)
+            if text.len() >= MIN_PACKET_HEX_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
+        {
             figures.push(text.clone());
         }
-        Value::Array(values) => values.iter().for_each(|value| collect(value, figures)),
-        Value::Object(fields) => fields.values().for_each(|value| collect(value, figures)),
+        Value::Array(values) => values.iter().for_each(|value| collect_figures(value, figures)),
+        Value::Object(fields) => fields.values().for_each(|value| collect_figures(value, figures)),
         Value::Null | Value::String(_) => {}
     }
 }
 
-/// FNV-1a with 64 bits (RFC 9923), with a separator behind each figure.
-fn add(digest: u64, figure: &str) -> u64 {
+/// FNV-1a with 64 bits (RFC 9923), with a separator after each figure.
+fn add_to_digest(digest: u64, figure: &str) -> u64 {
     let bytes = figure.bytes().chain([b'\n']);
     bytes.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A download over a link that loses packets, one that goes away and comes back, and a metered one; the server breaks off.
-fn download() -> Log<fetch::Config, Fetch> {
+/// A download over a lossy link, one that disappears and returns, and a metered one, from a server with faults.
+fn record_download() -> DecisionLog<fetch::Config, Fetch> {
     let links = ["wifi,rate=4Mbit/s,rtt=20ms", "lte,rate=2Mbit/s,rtt=50ms,loss=1%", "umts,rate=1Mbit/s,rtt=80ms"];
-    let mut scene = Scene::new(DataSize::from_bytes(1_200_000), links.map(link));
-    scene.links[2].profile.metered = true;
-    scene.events = vec![event("700ms:wifi=down"), event("3s:wifi=up")];
-    let leaves = |at, present| Presence { at: Duration::from_millis(at), link: "lte".into(), present };
-    scene.presence = vec![leaves(1500, false), leaves(1900, true)];
-    scene.server.faults = vec![
-        Fault::always(What::Truncate(DataSize::from_kib(200))).times(1),
-        Fault::always(What::Reset(DataSize::from_kib(100))).times(1),
-        Fault::always(What::Status(503, Some(Duration::from_secs(1)))).times(1),
-        Fault::always(What::Stall(DataSize::from_kib(300))).times(1),
+    let mut scenario = HttpScenario::new(DataSize::from_bytes(1_200_000), links.map(link));
+    scenario.links[2].profile.metered = true;
+    scenario.events = vec![event("700ms:wifi=down"), event("3s:wifi=up")];
+    let presence_change =
+        |at, present| PresenceChange { at: Duration::from_millis(at), link: "lte".into(), is_present: present };
+    scenario.presence_changes = vec![presence_change(1500, false), presence_change(1900, true)];
+    scenario.server.faults = vec![
+        Fault::always(FaultKind::Truncate(DataSize::from_kib(200))).times(1),
+        Fault::always(FaultKind::Reset(DataSize::from_kib(100))).times(1),
+        Fault::always(FaultKind::Status(503, Some(Duration::from_secs(1)))).times(1),
+        Fault::always(FaultKind::Stall(DataSize::from_kib(300))).times(1),
     ];
-    scene.server.keepalive_requests = Some(6);
+    scenario.server.keepalive_requests = Some(6);
     let config = fetch::Config { open_ended_first: true, mirrors: 2, ..fetch::Config::default() };
-    run(scene, config, |config| Fetch::new(config.clone()), None)
+    record(scenario, config, |config| Fetch::new(config.clone()), None)
 }
 
-/// A video whose first link becomes too slow for it, is gone, and comes back.
-fn video() -> Log<stream::Config, Stream> {
+/// A video whose first link becomes too slow, fails and recovers.
+fn record_video() -> DecisionLog<stream::Config, Stream> {
     let links = ["wifi,rate=1Mbit/s,rtt=30ms", "lte,rate=1Mbit/s,rtt=60ms"];
     let size = DataSize::from_bytes(1_500_000);
     let video = MediaProfile::variable([(Duration::from_secs(20), size)]).expect("a video");
     let thresholds = BufferThresholds { low: DataSize::from_kib(64), high: None };
-    let mut scene = Scene::new(size, links.map(link));
-    scene.events = vec![event("5s:wifi=rate=100kbit/s"), event("9s:wifi=down"), event("12s:wifi=up")];
+    let mut scenario = HttpScenario::new(size, links.map(link));
+    scenario.events = vec![event("5s:wifi=rate=100kbit/s"), event("9s:wifi=down"), event("12s:wifi=up")];
     let mut config = stream::Config { player: thresholds, ..stream::Config::default() };
     config.fetch.reader_window = Some(DataSize::from_kib(256));
     config.video = Some(video.clone());
     let player = Player::new(video, thresholds, Instant::ZERO);
-    run(scene, config, |config| Stream::new(config.clone()), Some(player))
+    record(scenario, config, |config| Stream::new(config.clone()), Some(player))
 }
 
-fn run<C, M>(scene: Scene, config: C, make: fn(&C) -> M, player: Option<Player>) -> Log<C, M>
+fn record<C, M>(scenario: HttpScenario, config: C, make: fn(&C) -> M, player: Option<Player>) -> DecisionLog<C, M>
 where
-    M: Machine<Input: From<fetch::Input> + Clone, Output: Into<Order> + Clone>,
+    M: Machine<Input: From<fetch::Input> + Clone, Output: Into<MachineOutput> + Clone>,
 {
     let machine = make(&config);
-    let mut world = World::new(scene, Checked::new(config, machine));
+    let mut sim = HttpSim::new(scenario, ContractChecker::new(config, machine));
     if let Some(player) = player {
-        world = world.watched_by(player);
+        sim = sim.with_player(player);
     }
-    let (outcome, machine) = world.run_machine(Duration::from_secs(300));
-    assert!(outcome.finished.is_some(), "{:?} {:?}", outcome.failed, outcome.notices);
+    let (outcome, machine) = sim.run_and_return_machine(Duration::from_secs(300));
+    assert!(outcome.finished_at.is_some(), "{:?} {:?}", outcome.failed, outcome.notices);
     machine.into_parts().1
 }
 
-/// A page over several connections, then larger responses; an outage, carrier lost and found, a link that is plugged in; and a policy
-/// that takes over from another one in the middle.
-fn connections() -> Log<paths::Config, Paths> {
-    let (_, model) = BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("it comes along");
+/// A page over several connections, then larger responses. There is an outage, a loss of carrier and a link plugged
+/// in later, and a second machine takes over in the middle.
+fn record_connections() -> DecisionLog<paths::Config, Paths> {
+    let (_, model) =
+        BUILT_IN.into_iter().find(|(name, _)| *name == "emptcp-s3").expect("the built-in model exists");
     let model: Model =
         toml::from_str::<ModelSpec>(model).expect("a model").into_model("emptcp-s3").expect("a phone").0;
     let links: Vec<LinkSpec> =
         ["wifi,rate=6Mbit/s,rtt=40ms", "lte,rate=10Mbit/s,rtt=60ms", "eth,rate=4Mbit/s,rtt=20ms"].map(link).into();
-    let mut terms = mptcp::terms(&links);
+    let mut terms = mptcp::link_configs(&links);
     terms[1].budget = Some(DataSize::from_bytes(20_000_000));
-    let late = terms.pop().expect("three links");
+    let late_link = terms.pop().expect("three links");
     let request =
-        |after, size| mptcp::Request { after: Duration::from_millis(after), size: DataSize::from_bytes(size) };
+        |after, size| mptcp::Request { delay: Duration::from_millis(after), size: DataSize::from_bytes(size) };
     let large = vec![request(0, 3_000_000), request(2000, 300_000), request(4000, 2_000_000)];
-    let (mut flows, mut pools) = mptcp::page(&[DataSize::from_bytes(30_000); 12], 2);
-    flows.push(mptcp::Flow { start: Duration::from_millis(500), first: 0, pool: pools.len() });
+    let (mut flows, mut pools) = mptcp::page_workload(&[DataSize::from_bytes(30_000); 12], 2);
+    flows.push(mptcp::Flow { start: Duration::from_millis(500), initial_link: 0, pool: pools.len() });
     pools.push(large);
-    let mut scene = mptcp::Scene::new(model.clone(), links, (flows, pools));
-    scene.events = vec![event("3s:wifi=rate=300kbit/s"), event("5s:lte=down"), event("7s:lte=up")];
-    let carrier = |at, up| mptcp::Carrier { at: Duration::from_millis(at), link: 0, up };
-    scene.carrier = vec![carrier(8000, false), carrier(10_000, true)];
-    scene.arrivals = vec![mptcp::Arrival { at: Duration::from_millis(9000), terms: late }];
-    scene.prio_loss = Ratio::from_percent(20);
-    scene.server.joins = 1;
+    let mut scenario = mptcp::MptcpScenario::new(model.clone(), links, (flows, pools));
+    scenario.events = vec![event("3s:wifi=rate=300kbit/s"), event("5s:lte=down"), event("7s:lte=up")];
+    let carrier = |at, up| mptcp::CarrierChange { at: Duration::from_millis(at), link: 0, has_carrier: up };
+    scenario.carrier_changes = vec![carrier(8000, false), carrier(10_000, true)];
+    scenario.link_arrivals = vec![mptcp::LinkArrival { at: Duration::from_millis(9000), config: late_link }];
+    scenario.prio_loss = Ratio::from_percent(20);
+    scenario.server.max_joins = 1;
     let config = paths::Config::new(model, terms);
-    let fresh = || Checked::new(config.clone(), Paths::new(config.clone()));
-    let mut world = mptcp::World::new(scene, fresh());
-    world.run_until(Instant::from_millis(1500));
-    world.adopt(fresh());
-    let (outcome, machine) = world.run();
-    assert!(outcome.nonsense.is_empty() && outcome.finished.is_some(), "{outcome:?}");
+    let new_machine = || ContractChecker::new(config.clone(), Paths::new(config.clone()));
+    let mut sim = mptcp::MptcpSim::new(scenario, new_machine());
+    sim.run_until(Instant::from_millis(1500));
+    sim.replace_machine(new_machine());
+    let (outcome, machine) = sim.run();
+    assert!(outcome.invalid_commands.is_empty() && outcome.finished_at.is_some(), "{outcome:?}");
     machine.into_parts().1
 }
 
-/// What is on by default, for a download that cannot be read and an upload, over a link that loses packets and is dark once.
-fn helped() -> Log<accel::Config, Accelerator> {
+/// The default mechanisms, for an encrypted download and an upload, over a lossy link with one outage.
+fn record_default_acceleration() -> DecisionLog<accel::Config, Accelerator> {
     let mut secure = packets::FlowScript::download(0);
-    // Pauses: it takes seconds to trust a path, and the log has a line for every packet.
+    // With pauses between the exchanges: it takes seconds until a path is trusted, and the log has a line per
+    // packet.
     let exchange = packets::Exchange { pause: Duration::from_millis(700), request: 200, response: 70_000 };
     secure.exchanges = vec![exchange; 8];
-    let mut scene = packets::Scenario::new(link("wifi,rate=20Mbit/s,rtt=20ms,queue=100ms,loss=3%"), secure);
-    scene.seed = 6;
+    let mut scenario = packets::Scenario::new(link("wifi,rate=20Mbit/s,rtt=20ms,queue=100ms,loss=3%"), secure);
+    scenario.seed = 6;
     let start = Duration::from_millis(20);
-    scene.flows.push(packets::FlowScript { start, ..packets::FlowScript::download(60_000).reversed() });
-    scene.outages = vec![dark(6100, 700, false)];
-    let (log, undone) = accelerated(scene, Mechanisms::default());
+    scenario.flows.push(packets::FlowScript { start, ..packets::FlowScript::download(60_000).reversed() });
+    scenario.outages = vec![outage(6100, 700, false)];
+    let (log, undone) = record_accelerated(scenario, Mechanisms::default());
     assert!(undone > 0, "nothing is undone");
     log
 }
 
-/// Loss hiding and what the paper has published, for a download over plain HTTP, over a link that loses packets and is dark twice.
-fn published() -> Log<accel::Config, Accelerator> {
+/// Loss hiding and the published mechanisms, for a download over plain HTTP, over a lossy link with two outages.
+fn record_published_mechanisms() -> DecisionLog<accel::Config, Accelerator> {
     use Mechanism::{AckOffloadAsPublished, EarlyAck, FastFetch, FreezeInFlight, ZeroWindowFreeze};
     let http = packets::FlowScript { is_http: true, ..packets::FlowScript::download(70_000) };
-    let mut scene = packets::Scenario::new(link("wifi,rate=2Mbit/s,rtt=50ms,queue=100ms,loss=2%"), http);
-    scene.seed = 3;
-    scene.outages = vec![dark(200, 500, false), dark(1100, 500, false)];
-    accelerated(
-        scene,
+    let mut scenario = packets::Scenario::new(link("wifi,rate=2Mbit/s,rtt=50ms,queue=100ms,loss=2%"), http);
+    scenario.seed = 3;
+    scenario.outages = vec![outage(200, 500, false), outage(1100, 500, false)];
+    record_accelerated(
+        scenario,
         Mechanisms::of(&[AckOffloadAsPublished, ZeroWindowFreeze, FreezeInFlight, EarlyAck, FastFetch]),
     )
     .0
 }
 
-fn dark(at: u64, lasts: u64, is_told: bool) -> packets::Outage {
-    let [at, lasts] = [at, lasts].map(Duration::from_millis);
-    packets::Outage { link: packets::Scenario::PRIMARY, at, duration: lasts, is_carrier_lost: is_told }
+fn outage(at: u64, duration: u64, is_carrier_lost: bool) -> packets::Outage {
+    let [at, duration] = [at, duration].map(Duration::from_millis);
+    packets::Outage { link: packets::Scenario::PRIMARY, at, duration, is_carrier_lost }
 }
 
-/// Runs a scene. Its log, and how many reductions were undone in it.
-fn accelerated(mut scene: packets::Scenario, mechanisms: Mechanisms) -> (Log<accel::Config, Accelerator>, u64) {
-    scene.secondary = Some(link("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms"));
-    let helper = SecondaryLink {
+/// Runs a scenario and returns its log and the number of reductions undone.
+fn record_accelerated(
+    mut scenario: packets::Scenario,
+    mechanisms: Mechanisms,
+) -> (DecisionLog<accel::Config, Accelerator>, u64) {
+    scenario.secondary = Some(link("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms"));
+    let secondary = SecondaryLink {
         up: Some(Bitrate::from_bits_per_sec(400_000)),
         ..SecondaryLink::new(packets::Scenario::SECONDARY)
     };
-    let helpers = vec![helper];
-    scene.config =
-        Some(accel::Config { primary: packets::Scenario::PRIMARY, secondary_links: helpers, mechanisms });
-    let mut world = packets::World::new(scene);
+    scenario.config =
+        Some(accel::Config { primary: packets::Scenario::PRIMARY, secondary_links: vec![secondary], mechanisms });
+    let mut sim = packets::World::new(scenario);
     let mut undone = 0;
     for at in (0..15_000).step_by(100).map(Instant::from_millis) {
-        world.run_until(at);
-        let views = world.accelerator().map(|machine| machine.flows(at)).unwrap_or_default();
+        sim.run_until(at);
+        let views = sim.accelerator().map(|machine| machine.flows(at)).unwrap_or_default();
         undone = views.iter().map(|view| view.undone_reductions).fold(undone, u64::max);
     }
-    let outcome = world.outcome();
+    let outcome = sim.outcome();
     assert!(outcome.defects.is_empty(), "{:?}", outcome.defects);
     assert!(outcome.flows.iter().all(|flow| flow.finished.is_some() && !flow.was_reset), "{:?}", outcome.flows);
-    (world.into_log().expect("there is an accelerator"), undone)
+    (sim.into_log().expect("there is an accelerator"), undone)
 }
 
-fn text<C: Serialize, I: Serialize, O: Serialize>(log: &[Record<C, I, O>]) -> String {
+fn to_ndjson<C: Serialize, I: Serialize, O: Serialize>(log: &[Record<C, I, O>]) -> String {
     log.iter().map(|record| serde_json::to_string(record).expect("a line") + "\n").collect()
 }
 
@@ -288,19 +298,19 @@ fn link(line: &str) -> LinkSpec {
     line.parse().expect("a link")
 }
 
-fn event(line: &str) -> marline_sim::spec::Event {
+fn event(line: &str) -> marline_sim::spec::LinkEvent {
     line.parse().expect("an event")
 }
 
-fn place() -> PathBuf {
+fn log_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/replay")
 }
 
-fn updates() -> bool {
+fn is_update_requested() -> bool {
     std::env::var_os("UPDATE_REPLAY").is_some()
 }
 
-/// Digits of a packet: 20 bytes are the least header of IP.
-const PACKET: usize = 40;
-/// Where FNV-1a begins.
-const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+/// Hexadecimal digits of the smallest packet: an IP header has at least 20 bytes.
+const MIN_PACKET_HEX_DIGITS: usize = 40;
+/// Initial value of FNV-1a.
+const FNV_OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;

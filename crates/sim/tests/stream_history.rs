@@ -1,84 +1,87 @@
-//! The stream in random histories, with somebody who watches.
+//! Random histories of the stream machine, with a player.
 //!
-//! `HISTORY_SEED=n` runs one history with each policy and prints the first that is wrong; `HISTORY_CASES=n` runs more
-//! than usual.
-//! `cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture` sorts what it finds in many
-//! histories by what is wrong, and names the shortest one of each sort; `HISTORY_FIRST=n` begins with another seed.
+//! `HISTORY_SEED=n` runs one history with each policy and prints the first one with a defect; `HISTORY_CASES=n`
+//! runs more than usual. `cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture` runs
+//! many histories, groups the defects by kind, and names the shortest history of each kind; `HISTORY_FIRST=n`
+//! starts at another seed.
 
 mod cases;
 
 use std::collections::BTreeMap;
 
 use marline_core::stream::Policy;
-use marline_sim::history::{Defect, watch};
+use marline_sim::fuzz_fetch::{Defect, fuzz_stream};
 
-use cases::{cases, number};
+use cases::{case_count, env_number};
 
 const POLICIES: [Policy; 3] = [Policy::Marline, Policy::GreenbagP, Policy::GreenbagE];
 
 #[test]
-fn a_named_history_runs_again() {
-    let Some(seed) = number("HISTORY_SEED") else { return };
+fn the_history_named_by_history_seed_has_no_defect() {
+    let Some(seed) = env_number("HISTORY_SEED") else { return };
     for policy in POLICIES {
-        match watch(seed, policy) {
+        match fuzz_stream(seed, policy) {
             Ok(()) => println!("seed {seed}, policy {policy:?}: good"),
             Err(defect) => panic!("{}\n{defect}", defect.log.join("\n")),
         }
     }
 }
 
-/// Histories that once found something, each with what it found.
-const FOUND: &[(u64, &str)] = &[
-    (184, "the only link rested, as an earlier run had left it, and nobody woke it"),
-    (235, "a reader that had jumped beyond the end had more bytes than the file"),
-    (4, "a reader that had jumped beyond the end of what the file became was asked for without end"),
-    (289, "a link was first asked for bytes beyond the window, and then for nothing else"),
-    (178, "what a silent link owed was left to it, where there was no window"),
-    (435, "in a small window a question that nobody answered passed for one that the reader holds up"),
-    (795, "the one answer was waited for on a silent link while others, silent once, were not tried again"),
-    (1774, "a reader that paused with its window full was taken for a network that is gone"),
-    (2128, "a jump ahead of the one answer began it again from zero"),
+/// Histories that once had a defect, with its description.
+const KNOWN_FAILURES: &[(u64, &str)] = &[
+    (184, "the only link was on standby, as an earlier run had left it, and was never woken"),
+    (235, "a reader that had seeked beyond the end had more bytes than the file"),
+    (4, "after a seek beyond the end of the new version, data was requested again and again"),
+    (289, "a link's first request was beyond the window, and it never got another one"),
+    (178, "without a window, the ranges of an unresponsive link were not requested elsewhere"),
+    (435, "with a small window, a request without a response was mistaken for one that the reader delays"),
+    (
+        795,
+        "the single response was awaited on an unresponsive link, while other links that had recovered were not tried again",
+    ),
+    (1774, "a reader that paused with a full window was mistaken for a network failure"),
+    (2128, "a seek ahead of the single response restarted it from zero"),
 ];
 
 #[test]
-fn old_findings_stay_mended() {
-    let wrong: Vec<String> = FOUND
+fn known_failures_stay_fixed() {
+    let defect: Vec<String> = KNOWN_FAILURES
         .iter()
         .flat_map(|found| POLICIES.map(|policy| (found, policy)))
-        .filter_map(|((seed, once), policy)| Some(format!("{} (once: {once})", watch(*seed, policy).err()?)))
+        .filter_map(|((seed, once), policy)| Some(format!("{} (once: {once})", fuzz_stream(*seed, policy).err()?)))
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(defect.is_empty(), "{}", defect.join("\n"));
 }
 
 #[test]
 #[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture"]
 fn survey() {
-    let mut sorts: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
-    let first = number("HISTORY_FIRST").unwrap_or(0);
-    for seed in first..first + u64::from(cases(3000)) {
-        for defect in POLICIES.into_iter().filter_map(|policy| watch(seed, policy).err()) {
+    let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    let first = env_number("HISTORY_FIRST").unwrap_or(0);
+    for seed in first..first + u64::from(case_count(3000)) {
+        for defect in POLICIES.into_iter().filter_map(|policy| fuzz_stream(seed, policy).err()) {
             println!("{defect}");
-            let sort = format!("{} {}", defect.policy, defect.wrong);
-            let sort = sort.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
-            let (count, shortest) = sorts.entry(sort).or_insert_with(|| (0, defect.clone()));
+            let kind = format!("{} {}", defect.policy, defect.problem);
+            let kind = kind.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+            let (count, shortest) = defect_kinds.entry(kind).or_insert_with(|| (0, defect.clone()));
             *count += 1;
             if defect.log.len() < shortest.log.len() {
                 *shortest = defect;
             }
         }
     }
-    for (count, shortest) in sorts.values() {
+    for (count, shortest) in defect_kinds.values() {
         println!("{count} times; in {} records: {shortest}", shortest.log.len());
     }
-    assert!(sorts.is_empty(), "{} sorts of defects", sorts.len());
+    assert!(defect_kinds.is_empty(), "{} kinds of defects", defect_kinds.len());
 }
 
 #[test]
-fn a_stream_survives_any_history() {
-    // The same ones at each run; the survey goes on from there.
-    let wrong: Vec<String> = (0..u64::from(cases(200)))
-        .flat_map(|seed| POLICIES.map(|policy| watch(seed, policy)))
+fn a_stream_has_no_defect_in_random_histories() {
+    // The same seeds in each run; the survey uses further ones.
+    let defect: Vec<String> = (0..u64::from(case_count(200)))
+        .flat_map(|seed| POLICIES.map(|policy| fuzz_stream(seed, policy)))
         .filter_map(|ended| Some(ended.err()?.to_string()))
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(defect.is_empty(), "{}", defect.join("\n"));
 }

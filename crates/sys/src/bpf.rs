@@ -10,27 +10,28 @@ use std::time::Duration;
 /// Of `union bpf_attr` what a trial run needs (`linux/bpf.h`).
 #[repr(C)]
 #[derive(Default)]
-struct Trial {
-    program: u32,
-    word: u32,
-    length: u32,
-    room: u32,
-    packet: u64,
-    out: u64,
-    times: u32,
-    nanos: u32,
+struct TestRunAttr {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
 }
 
 /// The program with this number.
 ///
 /// # Errors
 /// There is none; without CAP_SYS_ADMIN.
-pub fn program(number: u32) -> io::Result<OwnedFd> {
+pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     // `start_id`, `next_id`, `open_flags`.
-    let mut attributes = [number, 0, 0];
+    let mut attributes = [id, 0, 0];
     // SAFETY: the kernel reads no more than the size that is given.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_bpf, GET_BY_NUMBER, attributes.as_mut_ptr(), size_of_val(&attributes)) };
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, attributes.as_mut_ptr(), size_of_val(&attributes))
+    };
     let fd = super::check(fd as libc::c_int)?;
     // SAFETY: the kernel has just opened it for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -40,24 +41,25 @@ pub fn program(number: u32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// It is none that looks at packets; the packet is too short or too long.
-pub fn run(program: impl AsFd, packet: &[u8], times: u32) -> io::Result<(u32, Duration)> {
-    let mut trial = Trial {
-        program: program.as_fd().as_raw_fd().cast_unsigned(),
-        length: u32::try_from(packet.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        packet: packet.as_ptr() as u64,
-        times,
-        ..Trial::default()
+pub fn test_run(program: impl AsFd, packet: &[u8], repeat: u32) -> io::Result<(u32, Duration)> {
+    let mut attr = TestRunAttr {
+        prog_fd: program.as_fd().as_raw_fd().cast_unsigned(),
+        data_size_in: u32::try_from(packet.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        data_in: packet.as_ptr() as u64,
+        repeat,
+        ..TestRunAttr::default()
     };
-    // SAFETY: `trial` names `packet`, which the kernel reads; it writes into `trial` alone, within the size that is given.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, TEST_RUN, &raw mut trial, size_of::<Trial>()) };
-    super::check(done as libc::c_int)?;
-    Ok((trial.word, Duration::from_nanos(trial.nanos.into())))
+    // SAFETY: `trial` names `af_packet`, which the kernel reads; it writes into `trial` alone, within the size that is given.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRunAttr>()) };
+    super::check(result as libc::c_int)?;
+    Ok((attr.retval, Duration::from_nanos(attr.duration.into())))
 }
 
 /// `BPF_PROG_TEST_RUN`.
-const TEST_RUN: libc::c_int = 10;
+const BPF_PROG_TEST_RUN: libc::c_int = 10;
 /// `BPF_PROG_GET_FD_BY_ID`.
-const GET_BY_NUMBER: libc::c_int = 13;
+const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 
 #[cfg(test)]
 mod tests {
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_an_error() {
-        program(u32::MAX - 1).unwrap_err();
-        run(std::fs::File::open("/dev/null").unwrap(), &[0; 64], 1).unwrap_err();
+        program_by_id(u32::MAX - 1).unwrap_err();
+        test_run(std::fs::File::open("/dev/null").unwrap(), &[0; 64], 1).unwrap_err();
     }
 }

@@ -14,21 +14,21 @@ use rustix::time::{
 
 /// `CLOCK_MONOTONIC` in nanoseconds.
 pub fn now() -> u64 {
-    nanos(clock_gettime(ClockId::Monotonic))
+    to_nanos(clock_gettime(ClockId::Monotonic))
 }
 
 /// The nanoseconds by which `CLOCK_REALTIME`, in which packets have their times, is ahead of [`now`] at this moment.
-pub fn ahead() -> u64 {
-    nanos(clock_gettime(ClockId::Realtime)).saturating_sub(now())
+pub fn realtime_offset() -> u64 {
+    to_nanos(clock_gettime(ClockId::Realtime)).saturating_sub(now())
 }
 
 /// The processor time that the calling thread has used.
 pub fn thread_time() -> Duration {
-    Duration::from_nanos(nanos(clock_gettime(ClockId::ThreadCPUTime)))
+    Duration::from_nanos(to_nanos(clock_gettime(ClockId::ThreadCPUTime)))
 }
 
-fn nanos(t: Timespec) -> u64 {
-    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+fn to_nanos(time: Timespec) -> u64 {
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 /// A `timerfd` on the monotonic clock; readable once its time has come.
@@ -51,15 +51,15 @@ impl Timer {
     ///
     /// # Errors
     /// None that a correct kernel gives.
-    pub fn arm(&self, at: Option<u64>) -> io::Result<()> {
+    pub fn arm(&self, deadline: Option<u64>) -> io::Result<()> {
         // Zero would disarm it: the first nanosecond of the clock is long past anyway.
-        let value = at.map_or(0, |at| at.max(1));
-        let spec = |nanos: u64| Timespec {
+        let value = deadline.map_or(0, |nanos_at| nanos_at.max(1));
+        let to_timespec = |nanos: u64| Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: (nanos % 1_000_000_000) as _,
         };
-        let new = Itimerspec { it_interval: spec(0), it_value: spec(value) };
-        timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &new)?;
+        let timer_spec = Itimerspec { it_interval: to_timespec(0), it_value: to_timespec(value) };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::ABSTIME, &timer_spec)?;
         Ok(())
     }
 }
@@ -75,18 +75,18 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    fn fired(timer: &Timer, within: Duration) -> bool {
-        let wait = Timespec { tv_sec: 0, tv_nsec: within.as_nanos() as _ };
-        poll(&mut [PollFd::new(timer, PollFlags::IN)], Some(&wait)).unwrap() > 0
+    fn fired(timer: &Timer, timeout_time: Duration) -> bool {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout_time.as_nanos() as _ };
+        poll(&mut [PollFd::new(timer, PollFlags::IN)], Some(&timeout)).unwrap() > 0
     }
 
     #[test]
     fn a_timer_fires_at_its_time_and_not_before() {
         let timer = Timer::new().unwrap();
-        let at = now() + 5_000_000;
-        timer.arm(Some(at)).unwrap();
+        let deadline = now() + 5_000_000;
+        timer.arm(Some(deadline)).unwrap();
         assert!(fired(&timer, Duration::from_millis(900)));
-        assert!(now() >= at);
+        assert!(now() >= deadline);
     }
 
     #[test]

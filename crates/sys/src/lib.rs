@@ -3,24 +3,24 @@
 //! One small file per subject, no policy: what to do with a namespace, a TUN or a TCP counter is decided elsewhere.
 //! Whatever `std`, `rustix` or `socket2` offers safely is used from there and not wrapped again.
 
-pub mod batch;
+pub mod af_packet;
 pub mod bpf;
 pub mod clock;
-pub mod detached;
+pub mod daemonize;
 pub mod device;
-pub mod early;
 pub mod memory;
 pub mod mptcp;
 pub mod namespace;
 pub mod netlink;
-pub mod packet;
+pub mod pre_main;
+pub mod priority;
 pub mod process;
-pub mod queue;
-pub mod repair;
-pub mod sched;
+pub mod recvmmsg;
 pub mod seccomp;
 pub mod signal;
+pub mod siocoutq;
 pub mod tcp_info;
+pub mod tcp_repair;
 pub mod tun;
 
 /// `0` or more is a result; `-1` is an error, whose number is in `errno`.

@@ -18,34 +18,34 @@ use crate::tcp_info::TcpInfo;
 
 /// Whether a connection speaks MPTCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoken {
+pub enum MptcpStatus {
     /// It is plain TCP, or no TCP at all.
-    Never,
+    PlainTcp,
     /// It asks for MPTCP; the other end has not answered yet.
-    Asked,
+    Requested,
     /// Both ends speak it.
-    Yes,
+    Negotiated,
     /// It was begun as MPTCP and goes on as TCP: the server, or something on the way, does not speak it.
     FellBack,
 }
 
-impl Spoken {
+impl MptcpStatus {
     /// Asks the kernel.
     ///
     /// # Errors
     /// When `socket` is no socket.
-    pub fn of(socket: impl AsFd) -> io::Result<Self> {
+    pub fn query(socket: impl AsFd) -> io::Result<Self> {
         if socket_protocol(&socket)? != Some(MPTCP) {
-            return Ok(Self::Never);
+            return Ok(Self::PlainTcp);
         }
         let mut info = [0_u8; 12];
         let mut length = info.len() as libc::socklen_t;
         let fd = socket.as_fd().as_raw_fd();
         // SAFETY: `fd` is open for the call, and `length` is the size of the buffer that the kernel fills.
-        let asked = super::check(unsafe {
+        let result = super::check(unsafe {
             libc::getsockopt(fd, SOL_MPTCP, MPTCP_INFO, info.as_mut_ptr().cast(), &mut length)
         });
-        match asked {
+        match result {
             Ok(_) => Ok(Self::from_flags(u32::from_ne_bytes([info[8], info[9], info[10], info[11]]))),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOPROTOOPT)) => {
                 Ok(Self::FellBack)
@@ -57,8 +57,8 @@ impl Spoken {
     fn from_flags(flags: u32) -> Self {
         match flags {
             flags if flags & FALLBACK != 0 => Self::FellBack,
-            flags if flags & REMOTE_KEY_RECEIVED != 0 => Self::Yes,
-            _ => Self::Asked,
+            flags if flags & REMOTE_KEY_RECEIVED != 0 => Self::Negotiated,
+            _ => Self::Requested,
         }
     }
 }
@@ -67,19 +67,21 @@ impl Spoken {
 ///
 /// # Errors
 /// When it does not, any more or ever, or the kernel cannot say.
-pub fn subflows(socket: impl AsFd) -> io::Result<Vec<TcpInfo>> {
-    let mut data = [0_u8; HEAD + MOST * ELEMENT];
+pub fn subflow_infos(socket: impl AsFd) -> io::Result<Vec<TcpInfo>> {
+    let mut data = [0_u8; HEADER_LEN + MAX_SUBFLOWS * TCP_INFO_LEN];
     // struct mptcp_subflow_data: its own length, how many there are, the kernel's length of one, ours.
-    for (at, value) in [(0, HEAD), (12, ELEMENT)] {
-        data[at..at + 4].copy_from_slice(&(value as u32).to_ne_bytes());
+    for (offset, value) in [(0, HEADER_LEN), (12, TCP_INFO_LEN)] {
+        data[offset..offset + 4].copy_from_slice(&(value as u32).to_ne_bytes());
     }
     let mut length = data.len() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open for the call, and `length` is the size of the buffer that the kernel fills.
     super::check(unsafe { libc::getsockopt(fd, SOL_MPTCP, MPTCP_TCPINFO, data.as_mut_ptr().cast(), &mut length) })?;
-    let word = |at: usize| u32::from_ne_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]) as usize;
-    let (count, filled) = (word(4).min(MOST), word(8).min(ELEMENT));
-    Ok(data[HEAD..].chunks(ELEMENT).take(count).map(|one| TcpInfo::parse(&one[..filled])).collect())
+    let u32_at = |offset: usize| {
+        u32::from_ne_bytes([data[offset], data[offset + 1], data[offset + 2], data[offset + 3]]) as usize
+    };
+    let (count, filled) = (u32_at(4).min(MAX_SUBFLOWS), u32_at(8).min(TCP_INFO_LEN));
+    Ok(data[HEADER_LEN..].chunks(TCP_INFO_LEN).take(count).map(|bytes| TcpInfo::parse(&bytes[..filled])).collect())
 }
 
 /// `linux/socket.h`, `linux/mptcp.h`: not in `libc`.
@@ -87,10 +89,10 @@ const SOL_MPTCP: libc::c_int = 284;
 const MPTCP_INFO: libc::c_int = 1;
 const MPTCP_TCPINFO: libc::c_int = 2;
 /// sizeof(struct mptcp_subflow_data), and what is asked for of each subflow.
-const HEAD: usize = 16;
-const ELEMENT: usize = 256;
+const HEADER_LEN: usize = 16;
+const TCP_INFO_LEN: usize = 256;
 /// MPTCP_SUBFLOWS_MAX of net/mptcp/pm.c is eight, and the first one.
-const MOST: usize = 9;
+const MAX_SUBFLOWS: usize = 9;
 const FALLBACK: u32 = 1 << 0;
 const REMOTE_KEY_RECEIVED: u32 = 1 << 1;
 
@@ -102,40 +104,47 @@ mod tests {
 
     #[test]
     fn both_ends_or_neither_speak_it_over_either_protocol() {
-        for (listens, to) in [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::ffff:127.0.0.1")] {
-            for (protocol, spoken) in [(Some(MPTCP), Spoken::Yes), (None, Spoken::FellBack)] {
-                let [listens, to]: [IpAddr; 2] = [listens, to].map(|address| address.parse().unwrap());
-                let family = if listens.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        for (listen_address, connect_address) in
+            [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::ffff:127.0.0.1")]
+        {
+            for (protocol, expected) in [(Some(MPTCP), MptcpStatus::Negotiated), (None, MptcpStatus::FellBack)] {
+                let [listen_address, connect_address]: [IpAddr; 2] =
+                    [listen_address, connect_address].map(|address| address.parse().unwrap());
+                let family = if listen_address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                 let Ok(client) = socket(family, SocketType::STREAM, Some(MPTCP)) else {
-                    eprintln!("skipped: this kernel has no MPTCP, or none over {listens}");
+                    eprintln!("skipped: this kernel has no MPTCP, or none over {listen_address}");
                     continue;
                 };
                 let server = socket(family, SocketType::STREAM, protocol).unwrap();
-                if bind(&server, &SocketAddr::new(listens, 0)).is_err() {
-                    eprintln!("skipped: this machine has no {listens}");
+                if bind(&server, &SocketAddr::new(listen_address, 0)).is_err() {
+                    eprintln!("skipped: this machine has no {listen_address}");
                     continue;
                 }
                 listen(&server, 1).unwrap();
-                assert_eq!(Spoken::of(&client).unwrap(), Spoken::Asked);
+                assert_eq!(MptcpStatus::query(&client).unwrap(), MptcpStatus::Requested);
                 let port = SocketAddr::try_from(getsockname(&server).unwrap()).unwrap().port();
-                connect(&client, &SocketAddr::new(to, port)).unwrap();
+                connect(&client, &SocketAddr::new(connect_address, port)).unwrap();
                 let accepted = accept(&server).unwrap();
-                assert_eq!(Spoken::of(&client).unwrap(), spoken, "{to}");
-                let seen = subflows(&client);
+                assert_eq!(MptcpStatus::query(&client).unwrap(), expected, "{connect_address}");
+                let infos = subflow_infos(&client);
                 assert_eq!(
-                    seen.map_err(|_| ()).map(|all| all.len()),
-                    spoken.eq(&Spoken::Yes).then_some(1).ok_or(())
+                    infos.map_err(|_| ()).map(|all| all.len()),
+                    expected.eq(&MptcpStatus::Negotiated).then_some(1).ok_or(())
                 );
-                let there = if spoken == Spoken::Yes { Spoken::Yes } else { Spoken::Never };
-                assert_eq!(Spoken::of(&accepted).unwrap(), there, "{to}");
+                let expected_server = if expected == MptcpStatus::Negotiated {
+                    MptcpStatus::Negotiated
+                } else {
+                    MptcpStatus::PlainTcp
+                };
+                assert_eq!(MptcpStatus::query(&accepted).unwrap(), expected_server, "{connect_address}");
             }
         }
     }
 
     #[test]
     fn what_is_no_mptcp_socket_never_spoke_it() {
-        assert!(subflows(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
-        assert_eq!(Spoken::of(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap(), Spoken::Never);
-        assert!(Spoken::of(std::fs::File::open("/dev/null").unwrap()).is_err());
+        assert!(subflow_infos(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
+        assert_eq!(MptcpStatus::query(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap(), MptcpStatus::PlainTcp);
+        assert!(MptcpStatus::query(std::fs::File::open("/dev/null").unwrap()).is_err());
     }
 }

@@ -22,11 +22,11 @@ pub fn is_privileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let capabilities = capabilities.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    capabilities & NEEDED == NEEDED
+    capabilities & REQUIRED_CAPABILITIES == REQUIRED_CAPABILITIES
 }
 
 /// `CAP_NET_ADMIN` (12) and `CAP_SYS_ADMIN` (21).
-const NEEDED: u64 = 1 << 12 | 1 << 21;
+const REQUIRED_CAPABILITIES: u64 = 1 << 12 | 1 << 21;
 
 /// Enters a new user namespace in which this user is root: the rootless way to all the rest.
 ///
@@ -47,7 +47,7 @@ pub fn enter_user_namespace() -> io::Result<()> {
 ///
 /// # Errors
 /// Not permitted.
-pub fn private_mounts() -> io::Result<()> {
+pub fn unshare_mounts() -> io::Result<()> {
     unshare(UnshareFlags::FS | UnshareFlags::NEWNS)?;
     Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
 }
@@ -56,24 +56,24 @@ pub fn private_mounts() -> io::Result<()> {
 ///
 /// # Errors
 /// Not permitted, as in a container whose `/sys` is covered in places.
-pub fn mount_sys() -> io::Result<()> {
+pub fn mount_sysfs() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(mount("sysfs", "/sys", "sysfs", flags, None::<&std::ffi::CStr>)?)
 }
 
 /// A network namespace.
 #[derive(Debug)]
-pub struct Network {
+pub struct NetNs {
     fd: OwnedFd,
 }
 
-impl Network {
+impl NetNs {
     /// A new one, with nothing but a loopback that is down.
     ///
     /// # Errors
     /// Not permitted, or out of namespaces.
     pub fn new() -> io::Result<Self> {
-        on_a_thread(|| {
+        on_new_thread(|| {
             unshare(UnshareFlags::NEWNET)?;
             Ok(Self { fd: fs::File::open("/proc/thread-self/ns/net")?.into() })
         })
@@ -84,7 +84,7 @@ impl Network {
     /// # Errors
     /// Those of entering, and those of `work`.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-        on_a_thread(|| {
+        on_new_thread(|| {
             self.enter()?;
             work()
         })
@@ -99,7 +99,7 @@ impl Network {
     }
 }
 
-impl AsFd for Network {
+impl AsFd for NetNs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -111,7 +111,7 @@ impl AsFd for Network {
 /// # Errors
 /// `ESRCH`: there is no such thread. `EACCES`: this process may not look at it. `ENOTTY`, `EINVAL`: a kernel before
 /// 6.11.
-pub fn network_of_thread(thread: u32) -> io::Result<OwnedFd> {
+pub fn netns_of_thread(thread: u32) -> io::Result<OwnedFd> {
     let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = pidfd_open(thread, PidfdFlags::from_bits_retain(PIDFD_THREAD))?;
     // SAFETY: this request takes no argument but zero.
@@ -132,7 +132,7 @@ pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
 }
 
 /// The result of `work` on a thread of its own.
-fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+fn on_new_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
@@ -149,34 +149,34 @@ mod tests {
             eprintln!("skipped: needs CAP_SYS_ADMIN");
             return;
         }
-        let network = Network::new().unwrap();
-        let devices = network.run(|| fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
+        let netns = NetNs::new().unwrap();
+        let devices = netns.run(|| fs::read_to_string("/proc/thread-self/net/dev")).unwrap();
         assert_eq!(devices.lines().skip(2).count(), 1, "{devices}");
         assert!(devices.contains("lo:"));
     }
 
     #[test]
     fn the_network_of_each_thread_is_told_apart() {
-        let number = |fd: io::Result<OwnedFd>| fd.and_then(|fd| Ok(rustix::fs::fstat(fd)?.st_ino));
-        let own = match number(network_of_thread(std::process::id())) {
-            Ok(own) => own,
+        let inode_of = |fd: io::Result<OwnedFd>| fd.and_then(|fd| Ok(rustix::fs::fstat(fd)?.st_ino));
+        let own_inode = match inode_of(netns_of_thread(std::process::id())) {
+            Ok(own_inode) => own_inode,
             Err(error) => return eprintln!("skipped: a kernel before 6.11: {error}"),
         };
-        assert_eq!(own, rustix::fs::stat("/proc/self/ns/net").unwrap().st_ino);
-        assert!(network_of_thread(0).is_err() && network_of_thread(u32::MAX).is_err());
+        assert_eq!(own_inode, rustix::fs::stat("/proc/self/ns/net").unwrap().st_ino);
+        assert!(netns_of_thread(0).is_err() && netns_of_thread(u32::MAX).is_err());
         if !is_privileged() {
             return eprintln!("skipped: needs CAP_SYS_ADMIN");
         }
-        let inside = Network::new().unwrap().run(|| {
+        let inner_inode = NetNs::new().unwrap().run(|| {
             let thread = rustix::thread::gettid().as_raw_nonzero().get();
-            number(network_of_thread(thread.unsigned_abs()))
+            inode_of(netns_of_thread(thread.unsigned_abs()))
         });
-        assert_ne!(inside.unwrap(), own);
+        assert_ne!(inner_inode.unwrap(), own_inode);
     }
 
     #[test]
     fn a_thread_that_panics_inside_panics_outside() {
-        let result = std::panic::catch_unwind(|| on_a_thread(|| -> io::Result<()> { panic!("inside") }));
+        let result = std::panic::catch_unwind(|| on_new_thread(|| -> io::Result<()> { panic!("inside") }));
         assert!(result.is_err());
     }
 }

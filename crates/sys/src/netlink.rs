@@ -48,7 +48,7 @@ pub enum Protocol {
 pub struct Socket {
     fd: OwnedFd,
     /// The number of the next request.
-    next: AtomicU32,
+    next_sequence: AtomicU32,
 }
 
 /// A `NETLINK_ROUTE` socket in the network namespace of the thread that opened it.
@@ -61,10 +61,10 @@ impl Socket {
     /// # Errors
     /// Out of descriptors; no netlink, or none of this protocol, in this kernel or sandbox.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
-        let socket = Self::with(protocol, SocketFlags::CLOEXEC, 0)?;
-        option::set(&socket.fd, libc::NETLINK_EXT_ACK, 1)?;
-        option::set(&socket.fd, libc::NETLINK_CAP_ACK, 1)?;
-        set_socket_timeout(&socket.fd, Timeout::Recv, Some(PATIENCE))?;
+        let socket = Self::open_with(protocol, SocketFlags::CLOEXEC, 0)?;
+        option::set_option(&socket.fd, libc::NETLINK_EXT_ACK, 1)?;
+        option::set_option(&socket.fd, libc::NETLINK_CAP_ACK, 1)?;
+        set_socket_timeout(&socket.fd, Timeout::Recv, Some(REPLY_TIMEOUT))?;
         Ok(socket)
     }
 
@@ -74,10 +74,10 @@ impl Socket {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn listen(protocol: Protocol, groups: u32) -> io::Result<Self> {
-        Self::with(protocol, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, groups)
+        Self::open_with(protocol, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, groups)
     }
 
-    fn with(protocol: Protocol, flags: SocketFlags, groups: u32) -> io::Result<Self> {
+    fn open_with(protocol: Protocol, flags: SocketFlags, groups: u32) -> io::Result<Self> {
         let protocol = match protocol {
             Protocol::Route => None,
             Protocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
@@ -93,8 +93,8 @@ impl Socket {
     ///
     /// # Errors
     /// Not permitted, as MPTCP's are without CAP_NET_ADMIN; no such group.
-    pub fn join(&self, group: u32) -> io::Result<()> {
-        option::set(&self.fd, libc::NETLINK_ADD_MEMBERSHIP, group)
+    pub fn join_group(&self, group: u32) -> io::Result<()> {
+        option::set_option(&self.fd, libc::NETLINK_ADD_MEMBERSHIP, group)
     }
 
     /// Makes room for this many bytes of messages that were not read yet; without CAP_NET_ADMIN for as many as
@@ -102,7 +102,7 @@ impl Socket {
     ///
     /// # Errors
     /// None that a correct kernel gives.
-    pub fn make_room(&self, bytes: usize) -> io::Result<usize> {
+    pub fn set_rcvbuf(&self, bytes: usize) -> io::Result<usize> {
         if set_socket_recv_buffer_size_force(&self.fd, bytes).is_err() {
             set_socket_recv_buffer_size(&self.fd, bytes)?;
         }
@@ -113,7 +113,7 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `send`.
-    pub fn tell(&self, messages: &[u8]) -> io::Result<()> {
+    pub fn send(&self, messages: &[u8]) -> io::Result<()> {
         send(&self.fd, messages, SendFlags::empty())?;
         Ok(())
     }
@@ -131,13 +131,13 @@ impl Socket {
     /// # Errors
     /// The error that the kernel answered with; `TimedOut` if it did not answer.
     pub fn request(&self, request: &[u8]) -> io::Result<Vec<u8>> {
-        for _ in 0..TELLINGS {
+        for _ in 0..MAX_DUMP_TRIES {
             let mut reply = Vec::new();
-            let interrupted = self.dump(request, |message| {
+            let is_interrupted = self.dump(request, |message| {
                 reply.extend_from_slice(message);
                 reply.resize(reply.len().next_multiple_of(4), 0);
             })?;
-            if !interrupted {
+            if !is_interrupted {
                 return Ok(reply);
             }
         }
@@ -149,28 +149,28 @@ impl Socket {
     ///
     /// # Errors
     /// As [`request`](Self::request).
-    pub fn dump(&self, request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<bool> {
-        let acknowledged = flags(request) & (ACK | DUMP) != 0;
+    pub fn dump(&self, request: &[u8], mut on_message: impl FnMut(&[u8])) -> io::Result<bool> {
+        let has_ack = request_flags(request) & (NLM_F_ACK | NLM_F_DUMP) != 0;
         let mut bytes = request.to_vec();
-        let sequence = self.number(&mut bytes);
-        self.send(&bytes)?;
-        let mut buffer = vec![0; DATAGRAM];
-        let mut interrupted = false;
+        let sequence = self.assign_sequence(&mut bytes);
+        self.send_requests(&bytes)?;
+        let mut buffer = vec![0; MAX_DATAGRAM_LEN];
+        let mut is_interrupted = false;
         loop {
-            let mut rest = self.answer(&mut buffer)?;
-            while let Some((message, kind, flags)) = first_message(rest) {
-                rest = rest.get(message.len().next_multiple_of(4)..).unwrap_or(&[]);
-                if word(message, SEQUENCE) != sequence {
+            let mut remaining = self.receive_reply(&mut buffer)?;
+            while let Some((message, kind, flags)) = first_message(remaining) {
+                remaining = remaining.get(message.len().next_multiple_of(4)..).unwrap_or(&[]);
+                if u32_at(message, SEQUENCE_OFFSET) != sequence {
                     continue;
                 }
-                interrupted |= flags & DUMP_INTERRUPTED != 0;
-                if kind == ERROR || kind == DONE {
-                    let number = error_number(message);
-                    return if number == 0 { Ok(interrupted) } else { Err(io::Error::from_raw_os_error(number)) };
+                is_interrupted |= flags & NLM_F_DUMP_INTR != 0;
+                if kind == NLMSG_ERROR || kind == NLMSG_DONE {
+                    let errno = error_number(message);
+                    return if errno == 0 { Ok(is_interrupted) } else { Err(io::Error::from_raw_os_error(errno)) };
                 }
-                each(message);
-                if !acknowledged {
-                    return Ok(interrupted);
+                on_message(message);
+                if !has_ack {
+                    return Ok(is_interrupted);
                 }
             }
         }
@@ -184,28 +184,28 @@ impl Socket {
     pub fn exchange<'a>(
         &self,
         requests: impl IntoIterator<Item = &'a [u8]>,
-        mut each: impl FnMut(usize, &[u8]),
+        mut on_reply: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
         let mut sequences = Vec::new();
         for request in requests {
-            let at = bytes.len();
+            let offset = bytes.len();
             bytes.extend_from_slice(request);
             bytes.resize(bytes.len().next_multiple_of(4), 0);
-            sequences.push(self.number(bytes.get_mut(at..).unwrap_or_default()));
+            sequences.push(self.assign_sequence(bytes.get_mut(offset..).unwrap_or_default()));
         }
         let mut missing = sequences.len();
         if missing > 0 {
-            self.send(&bytes)?;
+            self.send_requests(&bytes)?;
         }
-        let mut buffer = vec![0; SMALL_DATAGRAM];
+        let mut buffer = vec![0; MAX_REPLY_LEN];
         while missing > 0 {
-            let mut rest = self.answer(&mut buffer)?;
-            while let Some((message, _, _)) = first_message(rest) {
-                rest = rest.get(message.len().next_multiple_of(4)..).unwrap_or(&[]);
-                let sequence = word(message, SEQUENCE);
-                if let Some(place) = sequences.iter().position(|of| *of == sequence) {
-                    each(place, message);
+            let mut remaining = self.receive_reply(&mut buffer)?;
+            while let Some((message, _, _)) = first_message(remaining) {
+                remaining = remaining.get(message.len().next_multiple_of(4)..).unwrap_or(&[]);
+                let sequence = u32_at(message, SEQUENCE_OFFSET);
+                if let Some(index) = sequences.iter().position(|other| *other == sequence) {
+                    on_reply(index, message);
                     missing = missing.saturating_sub(1);
                 }
             }
@@ -217,9 +217,9 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `recv`.
-    pub fn event(&self) -> io::Result<Vec<u8>> {
-        let mut buffer = vec![0; DATAGRAM];
-        let length = self.read(&mut buffer)?.len();
+    pub fn next_event(&self) -> io::Result<Vec<u8>> {
+        let mut buffer = vec![0; MAX_DATAGRAM_LEN];
+        let length = self.receive(&mut buffer)?.len();
         buffer.truncate(length);
         Ok(buffer)
     }
@@ -228,22 +228,22 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `recv`.
-    pub fn event_in<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-        self.read(buffer)
+    pub fn next_event_in<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        self.receive(buffer)
     }
 
     /// Gives a request the next number.
-    fn number(&self, request: &mut [u8]) -> u32 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        if let Some(sequence) = request.get_mut(SEQUENCE..SEQUENCE + 4) {
-            sequence.copy_from_slice(&number.to_ne_bytes());
+    fn assign_sequence(&self, request: &mut [u8]) -> u32 {
+        let next = self.next_sequence.fetch_add(1, Ordering::Relaxed);
+        if let Some(sequence) = request.get_mut(SEQUENCE_OFFSET..SEQUENCE_OFFSET + 4) {
+            sequence.copy_from_slice(&next.to_ne_bytes());
         }
-        number
+        next
     }
 
     /// Sends requests. What an earlier one has left unread goes first: a dump that was broken off would make the kernel
     /// refuse the next one as busy, until it is read to its end.
-    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+    fn send_requests(&self, bytes: &[u8]) -> io::Result<()> {
         let mut buffer = [0; 4];
         while matches!(
             recvfrom(&self.fd, &mut buffer, RecvFlags::DONTWAIT),
@@ -254,20 +254,20 @@ impl Socket {
     }
 
     /// What the kernel says to a request, within [`PATIENCE`].
-    fn answer<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-        let late = |error: io::Error| match error.kind() {
+    fn receive_reply<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let to_timeout = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => {
-                io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}"))
+                io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {REPLY_TIMEOUT:?}"))
             }
             _ => error,
         };
-        self.read(buffer).map_err(late)
+        self.receive(buffer).map_err(to_timeout)
     }
 
-    fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         loop {
             match recvfrom(&self.fd, &mut *buffer, RecvFlags::TRUNC) {
-                Ok((_, _, sender)) if !is_kernel(sender.as_ref()) => {}
+                Ok((_, _, sender)) if !is_from_kernel(sender.as_ref()) => {}
                 Ok((_, length, _)) => return buffer.get(..length).ok_or_else(|| Errno::NOBUFS.into()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -279,7 +279,7 @@ impl Socket {
 /// One that somebody else has opened, and set up.
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Self {
-        Self { fd, next: AtomicU32::new(1) }
+        Self { fd, next_sequence: AtomicU32::new(1) }
     }
 }
 
@@ -319,8 +319,8 @@ impl RouteSocket {
     ///
     /// # Errors
     /// Those of `recv`.
-    pub fn event(&self) -> io::Result<Vec<u8>> {
-        self.0.event()
+    pub fn next_event(&self) -> io::Result<Vec<u8>> {
+        self.0.next_event()
     }
 }
 
@@ -336,51 +336,51 @@ pub fn is_overflow(error: &io::Error) -> bool {
 }
 
 /// Whether a message comes from the kernel, whose port is 0: other programs can send some, too.
-fn is_kernel(sender: Option<&SocketAddrAny>) -> bool {
-    let netlink = sender.and_then(|sender| SocketAddrNetlink::try_from(sender.clone()).ok());
-    netlink.is_none_or(|sender| sender.pid() == 0)
+fn is_from_kernel(sender: Option<&SocketAddrAny>) -> bool {
+    let address = sender.and_then(|sender| SocketAddrNetlink::try_from(sender.clone()).ok());
+    address.is_none_or(|sender| sender.pid() == 0)
 }
 
 /// The first message of `bytes` with its type and flags.
 fn first_message(bytes: &[u8]) -> Option<(&[u8], u16, u16)> {
     let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
-    let half = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    Some((bytes.get(..length).filter(|m| m.len() >= 16)?, half(4)?, half(6)?))
+    let u16_at = |offset: usize| Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?));
+    Some((bytes.get(..length).filter(|m| m.len() >= 16)?, u16_at(4)?, u16_at(6)?))
 }
 
 /// The flags of a request's header.
-fn flags(request: &[u8]) -> u16 {
-    first_message(request).map_or(ACK, |(_, _, flags)| flags)
+fn request_flags(request: &[u8]) -> u16 {
+    first_message(request).map_or(NLM_F_ACK, |(_, _, flags)| flags)
 }
 
-fn word(message: &[u8], at: usize) -> u32 {
-    message.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
+fn u32_at(message: &[u8], offset: usize) -> u32 {
+    message.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
 /// What an error or the end of a dump says: 0, or a positive number.
 fn error_number(message: &[u8]) -> i32 {
-    word(message, 16).cast_signed().saturating_neg().max(0)
+    u32_at(message, 16).cast_signed().saturating_neg().max(0)
 }
 
 /// How long an answer may take. chosen: the kernel takes microseconds, or milliseconds while a driver holds the lock of
 /// all interfaces; after seconds something is broken that a daemon had better report.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a list that changes while it is told is asked for. chosen: changes come in bursts of milliseconds.
-const TELLINGS: usize = 8;
+const MAX_DUMP_TRIES: usize = 8;
 /// Where the number stands in a header.
-const SEQUENCE: usize = 8;
+const SEQUENCE_OFFSET: usize = 8;
 /// No datagram of the kernel is longer (it fills at most 32 KiB at a time).
-const DATAGRAM: usize = 64 * 1024;
+const MAX_DATAGRAM_LEN: usize = 64 * 1024;
 /// Nor is one answer to one request about one thing.
-const SMALL_DATAGRAM: usize = 8 * 1024;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
+const MAX_REPLY_LEN: usize = 8 * 1024;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 /// `NLM_F_ACK`.
-const ACK: u16 = 0x4;
+const NLM_F_ACK: u16 = 0x4;
 /// `NLM_F_ROOT | NLM_F_MATCH`.
-const DUMP: u16 = 0x300;
+const NLM_F_DUMP: u16 = 0x300;
 /// `NLM_F_DUMP_INTR`.
-const DUMP_INTERRUPTED: u16 = 0x10;
+const NLM_F_DUMP_INTR: u16 = 0x10;
 
 #[cfg(test)]
 mod tests {
@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     /// A header and an empty `struct ifinfomsg`.
-    fn message(kind: u16, flags: u16, index: u32) -> Vec<u8> {
+    fn test_request(kind: u16, flags: u16, index: u32) -> Vec<u8> {
         let mut bytes = vec![0; 32];
         bytes[..4].copy_from_slice(&32_u32.to_ne_bytes());
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -400,26 +400,26 @@ mod tests {
 
     #[test]
     fn a_dump_of_links_names_the_loopback() {
-        let reply = RouteSocket::open().unwrap().request(&message(18, 0x301, 0)).unwrap();
+        let reply = RouteSocket::open().unwrap().request(&test_request(18, 0x301, 0)).unwrap();
         assert!(reply.windows(3).any(|w| w == b"lo\0"));
         assert_eq!(reply.len() % 4, 0);
     }
 
     #[test]
     fn a_request_for_one_thing_ends_with_its_one_message() {
-        let reply = RouteSocket::open().unwrap().request(&message(18, 0x1, 1)).unwrap();
+        let reply = RouteSocket::open().unwrap().request(&test_request(18, 0x1, 1)).unwrap();
         assert!(reply.windows(3).any(|w| w == b"lo\0"));
     }
 
     #[test]
     fn the_kernels_error_comes_back() {
-        let error = RouteSocket::open().unwrap().request(&message(18, 0x5, 0x7fff_fff0)).unwrap_err();
+        let error = RouteSocket::open().unwrap().request(&test_request(18, 0x5, 0x7fff_fff0)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 
     #[test]
     fn without_events_a_listener_would_block() {
-        let error = RouteSocket::listen(0).unwrap().event().unwrap_err();
+        let error = RouteSocket::listen(0).unwrap().next_event().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert!(!is_overflow(&error));
     }
@@ -427,68 +427,71 @@ mod tests {
     #[test]
     fn requests_sent_at_once_are_answered_each_in_its_place() {
         let socket = Socket::open(Protocol::Route).unwrap();
-        let requests: Vec<Vec<u8>> = [1, 0x7fff_fff0, 1].iter().map(|index| message(18, 0x1, *index)).collect();
+        let requests: Vec<Vec<u8>> =
+            [1, 0x7fff_fff0, 1].iter().map(|index| test_request(18, 0x1, *index)).collect();
         let mut kinds = [0; 3];
-        let each = |place: usize, message: &[u8]| kinds[place] = first_message(message).unwrap().1;
-        socket.exchange(requests.iter().map(Vec::as_slice), each).unwrap();
-        assert_eq!(kinds, [16, ERROR, 16]);
+        let on_reply = |index: usize, message: &[u8]| kinds[index] = first_message(message).unwrap().1;
+        socket.exchange(requests.iter().map(Vec::as_slice), on_reply).unwrap();
+        assert_eq!(kinds, [16, NLMSG_ERROR, 16]);
     }
 
     /// A socket, and the end at which a test is the kernel.
-    fn with_a_kernel() -> (Socket, Socket) {
-        let ends = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
-        let (socket, kernel) = (Socket::from(ends.0), Socket::from(ends.1));
-        waits(&socket, LONG);
-        waits(&kernel, LONG);
+    fn socket_with_test_kernel() -> (Socket, Socket) {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (socket, kernel) = (Socket::from(pair.0), Socket::from(pair.1));
+        set_timeout(&socket, LONG_TIMEOUT);
+        set_timeout(&kernel, LONG_TIMEOUT);
         (socket, kernel)
     }
 
-    fn waits(socket: &Socket, time: Duration) {
+    fn set_timeout(socket: &Socket, time: Duration) {
         set_socket_timeout(&socket.fd, Timeout::Recv, Some(time)).unwrap();
     }
 
     /// Only a failure takes so long.
-    const LONG: Duration = Duration::from_secs(20);
+    const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
     /// An answer to the request with this number: a link with this index.
     fn answer(sequence: u32, kind: u16, flags: u16, index: u32) -> Vec<u8> {
-        let mut bytes = message(kind, flags, index);
-        bytes[SEQUENCE..SEQUENCE + 4].copy_from_slice(&sequence.to_ne_bytes());
+        let mut bytes = test_request(kind, flags, index);
+        bytes[SEQUENCE_OFFSET..SEQUENCE_OFFSET + 4].copy_from_slice(&sequence.to_ne_bytes());
         bytes
     }
 
     #[test]
     fn a_late_answer_to_an_earlier_request_is_passed_over() {
-        let (socket, kernel) = with_a_kernel();
-        let ask = message(18, 0x1, 7);
-        waits(&socket, Duration::from_millis(1));
-        let error = socket.request(&ask).unwrap_err();
+        let (socket, kernel) = socket_with_test_kernel();
+        let request = test_request(18, 0x1, 7);
+        set_timeout(&socket, Duration::from_millis(1));
+        let error = socket.request(&request).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
-        waits(&socket, LONG);
+        set_timeout(&socket, LONG_TIMEOUT);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut buffer = [0; 64];
-                let first = word(kernel.read(&mut buffer).unwrap(), SEQUENCE);
-                let second = word(kernel.read(&mut buffer).unwrap(), SEQUENCE);
-                for (number, index) in [(first, 1), (second, 2)] {
-                    send(&kernel.fd, &answer(number, 16, 0, index), SendFlags::empty()).unwrap();
+                let first = u32_at(kernel.receive(&mut buffer).unwrap(), SEQUENCE_OFFSET);
+                let second = u32_at(kernel.receive(&mut buffer).unwrap(), SEQUENCE_OFFSET);
+                for (sequence, index) in [(first, 1), (second, 2)] {
+                    send(&kernel.fd, &answer(sequence, 16, 0, index), SendFlags::empty()).unwrap();
                 }
-                let third = word(kernel.read(&mut buffer).unwrap(), SEQUENCE);
-                for (number, index) in [(second, 2), (third, 3)] {
-                    send(&kernel.fd, &answer(number, 16, 0, index), SendFlags::empty()).unwrap();
+                let third = u32_at(kernel.receive(&mut buffer).unwrap(), SEQUENCE_OFFSET);
+                for (sequence, index) in [(second, 2), (third, 3)] {
+                    send(&kernel.fd, &answer(sequence, 16, 0, index), SendFlags::empty()).unwrap();
                 }
             });
-            assert_eq!(word(&socket.request(&ask).unwrap(), 20), 2);
-            let mut places = Vec::new();
-            socket.exchange([ask.as_slice()], |place, message| places.push((place, word(message, 20)))).unwrap();
-            assert_eq!(places, [(0, 3)]);
+            assert_eq!(u32_at(&socket.request(&request).unwrap(), 20), 2);
+            let mut replies = Vec::new();
+            socket
+                .exchange([request.as_slice()], |index, message| replies.push((index, u32_at(message, 20))))
+                .unwrap();
+            assert_eq!(replies, [(0, 3)]);
         });
     }
 
     #[test]
     fn a_dump_that_was_broken_off_does_not_stand_in_the_way_of_the_next() {
         let socket = Socket::open(Protocol::Route).unwrap();
-        let dump = message(18, 0x301, 0);
+        let dump = test_request(18, 0x301, 0);
         // Until it is read to its end the kernel is busy with it.
         send(&socket.fd, &dump, SendFlags::empty()).unwrap();
         assert!(socket.request(&dump).unwrap().windows(3).any(|w| w == b"lo\0"));
@@ -496,38 +499,38 @@ mod tests {
 
     #[test]
     fn a_list_that_changes_all_the_time_is_asked_for_again_but_not_for_ever() {
-        let (socket, kernel) = with_a_kernel();
-        let asked = std::thread::scope(|scope| {
+        let (socket, kernel) = socket_with_test_kernel();
+        let tries = std::thread::scope(|scope| {
             let kernel = scope.spawn(move || {
-                let (mut buffer, mut asked) = ([0; 64], 0);
-                while let Ok(request) = kernel.read(&mut buffer).map(|bytes| word(bytes, SEQUENCE))
+                let (mut buffer, mut tries) = ([0; 64], 0);
+                while let Ok(request) = kernel.receive(&mut buffer).map(|bytes| u32_at(bytes, SEQUENCE_OFFSET))
                     && request != 0
                 {
-                    asked += 1;
-                    let done = answer(request, DONE, DUMP_INTERRUPTED, 0);
-                    send(&kernel.fd, &done, SendFlags::empty()).unwrap();
+                    tries += 1;
+                    let reply = answer(request, NLMSG_DONE, NLM_F_DUMP_INTR, 0);
+                    send(&kernel.fd, &reply, SendFlags::empty()).unwrap();
                 }
-                asked
+                tries
             });
-            let error = socket.request(&message(18, 0x301, 0)).unwrap_err();
+            let error = socket.request(&test_request(18, 0x301, 0)).unwrap_err();
             assert!(error.to_string().contains("faster"), "{error}");
             send(&socket.fd, &[0; 16], SendFlags::empty()).unwrap();
             kernel.join().unwrap()
         });
-        assert_eq!(asked, TELLINGS);
+        assert_eq!(tries, MAX_DUMP_TRIES);
     }
 
     #[test]
     fn a_message_that_is_longer_than_its_buffer_counts_as_lost() {
-        let (socket, kernel) = with_a_kernel();
+        let (socket, kernel) = socket_with_test_kernel();
         send(&kernel.fd, &[0; 64], SendFlags::empty()).unwrap();
-        assert!(is_overflow(&socket.event_in(&mut [0; 32]).unwrap_err()));
+        assert!(is_overflow(&socket.next_event_in(&mut [0; 32]).unwrap_err()));
     }
 
     #[test]
     fn a_listener_gets_the_room_that_it_asks_for() {
         let socket = Socket::listen(Protocol::Route, 0).unwrap();
-        let least = socket.make_room(4096).unwrap();
-        assert!(socket.make_room(65_536).unwrap() > least);
+        let initial = socket.set_rcvbuf(4096).unwrap();
+        assert!(socket.set_rcvbuf(65_536).unwrap() > initial);
     }
 }

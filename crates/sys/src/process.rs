@@ -20,25 +20,25 @@ use crate::namespace::unshare;
 
 /// A PID namespace whose processes die together.
 #[derive(Debug)]
-pub struct Room {
-    first: Pid,
-    namespace: OwnedFd,
+pub struct PidNamespace {
+    init_pid: Pid,
+    ns_fd: OwnedFd,
 }
 
-impl Room {
+impl PidNamespace {
     /// Opens a room on the calling thread. The room dies with this thread, which can start no more threads.
     ///
     /// # Errors
     /// Not permitted, or out of processes.
-    pub fn open() -> io::Result<Self> {
+    pub fn create() -> io::Result<Self> {
         unshare(UnshareFlags::NEWPID)?;
         // SAFETY: the child calls nothing but async-signal-safe functions and never returns.
         let child = super::check(unsafe { libc::fork() })?;
         if child == 0 {
-            wait_for_ever();
+            run_init();
         }
-        let first = Pid::from_raw(child).ok_or(io::ErrorKind::Other)?;
-        Ok(Self { first, namespace: fs::File::open(format!("/proc/{child}/ns/pid"))?.into() })
+        let init_pid = Pid::from_raw(child).ok_or(io::ErrorKind::Other)?;
+        Ok(Self { init_pid, ns_fd: fs::File::open(format!("/proc/{child}/ns/pid"))?.into() })
     }
 
     /// Children that the calling thread starts from now on are born in this room. It can start no more threads.
@@ -46,24 +46,24 @@ impl Room {
     /// # Errors
     /// Not permitted.
     pub fn enter(&self) -> io::Result<()> {
-        Ok(move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))?)
+        Ok(move_into_link_name_space(self.ns_fd.as_fd(), Some(LinkNameSpaceType::ProcessID))?)
     }
 }
 
-impl Room {
+impl PidNamespace {
     /// Kills everybody inside. Their parents must still wait for them.
-    pub fn kill(&self) {
-        let _ = kill_process(self.first, Signal::KILL);
+    pub fn kill_all(&self) {
+        let _ = kill_process(self.init_pid, Signal::KILL);
     }
 }
 
-impl Drop for Room {
+impl Drop for PidNamespace {
     fn drop(&mut self) {
-        self.kill();
+        self.kill_all();
         // The first process ends after all the others have been waited for, which may never happen if the caller
         // forgot one of them: then it stays behind as an entry in the table of processes, until the caller ends.
         for _ in 0..100 {
-            match waitpid(Some(self.first), WaitOptions::NOHANG) {
+            match waitpid(Some(self.init_pid), WaitOptions::NOHANG) {
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
                 Ok(Some(_)) | Err(_) => break,
             }
@@ -72,7 +72,7 @@ impl Drop for Room {
 }
 
 /// The life of a room's first process: reap, and die with the thread that made it.
-fn wait_for_ever() -> ! {
+fn run_init() -> ! {
     // SAFETY: all of these are async-signal-safe system calls on plain values.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -86,7 +86,7 @@ fn wait_for_ever() -> ! {
 
 /// What a process used in its life, with the children that it waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// How it ended.
     pub status: ExitStatus,
     /// Processor time in its own code.
@@ -101,7 +101,7 @@ pub struct Usage {
 ///
 /// # Errors
 /// When `pid` is no child of this process.
-pub fn wait(pid: u32) -> io::Result<Usage> {
+pub fn wait_with_usage(pid: u32) -> io::Result<ProcessUsage> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut status = 0;
     // SAFETY: an all-zero `rusage` is valid.
@@ -114,18 +114,18 @@ pub fn wait(pid: u32) -> io::Result<Usage> {
             Err(error) => return Err(error),
         }
     }
-    Ok(Usage {
+    Ok(ProcessUsage {
         status: ExitStatus::from_raw(status),
-        user: duration(usage.ru_utime),
-        system: duration(usage.ru_stime),
+        user: to_duration(usage.ru_utime),
+        system: to_duration(usage.ru_stime),
         // Linux counts it in KiB.
         peak_memory: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
     })
 }
 
-fn duration(t: libc::timeval) -> Duration {
-    Duration::from_secs(u64::try_from(t.tv_sec).unwrap_or(0))
-        + Duration::from_micros(u64::try_from(t.tv_usec).unwrap_or(0))
+fn to_duration(time: libc::timeval) -> Duration {
+    Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
+        + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_process_tells_what_it_used() {
         let mut child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
-        let usage = wait(child.id()).unwrap();
+        let usage = wait_with_usage(child.id()).unwrap();
         assert_eq!(usage.status.code(), Some(3));
         assert!(usage.peak_memory > 100_000);
         assert!(child.wait().is_err(), "waited for twice");
@@ -151,7 +151,7 @@ mod tests {
             return;
         }
         let worker = std::thread::spawn(|| {
-            let room = Room::open().unwrap();
+            let namespace = PidNamespace::create().unwrap();
             // The grandchild is left alone by its parent; it holds the pipe for as long as it lives.
             let mut child = Command::new("sh")
                 .args(["-c", "sleep 1000 & echo started; exit 0"])
@@ -163,10 +163,10 @@ mod tests {
             lines.read_line(&mut line).unwrap();
             assert_eq!(line, "started\n");
             assert!(child.wait().unwrap().success());
-            room.kill();
+            namespace.kill_all();
             line.clear();
             assert_eq!(lines.read_line(&mut line).unwrap(), 0, "the pipe is closed because its holder died");
-            drop(room);
+            drop(namespace);
         });
         worker.join().unwrap();
     }

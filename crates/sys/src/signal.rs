@@ -6,17 +6,17 @@ use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The last signal that came; 0 for none.
-static LAST: AtomicI32 = AtomicI32::new(0);
+static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// From now on these signals do not end the process but are remembered for [`caught`].
 ///
 /// # Errors
 /// None that a correct kernel gives.
-pub fn catch() -> io::Result<()> {
+pub fn install_handlers() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: an all-zero `sigaction` is valid: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = remember as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_sigaction = record_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
         action.sa_flags = libc::SA_RESTART;
         // SAFETY: `action` outlives the call, and the handler does nothing but an atomic store.
         super::check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
@@ -25,12 +25,12 @@ pub fn catch() -> io::Result<()> {
 }
 
 /// The last signal that was caught, if any.
-pub fn caught() -> Option<i32> {
-    Some(LAST.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+pub fn last_caught() -> Option<i32> {
+    Some(LAST_SIGNAL.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
 }
 
-extern "C" fn remember(signal: libc::c_int) {
-    LAST.store(signal, Ordering::Relaxed);
+extern "C" fn record_signal(signal: libc::c_int) {
+    LAST_SIGNAL.store(signal, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -39,10 +39,10 @@ mod tests {
 
     #[test]
     fn a_caught_signal_is_remembered() {
-        catch().unwrap();
+        install_handlers().unwrap();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
         for _ in 0..1000 {
-            if caught() == Some(libc::SIGTERM) {
+            if last_caught() == Some(libc::SIGTERM) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -42,15 +42,15 @@ pub struct TcpInfo {
     /// The receiver's estimate of the round-trip time; `None` before the first.
     pub receiver_rtt: Option<Duration>,
     /// The receiver's estimate of the bytes that arrive per round trip.
-    pub receiver_space: u32,
+    pub rcv_space: u32,
     /// Largest segment that this end sends, in bytes.
-    pub segment: u32,
+    pub snd_mss: u32,
     /// Largest segment that has arrived, in bytes.
-    pub received_segment: u32,
+    pub rcv_mss: u32,
     /// Segments in flight.
     pub unacked: u32,
     /// Congestion window in segments.
-    pub window: u32,
+    pub cwnd: u32,
     /// Segments sent again in all.
     pub retransmissions: u32,
     /// Time since data arrived last.
@@ -60,7 +60,7 @@ pub struct TcpInfo {
     /// Bytes that have arrived in order (kernel 4.1).
     pub bytes_received: u64,
     /// Bytes that were written and not yet sent (kernel 4.6).
-    pub unsent: u32,
+    pub notsent_bytes: u32,
     /// Time since data was sent last.
     pub last_sent: Duration,
     /// Bytes per second at which the window lets data go (kernel 3.15).
@@ -76,7 +76,7 @@ impl TcpInfo {
     ///
     /// # Errors
     /// When `socket` is no TCP socket.
-    pub fn of(socket: impl AsFd) -> io::Result<Self> {
+    pub fn query(socket: impl AsFd) -> io::Result<Self> {
         let mut bytes = [0_u8; 512];
         let mut length = bytes.len() as libc::socklen_t;
         let fd = socket.as_fd().as_raw_fd();
@@ -88,12 +88,14 @@ impl TcpInfo {
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Self {
-        let micros = |at| Duration::from_micros(u32_at(bytes, at).unwrap_or(0).into());
-        let some_micros = |at| {
+        let micros = |offset| Duration::from_micros(u32_at(bytes, offset).unwrap_or(0).into());
+        let some_micros = |offset| {
             // The kernel says "none" with zero and, for the minimum, with all bits set.
-            u32_at(bytes, at).filter(|&v| v != 0 && v != u32::MAX).map(|v| Duration::from_micros(v.into()))
+            u32_at(bytes, offset)
+                .filter(|&value| value != 0 && value != u32::MAX)
+                .map(|value| Duration::from_micros(value.into()))
         };
-        let count = |at| u32_at(bytes, at).unwrap_or(0);
+        let count = |offset| u32_at(bytes, offset).unwrap_or(0);
         Self {
             state: match bytes.first().copied().unwrap_or(0) {
                 1 => TcpState::Established,
@@ -103,19 +105,19 @@ impl TcpInfo {
                 other => TcpState::Other(other),
             },
             backoff: bytes.get(4).copied().unwrap_or(0),
-            segment: count(16),
-            received_segment: count(20),
+            snd_mss: count(16),
+            rcv_mss: count(20),
             unacked: count(24),
             last_received: Duration::from_millis(count(52).into()),
             rtt: micros(68),
             rtt_deviation: micros(72),
-            window: count(80),
+            cwnd: count(80),
             receiver_rtt: some_micros(92),
-            receiver_space: count(96),
+            rcv_space: count(96),
             retransmissions: count(100),
             bytes_acked: u64_at(bytes, 120).unwrap_or(0),
             bytes_received: u64_at(bytes, 128).unwrap_or(0),
-            unsent: count(144),
+            notsent_bytes: count(144),
             last_sent: Duration::from_millis(count(44).into()),
             pacing_rate: u64_at(bytes, 104).unwrap_or(0),
             min_rtt: some_micros(148),
@@ -125,12 +127,12 @@ impl TcpInfo {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
 }
 
 #[cfg(test)]
@@ -146,15 +148,15 @@ mod tests {
         let (mut server, _) = listener.accept().unwrap();
         server.write_all(&[7; 5000]).unwrap();
         client.read_exact(&mut [0; 5000]).unwrap();
-        let info = TcpInfo::of(&client).unwrap();
+        let info = TcpInfo::query(&client).unwrap();
         assert_eq!(info.state, TcpState::Established);
         assert_eq!(info.bytes_received, 5000);
         assert_eq!(info.out_of_order, Some(0));
-        assert!(info.segment >= 536);
+        assert!(info.snd_mss >= 536);
         assert!(info.min_rtt.is_some_and(|rtt| rtt < Duration::from_secs(1)));
         drop(server);
         assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
-        assert_eq!(TcpInfo::of(&client).unwrap().state, TcpState::CloseWait);
+        assert_eq!(TcpInfo::query(&client).unwrap().state, TcpState::CloseWait);
     }
 
     #[test]
@@ -170,6 +172,6 @@ mod tests {
 
     #[test]
     fn another_kind_of_socket_is_an_error() {
-        assert!(TcpInfo::of(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
+        assert!(TcpInfo::query(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
     }
 }

@@ -17,7 +17,7 @@ pub struct Tun {
 
 impl Tun {
     /// Where TUNs come from.
-    pub const NODE: &'static str = "/dev/net/tun";
+    pub const DEVICE_PATH: &'static str = "/dev/net/tun";
 
     /// Creates the device `name` in the network namespace of this thread.
     ///
@@ -29,7 +29,8 @@ impl Tun {
         if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(Self::NODE)?;
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(Self::DEVICE_PATH)?;
         // The first 16 bytes are the name, then come the flags; the kernel reads 40 bytes (`struct ifreq`).
         let mut request = [0_u8; 40];
         request[..bytes.len()].copy_from_slice(bytes);

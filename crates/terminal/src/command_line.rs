@@ -1,6 +1,7 @@
-//! Parses a command line with clap, and turns a mistake into one line that names the command and its help.
+//! Parses a command line with clap and turns a mistake into a one-line error that names the command and its help.
 //!
-//! clap's own messages have several lines and repeat a value as it was typed, a password in it included.
+//! clap's own messages are not printed as they are: they have several lines and repeat a rejected value as it was typed,
+//! including a password in it.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -9,62 +10,63 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Parser};
 use marline_core::printable::mask_value;
 
-use crate::Exit;
+use crate::CliError;
 
-/// Reads the command line, the program's name first. Help and version are printed here and end with success.
+/// Parses the command line; the first argument is the program's name. Help and version are printed here.
 ///
 /// # Errors
-/// A mistake in the command line, or the end of the program after its help.
-pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, Exit> {
+/// A mistake in the command line (exit code 64). After help or version, an error with exit code 0 and no message.
+pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, CliError> {
     let args: Vec<OsString> = args.into_iter().collect();
     C::try_parse_from(&args).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed standard output is the reader's choice.
+            // A closed standard output (`| head`) is not an error.
             let _ = error.print();
-            Exit::silent(0)
+            CliError::silent(0)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let (command, name) = addressed(C::command(), &args);
-            Exit::usage(format!("say what to do: {}; `{name} --help` explains them", subcommands(&command)))
+            let (command, name) = command_named(C::command(), &args);
+            CliError::usage(format!("missing subcommand: use {}; see `{name} --help`", subcommand_names(&command)))
         }
-        _ => Exit::usage(one_line(&error, C::command(), &args)),
+        _ => CliError::usage(one_line_error(&error, C::command(), &args)),
     })
 }
 
-fn subcommands(command: &Command) -> String {
-    command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect::<Vec<_>>().join(", ")
+fn subcommand_names(command: &Command) -> String {
+    command.get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect::<Vec<_>>().join(", ")
 }
 
-/// clap's message as one line: what is wrong, its tip if it has one, and where to read on.
-fn one_line(error: &clap::Error, program: Command, args: &[OsString]) -> String {
+/// clap's message as one line: the mistake, the tip if there is one, and the help to read. Secrets in the rejected value
+/// are masked.
+fn one_line_error(error: &clap::Error, program: Command, args: &[OsString]) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let mut parts = text.split("\n\n");
-    let mut line = parts.next().unwrap_or_default().replace('\n', " ");
-    for part in parts {
-        if let Some(tip) = part.trim().strip_prefix("tip: ") {
-            line = format!("{line} ({})", tip.replace('\n', " "));
+    let mut paragraphs = text.split("\n\n");
+    let mut message = paragraphs.next().unwrap_or_default().replace('\n', " ");
+    for paragraph in paragraphs {
+        if let Some(tip) = paragraph.trim().strip_prefix("tip: ") {
+            message = format!("{message} ({})", tip.replace('\n', " "));
         }
     }
     for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg] {
         if let Some(ContextValue::String(value)) = error.get(kind)
             && let Cow::Owned(masked) = mask_value(&value.replace('\n', " "))
         {
-            line = line.replace(&value.replace('\n', " "), &masked);
+            message = message.replace(&value.replace('\n', " "), &masked);
         }
     }
-    format!("{line}; see `{} --help`", addressed(program, args).1)
+    format!("{message}; see `{} --help`", command_named(program, args).1)
 }
 
-/// The command that the words name, as far as they do, and its name: `marline fleet ca`. Words behind `--` belong to another
-/// program.
-fn addressed(program: Command, args: &[OsString]) -> (Command, String) {
+/// The innermost subcommand that the arguments name, with its full name such as `marline fleet ca`. Arguments after `--`
+/// belong to another program and are ignored.
+fn command_named(program: Command, args: &[OsString]) -> (Command, String) {
     let mut name = program.get_name().to_owned();
     let mut command = program;
-    for word in args.iter().skip(1).take_while(|word| *word != "--") {
-        if let Some(verb) = command.find_subcommand(word) {
-            name = format!("{name} {}", verb.get_name());
-            command = verb.clone();
+    for argument in args.iter().skip(1).take_while(|argument| *argument != "--") {
+        if let Some(subcommand) = command.find_subcommand(argument) {
+            name = format!("{name} {}", subcommand.get_name());
+            command = subcommand.clone();
         }
     }
     (command, name)

@@ -1,16 +1,16 @@
-//! What the programs `marline` and `marline-lab` do alike towards people and scripts.
+//! Terminal interface that the programs `marline` and `marline-lab` share: command line, output, log and exit codes.
 //!
 //! 1. [`command_line`] parses the arguments and turns a mistake into one line.
-//! 2. [`output`] is the only way to standard output and standard error; it escapes text from outside.
+//! 2. [`output`] is the only code that writes to standard output and standard error; it escapes untrusted text.
 //! 3. [`log`] starts the log that `MARLINE_LOG` requests.
-//! 4. [`Exit`] is how a command ends: a line and an exit code.
+//! 4. [`CliError`] is the failure of a command: a message and an exit code.
 //!
-//! A part of `marline-net` was not used: the laboratory would have to build all of it. A library of one program that the other
-//! one uses would make one of them contain the other.
+//! This is a crate of its own and not part of `marline-net`, since the laboratory would then have to build all of
+//! `marline-net`. If one program's library contained it, the other program would have to link that whole program.
 
+mod cli_error;
 pub mod command_line;
-mod exit;
 pub mod log;
 pub mod output;
 
-pub use exit::Exit;
+pub use cli_error::CliError;

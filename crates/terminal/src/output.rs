@@ -1,61 +1,62 @@
-//! Standard output and standard error of the programs: every line that people or programs read goes through here.
+//! Standard output and standard error: every line that people or programs read is written here.
 //!
-//! All text is escaped on the way ([`marline_core::printable`]), so no caller can forget it: server headers, certificates,
-//! interface names and values from Redis appear in results, errors and logs. A test of the sources (`tests/laws.rs`) refuses other
-//! ways to these streams. The only exceptions are the bytes of a download (`-o -`) and the cursor movements of progress bars
-//! and `watch`, which escape the text within.
+//! All text is escaped ([`marline_core::printable`]), so that no caller can forget it: server headers, certificates,
+//! interface names and values from Redis appear in results, errors and logs. A test of the sources
+//! (`crates/cli/tests/laws.rs`) rejects other code that writes to these streams. The only exceptions are the bytes of a
+//! download (`-o -`) and the cursor movements of progress bars and `watch`, which escape their text themselves.
 
 use std::io::{self, IsTerminal, Write};
 
-use marline_core::printable::{mask, printable, printable_lines};
+use marline_core::printable::{mask_secrets, printable, printable_lines};
 
-use crate::Exit;
+use crate::CliError;
 
-/// A line for people, on standard error: `PROGRAM: LINE`. A closed standard error ends nothing.
-pub fn say(program: &str, line: &str) {
-    let _ = writeln!(io::stderr(), "{program}: {}", shown(line));
+/// Prints a notice for people on standard error: `PROGRAM: LINE`. Errors are ignored: a closed standard error must not
+/// end the program.
+pub fn print_notice(program: &str, message: &str) {
+    let _ = writeln!(io::stderr(), "{program}: {}", sanitize(message));
 }
 
-/// A line as it is shown: escaped, and without the logins and queries of URLs.
-pub fn shown(line: &str) -> String {
-    mask(&printable(line))
+/// Returns a line that is safe to print: escaped, with logins and queries of URLs masked.
+pub fn sanitize(message: &str) -> String {
+    mask_secrets(&printable(message))
 }
 
-/// A result, on standard output: a table, JSON, or lines for scripts.
+/// Prints a result on standard output: a table, JSON, or lines for scripts.
 ///
 /// # Errors
-/// Standard output cannot be written; a closed one ends the program without a line.
-pub fn print(text: &str) -> Result<(), Exit> {
+/// Standard output cannot be written. If it is closed, the error has no message.
+pub fn print_result(text: &str) -> Result<(), CliError> {
     io::stdout().write_all(printable_lines(text).as_bytes())?;
     Ok(())
 }
 
-/// A result on standard error, where standard output carries the file itself.
+/// Prints a result on standard error, for when standard output carries the downloaded file.
 ///
 /// # Errors
 /// Standard error cannot be written.
-pub fn print_beside(text: &str) -> Result<(), Exit> {
+pub fn eprint_result(text: &str) -> Result<(), CliError> {
     io::stderr().write_all(printable_lines(text).as_bytes())?;
     Ok(())
 }
 
-/// Lines on standard error after the output of a child process, whose progress bar may have left the cursor in the middle of a
-/// line: that line is erased on a terminal.
-pub fn say_after_progress(text: &str) {
+/// Prints lines on standard error after the output of a child process. Its progress bar may have left the cursor in the
+/// middle of a line; on a terminal that line is erased first.
+pub fn eprint_after_progress(text: &str) {
     let mut stderr = io::stderr();
-    let erase = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
-    let _ = writeln!(stderr, "{erase}{}", printable_lines(text));
+    let erase_line = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
+    let _ = writeln!(stderr, "{erase_line}{}", printable_lines(text));
 }
 
-/// Standard error for `tracing`, which writes one event at a time.
+/// Writer for `tracing`: sanitizes each event and writes it to standard error. `tracing` writes one event per call.
 #[derive(Clone, Copy, Debug)]
 pub struct LogWriter;
 
 impl Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
-        io::stderr().write_all(format!("{}{end}", shown(line)).as_bytes())?;
+        let (message, line_end) = text.strip_suffix('\n').map_or((&*text, ""), |message| (message, "\n"));
+        io::stderr().write_all(format!("{}{line_end}", sanitize(message)).as_bytes())?;
         Ok(event.len())
     }
 

@@ -1,81 +1,92 @@
-//! Heads of answers: as an honest server gives them, or as the bytes say.
+//! Response heads: as a correct server would send them, or changed by the input.
 
-use marline_core::fetch::{Ask, ContentRange, Head, OriginId, Span};
+use marline_core::fetch::{ByteRange, ContentRange, RequestRange, ResponseHead, UrlId};
 use marline_core::units::{DataSize, Duration};
 
 use super::validator;
 use crate::bytes::Bytes;
 
-/// What a server answers that has `size` bytes of edition 0 and serves ranges.
-pub(super) fn honest(ask: Ask, size: u64) -> Head {
+/// Head of a server that supports ranges and has `size` bytes of version 0.
+pub(super) fn correct(requested: RequestRange, size: u64) -> ResponseHead {
     let total = DataSize::from_bytes(size);
-    let asked = match ask {
-        Ask::Whole => {
-            return Head { status: 200, length: Some(total), validator: Some(validator(0)), ..Head::default() };
+    let requested = match requested {
+        RequestRange::Full => {
+            return ResponseHead {
+                status: 200,
+                length: Some(total),
+                validator: Some(validator(0)),
+                ..ResponseHead::default()
+            };
         }
-        Ask::From(start) => Span::new(start, size.max(start)),
-        Ask::Span(span) => span,
+        RequestRange::From(start) => ByteRange::new(start, size.max(start)),
+        RequestRange::Bounded(range) => range,
     };
-    let span = asked.intersect(Span::new(0, size));
-    if span.is_empty() || span.start != asked.start {
-        let range = Some(ContentRange { span: None, total: Some(total) });
-        return Head { status: 416, length: Some(DataSize::ZERO), range, ..Head::default() };
+    let range = requested.intersect(ByteRange::new(0, size));
+    if range.is_empty() || range.start != requested.start {
+        let range = Some(ContentRange { range: None, total: Some(total) });
+        return ResponseHead { status: 416, length: Some(DataSize::ZERO), range, ..ResponseHead::default() };
     }
-    Head {
+    ResponseHead {
         status: 206,
-        length: Some(span.len()),
-        range: Some(ContentRange { span: Some(span), total: Some(total) }),
+        length: Some(range.len()),
+        range: Some(ContentRange { range: Some(range), total: Some(total) }),
         validator: Some(validator(0)),
-        ..Head::default()
+        ..ResponseHead::default()
     }
 }
 
-/// The honest answer, changed as the bytes say: one bit for each thing that can be wrong with it.
-pub(super) fn hostile(bytes: &mut Bytes<'_>, ask: Ask, size: u64, origins: u16) -> Head {
+/// The correct head with changes from the input. Each bit of a mask changes one property.
+pub(super) fn modified(
+    bytes: &mut Bytes<'_>,
+    requested: RequestRange,
+    size: u64,
+    first_redirect: u16,
+) -> ResponseHead {
     let changes = bytes.u16();
-    let mut head = honest(ask, size);
-    let changed = |bit: u16| changes & 1 << bit != 0;
-    if changed(0) {
+    let mut head = correct(requested, size);
+    let is_changed = |bit: u16| changes & 1 << bit != 0;
+    if is_changed(0) {
         head.status = bytes.one_of(&[200, 206, 302, 416, 503, 429, 500, 404, 403, 204, 408, 301, 0, 999]);
     }
-    if changed(1) {
+    if is_changed(1) {
         head.length = if bytes.u8().is_multiple_of(2) { None } else { Some(DataSize::from_bytes(bytes.size())) };
     }
-    if changed(2) {
+    if is_changed(2) {
         let total = if bytes.u8().is_multiple_of(4) { None } else { Some(DataSize::from_bytes(bytes.size())) };
         let end = total.map_or(u64::MAX, DataSize::bytes);
         let (start, len) = (bytes.size(), bytes.size());
-        // The parser of Content-Range lets nothing else through: not empty, not beyond the end, not silent.
-        let span = Span::at(start, DataSize::from_bytes(len)).intersect(Span::new(0, end));
-        let span = if span.is_empty() { None } else { Some(span) };
-        head.range = if span.is_none() && total.is_none() { None } else { Some(ContentRange { span, total }) };
+        // The parser of Content-Range rejects everything else: empty ranges, ranges beyond the end, and fields that
+        // contain neither a range nor a total.
+        let range = ByteRange::at(start, DataSize::from_bytes(len)).intersect(ByteRange::new(0, end));
+        let range = if range.is_empty() { None } else { Some(range) };
+        head.range = if range.is_none() && total.is_none() { None } else { Some(ContentRange { range, total }) };
     }
-    if changed(3) {
+    if is_changed(3) {
         head.validator = match bytes.u8() % 5 {
             0 => None,
-            edition => Some(validator(edition - 1)),
+            version => Some(validator(version - 1)),
         };
     }
-    if changed(4) {
-        // The same span of a file of another size.
+    if is_changed(4) {
+        // The same range, of a file of another size.
         let total = DataSize::from_bytes(bytes.size());
-        if let Some(range) = &mut head.range
-            && range.span.is_none_or(|span| span.end <= total.bytes())
+        if let Some(content_range) = &mut head.range
+            && content_range.range.is_none_or(|range| range.end <= total.bytes())
         {
-            range.total = Some(total);
+            content_range.total = Some(total);
         }
     }
-    if changed(5) {
+    if is_changed(5) {
         head.retry_after = Some(Duration::from_millis(bytes.size()));
     }
-    if changed(6) {
-        let target = OriginId(origins + u16::from(bytes.u8() % 3));
+    if is_changed(6) {
+        let target = UrlId(first_redirect + u16::from(bytes.u8() % 3));
         head.location = if bytes.u8().is_multiple_of(4) { None } else { Some(target) };
     }
-    head.refuses_ranges = changed(7);
-    head.encoded = changed(8);
-    head.closes = changed(9);
-    if changed(10) {
+    head.refuses_ranges = is_changed(7);
+    head.is_encoded = is_changed(8);
+    head.closes_connection = is_changed(9);
+    if is_changed(10) {
         head.range = None;
     }
     if matches!(head.status, 204 | 304) {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
-use marline_net::links::survey;
+use marline_net::links::list_interfaces;
 use marline_sys::clock;
 use rustix::net::netdevice::name_to_index;
 
@@ -127,7 +127,7 @@ impl BpfDriver {
         let Some(second) = self.links.get_mut(1) else { return };
         let gateway = second.has_named_gateway.then_some(second.gateway);
         let link_args = [LinkArg { name: second.name.clone(), gateway }];
-        let found = survey().ok().and_then(|survey| resolve_links(&survey, &link_args).ok()?.pop());
+        let found = list_interfaces().ok().and_then(|survey| resolve_links(&survey, &link_args).ok()?.pop());
         let found =
             found.and_then(|link| Some((GatewayProber::open(&link.name, link.index, link.gateway).ok()?, link)));
         // A link that cannot be used now is resolved again.

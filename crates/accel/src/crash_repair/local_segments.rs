@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use marline_core::accel::SNAP_LENGTH;
-use marline_sys::batch::Batch;
+use marline_sys::af_packet::{self, Instruction};
 use marline_sys::netlink::is_overflow;
-use marline_sys::packet::{self, Instruction};
+use marline_sys::recvmmsg::Batch;
 use socket2::{Domain, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -25,7 +25,7 @@ impl LocalSegments {
     pub(super) fn open(device: &str) -> io::Result<Self> {
         let any = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
         let index = rustix::net::netdevice::name_to_index(&any, device)?;
-        let socket = packet::open(index, &FILTER)?;
+        let socket = af_packet::open_socket(index, &FILTER)?;
         #[allow(deprecated, reason = "its successor is unsafe because of descriptors that change; this one cannot")]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
         Ok(Self { socket, batch: Batch::new(64, SNAP_LENGTH) })

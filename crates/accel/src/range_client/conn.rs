@@ -21,7 +21,7 @@ use std::time::Duration;
 use marline_core::accel::{Fetch, FetchId};
 use marline_core::fetch::{ReqId, ResponseHead};
 use marline_core::units::DataSize;
-use marline_net::http::{Connection, Described, Event, Sink};
+use marline_net::http::{Connection, Event, ResponseMeta, Sink};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -129,7 +129,7 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Connection> {
         socket.set_mark(mark)?;
     }
     socket.set_tcp_nodelay(true)?;
-    Connection::over(TcpSocket::from_std_stream(socket.into()).connect(endpoint.server).await?)
+    Connection::from_socket(TcpSocket::from_std_stream(socket.into()).connect(endpoint.server).await?)
 }
 
 impl FetchJobs {
@@ -201,9 +201,9 @@ impl FetchJobs {
     /// What happened on the connection; `false`: it is over.
     fn on_event(&mut self, connection: &mut Connection, event: Event) -> bool {
         match event {
-            Event::Head { req, head, described, .. } => {
+            Event::Head { req, head, meta, .. } => {
                 let Some(job) = self.queue.iter_mut().find(|job| job.req == req) else { return false };
-                if !job.on_head(&head, &described) {
+                if !job.on_head(&head, &meta) {
                     // Its body could be the whole file: another connection is better for the others.
                     self.finish(req);
                     return false;
@@ -287,17 +287,16 @@ impl FetchJob {
         // requests.
         let range = self.assembler.range_field().unwrap_or_else(|| "bytes=0-0".to_owned());
         let head = format!("{}Range: {range}\r\nIf-Range: {}\r\n\r\n", self.fetch.request, self.fetch.etag);
-        connection.pass(self.req, head.as_bytes());
+        connection.request_raw(self.req, head.as_bytes());
     }
 
     /// Whether the answer has what was asked for.
-    fn on_head(&mut self, head: &ResponseHead, described: &Described) -> bool {
-        let is_same = described.etag.as_ref().is_some_and(|etag| *etag == self.fetch.etag);
+    fn on_head(&mut self, head: &ResponseHead, meta: &ResponseMeta) -> bool {
+        let is_same = meta.etag.as_ref().is_some_and(|etag| *etag == self.fetch.etag);
         if head.status != 206 || head.is_encoded || !is_same {
             return false;
         }
-        self.body = match (head.range.and_then(|range| Some((range.range?, range.total?))), &described.content_type)
-        {
+        self.body = match (head.range.and_then(|range| Some((range.range?, range.total?))), &meta.content_type) {
             (Some((span, total)), _) if total == self.fetch.length => Body::SingleRange(span.start),
             (Some(_), _) => return false,
             (None, Some(kind)) => match MultipartByteranges::of(kind, self.fetch.length.bytes()) {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use marline_accel::FlowFilter;
-use marline_accel::streaming::Address;
 use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
+use marline_rtp::RtspUrl;
 
 /// The last lines of `marline accel --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -80,7 +80,7 @@ pub(super) enum AccelCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Play a stream of RTSP over two links: reports, commands and the base layer over the second, too.
+    /// Play an RTSP stream over two links: reports, commands and the base layer over the secondary one as well.
     #[command(after_help = RTP_HELP)]
     Rtp(Box<RtpArgs>),
     /// Wait for the end of a run, and fill holes that it acknowledged early; started by each run.
@@ -88,53 +88,53 @@ pub(super) enum AccelCommand {
     Repair(RepairArgs),
 }
 
-/// The last lines of `marline accel rtp --help`.
+/// Text at the end of `marline accel rtp --help`.
 const RTP_HELP: &str = "\
 Examples:
   marline accel rtp --primary wlan0 --secondary wwan0 rtsp://camera/live
       Then: ffplay rtsp://127.0.0.1:8554/live, or: mpv --rtsp-transport=udp rtsp://127.0.0.1:8554/live
   marline accel rtp --primary wlan0 --secondary wwan0 --base rtsp://camera/keyframes rtsp://camera/live
-      With the stream's base layer over wwan0, which fills what wlan0 loses.
+      With the base layer of the stream over wwan0, which fills what wlan0 loses.
 
-The server stays as it is, and no privilege is needed. What the player reports (RTCP) leaves over the second link; what it
-asks for within its session (pause, go on, end) is asked over both, and the first good answer counts. --base names a stream
-of which each packet's media is also in the first one, such as its key frames alone or its lowest layer: other encodings
-of the same picture cannot fill its holes, and `mirroring: unrelated` says so at the end.
+The server stays unmodified, and no privilege is needed. RTCP reports of the player take the secondary link. Requests within
+a session (PAUSE, PLAY, TEARDOWN) are sent over both links, and the first successful response counts. --base names a stream
+whose packets all carry media that is also in the main stream, such as its key frames alone or its lowest layer. Another
+encoding of the same picture cannot fill holes; the summary at the end then says `base layer unrelated`.
 
 Exit codes: 0 stopped, 1 failed, 64 wrong usage, 69 a link or the server cannot be used.";
 
-/// The words of `marline accel rtp`.
+/// Arguments of `marline accel rtp`.
 #[derive(Debug, Args)]
 pub(super) struct RtpArgs {
-    /// The link for media.
+    /// Link for media.
     #[arg(long, value_name = "IFACE")]
     pub(super) primary: String,
-    /// The link for reports, commands and the base layer.
+    /// Link for reports, commands and the base layer.
     #[arg(long, value_name = "IFACE")]
     pub(super) secondary: String,
-    /// Where the player finds the stream, on the loopback.
+    /// Loopback address at which the player finds the stream.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8554")]
     pub(super) listen: SocketAddr,
-    /// The stream's base layer, asked for over the secondary link [default: none].
+    /// URL of the base layer, requested over the secondary link [default: none].
     #[arg(long, value_name = "URL")]
-    pub(super) base: Option<Address>,
-    /// How long media behind a hole waits for the base layer.
-    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = hold)]
-    pub(super) hold: Duration,
-    /// Print what was done, at its end, as one JSON object.
+    pub(super) base: Option<RtspUrl>,
+    /// How long packets behind a hole wait for the base layer, at most 5s.
+    #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = reorder_wait)]
+    pub(super) reorder_wait: Duration,
+    /// Print the counters at the end as one JSON object.
     #[arg(long)]
     pub(super) json: bool,
-    /// Say nothing but errors.
+    /// Print nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
-    /// The stream, as its server names it.
+    /// URL of the stream: rtsp://HOST[:PORT]/PATH.
     #[arg(value_name = "URL")]
-    pub(super) address: Address,
+    pub(super) url: RtspUrl,
 }
 
-fn hold(s: &str) -> Result<Duration, String> {
-    let hold = marline_core::units::parse_duration(s).map_err(|error| error.to_string())?;
-    if hold > Duration::from_secs(5) { Err("no player waits for longer than 5s".into()) } else { Ok(hold) }
+fn reorder_wait(s: &str) -> Result<Duration, String> {
+    let wait = marline_core::units::parse_duration(s).map_err(|error| error.to_string())?;
+    if wait > Duration::from_secs(5) { Err("players do not wait longer than 5s".into()) } else { Ok(wait) }
 }
 
 /// Arguments of the repair process, given by the run that starts it.

@@ -17,23 +17,23 @@ use std::time::{Duration, Instant};
 
 use marline_accel::control::{self, COMMAND, Request, Response};
 use marline_accel::{AccelError, check_requirements, restore, status::Status};
-use marline_net::control::AskError;
+use marline_net::control_socket::ControlError;
 
 use self::args::{AccelCommand, DaemonArgs};
-use crate::Exit;
-use crate::energy::json as json_of;
-use crate::output::{print, say};
-use crate::paths::unanswered;
+use crate::CliError;
+use crate::energy::to_json as json_of;
+use crate::output::{print_result, say};
+use crate::paths::query_error;
 
 pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 
-/// Executes the command.
-pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
+/// Does what was asked for.
+pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
     match args.verb {
         None => run::run(args.run),
         Some(AccelCommand::Status { daemon, json }) => {
             let all = statuses(&daemon)?;
-            print(&if json {
+            print_result(&if json {
                 json_of(&all)?
             } else {
                 all.iter().map(render::status).collect::<Vec<_>>().join("\n")
@@ -44,9 +44,9 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), Exit> {
         Some(AccelCommand::Repair(args)) => repair::run(&args),
         Some(AccelCommand::Check { json }) => {
             let needs = check_requirements();
-            print(&if json { json_of(&needs)? } else { render::requirements(&needs) })?;
+            print_result(&if json { json_of(&needs)? } else { render::requirements(&needs) })?;
             let fit = needs.iter().all(|need| need.is_met || !need.is_required);
-            if fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
+            if fit { Ok(()) } else { Err(CliError::silent(CliError::FAILED)) }
         }
     }
 }
@@ -64,8 +64,8 @@ fn primaries(daemon: &DaemonArgs) -> Vec<String> {
     daemon.primary.clone().map_or_else(|| control::primaries(&dir), |primary| vec![primary])
 }
 
-/// The status of each that runs.
-fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, Exit> {
+/// How those that run stand.
+fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
     for primary in primaries(daemon) {
@@ -77,8 +77,8 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, Exit> {
     }
     match why {
         _ if !all.is_empty() => Ok(all),
-        Some(error) => Err(unanswered(&error)),
-        None => Err(unanswered(&AskError::Nobody {
+        Some(error) => Err(query_error(&error)),
+        None => Err(query_error(&ControlError::NotRunning {
             who: COMMAND,
             socket: control::socket(&dir, "*"),
             error: std::io::ErrorKind::NotFound.into(),
@@ -86,8 +86,8 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, Exit> {
     }
 }
 
-/// Stops those that run, waits until they have ended, and removes what killed runs have left.
-fn stop(daemon: &DaemonArgs) -> Result<(), Exit> {
+/// Ends those that run, waits until they have, and removes what others have left.
+fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let mut ended = Vec::new();
     for primary in primaries(daemon) {
@@ -97,9 +97,9 @@ fn stop(daemon: &DaemonArgs) -> Result<(), Exit> {
                 ended.push(primary);
             }
             Ok(_) => return Err(unexpected_response()),
-            // The socket was left by a process that has ended.
-            Err(AskError::Nobody { .. } | AskError::Ended(_)) => {}
-            Err(error) => return Err(unanswered(&error)),
+            // Whoever has left it there does not run any more.
+            Err(ControlError::NotRunning { .. } | ControlError::Ended(_)) => {}
+            Err(error) => return Err(query_error(&error)),
         }
     }
     let swept = match restore() {
@@ -115,12 +115,12 @@ fn stop(daemon: &DaemonArgs) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Waits until the process has restored everything.
-fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), Exit> {
+/// Until the process has put everything back.
+fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), CliError> {
     let begun = Instant::now();
     while control::socket(dir, primary).exists() {
         if begun.elapsed() > STOP_TIMEOUT {
-            return Err(Exit::failed(format!(
+            return Err(CliError::failed(format!(
                 "{primary}: process {pid} does not end; `kill -9 {pid}` is safe, and then run this command again"
             )));
         }
@@ -132,18 +132,18 @@ fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), Exit> {
 /// chosen: programs that change packet rules wait five seconds for each other.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The exit code of an error.
-fn exit(error: AccelError) -> Exit {
+/// How the accelerator's errors end the process.
+fn exit(error: AccelError) -> CliError {
     let code = match &error {
-        AccelError::Usage(_) => Exit::USAGE,
-        AccelError::Link(_) | AccelError::Links(_) => Exit::NETWORK,
-        AccelError::NotPermitted(_) => Exit::PRIVILEGE,
-        AccelError::Unsupported(_) | AccelError::Kernel { .. } => Exit::FAILED,
+        AccelError::Usage(_) => CliError::USAGE,
+        AccelError::Link(_) | AccelError::Links(_) => CliError::NETWORK,
+        AccelError::NotPermitted(_) => CliError::PRIVILEGE,
+        AccelError::Unsupported(_) | AccelError::Kernel { .. } => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }
 
-/// A response to another request.
-fn unexpected_response() -> Exit {
-    Exit::failed("the accelerator sends an unexpected response: its version may differ; restart it")
+/// An answer to another question.
+fn unexpected_response() -> CliError {
+    CliError::failed("the accelerator sends an unexpected response: its version may differ; restart it")
 }

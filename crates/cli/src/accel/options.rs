@@ -9,12 +9,12 @@ use marline_core::accel::{Config, Mechanism, Mechanisms, SecondaryLink};
 use marline_core::link::LinkId;
 
 use super::args::RunArgs;
-use crate::Exit;
+use crate::CliError;
 
 /// The links by name, the primary first.
-pub(super) fn link_args(args: &RunArgs) -> Result<Vec<LinkArg>, Exit> {
+pub(super) fn link_args(args: &RunArgs) -> Result<Vec<LinkArg>, CliError> {
     check_count("--secondary-gateway", args.secondary_gateway.len(), args)?;
-    let name = args.primary.clone().ok_or_else(|| Exit::usage("no link is named; add --primary IFACE"))?;
+    let name = args.primary.clone().ok_or_else(|| CliError::usage("no link is named; add --primary IFACE"))?;
     let primary = LinkArg { name, gateway: args.primary_gateway };
     let secondary = args
         .secondary
@@ -25,9 +25,9 @@ pub(super) fn link_args(args: &RunArgs) -> Result<Vec<LinkArg>, Exit> {
 }
 
 /// The configuration of the accelerator.
-pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
+pub(super) fn config(args: &RunArgs) -> Result<Config, CliError> {
     if let Some(relay) = &args.via {
-        return Err(Exit::usage(format!(
+        return Err(CliError::usage(format!(
             "--via {relay}: a relay ends the connections that it carries and acknowledges to the server itself, so there is no ACK \
              that it could send for this machine; leave --via out, and carry the flow by `marline edge`"
         )));
@@ -43,13 +43,13 @@ pub(super) fn config(args: &RunArgs) -> Result<Config, Exit> {
     Ok(Config { primary: LinkId(0), secondary_links, mechanisms: mechanisms(args)? })
 }
 
-fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
+fn mechanisms(args: &RunArgs) -> Result<Mechanisms, CliError> {
     if let Some(both) = args.enable.iter().find(|mechanism| args.disable.contains(mechanism)) {
-        return Err(Exit::usage(format!("--enable {both}: it is in --disable, too")));
+        return Err(CliError::usage(format!("--enable {both}: it is in --disable, too")));
     }
     let is_alone = args.secondary.is_empty();
     if let Some(mechanism) = args.enable.iter().find(|mechanism| is_alone && mechanism.needs_secondary_link()) {
-        return Err(Exit::usage(format!(
+        return Err(CliError::usage(format!(
             "--enable {mechanism}: it needs a second link; name one with --secondary"
         )));
     }
@@ -61,18 +61,18 @@ fn mechanisms(args: &RunArgs) -> Result<Mechanisms, Exit> {
         }
     }
     if mechanisms.iter().next().is_none() {
-        return Err(Exit::usage("--disable: no mechanism is left; keep one enabled"));
+        return Err(CliError::usage("--disable: no mechanism is left; keep one enabled"));
     }
     Ok(mechanisms)
 }
 
 /// An option of secondary links is given for each of them or for none.
-fn check_count(option: &str, count: usize, args: &RunArgs) -> Result<(), Exit> {
+fn check_count(option: &str, count: usize, args: &RunArgs) -> Result<(), CliError> {
     let links = args.secondary.len();
     if count == 0 || count == links {
         return Ok(());
     }
-    Err(Exit::usage(format!(
+    Err(CliError::usage(format!(
         "{option}: it is given {count} times, and --secondary {links} times; give it once for each of them"
     )))
 }

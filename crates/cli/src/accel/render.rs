@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use marline_accel::Requirement;
 use marline_accel::status::{Flow, Link, Status};
 
-use crate::energy::table;
+use crate::energy::render_table;
 use crate::progress::{rate, size, time};
 
 /// The status of one accelerator.
@@ -57,7 +57,7 @@ fn links(status: &Status) -> String {
             size(link.fetched_bytes),
         ]);
     }
-    table(&rows)
+    render_table(&rows)
 }
 
 fn state(link: &Link) -> &'static str {
@@ -110,7 +110,7 @@ fn flows(flows: &[Flow]) -> String {
         ]);
     }
     let mirrored: String = flows.iter().filter_map(mirrored_conn).collect();
-    if mirrored.is_empty() { table(&rows) } else { table(&rows) + "\n" + &mirrored }
+    if mirrored.is_empty() { render_table(&rows) } else { render_table(&rows) + "\n" + &mirrored }
 }
 
 /// What a mirrored connection has contributed, in one line.

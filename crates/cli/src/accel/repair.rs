@@ -17,14 +17,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RepairArgs;
 use super::{exit, say};
-use crate::Exit;
-use crate::confine::{Daemon, confine};
+use crate::CliError;
+use crate::privileges::{Daemon, drop_privileges};
 
 /// Waits for the end of the run, and repairs its flows.
-pub(super) fn run(args: &RepairArgs) -> Result<(), Exit> {
-    confine(Daemon::Accel);
+pub(super) fn run(args: &RepairArgs) -> Result<(), CliError> {
+    drop_privileges(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();
     // A signal that is handled does not end the process any more.
     let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
@@ -44,9 +44,9 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), Exit> {
 }
 
 /// Starts it beside this process. It acts when the child's input is closed, explicitly or by the end of this process.
-pub(super) fn start(file: &Path, links: &[AccelLink]) -> Result<Child, Exit> {
+pub(super) fn start(file: &Path, links: &[AccelLink]) -> Result<Child, CliError> {
     spawn(file, links, Stdio::piped())
-        .map_err(|error| Exit::failed(format!("the repair process cannot be started: {error}")))
+        .map_err(|error| CliError::failed(format!("the repair process cannot be started: {error}")))
 }
 
 /// Repairs the flows of the last run, if it was killed together with its repair process: at most one process for each
@@ -54,9 +54,9 @@ pub(super) fn start(file: &Path, links: &[AccelLink]) -> Result<Child, Exit> {
 ///
 /// # Errors
 /// Another user can write the directory.
-pub(super) fn repair_orphan(dir: &Path, primary: &str, links: &[AccelLink]) -> Result<(), Exit> {
+pub(super) fn repair_orphan(dir: &Path, primary: &str, links: &[AccelLink]) -> Result<(), CliError> {
     let orphan = orphaned_path(dir, primary).map_err(|error| {
-        Exit::failed(format!("{error}: it cannot be the run directory; choose another one with --run-dir"))
+        CliError::failed(format!("{error}: it cannot be the run directory; choose another one with --run-dir"))
     })?;
     let Some(orphan) = orphan else { return Ok(()) };
     match spawn(&orphan, links, Stdio::null()) {

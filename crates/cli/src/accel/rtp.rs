@@ -1,76 +1,85 @@
-//! `marline accel rtp`: a player's stream of RTSP over two links, until it is stopped.
+//! `marline accel rtp`: offers an RTSP stream over two links to players on this host, until it is stopped.
 //!
-//! In: the words of the command. Out: a stream on the loopback; what was done, at the end.
-//!
-//! Nothing of this machine is changed, so that nothing has to be put back.
+//! The host configuration is not changed, so that nothing has to be restored.
 
-use marline_accel::streaming::{Front, Served, Stream};
+use marline_rtp::{RtpError, RtpStats, RtspListener, StreamOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RtpArgs;
-use super::{exit, json_of, print, say};
-use crate::Exit;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
+use super::{json_of, print_result, say};
+use crate::CliError;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
-/// Serves players until stopped.
-pub(super) fn run(args: RtpArgs) -> Result<(), Exit> {
-    let stream = Stream {
+/// Serves players until SIGINT or SIGTERM, then prints the counters.
+pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
+    let stream = StreamOptions {
         listen: args.listen,
-        first: args.primary,
-        second: args.secondary,
-        address: args.address,
-        base: args.base,
-        hold: args.hold,
+        primary: args.primary,
+        secondary: args.secondary,
+        url: args.url,
+        base_layer: args.base,
+        reorder_wait: args.reorder_wait,
     };
-    confine(Daemon::Proxy);
+    drop_privileges(Daemon::Proxy);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
-    let (first, second) = (stream.first.clone(), stream.second.clone());
-    let served = tokio::task::LocalSet::new().block_on(&runtime, async move {
+    let runtime = built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
+    let (primary, secondary) = (stream.primary.clone(), stream.secondary.clone());
+    let stats = tokio::task::LocalSet::new().block_on(&runtime, async move {
         let mut signals = Vec::new();
         for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-            signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
+            signals
+                .push(signal(kind).map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?);
         }
-        let hangup = Hangup::caught()?;
-        let front = Front::open(stream, say).await.map_err(exit)?;
+        let reload = ReloadSignal::register()?;
+        let listener = RtspListener::open(stream, say).await.map_err(exit)?;
         if !args.quiet {
             say(&format!(
-                "play {} (RTP over UDP); media over {first}, reports over {second}; Ctrl-C stops it",
-                front.address()
+                "play {} (RTP over UDP); media over {primary}, reports over {secondary}; Ctrl-C stops it",
+                listener.url()
             ));
         }
         tokio::select! {
-            () = front.run() => {}
-            never = hangup.changes_nothing(args.quiet) => match never {},
+            () = listener.run() => {}
+            never = reload.ignore_with_notice(args.quiet) => match never {},
             () = std::future::poll_fn(|cx| {
-                let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
-                if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                let received = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+                if received { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
         }
-        front.close().await;
-        Ok::<Served, Exit>(front.served())
+        listener.close().await;
+        Ok::<RtpStats, CliError>(listener.stats())
     })?;
     if args.json {
-        return print(&json_of(&served)?);
+        return print_result(&json_of(&stats)?);
     }
     if !args.quiet {
-        say(&summary(&served));
+        say(&summary(&stats));
     }
     Ok(())
 }
 
-/// What was done, in a line.
-fn summary(served: &Served) -> String {
-    let Served { requests, doubled, reports, offloaded, feedback, media, filled, lost, .. } = served;
-    let base = match served.mirroring {
+/// Counters as one line for people.
+fn summary(stats: &RtpStats) -> String {
+    let RtpStats { requests, duplicated, reports, offloaded, feedback, media, filled, lost, .. } = stats;
+    let base = match stats.base_layer {
         "off" => String::new(),
-        how => format!("; base layer {how}: {} packets, {filled} of them filled holes", served.base_media),
+        state => format!("; base layer {state}: {} packets, {filled} of them filled holes", stats.base_media),
     };
     format!(
-        "{requests} requests, {doubled} over both links; {reports} reports, {offloaded} over the second link alone; \
-         {feedback} commands by RTCP; {media} packets of media, {lost} missing{base}"
+        "{requests} requests, {duplicated} over both links; {reports} reports, {offloaded} over the secondary link alone; \
+         {feedback} RTCP feedback; {media} media packets, {lost} lost{base}"
     )
+}
+
+/// How errors of a stream end the process.
+fn exit(error: RtpError) -> CliError {
+    let code = match &error {
+        RtpError::Usage(_) => CliError::USAGE,
+        RtpError::Link(_) => CliError::NETWORK,
+        RtpError::Listen(_) => CliError::FAILED,
+    };
+    CliError::new(code, error.to_string())
 }
 
 #[cfg(test)]
@@ -78,10 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_layer_that_is_not_asked_for_is_not_spoken_of() {
-        let off = Served { mirroring: "off", media: 7, ..Served::default() };
-        assert!(summary(&off).ends_with("7 packets of media, 0 missing"));
-        let on = Served { mirroring: "aligned", filled: 3, base_media: 9, ..off };
+    fn the_summary_mentions_the_base_layer_only_if_one_was_requested() {
+        let off = RtpStats { base_layer: "off", media: 7, ..RtpStats::default() };
+        assert!(summary(&off).ends_with("7 media packets, 0 lost"));
+        let on = RtpStats { base_layer: "aligned", filled: 3, base_media: 9, ..off };
         assert!(summary(&on).ends_with("; base layer aligned: 9 packets, 3 of them filled holes"));
     }
 }

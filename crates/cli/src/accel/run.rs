@@ -10,31 +10,31 @@ use marline_accel::{
     AccelError, Engine, EngineConfig, FlowFilter, LinkDevices, control, pending_path, resolve_links,
     run_range_client, status::Status,
 };
-use marline_net::links::survey;
-use marline_paths::ground;
+use marline_net::links::list_interfaces;
+use marline_paths::host_config;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::args::RunArgs;
-use super::{exit, json_of, options, print, repair, run_dir, say};
-use crate::Exit;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
+use super::{exit, json_of, options, print_result, repair, run_dir, say};
+use crate::CliError;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
-/// Accelerates flows until it is stopped.
-pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
+/// Helps flows until stopped.
+pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     let mut config = options::config(&args)?;
     let link_args = options::link_args(&args)?;
-    confine(Daemon::Accel);
+    drop_privileges(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
+    let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
     let _inside = runtime.enter();
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
+        signals.push(signal(kind).map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?);
     }
-    let hangup = Hangup::caught()?;
-    let survey = survey().map_err(|error| exit(error.into()))?;
+    let hangup = ReloadSignal::register()?;
+    let survey = list_interfaces().map_err(|error| exit(error.into()))?;
     let links = resolve_links(&survey, &link_args).map_err(exit)?;
     for (secondary, link) in config.secondary_links.iter_mut().zip(links.iter().skip(1)) {
         secondary.families = link.families;
@@ -49,7 +49,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
     if control::is_taken(&dir, primary) {
         return Err(exit(AccelError::already_running(primary)));
     }
-    let made = ground::run_directory(&dir).map_err(|error| Exit::failed(error.to_string()))?;
+    let made = host_config::ensure_run_dir(&dir).map_err(|error| CliError::failed(error.to_string()))?;
     let (fetch_commands, fetch_receiver) = tokio::sync::mpsc::unbounded_channel();
     let devices = LinkDevices::of(&links);
     repair::repair_orphan(&dir, primary, &links)?;
@@ -74,7 +74,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         let stop = Arc::new(Notify::new());
         let listener = control::listen(&dir, primary, engine.handle(), Arc::clone(&stop));
         let listener = listener.map_err(|error| {
-            Exit::failed(format!(
+            CliError::failed(format!(
                 "{}: {error}: the control socket cannot be created; choose another directory with --run-dir",
                 dir.display()
             ))
@@ -86,7 +86,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
             let lost = tokio::select! {
                 error = engine.failed() => Some(error),
                 () = stop.notified() => None,
-                never = hangup.changes_nothing(args.quiet) => match never {},
+                never = hangup.ignore_with_notice(args.quiet) => match never {},
                 () = std::future::poll_fn(|cx| {
                     let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
                     if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
@@ -113,7 +113,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
         say("stopped; everything is as it was before");
     }
     match last {
-        Some(last) if args.json => print(&json_of(&last)?),
+        Some(last) if args.json => print_result(&json_of(&last)?),
         _ => Ok(()),
     }
 }

@@ -1,10 +1,10 @@
-//! The words of `marline edge`.
+//! Command-line arguments of `marline edge`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Subcommand};
+use marline_core::paths::Goal;
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::congestion::CongestionControl;
 use marline_fleet::edge::{LiveMatch, LocalDomain, PortalProbe};
@@ -12,206 +12,190 @@ use marline_fleet::service::Position;
 use marline_fleet::service::api_types::Endpoint;
 use serde::{Deserialize, Serialize};
 
-use crate::member::{Files, Revoked};
+use crate::credentials::{MemberFileArgs, RevocationArgs};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   sudo marline edge --fleet https://fleet.example.org:4444 --certificate cam-7.pem
-      Carry what programs send to 127.0.0.1:1088 (SOCKS5 or CONNECT) over all links to the relay that the fleet's service
-      chooses, and on from there.
+      Accept connections of programs at 127.0.0.1:1088 (SOCKS5 or CONNECT) and carry them over all
+      links to the relay that the fleet service assigns, which forwards them to their servers.
   sudo marline edge --relay relay.example.org --certificate cam-7.pem
-      The same through this relay, without a service.
+      The same through a fixed relay, without a fleet service.
   sudo marline edge --lan wlan1 --fleet https://fleet.example.org:4444 --certificate cam-7.pem
-      Be the gateway of those who are on wlan1: their TCP connections go the same way, unchanged.
+      Act as the gateway of the hosts on wlan1: their TCP connections are carried as well, without
+      any setting on the hosts.
   ALL_PROXY=socks5h://127.0.0.1:1088 curl -T film.mp4 https://upload.example.org/
-      A program that knows proxies uses it as it is.
+      Use the edge from a program that supports proxies.
   marline edge status
-      Which relay serves, what was measured, and what each link carries.
+      Show the relay in use, measured rates, and the traffic of each link.
 
-Certificates come from `marline fleet enrol`, or from `marline fleet ca issue edge NAME`. With CAP_NET_ADMIN the links are
-steered as `marline paths --profile throughput` does; without it the kernel does what it does by itself. UDP is not carried: a LAN's passes over
-the one link that has shown the highest rate, a metered one only where there is no other. What `--lan` changes on this machine is undone at the end or, after a crash, at the next
-start or by `marline restore`; until then the LAN stays closed to the outside. It needs CAP_NET_ADMIN and nft. docs/edge-box.md is the guide to a box.";
+Create the certificate with `marline fleet enroll` or `marline fleet ca issue edge NAME`. With
+CAP_NET_ADMIN the MPTCP paths are managed as by `marline paths --goal speed`; without it
+the kernel manages them. UDP is not carried to the relay: UDP of a LAN uses the single link with
+the highest measured rate, a metered one only if there is no other. `--lan` needs CAP_NET_ADMIN
+and nft. Its changes to the host are undone at exit or, after a crash, by the next start or
+`marline restore`; until then the LAN stays blocked from the outside. docs/bonding.md is the
+guide for gateways.";
 
 /// `marline edge`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct EdgeArgs {
-    /// What to do [default: carry until stopped].
+    /// Subcommand [default: run the edge until it is stopped].
     #[command(subcommand)]
-    pub(super) verb: Option<EdgeVerb>,
+    pub(super) command: Option<EdgeCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }
 
-/// The verbs of `marline edge`.
+/// Subcommands of `marline edge`.
 #[derive(Debug, Subcommand)]
-pub(super) enum EdgeVerb {
-    /// Show the relay in use, those that were measured, flows, and what each link carries.
+pub(super) enum EdgeCommand {
+    /// Show the relay in use, measured relays, flows, and the traffic of each link.
     Status {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
-        /// As the edge's --run-dir.
+        /// Run directory of the edge, as its --run-dir.
         #[arg(long, value_name = "DIR")]
         run_dir: Option<PathBuf>,
     },
 }
 
-/// Words of an edge that carries.
+/// Arguments of a running edge.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// Ask the fleet's service which relay to use.
+    /// Get relays from the fleet service at this URL.
     #[arg(long, value_name = "URL")]
     pub(super) fleet: Option<String>,
-    /// A relay, the best first; may be given several times. Its certificate must have this name [default port: 4443]. With
-    /// --fleet: when those of the service do not carry.
+    /// Use this relay [default port: 4443]; repeat for more, best first.
+    ///
+    /// The relay's certificate must be for this name. With --fleet, these relays are used while no relay of the service
+    /// works.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(super) relay: Vec<String>,
     #[command(flatten)]
-    pub(super) files: Files,
+    pub(super) member_files: MemberFileArgs,
     #[command(flatten)]
-    pub(super) revoked: Revoked,
-    /// Where programs reach it; may be given several times. Whoever can reach it may use it.
+    pub(super) revocations: RevocationArgs,
+    /// Accept SOCKS5 and CONNECT here; repeat for more. Every host that can reach the address may use it.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:1088")]
     pub(super) listen: Vec<SocketAddr>,
-    /// Be the gateway of the LAN at this interface, or these; may be given several times. TCP is carried over all links, UDP
-    /// and the rest pass over the best single one.
+    /// Act as the gateway of the LAN at this interface; repeat for more.
+    ///
+    /// TCP is carried over all links; UDP and other packets use the best single link.
     #[arg(long, value_name = "IFACE[,…]", value_delimiter = ',')]
     pub(super) lan: Vec<String>,
-    /// A live stream, before which all others wait: where it goes; may be given several times. RTMP (port 1935) always is one.
-    #[arg(long, value_name = "PORT|HOST[:PORT]")]
-    pub(super) live: Vec<LiveMatch>,
-    /// The congestion control towards relays, on every link [default: the kernel's].
+    /// Give flows to this destination priority as live streams; repeat for more. RTMP (port 1935) always has priority.
+    #[arg(long = "live", value_name = "PORT|HOST[:PORT]")]
+    pub(super) live_streams: Vec<LiveMatch>,
+    /// Congestion control of connections to relays, on every link [default: that of the kernel].
     #[arg(long, value_name = "NAME")]
     pub(super) congestion: Option<CongestionControl>,
-    /// Connections to the relay that wait ready.
+    /// Number of spare connections to the relay that are kept open for new flows.
     #[arg(long, value_name = "N", default_value = "2")]
-    pub(super) warm: usize,
-    /// Refuse flows while no relay can be had, instead of sending them in plain text over one link; and follow the fleet's service
-    /// where it gives no relay: with `no-gain` keep the one in use, with `no-capacity` wait. The default with --lan.
+    pub(super) spare_connections: usize,
+    /// Refuse flows while no relay is available, instead of sending them directly over one link; the default with --lan.
+    ///
+    /// If the fleet service assigns no relay, the edge keeps the current one (reason `no-gain`) or lets flows wait (reason
+    /// `no-capacity`).
     #[arg(long)]
     pub(super) no_direct: bool,
-    /// With --lan: send flows directly over one link while no relay can be had. The default without --lan.
+    /// Send flows directly over one link, without the relay's encryption, while no relay is available; the default without
+    /// --lan.
     #[arg(long, conflicts_with = "no_direct")]
     pub(super) direct: bool,
-    /// What is requested over a link, by plain HTTP, to find a captive portal: a page or a redirect in place of the answer 204 is one. Requested
-    /// when a link has come up or failed and while no relay works. `off`: nothing.
+    /// Request this URL over a link to detect a captive portal, or `off`.
+    ///
+    /// A page or a redirect instead of status 204 indicates a portal. The request is plain HTTP, sent when a link has come
+    /// up or failed, and while no relay works.
     #[arg(long, value_name = "URL|off", default_value = PortalProbe::DEFAULT)]
     pub(super) portal_probe: PortalProbe,
-    /// Names of this domain are those of private networks, as names without a dot and those of lan, local, internal, home.arpa and fritz.box
-    /// are: where no relay knows one, programs that use the proxy reach it by the name servers of this machine and its links. May be given
-    /// several times. Name no domain below which others choose names.
+    /// Treat names below this domain as names of private networks; repeat for more.
+    ///
+    /// If no relay can resolve such a name, the name servers of this host and its links resolve it for programs that use the
+    /// proxy. Names without a dot and those below lan, local, internal, home.arpa and fritz.box are always private. Do not
+    /// use a domain below which others can register names.
     #[arg(long, value_name = "SUFFIX")]
     pub(super) local_domain: Vec<LocalDomain>,
     #[command(flatten)]
-    pub(super) asks: AskArgs,
-    /// Use only these links, as `marline paths --link`.
+    pub(super) fleet_requests: FleetRequestArgs,
+    /// Use only this link; repeat for more (see `marline paths --link`).
     #[arg(long, value_name = "IFACE[,…]")]
     pub(super) link: Vec<String>,
-    /// What the links are used for, as `marline paths --profile` [default: throughput].
-    #[arg(long, value_name = "PROFILE")]
-    pub(super) profile: Option<String>,
-    /// What is kept small once the throughput is enough: latency, energy or metered-bytes. It chooses the profile of the links;
-    /// with latency also the nearest relay of those that are fast enough.
-    #[arg(long, value_name = "WHAT", conflicts_with = "profile")]
-    pub(super) minimise: Option<Minimise>,
-    /// Leave the links as they are: `marline paths` runs already, or nothing is to be changed here.
+    /// What marline aims for: speed, latency, energy or cost, as `marline paths --goal`.
+    ///
+    /// With latency, the edge also prefers the nearest of the relays that are fast enough.
+    #[arg(long, default_value = "speed", value_name = "speed|latency|energy|cost")]
+    pub(super) goal: Goal,
+    /// Do not manage MPTCP paths: `marline paths` runs already, or the host configuration must not be changed.
     #[arg(long)]
     pub(super) no_paths: bool,
-    /// As `marline paths --run-dir`; `marline edge status` asks here.
+    /// Directory for the control sockets and for the state needed after a crash, as `marline paths --run-dir`.
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
 }
 
 impl RunArgs {
-    /// Whether flows go to their servers without a relay where none can be had.
-    pub(super) fn may_go_directly(&self) -> bool {
-        self.without_relay() == WithoutRelay::Direct
+    /// Whether flows go to their servers directly while no relay is available.
+    pub(super) fn allows_direct(&self) -> bool {
+        self.without_relay() == NoRelayPolicy::Direct
     }
 
-    /// What becomes of flows where no relay can be had.
-    pub(super) fn without_relay(&self) -> WithoutRelay {
+    /// Policy for flows while no relay is available: refused by default with `--lan`, otherwise direct.
+    pub(super) fn without_relay(&self) -> NoRelayPolicy {
         let is_direct = self.direct || (self.lan.is_empty() && !self.no_direct);
-        if is_direct { WithoutRelay::Direct } else { WithoutRelay::Refused }
+        if is_direct { NoRelayPolicy::Direct } else { NoRelayPolicy::Refused }
     }
 }
 
-/// What becomes of a new flow while no relay can be had.
+/// Policy for new flows while no relay is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum WithoutRelay {
-    /// It goes to its server directly, over one link.
+pub(super) enum NoRelayPolicy {
+    /// The flow goes to its server directly, over one link.
     Direct,
-    /// It is refused.
+    /// The flow is refused.
     Refused,
 }
 
-impl WithoutRelay {
-    /// For people, behind "new flows"; `lan`: the edge serves a LAN.
-    pub(super) const fn words(self, lan: bool) -> &'static str {
-        match (self, lan) {
+impl NoRelayPolicy {
+    /// Description that continues a sentence beginning with "new flows".
+    pub(super) const fn description(self, serves_lan: bool) -> &'static str {
+        match (self, serves_lan) {
             (Self::Direct, _) => "go directly, over one link (--no-direct refuses them)",
             (Self::Refused, false) => "are refused (--no-direct)",
             (Self::Refused, true) => {
-                "are refused (--no-direct, the default with --lan; --direct lets them go over one link)"
+                "are refused (--no-direct, the default with --lan; --direct sends them over one link)"
             }
         }
     }
 }
 
-/// What the service is told and how it is asked.
+/// Arguments for requests to the fleet service, and for the measurement of relays.
 #[derive(Debug, Args)]
-pub(super) struct AskArgs {
-    /// Where the stream goes to, for the service's choice [default: where the newest live stream goes, or flow].
+pub(super) struct FleetRequestArgs {
+    /// Destination for which the service chooses a relay [default: that of the newest live stream, or else of the newest flow].
     #[arg(long, value_name = "HOST:PORT", requires = "fleet")]
     pub(super) origin: Option<Endpoint>,
-    /// More than this is not needed [default: whatever can be had].
+    /// Rate that is sufficient [default: as much as possible].
     #[arg(long, value_name = "RATE")]
-    pub(super) wanted: Option<Bitrate>,
-    /// Where the edge is, in degrees north and east.
+    pub(super) target_rate: Option<Bitrate>,
+    /// Geographic position of the edge, in degrees north and east.
     #[arg(long, value_name = "LATITUDE,LONGITUDE", allow_hyphen_values = true, requires = "fleet")]
     pub(super) position: Option<Position>,
-    /// What one measurement may send over metered links; ten times this a day. 0: nothing.
-    #[arg(long, value_name = "SIZE", default_value = "2MB", value_parser = size)]
+    /// Most bytes that one rate measurement may send over metered links; at most ten times this per day. 0: none.
+    #[arg(long, value_name = "SIZE", default_value = "2MB", value_parser = parse_size)]
     pub(super) probe_bytes: DataSize,
-    /// Where it is kept what is known of relays: rates, and addresses that serve while a name cannot be looked up [default with
-    /// --fleet: edge-NAME.json in /var/lib/marline for root, otherwise in ~/.local/state/marline; without it: nothing is kept].
+    /// File that keeps measured rates and resolved addresses of relays for the next start.
+    ///
+    /// The addresses are used while a name cannot be resolved. Default with --fleet: edge-NAME.json in /var/lib/marline for
+    /// root, otherwise in ~/.local/state/marline. Without --fleet nothing is kept by default.
     #[arg(long, value_name = "FILE")]
-    pub(super) state: Option<PathBuf>,
+    pub(super) state_file: Option<PathBuf>,
 }
 
-/// What is kept small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Minimise {
-    Latency,
-    Energy,
-    MeteredBytes,
-}
-
-impl Minimise {
-    /// The profile of the links that does it.
-    pub(super) fn profile(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Energy => "energy",
-            Self::MeteredBytes => "metered",
-        }
-    }
-}
-
-impl FromStr for Minimise {
-    type Err = String;
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
-            "latency" => Ok(Self::Latency),
-            "energy" => Ok(Self::Energy),
-            "metered-bytes" => Ok(Self::MeteredBytes),
-            _ => Err(format!("`{word}` cannot be kept small: latency, energy or metered-bytes")),
-        }
-    }
-}
-
-fn size(text: &str) -> Result<DataSize, String> {
+/// Parses a size; unlike elsewhere, `0` needs no unit.
+fn parse_size(text: &str) -> Result<DataSize, String> {
     if text == "0" { Ok(DataSize::ZERO) } else { text.parse().map_err(|error| format!("{error}")) }
 }

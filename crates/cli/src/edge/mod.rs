@@ -1,19 +1,19 @@
-//! `marline edge`: from words to an edge that carries programs' connections until it is stopped.
+//! `marline edge`: sets up an edge from its arguments and runs it until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens (`terms`).
-//! 2. The links are steered as `marline paths` does, in a thread of its own, by its throughput profile unless the
-//!    configuration says otherwise: it puts back at the end what it has changed. Where that is not possible (no privilege,
-//!    another steers already) it is said, and the edge goes on with what the kernel does by itself.
-//! 3. What is said goes to standard error, one line each.
-//! 4. The service is told when the edge ends: what was reserved is free at once.
-//! 5. A LAN is served before anything else is changed: where it cannot be, the edge ends with a line.
+//! 1. All arguments and the files that they name are read before anything listens (`options`).
+//! 2. MPTCP paths are managed as by `marline paths`, in a thread of its own, with the throughput profile unless the
+//!    configuration sets another one. The thread restores the host configuration at the end. If this is not possible (missing
+//!    privilege, another daemon manages the paths), there is a notice and the kernel manages the paths.
+//! 3. Notices go to standard error, one line each.
+//! 4. The service is notified when the edge ends, so that its reservation is free at once.
+//! 5. The LAN is set up before the host is changed otherwise. If that fails, the edge ends with an error.
 
 mod args;
-mod lines;
-mod reason;
+mod fault;
+mod notices;
+mod options;
+mod paths_thread;
 mod status;
-mod steering;
-mod terms;
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -27,218 +27,235 @@ use marline_fleet::edge::{
 };
 use marline_fleet::reload::Reloader;
 use marline_fleet::renew::run_renewal;
-use marline_net::control::Ear;
+use marline_net::control_socket::ControlServer;
 use marline_paths::gateway::{Gateway, GatewayError, Lan};
-use marline_paths::ground::RUN_DIR;
+use marline_paths::host_config::RUN_DIR;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use self::args::{EdgeVerb, RunArgs};
-use self::status::{About, Status};
-use self::steering::Steering;
-use self::terms::{Fleet, Terms};
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
+use self::args::{EdgeCommand, RunArgs};
+use self::options::{EdgeOptions, FleetOptions};
+use self::paths_thread::PathsThread;
+use self::status::{EdgeInfo, EdgeStatus};
 use crate::output::say;
-use crate::{Exit, paths};
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
+use crate::{CliError, paths};
 
 pub(crate) use args::{AFTER_HELP, EdgeArgs};
 
-/// Does what was asked for.
-pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), Exit> {
-    match args.verb {
-        Some(EdgeVerb::Status { json, run_dir }) => status::run(run_dir.as_deref(), json),
-        None => carry(&args.run, config),
+/// Runs the edge, or prints the status of a running one.
+pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), CliError> {
+    match args.command {
+        Some(EdgeCommand::Status { json, run_dir }) => status::run(run_dir.as_deref(), json),
+        None => run_edge(&args.run, config),
     }
 }
 
-/// Carries until stopped.
-fn carry(args: &RunArgs, config: Option<&Path>) -> Result<(), Exit> {
-    confine(Daemon::Edge);
-    let descriptors = marline_net::descriptors::raise();
-    let Terms { identity, own, files, trusted, revoked, config: mut terms, fleet, state } = Terms::of(args)?;
-    let asked = terms.admission.max_flows;
-    terms.admission = terms.admission.fit_descriptors(descriptors);
-    if terms.admission.max_flows < asked {
-        let flows = terms.admission.max_flows;
+/// Runs the edge until a termination signal or a fatal error.
+fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
+    drop_privileges(Daemon::Edge);
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
+    let EdgeOptions {
+        identity,
+        credentials,
+        member_cert: files,
+        trust,
+        revocation_path: revoked,
+        config: mut edge_config,
+        fleet,
+        state_file: state,
+    } = EdgeOptions::from_args(args)?;
+    let requested_flows = edge_config.admission.max_flows;
+    edge_config.admission = edge_config.admission.fit_descriptors(descriptors);
+    if edge_config.admission.max_flows < requested_flows {
+        let flows = edge_config.admission.max_flows;
         say(&format!(
-            "{descriptors} open files are allowed: {flows} flows at once, not {asked} (LimitNOFILE= of systemd, or ulimit -Hn)"
+            "limit of {descriptors} open files: at most {flows} flows at once instead of {requested_flows} (raise LimitNOFILE= in \
+             systemd, or ulimit -Hn)"
         ));
     }
     let lan = (!args.lan.is_empty()).then(|| Lan::new(args.lan.clone())).transpose();
-    let lan = lan.map_err(|why| Exit::usage(format!("--lan: {why}")))?;
-    let named = terms.relays.clone();
-    let edge = Edge::new(terms, trusted);
+    let lan = lan.map_err(|error| CliError::usage(format!("--lan: {error}")))?;
+    let named_relays = edge_config.relays.clone();
+    let edge = Edge::new(edge_config, trust);
     if let Some((saved, _)) = state.as_ref().and_then(StateFile::read) {
         edge.restore(&saved);
     }
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
-    let front = runtime.block_on(ClientListener::open(&edge)).map_err(|error| Exit::failed(error.to_string()))?;
-    let listens: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
-    let mut stop = runtime.block_on(async { Stop::new() })?;
-    let (mut hangup, reloader) = (runtime.block_on(async { Hangup::caught() })?, Reloader::new());
-    // Before anything else is changed: what it cannot have ends the edge. Those who come now wait until they are attended.
-    let place = run_dir(args);
+    let runtime = built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
+    let front =
+        runtime.block_on(ClientListener::open(&edge)).map_err(|error| CliError::failed(error.to_string()))?;
+    let listen_addrs: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
+    let mut stop = runtime.block_on(async { TerminationSignals::new() })?;
+    let (mut reload_signal, reloader) = (runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
+    // Before any other change of the host, because a failure here ends the edge. Connections that arrive in the meantime wait
+    // in the backlog of the listener.
+    let run_dir = run_dir(args);
     let mut gateway = lan
         .as_ref()
-        .map(|lan| runtime.block_on(Gateway::open(lan, &place, args.may_go_directly())))
+        .map(|lan| runtime.block_on(Gateway::open(lan, &run_dir, args.allows_direct())))
         .transpose()
-        .map_err(no_lan)?;
-    // Connections that are there before the links are steered would not be.
-    let mut steering = if args.no_paths { Steering::none() } else { Steering::start(args, config)? };
-    say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listens.join(", ")));
+        .map_err(lan_error)?;
+    // Before the first connection to a relay: connections that are older than the path manager would not be managed.
+    let mut steering = if args.no_paths { PathsThread::none() } else { PathsThread::start(args, config)? };
+    say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listen_addrs.join(", ")));
     if let Some(gateway) = &gateway {
         gateway.changes().iter().for_each(|line| say(line));
         say(&format!(
-            "{identity} is the gateway of {}: TCP is carried; UDP and the rest pass over the best single link",
+            "{identity} is the gateway of {}: TCP uses all links; UDP and other packets use the best single link",
             args.lan.join(", ")
         ));
     }
-    let mut agent = fleet.map(|Fleet { client, machine, remembered }| {
-        let list = (own.authority().clone(), revoked.as_path());
-        let client = client.with_tls(edge.client_config());
-        SelectorDriver::new(&edge, client, machine, remembered, list, named)
+    let mut driver = fleet.map(|FleetOptions { client, selector_config, state_file: remembered }| {
+        let revocation_source = (credentials.authority().clone(), revoked.as_path());
+        let observed_client = client.with_tls(edge.client_config());
+        SelectorDriver::new(&edge, observed_client, selector_config, remembered, revocation_source, named_relays)
     });
-    let view = agent.as_ref().map(SelectorDriver::status);
-    let shown = watch::Sender::new(own.clone());
-    let obstacles = gateway.as_ref().map(Gateway::obstacles);
-    let about = About {
+    let view = driver.as_ref().map(SelectorDriver::status);
+    let current_credentials = watch::Sender::new(credentials.clone());
+    let obstacles = gateway.as_ref().map(Gateway::obstructions);
+    let edge_info = EdgeInfo {
         lan: args.lan.clone(),
-        obstacles: obstacles.clone(),
+        obstructions: obstacles.clone(),
         without_relay: args.without_relay(),
         steering: steering.state(),
-        begun: Instant::now(),
-        edge: identity.to_string(),
-        listens,
+        started_at: Instant::now(),
+        edge_name: identity.to_string(),
+        listen_addrs,
     };
-    let without = args.without_relay();
-    let refusal = without.words(!args.lan.is_empty());
-    let ended = runtime.block_on(async {
-        let _ear = listen(args, about, &edge, view.clone());
-        edge.sample_links(&place).await;
-        let ended = tokio::select! {
-            () = front.serve(&edge) => Err(Exit::failed("the listeners have ended")),
-            lost = async {
+    let no_relay_policy = args.without_relay();
+    let refusal_text = no_relay_policy.description(!args.lan.is_empty());
+    let result = runtime.block_on(async {
+        let _control = open_control_socket(args, edge_info, &edge, view.clone());
+        // The first sample precedes the first connection, which needs to know the links.
+        edge.sample_links(&run_dir).await;
+        // All tasks run concurrently on this thread. Only a failed listener, a failed LAN or a signal ends them.
+        let outcome = tokio::select! {
+            () = front.serve(&edge) => Err(CliError::failed("all listeners have ended")),
+            gateway_error = async {
                 match &mut gateway {
                     Some(gateway) => serve_lan(gateway, &edge).await,
                     None => std::future::pending().await,
                 }
-            } => Err(no_lan(lost)),
+            } => Err(lan_error(gateway_error)),
             never = edge.run_relay_pool() => match never {},
-            never = edge.poll_links(&place) => match never {},
-            never = run_trust(&edge, shown.subscribe(), &revoked) => match never {},
-            never = run_renewal(args.fleet.as_deref(), &files, own, reloader.subscribe(), |own| {
-                install_credentials(&edge, &shown.borrow(), own, &revoked)?;
-                shown.send_replace(own.clone());
+            never = edge.poll_links(&run_dir) => match never {},
+            never = run_trust(&edge, current_credentials.subscribe(), &revoked) => match never {},
+            never = run_renewal(args.fleet.as_deref(), &files, credentials, reloader.subscribe(), |renewed| {
+                install_credentials(&edge, &current_credentials.borrow(), renewed, &revoked)?;
+                current_credentials.send_replace(renewed.clone());
                 Ok(())
             }) => match never {},
             never = async {
                 loop {
-                    hangup.next().await;
+                    reload_signal.recv().await;
                     reloader.request();
                 }
             } => match never {},
-            never = ask(agent.as_mut()) => match never {},
-            never = lines::flows(&edge, refusal) => match never {},
-            never = lines::fleet(&edge, view.clone(), without, refusal) => match never {},
-            never = lines::rest(edge.udp_link()) => match never {},
-            never = lines::names(edge.names()) => match never {},
-            never = lines::obstacles(obstacles.clone()) => match never {},
-            never = keep(&edge, state.as_ref()) => match never {},
-            never = lines::relays(&edge) => match never {},
-            never = lines::mptcp(&edge) => match never {},
-            never = lines::unused(edge.unused_links()) => match never {},
-            never = lines::state(edge.state_file_error()) => match never {},
-            never = lines::failing(&edge) => match never {},
-            never = lines::portal_probe(edge.portal_probe_doubted()) => match never {},
+            never = run_selector(driver.as_mut()) => match never {},
+            never = notices::report_flow_paths(&edge, refusal_text) => match never {},
+            never = notices::report_fleet(&edge, view.clone(), no_relay_policy, refusal_text) => match never {},
+            never = notices::report_udp_link(edge.udp_link()) => match never {},
+            never = notices::report_name_queries(edge.dns_links()) => match never {},
+            never = notices::report_obstructions(obstacles.clone()) => match never {},
+            never = write_state(&edge, state.as_ref()) => match never {},
+            never = notices::report_relays(&edge) => match never {},
+            never = notices::report_mptcp(&edge) => match never {},
+            never = notices::report_unused_links(edge.unused_links()) => match never {},
+            never = notices::report_state_file(edge.state_file_error()) => match never {},
+            never = notices::report_failing_links(&edge) => match never {},
+            never = notices::report_portal_probe(edge.portal_probe_doubted()) => match never {},
             never = steering.watch() => match never {},
-            ended = stop.heard() => ended,
+            ended = stop.wait() => ended,
         };
-        if let Some(agent) = &mut agent {
+        if let Some(agent) = &mut driver {
+            // Saves the state, and frees the reservation at the service now instead of after its lease.
             agent.release().await;
         }
         if let Some(Err(error)) = state.as_ref().map(|state| state.write(edge.save())) {
-            say(&format!("--state: {error}: what is known of relays is not kept"));
+            say(&format!("--state-file: {error}: the state of relays was not saved"));
         }
-        ended
+        outcome
     });
     {
+        // Dropping the gateway needs a runtime context.
         let _runtime = runtime.enter();
         drop(gateway);
     }
-    steering.join(ended.is_ok());
-    // A name that is being looked up for somebody holds up nobody's end.
+    steering.join(result.is_ok());
+    // Does not wait for pending name lookups, which run in blocking threads.
     runtime.shutdown_background();
-    ended
+    result
 }
 
-fn no_lan(error: GatewayError) -> Exit {
+/// Maps an error of the LAN gateway to an exit code.
+fn lan_error(error: GatewayError) -> CliError {
     match error {
-        GatewayError::NotPermitted => Exit::new(Exit::PRIVILEGE, error.to_string()),
-        GatewayError::Interface { .. } => Exit::usage(error.to_string()),
-        error => Exit::failed(error.to_string()),
+        GatewayError::NotPermitted => CliError::new(CliError::PRIVILEGE, error.to_string()),
+        GatewayError::Interface { .. } => CliError::usage(error.to_string()),
+        error => CliError::failed(error.to_string()),
     }
 }
 
-async fn keep(edge: &Edge, state: Option<&StateFile>) -> Infallible {
+async fn write_state(edge: &Edge, state: Option<&StateFile>) -> Infallible {
     match state {
         Some(state) => run_state_writer(edge, state).await,
         None => pending().await,
     }
 }
 
-async fn ask(agent: Option<&mut SelectorDriver>) -> Infallible {
-    match agent {
-        Some(agent) => agent.run().await,
+async fn run_selector(driver: Option<&mut SelectorDriver>) -> Infallible {
+    match driver {
+        Some(driver) => driver.run().await,
         None => pending().await,
     }
 }
 
-/// Answers `marline edge status` as long as it is held, at the first place that has room for it. An edge that cannot be asked
-/// carries all the same.
-fn listen(
+/// Opens the control socket for `marline edge status` in the first run directory where that succeeds. It is closed when the
+/// returned value is dropped. Without a control socket the edge runs all the same.
+fn open_control_socket(
     args: &RunArgs,
-    about: About,
+    edge_info: EdgeInfo,
     edge: &Arc<Edge>,
-    view: Option<watch::Receiver<FleetStatus>>,
-) -> Option<Ear> {
-    let (about, edge) = (Arc::new(about), Arc::clone(edge));
-    let answer = move |question| {
-        let (about, edge, view) = (Arc::clone(&about), Arc::clone(&edge), view.clone());
+    fleet_status: Option<watch::Receiver<FleetStatus>>,
+) -> Option<ControlServer> {
+    let (about, edge) = (Arc::new(edge_info), Arc::clone(edge));
+    let reply = move |request| {
+        let (about, edge, view) = (Arc::clone(&about), Arc::clone(&edge), fleet_status.clone());
         async move {
-            match question {
-                status::Question::Status => Ok(Status::of(&about, &edge, view.as_ref())),
+            match request {
+                status::ControlRequest::Status => Ok(EdgeStatus::snapshot(&about, &edge, view.as_ref())),
             }
         }
     };
-    let mut why = None;
+    let mut first_error = None;
     for dir in paths::run_dirs(args.run_dir.as_deref()) {
-        match Ear::listen(&status::socket(&dir), answer.clone()) {
-            Ok(ear) => return Some(ear),
-            Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
+        match ControlServer::listen(&status::socket(&dir), reply.clone()) {
+            Ok(control) => return Some(control),
+            Err(error) => first_error = first_error.or(Some(format!("{}: {error}", dir.display()))),
         }
     }
-    let why = why.unwrap_or_default();
-    say(&format!("`marline edge status` cannot ask this edge: {why}; name another --run-dir"));
+    let reason = first_error.unwrap_or_default();
+    say(&format!("cannot create the control socket for `marline edge status`: {reason}; use another --run-dir"));
     None
 }
 
-/// Where `marline paths` is asked, and written down what is to be put back.
+/// Run directory of the path manager: its control socket and its record of the changes to restore.
 fn run_dir(args: &RunArgs) -> PathBuf {
     args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
 }
 
-/// What ends it. It must be heard from the moment on at which the edge says that it is there.
-struct Stop(Signal, Signal);
+/// Handlers of SIGTERM and SIGINT. They must be registered before the edge prints that it listens.
+struct TerminationSignals(Signal, Signal);
 
-impl Stop {
-    fn new() -> Result<Self, Exit> {
-        let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
-        Ok(Self(ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?))
+impl TerminationSignals {
+    fn new() -> Result<Self, CliError> {
+        let listen_for = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
+        Ok(Self(listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?))
     }
 
-    async fn heard(&mut self) -> Result<(), Exit> {
+    async fn wait(&mut self) -> Result<(), CliError> {
         tokio::select! {
             _ = self.0.recv() => {}
             _ = self.1.recv() => {}

@@ -1,94 +1,95 @@
-//! `marline edge status`: what an edge that runs says of itself.
+//! `marline edge status`: queries a running edge over its control socket and prints its status.
 //!
-//! In: a question at the edge's ear ([`marline_net::control`]). Out: a table for people, or one JSON object (`docs/json.md`).
+//! The output is a set of tables for people, or one JSON object (`docs/json.md`). This module also defines the status that
+//! the edge sends (see [`marline_net::control_socket`]), and texts that the notices of the edge share.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use marline_core::units::{Bitrate, DataSize};
 use marline_fleet::edge::{
-    Edge, FleetStatus, FlowStats, LinkState, NamesNow, NamesOver, RelayStatus, UdpLinkState, UnusedLink,
+    DnsLinkOverride, DnsLinkState, Edge, FleetStatus, FlowStats, LinkState, RelayStatus, UdpLinkState, UnusedLink,
 };
-use marline_net::control::{AskError, ask};
+use marline_net::control_socket::{ControlError, query_daemon};
 use marline_net::printable::printable;
 use marline_paths::gateway::{self, Obstructions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::args::WithoutRelay;
-use super::reason::{Peer, Reason, explained};
-use super::steering::SteeringState;
-use crate::Exit;
-use crate::energy::{json, table};
-use crate::output::print;
-use crate::paths::{run_dirs, unanswered};
+use super::args::NoRelayPolicy;
+use super::fault::{Fault, PeerKind, with_remedy};
+use super::paths_thread::PathsThreadState;
+use crate::CliError;
+use crate::energy::{render_table, to_json};
+use crate::output::print_result;
+use crate::paths::{query_error, run_dirs};
 
-/// Where an edge is asked.
+/// Path of the edge's control socket.
 pub(super) fn socket(run_dir: &Path) -> PathBuf {
     run_dir.join("edge.sock")
 }
 
-/// What can be asked.
+/// Request on the control socket.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
-pub(super) enum Question {
-    /// How it stands.
+pub(super) enum ControlRequest {
+    /// Requests the [`EdgeStatus`].
     Status,
 }
 
-/// How an edge stands.
+/// Status of an edge, sent over the control socket and printed as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Status {
+pub(super) struct EdgeStatus {
     version: String,
     pid: u32,
     up_s: f64,
     edge: String,
-    listens: Vec<String>,
+    listen_addrs: Vec<String>,
     flows: FlowStats,
-    /// The relays that new flows are led to, the best first.
-    relays: Vec<RelayState>,
-    /// None: it asks no service.
+    /// Relays for new flows, the best first.
+    relays: Vec<RelayReport>,
+    /// `None` for an edge without a fleet service.
     fleet: Option<FleetStatus>,
     links: Vec<LinkState>,
     /// Links that connections to relays do not use.
     #[serde(default)]
     unused_links: Vec<UnusedLink>,
-    steering: SteeringState,
-    /// Why what is known of relays is not kept for the next start; none: it is, or that was not asked for.
+    steering: PathsThreadState,
+    /// Why the state file cannot be written; `None` if it is written or not configured.
     #[serde(default)]
     state_error: Option<String>,
-    /// What becomes of new flows while no relay can be had; none: an edge of an older version does not say.
+    /// Policy for new flows while no relay is available; `None` from an edge of an older version.
     #[serde(default)]
-    without_relay: Option<WithoutRelay>,
-    /// None: it serves no LAN.
+    without_relay: Option<NoRelayPolicy>,
+    /// `None` without a LAN.
     #[serde(default)]
     lan: Option<LanState>,
-    /// None: it serves no LAN.
+    /// `None` without a LAN.
     #[serde(default)]
-    rest: Option<UdpLinkState>,
-    /// None: it serves no LAN.
+    udp_link: Option<UdpLinkState>,
+    /// `None` without a LAN.
     #[serde(default)]
-    names: Option<NamesNow>,
+    name_queries: Option<DnsLinkState>,
 }
 
-/// A relay, and what its failure means.
+/// Status of a relay with the reason of its failure and a remedy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct RelayState {
+struct RelayReport {
     #[serde(flatten)]
-    row: RelayStatus,
-    /// The failure as a word for programs; none: it carries, or the failure is not recognized.
+    relay: RelayStatus,
+    /// Reason code of the failure; `None` if the relay works or the failure is not recognized.
     #[serde(default)]
     reason: Option<String>,
-    /// What an operator can do.
+    /// Remedy for the operator.
     #[serde(default)]
     remedy: Option<String>,
 }
 
-impl From<RelayStatus> for RelayState {
+impl From<RelayStatus> for RelayReport {
     fn from(row: RelayStatus) -> Self {
-        let reason = row.error.as_deref().and_then(Reason::of);
-        let remedy = reason.map(|reason| reason.remedy(Peer::Relay));
-        Self { row, reason: reason.map(|reason| reason.code().to_owned()), remedy }
+        let reason = row.error.as_deref().and_then(Fault::recognize);
+        let remedy = reason.map(|reason| reason.remedy(PeerKind::Relay));
+        Self { relay: row, reason: reason.map(|reason| reason.code().to_owned()), remedy }
     }
 }
 
@@ -96,148 +97,154 @@ impl From<RelayStatus> for RelayState {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct LanState {
     interfaces: Vec<String>,
-    /// The table that keeps it closed, which outlasts a crash, is in force.
+    /// The nftables table that blocks the LAN from the outside, also after a crash, is active.
     closed: bool,
-    /// What on this host stops its packets, and what helps, a line each.
+    /// Firewall rules and settings of this host that block packets of the LAN, with a remedy; one line each.
     #[serde(default)]
-    stops: Vec<String>,
-    /// What of this host could not be checked for that, and why, a line each.
+    obstructions: Vec<String>,
+    /// Parts of the host configuration that could not be checked for obstructions, and why; one line each.
     #[serde(default)]
     unchecked: Vec<String>,
 }
 
-/// What does not change while it runs.
-pub(super) struct About {
+/// Parts of the status that are fixed at the start, or that are watched outside of [`Edge`].
+pub(super) struct EdgeInfo {
     pub(super) lan: Vec<String>,
-    /// None: it serves no LAN.
-    pub(super) obstacles: Option<watch::Receiver<Obstructions>>,
-    pub(super) without_relay: WithoutRelay,
-    pub(super) steering: watch::Receiver<SteeringState>,
-    pub(super) begun: Instant,
-    pub(super) edge: String,
-    pub(super) listens: Vec<String>,
+    /// `None` without a LAN.
+    pub(super) obstructions: Option<watch::Receiver<Obstructions>>,
+    pub(super) without_relay: NoRelayPolicy,
+    pub(super) steering: watch::Receiver<PathsThreadState>,
+    pub(super) started_at: Instant,
+    pub(super) edge_name: String,
+    pub(super) listen_addrs: Vec<String>,
 }
 
-impl Status {
-    pub(super) fn of(about: &About, edge: &Edge, fleet: Option<&watch::Receiver<FleetStatus>>) -> Self {
-        let lan = about.obstacles.as_ref().map(|found| {
-            let Obstructions { stops, unchecked, closed, .. } = found.borrow().clone();
-            LanState { interfaces: about.lan.clone(), closed, stops, unchecked }
+impl EdgeStatus {
+    pub(super) fn snapshot(
+        edge_info: &EdgeInfo,
+        edge: &Edge,
+        fleet: Option<&watch::Receiver<FleetStatus>>,
+    ) -> Self {
+        let lan = edge_info.obstructions.as_ref().map(|found| {
+            let Obstructions { obstructions: stops, unchecked, is_closed: closed, .. } = found.borrow().clone();
+            LanState { interfaces: edge_info.lan.clone(), closed, obstructions: stops, unchecked }
         });
         Self {
             lan,
-            without_relay: Some(about.without_relay),
+            without_relay: Some(edge_info.without_relay),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            up_s: about.begun.elapsed().as_secs_f64(),
-            edge: about.edge.clone(),
-            listens: about.listens.clone(),
+            up_s: edge_info.started_at.elapsed().as_secs_f64(),
+            edge: edge_info.edge_name.clone(),
+            listen_addrs: edge_info.listen_addrs.clone(),
             flows: edge.state().borrow().clone(),
-            relays: edge.relays().into_iter().map(RelayState::from).collect(),
+            relays: edge.relays().into_iter().map(RelayReport::from).collect(),
             fleet: fleet.map(|view| view.borrow().clone()),
             links: edge.links(),
             unused_links: edge.unused_links().borrow().clone(),
-            steering: about.steering.borrow().clone(),
+            steering: edge_info.steering.borrow().clone(),
             state_error: edge.state_file_error().borrow().clone(),
-            rest: edge.udp_link().borrow().clone(),
-            names: edge.names().borrow().clone(),
+            udp_link: edge.udp_link().borrow().clone(),
+            name_queries: edge.dns_links().borrow().clone(),
         }
     }
 }
 
-/// Asks and prints.
-pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), Exit> {
-    let status = asked(run_dir).map_err(|error| {
-        let Exit { code, line } = unanswered(&error);
-        let standing = matches!(error, AskError::Nobody { .. }).then(gateway::left_closed).flatten();
-        let closed = standing.map_or_else(String::new, |standing| {
+/// Queries a running edge and prints its status.
+pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), CliError> {
+    let status = query_status(run_dir).map_err(|error| {
+        let CliError { code, message: line } = query_error(&error);
+        let leftover = matches!(error, ControlError::NotRunning { .. }).then(gateway::leftover_firewall).flatten();
+        let lan_text = leftover.map_or_else(String::new, |leftover| {
             format!(
-                "; the LAN at {} is kept closed (nft table inet marline-lan) since an edge has crashed: start it again, or \
-                 `marline restore` puts this host back",
-                standing.lan.join(", ")
+                "; an edge has crashed and the LAN at {} stays blocked (nft table inet marline-lan): start the edge again, or run \
+                 `marline restore`",
+                leftover.lan.join(", ")
             )
         });
-        Exit { code, line: line.map(|line| line + &closed) }
+        CliError { code, message: line.map(|line| line + &lan_text) }
     })?;
-    let text = if as_json { json(&status)? } else { shown(&status) };
-    print(&text)
+    let text = if as_json { to_json(&status)? } else { render(&status) };
+    print_result(&text)
 }
 
-/// The first edge that answers; otherwise why the likeliest one does not.
-fn asked(run_dir: Option<&Path>) -> Result<Status, AskError> {
-    let mut places = run_dirs(run_dir).into_iter();
-    let ask = |dir: &Path| ask("marline edge", &socket(dir), &Question::Status);
-    let first = ask(&places.next().unwrap_or_default());
-    first.or_else(|why| places.find_map(|dir| ask(&dir).ok()).ok_or(why))
+/// Status of the first edge that responds; otherwise the error of the first run directory.
+fn query_status(run_dir: Option<&Path>) -> Result<EdgeStatus, ControlError> {
+    let mut run_dirs = run_dirs(run_dir).into_iter();
+    let query = |dir: &Path| query_daemon("marline edge", &socket(dir), &ControlRequest::Status);
+    let first_reply = query(&run_dirs.next().unwrap_or_default());
+    first_reply.or_else(|first_error| run_dirs.find_map(|dir| query(&dir).ok()).ok_or(first_error))
 }
 
-fn shown(status: &Status) -> String {
+fn render(status: &EdgeStatus) -> String {
     let flows = &status.flows;
     let mut text = format!(
         "{} on {}: {} flows open, {} carried, {} direct, {} failed\n",
         status.edge,
-        status.listens.join(", "),
+        status.listen_addrs.join(", "),
         flows.open,
         flows.carried.values().sum::<u64>(),
         flows.direct,
         flows.failed
     );
     if let Some(fleet) = &status.fleet {
-        text += &service(fleet);
+        text += &fleet_text(fleet);
     }
-    let failing = status.relays.iter().map(|relay| relay.row.failing);
-    let mut rows =
-        vec![words(&["relay", "state", "reaches", "measured", "round trip", "flows", "sent", "received"])];
-    rows.extend(status.relays.iter().map(|relay| &relay.row).enumerate().map(|(n, relay)| {
-        let known = status
+    let are_failing = status.relays.iter().map(|relay| relay.relay.failing);
+    let mut rows = vec![string_row(&["relay", "state", "rate", "measured", "RTT", "flows", "sent", "received"])];
+    rows.extend(status.relays.iter().map(|relay| &relay.relay).enumerate().map(|(index, relay)| {
+        let measured = status
             .fleet
             .as_ref()
             .and_then(|fleet| fleet.relays.iter().find(|one| relay.label == one.relay.as_str()));
         let state = if relay.failing {
             "failing"
-        } else if n == 0 {
+        } else if index == 0 {
             "in use"
         } else {
             "ready"
         };
-        let rate = known.and_then(|known| known.rate).map_or_else(none, |rate: Bitrate| rate.to_string());
-        let age = known.and_then(|known| known.rate_age_s).map_or_else(none, |age| format!("{age} s ago"));
-        let trip = known.and_then(|known| known.rtt_ms).map_or_else(none, |trip| format!("{trip} ms"));
+        let rate = measured.and_then(|measured| measured.rate).map_or_else(dash, |rate: Bitrate| rate.to_string());
+        let age = measured.and_then(|measured| measured.rate_age_s).map_or_else(dash, |age| format!("{age} s ago"));
+        let rtt = measured.and_then(|measured| measured.rtt_ms).map_or_else(dash, |trip| format!("{trip} ms"));
         let carried = flows.carried.get(&relay.label).copied().unwrap_or_default();
         let sent = DataSize::from_bytes(relay.sent_bytes).to_string();
         let received = DataSize::from_bytes(relay.received_bytes).to_string();
-        vec![relay.label.clone(), state.to_owned(), rate, age, trip, carried.to_string(), sent, received]
+        vec![relay.label.clone(), state.to_owned(), rate, age, rtt, carried.to_string(), sent, received]
     }));
-    text += &(table(&rows) + "\n");
-    for RelayState { row, remedy, .. } in &status.relays {
-        let Some(why) = &row.error else { continue };
+    text += &(render_table(&rows) + "\n");
+    for RelayReport { relay: row, remedy, .. } in &status.relays {
+        let Some(error) = &row.error else { continue };
         let remedy = remedy.as_ref().map_or_else(String::new, |remedy| format!("; {remedy}"));
         text += &format!(
             "relay {} cannot be used: {}{}\n\n",
             printable(&row.label),
-            printable(why),
+            printable(error),
             printable(&remedy)
         );
     }
-    for RelayState { row, .. } in status.relays.iter().filter(|relay| relay.row.without_mptcp) {
-        text += &format!("{}\n\n", without_mptcp(&printable(&row.label)));
+    for RelayReport { relay: row, .. } in status.relays.iter().filter(|relay| relay.relay.without_mptcp) {
+        text += &format!("{}\n\n", relay_without_mptcp_text(&printable(&row.label)));
     }
-    if let Some(without) = status.without_relay {
-        let now =
-            if failing.clone().all(|is_failing| is_failing) { "no relay can be had:" } else { "without a relay" };
-        text += &format!("{now} new flows {}\n\n", without.words(status.lan.is_some()));
+    if let Some(no_relay_policy) = status.without_relay {
+        let prefix = if are_failing.clone().all(|is_failing| is_failing) {
+            "no relay is available:"
+        } else {
+            "without a relay"
+        };
+        text += &format!("{prefix} new flows {}\n\n", no_relay_policy.description(status.lan.is_some()));
     }
     if status.links.is_empty() {
-        return text + "no link: what is sent stays on this machine\n";
+        return text + "no link: this host has no usable network link\n";
     }
-    let all: u64 = status.links.iter().map(passed).fold(0, u64::saturating_add);
-    let header = ["link", "state", "sent", "received", "share", "up now", "down now", "most up", "bytes"];
-    let mut rows = vec![words(&header)];
+    let all_bytes: u64 = status.links.iter().map(total_bytes).fold(0, u64::saturating_add);
+    let header = ["link", "state", "sent", "received", "share", "up now", "down now", "peak up", "cost"];
+    let mut rows = vec![string_row(&header)];
     rows.extend(status.links.iter().map(|link| {
-        let share = if all == 0 { 0.0 } else { 100.0 * passed(link) as f64 / all as f64 };
+        let share = if all_bytes == 0 { 0.0 } else { 100.0 * total_bytes(link) as f64 / all_bytes as f64 };
         vec![
             link.name.clone(),
-            state(link).to_owned(),
+            link_state(link).to_owned(),
             DataSize::from_bytes(link.sent_bytes).to_string(),
             DataSize::from_bytes(link.received_bytes).to_string(),
             format!("{share:.0}%"),
@@ -247,168 +254,187 @@ fn shown(status: &Status) -> String {
             if link.metered { "metered" } else { "free" }.to_owned(),
         ]
     }));
-    text += &table(&rows);
-    let well = status
+    text += &render_table(&rows);
+    let working = status
         .links
         .iter()
         .find(|link| link.up && !link.unresponsive && link.failure.is_none() && !link.mptcp_stripped);
     for link in &status.links {
-        if let Some(why) = &link.failure {
-            let instead = well.map_or_else(String::new, |other| format!("; {} does", printable(&other.name)));
+        if let Some(failure) = &link.failure {
+            let alternative = working
+                .map_or_else(String::new, |working_link| format!("; {} does", printable(&working_link.name)));
             text += &format!(
-                "\nlink {} {}: {}{instead}\n",
+                "\nlink {} {}: {}{alternative}\n",
                 printable(&link.name),
-                lacks(failing.clone()),
-                printable(why)
+                link_failure_text(are_failing.clone()),
+                printable(failure)
             );
         }
     }
     for link in status.links.iter().filter(|link| link.mptcp_stripped) {
-        text += &format!("\n{}\n", stripped(&printable(&link.name), well.map(|other| other.name.as_str())));
+        text += &format!(
+            "\n{}\n",
+            mptcp_stripped_text(&printable(&link.name), working.map(|working_link| working_link.name.as_str()))
+        );
     }
     for unused in &status.unused_links {
         text += &format!("\nlink {} is not used: {}\n", printable(&unused.name), printable(&unused.reason));
     }
-    if let Some(why) = status.steering.why.as_ref().filter(|_| !status.steering.active) {
-        text += &format!("\nthe links are not steered from here: {}\n", printable(why));
+    if let Some(reason) = status.steering.reason.as_ref().filter(|_| !status.steering.active) {
+        text += &format!("\nMPTCP paths are not managed by this edge: {}\n", printable(reason));
     }
-    if let Some(why) = &status.state_error {
-        text += &format!("\n{}\n", not_kept(&printable(why)));
+    if let Some(error) = &status.state_error {
+        text += &format!("\n{}\n", state_error_text(&printable(error)));
     }
-    if let Some(LanState { interfaces, closed, stops, unchecked }) = &status.lan {
+    if let Some(LanState { interfaces, closed, obstructions: stops, unchecked }) = &status.lan {
         let state =
-            if *closed { "closed to the outside, after a crash as well" } else { "NOT closed after a crash" };
+            if *closed { "blocked from the outside, also after a crash" } else { "NOT blocked after a crash" };
         text += &format!("\nLAN {}: {state} (nft table inet marline-lan)\n", interfaces.join(", "));
         for line in stops.iter().chain(unchecked) {
             text += &format!("{}\n", printable(line));
         }
     }
-    if let Some(rest) = &status.rest {
-        text += &format!("\nUDP and the rest of the LAN pass {}\n", over(rest));
+    if let Some(udp_link) = &status.udp_link {
+        text += &format!("\nUDP and other packets of the LAN leave {}\n", udp_link_text(udp_link));
     }
-    for line in status.names.iter().flat_map(names) {
+    for line in status.name_queries.iter().flat_map(name_query_lines) {
         text += &format!("\n{line}\n");
     }
     text
 }
 
-/// A link without MPTCP, in a line; `instead` is one with it.
-pub(super) fn stripped(link: &str, instead: Option<&str>) -> String {
-    let instead = instead.map_or_else(String::new, |other| format!("; flows begin over {}", printable(other)));
+/// Line about a link over which MPTCP is stripped; `alternative` is a link with MPTCP.
+pub(super) fn mptcp_stripped_text(link: &str, alternative: Option<&str>) -> String {
+    let alternative = alternative
+        .map_or_else(String::new, |alternative_link| format!("; flows start over {}", printable(alternative_link)));
     format!(
-        "MPTCP is stripped over {link}, by the provider or a firewall: this link does not add to the others{instead}"
+        "MPTCP is stripped over {link}, by the provider or a firewall: this link does not add capacity{alternative}"
     )
 }
 
-/// A relay without MPTCP, in a line.
-pub(super) fn without_mptcp(relay: &str) -> String {
+/// Line about a relay without MPTCP.
+pub(super) fn relay_without_mptcp_text(relay: &str) -> String {
     format!(
-        "relay {relay}: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: sysctl \
-         net.mptcp.enabled=1)"
+        "relay {relay}: MPTCP is disabled on the relay or stripped over every link, so each flow uses one link (on the relay: \
+         sysctl net.mptcp.enabled=1)"
     )
 }
 
-/// A state file that cannot be written, in a line.
-pub(super) fn not_kept(why: &str) -> String {
+/// Line about a state file that cannot be written.
+pub(super) fn state_error_text(error: &str) -> String {
     format!(
-        "{why}: what is known of relays is not kept for the next start; make room there, or name another file with --state"
+        "{error}: the state of relays is not saved for the next start; free disk space, or use another file with --state-file"
     )
 }
 
-/// What a link does not do over which connections do not begin; of each relay, whether it fails. While no relay can be reached, flows that go directly have shown it.
-pub(super) fn lacks(mut relays: impl Iterator<Item = bool>) -> &'static str {
+/// Describes the failure of a link over which connections cannot start. `relays` has for each relay whether it fails. If all
+/// fail, direct flows have shown the failure, so the text does not mention the relay.
+pub(super) fn link_failure_text(mut relays: impl Iterator<Item = bool>) -> &'static str {
     if relays.all(|is_failing| is_failing) { "does not carry new connections" } else { "does not reach the relay" }
 }
 
-fn passed(link: &LinkState) -> u64 {
+fn total_bytes(link: &LinkState) -> u64 {
     link.sent_bytes.saturating_add(link.received_bytes)
 }
 
-/// Which way the rest of a LAN's packets takes, and why.
-pub(super) fn over(rest: &UdpLinkState) -> String {
-    let link = rest
+/// Link of UDP and other packets of the LAN, and the reason, as the end of a sentence.
+pub(super) fn udp_link_text(udp_link: &UdpLinkState) -> String {
+    let link = udp_link
         .link
         .as_ref()
-        .map_or_else(|| "by the host's own default route".to_owned(), |link| format!("over {}", printable(link)));
-    format!("{link}: {}", rest.reason.describe())
+        .map_or_else(|| "by the default route of the host".to_owned(), |link| format!("over {}", printable(link)));
+    format!("{link}: {}", udp_link.reason.describe())
 }
 
-/// Over which links this host's own name queries leave, and why, where that is not as its routes have it; a line each.
-pub(super) fn names(now: &NamesNow) -> Vec<String> {
-    let line = |of: &str, over: &NamesOver| {
-        let NamesOver { link, instead_of, why } = over;
-        let (link, own) = (printable(link), printable(instead_of));
-        let refused = now
+/// Lines about DNS queries of this host that use another link than its routes select, with the reason.
+pub(super) fn name_query_lines(name_queries: &DnsLinkState) -> Vec<String> {
+    let line = |family_text: &str, route: &DnsLinkOverride| {
+        let DnsLinkOverride { link, instead_of, why } = route;
+        let (link, usual_link) = (printable(link), printable(instead_of));
+        let kernel_error = name_queries
             .error
             .as_ref()
             .map_or_else(String::new, |error| format!("; the kernel refuses: {}", printable(error)));
-        let (verb, refused) = if refused.is_empty() { ("leave", refused) } else { ("should leave", refused) };
-        format!("this host's name queries{of} {verb} over {link} instead of {own}: {}{refused}", why.words())
+        let (verb, refused) =
+            if kernel_error.is_empty() { ("leave", kernel_error) } else { ("should leave", kernel_error) };
+        format!(
+            "this host's DNS queries{family_text} {verb} over {link} instead of {usual_link}: {}{refused}",
+            why.describe()
+        )
     };
-    match (&now.v4, &now.v6) {
+    match (&name_queries.v4, &name_queries.v6) {
         (Some(v4), Some(v6)) if v4 == v6 => vec![line("", v4)],
         (v4, v6) => {
-            let v4 = v4.iter().map(|over| line(" by IPv4", over));
-            v4.chain(v6.iter().map(|over| line(" by IPv6", over))).collect()
+            let v4 = v4.iter().map(|route| line(" by IPv4", route));
+            v4.chain(v6.iter().map(|route| line(" by IPv6", route))).collect()
         }
     }
 }
 
-fn state(link: &LinkState) -> &'static str {
+fn link_state(link: &LinkState) -> &'static str {
     match (link.up, link.unresponsive) {
         (false, _) => "down",
-        (true, true) => "silent",
+        (true, true) => "unresponsive",
         (true, false) => "up",
     }
 }
 
-fn service(fleet: &FleetStatus) -> String {
-    let given = match (&fleet.assignment, fleet.reason) {
-        (Some(held), _) => format!("has given {} with {}", held.relay, held.reservation),
+fn fleet_text(fleet: &FleetStatus) -> String {
+    let assignment = match (&fleet.assignment, fleet.reason) {
+        (Some(held), _) => format!("has assigned {} and reserved {}", held.relay, held.reservation),
         (None, Some(reason)) if fleet.waiting => {
-            format!("has given no relay ({}): new flows wait until one has room", reason.as_str())
+            format!("has assigned no relay ({}): new flows wait until a relay has capacity", reason.as_str())
         }
-        (None, Some(reason)) => format!("has given no relay ({})", reason.as_str()),
-        (None, None) => "was not asked yet".to_owned(),
+        (None, Some(reason)) => format!("has assigned no relay ({})", reason.as_str()),
+        (None, None) => "has not been queried yet".to_owned(),
     };
     match &fleet.error {
-        Some(why) => {
-            format!("the service does not answer ({}); it {given}\n", printable(&explained(why, Peer::Service)))
+        Some(error) => {
+            format!(
+                "the service does not answer ({}); it {assignment}\n",
+                printable(&with_remedy(error, PeerKind::Service))
+            )
         }
-        None => format!("the service {given}\n"),
+        None => format!("the service {assignment}\n"),
     }
 }
 
-fn none() -> String {
+/// Cell for an unknown value.
+fn dash() -> String {
     "-".to_owned()
 }
 
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+fn string_row(words: &[&str]) -> Vec<String> {
+    words.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use marline_fleet::edge::NamesWhy;
+    use marline_fleet::edge::DnsLinkReason;
 
     use super::*;
 
     #[test]
-    fn name_queries_that_leave_over_another_link_have_a_line_with_the_reason() {
-        let over = |link: &str, why| Some(NamesOver { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
-        assert_eq!(names(&NamesNow::default()), [""; 0]);
-        let both = NamesNow {
-            v4: over("wlan0", NamesWhy::Nameless),
-            v6: over("wlan0", NamesWhy::Nameless),
-            ..NamesNow::default()
+    fn dns_queries_over_another_link_have_a_line_with_the_reason() {
+        let route =
+            |link: &str, why| Some(DnsLinkOverride { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
+        assert_eq!(name_query_lines(&DnsLinkState::default()), [""; 0]);
+        let both = DnsLinkState {
+            v4: route("wlan0", DnsLinkReason::DnsUnanswered),
+            v6: route("wlan0", DnsLinkReason::DnsUnanswered),
+            ..DnsLinkState::default()
         };
-        let line = "this host's name queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
+        let line = "this host's DNS queries leave over wlan0 instead of eth0: its name servers do not answer, and those of another \
                     link do";
-        assert_eq!(names(&both), [line]);
-        let each = NamesNow { v6: over("wwan0", NamesWhy::Down), error: Some("no such device".to_owned()), ..both };
-        let lines = names(&each);
-        assert!(lines[0].starts_with("this host's name queries by IPv4 should leave over wlan0"), "{lines:?}");
-        let line = "this host's name queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";
+        assert_eq!(name_query_lines(&both), [line]);
+        let each = DnsLinkState {
+            v6: route("wwan0", DnsLinkReason::Down),
+            error: Some("no such device".to_owned()),
+            ..both
+        };
+        let lines = name_query_lines(&each);
+        assert!(lines[0].starts_with("this host's DNS queries by IPv4 should leave over wlan0"), "{lines:?}");
+        let line = "this host's DNS queries by IPv6 should leave over wwan0 instead of eth0: it is down; the kernel refuses: no such device";
         assert_eq!(lines[1], line);
     }
 }

@@ -1,12 +1,11 @@
-//! `marline energy`: what radios draw, and what a recorded download would have cost on any device.
+//! `marline energy`: prints device energy models and computes the radio energy of recorded downloads.
 //!
-//! In: model files (`models/`, or a user's own) and logs of `--trace`. Out: tables for people or JSON for programs, on
-//! standard output; and the model that `marline get` counts joules by.
-//!
-//! The arithmetic is `core::energy`'s; here models are read and results are shown.
+//! This module reads model files (`crates/core/models`, or a user's own) and decision logs of `--trace`, and prints tables for
+//! people or JSON for programs. It also selects the model with which other commands count energy. The arithmetic is in
+//! `core::energy`.
 
-mod file;
-mod show;
+mod model_file;
+mod models;
 mod what_if;
 
 use std::path::{Path, PathBuf};
@@ -17,40 +16,40 @@ use marline_download::Report;
 use marline_net::printable::printable;
 use serde::Serialize;
 
-use crate::{ConfigFile, Exit};
+use crate::{CliError, ConfigFile};
 
 /// `marline energy`.
 #[derive(Debug, Args)]
 pub struct EnergyArgs {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
-    pub verb: EnergyVerb,
+    pub command: EnergyCommand,
 }
 
-/// The verbs of `marline energy`.
+/// Subcommands of `marline energy`.
 #[derive(Debug, Subcommand)]
-pub enum EnergyVerb {
-    /// List the device models, with who measured them.
+pub enum EnergyCommand {
+    /// List the device energy models with their sources.
     Models {
         /// Print one JSON array.
         #[arg(long)]
         json: bool,
     },
-    /// Show one device model: what each radio draws, what is sure of it, and what one packet costs.
+    /// Show one device energy model: the power of each radio, its confidence, and the energy of a single packet.
     Show {
-        /// The model: a name, or a file with its path.
+        /// Model name, or path of a model file.
         #[arg(value_name = "NAME|FILE")]
         model: String,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Count the joules of a recorded download on other devices: per link, and per state of its radio.
+    /// Compute the energy of a recorded download on other devices, per link and per radio state.
     WhatIf {
-        /// The log that `marline get --trace` wrote; `-` reads standard input.
+        /// Log written by `marline get --trace`; `-` reads standard input.
         #[arg(value_name = "LOG")]
         log: PathBuf,
-        /// The device: a name, or a file with its path; repeat to compare [default: as `marline get`].
+        /// Model name, or path of a model file; repeat to compare [default: as for `marline get`].
         #[arg(long = "model", value_name = "NAME|FILE")]
         models: Vec<String>,
         /// Print one JSON object.
@@ -66,71 +65,73 @@ Examples:
   marline get --trace run.ndjson --json https://example.org/big.iso
   marline energy what-if run.ndjson --model greenbag --model narayanan2021-nsa-low
 
-The links' kinds (wifi, lte, nr, umts) say which radio of the model each one is taken for; --link NAME,kind=lte or the
-configuration file sets them. A model of your own is a TOML file: see docs/energy.md.";
+The kind of a link (wifi, lte, nr, umts) selects the radio of the model; set it with --link
+NAME,kind=lte or in the configuration file. docs/energy.md explains how to write a model of your
+own as a TOML file.";
 
-/// Shows what was asked for.
-pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let out = match &args.verb {
-        EnergyVerb::Models { json } => show::models(*json)?,
-        EnergyVerb::Show { model, json } => show::model(&file::find(model).map_err(Exit::usage)?, *json)?,
-        EnergyVerb::WhatIf { log, models, json } => {
-            let models =
-                if models.is_empty() {
-                    let configured = ConfigFile::read(config)?.energy_model;
-                    let model = chosen(None, configured.as_deref())?;
-                    vec![model.ok_or_else(|| {
-                        Exit::usage("the configuration says no energy model: name one with --model")
-                    })?]
-                } else {
-                    let found = models.iter().map(|name| file::find(name).map(|file| file.model));
-                    found.collect::<Result<Vec<_>, _>>().map_err(Exit::usage)?
-                };
+/// Runs a subcommand of `marline energy`.
+pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), CliError> {
+    let output = match &args.command {
+        EnergyCommand::Models { json } => models::render_list(*json)?,
+        EnergyCommand::Show { model, json } => {
+            models::render_model(&model_file::load(model).map_err(CliError::usage)?, *json)?
+        }
+        EnergyCommand::WhatIf { log, models, json } => {
+            let models = if models.is_empty() {
+                let configured = ConfigFile::read(config)?.energy_model;
+                let model = select_model(None, configured.as_deref())?;
+                vec![model.ok_or_else(|| {
+                    CliError::usage("the configuration file disables energy models: name one with --model")
+                })?]
+            } else {
+                let found = models.iter().map(|name| model_file::load(name).map(|file| file.model));
+                found.collect::<Result<Vec<_>, _>>().map_err(CliError::usage)?
+            };
             what_if::run(log, models, *json)?
         }
     };
-    crate::output::print(&out)
+    crate::output::print_result(&output)
 }
 
-/// The model that is named on the command line, else in the configuration, else the default; none: `none` was said.
-pub(crate) fn chosen(option: Option<&str>, configured: Option<&str>) -> Result<Option<Model>, Exit> {
+/// Loads the model named on the command line, else in the configuration file, else the default. `None` for the name `none`.
+pub(crate) fn select_model(option: Option<&str>, configured: Option<&str>) -> Result<Option<Model>, CliError> {
     let (name, source) = match (option, configured) {
         (Some(name), _) => (name, "--energy-model: "),
         (None, Some(name)) => (name, "energy-model in the configuration file: "),
-        (None, None) => (DEFAULT, ""),
+        (None, None) => (DEFAULT_MODEL, ""),
     };
     if name == "none" {
         return Ok(None);
     }
-    file::find(name).map(|file| Some(file.model)).map_err(|error| Exit::usage(format!("{source}{error}")))
+    model_file::load(name).map(|file| Some(file.model)).map_err(|error| CliError::usage(format!("{source}{error}")))
 }
 
-/// The joules of a download in one line; none: nothing was counted.
-pub(crate) fn line(report: &Report) -> Option<String> {
+/// One line with the energy of a download; `None` if it was not counted.
+pub(crate) fn summary_line(report: &Report) -> Option<String> {
     let model = report.energy_model.as_deref()?;
     let mut links = Vec::new();
     for link in &report.links {
         match link.energy_j {
             Some(joules) => links.push(format!("{} {joules:.2} J", link.name)),
-            None => links.push(format!("{} not known: the model has no {}", link.name, link.kind)),
+            None => links.push(format!("{} unknown: the model has no {} radio", link.name, link.kind)),
         }
     }
-    let all = report.energy_j.map_or_else(|| "nothing known".into(), |joules| format!("{joules:.2} J"));
-    Some(format!("energy on {model}, tails included: {all} ({})", links.join(", ")))
+    let total = report.energy_j.map_or_else(|| "unknown".into(), |joules| format!("{joules:.2} J"));
+    Some(format!("energy with model {model}, including tails: {total} ({})", links.join(", ")))
 }
 
-/// JSON as a text with a line end.
-pub(crate) fn json(value: &impl Serialize) -> Result<String, Exit> {
+/// Formats a value as indented JSON with a line end.
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CliError> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Exit::failed(format!("the result cannot be written as JSON: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot write the result as JSON: {error}")))?;
     Ok(text + "\n")
 }
 
-/// Columns as wide as their widest cell; the last one is not filled up.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
-    // Escaped here and not only where it is printed: escaping widens cells.
-    let escape = |cell: &String| printable(cell).into_owned();
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(escape).collect()).collect();
+/// Formats rows as a table with columns as wide as their widest cell. The last column is not padded.
+pub(crate) fn render_table(rows: &[Vec<String>]) -> String {
+    // Cells are escaped before their width is measured, since escaping makes them wider.
+    let escape_cell = |cell: &String| printable(cell).into_owned();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(escape_cell).collect()).collect();
     let mut widths: Vec<usize> = Vec::new();
     for row in &rows {
         widths.resize(widths.len().max(row.len()), 0);
@@ -150,28 +151,29 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Has a radio of every kind, and of Wi-Fi and LTE those whose figures are surest.
-const DEFAULT: &str = "typical";
+/// The default model. It has a radio of every kind, and for Wi-Fi and LTE those with the most reliable figures.
+const DEFAULT_MODEL: &str = "typical";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_wins_over_the_configuration_and_that_over_the_default() {
-        let name = |option, configured| chosen(option, configured).unwrap().map(|model| model.name().to_owned());
+    fn the_command_line_overrides_the_configuration_which_overrides_the_default() {
+        let name =
+            |option, configured| select_model(option, configured).unwrap().map(|model| model.name().to_owned());
         assert_eq!(name(Some("greenbag"), Some("huang2012")).as_deref(), Some("greenbag"));
         assert_eq!(name(None, Some("huang2012")).as_deref(), Some("huang2012"));
-        assert_eq!(name(None, None).as_deref(), Some(DEFAULT));
-        assert_eq!(file::names().next(), Some(DEFAULT));
+        assert_eq!(name(None, None).as_deref(), Some(DEFAULT_MODEL));
+        assert_eq!(model_file::built_in_names().next(), Some(DEFAULT_MODEL));
         assert_eq!(name(Some("none"), Some("huang2012")), None);
-        let line = chosen(None, Some("x")).unwrap_err().line.unwrap();
-        assert!(line.starts_with("energy-model in the configuration file: `x` is no energy model"), "{line}");
+        let line = select_model(None, Some("x")).unwrap_err().message.unwrap();
+        assert!(line.starts_with("energy-model in the configuration file: unknown energy model `x`"), "{line}");
     }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
-        assert_eq!(table(&[row(["a", "b"]), row(["ccc", ""])]), "a    b\nccc\n");
+        assert_eq!(render_table(&[row(["a", "b"]), row(["ccc", ""])]), "a    b\nccc\n");
     }
 }

@@ -1,12 +1,10 @@
-//! A recorded download on other devices.
+//! `marline energy what-if`: computes the energy of a recorded download on other devices, per link and radio state.
 //!
-//! In: a log of `--trace` and one or more models. Out: joules per link and per state of its radio, for each model.
-//!
-//! 1. The log is read once, however many models there are.
-//! 2. What is counted is what `marline get` counts: the same function is told of the same records, so that a log and the
-//!    report of its run agree.
-//! 3. Times stay as they were: a device that needs longer to wake up would have shifted the transfer, and a log cannot
-//!    know how.
+//! 1. The log is read once, for any number of models.
+//! 2. The energy is counted by the same code and from the same inputs as in `marline get`, so that the result for a log agrees
+//!    with the report of its run.
+//! 3. Times are those of the log. A device with a longer promotion would have delayed the transfer, but a log does not show
+//!    how.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -15,132 +13,138 @@ use marline_core::decision_log::Record;
 use marline_core::energy::Model;
 use marline_core::stream;
 use marline_core::units::DataSize;
-use marline_download::{Joules, LinkEnergy};
+use marline_download::{DownloadEnergy, LinkEnergy};
 use serde::Serialize;
 
-use super::{json, table};
-use crate::Exit;
-use crate::log::{self, Config, Input, Log, Output};
+use super::{render_table, to_json};
+use crate::CliError;
+use crate::decision_log::{self, LogReader, MachineConfig, MachineInput, MachineOutput};
 
-/// Counts the log at `path` under every model.
-pub(super) fn run(path: &Path, models: Vec<Model>, as_json: bool) -> Result<String, Exit> {
-    let counted = count(log::open(path)?, models)
-        .map_err(|(line, what)| Exit::failed(format!("{}:{line}: {what}", path.display())))?;
-    if as_json { json(&counted) } else { Ok(shown(&counted)) }
+/// Computes the energy of the log at `path` with every model.
+pub(super) fn run(path: &Path, models: Vec<Model>, as_json: bool) -> Result<String, CliError> {
+    let report = count_log(decision_log::open(path)?, models)
+        .map_err(|(line, problem)| CliError::failed(format!("{}:{line}: {problem}", path.display())))?;
+    if as_json { to_json(&report) } else { Ok(render(&report)) }
 }
 
-/// What came out (`docs/json.md`).
+/// Result for all models (`docs/json.md`).
 #[derive(Debug, Serialize)]
-struct Counted {
-    /// The newest time of the log.
+struct WhatIfReport {
+    /// Last time in the log.
     seconds: f64,
-    /// The line at which the log breaks off, because the run was killed.
-    broken_off: Option<u64>,
-    models: Vec<OfModel>,
+    /// Number of the incomplete last line, if the run was killed.
+    truncated_at: Option<u64>,
+    models: Vec<ModelResult>,
 }
 
 #[derive(Debug, Serialize)]
-struct OfModel {
+struct ModelResult {
     model: String,
-    /// Null: the model describes none of the links.
+    /// Null if the model has no radio for any of the links.
     energy_j: Option<f64>,
     platform_j: f64,
-    links: Vec<OfLink>,
+    links: Vec<LinkResult>,
 }
 
 #[derive(Debug, Serialize)]
-struct OfLink {
+struct LinkResult {
     name: String,
     kind: &'static str,
     bytes: u64,
-    /// Null: the model describes no such radio.
+    /// Null if the model has no radio of this kind.
     energy_j: Option<f64>,
     energy: Option<LinkEnergy>,
 }
 
-fn count(log: impl BufRead, models: Vec<Model>) -> Result<Counted, (u64, String)> {
-    let mut log = Log::new(log);
-    let mut joules: Vec<Joules> = models.into_iter().map(Joules::new).collect();
-    while let Some(record) = log.next()? {
-        for joules in &mut joules {
+fn count_log(log: impl BufRead, models: Vec<Model>) -> Result<WhatIfReport, (u64, String)> {
+    let mut log = LogReader::new(log);
+    let mut meters: Vec<DownloadEnergy> = models.into_iter().map(DownloadEnergy::new).collect();
+    while let Some(record) = log.next_record()? {
+        for meter in &mut meters {
             match &record {
-                Record::Start { config: Config::Paths(_), .. } => {
-                    // Its bytes are only seen where the policy looked: what it knows of joules it tells itself.
-                    let what = "this is a log of `marline paths`: `marline paths status` says what its run drew";
-                    return Err((log.line(), what.to_owned()));
+                Record::Start { config: MachineConfig::Paths(_), .. } => {
+                    // The log has bytes only at the times when the policy sampled the counters, which is too coarse. The
+                    // daemon reports its energy itself.
+                    let problem = "this is a log of `marline paths`, which has no energy data: see `marline paths status` instead";
+                    return Err((log.line_number(), problem.to_owned()));
                 }
-                Record::Start { config: Config::Accel(_), .. } => {
-                    let what = "this is a log of `marline accel`, which knows nothing of joules";
-                    return Err((log.line(), what.to_owned()));
+                Record::Start { config: MachineConfig::Accel(_), .. } => {
+                    let problem = "this is a log of `marline accel`, which has no energy data";
+                    return Err((log.line_number(), problem.to_owned()));
                 }
-                Record::Start { .. } | Record::In { input: Input::Paths(_) | Input::Accel(_), .. } => {}
-                Record::In { at, input: Input::Stream(stream::Input::Fetch(input)) } => joules.input(*at, input),
-                Record::In { at, input: Input::Stream(stream::Input::Player(_)) } | Record::Tick { at } => {
-                    joules.tick(*at);
+                Record::Start { .. }
+                | Record::In { input: MachineInput::Paths(_) | MachineInput::Accel(_), .. } => {}
+                Record::In { at, input: MachineInput::Stream(stream::Input::Fetch(input)) } => {
+                    meter.on_input(*at, input)
                 }
-                Record::Out { output: Output::Stream(stream::Output::Fetch(output)) } => joules.output(output),
+                Record::In { at, input: MachineInput::Stream(stream::Input::Player(_)) } | Record::Tick { at } => {
+                    meter.tick(*at);
+                }
+                Record::Out { output: MachineOutput::Stream(stream::Output::Fetch(output)) } => {
+                    meter.on_output(output)
+                }
                 Record::Out { .. } => {}
             }
         }
     }
-    Ok(Counted {
-        seconds: joules.first().map_or(0.0, |joules| joules.now().as_secs_f64()),
-        broken_off: log.broken_off(),
-        models: joules.iter().map(of_model).collect(),
+    Ok(WhatIfReport {
+        seconds: meters.first().map_or(0.0, |meter| meter.now().as_secs_f64()),
+        truncated_at: log.truncated_at(),
+        models: meters.iter().map(model_result).collect(),
     })
 }
 
-fn of_model(joules: &Joules) -> OfModel {
-    let account = joules.account();
+fn model_result(joules: &DownloadEnergy) -> ModelResult {
+    let breakdown = joules.breakdown();
     let mut links = Vec::new();
     for (link, profile, bytes) in joules.links() {
-        let bill = account.radio(link);
-        links.push(OfLink {
+        let radio_energy = breakdown.radio(link);
+        links.push(LinkResult {
             name: profile.name.clone(),
             kind: profile.kind.name(),
             bytes: bytes.bytes(),
-            energy_j: bill.map(|bill| bill.total().as_joules_f64()),
-            energy: bill.map(Into::into),
+            energy_j: radio_energy.map(|energy| energy.total().as_joules_f64()),
+            energy: radio_energy.map(Into::into),
         });
     }
-    OfModel {
+    ModelResult {
         model: joules.meter().model().name().to_owned(),
-        energy_j: links.iter().any(|link| link.energy_j.is_some()).then(|| account.total().as_joules_f64()),
-        platform_j: account.platform.as_joules_f64(),
+        energy_j: links.iter().any(|link| link.energy_j.is_some()).then(|| breakdown.total().as_joules_f64()),
+        platform_j: breakdown.platform.as_joules_f64(),
         links,
     }
 }
 
 /// One table per model.
-fn shown(counted: &Counted) -> String {
+fn render(report: &WhatIfReport) -> String {
     let mut text = String::new();
-    for model in &counted.models {
+    for model in &report.models {
         if !text.is_empty() {
             text += "\n";
         }
-        let heads = ["LINK", "KIND", "CARRIED", "PROMOTION", "ACTIVE", "TAIL", "IDLE", "ALL"];
-        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+        let header = ["LINK", "KIND", "CARRIED", "PROMOTION", "ACTIVE", "TAIL", "IDLE", "ALL"];
+        let mut rows = vec![header.map(str::to_owned).to_vec()];
         for link in &model.links {
             let mut row = vec![link.name.clone(), link.kind.into(), DataSize::from_bytes(link.bytes).to_string()];
             match (&link.energy, link.energy_j) {
-                (Some(parts), Some(all)) => {
-                    let parts = [parts.promotion_j, parts.active_j, parts.tail_j, parts.idle_j, all];
+                (Some(parts), Some(total)) => {
+                    let parts = [parts.promotion_j, parts.active_j, parts.tail_j, parts.idle_j, total];
                     row.extend(parts.map(|joules| format!("{joules:.2} J")));
                 }
                 _ => row.push("not in this model".into()),
             }
             rows.push(row);
         }
-        let all = model.energy_j.map_or_else(|| "nothing known".into(), |joules| format!("{joules:.2} J"));
-        text += &format!("{}: {all} in {:.2} s and its tails", model.model, counted.seconds);
+        let total = model.energy_j.map_or_else(|| "unknown".into(), |joules| format!("{joules:.2} J"));
+        text += &format!("{}: {total} in {:.2} s plus tails", model.model, report.seconds);
         if model.platform_j > 0.0 {
-            text += &format!(", {:.2} J of it the device without its radios", model.platform_j);
+            text += &format!(", of which {:.2} J without radios", model.platform_j);
         }
         text += "\n";
-        text += &table(&rows);
+        text += &render_table(&rows);
     }
-    if let Some(line) = counted.broken_off {
-        text += &format!("\nThe log breaks off in line {line} (the run was killed).\n");
+    if let Some(line) = report.truncated_at {
+        text += &format!("\nThe log is truncated at line {line} (the run was killed).\n");
     }
     text
 }
@@ -148,9 +152,9 @@ fn shown(counted: &Counted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::energy::file;
+    use crate::energy::model_file;
 
-    /// A download of 1 MB over LTE in two seconds, half of it each; a cable is there as well.
+    /// A download of 1 MB over LTE in two seconds; there is an Ethernet link as well, which is not used.
     fn log() -> String {
         let mut text = String::new();
         let mut line = |json: String| text += &(json + "\n");
@@ -158,11 +162,11 @@ mod tests {
         line(format!(r#"{{"log":"start","version":"0","config":{config}}}"#));
         for (link, name, kind) in [(0, "wwan0", "lte"), (1, "eth0", "ethernet")] {
             let profile =
-                format!(r#"{{"name":"{name}","kind":"{kind}","metered":false,"budget":null,"limit":null}}"#);
+                format!(r#"{{"name":"{name}","kind":"{kind}","metered":false,"budget":null,"rate_limit":null}}"#);
             line(format!(r#"{{"log":"in","at":0,"input":{{"in":"link_up","link":{link},"profile":{profile}}}}}"#));
         }
-        line(r#"{"log":"out","output":{"out":"connect","conn":0,"link":0,"origin":0}}"#.into());
-        line(r#"{"log":"out","output":{"out":"request","req":0,"conn":0,"range":"whole","if_range":null}}"#.into());
+        line(r#"{"log":"out","output":{"out":"connect","conn":0,"link":0,"url":0}}"#.into());
+        line(r#"{"log":"out","output":{"out":"request","req":0,"conn":0,"range":"full","if_range":null}}"#.into());
         for ms in (100..=2000).step_by(100) {
             line(format!(r#"{{"log":"in","at":{ms}000000,"input":{{"in":"data","req":0,"len":50000}}}}"#));
         }
@@ -171,17 +175,17 @@ mod tests {
     }
 
     fn models(names: &[&str]) -> Vec<Model> {
-        names.iter().map(|name| file::find(name).unwrap().model).collect()
+        names.iter().map(|name| model_file::load(name).unwrap().model).collect()
     }
 
     #[test]
-    fn a_log_is_counted_by_hand_and_by_machine_alike() {
-        let counted = count(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap();
+    fn the_energy_of_a_log_is_equal_to_a_calculation_by_hand() {
+        let counted = count_log(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap();
         assert!((counted.seconds - 2.5).abs() < 1e-9);
         let greenbag = &counted.models[0];
         let lte = &greenbag.links[0];
         assert_eq!((lte.name.as_str(), lte.kind, lte.bytes), ("wwan0", "lte", 1_000_000));
-        // 2 s at 2022.2 mW, 8 Mbit at 16.72 nJ, and the tail.
+        // 2 s at 2022.2 mW, 8 Mbit at 16.72 nJ/bit, and the tail.
         let active = 2.0 * 2.0222 + 8e6 * 16.72e-9;
         assert!((lte.energy.unwrap().active_j - active).abs() < 1e-6);
         assert!((lte.energy_j.unwrap() - active - 15.12).abs() < 1e-6);
@@ -194,27 +198,27 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_as_one_table_per_model() {
-        let text = shown(&count(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap());
+    fn the_result_is_one_table_per_model() {
+        let text = render(&count_log(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap());
         let expected = "\
-greenbag: 19.30 J in 2.50 s and its tails
+greenbag: 19.30 J in 2.50 s plus tails
 LINK   KIND      CARRIED  PROMOTION          ACTIVE  TAIL     IDLE    ALL
 wwan0  lte       1.0MB    0.00 J             4.18 J  15.12 J  0.00 J  19.30 J
 eth0   ethernet  0B       not in this model
 
-thesis-s7: 2.64 J in 2.50 s and its tails, 1.75 J of it the device without its radios
+thesis-s7: 2.64 J in 2.50 s plus tails, of which 1.75 J without radios
 ";
         assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]
-    fn a_log_that_breaks_off_counts_up_to_there() {
+    fn a_truncated_log_is_counted_up_to_its_last_complete_line() {
         let whole = log();
         let text = &whole[..whole.len() - 10];
-        let counted = count(text.as_bytes(), models(&["greenbag"])).unwrap();
-        assert_eq!(counted.broken_off, Some(whole.lines().count() as u64));
-        assert!(shown(&counted).ends_with("(the run was killed).\n"));
-        let (line, what) = count("no log\n".as_bytes(), models(&["greenbag"])).unwrap_err();
-        assert!(line == 1 && what.starts_with("this is no log of marline"), "{what}");
+        let counted = count_log(text.as_bytes(), models(&["greenbag"])).unwrap();
+        assert_eq!(counted.truncated_at, Some(whole.lines().count() as u64));
+        assert!(render(&counted).ends_with("(the run was killed).\n"));
+        let (line, what) = count_log("no log\n".as_bytes(), models(&["greenbag"])).unwrap_err();
+        assert!(line == 1 && what.starts_with("not a decision log of marline"), "{what}");
     }
 }

@@ -1,8 +1,9 @@
-//! `marline fleet ca`: an authority by hand: make it, let somebody in, take somebody back, see who is in.
+//! `marline fleet ca`: administration of the certificate authority: create it, issue, revoke and list certificates.
 //!
-//! 1. Tokens are for boxes: the key is made where it stays, and the certificate renewed by machines.
-//! 2. Certificates by hand are for operators, and for those who cannot enrol.
-//! 3. A token and paths go to standard output, for scripts; keys never.
+//! 1. Enrolment tokens are for edges and relays: the private key is generated on the member's host and stays there, and the
+//!    certificate is renewed automatically.
+//! 2. Certificates issued here are for operators and for members that cannot enrol.
+//! 3. Tokens and paths go to standard output, for scripts; keys never do.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,264 +16,295 @@ use marline_fleet::ca::{
 use marline_fleet::identity::{Identity, Name, Role};
 use serde::Serialize;
 
-use crate::args::positive_duration;
-use crate::energy::{json, table};
-use crate::output::{print, say};
-use crate::{Exit, config, member};
+use crate::args::parse_positive_duration;
+use crate::energy::{render_table, to_json};
+use crate::output::{print_result, say};
+use crate::{CliError, config, credentials};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
   marline fleet ca init --name 'Example fleet'
   marline fleet ca token --role edge --name cam-7
-      One line of text, good once and for an hour, with which the box gets a certificate for itself.
+      Print an enrolment token: one line, valid once and for an hour, with which the edge gets its
+      certificate.
   marline fleet ca token --role relay --name fra-1 --address fra-1.example.org --address 192.0.2.7
   marline fleet ca issue operator ann --out ~/marline
-      ann.pem, ann.key and ca.pem, for a person's machine.
+      Write ann.pem, ann.key and ca.pem for an operator.
   marline fleet ca revoke --role edge cam-7
-  marline fleet ca list --json | jq -r '.[] | select(.state == \"ok\") | .identity'
+  marline fleet ca list --json | jq -r '.[] | select(.state == \"valid\") | .identity'
 
-The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. ca.key in it is the fleet: keep a copy where nobody
-else gets it. docs/fleet.md tells about all files.
+The directory is /etc/marline/ca for root, otherwise ~/.config/marline/ca. Its ca.key is the
+secret of the whole fleet: keep a backup where nobody else has access.
+docs/fleet-reference.md describes all files.
 
-Exit codes: 0 done, 1 failed, 64 wrong usage, 77 not permitted.";
+Exit codes: 0 success, 1 failure, 64 wrong usage, 77 not permitted.";
 
 /// `marline fleet ca`.
 #[derive(Debug, Args)]
 pub(super) struct CaArgs {
     #[command(subcommand)]
-    verb: CaVerb,
+    command: CaCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum CaVerb {
-    /// Make an authority; or finish one whose making was interrupted.
+enum CaCommand {
+    /// Create a certificate authority, or complete an interrupted creation.
     Init {
         #[command(flatten)]
-        place: Place,
-        /// What the authority is called in its certificate.
+        ca_dir_args: CaDirArgs,
+        /// Name of the authority in its certificate.
         #[arg(long, value_name = "NAME", default_value = "marline fleet")]
         name: String,
     },
-    /// Print a token that brings a box one certificate.
+    /// Print an enrolment token, with which a new member gets one certificate.
     Token {
-        /// What the box may do: edge, relay, fleet or operator.
+        /// Role of the member: edge, relay, fleet or operator.
         #[arg(long, value_name = "ROLE")]
         role: Role,
-        /// Which one it is.
+        /// Name of the member.
         #[arg(long, value_name = "NAME")]
         name: Name,
-        /// Where a relay or the fleet is reached: a DNS name or an IP address, without a port; repeat for more.
+        /// Public DNS name or IP address of a relay or fleet service, without a port; repeat for more.
         #[arg(long, value_name = "HOST")]
         address: Vec<Address>,
-        /// How long the token can be used.
-        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = positive_duration)]
+        /// Lifetime of the token.
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_positive_duration)]
         valid: Duration,
-        /// How long the certificate lives; boxes renew theirs in time.
-        #[arg(long, value_name = "TIME", default_value = "30d", value_parser = positive_duration)]
+        /// Lifetime of the certificate; edges and relays renew it in time.
+        #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_positive_duration)]
         certificate_valid: Duration,
         #[command(flatten)]
-        place: Place,
+        ca_dir_args: CaDirArgs,
     },
-    /// Write a certificate, and unless --csr is given its key, into files.
+    /// Write a certificate and, unless --csr is given, its private key to files.
     Issue {
-        /// What its owner may do: edge, relay, fleet or operator.
+        /// Role of the member: edge, relay, fleet or operator.
         #[arg(value_name = "ROLE")]
         role: Role,
-        /// Who its owner is.
+        /// Name of the member.
         #[arg(value_name = "NAME")]
         name: Name,
-        /// Where a relay or the fleet is reached: a DNS name or an IP address, without a port; repeat for more.
+        /// Public DNS name or IP address of a relay or fleet service, without a port; repeat for more.
         #[arg(long, value_name = "HOST")]
         address: Vec<Address>,
-        /// How long the certificate lives.
-        #[arg(long, value_name = "TIME", default_value = "90d", value_parser = positive_duration)]
+        /// Lifetime of the certificate.
+        #[arg(long, value_name = "TIME", default_value = "90d", value_parser = parse_positive_duration)]
         valid: Duration,
-        /// Where NAME.pem, NAME.key and ca.pem are written; for a relay revoked.pem as well.
+        /// Directory for NAME.pem, NAME.key and ca.pem, and for a relay also revoked.pem.
         #[arg(long, value_name = "DIR", default_value = ".")]
         out: PathBuf,
-        /// Certify the key of this request (PKCS #10, PEM or DER) instead of a new one; names in it do not count.
+        /// Certify the key of this request (PKCS #10, PEM or DER) instead of a new one; names in the request are ignored.
         #[arg(long, value_name = "FILE")]
         csr: Option<PathBuf>,
         #[command(flatten)]
-        place: Place,
+        ca_dir_args: CaDirArgs,
     },
-    /// Take back one certificate, or all of somebody.
+    /// Revoke one certificate, or all certificates of a member.
     Revoke {
-        /// Whose certificates.
+        /// Name of the member whose certificates are revoked.
         #[arg(value_name = "NAME", requires = "role", conflicts_with = "serial")]
         name: Option<Name>,
-        /// What the owner may do: edge, relay, fleet or operator.
+        /// Role of the member: edge, relay, fleet or operator.
         #[arg(long, value_name = "ROLE", requires = "name")]
         role: Option<Role>,
-        /// Only the certificate with this number, as `list` shows it.
+        /// Revoke only the certificate with this serial number, as shown by `list`.
         #[arg(long, value_name = "HEX")]
         serial: Option<Serial>,
         #[command(flatten)]
-        place: Place,
+        ca_dir_args: CaDirArgs,
     },
-    /// Show all certificates, and how each one stands.
+    /// List all certificates and their states.
     List {
         /// Print one JSON array.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        place: Place,
+        ca_dir_args: CaDirArgs,
     },
 }
 
-/// Where the authority is.
+/// Option for the directory of the authority.
 #[derive(Debug, Args)]
-struct Place {
-    /// The authority's directory [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
+struct CaDirArgs {
+    /// Directory of the authority [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
     #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    ca_dir: Option<PathBuf>,
 }
 
-impl Place {
-    fn path(&self) -> Result<PathBuf, Exit> {
-        path(self.dir.clone(), "--dir")
+impl CaDirArgs {
+    fn authority_dir(&self) -> Result<PathBuf, CliError> {
+        path(self.ca_dir.clone(), "--ca-dir")
     }
 
-    fn open(&self) -> Result<Authority, Exit> {
-        Authority::open(&self.path()?).map_err(exit)
+    fn open(&self) -> Result<Authority, CliError> {
+        Authority::open(&self.authority_dir()?).map_err(to_cli_error)
     }
 }
 
-/// The directory that was named by `option`, or the usual one.
-pub(super) fn path(named: Option<PathBuf>, option: &str) -> Result<PathBuf, Exit> {
-    let usual = || usual_dir(rustix::process::geteuid().is_root(), config::usual_dir());
-    let nowhere =
-        || Exit::usage(format!("there is no home directory to look in: say where the authority is with {option}"));
-    named.or_else(usual).ok_or_else(nowhere)
+/// The directory that `option` named, or the default directory of the authority.
+pub(super) fn path(given: Option<PathBuf>, option: &str) -> Result<PathBuf, CliError> {
+    let default = || default_authority_dir(rustix::process::geteuid().is_root(), config::config_dir());
+    let no_home =
+        || CliError::usage(format!("no home directory: set the directory of the authority with {option}"));
+    given.or_else(default).ok_or_else(no_home)
 }
 
-fn usual_dir(is_root: bool, config: Option<PathBuf>) -> Option<PathBuf> {
+fn default_authority_dir(is_root: bool, config: Option<PathBuf>) -> Option<PathBuf> {
     if is_root { Some("/etc/marline/ca".into()) } else { Some(config?.join("ca")) }
 }
 
-/// Does what was asked for.
-pub(super) fn run(args: CaArgs) -> Result<(), Exit> {
+/// Runs a subcommand of `marline fleet ca`.
+pub(super) fn run(args: CaArgs) -> Result<(), CliError> {
     let now = UtcSeconds::now();
-    match args.verb {
-        CaVerb::Init { place, name } => init(&place.path()?, &name, now),
-        CaVerb::Token { role, name, address, valid, certificate_valid, place } => {
-            token(&place, &grant(role, name, address, certificate_valid)?, valid, now)
+    match args.command {
+        CaCommand::Init { ca_dir_args, name } => init_authority(&ca_dir_args.authority_dir()?, &name, now),
+        CaCommand::Token { role, name, address, valid, certificate_valid, ca_dir_args } => {
+            print_token(&ca_dir_args, &cert_template(role, name, address, certificate_valid)?, valid, now)
         }
-        CaVerb::Issue { role, name, address, valid, out, csr, place } => {
-            issue(&place, &grant(role, name, address, valid)?, &out, csr.as_deref(), now)
+        CaCommand::Issue { role, name, address, valid, out, csr, ca_dir_args } => {
+            issue_certificate(&ca_dir_args, &cert_template(role, name, address, valid)?, &out, csr.as_deref(), now)
         }
-        CaVerb::Revoke { name, role, serial, place } => {
+        CaCommand::Revoke { name, role, serial, ca_dir_args } => {
             let revoked = match (name, role, serial) {
-                (_, _, Some(serial)) => place.open()?.revoke(serial, now).map(|one| vec![one]),
-                (Some(name), Some(role), None) => place.open()?.revoke_name(&Identity { role, name }, now),
+                (_, _, Some(serial)) => ca_dir_args.open()?.revoke(serial, now).map(|one| vec![one]),
+                (Some(name), Some(role), None) => ca_dir_args.open()?.revoke_name(&Identity { role, name }, now),
                 _ => {
-                    return Err(Exit::usage(
-                        "say what to revoke: --role ROLE NAME, or --serial HEX; see `marline fleet ca revoke --help`",
+                    return Err(CliError::usage(
+                        "nothing to revoke is named: use --role ROLE NAME, or --serial HEX; see `marline fleet ca revoke --help`",
                     ));
                 }
             };
             let line = |one: IssuedCert| format!("{} {}\n", one.serial, one.identity);
-            print(&revoked.map_err(exit)?.into_iter().map(line).collect::<String>())
+            print_result(&revoked.map_err(to_cli_error)?.into_iter().map(line).collect::<String>())
         }
-        CaVerb::List { json, place } => list(&place, json, now),
+        CaCommand::List { json, ca_dir_args } => list_certificates(&ca_dir_args, json, now),
     }
 }
 
-fn init(dir: &Path, name: &str, now: UtcSeconds) -> Result<(), Exit> {
+fn init_authority(dir: &Path, name: &str, now: UtcSeconds) -> Result<(), CliError> {
     let authority = Authority::init(dir, name, now).map_err(|error| match error {
-        CaError::Refused(_) => Exit::usage(error.to_string()),
-        error => exit(error),
+        CaError::Refused(_) => CliError::usage(error.to_string()),
+        error => to_cli_error(error),
     })?;
-    print(&format!("{}\n", dir.join("ca.pem").display()))?;
-    say(&format!("SHA-256 {}, until {}", authority.fingerprint(), authority.not_after()));
-    say(&format!("{} is the fleet's secret: keep a copy where nobody else gets it", dir.join("ca.key").display()));
-    say(&format!("next: marline fleet run --ca {} --listen ADDRESS:4444 --address HOST", dir.display()));
+    print_result(&format!("{}\n", dir.join("ca.pem").display()))?;
+    say(&format!("SHA-256 {}, valid until {}", authority.fingerprint(), authority.not_after()));
+    say(&format!(
+        "{} is the secret of the fleet: keep a backup where nobody else has access",
+        dir.join("ca.key").display()
+    ));
+    say(&format!("next: marline fleet run --ca-dir {} --listen ADDRESS:4444 --address HOST", dir.display()));
     Ok(())
 }
 
-fn token(place: &Place, grant: &CertTemplate, valid: Duration, now: UtcSeconds) -> Result<(), Exit> {
-    let token = place.open()?.create_token(grant, valid, now).map_err(exit)?;
-    print(&format!("{}\n", token.reveal()))?;
-    say(&format!("good once, until {}: whoever has it first is {}", now.saturating_add(valid), grant.identity()));
+fn print_token(
+    ca_dir_args: &CaDirArgs,
+    grant: &CertTemplate,
+    lifetime: Duration,
+    now: UtcSeconds,
+) -> Result<(), CliError> {
+    let token = ca_dir_args.open()?.create_token(grant, lifetime, now).map_err(to_cli_error)?;
+    print_result(&format!("{}\n", token.reveal()))?;
+    say(&format!(
+        "valid once, until {}: the first host that uses the token becomes {}",
+        now.saturating_add(lifetime),
+        grant.identity()
+    ));
     say(
-        "next: marline fleet enrol --fleet https://HOST:4444, where it is to be used, with the token on standard input",
+        "next: on the new member's host, run marline fleet enroll --fleet https://HOST:4444 with the token on standard input",
     );
     Ok(())
 }
 
-fn issue(place: &Place, grant: &CertTemplate, out: &Path, csr: Option<&Path>, now: UtcSeconds) -> Result<(), Exit> {
-    let files = MemberFiles::of(out, &grant.identity().name).map_err(|error| Exit::usage(error.to_string()))?;
-    let request = csr.map(request).transpose()?;
-    let authority = place.open()?;
-    files.check(authority.certificate(), request.is_none()).map_err(exit)?;
-    std::fs::create_dir_all(out).map_err(|error| Exit::failed(format!("{}: {error}", out.display())))?;
-    // What is in the way is found before anything is issued.
-    let revoked = (grant.identity().role == Role::Relay).then(|| bring_revoked(&authority, &files)).transpose()?;
+fn issue_certificate(
+    ca_dir_args: &CaDirArgs,
+    grant: &CertTemplate,
+    out: &Path,
+    csr: Option<&Path>,
+    now: UtcSeconds,
+) -> Result<(), CliError> {
+    let files = MemberFiles::of(out, &grant.identity().name).map_err(|error| CliError::usage(error.to_string()))?;
+    let request = csr.map(read_request).transpose()?;
+    let authority = ca_dir_args.open()?;
+    files.check_can_write(authority.certificate(), request.is_none()).map_err(to_cli_error)?;
+    std::fs::create_dir_all(out).map_err(|error| CliError::failed(format!("{}: {error}", out.display())))?;
+    // Before a certificate is issued, so that an existing file or a missing permission does not waste one.
+    let revoked =
+        (grant.identity().role == Role::Relay).then(|| write_revocations(&authority, &files)).transpose()?;
     let (chain, key) = match &request {
-        Some(request) => (authority.issue(grant, request, now).map_err(exit)?, None),
+        Some(request) => (authority.issue(grant, request, now).map_err(to_cli_error)?, None),
         None => {
-            let (chain, key) = authority.issue_with_key(grant, now).map_err(exit)?;
+            let (chain, key) = authority.issue_with_key(grant, now).map_err(to_cli_error)?;
             (chain, Some(key))
         }
     };
-    files.write(&chain, key.as_ref()).map_err(exit)?;
-    let written = [Some(&files.certificate), key.as_ref().map(|_| &files.key), Some(&files.authority)];
-    let written = written.into_iter().chain([revoked.as_ref()]);
+    files.write(&chain, key.as_ref()).map_err(to_cli_error)?;
+    let paths = [Some(&files.certificate), key.as_ref().map(|_| &files.key), Some(&files.authority)];
+    let written = paths.into_iter().chain([revoked.as_ref()]);
     let lines: String = written.flatten().map(|path| format!("{}\n", path.display())).collect();
-    print(&lines)?;
-    say(&format!("{} until {}, serial {}", grant.identity(), chain.record.not_after, chain.record.serial));
-    say(&format!("next: {}", member::next(grant.identity().role, &files.certificate, "https://HOST:4444")));
+    print_result(&lines)?;
+    say(&format!("{}, valid until {}, serial {}", grant.identity(), chain.record.not_after, chain.record.serial));
+    say(&format!(
+        "next: {}",
+        credentials::next_command(grant.identity().role, &files.certificate, "https://HOST:4444")
+    ));
     Ok(())
 }
 
-/// The list of the revoked, beside a relay's files: it begins with one.
-fn bring_revoked(authority: &Authority, files: &MemberFiles) -> Result<PathBuf, Exit> {
-    let (from, to) = (authority.crl_path(), files.authority.with_file_name("revoked.pem"));
-    let text = std::fs::read_to_string(&from);
-    let text = text.map_err(|error| Exit::failed(format!("{}: {error}", from.display())))?;
-    RevocationFile::install_if_newer(&to, authority.certificate(), &text).map_err(exit)?;
-    Ok(to)
+/// Writes the revocation list beside a relay's files, since a relay does not start without one.
+fn write_revocations(authority: &Authority, files: &MemberFiles) -> Result<PathBuf, CliError> {
+    let (source, target) = (authority.crl_path(), files.authority.with_file_name("revoked.pem"));
+    let text = std::fs::read_to_string(&source);
+    let text = text.map_err(|error| CliError::failed(format!("{}: {error}", source.display())))?;
+    RevocationFile::install_if_newer(&target, authority.certificate(), &text).map_err(to_cli_error)?;
+    Ok(target)
 }
 
-fn request(path: &Path) -> Result<CertRequest, Exit> {
-    let wrong = |text: String| Exit::usage(format!("{}: {text}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    CertRequest::parse(&bytes).map_err(|error| wrong(error.to_string()))
+fn read_request(path: &Path) -> Result<CertRequest, CliError> {
+    let usage_error = |text: String| CliError::usage(format!("{}: {text}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| usage_error(error.to_string()))?;
+    CertRequest::parse(&bytes).map_err(|error| usage_error(error.to_string()))
 }
 
-fn grant(role: Role, name: Name, addresses: Vec<Address>, life: Duration) -> Result<CertTemplate, Exit> {
-    CertTemplate::new(Identity { role, name }, addresses, life).map_err(|error| Exit::usage(error.to_string()))
+fn cert_template(
+    role: Role,
+    name: Name,
+    addresses: Vec<Address>,
+    lifetime: Duration,
+) -> Result<CertTemplate, CliError> {
+    CertTemplate::new(Identity { role, name }, addresses, lifetime)
+        .map_err(|error| CliError::usage(error.to_string()))
 }
 
-/// One certificate, for programs.
+/// One certificate in the JSON output.
 #[derive(Serialize)]
-struct Row {
+struct CertificateRow {
     #[serde(flatten)]
     issued: IssuedCert,
     state: CertState,
 }
 
-fn list(place: &Place, as_json: bool, now: UtcSeconds) -> Result<(), Exit> {
-    let all = place.open()?.issued(now).map_err(exit)?;
-    let rows = all.into_iter().map(|(issued, state)| Row { issued, state });
+fn list_certificates(ca_dir_args: &CaDirArgs, as_json: bool, now: UtcSeconds) -> Result<(), CliError> {
+    let all = ca_dir_args.open()?.issued_certs(now).map_err(to_cli_error)?;
+    let rows = all.into_iter().map(|(issued, state)| CertificateRow { issued, state });
     if as_json {
-        return print(&json(&rows.collect::<Vec<_>>())?);
+        return print_result(&to_json(&rows.collect::<Vec<_>>())?);
     }
     let mut lines = vec![["identity", "serial", "valid until", "state"].map(str::to_owned).to_vec()];
-    lines.extend(rows.map(|Row { issued, state }| {
+    lines.extend(rows.map(|CertificateRow { issued, state }| {
         let state = match state {
-            CertState::Valid => "ok",
+            CertState::Valid => "valid",
             CertState::Expired => "expired",
             CertState::Revoked => "revoked",
         };
         vec![issued.identity.to_string(), issued.serial.to_string(), issued.not_after.to_string(), state.to_owned()]
     }));
-    print(&table(&lines))
+    print_result(&render_table(&lines))
 }
 
-pub(super) fn exit(error: CaError) -> Exit {
-    let code = if error.is_not_permitted() { Exit::PRIVILEGE } else { Exit::FAILED };
-    Exit::new(code, error.to_string())
+/// Maps an error of the authority to an exit code.
+pub(super) fn to_cli_error(error: CaError) -> CliError {
+    let code = if error.is_not_permitted() { CliError::PRIVILEGE } else { CliError::FAILED };
+    CliError::new(code, error.to_string())
 }
 
 #[cfg(test)]
@@ -280,10 +312,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_authority_is_the_systems_for_root_and_else_the_users() {
-        assert_eq!(usual_dir(true, Some("/home/ann/.config/marline".into())), Some("/etc/marline/ca".into()));
-        let own = usual_dir(false, Some("/home/ann/.config/marline".into()));
+    fn the_default_authority_is_in_etc_for_root_and_in_the_home_directory_for_others() {
+        assert_eq!(
+            default_authority_dir(true, Some("/home/ann/.config/marline".into())),
+            Some("/etc/marline/ca".into())
+        );
+        let own = default_authority_dir(false, Some("/home/ann/.config/marline".into()));
         assert_eq!(own, Some("/home/ann/.config/marline/ca".into()));
-        assert_eq!(usual_dir(false, None), None);
+        assert_eq!(default_authority_dir(false, None), None);
     }
 }

@@ -1,14 +1,14 @@
-//! `marline fleet`: relays, the edges that send through them, and the service that matches both.
+//! `marline fleet`: administration of a fleet: certificate authority, enrolment, and the service that assigns relays to edges.
 //!
-//! In: words. Out: what `marline-fleet` does with them. Results go to standard output, what is said about them to standard
-//! error; each list has a `--json` twin.
+//! This module parses arguments and prints results; `marline-fleet` does the work. Results go to standard output, notices
+//! to standard error, and each list is also available with `--json`.
 
-mod ask;
 mod ca;
-mod enrol;
+mod enroll;
+mod log_format;
+mod operator;
 mod renew;
 mod run;
-mod said;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,89 +16,91 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
 
-use crate::Exit;
-use crate::args::positive_duration;
+use crate::CliError;
+use crate::args::parse_positive_duration;
 
-pub(crate) use said::start as start_saying;
+pub(crate) use log_format::init_default_log as start_saying;
 
-/// In which order.
+/// Steps to set up a fleet, in their order.
 const AFTER_HELP: &str = "\
-From nothing to a stream:
-  marline fleet ca init                                        an authority, which signs everybody
-  marline fleet run --listen 0.0.0.0:4444 --address HOST       the service
-  marline fleet ca token --role relay --name fra-1 --address RELAY | ssh RELAY marline fleet enrol --fleet https://HOST:4444
-  marline fleet ca token --role edge --name cam-7 | ssh BOX marline fleet enrol --fleet https://HOST:4444
-  marline relay …, marline edge …                              on these machines, as `enrol` says
-  marline fleet ca issue operator ann                          for you: `marline fleet status`
-docs/fleet.md begins with all of it on one machine, to be pasted.";
+Set up a fleet:
+  marline fleet ca init                                        create the certificate authority
+  marline fleet run --listen 0.0.0.0:4444 --address HOST       start the service
+  marline fleet ca token --role relay --name fra-1 --address RELAY | ssh RELAY marline fleet enroll --fleet https://HOST:4444
+  marline fleet ca token --role edge --name cam-7 | ssh EDGE marline fleet enroll --fleet https://HOST:4444
+  marline relay …, marline edge …                              run the commands that `enroll` prints on these hosts
+  marline fleet ca issue operator ann                          create your certificate for `marline fleet status`
+docs/fleet.md begins with commands that set up all of this on one host.";
 
 /// `marline fleet`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct FleetArgs {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
-    verb: FleetVerb,
+    command: FleetCommand,
 }
 
-/// The verbs of `marline fleet`.
+/// Subcommands of `marline fleet`.
 #[derive(Debug, Subcommand)]
-enum FleetVerb {
-    /// The certificate authority: who belongs to the fleet, and who no longer does.
+enum FleetCommand {
+    /// Manage the certificate authority: issue, revoke and list certificates.
     #[command(after_help = ca::AFTER_HELP)]
     Ca(ca::CaArgs),
-    /// Make a key on this machine, and let a token bring its certificate.
-    #[command(after_help = enrol::AFTER_HELP)]
-    Enrol(enrol::EnrolArgs),
-    /// Bring the next certificate before this one ends, for the same key.
+    /// Generate a key on this host and get its certificate with an enrolment token.
+    #[command(after_help = enroll::AFTER_HELP)]
+    Enroll(enroll::EnrollArgs),
+    /// Renew a certificate for the same key before it expires.
     #[command(after_help = renew::AFTER_HELP)]
     Renew(renew::RenewArgs),
-    /// The service that matches edges with relays, until it is stopped.
+    /// Run the fleet service, which assigns relays to edges, until it is stopped.
     #[command(after_help = run::AFTER_HELP)]
     Run(run::RunArgs),
-    /// Show relays and edges as the service sees them.
+    /// Show the service and its relays and edges.
     Status {
         #[command(flatten)]
-        service: ask::Service,
+        operator_args: operator::OperatorArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Show them anew each second.
+    /// Show the same, updated every second.
     Watch {
         #[command(flatten)]
-        service: ask::Service,
+        operator_args: operator::OperatorArgs,
     },
-    /// Close a relay for new streams, and move its edges; or open it again.
+    /// Assign no new streams to a relay and move its edges to other relays, or cancel that.
     Drain {
-        /// Which relay.
+        /// Name of the relay.
         #[arg(value_name = "RELAY")]
         relay: Name,
-        /// For so long [default: until --undo].
-        #[arg(long = "for", value_name = "TIME", value_parser = positive_duration, conflicts_with = "undo")]
+        /// Duration of the drain [default: until --undo].
+        #[arg(long = "for", value_name = "TIME", value_parser = parse_positive_duration, conflicts_with = "undo")]
         time: Option<Duration>,
-        /// Open it again.
+        /// Cancel the drain.
         #[arg(long)]
         undo: bool,
         #[command(flatten)]
-        service: ask::Service,
+        operator_args: operator::OperatorArgs,
     },
 }
 
-/// The directory that systemd has made for this unit (`StateDirectory=`).
-pub(crate) fn unit_state() -> Option<PathBuf> {
+/// The state directory that systemd has created for this unit (`StateDirectory=`).
+pub(crate) fn unit_state_dir() -> Option<PathBuf> {
     std::env::var_os("STATE_DIRECTORY").filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Does what was asked for.
-pub(crate) fn run(args: FleetArgs) -> Result<(), Exit> {
-    match args.verb {
-        FleetVerb::Ca(args) => ca::run(args),
-        FleetVerb::Enrol(args) => enrol::run(&args),
-        FleetVerb::Renew(args) => renew::run(&args),
-        FleetVerb::Run(args) => run::run(args),
-        FleetVerb::Status { service, json } => ask::status(&service, json),
-        FleetVerb::Watch { service } => ask::watch(&service),
-        FleetVerb::Drain { relay, time, undo, service } => ask::drain(&service, &relay, time, undo),
+/// Runs a subcommand of `marline fleet`.
+pub(crate) fn run(args: FleetArgs) -> Result<(), CliError> {
+    match args.command {
+        FleetCommand::Ca(args) => ca::run(args),
+        FleetCommand::Enroll(args) => enroll::run(&args),
+        FleetCommand::Renew(args) => renew::run(&args),
+        FleetCommand::Run(args) => run::run(args),
+        FleetCommand::Status { operator_args, json } => operator::status(&operator_args, json),
+        FleetCommand::Watch { operator_args } => operator::watch(&operator_args),
+        FleetCommand::Drain { relay, time, undo, operator_args } => {
+            operator::drain(&operator_args, &relay, time, undo)
+        }
     }
 }

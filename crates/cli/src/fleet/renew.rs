@@ -1,51 +1,55 @@
-//! `marline fleet renew`: the next certificate of who has one, in the place of the old one.
+//! `marline fleet renew`: renews the certificate of a member and replaces its file.
 //!
-//! Relays and edges that know a service do this by themselves; people, and who speaks CONNECT with a program of his own, do it so.
+//! Relays and edges with `--fleet` renew their certificates themselves. This command is for operators, and for members that
+//! use a relay with another CONNECT client.
 
 use clap::Args;
 use marline_fleet::renew::{RenewalError, renew};
 use marline_fleet::service::ClientError;
 
-use super::ask::runtime;
 use super::ca;
-use crate::Exit;
-use crate::member::Files;
-use crate::output::{print, say};
+use super::operator::new_runtime;
+use crate::CliError;
+use crate::credentials::MemberFileArgs;
+use crate::output::{print_result, say};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
   marline fleet renew --fleet https://fleet.example.org:4444 --certificate ann.pem
-      From the last third of its life on: the same name, addresses and key, for as long again. ann.pem is replaced.
+      Replace ann.pem with a certificate of the same name, addresses, key and lifetime. Possible
+      in the last third of the lifetime.
 
-Relays and edges with --fleet renew their own. One that has ended is not renewed: enrol again with a new token.
+Relays and edges with --fleet renew their certificates themselves. An expired certificate cannot
+be renewed: enrol again with a new token.
 
-Exit codes: 0 done, 1 failed or too early, 64 wrong usage, 69 the service is not reached, 77 not permitted.";
+Exit codes: 0 success, 1 failure or too early, 64 wrong usage, 69 service unreachable,
+77 not permitted.";
 
 /// `marline fleet renew`.
 #[derive(Debug, Args)]
 pub(super) struct RenewArgs {
-    /// The service.
+    /// URL of the fleet service.
     #[arg(long, value_name = "URL")]
     fleet: String,
     #[command(flatten)]
-    files: Files,
+    member_files: MemberFileArgs,
 }
 
-pub(super) fn run(args: &RenewArgs) -> Result<(), Exit> {
-    let member = args.files.read_any()?;
-    let renewed = runtime()?.block_on(renew(&args.fleet, &member.own)).map_err(exit)?;
-    renewed.write(&member.files).map_err(ca::exit)?;
-    print(&format!("{}\n", member.files.certificate.display()))?;
-    say(&format!("{} until {}", member.identity, renewed.not_after));
+pub(super) fn run(args: &RenewArgs) -> Result<(), CliError> {
+    let member = args.member_files.read_any_role()?;
+    let renewed = new_runtime()?.block_on(renew(&args.fleet, &member.credentials)).map_err(to_cli_error)?;
+    renewed.write(&member.files).map_err(ca::to_cli_error)?;
+    print_result(&format!("{}\n", member.files.certificate.display()))?;
+    say(&format!("{}, valid until {}", member.identity, renewed.not_after));
     Ok(())
 }
 
-fn exit(error: RenewalError) -> Exit {
+fn to_cli_error(error: RenewalError) -> CliError {
     let code = match &error {
-        RenewalError::Service(ClientError::Url(_)) => Exit::USAGE,
-        RenewalError::Service(ClientError::Network { .. }) => Exit::NETWORK,
-        RenewalError::Service(ClientError::Refused(problem)) if problem.status == 403 => Exit::PRIVILEGE,
-        _ => Exit::FAILED,
+        RenewalError::Service(ClientError::Url(_)) => CliError::USAGE,
+        RenewalError::Service(ClientError::Network { .. }) => CliError::NETWORK,
+        RenewalError::Service(ClientError::Refused(problem)) if problem.status == 403 => CliError::PRIVILEGE,
+        _ => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }

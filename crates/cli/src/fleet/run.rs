@@ -1,13 +1,15 @@
-//! `marline fleet run`: from words to a service that matches edges with relays until it is stopped.
+//! `marline fleet run`: sets up the fleet service from its arguments and runs it until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens.
-//! 2. A service without a certificate of its own makes one for itself, whose key is nowhere but in memory, and a new one before
-//!    that ends.
-//! 3. A store that is shared may be away: the service begins without it, and says so. A file of its own must be there.
-//! 4. A password is in a file or in the environment, and nowhere else. One that was written elsewhere is not repeated.
-//! 5. SIGTERM and SIGINT end it: what is asked is answered, no more is accepted. No stream depends on it.
-//! 6. SIGHUP has certificate, key, revocation list and the store's password and authority read again.
-//! 7. What is said goes to standard error, one line each.
+//! 1. All arguments and the files that they name are read before anything listens.
+//! 2. Without `--certificate` the service issues a certificate for itself, whose key exists only in memory, and renews it in
+//!    time.
+//! 3. A shared store may be unreachable at the start: the service starts without it, with a notice. A local store file must be
+//!    usable.
+//! 4. The password of the store is read from a file or the environment only. If it was written into the URL by mistake, errors
+//!    do not repeat it.
+//! 5. SIGTERM and SIGINT stop the service: it finishes pending requests and accepts no new ones. No stream depends on it.
+//! 6. SIGHUP reloads certificate, key, revocation list, and the password and authority of the store.
+//! 7. Notices go to standard error, one line each.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -30,14 +32,14 @@ use marline_fleet::tls::{ClientAuth, Credentials};
 use marline_net::private_file::read_secret;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::ask::runtime;
 use super::ca;
-use crate::args::positive_duration;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
-use crate::member::{Member, Shown};
+use super::operator::new_runtime;
+use crate::args::parse_positive_duration;
+use crate::credentials::{CertificateArgs, Member};
 use crate::output::say;
-use crate::{Exit, Secret};
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
+use crate::{CliError, Secret};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -47,375 +49,389 @@ Examples:
 
   marline fleet run --listen 0.0.0.0:4444 --address f2.example.org --store redis://10.0.0.1:6379 --store-password-file pw
 
-Without --certificate the service makes a certificate for itself, and renews it.
+Without --certificate the service issues and renews a certificate for itself.
 
-Relays and edges announce themselves, again after a restart as well: only what operators said, tokens that were spent and a few
-numbers are in the store. Processes that share Redis answer alike, and one of them matches; the password may also stand in
-MARLINE_STORE_PASSWORD. docs/fleet.md tells how edges are matched, docs/fleet-api.json describes the API (OpenAPI).
+Relays and edges announce themselves, also after a restart of the service, so the store contains
+only drains, used tokens and a few numbers. Several processes may share one Redis: all of them
+answer requests, and one of them, the leader, assigns relays. The password of Redis can also be
+set by MARLINE_STORE_PASSWORD. docs/fleet.md explains how relays are assigned, docs/fleet-api.json
+describes the API (OpenAPI).
 
-Exit codes: 0 stopped, 1 failed, 64 wrong usage, 77 not permitted.";
+Exit codes: 0 stopped, 1 failure, 64 wrong usage, 77 not permitted.";
 
-/// Words of `marline fleet run`.
+/// Arguments of `marline fleet run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// Listen here; may be given several times.
+    /// Listen here; repeat for more.
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
-    /// The authority's directory [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
+    /// Directory of the authority [default: /etc/marline/ca for root, otherwise ~/.config/marline/ca].
     #[arg(long, value_name = "DIR")]
-    ca: Option<PathBuf>,
+    ca_dir: Option<PathBuf>,
     #[command(flatten)]
-    shown: Shown,
-    /// Where the service is reached, for the certificate that it makes: a DNS name or an IP address, without a port; repeat for
-    /// more [default: the addresses that it listens on].
+    certificate: CertificateArgs,
+    /// Public DNS name or IP address of the service, without a port, for the certificate that it issues for itself; repeat for
+    /// more [default: the addresses of --listen].
     #[arg(long, value_name = "HOST", conflicts_with = "certificate")]
     address: Vec<Address>,
-    /// What it is called in that certificate.
+    /// Name of the service in that certificate.
     #[arg(long, value_name = "NAME", default_value = "fleet", conflicts_with = "certificate")]
     name: Name,
-    /// What has to outlast it: a file, or Redis (7 or newer) for several processes, as redis://HOST:PORT, rediss:// for TLS;
-    /// several nodes with commas between them are a cluster [default: fleet.redb in the authority's directory].
+    /// Persistent store: a file, or a Redis URL (redis:// or rediss://) [default: fleet.redb in the authority's directory].
+    ///
+    /// Redis 7 or newer lets several processes of the service share the store: redis://HOST:PORT, or rediss:// for TLS.
+    /// Several nodes separated by commas form a cluster.
     #[arg(long, value_name = "FILE|URL")]
     store: Option<Secret>,
-    /// The password of Redis, the first line of this file.
+    /// Read the password of Redis from the first line of FILE.
     #[arg(long, value_name = "FILE", requires = "store")]
     store_password_file: Option<PathBuf>,
-    /// The authority of Redis's certificate, for rediss:// [default: the system's].
+    /// Certificate authority of the Redis server, for rediss:// [default: those of the system].
     #[arg(long, value_name = "FILE", requires = "store")]
-    store_ca: Option<PathBuf>,
-    /// Whose relays and edges these are: processes with the same store and region answer for the same ones.
+    store_ca_file: Option<PathBuf>,
+    /// Region of this service; processes with the same store and region manage the same relays and edges.
     #[arg(long, value_name = "NAME", default_value = "default")]
     region: Name,
-    /// Where the other processes reach this one [default: the first --address or --listen, with the port it listens on].
+    /// Address at which the other processes of the service reach this one [default: the first --address or --listen, with the
+    /// port of the listener].
     #[arg(long, value_name = "HOST:PORT", requires = "store")]
     peer: Option<Endpoint>,
-    /// How long requests are gathered before they are matched.
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = positive_duration)]
-    window: Duration,
-    /// The share of each relay that is left for bursts.
+    /// Time during which requests are collected before relays are assigned to all of them together; at most 1 s.
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_positive_duration)]
+    batch_window: Duration,
+    /// Share of the capacity of each relay that is kept free for bursts.
     #[arg(long, value_name = "SHARE", default_value = "10%")]
-    threshold: Ratio,
-    /// How often all edges are matched anew.
-    #[arg(long, value_name = "TIME", default_value = "30min", value_parser = positive_duration)]
-    reallocate: Duration,
+    burst_headroom: Ratio,
+    /// Interval at which relays are reassigned for all edges.
+    #[arg(long, value_name = "TIME", default_value = "30min", value_parser = parse_positive_duration)]
+    reallocation_interval: Duration,
 }
 
-/// chosen: a month, and a new one with a third of it left.
-const LIFE: Duration = Duration::from_secs(30 * 86_400);
-const RENEW: Duration = Duration::from_secs(20 * 86_400);
-/// chosen: a clock that was set at the start of a machine makes nobody wait for longer.
-const LOOK: Duration = Duration::from_secs(30);
-/// chosen: a request that waits for its window has its answer.
-const LONGEST_END: Duration = Duration::from_secs(5);
+/// Lifetime of the service's own certificate. Chosen: one month.
+const CERT_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
+/// Age at which the own certificate is renewed: a third of the lifetime is left.
+const CERT_RENEWAL_AGE: Duration = Duration::from_secs(20 * 86_400);
+/// Chosen: if the clock is set after the start, peers reject the certificate for at most this long.
+const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest time for pending requests at shutdown. Chosen: longer than the largest batch window.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves until stopped.
-pub(super) fn run(args: RunArgs) -> Result<(), Exit> {
-    confine(Daemon::Fleet);
-    let descriptors = marline_net::descriptors::raise();
+/// Runs the service until a termination signal or a fatal error.
+pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
+    drop_privileges(Daemon::Fleet);
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
     let args = Arc::new(args);
-    let config = config(&args)?;
-    let dir = ca::path(args.ca.clone(), "--ca")?;
-    let place = place(&args, &dir)?;
-    let is_shared = matches!(place, StoreUrl::Redis(_));
-    // Without the authority's key the service signs nothing, and needs a certificate that was issued elsewhere.
-    let authority = Authority::open_read_only(&dir).map_err(ca::exit)?;
+    let config = coordinator_config(&args)?;
+    let dir = ca::path(args.ca_dir.clone(), "--ca-dir")?;
+    let store_url = parse_store_url(&args, &dir)?;
+    let is_shared = matches!(store_url, StoreUrl::Redis(_));
+    // Without the authority's key the service cannot sign, so it needs a certificate that was issued elsewhere.
+    let authority = Authority::open_read_only(&dir).map_err(ca::to_cli_error)?;
     if !authority.can_sign() {
-        if !args.shown.is_named() {
-            return Authority::open(&dir).map(drop).map_err(ca::exit);
+        if !args.certificate.is_given() {
+            // Opening with the key fails, with the reason as error message.
+            return Authority::open(&dir).map(drop).map_err(ca::to_cli_error);
         }
-        say("the authority's key is not here: certificates are neither issued nor renewed by this service");
+        say("the key of the authority is missing: this service neither issues nor renews certificates");
     }
-    let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
-    let shows = Shows::of(&args, &authority)?;
+    let cli_error = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
+    let identity_source = IdentitySource::from_args(&args, &authority)?;
     let mut roles = vec![Role::Edge, Role::Relay, Role::Operator];
     if is_shared {
-        // The processes that share it ask each other.
+        // Processes that share a store send each other requests.
         roles.push(Role::Fleet);
     }
     let clients = ClientAuth { roles, allow_unauthenticated: true };
     if is_shared {
-        // Whatever the port will be.
-        reached(&args, 1)?;
+        // Only the check counts here; the port is not known yet.
+        peer_endpoint(&args, 1)?;
     }
-    let store = store(&args, place)?;
-    free(&args.listen)?;
-    // Last of all: each one is a line that stays, and who is started again and again must not fill the list with them.
-    let (own, named) = shows.credentials(&authority)?;
-    let peer = own.peer().map_err(|error| failed(&error))?;
-    let trust =
-        TrustStore::with_clients(own.clone(), &authority.crl_path(), clients).map_err(|error| failed(&error))?;
-    let desk = Coordinator::open(config, &peer.identity.name, store, authority, trust.subscribe());
-    let desk = desk.map_err(|error| failed(&error))?;
-    runtime()?.block_on(async {
-        let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
-        let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
-        let (mut hangup, reloader) = (Hangup::caught()?, Reloader::new());
+    let store = open_store(&args, store_url)?;
+    check_listen_addrs(&args.listen)?;
+    // After all other checks, because each issued certificate stays in the authority's list: a service that fails at its start
+    // and is restarted repeatedly must not fill the list.
+    let (credentials, member_cert) = identity_source.credentials(&authority)?;
+    let peer = credentials.peer().map_err(|error| cli_error(&error))?;
+    let trust = TrustStore::with_clients(credentials.clone(), &authority.crl_path(), clients)
+        .map_err(|error| cli_error(&error))?;
+    let coordinator = Coordinator::open(config, &peer.identity.name, store, authority, trust.subscribe());
+    let coordinator = coordinator.map_err(|error| cli_error(&error))?;
+    new_runtime()?.block_on(async {
+        let listen_for = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
+        let (mut term, mut int) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
+        let (mut reload_signal, reloader) = (ReloadSignal::register()?, Reloader::new());
         let limits = Limits::default().fit_descriptors(descriptors);
-        let counter = ApiListener::open(Arc::clone(&desk), &args.listen, limits).await;
-        let counter = counter.map_err(|error| failed(&error))?;
-        let listens: Vec<String> = counter.addresses().iter().map(ToString::to_string).collect();
-        if let Some(port) = counter.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
-            desk.set_address(&reached(&args, port)?);
+        let listener = ApiListener::open(Arc::clone(&coordinator), &args.listen, limits).await;
+        let listener = listener.map_err(|error| cli_error(&error))?;
+        let listens: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
+        if let Some(port) = listener.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
+            coordinator.set_address(&peer_endpoint(&args, port)?);
         }
         say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
-        let end = async {
+        let stop_requested = async {
             tokio::select! {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
             }
         };
-        let ended = tokio::select! {
-            () = counter.serve(end, LONGEST_END) => Ok(()),
-            never = desk.run() => match never {},
+        let outcome = tokio::select! {
+            () = listener.serve(stop_requested, SHUTDOWN_TIMEOUT) => Ok(()),
+            never = coordinator.run() => match never {},
             never = trust.run() => match never {},
-            () = tell(&desk) => Ok(()),
-            () = renew(&trust, &args, &dir), if !args.shown.is_named() => Ok(()),
-            never = look_after(&trust, named, own, &dir, reloader.subscribe()) => match never {},
+            () = report_store_errors(&coordinator) => Ok(()),
+            () = renew_own_certificate(&trust, &args, &dir), if !args.certificate.is_given() => Ok(()),
+            never = keep_credentials_fresh(&trust, member_cert, credentials, &dir, reloader.subscribe()) => match never {},
             never = async {
                 loop {
-                    hangup.next().await;
+                    reload_signal.recv().await;
                     reloader.request();
-                    read_secrets(&desk, &args).await;
+                    reload_store_secrets(&coordinator, &args).await;
                 }
             } => match never {},
         };
-        desk.resign().await;
-        ended
+        coordinator.resign().await;
+        outcome
     })
 }
 
-/// Rule 4: the library that reads words would repeat them.
-fn place(args: &RunArgs, dir: &Path) -> Result<StoreUrl, Exit> {
-    let Some(named) = &args.store else { return Ok(StoreUrl::File(dir.join("fleet.redb"))) };
-    named.reveal().parse().map_err(|error| Exit::usage(format!("--store: {error}")))
+/// Parses `--store` here and not with clap, whose errors would repeat a password in the URL.
+fn parse_store_url(args: &RunArgs, dir: &Path) -> Result<StoreUrl, CliError> {
+    let Some(store) = &args.store else { return Ok(StoreUrl::File(dir.join("fleet.redb"))) };
+    store.expose().parse().map_err(|error| CliError::usage(format!("--store: {error}")))
 }
 
-fn store(args: &RunArgs, place: StoreUrl) -> Result<Box<dyn Store>, Exit> {
-    let failed = |error: &dyn std::fmt::Display| Exit::failed(error.to_string());
-    match place {
+fn open_store(args: &RunArgs, store_url: StoreUrl) -> Result<Box<dyn Store>, CliError> {
+    let cli_error = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
+    match store_url {
         StoreUrl::File(_)
-            if args.store_password_file.is_some() || args.store_ca.is_some() || args.peer.is_some() =>
+            if args.store_password_file.is_some() || args.store_ca_file.is_some() || args.peer.is_some() =>
         {
-            Err(Exit::usage(
-                "--store-password-file, --store-ca and --peer are for a store of several: redis://HOST:PORT",
+            Err(CliError::usage(
+                "--store-password-file, --store-ca-file and --peer need a shared store: --store redis://HOST:PORT",
             ))
         }
-        StoreUrl::File(path) => Ok(Box::new(EmbeddedStore::open(&path).map_err(|error| failed(&error))?)),
+        StoreUrl::File(path) => Ok(Box::new(EmbeddedStore::open(&path).map_err(|error| cli_error(&error))?)),
         StoreUrl::Redis(nodes) => {
-            let secrets = secrets(args, &nodes)?;
-            let store = RedisStore::new(nodes, args.region.clone(), secrets).map_err(|error| failed(&error))?;
+            let secrets = store_secrets(args, &nodes)?;
+            let store = RedisStore::new(nodes, args.region.clone(), secrets).map_err(|error| cli_error(&error))?;
             Ok(Box::new(store))
         }
     }
 }
 
-/// Rule 4.
-fn secrets(args: &RunArgs, nodes: &RedisNodes) -> Result<RedisSecrets, Exit> {
-    let read =
-        |path: &Path| std::fs::read(path).map_err(|error| Exit::usage(format!("{}: {error}", path.display())));
+/// Reads the password and the certificate authority of the store.
+fn store_secrets(args: &RunArgs, nodes: &RedisNodes) -> Result<RedisSecrets, CliError> {
+    let read_file =
+        |path: &Path| std::fs::read(path).map_err(|error| CliError::usage(format!("{}: {error}", path.display())));
     let password = match &args.store_password_file {
         Some(path) => {
-            let bytes = read_secret(path).map_err(|error| Exit::usage(format!("--store-password-file {error}")))?;
+            let bytes =
+                read_secret(path).map_err(|error| CliError::usage(format!("--store-password-file {error}")))?;
             let text = String::from_utf8(bytes)
-                .map_err(|_| Exit::usage(format!("{}: no text, and so no password", path.display())))?;
+                .map_err(|_| CliError::usage(format!("{}: not a text file with a password", path.display())))?;
             let line = text.lines().next().unwrap_or_default().to_owned();
             if line.is_empty() {
-                return Err(Exit::usage(format!("{}: its first line is empty, and no password", path.display())));
+                return Err(CliError::usage(format!("{}: no password: the first line is empty", path.display())));
             }
             Some(line)
         }
         None => std::env::var("MARLINE_STORE_PASSWORD").ok().filter(|text| !text.is_empty()),
     };
-    if args.store_ca.is_some() && !nodes.tls {
-        return Err(Exit::usage(format!("--store-ca: {nodes} is not asked by TLS; write rediss://")));
+    if args.store_ca_file.is_some() && !nodes.tls {
+        return Err(CliError::usage(format!("--store-ca-file: {nodes} does not use TLS; write rediss://")));
     }
-    let authority = args.store_ca.as_deref().map(read).transpose()?;
+    let authority = args.store_ca_file.as_deref().map(read_file).transpose()?;
     Ok(RedisSecrets { password, authority })
 }
 
-/// Where other processes reach this one.
-fn reached(args: &RunArgs, port: u16) -> Result<Endpoint, Exit> {
+/// Address at which the other processes of the service reach this one.
+fn peer_endpoint(args: &RunArgs, port: u16) -> Result<Endpoint, CliError> {
     if let Some(peer) = &args.peer {
         return Ok(peer.clone());
     }
-    let named = args.address.first().map(ToString::to_string);
-    let plain = |address: &SocketAddr| Some(address.ip()).filter(|ip| !ip.is_unspecified());
-    let host = named.or_else(|| args.listen.first().and_then(plain).map(|ip| ip.to_string()));
-    let unknown =
-        "it listens on all addresses: say by --peer or --address where the other processes reach this one";
-    let host = host.ok_or_else(|| Exit::usage(unknown))?;
+    let given_host = args.address.first().map(ToString::to_string);
+    let specific_ip = |address: &SocketAddr| Some(address.ip()).filter(|ip| !ip.is_unspecified());
+    let host = given_host.or_else(|| args.listen.first().and_then(specific_ip).map(|ip| ip.to_string()));
+    let no_address_text =
+        "--listen is a wildcard address: set the address for the other processes with --peer or --address";
+    let host = host.ok_or_else(|| CliError::usage(no_address_text))?;
     let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    text.parse().map_err(Exit::usage)
+    text.parse().map_err(CliError::usage)
 }
 
-fn config(args: &RunArgs) -> Result<SchedulerConfig, Exit> {
-    if args.threshold >= Ratio::ONE {
-        return Err(Exit::usage(format!(
-            "--threshold {}: less than 100% leaves something for edges",
-            args.threshold
+fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {
+    if args.burst_headroom >= Ratio::ONE {
+        return Err(CliError::usage(format!(
+            "--burst-headroom {}: must be less than 100%, or no capacity is left for edges",
+            args.burst_headroom
         )));
     }
-    // A request waits for two seconds (docs/fleet.md).
-    if args.window > Duration::from_secs(1) {
-        return Err(Exit::usage("--window: a second at most, for edges wait for it"));
+    // The service responds `pending` after two seconds without a decision (docs/fleet.md).
+    if args.batch_window > Duration::from_secs(1) {
+        return Err(CliError::usage("--batch-window: must be at most 1s, since requests of edges wait for it"));
     }
     let SchedulerConfig { heartbeat, lease, .. } = SchedulerConfig::default();
-    if args.reallocate < lease {
-        return Err(Exit::usage(format!(
-            "--reallocate: not more often than each {lease:?}; heartbeats come each {heartbeat:?}"
+    if args.reallocation_interval < lease {
+        return Err(CliError::usage(format!(
+            "--reallocation-interval: must be at least {lease:?}, since heartbeats arrive every {heartbeat:?}"
         )));
     }
     Ok(SchedulerConfig {
-        window: args.window,
-        threshold: args.threshold,
-        reallocation_interval: args.reallocate,
+        window: args.batch_window,
+        threshold: args.burst_headroom,
+        reallocation_interval: args.reallocation_interval,
         ..SchedulerConfig::default()
     })
 }
 
-/// Whether somebody listens there already.
-fn free(listen: &[SocketAddr]) -> Result<(), Exit> {
+/// Fails if an address cannot be bound, for example because another process listens there.
+fn check_listen_addrs(listen: &[SocketAddr]) -> Result<(), CliError> {
     for address in listen {
         let bound = std::net::TcpListener::bind(address);
-        drop(bound.map_err(|error| Exit::failed(format!("listen on {address}: {error}")))?);
+        drop(bound.map_err(|error| CliError::failed(format!("listen on {address}: {error}")))?);
     }
     Ok(())
 }
 
-/// What it shows to others.
-enum Shows {
-    /// What was named.
+/// Source of the service's certificate.
+enum IdentitySource {
+    /// The certificate named by `--certificate`.
     Named(Box<Member>),
-    /// What it makes for itself.
-    Own(CertTemplate),
+    /// A certificate that the service issues for itself.
+    SelfIssued(CertTemplate),
 }
 
-impl Shows {
-    fn of(args: &RunArgs, authority: &Authority) -> Result<Self, Exit> {
-        match args.shown.read(bundle(authority), Role::Fleet)? {
+impl IdentitySource {
+    fn from_args(args: &RunArgs, authority: &Authority) -> Result<Self, CliError> {
+        match args.certificate.read_member(authority_bundle(authority), Role::Fleet)? {
             Some(member) => Ok(Self::Named(Box::new(member))),
-            None => grant(args).map(Self::Own),
+            None => own_template(args).map(Self::SelfIssued),
         }
     }
 
-    /// With where they stand, if they were named.
-    fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<MemberCert>), Exit> {
+    /// The credentials, with their files if they were named.
+    fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<MemberCert>), CliError> {
         match self {
-            Self::Named(member) => Ok((member.own, Some(member.kept))),
-            Self::Own(grant) => Ok((make(&grant, authority)?, None)),
+            Self::Named(member) => Ok((member.credentials, Some(member.renewable))),
+            Self::SelfIssued(grant) => Ok((issue_credentials(&grant, authority)?, None)),
         }
     }
 }
 
-/// The certificates of the authority, first in the file, and of others that are trusted while it is replaced.
-fn bundle(authority: &Authority) -> PathBuf {
+/// File with the certificate of the authority, followed by those of others that are trusted while the authority is replaced.
+fn authority_bundle(authority: &Authority) -> PathBuf {
     authority.crl_path().with_file_name("ca.pem")
 }
 
-fn grant(args: &RunArgs) -> Result<CertTemplate, Exit> {
+/// Template of the certificate that the service issues for itself.
+fn own_template(args: &RunArgs) -> Result<CertTemplate, CliError> {
     let mut addresses = args.address.clone();
     if addresses.is_empty() {
-        let plain = |address: &SocketAddr| Some(address.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
-        let named = args.listen.iter().filter_map(plain).map(|ip| ip.to_string());
-        addresses = named.map(|text| text.parse()).collect::<Result<_, String>>().map_err(Exit::usage)?;
+        let specific_ip = |address: &SocketAddr| Some(address.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
+        let hosts = args.listen.iter().filter_map(specific_ip).map(|ip| ip.to_string());
+        addresses = hosts.map(|text| text.parse()).collect::<Result<_, String>>().map_err(CliError::usage)?;
         addresses.dedup();
     }
     if addresses.is_empty() {
-        return Err(Exit::usage(
-            "it listens on all addresses: say by --address where it is reached, for its certificate",
+        return Err(CliError::usage(
+            "--listen is a wildcard address: set the public address for the certificate with --address",
         ));
     }
     let identity = Identity { role: Role::Fleet, name: args.name.clone() };
-    CertTemplate::new(identity, addresses, LIFE).map_err(|error| Exit::usage(error.to_string()))
+    CertTemplate::new(identity, addresses, CERT_LIFETIME).map_err(|error| CliError::usage(error.to_string()))
 }
 
-fn make(grant: &CertTemplate, authority: &Authority) -> Result<Credentials, Exit> {
-    let (chain, key) = authority.issue_with_key(grant, UtcSeconds::now()).map_err(ca::exit)?;
-    let own = Credentials::new(chain.certificate, &key, chain.issuer);
-    let own = own.and_then(|own| own.with_bundle(&bundle(authority)));
-    own.map_err(|error| Exit::failed(error.to_string()))
+fn issue_credentials(grant: &CertTemplate, authority: &Authority) -> Result<Credentials, CliError> {
+    let (chain, key) = authority.issue_with_key(grant, UtcSeconds::now()).map_err(ca::to_cli_error)?;
+    let credentials = Credentials::new(chain.certificate, &key, chain.issuer);
+    let credentials = credentials.and_then(|own| own.with_bundle(&authority_bundle(authority)));
+    credentials.map_err(|error| CliError::failed(error.to_string()))
 }
 
-/// Whether a certificate that was made then is to be made anew: it is old, or the calendar has gone back behind it, as it does where
-/// it is set after the start. Others might not take it yet, or no longer.
-fn is_due(made: UtcSeconds, now: UtcSeconds) -> bool {
-    now < made || now >= made.saturating_add(RENEW)
+/// Whether the own certificate must be renewed: it is old, or the clock is now before the time of issue because it was set
+/// after the start. In the second case peers would reject the certificate as not valid yet.
+fn is_renewal_due(issued_at: UtcSeconds, now: UtcSeconds) -> bool {
+    now < issued_at || now >= issued_at.saturating_add(CERT_RENEWAL_AGE)
 }
 
-/// Rule 2.
-async fn renew(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Path) {
-    let (mut made, mut said) = (UtcSeconds::now(), String::new());
+/// Renews the certificate that the service has issued for itself.
+async fn renew_own_certificate(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Path) {
+    let (mut issued_at, mut last_error) = (UtcSeconds::now(), String::new());
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(RENEWAL_CHECK_INTERVAL).await;
         let now = UtcSeconds::now();
-        if !is_due(made, now) {
+        if !is_renewal_due(issued_at, now) {
             continue;
         }
         let (args, dir) = (Arc::clone(args), dir.to_owned());
-        // Who holds the directory's lock, or its disk, holds up this thread and not the service.
-        let making = tokio::task::spawn_blocking(move || {
-            let renewed = grant(&args).and_then(|grant| make(&grant, &Authority::open(&dir).map_err(ca::exit)?));
-            renewed.map_err(|exit| exit.line.unwrap_or_default())
+        // In a blocking thread: waiting for the directory's lock or a slow disk must not block the service.
+        let task = tokio::task::spawn_blocking(move || {
+            let renewed = own_template(&args)
+                .and_then(|grant| issue_credentials(&grant, &Authority::open(&dir).map_err(ca::to_cli_error)?));
+            renewed.map_err(|exit| exit.message.unwrap_or_default())
         });
-        let renewed = making.await.unwrap_or_else(|error| Err(error.to_string()));
+        let renewed = task.await.unwrap_or_else(|error| Err(error.to_string()));
         match renewed.and_then(|own| trust.install(own).map_err(|error| error.to_string())) {
-            Ok(()) => (made, said) = (now, String::new()),
-            // Until it ends there is a third of its life for a disk to have room again.
-            Err(error) if error != said => {
-                say(&format!("its certificate cannot be renewed, which is tried again: {error}"));
-                said = error;
+            Ok(()) => (issued_at, last_error) = (now, String::new()),
+            // A third of the lifetime is left for retries, for example until a full disk has space again.
+            Err(error) if error != last_error => {
+                say(&format!("the certificate of the service cannot be renewed, retrying: {error}"));
+                last_error = error;
             }
             Err(_) => {}
         }
     }
 }
 
-/// A certificate that was named is changed by whoever made it: another one that is put there counts, and that it ends is said.
-/// On request its files and the revocation list are read again.
-async fn look_after(
+/// Keeps the credentials up to date. A named certificate is renewed outside of this process: a new file is loaded, and its
+/// approaching expiry is reported. On SIGHUP its files, or else the authorities, and the revocation list are reloaded.
+async fn keep_credentials_fresh(
     trust: &TrustStore,
-    named: Option<MemberCert>,
-    own: Credentials,
+    member_cert: Option<MemberCert>,
+    credentials: Credentials,
     dir: &Path,
-    mut reloads: ReloadRequests,
+    mut reload_requests: ReloadRequests,
 ) -> Infallible {
-    let Some(files) = named else {
+    let Some(member_files) = member_cert else {
         let bundle = dir.join("ca.pem");
-        warn_without_crl(&bundle, &own);
+        warn_without_crl(&bundle, &credentials);
         loop {
-            reloads.requested().await;
-            let own = trust.credentials().with_bundle(&bundle).map_err(TrustError::from);
-            match own.and_then(|own| trust.install(own)) {
+            reload_requests.requested().await;
+            let credentials = trust.credentials().with_bundle(&bundle).map_err(TrustError::from);
+            match credentials.and_then(|credentials| trust.install(credentials)) {
                 Ok(()) => {
-                    say("SIGHUP: authorities and the revocation list are read again");
+                    say("SIGHUP: authorities and revocation list reloaded");
                     warn_without_crl(&bundle, &trust.credentials());
                 }
-                Err(error) => say(&format!("SIGHUP: {error}: what was read before stays in force")),
+                Err(error) => {
+                    say(&format!("SIGHUP: {error}: the previous authorities and revocation list stay in use"))
+                }
             }
         }
     };
-    let shows = |own: &Credentials| trust.install(own.clone()).map_err(|error| error.to_string());
-    run_renewal(None, &files, own, reloads, shows).await
+    let install = |own: &Credentials| trust.install(own.clone()).map_err(|error| error.to_string());
+    run_renewal(None, &member_files, credentials, reload_requests, install).await
 }
 
-/// The password and the authority of Redis, again. Files that are no good change nothing.
-async fn read_secrets(desk: &Arc<Coordinator>, args: &RunArgs) {
-    let Some(Ok(StoreUrl::Redis(nodes))) = args.store.as_ref().map(|named| named.reveal().parse()) else { return };
-    match secrets(args, &nodes) {
-        Ok(secrets) => desk.set_secrets(secrets).await,
-        Err(exit) => {
-            say(&format!("SIGHUP: {}: what was read before stays in force", exit.line.unwrap_or_default()))
-        }
+/// Reloads the password and the authority of Redis. Invalid files are ignored.
+async fn reload_store_secrets(coordinator: &Arc<Coordinator>, args: &RunArgs) {
+    let Some(Ok(StoreUrl::Redis(nodes))) = args.store.as_ref().map(|store| store.expose().parse()) else { return };
+    match store_secrets(args, &nodes) {
+        Ok(secrets) => coordinator.set_secrets(secrets).await,
+        Err(exit) => say(&format!(
+            "SIGHUP: {}: the previous password and authority stay in use",
+            exit.message.unwrap_or_default()
+        )),
     }
 }
 
-/// Says when the store stops answering, and when it answers again.
-async fn tell(desk: &Coordinator) {
-    let mut trouble = desk.errors();
-    // The desk lives as long as this.
-    while trouble.changed().await.is_ok() {
-        match &*trouble.borrow_and_update() {
-            Some(error) => say(&format!("{error}; the service goes on, but what operators say may not outlast it")),
+/// Prints when the store stops responding, and when it responds again.
+async fn report_store_errors(coordinator: &Coordinator) {
+    let mut store_error = coordinator.errors();
+    // Never ends, since the coordinator exists as long as this function runs.
+    while store_error.changed().await.is_ok() {
+        match &*store_error.borrow_and_update() {
+            Some(error) => say(&format!("{error}; the service continues, but drains are lost when it restarts")),
             None => say("the store answers again"),
         }
     }
@@ -426,13 +442,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_made_anew_in_time_and_when_the_clock_was_set() {
+    fn the_certificate_is_renewed_in_time_and_after_the_clock_was_set() {
         let made: UtcSeconds = "2026-10-02T12:00:00Z".parse().unwrap();
         let (hour, day) = (Duration::from_secs(3600), Duration::from_secs(86_400));
-        assert!(!is_due(made, made) && !is_due(made, made.saturating_add(day * 19)));
-        assert!(is_due(made, made.saturating_add(day * 20)), "with a third of its life left");
-        assert!(is_due(made, made.saturating_sub(hour)), "it would not be valid yet for others");
-        // A machine that began in 1970, until somebody told it the time.
-        assert!(is_due("1970-01-01T00:00:07Z".parse().unwrap(), made));
+        assert!(!is_renewal_due(made, made) && !is_renewal_due(made, made.saturating_add(day * 19)));
+        assert!(is_renewal_due(made, made.saturating_add(day * 20)), "a third of the lifetime is left");
+        assert!(is_renewal_due(made, made.saturating_sub(hour)), "peers would consider it not valid yet");
+        // A host whose clock began in 1970 and was set later.
+        assert!(is_renewal_due("1970-01-01T00:00:07Z".parse().unwrap(), made));
     }
 }

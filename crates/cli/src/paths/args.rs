@@ -1,4 +1,4 @@
-//! What can be written behind `marline paths`.
+//! Command-line arguments of `marline paths` and `marline restore`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -6,123 +6,132 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Goal, Policy};
-use marline_net::links::{Named, ParseNamedError};
-use marline_paths::forward::Ports;
+use marline_net::links::{LinkArg, ParseLinkArgError};
+use marline_paths::transparent::PortRange;
 
-/// The last lines of `marline paths --help`.
+/// End of the output of `marline paths --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   marline paths doctor
-      Is this machine fit, and what helps where it is not?
+      Check whether this host can run `marline paths`, with remedies.
   sudo marline paths
-      Steer the MPTCP connections of all programs for the fewest joules, until Ctrl-C; then all is as before.
-  sudo marline paths --profile throughput --link wlan0 --link wwan0,metered=yes,budget=2GB
-      These two links, for speed; at most 2 GB over the second one.
+      Manage the MPTCP connections of all programs for the lowest energy, until Ctrl-C; then
+      restore the host configuration.
+  sudo marline paths --goal speed --link wlan0 --link wwan0,metered=yes,budget=2GB
+      Use these two links for throughput; at most 2 GB over the second one.
   marline run -- curl -O https://example.org/big.iso
-      A program that asks for MPTCP, so that there is something to steer (--transparent does it for all).
+      Run a program with MPTCP connections, which the daemon then manages (--transparent does this
+      for all programs).
   marline paths watch
+      Show the managed connections, updated every second.
   marline paths explain 7b9c2f7a
-      What is steered now; and why one connection, by the token that status, watch and `ss -ti` show.
+      Show the decisions on one connection, by its token as shown by status, watch and `ss -ti`.
 
-Changed while it runs, and put back at its end or, after a crash, at the next start or by `marline restore`:
-net.mptcp.path_manager (and net.mptcp.enabled where it is 0), and routing rules with protocol 109. It needs
-CAP_NET_ADMIN and nothing else; contrib/systemd has a unit. docs/paths.md is the operator's guide.
+While it runs, the daemon changes net.mptcp.path_manager (and net.mptcp.enabled if it is 0) and
+adds routing rules with protocol 109. It restores them at exit or, after a crash, at the next
+start or by `marline restore`. It needs only CAP_NET_ADMIN; contrib/systemd has a unit.
+docs/mptcp.md is the user guide.
 
-Exit codes: 0 stopped and all put back, 1 failed, 64 wrong usage, 69 no usable link, 77 CAP_NET_ADMIN is missing.";
+Exit codes: 0 stopped and restored, 1 failure, 64 wrong usage, 69 no usable link,
+77 CAP_NET_ADMIN is missing.";
 
 const AFTER_DOCTOR: &str = "\
 Examples:
   marline paths doctor
   marline paths doctor --probe mptcp.example.org:443
-      Connect once over each link, and see whether MPTCP's option comes back.
-  marline paths doctor --json | jq -r '.findings[] | select(.state != \"ok\") | .remedy'
+      Connect once over each link, and check whether the response has the MPTCP option.
+  marline paths doctor --json | jq -r '.findings[] | select(.severity != \"ok\") | .remedy'
 
-Exit code 0: nothing stands in the way. 1: something does.";
+Exit codes: 0 this host can run `marline paths`, 1 it cannot.";
 
 const AFTER_EIB: &str = "\
 Examples:
   marline paths eib
   marline paths eib --energy-model emptcp-s3 --kinds wifi,lte
 
-One line for each rate of the second link: below the first threshold of the first link's rate the second one alone
-costs the fewest joules a byte, above the other threshold the first one alone, between them both together.";
+Each line is for one rate of the second link and has two thresholds of the first link's rate.
+Below the lower one, the second link alone uses the least energy per byte; above the upper one,
+the first link alone; between them, both links together.";
 
 pub(crate) const AFTER_RESTORE: &str = "\
-Settings (sysctl), routing rules and routes, MPTCP endpoints and limits, and the table `inet marline-lan` of nftables, which keeps the LAN of
-an edge that has crashed closed. Nothing of a daemon that runs is touched: it puts everything back itself. Needs CAP_NET_ADMIN. The next start
-of the same daemon takes over what was left, and needs no `marline restore` before.
+Restores sysctl settings, routing rules and routes, MPTCP endpoints and limits, and removes the
+nftables table `inet marline-lan`, which blocks the LAN of a crashed edge from the outside.
+Changes of a running daemon are not touched: it restores them itself. Needs CAP_NET_ADMIN. The
+next start of the same daemon restores everything as well, so `marline restore` is not needed
+before.
 
-Exit codes: 0 put back, or nothing to put back; 1 something could not be put back, which is named; 77 CAP_NET_ADMIN is missing.";
+Exit codes: 0 restored or nothing to restore, 1 something could not be restored (it is named),
+77 CAP_NET_ADMIN is missing.";
 
 /// `marline paths`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PathsArgs {
-    /// What to do [default: run].
+    /// Subcommand [default: run].
     #[command(subcommand)]
-    pub(super) verb: Option<PathsVerb>,
+    pub(super) command: Option<PathsCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }
 
-/// The verbs of `marline paths`.
+/// Subcommands of `marline paths`.
 #[derive(Debug, Subcommand)]
-pub(super) enum PathsVerb {
-    /// Steer MPTCP connections until stopped.
+pub(super) enum PathsCommand {
+    /// Manage MPTCP connections until stopped.
     Run(Box<RunArgs>),
-    /// Show links, connections and what is decided.
+    /// Show links, connections and current decisions.
     Status {
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
-        /// Show no more connections than this, the busiest first.
-        #[arg(long, value_name = "N", value_parser = number)]
+        /// Show at most N connections, the busiest first.
+        #[arg(long, value_name = "N", value_parser = parse_count)]
         at_most: Option<usize>,
     },
-    /// Show the same, painted anew every second.
+    /// Show the same, updated every second.
     Watch {
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
     },
-    /// Tell why a connection is carried as it is: its last decisions, with their figures.
+    /// Show the last decisions on one connection, with their figures.
     Explain {
-        /// The connection: eight hexadecimal digits, as `status`, `ss -ti` and `ip mptcp monitor` show them.
-        #[arg(value_name = "TOKEN", value_parser = token)]
+        /// Token of the connection: eight hexadecimal digits, as shown by `status`, `ss -ti` and `ip mptcp monitor`.
+        #[arg(value_name = "TOKEN", value_parser = parse_token)]
         token: u32,
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Examine this machine: what stands in the way, and what helps.
+    /// Check whether this host can run `marline paths`, and print remedies.
     #[command(after_help = AFTER_DOCTOR)]
     Doctor {
-        /// Connect to this server over each link, to see whether MPTCP and full-sized packets get through; repeat for more.
+        /// Connect to this server over each link, to check that MPTCP and full-sized packets pass; repeat for more.
         #[arg(long, value_name = "HOST:PORT")]
         probe: Vec<String>,
         #[command(flatten)]
-        daemon: Daemon,
+        run_dir_args: RunDirArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Print which of two kinds of links, or both, cost the fewest joules a byte, by their rates.
+    /// Print which of two kinds of links, or both, uses the least energy per byte at given rates.
     #[command(after_help = AFTER_EIB)]
     Eib {
-        /// The device: a name or a file (`marline energy models`).
+        /// Device energy model: a name or a file (see `marline energy models`).
         #[arg(long, value_name = "NAME|FILE")]
         energy_model: Option<String>,
-        /// The two kinds of links.
-        #[arg(long, value_name = "KIND,KIND", default_value = "wifi,lte", value_parser = kinds)]
+        /// Kinds of the first and the second link.
+        #[arg(long, value_name = "KIND,KIND", default_value = "wifi,lte", value_parser = parse_kinds)]
         kinds: (LinkKind, LinkKind),
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// The same as `marline restore`.
+    /// Same as `marline restore`.
     Restore(RestoreArgs),
 }
 
@@ -130,8 +139,8 @@ pub(super) enum PathsVerb {
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
     #[command(flatten)]
-    pub(super) daemon: Daemon,
-    /// Say nothing but errors.
+    pub(super) run_dir_args: RunDirArgs,
+    /// Print only errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
@@ -139,100 +148,109 @@ pub struct RestoreArgs {
 /// `marline paths run`.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// What is to be small or large: energy, throughput, latency or metered [default: energy].
-    #[arg(long, value_name = "NAME")]
-    pub(super) profile: Option<Goal>,
-    /// Programs here keep what they have not sent short, as `marline edge` does: then a link of a twentieth helps an upload.
+    /// Goal: speed, latency, energy or cost [default: energy].
+    #[arg(long, value_name = "GOAL")]
+    pub(super) goal: Option<Goal>,
+    /// Assume that programs on this host keep their send buffers short, as `marline edge` does.
+    ///
+    /// Then even a link with a twentieth of the rate helps an upload.
     #[arg(long)]
     pub(super) short_queues: bool,
-    /// Who decides: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
+    /// Policy: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
     #[arg(long, value_name = "NAME")]
     pub(super) policy: Option<Policy>,
-    /// Use this interface, on these terms; repeat for more; with `,later` it need not be there yet. Without it: every link
-    /// that works, or comes to work, also what is plugged in later.
+    /// Use only this link; repeat for more [default: all links that work, now or later].
+    ///
+    /// With `,optional` the interface need not exist yet.
     #[arg(long, value_name = "IFACE[,…]")]
-    pub(super) link: Vec<Wanted>,
+    pub(super) link: Vec<LinkOption>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub(super) bypass_vpn: bool,
-    /// The device whose radios the links are taken for: a name or a file (`marline energy models`) [default: typical].
+    /// Device energy model: a name or a file (see `marline energy models`) [default: typical].
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) energy_model: Option<String>,
-    /// Steer all connections together, through the kernel's own path manager: less exact, and it outlives a crash.
+    /// Manage all connections together through the kernel's path manager: less precise, but it survives a crash.
     #[arg(long)]
     pub(super) kernel_pm: bool,
-    /// Change nothing and need no privilege: only say what would be done.
+    /// Only print what would be done; changes nothing and needs no privileges.
     #[arg(long, conflicts_with = "kernel_pm")]
     pub(super) dry_run: bool,
-    /// Lead plain TCP of this host's programs on as MPTCP, too.
+    /// Forward plain TCP connections of programs on this host as MPTCP.
     #[arg(long, conflicts_with = "dry_run")]
     pub(super) transparent: bool,
-    /// Of --transparent: only the programs in this control group.
+    /// With --transparent: forward only connections of programs in this control group.
     #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
-    /// Of --transparent: only connections to this port, or these; repeat for more.
+    /// With --transparent: forward only connections to this port or range of ports; repeat for more.
     #[arg(long, value_name = "PORT[-PORT]")]
-    pub(super) port: Vec<Ports>,
-    /// Write every input and decision to FILE, for `marline replay`.
+    pub(super) port: Vec<PortRange>,
+    /// Write a decision log for `marline replay` to FILE.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) daemon: Daemon,
-    /// Say nothing but errors.
+    pub(super) run_dir_args: RunDirArgs,
+    /// Print only errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
 }
 
-/// What `--link` says.
+/// Value of `--link`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Wanted {
-    /// The interface and its terms.
-    pub(super) link: Named,
-    /// It is waited for if there is none of its name; otherwise that is an error, for it may be a slip of the pen.
-    pub(super) later: bool,
+pub(super) struct LinkOption {
+    /// Interface and properties of the link.
+    pub(super) link: LinkArg,
+    /// Whether the interface may be missing (`optional`): the daemon then waits for it. Otherwise a missing interface is an error,
+    /// since its name may be a typo.
+    pub(super) is_optional: bool,
 }
 
-impl FromStr for Wanted {
+impl FromStr for LinkOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (waits, terms): (Vec<&str>, Vec<&str>) = text.split(',').partition(|part| *part == "later");
-        let link = terms.join(",").parse().map_err(|error| match error {
-            // A download's links have a limit, and cannot be waited for.
-            ParseNamedError::Part(part) => {
-                format!("`{part}`: after the interface come kind=, metered=, budget= or later, separated by commas")
+        let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
+            text.split(',').partition(|part| *part == "optional");
+        let link = link_parts.join(",").parse().map_err(|error| match error {
+            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `optional`.
+            ParseLinkArgError::UnknownKey(part) => {
+                format!(
+                    "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"
+                )
             }
             error => error.to_string(),
         })?;
-        Ok(Self { link, later: !waits.is_empty() })
+        Ok(Self { link, is_optional: !optional_parts.is_empty() })
     }
 }
 
-/// Where a daemon is.
+/// Option for the run directory of a daemon.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Daemon {
-    /// Where the daemon's socket and its notes for the time after a crash are [default: /run/marline].
+pub(super) struct RunDirArgs {
+    /// Directory of the daemon's control socket and of its state for recovery after a crash [default: /run/marline].
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
 }
 
-fn token(word: &str) -> Result<u32, String> {
-    let digits = word.strip_prefix("0x").unwrap_or(word);
+/// Parses an MPTCP token, with or without `0x`.
+fn parse_token(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
     let is_hex = (1..=8).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let token = is_hex.then(|| u32::from_str_radix(digits, 16).ok()).flatten();
     token.ok_or_else(|| "a token is up to eight hexadecimal digits, such as 7b9c2f7a".to_owned())
 }
 
-fn number(word: &str) -> Result<usize, String> {
-    word.parse().map_err(|_| format!("`{word}` is no number of connections, such as 20"))
+fn parse_count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a number of connections such as 20"))
 }
 
-fn kinds(words: &str) -> Result<(LinkKind, LinkKind), String> {
-    let Some((first, second)) = words.split_once(',') else {
+fn parse_kinds(text: &str) -> Result<(LinkKind, LinkKind), String> {
+    let Some((first, second)) = text.split_once(',') else {
         return Err("name two kinds of links, such as wifi,lte".to_owned());
     };
-    let kind = |word: &str| word.parse().map_err(|error: marline_core::link::UnknownLinkKind| error.to_string());
-    Ok((kind(first)?, kind(second)?))
+    let parse_kind =
+        |kind_name: &str| kind_name.parse().map_err(|error: marline_core::link::UnknownLinkKind| error.to_string());
+    Ok((parse_kind(first)?, parse_kind(second)?))
 }
 
 #[cfg(test)]
@@ -240,32 +258,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_hexadecimal_with_or_without_its_mark() {
-        assert_eq!(token("7b9c2f7a"), Ok(0x7b9c_2f7a));
-        assert_eq!(token("0x10"), Ok(16));
+    fn a_token_is_hexadecimal_with_or_without_a_prefix() {
+        assert_eq!(parse_token("7b9c2f7a"), Ok(0x7b9c_2f7a));
+        assert_eq!(parse_token("0x10"), Ok(16));
         for bad in ["", "0x", "x", "123456789", "-1", "+1"] {
-            assert!(token(bad).is_err(), "{bad}");
+            assert!(parse_token(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn a_link_may_be_waited_for() {
-        let wanted = |text: &str| text.parse::<Wanted>().map(|wanted| (wanted.link.name, wanted.later));
-        assert_eq!(wanted("usb0"), Ok(("usb0".into(), false)));
-        assert_eq!(wanted("usb0,later"), Ok(("usb0".into(), true)));
-        let terms: Wanted = "usb0,later,kind=lte,budget=2GB".parse().unwrap();
-        assert_eq!((terms.link.kind, terms.later), (Some(LinkKind::Lte), true));
-        assert_eq!(terms.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
-        for bad in ["later", "usb0,soon", "usb0,later=yes"] {
-            assert!(wanted(bad).is_err(), "{bad}");
+    fn a_link_may_be_optional() {
+        let parse_link =
+            |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
+        assert_eq!(parse_link("usb0"), Ok(("usb0".into(), false)));
+        assert_eq!(parse_link("usb0,optional"), Ok(("usb0".into(), true)));
+        let link: LinkOption = "usb0,optional,kind=lte,budget=2GB".parse().unwrap();
+        assert_eq!((link.link.kind, link.is_optional), (Some(LinkKind::Lte), true));
+        assert_eq!(link.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
+        for bad in ["optional", "usb0,soon", "usb0,optional=yes"] {
+            assert!(parse_link(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn two_kinds_are_named_with_a_comma() {
-        assert_eq!(kinds("wifi,nr"), Ok((LinkKind::Wifi, LinkKind::Nr)));
+    fn two_kinds_are_separated_by_a_comma() {
+        assert_eq!(parse_kinds("wifi,nr"), Ok((LinkKind::Wifi, LinkKind::Nr)));
         for bad in ["wifi", "wifi,", "wifi,4g", "wifi,lte,nr"] {
-            assert!(kinds(bad).is_err(), "{bad}");
+            assert!(parse_kinds(bad).is_err(), "{bad}");
         }
     }
 }

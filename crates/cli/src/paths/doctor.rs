@@ -1,63 +1,67 @@
-//! `marline paths doctor`: findings as a list for people, or as JSON.
+//! `marline paths doctor`: checks the host and prints the findings as a list or as JSON.
 
 use std::path::Path;
 
 use marline_net::links::Interface;
 use marline_net::printable::printable;
-use marline_paths::doctor::{self, Report, State, Wish};
+use marline_paths::doctor::{self, Report, RequestedLink, Severity};
 
-use super::args::Wanted;
-use super::{json_of, print, say};
-use crate::{ConfigFile, Exit, energy};
+use super::args::LinkOption;
+use super::{print_result, say, to_json};
+use crate::{CliError, ConfigFile, energy};
 
-/// Examines this machine for a run with this configuration; what a run would refuse of it is refused here, too.
-pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), Exit> {
-    energy::chosen(None, file.energy_model.as_deref())?;
-    file.paths.scope()?;
-    let wish = |wanted: Wanted| Wish { name: wanted.link.name, later: wanted.later };
-    let named = file.paths.wanted().map(wish).collect();
-    let servers: Vec<_> =
-        probe.iter().map(|server| doctor::addresses(server)).collect::<Result<_, _>>().map_err(Exit::usage)?;
-    let facts = doctor::gather(run_dir, named, &file.known());
-    let mut facts = facts.map_err(|error| Exit::new(Exit::NETWORK, error.to_string()))?;
+/// Checks the host for a run with this configuration. Fails if `marline paths run` would reject the configuration.
+pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), CliError> {
+    energy::select_model(None, file.energy_model.as_deref())?;
+    file.paths.forward_scope()?;
+    let expected_link =
+        |option: LinkOption| RequestedLink { name: option.link.name, is_optional: option.is_optional };
+    let expected_links = file.paths.link_options().map(expected_link).collect();
+    let servers: Vec<_> = probe
+        .iter()
+        .map(|server| doctor::resolve_server(server))
+        .collect::<Result<_, _>>()
+        .map_err(CliError::usage)?;
+    let facts = doctor::gather_facts(run_dir, expected_links, &file.described_links());
+    let mut facts = facts.map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
     if !servers.is_empty() && links.is_empty() {
-        say("--probe: no link can be used, so nothing is tried");
+        say("--probe: skipped, since no link can be used");
     }
-    let mut probed = Vec::new();
+    let mut probe_results = Vec::new();
     if !links.is_empty() {
         for server in &servers {
-            probed.extend(doctor::probe(&links, server, facts.is_off()));
-            facts.look_again();
+            probe_results.extend(doctor::probe_links(&links, server, facts.is_mptcp_off()));
+            facts.refresh();
         }
     }
-    let report = doctor::examine(&facts, &probed);
-    print(&if json { json_of(&report)? } else { text(&report) })?;
-    if report.fit { Ok(()) } else { Err(Exit::silent(Exit::FAILED)) }
+    let report = doctor::examine_host(&facts, &probe_results);
+    print_result(&if json { to_json(&report)? } else { render(&report) })?;
+    if report.ok { Ok(()) } else { Err(CliError::silent(CliError::FAILED)) }
 }
 
-fn text(report: &Report) -> String {
+fn render(report: &Report) -> String {
     let mut text = String::new();
     let width = report.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
     for finding in &report.findings {
-        let mark = match finding.state {
-            State::Ok => "ok   ",
-            State::Note => "note ",
-            State::Blocks => "WRONG",
+        let mark = match finding.severity {
+            Severity::Ok => "ok   ",
+            Severity::Note => "note ",
+            Severity::Blocks => "WRONG",
         };
-        text += &format!("{mark}  {:<width$}  {}\n", finding.name, printable(&finding.says));
+        text += &format!("{mark}  {:<width$}  {}\n", finding.name, printable(&finding.message));
         if !finding.remedy.is_empty() {
-            text += &format!("{:width$}  what helps: {}\n", "", printable(&finding.remedy), width = width + 7);
+            text += &format!("{:width$}  remedy: {}\n", "", printable(&finding.remedy), width = width + 7);
         }
     }
     let mut probes = report.findings.iter().filter(|finding| finding.name == "probe").peekable();
-    let fruitless = probes.peek().is_some() && probes.all(|finding| finding.state != State::Ok);
-    text += if report.fit && fruitless {
-        "\nThis machine is fit for `marline paths`, but no probe has shown MPTCP over any link: see above.\n"
-    } else if report.fit {
-        "\nNothing stands in the way of `marline paths`.\n"
+    let is_probe_unsuccessful = probes.peek().is_some() && probes.all(|finding| finding.severity != Severity::Ok);
+    text += if report.ok && is_probe_unsuccessful {
+        "\nThis host can run `marline paths`, but no probe has shown MPTCP over any link: see above.\n"
+    } else if report.ok {
+        "\nThis host can run `marline paths`.\n"
     } else {
-        "\nWhat is marked WRONG stands in the way of `marline paths`.\n"
+        "\nThis host cannot run `marline paths`: fix the findings marked WRONG.\n"
     };
     text
 }
@@ -69,37 +73,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_has_a_line_and_below_it_what_helps() {
+    fn each_finding_has_a_line_followed_by_its_remedy() {
         let finding = |name, state, says: &str, remedy: &str| Finding {
             name,
-            state,
-            says: says.into(),
+            severity: state,
+            message: says.into(),
             remedy: remedy.into(),
         };
         let findings = vec![
-            finding("kernel", State::Ok, "Linux 6.18", ""),
-            finding("path manager", State::Blocks, "another one is active", "stop it"),
+            finding("kernel", Severity::Ok, "Linux 6.18", ""),
+            finding("path manager", Severity::Blocks, "another one is active", "stop it"),
         ];
         assert_eq!(
-            text(&Report { fit: false, findings }),
+            render(&Report { ok: false, findings }),
             "ok     kernel        Linux 6.18\n\
-             WRONG  path manager  another one is active\n                     what helps: stop it\n\n\
-             What is marked WRONG stands in the way of `marline paths`.\n"
+             WRONG  path manager  another one is active\n                     remedy: stop it\n\n\
+             This host cannot run `marline paths`: fix the findings marked WRONG.\n"
         );
     }
 
     #[test]
-    fn probes_that_all_failed_are_no_good_end() {
-        let report = |states: &[State]| {
-            let probe =
-                |state: &State| Finding { name: "probe", state: *state, says: "x".into(), remedy: "y".into() };
-            text(&Report { fit: true, findings: states.iter().map(probe).collect() })
+    fn the_verdict_mentions_probes_if_all_of_them_failed() {
+        let report = |states: &[Severity]| {
+            let probe = |state: &Severity| Finding {
+                name: "probe",
+                severity: *state,
+                message: "x".into(),
+                remedy: "y".into(),
+            };
+            render(&Report { ok: true, findings: states.iter().map(probe).collect() })
         };
         assert!(
-            report(&[State::Note, State::Note]).ends_with("no probe has shown MPTCP over any link: see above.\n")
+            report(&[Severity::Note, Severity::Note])
+                .ends_with("no probe has shown MPTCP over any link: see above.\n")
         );
-        for well in [&[State::Note, State::Ok][..], &[]] {
-            assert!(report(well).ends_with("\nNothing stands in the way of `marline paths`.\n"));
+        for states in [&[Severity::Note, Severity::Ok][..], &[]] {
+            assert!(report(states).ends_with("\nThis host can run `marline paths`.\n"));
         }
     }
 }

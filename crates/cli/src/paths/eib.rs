@@ -1,4 +1,4 @@
-//! `marline paths eib`: the energy information base of a device, as eMPTCP's Table 2 has it.
+//! `marline paths eib`: prints the energy information base of a device in the form of Table 2 of the eMPTCP paper.
 
 use std::path::Path;
 
@@ -7,51 +7,52 @@ use marline_core::link::LinkKind;
 use marline_core::units::Bitrate;
 use serde::Serialize;
 
-use super::{json_of, print};
-use crate::{ConfigFile, Exit, energy};
+use super::{print_result, to_json};
+use crate::{CliError, ConfigFile, energy};
 
-/// One line. Serialises to one element of `rows` of `--json`.
+/// One row. Serialises to one element of `rows` of `--json`.
 #[derive(Serialize)]
-struct Line {
+struct JsonRow {
     second_mbps: f64,
     second_below_mbps: f64,
     first_above_mbps: Option<f64>,
     both: bool,
 }
 
-/// Prints the base.
+/// Prints the energy information base.
 pub(super) fn run(
     model: Option<&str>,
     (first, second): (LinkKind, LinkKind),
     json: bool,
     config: Option<&Path>,
-) -> Result<(), Exit> {
+) -> Result<(), CliError> {
     let configured = ConfigFile::read(config)?.energy_model;
-    let none = || Exit::usage("the configuration says no energy model: name one with --energy-model");
-    let model = energy::chosen(model, configured.as_deref())?.ok_or_else(none)?;
+    let no_model =
+        || CliError::usage("the configuration file disables energy models: name one with --energy-model");
+    let model = energy::select_model(model, configured.as_deref())?.ok_or_else(no_model)?;
     let Some(base) = EnergyInfoBase::new(&model, first, second) else {
         let missing = if model.radio(first).is_none() { first } else { second };
-        return Err(Exit::usage(format!(
-            "the model {} has no {missing} radio; `marline energy show {0}` shows those it has",
+        return Err(CliError::usage(format!(
+            "the model {} has no {missing} radio; `marline energy show {0}` lists its radios",
             model.name()
         )));
     };
-    let lines: Vec<Line> = base.rows(&rates()).iter().map(line).collect();
+    let rows: Vec<JsonRow> = base.rows(&rates()).iter().map(row_json).collect();
     if json {
-        let value = serde_json::json!({ "model": model.name(), "first": first, "second": second, "rows": lines });
-        return print(&json_of(&value)?);
+        let value = serde_json::json!({ "model": model.name(), "first": first, "second": second, "rows": rows });
+        return print_result(&to_json(&value)?);
     }
-    print(&table(model.name(), first, second, &lines))
+    print_result(&table(model.name(), first, second, &rows))
 }
 
-/// Mbit/s of the second link: the paper's own four, and what links of today carry.
+/// Rates of the second link: the four of the paper, and those of present links.
 fn rates() -> Vec<Bitrate> {
     let kbps = [500, 1000, 1500, 2000, 3000, 5000, 8000, 12_000, 20_000, 50_000, 100_000];
     kbps.map(|kbps: u64| Bitrate::from_bits_per_sec(kbps * 1000)).into()
 }
 
-fn line(row: &EibRow) -> Line {
-    Line {
+fn row_json(row: &EibRow) -> JsonRow {
+    JsonRow {
         second_mbps: row.second.as_mbps_f64(),
         second_below_mbps: row.second_below.as_mbps_f64(),
         first_above_mbps: row.first_above.map(Bitrate::as_mbps_f64),
@@ -59,7 +60,7 @@ fn line(row: &EibRow) -> Line {
     }
 }
 
-fn table(model: &str, first: LinkKind, second: LinkKind, lines: &[Line]) -> String {
+fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[JsonRow]) -> String {
     let mut rows = vec![
         [
             format!("{second}, Mbit/s"),
@@ -69,19 +70,26 @@ fn table(model: &str, first: LinkKind, second: LinkKind, lines: &[Line]) -> Stri
         ]
         .to_vec(),
     ];
-    let shown = |rate: f64| format!("{rate:.3}");
-    for line in lines {
-        let above = line.first_above_mbps.map_or_else(|| "never".to_owned(), shown);
+    let three_decimals = |rate: f64| format!("{rate:.3}");
+    for line in eib_rows {
+        let first_above = line.first_above_mbps.map_or_else(|| "never".to_owned(), three_decimals);
         let both = match line.first_above_mbps {
-            _ if !line.both => "nowhere".to_owned(),
-            Some(above) => format!("{} to {}", shown(line.second_below_mbps), shown(above)),
-            None => format!("from {}", shown(line.second_below_mbps)),
+            _ if !line.both => "never".to_owned(),
+            Some(first_alone) => {
+                format!("{} to {}", three_decimals(line.second_below_mbps), three_decimals(first_alone))
+            }
+            None => format!("from {}", three_decimals(line.second_below_mbps)),
         };
-        rows.push(vec![format!("{:.1}", line.second_mbps), shown(line.second_below_mbps), both, above]);
+        rows.push(vec![
+            format!("{:.1}", line.second_mbps),
+            three_decimals(line.second_below_mbps),
+            both,
+            first_above,
+        ]);
     }
     format!(
-        "{model}: what costs the fewest joules a byte, by the rate of the {first} link in Mbit/s\n\n{}",
-        energy::table(&rows)
+        "{model}: links with the least energy per byte, by the rate of the {first} link in Mbit/s\n\n{}",
+        energy::render_table(&rows)
     )
 }
 
@@ -90,8 +98,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_where_both_are_best() {
-        let line = |both, above| Line { second_mbps: 1.0, second_below_mbps: 0.234, first_above_mbps: above, both };
+    fn a_row_has_the_range_in_which_both_links_are_best() {
+        let line =
+            |both, above| JsonRow { second_mbps: 1.0, second_below_mbps: 0.234, first_above_mbps: above, both };
         let text = table("m", LinkKind::Wifi, LinkKind::Lte, &[line(true, Some(0.502)), line(false, None)]);
         let lines: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(
@@ -99,7 +108,7 @@ mod tests {
             [
                 "lte, Mbit/s  lte alone below  both            wifi alone above",
                 "1.0          0.234            0.234 to 0.502  0.502",
-                "1.0          0.234            nowhere         never",
+                "1.0          0.234            never           never",
             ]
         );
     }

@@ -1,180 +1,199 @@
-//! `marline paths`: from words to a daemon that steers MPTCP connections, and to questions that it answers.
+//! `marline paths`: runs the MPTCP path manager from its arguments, and sends control requests to a running one.
 //!
-//! 1. Everything that the user wrote, and whether this machine is fit for it, is looked at before anything is changed.
-//! 2. What is said about the run goes to standard error, results to standard output; each result has a `--json` twin.
-//! 3. Nothing here decides or changes anything: `core::paths` and `marline_paths` do.
+//! 1. All arguments and the suitability of the host are checked before the host is changed.
+//! 2. Notices go to standard error and results to standard output; each result is also available with `--json`.
+//! 3. This module makes no decisions and changes nothing: `core::paths` decides and `marline_paths` acts.
 
 mod args;
 mod doctor;
 mod eib;
+mod render;
 mod run;
-mod show;
 
 use std::path::{Path, PathBuf};
 
 use marline_net::links::LinksError;
 use marline_paths::PathsError;
-use marline_paths::control::{self, Answer, AskError, Question};
-use marline_paths::ground::{self, RUN_DIR};
+use marline_paths::control::{self, ControlError, ControlReply, ControlRequest};
+use marline_paths::host_config::{self, RUN_DIR};
 
-use self::args::{Daemon, PathsVerb};
-use crate::output::{print, say};
-use crate::{ConfigFile, Exit};
+use self::args::{PathsCommand, RunDirArgs};
+use crate::output::{print_result, say};
+use crate::{CliError, ConfigFile};
 
 pub(crate) use self::args::{AFTER_HELP, AFTER_RESTORE, PathsArgs, RestoreArgs};
-pub(crate) use self::run::PathsTerms;
 #[cfg(feature = "fleet")]
-pub(crate) use self::show::paint;
+pub(crate) use self::render::repeat;
+pub(crate) use self::run::PathsConfig;
 
-/// Does what was asked for.
-pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), Exit> {
-    match args.verb {
+/// Runs a subcommand of `marline paths`.
+pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError> {
+    match args.command {
         None => run::run(args.run, config),
-        Some(PathsVerb::Run(run)) => run::run(*run, config),
-        Some(PathsVerb::Status { daemon, json, at_most }) => {
-            let asked = ask(&Place::of(&daemon, config)?, &Question::Status { at_most })?;
-            let Answer::Status(status) = asked else { return Err(odd()) };
-            print(&if json { json_of(&status)? } else { show::status(&status, at_most.unwrap_or(show::MOST)) })
-        }
-        Some(PathsVerb::Watch { daemon }) => {
-            let (place, mut seen) = (Place::of(&daemon, config)?, false);
-            show::watch(|| match asked(&place, &Question::Status { at_most: Some(show::MOST) }) {
-                Ok(Answer::Status(status)) => {
-                    seen = true;
-                    Ok(status)
-                }
-                Ok(_) => Err(odd()),
-                // There was one a second ago.
-                Err(AskError::Nobody { .. }) if seen => Err(unanswered(&AskError::Ended(control::WHO))),
-                Err(error) => Err(unanswered(&error)),
+        Some(PathsCommand::Run(run)) => run::run(*run, config),
+        Some(PathsCommand::Status { run_dir_args, json, at_most }) => {
+            let reply = query(
+                &DaemonLocation::from_args(&run_dir_args, config)?,
+                &ControlRequest::Status { max_connections: at_most },
+            )?;
+            let ControlReply::Status(status) = reply else { return Err(unexpected_reply()) };
+            print_result(&if json {
+                to_json(&status)?
+            } else {
+                render::render_status(&status, at_most.unwrap_or(render::DEFAULT_MAX_CONNECTIONS))
             })
         }
-        Some(PathsVerb::Explain { token, daemon, json }) => {
-            let asked = ask(&Place::of(&daemon, config)?, &Question::Explain { token })?;
-            let Answer::Explained(explained) = asked else { return Err(odd()) };
-            print(&if json { json_of(&explained)? } else { show::explained(&explained) })
+        Some(PathsCommand::Watch { run_dir_args }) => {
+            let (location, mut has_answered) = (DaemonLocation::from_args(&run_dir_args, config)?, false);
+            render::watch(|| {
+                match query_daemon(
+                    &location,
+                    &ControlRequest::Status { max_connections: Some(render::DEFAULT_MAX_CONNECTIONS) },
+                ) {
+                    Ok(ControlReply::Status(status)) => {
+                        has_answered = true;
+                        Ok(status)
+                    }
+                    Ok(_) => Err(unexpected_reply()),
+                    // The daemon responded a second ago, so it has ended since.
+                    Err(ControlError::NotRunning { .. }) if has_answered => {
+                        Err(query_error(&ControlError::Ended(control::COMMAND_NAME)))
+                    }
+                    Err(error) => Err(query_error(&error)),
+                }
+            })
         }
-        Some(PathsVerb::Doctor { probe, daemon, json }) => {
+        Some(PathsCommand::Explain { token, run_dir_args, json }) => {
+            let reply =
+                query(&DaemonLocation::from_args(&run_dir_args, config)?, &ControlRequest::Explain { token })?;
+            let ControlReply::Explanation(explained) = reply else { return Err(unexpected_reply()) };
+            print_result(&if json { to_json(&explained)? } else { render::render_explanation(&explained) })
+        }
+        Some(PathsCommand::Doctor { probe, run_dir_args, json }) => {
             let file = ConfigFile::read(config)?;
-            doctor::run(&probe, &Place::in_file(&daemon, &file)?.run_dir, &file, json)
+            doctor::run(&probe, &DaemonLocation::from_config(&run_dir_args, &file)?.run_dir, &file, json)
         }
-        Some(PathsVerb::Eib { energy_model, kinds, json }) => {
+        Some(PathsCommand::Eib { energy_model, kinds, json }) => {
             eib::run(energy_model.as_deref(), kinds, json, config)
         }
-        Some(PathsVerb::Restore(args)) => restore_host(&args, config),
+        Some(PathsCommand::Restore(args)) => restore_from_args(&args, config),
     }
 }
 
 /// `marline restore`.
-pub(crate) fn restore_host(args: &RestoreArgs, config: Option<&Path>) -> Result<(), Exit> {
-    restore(&Place::of(&args.daemon, config)?.run_dir, args.quiet)
+pub(crate) fn restore_from_args(args: &RestoreArgs, config: Option<&Path>) -> Result<(), CliError> {
+    restore(&DaemonLocation::from_args(&args.run_dir_args, config)?.run_dir, args.quiet)
 }
 
-fn restore(run_dir: &Path, quiet: bool) -> Result<(), Exit> {
-    let restored = ground::restore(run_dir).map_err(|error| match error {
+fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
+    let result = host_config::restore(run_dir).map_err(|error| match error {
         PathsError::NotPermitted { what } => {
-            Exit::new(Exit::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
+            CliError::new(CliError::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
         }
-        error => exit(error),
+        error => to_cli_error(error),
     })?;
     if !quiet {
-        restored.lines.iter().for_each(|line| say(line));
+        result.restored.iter().for_each(|line| say(line));
     }
-    if !restored.left.is_empty() {
-        return Err(Exit::failed(restored.left.join("; ")));
+    if !result.remaining.is_empty() {
+        return Err(CliError::failed(result.remaining.join("; ")));
     }
-    if !quiet && restored.lines.is_empty() {
-        say("there is nothing to put back");
+    if !quiet && result.restored.is_empty() {
+        say("nothing to restore");
     }
     Ok(())
 }
 
-/// Where a daemon is looked for.
-struct Place {
+/// Run directory in which a daemon is expected.
+struct DaemonLocation {
     run_dir: PathBuf,
-    /// Somebody said so; otherwise it is the usual place.
-    is_named: bool,
+    /// The directory was set by an option or the configuration file; otherwise it is the default.
+    is_explicit: bool,
 }
 
-impl Place {
-    /// The command line's, else the configuration's, which is read only then.
-    fn of(daemon: &Daemon, config: Option<&Path>) -> Result<Self, Exit> {
-        let file = if daemon.run_dir.is_some() && config.is_none() {
+impl DaemonLocation {
+    /// The directory of the command line, else that of the configuration file. The file is not read if it is not needed.
+    fn from_args(run_dir_args: &RunDirArgs, config: Option<&Path>) -> Result<Self, CliError> {
+        let file = if run_dir_args.run_dir.is_some() && config.is_none() {
             ConfigFile::default()
         } else {
             ConfigFile::read(config)?
         };
-        Self::in_file(daemon, &file)
+        Self::from_config(run_dir_args, &file)
     }
 
-    fn in_file(daemon: &Daemon, file: &ConfigFile) -> Result<Self, Exit> {
-        let named = named_run_dir(daemon, file)?;
-        Ok(Self { is_named: named.is_some(), run_dir: named.unwrap_or_else(|| RUN_DIR.into()) })
+    fn from_config(run_dir_args: &RunDirArgs, file: &ConfigFile) -> Result<Self, CliError> {
+        let run_dir = explicit_run_dir(run_dir_args, file)?;
+        Ok(Self { is_explicit: run_dir.is_some(), run_dir: run_dir.unwrap_or_else(|| RUN_DIR.into()) })
     }
 }
 
-/// The run directory that somebody has named.
-fn named_run_dir(daemon: &Daemon, file: &ConfigFile) -> Result<Option<PathBuf>, Exit> {
-    let named = daemon.run_dir.clone().or_else(|| file.paths.run_dir.clone());
-    match named.as_deref().filter(|named| named.exists() && !named.is_dir()) {
-        Some(other) => Err(Exit::usage(format!(
-            "--run-dir {}: it is no directory; name one, or one that can be made",
-            other.display()
+/// The run directory of the command line or the configuration file.
+fn explicit_run_dir(run_dir_args: &RunDirArgs, file: &ConfigFile) -> Result<Option<PathBuf>, CliError> {
+    let run_dir = run_dir_args.run_dir.clone().or_else(|| file.paths.run_dir.clone());
+    match run_dir.as_deref().filter(|named| named.exists() && !named.is_dir()) {
+        Some(path) => Err(CliError::usage(format!(
+            "--run-dir {}: not a directory; name a directory or a path where one can be created",
+            path.display()
         ))),
-        None => Ok(named),
+        None => Ok(run_dir),
     }
 }
 
-/// The daemon's answer.
-fn ask(place: &Place, question: &Question) -> Result<Answer, Exit> {
-    asked(place, question).map_err(|error| unanswered(&error))
+/// Sends a request to the daemon and maps its errors to exit codes.
+fn query(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, CliError> {
+    query_daemon(location, request).map_err(|error| query_error(&error))
 }
 
-pub(crate) fn unanswered(error: &AskError) -> Exit {
-    let code = if matches!(error, AskError::NotPermitted { .. }) { Exit::PRIVILEGE } else { Exit::FAILED };
-    Exit::new(code, error.to_string())
+/// Maps an error of a control socket to an exit code.
+pub(crate) fn query_error(error: &ControlError) -> CliError {
+    let code =
+        if matches!(error, ControlError::NotPermitted { .. }) { CliError::PRIVILEGE } else { CliError::FAILED };
+    CliError::new(code, error.to_string())
 }
 
-/// The same, or why there is none. Where nobody names a run directory, the one of a user's dry run counts if there is no
-/// other.
-fn asked(place: &Place, question: &Question) -> Result<Answer, AskError> {
-    let own = if place.is_named { None } else { own_run_dir() };
-    match (control::ask(&place.run_dir, question), own) {
-        (Err(AskError::Nobody { .. }), Some(own)) if control::socket(&own).exists() => control::ask(&own, question),
+/// Sends a request to the daemon. Without an explicit run directory, a dry run of this user responds if no daemon runs in the
+/// default directory.
+fn query_daemon(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, ControlError> {
+    let user_dir = if location.is_explicit { None } else { user_run_dir() };
+    match (control::query(&location.run_dir, request), user_dir) {
+        (Err(ControlError::NotRunning { .. }), Some(own)) if control::socket_path(&own).exists() => {
+            control::query(&own, request)
+        }
         (asked, _) => asked,
     }
 }
 
-/// Where a user without privileges may have sockets.
-pub(crate) fn own_run_dir() -> Option<PathBuf> {
-    let place = std::env::var_os("XDG_RUNTIME_DIR").filter(|place| !place.is_empty())?;
-    Some(Path::new(&place).join("marline"))
+/// Run directory of a user without privileges.
+pub(crate) fn user_run_dir() -> Option<PathBuf> {
+    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|place| !place.is_empty())?;
+    Some(Path::new(&runtime_dir).join("marline"))
 }
 
-/// Where the socket of a daemon may be that needs no privileges, the likelier place first.
+/// Run directories of a daemon that needs no privileges: the explicit one, or the default and then that of the user.
 #[cfg(feature = "fleet")]
-pub(crate) fn run_dirs(named: Option<&Path>) -> Vec<PathBuf> {
-    match named {
+pub(crate) fn run_dirs(given: Option<&Path>) -> Vec<PathBuf> {
+    match given {
         Some(named) => vec![named.to_owned()],
-        None => std::iter::once(RUN_DIR.into()).chain(own_run_dir()).collect(),
+        None => std::iter::once(RUN_DIR.into()).chain(user_run_dir()).collect(),
     }
 }
 
-/// How the daemon's errors end the process.
-fn exit(error: PathsError) -> Exit {
+/// Maps an error of the path manager to an exit code.
+fn to_cli_error(error: PathsError) -> CliError {
     let code = match &error {
-        PathsError::NotPermitted { .. } | PathsError::Unwritable(_) => Exit::PRIVILEGE,
-        PathsError::Links(LinksError::NoLink { .. }) => Exit::NETWORK,
-        _ => Exit::FAILED,
+        PathsError::NotPermitted { .. } | PathsError::NotWritable(_) => CliError::PRIVILEGE,
+        PathsError::Links(LinksError::NoLink { .. }) => CliError::NETWORK,
+        _ => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }
 
-/// An answer to another question.
-fn odd() -> Exit {
-    Exit::failed("the daemon answers something else than it was asked: it may be of another version")
+/// Error for a response that does not match the request.
+fn unexpected_reply() -> CliError {
+    CliError::failed("unexpected response of the daemon: it may be of another version; restart it")
 }
 
-fn json_of(value: &impl serde::Serialize) -> Result<String, Exit> {
-    crate::energy::json(value)
+fn to_json(value: &impl serde::Serialize) -> Result<String, CliError> {
+    crate::energy::to_json(value)
 }

@@ -1,8 +1,8 @@
-//! `marline paths run`: from words to a driver that runs until it is stopped.
+//! `marline paths run`: sets up the path manager's driver from the arguments and runs it until it is stopped.
 //!
-//! 1. Order: the command line and the files that it names are read; links are looked for; privilege, kernel and other
-//!    path managers are checked; the claim is taken, the socket is there; only then is anything changed.
-//! 2. SIGINT and SIGTERM end it well: all is put back, and the exit code is 0. SIGHUP changes nothing.
+//! 1. Order: read the command line and its files; select links; check privileges, kernel and other path managers; take the
+//!    instance lock; open the control socket. Only then is the host changed.
+//! 2. SIGINT and SIGTERM restore the host configuration, and the exit code is 0. SIGHUP changes nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -10,201 +10,218 @@ use marline_core::energy::{ConcurrentDraw, Model};
 use marline_core::link::LinkId;
 use marline_core::paths::{Config, Goal, LinkConfig, Policy};
 use marline_core::units::Power;
-use marline_net::links::{Choice, Chosen, LinksError, MeteredHints, Named, choose, coming, survey};
+use marline_net::links::{
+    ChosenLinks, LinkArg, LinkSelection, LinksError, MeteredHints, choose_links, list_interfaces,
+    pending_interfaces,
+};
 use marline_net::private_file::append_log;
-use marline_paths::control::Control;
-use marline_paths::forward::{self, Cgroup, ForwardError, Forwarder, Ports, Scope};
-use marline_paths::ground::{self, Claim, Host, Preview, RUN_DIR, Roads, Role};
-use marline_paths::status::About;
-use marline_paths::{Budgets, Ground, Job, Mode, PathsError, Shared, drive};
+use marline_paths::control::ControlSocket;
+use marline_paths::host_config::{self, DryRun, HostConfig, InstanceLock, RUN_DIR, Role, RoutedLinks};
+use marline_paths::status::RunInfo;
+use marline_paths::transparent::{self, Cgroup, ForwardError, Forwarder, PortRange, Scope};
+use marline_paths::{Budgets, HostConfigurator, Job, Mode, PathsError, SharedPolicy, drive};
 use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::args::{RunArgs, Wanted};
-use super::{exit, named_run_dir, own_run_dir, say};
-use crate::config::Interface;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
-use crate::{ConfigFile, Exit, energy};
+use super::args::{LinkOption, RunArgs};
+use super::{explicit_run_dir, say, to_cli_error, user_run_dir};
+use crate::config::InterfaceName;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
+use crate::{CliError, ConfigFile, energy};
 
-/// `[paths]` of the configuration file; the command line wins, field by field.
+/// Section `[paths]` of the configuration file. The command line overrides it, field by field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PathsTerms {
-    /// As `--profile`.
-    pub profile: Option<Goal>,
+pub struct PathsConfig {
+    /// As `--goal`.
+    pub goal: Option<Goal>,
     /// As `--policy`.
     pub policy: Option<Policy>,
-    /// As `--link`, by name alone: their terms are below `[link.NAME]`.
-    pub links: Vec<Interface>,
-    /// Further ones, as `--link NAME,later`: they need not be there yet.
-    pub later: Vec<Interface>,
+    /// As `--link`, but only names: properties of links are in `[link.NAME]`.
+    pub links: Vec<InterfaceName>,
+    /// Further links, as `--link NAME,optional`: they need not exist yet.
+    pub optional_links: Vec<InterfaceName>,
     /// As `--kernel-pm`.
     pub kernel_pm: bool,
     /// As `--bypass-vpn`.
     pub bypass_vpn: bool,
     /// As `--transparent`.
     pub transparent: bool,
-    /// Of `transparent`: as `--cgroup`.
+    /// As `--cgroup`, for `transparent`.
     pub cgroup: Option<PathBuf>,
-    /// Of `transparent`: as `--port`, numbers and ranges.
-    #[serde(deserialize_with = "ports")]
-    pub port: Vec<Ports>,
+    /// As `--port`, for `transparent`: numbers and ranges.
+    #[serde(deserialize_with = "parse_ports")]
+    pub ports: Vec<PortRange>,
     /// As `--run-dir`.
     pub run_dir: Option<PathBuf>,
 }
 
-impl PathsTerms {
-    /// The links that it names.
-    pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
-        let named = |later| move |link: &Interface| Wanted { link: Named::new(link.name()), later };
-        self.links.iter().map(named(false)).chain(self.later.iter().map(named(true)))
+impl PathsConfig {
+    /// The links that the section names.
+    pub(super) fn link_options(&self) -> impl Iterator<Item = LinkOption> {
+        let link_option =
+            |is_optional| move |link: &InterfaceName| LinkOption { link: LinkArg::new(link.as_str()), is_optional };
+        self.links.iter().map(link_option(false)).chain(self.optional_links.iter().map(link_option(true)))
     }
 
-    /// Which programs' plain TCP is led on; none: nobody's.
-    pub(super) fn scope(&self) -> Result<Option<Scope>, Exit> {
-        let asked = self.transparent.then(|| scope("[paths] cgroup", self.cgroup.as_deref(), &self.port));
+    /// Programs whose plain TCP is forwarded; `None` without `transparent`.
+    pub(super) fn forward_scope(&self) -> Result<Option<Scope>, CliError> {
+        let asked = self.transparent.then(|| scope("[paths] cgroup", self.cgroup.as_deref(), &self.ports));
         asked.transpose()
     }
 }
 
-/// `[443, "8000-8999"]`.
-fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Ports>, D::Error> {
-    let port = |value: toml::Value| match value {
+/// Deserializes a list of ports and ranges: `[443, "8000-8999"]`.
+fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortRange>, D::Error> {
+    let parse_port = |value: toml::Value| match value {
         toml::Value::Integer(number) => number.to_string().parse(),
         toml::Value::String(text) => text.parse(),
         other => Err(format!("`{other}` is no port: 1 to 65535, or a range such as \"8000-8999\"")),
     };
     let values = Vec::<toml::Value>::deserialize(deserializer)?;
-    values.into_iter().map(port).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
+    values.into_iter().map(parse_port).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
 }
 
-/// What a run is to do, before anything of it is tried.
-struct Plan {
+/// Validated settings of a run.
+struct RunPlan {
     config: Config,
-    choice: Choice,
+    choice: LinkSelection,
     budgets: Budgets,
-    named: bool,
+    may_bypass_vpn: bool,
     mode: Mode,
-    /// What a dry run would be.
+    /// The mode that a dry run previews.
     without_dry_run: Mode,
     run_dir: Option<PathBuf>,
     scope: Option<Scope>,
     trace: Option<PathBuf>,
     quiet: bool,
-    lines: Vec<String>,
+    notices: Vec<String>,
     /// Why no link can be used yet.
-    waiting: Option<String>,
+    no_link_reason: Option<String>,
 }
 
-/// Steers until stopped.
-pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), Exit> {
+/// Runs the path manager until it is stopped.
+pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     let file = ConfigFile::read(config)?;
     let plan = plan(args, &file)?;
-    confine(Daemon::Paths);
+    drop_privileges(Daemon::Paths);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
-    let ended = runtime.block_on(steer(plan));
+        .map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
+    let result = runtime.block_on(run_driver(plan));
     runtime.shutdown_background();
-    ended
+    result
 }
 
-/// Everything that can be found wrong without changing anything is found here.
-fn plan(args: RunArgs, file: &ConfigFile) -> Result<Plan, Exit> {
-    for (n, Wanted { link, .. }) in args.link.iter().enumerate() {
-        if args.link[..n].iter().any(|other| other.link.name == link.name) {
-            return Err(Exit::usage(format!("--link {}: named twice", link.name)));
+/// Builds the plan and finds all mistakes that can be found without changing the host.
+fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
+    for (index, LinkOption { link, .. }) in args.link.iter().enumerate() {
+        if args.link[..index].iter().any(|other| other.link.name == link.name) {
+            return Err(CliError::usage(format!("--link {}: named twice", link.name)));
         }
-        if link.limit.is_some() {
-            return Err(Exit::usage(format!(
-                "--link {}: limit= is for downloads of our own; other programs' connections cannot be slowed down",
+        if link.rate_limit.is_some() {
+            return Err(CliError::usage(format!(
+                "--link {}: limit= is only for `marline get` and `marline proxy`; connections of other programs cannot be limited",
                 link.name
             )));
         }
     }
     if args.trace.as_deref() == Some(Path::new("-")) {
-        return Err(Exit::usage("--trace -: the log needs a file; name one"));
+        return Err(CliError::usage("--trace -: name a file for the log"));
     }
-    let scope = asked_scope(&args, file)?;
-    let model = energy::chosen(args.energy_model.as_deref(), file.energy_model.as_deref())?;
-    let model = model.map_or_else(without_radios, Ok)?;
+    let scope = requested_scope(&args, file)?;
+    let model = energy::select_model(args.energy_model.as_deref(), file.energy_model.as_deref())?;
+    let model = model.map_or_else(no_radio_model, Ok)?;
     let without_dry_run = if args.kernel_pm || file.paths.kernel_pm { Mode::KernelPm } else { Mode::Userspace };
     let mode = if args.dry_run { Mode::DryRun } else { without_dry_run };
-    let named: Vec<Wanted> = if args.link.is_empty() {
-        file.paths.wanted().map(|Wanted { link, later }| Wanted { link: file.complete(link), later }).collect()
+    let link_options: Vec<LinkOption> = if args.link.is_empty() {
+        file.paths
+            .link_options()
+            .map(|LinkOption { link, is_optional: later }| LinkOption {
+                link: file.with_config(link),
+                is_optional: later,
+            })
+            .collect()
     } else {
-        args.link.into_iter().map(|Wanted { link, later }| Wanted { link: file.complete(link), later }).collect()
+        args.link
+            .into_iter()
+            .map(|LinkOption { link, is_optional: later }| LinkOption {
+                link: file.with_config(link),
+                is_optional: later,
+            })
+            .collect()
     };
-    let is_named = !named.is_empty();
-    let run_dir = named_run_dir(&args.daemon, file)?;
+    let has_named_links = !link_options.is_empty();
+    let run_dir = explicit_run_dir(&args.run_dir_args, file)?;
     let bypass_vpn = args.bypass_vpn || file.paths.bypass_vpn;
-    let has_budgets = named.iter().any(|wanted| wanted.link.budget.is_some())
-        || file.known().iter().any(|link| link.budget.is_some());
+    let has_budgets = link_options.iter().any(|option| option.link.budget.is_some())
+        || file.described_links().iter().any(|link| link.budget.is_some());
     let budgets = match mode {
         Mode::DryRun => Budgets::default(),
-        // Without budgets nothing is counted, so nothing is kept either.
+        // Without budgets no usage is counted, so no state file is needed.
         _ if !has_budgets => Budgets::default(),
-        _ => Budgets::open(&kept(run_dir.as_deref()))
-            .map_err(|error| Exit::failed(format!("{error}: what is used of budgets cannot be kept there")))?,
+        _ => Budgets::open(&budget_state_dir(run_dir.as_deref()))
+            .map_err(|error| CliError::failed(format!("{error}: cannot store the usage of budgets there")))?,
     };
-    let Links { terms, choice, lines, waiting } = links(named, &budgets, bypass_vpn, file)?;
+    let SelectedLinks { link_configs: terms, choice, notices: lines, no_link_reason: waiting } =
+        select_links(link_options, &budgets, bypass_vpn, file)?;
     let mut config = Config::new(model, terms);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.short_queues = args.short_queues;
     config.kernel_path_manager = mode == Mode::KernelPm;
-    config.goal = args.profile.or(file.paths.profile).unwrap_or_default();
-    Ok(Plan {
+    config.goal = args.goal.or(file.paths.goal).unwrap_or_default();
+    Ok(RunPlan {
         config,
         choice,
         budgets,
-        // A link below a VPN that is to be bypassed may go beside it, as a named one may.
-        named: is_named || bypass_vpn,
+        // Named links, and links below a bypassed VPN, may be used although a VPN is active.
+        may_bypass_vpn: has_named_links || bypass_vpn,
         mode,
         without_dry_run,
         run_dir: if mode == Mode::DryRun {
-            run_dir.or_else(own_run_dir).or_else(shared_run_dir)
+            run_dir.or_else(user_run_dir).or_else(shared_run_dir)
         } else {
             run_dir.or(Some(RUN_DIR.into()))
         },
         scope,
         trace: args.trace,
         quiet: args.quiet,
-        lines,
-        waiting,
+        notices: lines,
+        no_link_reason: waiting,
     })
 }
 
-/// Where it is written down what was used of budgets: that outlives the machine's end, other than what is in [`RUN_DIR`].
-fn kept(run_dir: Option<&Path>) -> PathBuf {
+/// Directory for the usage of budgets. Unlike [`RUN_DIR`], the default survives a reboot.
+fn budget_state_dir(run_dir: Option<&Path>) -> PathBuf {
     let given = run_dir.map(Path::to_owned);
-    // systemd's word for a unit's own directory.
-    let place = given.or_else(|| std::env::var_os("STATE_DIRECTORY").map(PathBuf::from));
-    place.unwrap_or_else(|| STATE_DIR.into())
+    // Set by systemd for a unit with `StateDirectory=`.
+    let state_dir = given.or_else(|| std::env::var_os("STATE_DIRECTORY").map(PathBuf::from));
+    state_dir.unwrap_or_else(|| STATE_DIR.into())
 }
 
-/// The daemons' own place, where it is there and this user may write in it.
+/// The default run directory, if it exists and this user may write to it.
 fn shared_run_dir() -> Option<PathBuf> {
-    let place = Path::new(RUN_DIR);
-    rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_ok().then(|| place.to_owned())
+    let path = Path::new(RUN_DIR);
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok().then(|| path.to_owned())
 }
 
-/// For what is to be known after the machine's end.
+/// Default directory for state that survives a reboot.
 const STATE_DIR: &str = "/var/lib/marline";
 
-/// Which programs' plain TCP is led on, by the command line and the file together; none: nobody's.
-fn asked_scope(args: &RunArgs, file: &ConfigFile) -> Result<Option<Scope>, Exit> {
+/// Programs whose plain TCP is forwarded, from the command line and the configuration file; `None` without `--transparent`.
+fn requested_scope(args: &RunArgs, file: &ConfigFile) -> Result<Option<Scope>, CliError> {
     if !(args.transparent || (file.paths.transparent && !args.dry_run)) {
-        let word = if args.cgroup.is_some() { "--cgroup" } else { "--port" };
+        let option = if args.cgroup.is_some() { "--cgroup" } else { "--port" };
         return if args.cgroup.is_none() && args.port.is_empty() {
             Ok(None)
         } else {
-            Err(Exit::usage(format!("{word}: it says for whom --transparent is: say that, too")))
+            Err(CliError::usage(format!("{option} needs --transparent")))
         };
     }
-    let ports = if args.port.is_empty() { &file.paths.port } else { &args.port };
+    let ports = if args.port.is_empty() { &file.paths.ports } else { &args.port };
     match &args.cgroup {
         Some(cgroup) => scope("--cgroup", Some(cgroup), ports),
         None => scope("[paths] cgroup", file.paths.cgroup.as_deref(), ports),
@@ -212,233 +229,264 @@ fn asked_scope(args: &RunArgs, file: &ConfigFile) -> Result<Option<Scope>, Exit>
     .map(Some)
 }
 
-/// `word` is how the control group was named.
-fn scope(word: &str, cgroup: Option<&Path>, ports: &[Ports]) -> Result<Scope, Exit> {
+/// Builds the scope; `option` names the source of the control group in errors.
+fn scope(option: &str, cgroup: Option<&Path>, ports: &[PortRange]) -> Result<Scope, CliError> {
     let cgroup = cgroup.map(Cgroup::find).transpose();
-    let cgroup = cgroup.map_err(|why| Exit::usage(format!("{word}: {why}")))?;
+    let cgroup = cgroup.map_err(|why| CliError::usage(format!("{option}: {why}")))?;
     Ok(Scope { cgroup, ports: ports.to_vec() })
 }
 
-/// `--energy-model none`: every link is as cheap as another.
-fn without_radios() -> Result<Model, Exit> {
+/// Model for `--energy-model none`: it has no radios, so all links cost the same energy.
+fn no_radio_model() -> Result<Model, CliError> {
     Model::new("none", [].into(), ConcurrentDraw::default(), Power::ZERO)
-        .map_err(|error| Exit::failed(error.to_string()))
+        .map_err(|error| CliError::failed(error.to_string()))
 }
 
-/// The links at the start.
-struct Links {
-    /// In the order of their numbers.
-    terms: Vec<LinkConfig>,
-    /// How they were chosen.
-    choice: Choice,
-    /// What the user should read.
-    lines: Vec<String>,
-    /// Why none of them can be used yet.
-    waiting: Option<String>,
+/// Links at the start of a run.
+struct SelectedLinks {
+    /// Links in the order of their numbers.
+    link_configs: Vec<LinkConfig>,
+    /// Rule by which the links were selected, also for interfaces that appear later.
+    choice: LinkSelection,
+    /// Notices for the user.
+    notices: Vec<String>,
+    /// Why none of the links can be used yet.
+    no_link_reason: Option<String>,
 }
 
-fn links(wanted: Vec<Wanted>, budgets: &Budgets, bypass_vpn: bool, file: &ConfigFile) -> Result<Links, Exit> {
-    let gone = |error: &dyn std::fmt::Display| Exit::new(Exit::NETWORK, error.to_string());
-    let survey = survey().map_err(|error| gone(&error))?;
-    let absent = |wanted: &&Wanted| survey.named(&wanted.link.name).is_none();
-    if let Some(unknown) = wanted.iter().filter(absent).find(|wanted| !wanted.later) {
-        return Err(gone(&format!(
-            "link {0}: no such interface; `marline links` lists those there are, and `--link {0},later` waits for it",
-            unknown.link.name
+/// Selects the links of the run and their initial states, without changing anything on the host.
+///
+/// A named link that does not exist is an error unless it is optional. That no link can be used is not an error: the daemon
+/// waits.
+fn select_links(
+    link_options: Vec<LinkOption>,
+    budgets: &Budgets,
+    bypass_vpn: bool,
+    file: &ConfigFile,
+) -> Result<SelectedLinks, CliError> {
+    let no_link_error = |error: &dyn std::fmt::Display| CliError::new(CliError::NETWORK, error.to_string());
+    let survey = list_interfaces().map_err(|error| no_link_error(&error))?;
+    let is_absent = |option: &&LinkOption| survey.by_name(&option.link.name).is_none();
+    if let Some(missing) = link_options.iter().filter(is_absent).find(|option| !option.is_optional) {
+        return Err(no_link_error(&format!(
+            "link {0}: no such interface; `marline links` lists the interfaces, and `--link {0},optional` waits for it",
+            missing.link.name
         )));
     }
-    let hints = MeteredHints::ask(&survey);
-    let is_named = !wanted.is_empty();
-    let come = wanted.iter().filter(absent).map(|wanted| {
-        format!("link {}: there is no such interface yet; it is used when it comes", wanted.link.name)
-    });
-    let come: Vec<String> = come.collect();
-    let named: Vec<Named> = wanted.into_iter().map(|wanted| wanted.link).collect();
-    let choice =
-        if is_named { Choice::Named(named.clone()) } else { Choice::Auto { bypass_vpn, known: file.known() } };
+    let hints = MeteredHints::query(&survey);
+    let is_named = !link_options.is_empty();
+    let absent_notices = link_options
+        .iter()
+        .filter(is_absent)
+        .map(|option| format!("link {}: no such interface yet; it will be used when it appears", option.link.name));
+    let absent_notices: Vec<String> = absent_notices.collect();
+    let named: Vec<LinkArg> = link_options.into_iter().map(|option| option.link).collect();
+    let choice = if is_named {
+        LinkSelection::Named(named.clone())
+    } else {
+        LinkSelection::Auto { bypass_vpn, configured: file.described_links() }
+    };
     let mut waiting = None;
-    let chosen = match choose(&survey, &choice, &hints) {
+    let selection = match choose_links(&survey, &choice, &hints) {
         // At boot, interfaces appear and get their addresses after this program has started.
         Err(error @ LinksError::NoLink { .. }) => {
-            waiting = Some(format!("{error}; waiting until one can be used"));
-            Chosen { links: Vec::new(), warnings: Vec::new(), vpn: None }
+            waiting = Some(format!("{error}; waiting for a usable link"));
+            ChosenLinks { links: Vec::new(), warnings: Vec::new(), vpn_note: None }
         }
-        chosen => chosen.map_err(|error| gone(&error))?,
+        other => other.map_err(|error| no_link_error(&error))?,
     };
-    let mut lines: Vec<String> = chosen.vpn.into_iter().chain(come).collect();
-    let mut profiles: Vec<_> = chosen.links.into_iter().map(|(_, profile)| profile).collect();
-    // What cannot be used yet may come to be used while it runs.
-    let later = if is_named {
-        let waits = |link: &Named| !profiles.iter().any(|profile| profile.name == link.name);
-        named.iter().filter(|link| waits(link)).cloned().collect()
+    let mut notices: Vec<String> = selection.vpn_note.into_iter().chain(absent_notices).collect();
+    let mut profiles: Vec<_> = selection.links.into_iter().map(|(_, profile)| profile).collect();
+    // Links that cannot be used yet are configured as well, since they may become usable during the run.
+    let pending_links = if is_named {
+        let is_pending = |link: &LinkArg| !profiles.iter().any(|profile| profile.name == link.name);
+        named.iter().filter(|link| is_pending(link)).cloned().collect()
     } else if survey.vpn.is_some() {
+        // While a VPN is active, the interfaces below it are not candidates.
         Vec::new()
     } else {
-        coming(&survey).map(|name| file.complete(Named::new(name))).collect::<Vec<Named>>()
+        pending_interfaces(&survey).map(|name| file.with_config(LinkArg::new(name))).collect::<Vec<LinkArg>>()
     };
-    for link in later {
-        if let Some(interface) = survey.named(&link.name) {
+    for link in pending_links {
+        if let Some(interface) = survey.by_name(&link.name) {
             if is_named {
-                lines.push(format!("link {}: {}; it is used when that changes", link.name, interface.verdict));
+                notices.push(format!(
+                    "link {}: {}; it will be used when this changes",
+                    link.name, interface.usability
+                ));
             }
-            profiles.push(link.on(interface, &hints));
+            profiles.push(link.profile_for(interface, &hints));
         }
     }
-    let terms = profiles.into_iter().zip(0..).map(|(profile, number)| LinkConfig {
+    // The budget of a link is what earlier runs have left of it.
+    let configs = profiles.into_iter().zip(0..).map(|(profile, number)| LinkConfig {
         id: LinkId(number),
-        budget: profile.budget.map(|budget| budgets.left(&profile.name, budget)),
+        budget: profile.budget.map(|budget| budgets.remaining(&profile.name, budget)),
         name: profile.name,
         kind: profile.kind,
         metered: profile.metered,
     });
-    Ok(Links { terms: terms.collect(), choice, lines, waiting })
+    Ok(SelectedLinks { link_configs: configs.collect(), choice, notices, no_link_reason: waiting })
 }
 
-async fn steer(mut plan: Plan) -> Result<(), Exit> {
-    // Before anything is changed: whoever starts it may stop it at once.
+/// Checks the host, takes the instance lock, opens the control socket, and runs the driver until it is stopped.
+async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
+    // Before the host is changed, so that a signal right after the start restores everything.
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        signals.push(signal(kind).map_err(|error| Exit::failed(format!("signals cannot be caught: {error}")))?);
+        signals.push(
+            signal(kind).map_err(|error| CliError::failed(format!("cannot register signal handlers: {error}")))?,
+        );
     }
-    let hangup = Hangup::caught()?;
-    let dry = plan.mode == Mode::DryRun;
-    let left = match &plan.run_dir {
-        Some(run_dir) if !dry => ground::check(run_dir, plan.mode).map_err(exit)?,
+    let hangup = ReloadSignal::register()?;
+    let is_dry_run = plan.mode == Mode::DryRun;
+    let leftover_notice = match &plan.run_dir {
+        Some(run_dir) if !is_dry_run => host_config::check(run_dir, plan.mode).map_err(to_cli_error)?,
         _ => None,
     };
-    let ending = if left.is_some() { LEFT } else { ENDING };
-    plan.lines.extend(left);
-    plan.scope.as_ref().map_or(Ok(()), forward::check).map_err(unled)?;
-    plan.trace.as_deref().map_or(Ok(()), writable).map_err(exit)?;
-    let made = plan.run_dir.as_deref().map(ground::run_directory).transpose().map_err(exit)? == Some(true);
-    let made = plan.run_dir.clone().filter(|_| made);
-    let role = if dry { Role::Look } else { Role::Steer };
-    let claim = plan.run_dir.as_deref().map(|run_dir| Claim::take(run_dir, role)).transpose();
-    let claim = claim.map_err(|error| exit(error.into()))?;
+    let final_notice = if leftover_notice.is_some() { RESTORED_BUT_KERNEL_PM_NOTICE } else { RESTORED_NOTICE };
+    plan.notices.extend(leftover_notice);
+    plan.scope.as_ref().map_or(Ok(()), transparent::check).map_err(forward_error)?;
+    plan.trace.as_deref().map_or(Ok(()), check_trace_writable).map_err(to_cli_error)?;
+    let has_created_run_dir =
+        plan.run_dir.as_deref().map(host_config::ensure_run_dir).transpose().map_err(to_cli_error)? == Some(true);
+    let created_run_dir = plan.run_dir.clone().filter(|_| has_created_run_dir);
+    // A dry run takes a lock of its own, so that it can run beside the daemon.
+    let role = if is_dry_run { Role::DryRun } else { Role::Paths };
+    let instance_lock = plan.run_dir.as_deref().map(|run_dir| InstanceLock::acquire(run_dir, role)).transpose();
+    let instance_lock = instance_lock.map_err(|error| to_cli_error(error.into()))?;
     if plan.mode == Mode::KernelPm {
-        plan.lines.extend(foreign_endpoints(&plan));
+        plan.notices.extend(foreign_endpoints(&plan));
     }
-    let about = About {
+    let daemon_info = RunInfo {
         policy: plan.config.policy,
-        profile: plan.config.goal,
+        goal: plan.config.goal,
         energy_model: Some(plan.config.energy.name().to_owned()),
-        notes: plan.lines.clone(),
+        notes: plan.notices.clone(),
         forwarder: plan.scope.is_some().then(std::sync::Arc::default),
     };
-    let counts = about.forwarder.clone().unwrap_or_default();
-    let policy = Shared::new(plan.config.clone());
-    let (driver, asked) = mpsc::channel(16);
-    let control = control(&plan, about, policy.clone(), driver)?;
-    if let Some(line) = &plan.waiting {
+    let counts = daemon_info.forwarder.clone().unwrap_or_default();
+    let policy = SharedPolicy::new(plan.config.clone());
+    let (driver, control_requests) = mpsc::channel(16);
+    let control = open_control(&plan, daemon_info, policy.clone(), driver)?;
+    if let Some(line) = &plan.no_link_reason {
         say(line);
     }
     if !plan.quiet {
-        plan.lines.iter().for_each(|line| say(line));
-        say(&beginning(&plan.config, plan.mode));
+        plan.notices.iter().for_each(|line| say(line));
+        say(&start_notice(&plan.config, plan.mode));
         if control.is_none() {
-            say(&unasked(plan.run_dir.as_deref()));
+            say(&no_control_notice(plan.run_dir.as_deref()));
         }
     }
-    let roads =
-        Roads { links: plan.config.links.iter().map(|link| link.name.clone()).collect(), named: plan.named };
+    let route_config = RoutedLinks {
+        links: plan.config.links.iter().map(|link| link.name.clone()).collect(),
+        is_explicit: plan.may_bypass_vpn,
+    };
     let quiet = plan.quiet;
-    let tell = Box::new(move |line: &str| {
+    let report_change = Box::new(move |line: &str| {
         if !quiet {
             say(line);
         }
     });
-    let (ground, look): (Box<dyn Ground>, Option<Claim>) = match (&plan.run_dir, claim) {
-        (Some(run_dir), Some(claim)) if !dry => (Box::new(Host::new(claim, run_dir, roads, tell)), None),
-        (_, claim) => (Box::new(Preview::new(plan.without_dry_run, roads, tell)), claim),
-    };
+    let (host_config, observer_lock): (Box<dyn HostConfigurator>, Option<InstanceLock>) =
+        match (&plan.run_dir, instance_lock) {
+            (Some(run_dir), Some(claim)) if !is_dry_run => {
+                (Box::new(HostConfig::new(claim, run_dir, route_config, report_change)), None)
+            }
+            (_, claim) => (Box::new(DryRun::new(plan.without_dry_run, route_config, report_change)), claim),
+        };
     let job = Job {
         config: plan.config,
-        choice: plan.choice,
+        selection: plan.choice,
         budgets: plan.budgets,
         mode: plan.mode,
-        beside_vpn: plan.named,
-        trace: plan.trace,
-        control: asked,
-        ground,
+        bypass_vpn: plan.may_bypass_vpn,
+        decision_log: plan.trace,
+        queries: control_requests,
+        host_config,
     };
-    let forwarding = async {
+    let forwarder_task = async {
         match plan.scope {
             Some(scope) => {
-                // Begun after the ground is laid: that takes away what a forwarder that was killed has left.
-                let config = forward::Config { scope, ..forward::Config::default() };
+                // Started after the host configuration is set up, which removes the leftovers of a killed forwarder.
+                let config = transparent::Config { scope, ..transparent::Config::default() };
                 match Forwarder::start(config, counts) {
-                    Ok(mut forwarder) => forwarder.lost().await,
+                    Ok(mut forwarder) => forwarder.wait_for_error().await,
                     Err(error) => error,
                 }
             }
             None => std::future::pending().await,
         }
     };
-    let mut failed = None;
+    let mut forwarder_failure = None;
     let stop = async {
         tokio::select! {
             () = std::future::poll_fn(|cx| {
-                let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
-                if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                let has_signal = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+                if has_signal { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
-            error = forwarding => failed = Some(error),
-            never = hangup.changes_nothing(quiet) => match never {},
+            error = forwarder_task => forwarder_failure = Some(error),
+            never = hangup.ignore_with_notice(quiet) => match never {},
         }
     };
-    let ended = drive(policy, job, stop).await;
-    drop((control, look));
-    if let Some(made) = made {
-        // Where something is left in it, it is needed.
-        let _ = std::fs::remove_dir(made);
+    let result = drive(policy, job, stop).await;
+    drop((control, observer_lock));
+    if let Some(created) = created_run_dir {
+        // Fails if the directory is not empty: then its files are still needed.
+        let _ = std::fs::remove_dir(created);
     }
-    ended.map_err(exit)?;
-    failed.map_or(Ok(()), |error| Err(unled(error)))?;
-    if !quiet && !dry {
-        say(ending);
+    result.map_err(to_cli_error)?;
+    forwarder_failure.map_or(Ok(()), |error| Err(forward_error(error)))?;
+    if !quiet && !is_dry_run {
+        say(final_notice);
     }
     Ok(())
 }
 
-/// Whether a log can be written there; it is made, and what it holds stays.
-fn writable(path: &Path) -> Result<(), PathsError> {
-    append_log(path).map(drop).map_err(|error| PathsError::Trace { path: path.to_owned(), error })
+/// Checks that the log can be written. The file is created; existing content is kept.
+fn check_trace_writable(path: &Path) -> Result<(), PathsError> {
+    append_log(path).map(drop).map_err(|error| PathsError::DecisionLog { path: path.to_owned(), error })
 }
 
-const ENDING: &str = "stopped; everything is as it was before";
-/// Where a program that has gone had left its path manager behind.
-const LEFT: &str = "stopped; everything is as it was before, but paths are managed by the kernel again";
+const RESTORED_NOTICE: &str = "stopped; the host configuration is restored";
+/// Used if another program had ended without resetting the path manager, which is then reset as well.
+const RESTORED_BUT_KERNEL_PM_NOTICE: &str =
+    "stopped; the host configuration is restored, except that the kernel manages paths again";
 
-/// How the forwarder's errors end the process.
-fn unled(error: ForwardError) -> Exit {
-    let code = if matches!(error, ForwardError::NotPermitted) { Exit::PRIVILEGE } else { Exit::FAILED };
-    Exit::new(code, error.to_string())
+/// Maps an error of the forwarder to an exit code.
+fn forward_error(error: ForwardError) -> CliError {
+    let code = if matches!(error, ForwardError::NotPermitted) { CliError::PRIVILEGE } else { CliError::FAILED };
+    CliError::new(code, error.to_string())
 }
 
-/// Why `status` cannot ask a dry run.
-fn unasked(run_dir: Option<&Path>) -> String {
-    let why = match run_dir.map(|run_dir| (run_dir, Claim::held(run_dir, Role::Steer))) {
+/// Notice that a dry run has no control socket.
+fn no_control_notice(run_dir: Option<&Path>) -> String {
+    let reason = match run_dir.map(|run_dir| (run_dir, InstanceLock::holder(run_dir, Role::Paths))) {
         Some((run_dir, Some(daemon))) => {
-            format!("{} is of the `marline paths` that runs (process {daemon})", run_dir.display())
+            format!("{} is in use by a running `marline paths` (process {daemon})", run_dir.display())
         }
         _ => "there is no run directory".to_owned(),
     };
-    format!("{why}, so `marline paths status` cannot ask this one: name another directory with --run-dir")
+    format!("{reason}, so `marline paths status` cannot query this dry run: use another directory with --run-dir")
 }
 
-/// Lines about endpoints that the kernel goes by whatever the policy says.
-fn foreign_endpoints(plan: &Plan) -> Vec<String> {
+/// Notices about endpoints of other programs, which the kernel uses regardless of the policy.
+fn foreign_endpoints(plan: &RunPlan) -> Vec<String> {
     let run_dir = plan.run_dir.as_deref().unwrap_or(Path::new(RUN_DIR));
-    let (Ok(endpoints), Ok(survey)) = (ground::endpoints_of_others(run_dir), survey()) else { return Vec::new() };
+    let (Ok(endpoints), Ok(survey)) = (host_config::foreign_endpoints(run_dir), list_interfaces()) else {
+        return Vec::new();
+    };
     let mut lines = Vec::new();
     for endpoint in endpoints.iter().filter(|endpoint| endpoint.subflow) {
-        let is_its = |name: &str| {
-            let interface = survey.named(name);
+        let has_endpoint = |name: &str| {
+            let interface = survey.by_name(name);
             interface.is_some_and(|i| i.index == endpoint.interface || i.addresses.contains(&endpoint.address))
         };
-        if let Some(link) = plan.config.links.iter().find(|link| is_its(&link.name)) {
+        if let Some(link) = plan.config.links.iter().find(|link| has_endpoint(&link.name)) {
             lines.push(format!(
-                "endpoint {} id {} is not marline's: the kernel joins {} with it as soon as a connection begins; \
-                 `ip mptcp endpoint delete id {1}` takes it away",
+                "endpoint {} id {} does not belong to marline: with it the kernel adds a subflow over {} to each new connection; \
+                 remove it with `ip mptcp endpoint delete id {1}`",
                 endpoint.address, endpoint.id, link.name
             ));
         }
@@ -446,44 +494,44 @@ fn foreign_endpoints(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// The socket at which `status` asks; none: a dry run without a place for it.
-fn control(
-    plan: &Plan,
-    about: About,
-    policy: Shared,
-    driver: mpsc::Sender<marline_paths::Ask>,
-) -> Result<Option<Control>, Exit> {
+/// Opens the control socket. `None` for a dry run without a free run directory.
+fn open_control(
+    plan: &RunPlan,
+    about: RunInfo,
+    policy: SharedPolicy,
+    driver: mpsc::Sender<marline_paths::DriverQuery>,
+) -> Result<Option<ControlSocket>, CliError> {
     let Some(run_dir) = &plan.run_dir else { return Ok(None) };
-    if plan.mode == Mode::DryRun && Claim::held(run_dir, Role::Steer).is_some() {
-        // The socket is the daemon's.
+    if plan.mode == Mode::DryRun && InstanceLock::holder(run_dir, Role::Paths).is_some() {
+        // The control socket in this directory belongs to the running daemon.
         return Ok(None);
     }
-    let listening = Control::listen(run_dir, about, policy, driver);
+    let listening = ControlSocket::listen(run_dir, about, policy, driver);
     listening.map(Some).map_err(|error| {
-        Exit::failed(format!(
-            "{}: {error}: the control socket cannot be made; name another directory with --run-dir",
+        CliError::failed(format!(
+            "{}: {error}: cannot create the control socket; use another directory with --run-dir",
             run_dir.display()
         ))
     })
 }
 
-/// `steering wlan0 (wifi) and wwan0 (lte, metered), policy marline, profile energy; Ctrl-C stops it`.
-fn beginning(config: &Config, mode: Mode) -> String {
+/// `managing MPTCP over wlan0 (wifi), wwan0 (lte, metered); policy marline, profile energy; Ctrl-C stops it`.
+fn start_notice(config: &Config, mode: Mode) -> String {
     let links: Vec<String> = config
         .links
         .iter()
         .map(|link| format!("{} ({}{})", link.name, link.kind, if link.metered { ", metered" } else { "" }))
         .collect();
-    let what = match mode {
-        Mode::Userspace => "steering MPTCP over",
-        Mode::KernelPm => "steering all MPTCP connections together over",
-        Mode::DryRun => "dry run, nothing is changed: looking at MPTCP over",
+    let activity = match mode {
+        Mode::Userspace => "managing MPTCP over",
+        Mode::KernelPm => "managing all MPTCP connections together over",
+        Mode::DryRun => "dry run, nothing is changed: observing MPTCP over",
     };
-    let only = match links.len() {
+    let note = match links.len() {
         0 => "no link yet",
-        1 => " (there is only one link: nothing to choose between yet)",
+        1 => " (only one link yet, so there is no choice)",
         _ => "",
     };
-    let (policy, profile) = (super::show::word(&config.policy), super::show::word(&config.goal));
-    format!("{what} {}{only}; policy {policy}, profile {profile}; Ctrl-C stops it", links.join(", "))
+    let (policy, goal) = (super::render::wire_name(&config.policy), super::render::wire_name(&config.goal));
+    format!("{activity} {}{note}; policy {policy}, goal {goal}; Ctrl-C stops it", links.join(", "))
 }

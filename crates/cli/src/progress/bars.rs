@@ -1,36 +1,36 @@
-//! Progress on a terminal: one bar per link and one in all, drawn in place.
+//! Progress bars on a terminal: one bar per link and one for the total, redrawn in place.
 //!
-//! Progress goes in as often as the download likes; out comes at most one drawing per tenth of a second.
+//! Progress may be reported at any rate; the bars are redrawn at most ten times per second.
 //!
-//! 1. A link's bar is its part of the file, so that the links' bars add up to the one below them.
-//! 2. A drawing is one write: cursor up, then each line with "erase to the end", so that nothing flickers.
-//! 3. No line is wider than the terminal, which is asked at each drawing; a line that wraps would break the next one.
-//! 4. With more links than lines there is only the bar in all.
-//! 5. A single link is the sum already: its name stands before the bar in all, and there is no other.
+//! 1. A link's bar is its share of the file, so that the bars of the links add up to the total below them.
+//! 2. A redraw is one write: cursor up, then each line followed by "erase to the end of the line", so that nothing flickers.
+//! 3. No line is wider than the terminal, since a wrapped line would break the next redraw. The width is queried each time.
+//! 4. If there are more links than rows, only the total is shown.
+//! 5. A single link has no bar of its own: its name is in front of the total.
 //! 6. After [`Bars::clear`] the terminal looks as if nothing had been drawn.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use marline_download::{Overview, Progress};
+use marline_download::{BatchProgress, Progress};
 use marline_net::printable::printable;
 
-use crate::output::shown;
+use crate::output::sanitize;
 
 use super::figures::{clock, percent, rate, share, size};
 use super::files;
 
 /// Bars on standard error.
 pub(crate) struct Bars {
-    /// Lines that stand on the screen now.
+    /// Number of lines that are on the screen now.
     drawn: usize,
-    /// When they were drawn.
+    /// Time of the last redraw.
     last: Option<Instant>,
-    /// What to draw with.
+    /// Characters of the bars.
     ink: Ink,
 }
 
-/// What a bar is made of.
+/// Characters of which bars are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ink {
     /// `━━━╸    `
@@ -40,18 +40,18 @@ pub(super) enum Ink {
 }
 
 impl Bars {
-    /// Draws nothing yet.
+    /// Creates the display; nothing is drawn yet.
     pub(crate) fn new() -> Self {
         Self { drawn: 0, last: None, ink: Ink::of_locale() }
     }
 
-    /// Draws again, unless a tenth of a second has not passed.
+    /// Redraws the progress of one file, unless the last redraw was less than [`REDRAW`] ago.
     pub(crate) fn progress(&mut self, progress: &Progress) {
         self.redraw(|ink, columns, rows| draw(progress, ink, columns, rows));
     }
 
-    /// The same of several files.
-    pub(crate) fn overview(&mut self, overview: &Overview) {
+    /// As [`Self::progress`], for several files.
+    pub(crate) fn overview(&mut self, overview: &BatchProgress) {
         self.redraw(|ink, columns, rows| files::draw(overview, ink, columns, rows));
     }
 
@@ -67,20 +67,20 @@ impl Bars {
             text += line;
             text += "\x1b[K\n";
         }
-        // Lines of a longer drawing before this one.
+        // Erases the remaining lines if the previous drawing was longer.
         text += "\x1b[J";
         self.drawn = lines.len();
         put(&text);
     }
 
-    /// Writes `text` as a line that stays; the bars are drawn below it the next time.
+    /// Writes `text` as a permanent line; the next redraw is below it.
     pub(crate) fn line(&mut self, text: &str) {
         self.clear();
-        put(&format!("marline: {}\n", shown(text)));
+        put(&format!("marline: {}\n", sanitize(text)));
         self.last = None;
     }
 
-    /// Takes the bars from the screen.
+    /// Erases the bars from the screen.
     pub(crate) fn clear(&mut self) {
         if self.drawn > 0 {
             put(&(self.back() + "\x1b[J"));
@@ -88,7 +88,7 @@ impl Bars {
         }
     }
 
-    /// The cursor's way to the first drawn line.
+    /// Escape sequence that moves the cursor to the first drawn line.
     fn back(&self) -> String {
         match self.drawn {
             0 => "\r".into(),
@@ -98,7 +98,7 @@ impl Bars {
 }
 
 impl Ink {
-    /// By the locale, as every terminal program does.
+    /// Selects the characters by the locale: Unicode for UTF-8 locales.
     fn of_locale() -> Self {
         let names = ["LC_ALL", "LC_CTYPE", "LANG"];
         let set = names.iter().filter_map(|name| std::env::var(name).ok()).find(|value| !value.is_empty());
@@ -106,7 +106,7 @@ impl Ink {
         if value.contains("utf-8") || value.contains("utf8") { Self::Unicode } else { Self::Ascii }
     }
 
-    /// `part` of `whole` as a bar of `width` characters; of an unknown whole: an empty one.
+    /// Bar of `width` characters for `part` of `whole`. Without a known `whole` it shows no share.
     pub(super) fn bar(self, part: u64, whole: Option<u64>, width: usize) -> String {
         let whole = whole.filter(|whole| *whole > 0);
         let full = whole.map_or(0, |whole| (u128::from(part) * width as u128 / u128::from(whole)) as usize);
@@ -129,7 +129,7 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
     let names = progress.links.iter().map(|link| link.name.chars().count()).max().unwrap_or(0).clamp(3, 15);
     let carried: u64 = progress.links.iter().map(|link| link.bytes).sum();
     let width = columns.saturating_sub(names + FIGURES).min(50);
-    // Beside these, what is left goes first: the bar, then the size, at last the rate.
+    // On a narrow terminal the bar is dropped first, then the size, and the rate last.
     let narrow = width == 0;
     let mut lines = Vec::new();
     let only = match progress.links.as_slice() {
@@ -152,13 +152,13 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
             lines.push(line);
         }
     }
-    let bar = ink.bar(progress.done, progress.total, width);
+    let bar = ink.bar(progress.received, progress.total, width);
     let name = only.map_or("all", |link| link.name.as_str());
-    let (done, speed) = (size(progress.done), rate(progress.rate));
-    let left = || progress.eta.map_or_else(|| "--:--".into(), clock);
-    let mut all = match (progress.checked, progress.total) {
+    let (done, speed) = (size(progress.received), rate(progress.rate));
+    let left = || progress.eta_s.map_or_else(|| "--:--".into(), clock);
+    let mut all = match (progress.checked_bytes, progress.total) {
         (Some(checked), total) => {
-            let share = percent(checked, total.unwrap_or(progress.done));
+            let share = percent(checked, total.unwrap_or(progress.received));
             if narrow {
                 format!("{share:>3}% checking")
             } else {
@@ -166,16 +166,16 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
             }
         }
         (None, Some(total)) if narrow => {
-            format!("{name:<names$} {:>3}% {speed:>12}  {} left", percent(progress.done, total), left())
+            format!("{name:<names$} {:>3}% {speed:>12}  {} left", percent(progress.received, total), left())
         }
         (None, Some(total)) => {
-            let share = percent(progress.done, total);
+            let share = percent(progress.received, total);
             format!("{name:<names$} {bar} {done:>8} {speed:>12} {share:>3}%  {} left", left())
         }
         (None, None) if narrow => format!("{name:<names$} {done:>8} {speed:>12}"),
         (None, None) => format!("{name:<names$} {bar} {done:>8} {speed:>12}"),
     };
-    if let Some(link) = only.filter(|link| link.state != "up" && progress.checked.is_none()) {
+    if let Some(link) = only.filter(|link| link.state != "up" && progress.checked_bytes.is_none()) {
         all += &format!("  {}", link.state);
     }
     lines.push(all);
@@ -185,7 +185,7 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
     lines
 }
 
-/// Columns and rows of the terminal behind standard error; 80 × 24 when it does not say.
+/// Columns and rows of the terminal of standard error; 80 × 24 if they are unknown.
 fn window() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stderr()) {
         Ok(size) if size.ws_col > 0 => (size.ws_col.into(), usize::from(size.ws_row).max(2)),
@@ -195,14 +195,14 @@ fn window() -> (usize, usize) {
 
 fn put(text: &str) {
     let mut out = std::io::stderr().lock();
-    // A terminal that is gone must not end a download.
+    // Errors are ignored: a closed terminal must not end a download.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Chosen: smooth enough for the eye, and a drawing of three lines costs 20 µs.
+/// Shortest time between two redraws. Chosen: it looks smooth, and drawing three lines costs 20 µs.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// Columns that everything but name and bar may take: `  999.9MB  999.9 Mbit/s 100%  00:00 left`.
+/// Columns of a line without name and bar: `  999.9MB  999.9 Mbit/s 100%  00:00 left`.
 const FIGURES: usize = 43;
 
 #[cfg(test)]
@@ -222,19 +222,19 @@ mod tests {
         };
         Progress {
             total: Some(250_000_000),
-            done: 100_000_000,
+            received: 100_000_000,
             rate: 78.4e6,
-            eta: Some(15.3),
+            eta_s: Some(15.3),
             links: vec![
                 link("wlan0", 60_000_000, 48.3e6, "up"),
-                link("wwan0", 40_000_000, 30.1e6, "banned: its answer is 312 bytes long (a captive portal?)"),
+                link("wwan0", 40_000_000, 30.1e6, "banned: its response is 312 bytes long (a captive portal?)"),
             ],
             ..Progress::default()
         }
     }
 
     #[test]
-    fn links_and_their_sum_have_a_line_each() {
+    fn each_link_and_the_total_have_a_line() {
         let lines = draw(&two_links(), Ink::Ascii, 80, 24);
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], "wlan0 =======>                           60.0MB  48.3 Mbit/s  60%");
@@ -263,8 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn reading_again_for_the_checksum_is_called_checking() {
-        let progress = Progress { checked: Some(25_000_000), done: 250_000_000, ..two_links() };
+    fn verification_of_the_checksum_is_shown_as_checking() {
+        let progress = Progress { checked_bytes: Some(25_000_000), received: 250_000_000, ..two_links() };
         for columns in [30, 80] {
             let lines = draw(&progress, Ink::Ascii, columns, 24);
             assert!(lines[2].contains("checking") && lines[2].contains("10%"), "{}", lines[2]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_terminal_shows_the_sum_only() {
+    fn a_terminal_with_few_rows_shows_only_the_total() {
         assert_eq!(draw(&two_links(), Ink::Ascii, 80, 3).len(), 1);
         assert_eq!(draw(&two_links(), Ink::Ascii, 80, 4).len(), 3);
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_has_its_width_whatever_the_numbers() {
+    fn a_bar_has_the_requested_width_for_any_numbers() {
         for (part, whole) in [(0, None), (5, None), (0, Some(0)), (7, Some(0)), (u64::MAX, Some(1)), (1, Some(3))] {
             for width in [0, 1, 10] {
                 assert_eq!(Ink::Unicode.bar(part, whole, width).chars().count(), width, "{part}/{whole:?}");

@@ -1,13 +1,14 @@
-//! Numbers as a person reads them at a glance: rates, sizes, shares and times in few characters.
+//! Formats rates, sizes, shares and times in few characters for progress and status output.
 //!
-//! The units' own `Display` is made for logs and options; here widths matter, because columns must not dance.
+//! The `Display` of the unit types is meant for logs and options. Here the width matters, so that columns stay aligned while
+//! the numbers change.
 
 use marline_core::units::DataSize;
 use marline_download::Report;
 
 /// `78.4 Mbit/s`, at most 12 characters up to a terabit.
 pub(crate) fn rate(bits_per_sec: f64) -> String {
-    // Of the two zeros `max` may give either, and a sum of nothing is the negative one.
+    // Not `max(0.0)`: an empty sum of floats is -0.0, and `max` may return either zero, so "-0 kbit/s" could appear.
     let rate = if bits_per_sec.is_finite() && bits_per_sec > 0.0 { bits_per_sec } else { 0.0 };
     match rate {
         r if r < 1e6 => format!("{:.0} kbit/s", r / 1e3),
@@ -16,7 +17,7 @@ pub(crate) fn rate(bits_per_sec: f64) -> String {
     }
 }
 
-/// `41.2MB`.
+/// `41.2MB`, in units of 1000.
 pub(crate) fn size(bytes: u64) -> String {
     DataSize::from_bytes(bytes).to_string()
 }
@@ -32,19 +33,19 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// `part` in whole percent of `whole`, to the nearest, so that the shares of two links make 100; of nothing: 0.
+/// `part` in percent of `whole`, rounded to the nearest, so that the shares of two links add up to 100. 0 if `whole` is 0.
 pub(super) fn share(part: u64, whole: u64) -> u64 {
     let share = (u128::from(part) * 100 + u128::from(whole) / 2).checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(share).map_or(100, |share| share.min(100))
 }
 
-/// `part` in whole percent of `whole`, rounded down, so that 100 means all of it; of nothing: 0.
+/// `part` in percent of `whole`, rounded down, so that 100 means complete. 0 if `whole` is 0.
 pub(super) fn percent(part: u64, whole: u64) -> u64 {
     let share = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(share).map_or(100, |share| share.min(100))
 }
 
-/// `0:19`, `12:05`, `3:07:00`; what is longer than four days is not worth a number.
+/// `0:19`, `12:05`, `3:07:00`; `--:--` for 100 hours and longer.
 pub(super) fn clock(seconds: f64) -> String {
     if !(0.0..359_999.5).contains(&seconds) {
         return "--:--".into();
@@ -56,7 +57,7 @@ pub(super) fn clock(seconds: f64) -> String {
     }
 }
 
-/// The last line of a download: where the file is, how fast it came, and who carried it.
+/// The final line of a download: the path, size, time and rate, and the share of each link.
 pub(super) fn summary(report: &Report) -> String {
     let carried: u64 = report.links.iter().map(|link| link.bytes).sum();
     let mut links: Vec<String> = Vec::new();
@@ -65,7 +66,7 @@ pub(super) fn summary(report: &Report) -> String {
     }
     let place = report.path.as_deref().unwrap_or("standard output");
     if report.links.is_empty() && report.resumed_bytes == report.bytes {
-        return format!("{place}: {}, complete since an earlier run", size(report.bytes));
+        return format!("{place}: {}, already complete from an earlier run", size(report.bytes));
     }
     let resumed = match report.resumed_bytes {
         0 => String::new(),

@@ -1,9 +1,9 @@
-//! Progress of several files: a line for each that is being downloaded, and one for all of them.
+//! Progress of several files: one line for each running download and one for the total.
 //!
-//! Names are cut in the middle, so that the ends by which the parts of an archive differ stay visible. Widths are those of
-//! a terminal's columns: a Chinese character takes two.
+//! Long names are shortened in the middle, since the parts of an archive differ at the end of their names. Widths are in
+//! terminal columns: a Chinese character takes two.
 
-use marline_download::{FileProgress, Overview};
+use marline_download::{BatchProgress, FileProgress};
 use marline_net::printable::printable;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -11,14 +11,15 @@ use super::bars::Ink;
 use super::figures::{clock, percent, rate, size};
 
 /// The lines of one drawing, none of them wider than `columns - 1`.
-pub(super) fn draw(overview: &Overview, ink: Ink, columns: usize, rows: usize) -> Vec<String> {
+pub(super) fn draw(overview: &BatchProgress, ink: Ink, columns: usize, rows: usize) -> Vec<String> {
     let width = columns.saturating_sub(1);
     let head = head(overview);
+    // One row is for the total and one for the cursor below it.
     let room = rows.saturating_sub(2);
     let hidden = overview.files.len().saturating_sub(room);
     let shown = overview.files.get(..overview.files.len() - hidden).unwrap_or_default();
     let longest = shown.iter().map(|file| printable(&file.name).width()).max().unwrap_or(0).max(head.width());
-    // Of a wide terminal, names take a third; of a narrow one, what the figures leave.
+    // Names get a third of a wide terminal; on a narrow one, the columns that the figures leave.
     let names = longest.min((width / 3).max(12)).min(width.saturating_sub(FIGURES).max(width.saturating_sub(5)));
     let bar = width.saturating_sub(names + FIGURES).min(40);
     let mut lines: Vec<String> = shown.iter().map(|file| line(file, ink, names, bar, width)).collect();
@@ -27,7 +28,7 @@ pub(super) fn draw(overview: &Overview, ink: Ink, columns: usize, rows: usize) -
 }
 
 /// `2 of 5 files`.
-fn head(overview: &Overview) -> String {
+fn head(overview: &BatchProgress) -> String {
     match overview.failed {
         0 => format!("{} of {} files", overview.complete, overview.total),
         failed => format!("{} of {} files, {failed} failed", overview.complete, overview.total),
@@ -37,45 +38,53 @@ fn head(overview: &Overview) -> String {
 fn line(file: &FileProgress, ink: Ink, names: usize, bar: usize, width: usize) -> String {
     let progress = &file.progress;
     let name = padded(&middle(&printable(&file.name), names), names);
-    let share = match (progress.checked, progress.total) {
-        (Some(checked), total) => format!("check {:>3}%", percent(checked, total.unwrap_or(progress.done))),
-        (None, Some(total)) => format!("{:>3}%", percent(progress.done, total)),
+    let share = match (progress.checked_bytes, progress.total) {
+        (Some(checked), total) => format!("check {:>3}%", percent(checked, total.unwrap_or(progress.received))),
+        (None, Some(total)) => format!("{:>3}%", percent(progress.received, total)),
         (None, None) => "   -".to_owned(),
     };
-    let (done, speed) = (size(progress.done), rate(progress.rate));
-    let left = progress.eta.map(clock).unwrap_or_default();
+    let (done, speed) = (size(progress.received), rate(progress.rate));
+    let left = progress.eta_s.map(clock).unwrap_or_default();
     match width.saturating_sub(names) {
         0..18 => format!("{name} {share}"),
         18..44 => format!("{name} {speed:>12} {share}"),
         _ => {
-            format!("{name} {} {done:>8} {speed:>12} {share}  {left}", ink.bar(progress.done, progress.total, bar))
+            format!(
+                "{name} {} {done:>8} {speed:>12} {share}  {left}",
+                ink.bar(progress.received, progress.total, bar)
+            )
         }
     }
 }
 
-fn total(overview: &Overview, head: &str, ink: Ink, names: usize, bar: usize, width: usize) -> String {
+fn total(overview: &BatchProgress, head: &str, ink: Ink, names: usize, bar: usize, width: usize) -> String {
     let head = padded(&middle(head, names), names);
-    let share = overview.size.map_or("   -".to_owned(), |all| format!("{:>3}%", percent(overview.done, all)));
-    let (done, speed) = (size(overview.done), rate(overview.rate));
+    let share = overview.size.map_or("   -".to_owned(), |all| format!("{:>3}%", percent(overview.received, all)));
+    let (done, speed) = (size(overview.received), rate(overview.rate));
     let left = eta(overview).map(clock).map(|left| format!("{left} left")).unwrap_or_default();
     match width.saturating_sub(names) {
         0..18 => format!("{head} {share}"),
         18..44 => format!("{head} {speed:>12} {share}"),
-        _ => format!("{head} {} {done:>8} {speed:>12} {share}  {left}", ink.bar(overview.done, overview.size, bar)),
+        _ => format!(
+            "{head} {} {done:>8} {speed:>12} {share}  {left}",
+            ink.bar(overview.received, overview.size, bar)
+        ),
     }
 }
 
-fn eta(overview: &Overview) -> Option<f64> {
-    let left = overview.size?.saturating_sub(overview.done);
+fn eta(overview: &BatchProgress) -> Option<f64> {
+    let left = overview.size?.saturating_sub(overview.received);
     (overview.rate > 0.0).then(|| left as f64 * 8.0 / overview.rate)
 }
 
-/// One line for a log: `2 of 5 files, 41.2MB of 200.0MB (20%) at 78.4 Mbit/s, ETA 0:25; a.iso 12%, b.iso 50%`.
-pub(super) fn text(overview: &Overview) -> String {
+/// One line for output without a terminal: `2 of 5 files, 41.2MB of 200.0MB (20%) at 78.4 Mbit/s, ETA 0:25; a.iso 12%, b.iso 50%`.
+pub(super) fn text(overview: &BatchProgress) -> String {
     let mut text = head(overview);
     text += &match overview.size {
-        Some(all) => format!(", {} of {} ({}%)", size(overview.done), size(all), percent(overview.done, all)),
-        None => format!(", {}", size(overview.done)),
+        Some(all) => {
+            format!(", {} of {} ({}%)", size(overview.received), size(all), percent(overview.received, all))
+        }
+        None => format!(", {}", size(overview.received)),
     };
     text += &format!(" at {}", rate(overview.rate));
     if let Some(eta) = eta(overview) {
@@ -85,15 +94,15 @@ pub(super) fn text(overview: &Overview) -> String {
     for FileProgress { name, progress } in &overview.files {
         text += &format!("{mark} {name} ");
         text += &match progress.total {
-            Some(total) => format!("{}%", percent(progress.done, total)),
-            None => size(progress.done),
+            Some(total) => format!("{}%", percent(progress.received, total)),
+            None => size(progress.received),
         };
         mark = ',';
     }
     text
 }
 
-/// The text without its middle, if it is wider than that.
+/// Replaces the middle of a text by `~` if it is wider than `width` columns.
 fn middle(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -113,7 +122,7 @@ fn middle(text: &str, width: usize) -> String {
     if width == 0 { String::new() } else { format!("{front}~{back}") }
 }
 
-/// The beginning of a text, at most so wide.
+/// The beginning of a text, at most `width` columns.
 fn cut(text: &str, width: usize) -> String {
     let mut used = 0;
     let fits = |c: &char| {
@@ -128,7 +137,7 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(blanks))
 }
 
-/// Columns that everything but name and bar takes: ` ` + ` 999.9MB` + ` 999.9 Mbit/s` + ` 100%` + `  0:00:00 left`.
+/// Columns of a line without name and bar: ` ` + ` 999.9MB` + ` 999.9 Mbit/s` + ` 100%` + `  0:00:00 left`.
 const FIGURES: usize = 45;
 
 #[cfg(test)]
@@ -137,12 +146,12 @@ mod tests {
 
     use super::*;
 
-    fn overview() -> Overview {
+    fn overview() -> BatchProgress {
         let file = |name: &str, done, total| FileProgress {
             name: name.into(),
-            progress: Progress { done, total, rate: 39.2e6, eta: Some(15.3), ..Progress::default() },
+            progress: Progress { received: done, total, rate: 39.2e6, eta_s: Some(15.3), ..Progress::default() },
         };
-        Overview {
+        BatchProgress {
             files: vec![
                 file("ubuntu-24.04.1-desktop-amd64.iso", 60_000_000, Some(250_000_000)),
                 file("b.7z.001", 5_000, None),
@@ -151,15 +160,15 @@ mod tests {
             total: 20,
             complete: 3,
             failed: 0,
-            done: 100_000_000,
+            received: 100_000_000,
             size: Some(500_000_000),
             rate: 78.4e6,
-            elapsed: 3.0,
+            elapsed_s: 3.0,
         }
     }
 
     #[test]
-    fn each_file_has_a_line_and_all_have_one() {
+    fn each_file_and_the_total_have_a_line() {
         let lines = draw(&overview(), Ink::Ascii, 80, 24);
         assert_eq!(lines.len(), 4);
         assert!(lines[0].starts_with("ubuntu-24.04~") && lines[0].contains("amd64.iso"), "{}", lines[0]);
@@ -189,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_terminal_shows_fewer_files_and_the_sum() {
+    fn a_terminal_with_few_rows_shows_fewer_files_and_the_total() {
         let lines = draw(&overview(), Ink::Ascii, 80, 4);
         assert_eq!(lines.len(), 3);
         assert!(lines[2].starts_with("3 of 20"));
@@ -197,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn a_log_has_one_line() {
+    fn progress_without_a_terminal_is_one_line() {
         let text = text(&overview());
         assert!(
             text.starts_with("3 of 20 files, 100.0MB of 500.0MB (20%) at 78.4 Mbit/s, ETA 0:41; ubuntu"),
             "{text}"
         );
         assert!(text.contains(", b.7z.001 5.0kB, "), "{text}");
-        let failed = Overview { failed: 2, size: None, rate: 0.0, files: Vec::new(), ..overview() };
+        let failed = BatchProgress { failed: 2, size: None, rate: 0.0, files: Vec::new(), ..overview() };
         assert_eq!(super::text(&failed), "3 of 20 files, 2 failed, 100.0MB at 0 kbit/s");
     }
 }

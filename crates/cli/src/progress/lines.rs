@@ -1,34 +1,34 @@
-//! Progress where there is no terminal: one line per second, which a log keeps and `grep` finds.
+//! Progress without a terminal: one line per second on standard error, suitable for log files and `grep`.
 
-use marline_download::{Overview, Progress};
+use marline_download::{BatchProgress, Progress};
 
 use super::figures::{clock, percent, rate, size};
 use super::files;
 
 /// One line per second on standard error.
 pub(crate) struct Lines {
-    /// Whole seconds for which a line was written.
+    /// Second of the last line, counted from the start.
     last: u64,
 }
 
 impl Lines {
-    /// Nothing is written before the first second is over: a short download leaves one line, its summary.
+    /// The first line appears after one second, so a short download prints only its summary.
     pub(crate) fn new() -> Self {
         Self { last: 0 }
     }
 
-    /// Writes a line if a new second has begun.
+    /// Writes the progress of one file if a new second has begun.
     pub(crate) fn progress(&mut self, progress: &Progress) {
-        let second = progress.elapsed.max(0.0) as u64;
+        let second = progress.elapsed_s.max(0.0) as u64;
         if second > self.last {
             self.last = second;
             self.line(&text(progress));
         }
     }
 
-    /// The same of several files.
-    pub(crate) fn overview(&mut self, overview: &Overview) {
-        let second = overview.elapsed.max(0.0) as u64;
+    /// As [`Self::progress`], for several files.
+    pub(crate) fn overview(&mut self, overview: &BatchProgress) {
+        let second = overview.elapsed_s.max(0.0) as u64;
         if second > self.last {
             self.last = second;
             self.line(&files::text(overview));
@@ -43,18 +43,18 @@ impl Lines {
 
 /// `12.3MB of 250.0MB (4%) at 78.4 Mbit/s, ETA 0:25; wlan0 48.3 Mbit/s, wwan0 30.1 Mbit/s`.
 fn text(progress: &Progress) -> String {
-    if let Some(checked) = progress.checked {
-        let total = progress.total.unwrap_or(progress.done);
+    if let Some(checked) = progress.checked_bytes {
+        let total = progress.total.unwrap_or(progress.received);
         return format!("checking: {} of {} ({}%)", size(checked), size(total), percent(checked, total));
     }
     let mut text = match progress.total {
         Some(total) => {
-            format!("{} of {} ({}%)", size(progress.done), size(total), percent(progress.done, total))
+            format!("{} of {} ({}%)", size(progress.received), size(total), percent(progress.received, total))
         }
-        None => size(progress.done),
+        None => size(progress.received),
     };
     text += &format!(" at {}", rate(progress.rate));
-    if let Some(eta) = progress.eta {
+    if let Some(eta) = progress.eta_s {
         text += &format!(", ETA {}", clock(eta));
     }
     let mut mark = ';';
@@ -75,7 +75,7 @@ mod tests {
     use marline_download::LinkProgress;
 
     #[test]
-    fn a_line_tells_the_whole_and_each_link() {
+    fn a_line_has_the_total_and_each_link() {
         let link = |name: &str, rate, state: &str| LinkProgress {
             name: name.into(),
             kind: LinkKind::Wifi,
@@ -86,9 +86,9 @@ mod tests {
         };
         let progress = Progress {
             total: Some(250_000_000),
-            done: 12_300_000,
+            received: 12_300_000,
             rate: 78.4e6,
-            eta: Some(25.0),
+            eta_s: Some(25.0),
             links: vec![link("wlan0", 48.3e6, "up"), link("wwan0", 30.1e6, "silent")],
             ..Progress::default()
         };
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn reading_again_for_the_checksum_is_called_checking() {
-        let progress = Progress { done: 4_000_000, checked: Some(1_000_000), ..Progress::default() };
+    fn verification_of_the_checksum_is_shown_as_checking() {
+        let progress = Progress { received: 4_000_000, checked_bytes: Some(1_000_000), ..Progress::default() };
         assert_eq!(text(&progress), "checking: 1.0MB of 4.0MB (25%)");
     }
 
     #[test]
     fn without_a_size_there_is_no_share() {
-        let progress = Progress { done: 5_000_000, rate: 1e6, ..Progress::default() };
+        let progress = Progress { received: 5_000_000, rate: 1e6, ..Progress::default() };
         assert_eq!(text(&progress), "5.0MB at 1.0 Mbit/s");
     }
 }

@@ -1,4 +1,4 @@
-//! What can be written behind `marline proxy` and `marline play`.
+//! Command-line arguments of `marline proxy` and `marline play`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,145 +8,153 @@ use clap::Args;
 use marline_core::fetch::MeteredUse;
 use marline_core::stream::{GreenBagParams, Objective, Policy};
 use marline_core::units::DataSize;
-use marline_net::links::Named;
-use marline_proxy::{Spread, Start};
+use marline_net::links::LinkArg;
+use marline_proxy::{SpreadMode, StartMode};
 
 use crate::Secret;
-use crate::args::{metered_use, positive_duration};
+use crate::args::{parse_metered_use, parse_positive_duration};
 
-/// The last lines of `marline proxy --help`.
+/// End of the output of `marline proxy --help`.
 pub(crate) const AFTER_PROXY: &str = "\
 Examples:
   marline proxy
-      Play http://127.0.0.1:8480/https://example.org/film.mp4 with any player; stop with Ctrl-C.
+      Run the proxy; then open http://127.0.0.1:8480/https://example.org/film.mp4 with any player.
+      Stop it with Ctrl-C.
   curl -x http://127.0.0.1:8480 https://example.org/      (HTTP proxy)
   curl --socks5-hostname 127.0.0.1:8480 https://example.org/      (SOCKS5 on the same port)
   marline proxy --link wlan0 --link wwan0,metered=yes --metered use
 
-What is played comes over all links at once; every other connection goes over the link that suits it. The address of
-status and events is printed at the start; its token changes each time.";
+Videos are downloaded over all links at once; each other connection uses the best link for it. The
+URL for status and events is printed at the start; it contains a token that changes with each
+start.";
 
-/// The last lines of `marline play --help`.
+/// End of the output of `marline play --help`.
 pub(crate) const AFTER_PLAY: &str = "\
 Examples:
   marline play https://example.org/film.mp4
-      Print the address for a player; `marline proxy` must be running.
-  marline play --with mpv https://example.org/film.mp4
-      Start the player, and a proxy for as long as it runs if there is none.
-  marline play --with mpv -H 'Referer: https://example.org/' https://cdn.example.org/live.m3u8
-      Send a header field that the server asks for.
+      Print the URL for a player; `marline proxy` must be running.
+  marline play --player mpv https://example.org/film.mp4
+      Start the player. If no proxy runs, one is started for as long as the player runs.
+  marline play --player mpv -H 'Referer: https://example.org/' https://cdn.example.org/live.m3u8
+      Send a header field that the server requires.
   marline play --page https://example.org/film.mp4
-      Print the address of a page that plays it and shows what each link does.";
+      Print the URL of a page that plays the video and shows the traffic of each link.";
 
 /// `marline proxy`.
 #[derive(Debug, Args)]
 pub struct ProxyArgs {
-    /// Where players and programs find the proxy.
+    /// Accept players and programs at this address.
     #[arg(long, default_value = "127.0.0.1:8480", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// Where status and events are; port 0 takes a free one. Always on this machine.
+    /// Serve status and events at this loopback address; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS:PORT")]
-    pub status: SocketAddr,
-    /// Let other hosts use it too, where --listen is an address that they can reach. Nobody is asked for a password.
+    pub status_listen: SocketAddr,
+    /// Allow other hosts to use the proxy, without a password, if they can reach the address of --listen.
     #[arg(long)]
     pub allow_lan: bool,
-    /// What the links are, and whom to trust.
+    /// Links and trusted certificate authorities.
     #[command(flatten)]
-    pub common: Common,
-    /// Connections of one program to one host: auto (a host keeps its link, but where a program has several busy connections to it
-    /// they are spread over the links), always (each goes to the best link now) or never (a host keeps its link).
-    #[arg(long, default_value = "auto", value_name = "WORD")]
-    pub spread: Spread,
-    /// Close a tunnel (CONNECT, SOCKS5, WebSocket) in which nothing moves for this long.
-    #[arg(long, default_value = "124min", value_name = "TIME", value_parser = positive_duration)]
+    pub links: LinkArgs,
+    /// Distribution of the connections of one program to one host: auto, always or never.
+    ///
+    /// auto: all connections to a host use one link, unless several of them are busy; then they are spread over the links.
+    /// always: each connection uses the best link at its start. never: all connections to a host use one link.
+    #[arg(long, default_value = "auto", value_name = "auto|always|never")]
+    pub spread: SpreadMode,
+    /// Close a tunnel (CONNECT, SOCKS5, WebSocket) that has been idle for this time.
+    #[arg(long, default_value = "124min", value_name = "TIME", value_parser = parse_positive_duration)]
     pub idle_timeout: Duration,
-    /// How much may wait for one player; 1MiB at least.
-    #[arg(long, default_value = "32MB", value_name = "SIZE", value_parser = buffer)]
+    /// Largest buffer for one player; at least 1MiB.
+    #[arg(long, default_value = "32MB", value_name = "SIZE", value_parser = parse_buffer_size)]
     pub window: DataSize,
-    /// How much may wait for all players; 1MiB at least.
-    #[arg(long, default_value = "512MB", value_name = "SIZE", value_parser = buffer)]
+    /// Largest total of the buffers for all players; at least 1MiB.
+    #[arg(long, default_value = "512MB", value_name = "SIZE", value_parser = parse_buffer_size)]
     pub memory: DataSize,
-    /// Which link brings what of a video, and which radios sleep.
+    /// Distribution of videos over links.
     #[command(flatten)]
-    pub watching: Watching,
-    /// Write every input and decision of each answer into this folder, a file for each, for `marline replay`.
-    #[arg(long, value_name = "FOLDER")]
+    pub playback: PlaybackArgs,
+    /// Write a decision log for `marline replay` into this directory for each response.
+    #[arg(long, value_name = "DIR")]
     pub trace: Option<PathBuf>,
-    /// Hear from mpv how it stands; start mpv with `--input-ipc-server=` and the same path.
+    /// Read the player state of mpv from this socket; start mpv with `--input-ipc-server=` and the same path.
     #[arg(long, value_name = "PATH")]
     pub mpv_socket: Option<PathBuf>,
-    /// Print where it is as one JSON object on standard output.
+    /// Print the addresses of the proxy as one JSON object on standard output.
     #[arg(long)]
     pub json: bool,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// How videos are played, once the proxy knows how long they are.
+/// Options for the playback of videos. They apply once the proxy knows the duration of a video.
 #[derive(Debug, Args)]
-pub struct Watching {
-    /// Who decides: marline, greenbag-p (never lets a link rest) or greenbag-e.
+pub struct PlaybackArgs {
+    /// Scheduling policy: marline, greenbag-p (uses all links all the time) or greenbag-e (saves energy).
     #[arg(long, default_value = "marline", value_name = "NAME")]
     pub policy: Policy,
-    /// The published policies otherwise than published, for comparisons: segment=500KiB,recovery=off,split=equal.
-    #[arg(long, value_name = "WORDS", value_parser = greenbag, hide = true)]
+    /// Variants of the published policies, for comparisons: segment=500KiB,recovery=off,split=equal.
+    #[arg(long, value_name = "PARAMS", value_parser = parse_greenbag, hide = true)]
     pub greenbag: Option<GreenBagParams>,
-    /// What is made small once the video comes in time: energy, metered-bytes (needs --metered use) or money
-    /// (prices are in the configuration).
-    #[arg(long, default_value = "energy", value_name = "WORD")]
-    pub minimise: Objective,
-    /// Where the links cannot carry a video: smooth (one longer wait before it starts, 30 s at most) or fast (start at
-    /// once, wait in the middle).
-    #[arg(long, default_value = "smooth", value_name = "WORD")]
-    pub start: Start,
-    /// The device whose radios the links are taken for: a name or a file (`marline energy models`), or none.
-    #[arg(long, value_name = "MODEL")]
+    /// What marline minimizes while the video plays without stalls: energy or cost.
+    ///
+    /// cost is the price of the bytes (`price-per-gb` in the configuration file); without prices it is the number of bytes over metered
+    /// links. It needs --metered use.
+    #[arg(long, default_value = "energy", value_name = "energy|cost")]
+    pub goal: Objective,
+    /// Start of a video that the links are too slow for: smooth or fast.
+    ///
+    /// smooth: wait longer before the start, at most 30 s. fast: start at once and stall later.
+    #[arg(long = "start", default_value = "smooth", value_name = "smooth|fast")]
+    pub start_mode: StartMode,
+    /// Device energy model: a name or a file (see `marline energy models`), or none.
+    #[arg(long, value_name = "NAME|FILE")]
     pub energy_model: Option<String>,
 }
 
-/// A size of the players' memory. With less than the smallest window no player gets a byte.
-fn buffer(text: &str) -> Result<DataSize, String> {
+/// Parses a buffer size. With less than the smallest window no player would receive a byte.
+fn parse_buffer_size(text: &str) -> Result<DataSize, String> {
     let size: DataSize = text.parse().map_err(|error| format!("{error}"))?;
-    if size < LEAST_BUFFER {
-        return Err("too small to play anything: use 1MiB or more".to_owned());
+    if size < MIN_BUFFER {
+        return Err("too small for playback: use 1MiB or more".to_owned());
     }
     Ok(size)
 }
 
-const LEAST_BUFFER: DataSize = DataSize::from_mib(1);
+const MIN_BUFFER: DataSize = DataSize::from_mib(1);
 
-fn greenbag(words: &str) -> Result<GreenBagParams, String> {
-    let mut set = GreenBagParams::default();
-    for word in words.split(',') {
-        match word.split_once('=') {
+/// Parses the value of the hidden option `--greenbag`.
+fn parse_greenbag(text: &str) -> Result<GreenBagParams, String> {
+    let mut params = GreenBagParams::default();
+    for part in text.split(',') {
+        match part.split_once('=') {
             Some(("segment", size)) => {
-                set.segment_size = size.parse().map_err(|error| format!("segment: {error}"))?;
-                if set.segment_size.is_zero() {
-                    return Err("segment: nothing can be brought in pieces of nothing".to_owned());
+                params.segment_size = size.parse().map_err(|error| format!("segment: {error}"))?;
+                if params.segment_size.is_zero() {
+                    return Err("segment: the size must not be zero".to_owned());
                 }
             }
-            Some(("recovery", word @ ("on" | "off"))) => set.recovery_enabled = word == "on",
-            Some(("split", word @ ("adaptive" | "equal"))) => set.adaptive_subsegments = word == "adaptive",
-            _ => return Err(format!("`{word}`: there are segment=SIZE, recovery=on|off and split=adaptive|equal")),
+            Some(("recovery", word @ ("on" | "off"))) => params.recovery_enabled = word == "on",
+            Some(("split", word @ ("adaptive" | "equal"))) => params.adaptive_subsegments = word == "adaptive",
+            _ => return Err(format!("`{part}`: use segment=SIZE, recovery=on|off or split=adaptive|equal")),
         }
     }
-    Ok(set)
+    Ok(params)
 }
 
-/// What `proxy` and `play` have in common.
+/// Options for links that `proxy` and `play` share.
 #[derive(Debug, Args)]
-pub struct Common {
-    /// Use this interface, on these terms; repeat for more. Without it: every link that works.
+pub struct LinkArgs {
+    /// Use only this link; repeat for more [default: all working links].
     #[arg(long, value_name = "IFACE[,…]")]
-    pub link: Vec<Named>,
+    pub link: Vec<LinkArg>,
     /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub bypass_vpn: bool,
-    /// Links that cost money: avoid (only when all others have failed), use or never [default: avoid].
-    #[arg(long, value_name = "WORD", value_parser = metered_use)]
+    /// Use of metered links: avoid (only if all others have failed), use, or never [default: avoid].
+    #[arg(long, value_name = "avoid|use|never", value_parser = parse_metered_use)]
     pub metered: Option<MeteredUse>,
-    /// Trust only the certificates in this PEM file, instead of the system's.
+    /// Trust only the certificate authorities in this PEM file [default: those of the system].
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }
@@ -154,28 +162,29 @@ pub struct Common {
 /// `marline play`.
 #[derive(Debug, Args)]
 pub struct PlayArgs {
-    /// What to play (http or https).
+    /// URL of the video (http or https).
     #[arg(value_name = "URL")]
     pub url: Secret,
-    /// Start this program with the address as its last word; further words may stand before it.
+    /// Start this player, with the proxy URL as its last argument; the value may include other arguments.
     #[arg(long, value_name = "PLAYER")]
-    pub with: Option<String>,
-    /// Send this header field to the origin of the URL, for playlists and segments too; repeat for more. The proxy is then one of
-    /// its own, on a free port if another one listens already.
+    pub player: Option<String>,
+    /// Send this header field to the origin of the URL, also for playlists and segments; repeat for more.
+    ///
+    /// This starts a separate proxy, on a free port if another proxy is running.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub header: Vec<Secret>,
-    /// Run a proxy and print the address of a page that plays it, for a browser; stop with Ctrl-C.
-    #[arg(long, conflicts_with = "with")]
+    /// Run a proxy and print the URL of a player page for a browser; stop it with Ctrl-C.
+    #[arg(long, conflicts_with = "player")]
     pub page: bool,
-    /// Where the proxy is, or is to be.
+    /// Address of the running proxy, or of the one to start.
     #[arg(long, default_value = "127.0.0.1:8480", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// How it is played, where a proxy has to be started.
+    /// Playback options of a proxy that is started.
     #[command(flatten)]
-    pub watching: Watching,
-    /// What the links are, and whom to trust, where a proxy has to be started.
+    pub playback: PlaybackArgs,
+    /// Link options of a proxy that is started.
     #[command(flatten)]
-    pub common: Common,
+    pub links: LinkArgs,
 }
 
 #[cfg(test)]
@@ -183,26 +192,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_players_memory_has_a_least_size() {
+    fn buffers_have_a_minimum_size() {
         for good in ["1MiB", "2MB", "512MB"] {
-            assert!(buffer(good).is_ok(), "{good}");
+            assert!(parse_buffer_size(good).is_ok(), "{good}");
         }
         for bad in ["0B", "1B", "1MB", "1023KiB"] {
-            assert!(buffer(bad).unwrap_err().contains("use 1MiB or more"), "{bad}");
+            assert!(parse_buffer_size(bad).unwrap_err().contains("use 1MiB or more"), "{bad}");
         }
-        assert!(buffer("32").is_err());
+        assert!(parse_buffer_size("32").is_err());
     }
 
     #[test]
-    fn the_published_policies_can_be_had_otherwise() {
-        let set = greenbag("segment=1000KiB,split=equal").unwrap();
+    fn variants_of_the_published_policies_are_parsed() {
+        let set = parse_greenbag("segment=1000KiB,split=equal").unwrap();
         assert_eq!(
             (set.segment_size, set.adaptive_subsegments, set.recovery_enabled),
             (DataSize::from_kib(1000), false, true)
         );
-        assert!(!greenbag("recovery=off").unwrap().recovery_enabled);
+        assert!(!parse_greenbag("recovery=off").unwrap().recovery_enabled);
         for bad in ["", "segment=0B", "segment=9", "recovery=no", "split", "recover=off"] {
-            assert!(greenbag(bad).is_err(), "{bad}");
+            assert!(parse_greenbag(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `marline proxy` and `marline play`: from words to a proxy that runs, or to a player that finds one.
+//! `marline proxy` and `marline play`: run a proxy from its arguments, or start a player that uses one.
 //!
-//! 1. What the proxy says of itself goes to standard error, one line each; with `--json` one object goes to standard
-//!    output, for programs that start it.
-//! 2. `play` without `--with` prints the address and nothing else on standard output.
-//! 3. `play --with` uses a proxy that listens already, else it runs one for as long as the player does; the exit code
-//!    is the player's.
+//! 1. Notices of the proxy go to standard error, one line each. With `--json`, one object with its addresses goes to standard
+//!    output, for programs that start the proxy.
+//! 2. `play` without `--player` prints the URL and nothing else on standard output.
+//! 3. `play --player` uses a proxy that is running, else it runs one for as long as the player runs. The exit code is that of
+//!    the player.
 
 mod args;
 
@@ -16,236 +16,239 @@ use std::time::Duration;
 
 use marline_core::fetch::MeteredUse;
 use marline_core::stream::{Objective, Policy};
-use marline_download::NetworkError;
-use marline_net::links::{Choice, LinksError};
-use marline_proxy::{Given, Options, ProxyError, Running};
+use marline_download::ClientContextError;
+use marline_net::links::{LinkSelection, LinksError};
+use marline_proxy::{Options, OriginHeaders, ProxyAddresses, ProxyError};
 use url::Url;
 
-pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, Common, PlayArgs, ProxyArgs, Watching};
+pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, LinkArgs, PlayArgs, PlaybackArgs, ProxyArgs};
 
-use crate::confine::{Daemon, confine};
-use crate::fetch::{parse_header, playable};
-use crate::hangup::Hangup;
-use crate::output::{self, print};
-use crate::{ConfigFile, Exit, energy};
+use crate::get::{parse_header, playable_url};
+use crate::output::{self, print_result};
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
+use crate::{CliError, ConfigFile, energy};
 
 /// Runs a proxy until it is stopped.
-pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let mut options = options(args.common, args.watching, config)?;
+pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), CliError> {
+    let mut options = build_options(args.links, args.playback, config)?;
     if let Some(folder) = &args.trace {
-        let told = |error| Exit::usage(format!("--trace {}: {error}", folder.display()));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(told)?;
+        let usage_error = |error| CliError::usage(format!("--trace {}: {error}", folder.display()));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(usage_error)?;
     }
-    options.trace = args.trace;
+    options.trace_dir = args.trace;
     options.mpv_socket = args.mpv_socket;
     options.listen = args.listen;
-    options.status = args.status;
+    options.status_listen = args.status_listen;
     options.allow_lan = args.allow_lan;
-    (options.spread, options.idle) = (args.spread, args.idle_timeout);
+    (options.spread_mode, options.idle_timeout) = (args.spread, args.idle_timeout);
     (options.window, options.memory) = (args.window, args.memory);
     let (json, quiet) = (args.json, args.quiet);
-    let started = |running: &Running| {
+    let started = |addresses: &ProxyAddresses| {
         if !quiet {
-            say(running);
+            print_addresses(addresses);
         }
         if json {
-            let object = serde_json::json!({"listen": running.listen.to_string(), "status": running.status_url});
-            // Whoever does not listen any more has got what he wanted.
-            let _ = print(&format!("{object}\n"));
+            let object =
+                serde_json::json!({"listen": addresses.media_addr.to_string(), "status": addresses.status_url});
+            // Errors are ignored: a reader that has closed the pipe does not need the addresses.
+            let _ = print_result(&format!("{object}\n"));
         }
     };
-    confine(Daemon::Proxy);
+    drop_privileges(Daemon::Proxy);
     block_on(async {
-        let hangup = Hangup::caught()?;
+        let hangup = ReloadSignal::register()?;
         tokio::select! {
-            ended = marline_proxy::run(options, started, std::future::pending()) => ended.map_err(exit),
-            never = hangup.changes_nothing(quiet) => match never {},
+            result = marline_proxy::run(options, started, std::future::pending()) => result.map_err(to_cli_error),
+            never = hangup.ignore_with_notice(quiet) => match never {},
         }
     })?
 }
 
-/// Prints an address for a player, or starts one.
-pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), Exit> {
-    let wanted = playable(args.url.reveal())?;
-    let url = address(args.listen, "", &wanted);
-    let given = given(&args, &wanted)?;
-    if given.is_some() && !args.page && args.with.is_none() {
-        let line =
-            "-H needs --with or --page; without them, have the player send the field: the proxy passes it on";
-        return Err(Exit::usage(line));
+/// Prints the proxy URL for a player, or starts the player.
+pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError> {
+    let media_url = playable_url(args.url.expose())?;
+    let url = proxy_url(args.listen, "", &media_url);
+    let origin_headers = parse_origin_headers(&args, &media_url)?;
+    if origin_headers.is_some() && !args.page && args.player.is_none() {
+        let message = "-H needs --player or --page; otherwise set the field in the player: the proxy forwards it";
+        return Err(CliError::usage(message));
     }
     let mut listen = args.listen;
-    let mut is_there = TcpStream::connect_timeout(&listen, Duration::from_secs(1)).is_ok();
-    if is_there && given.is_some() {
-        // That proxy does not know the fields.
+    let mut is_proxy_running = TcpStream::connect_timeout(&listen, Duration::from_secs(1)).is_ok();
+    if is_proxy_running && origin_headers.is_some() {
+        // A running proxy does not know these header fields, so a separate one is started.
         listen.set_port(0);
-        is_there = false;
+        is_proxy_running = false;
     }
     if args.page {
-        if is_there {
-            let line = "a proxy runs already: open the player page that it has printed at its start";
-            return Err(Exit::failed(format!("{}: {line}, with #URL behind it", args.listen)));
+        if is_proxy_running {
+            let message = "a proxy is running already: open the player page that it printed at its start";
+            return Err(CliError::failed(format!("{}: {message}, with #URL appended", args.listen)));
         }
-        let options = Options { listen, given, ..options(args.common, args.watching, config)? };
-        let started = |running: &Running| {
-            say(running);
-            let _ = print(&format!("{}play#{}\n", running.status_url, wanted));
+        let options = Options { listen, origin_headers, ..build_options(args.links, args.playback, config)? };
+        let started = |addresses: &ProxyAddresses| {
+            print_addresses(addresses);
+            let _ = print_result(&format!("{}play#{}\n", addresses.status_url, media_url));
         };
-        return block_on(marline_proxy::run(options, started, std::future::pending()))?.map_err(exit);
+        return block_on(marline_proxy::run(options, started, std::future::pending()))?.map_err(to_cli_error);
     }
-    let Some(player) = args.with else {
-        if !is_there {
-            output::say(&format!("nothing listens on {} yet: start `marline proxy`", args.listen));
+    let Some(player) = args.player else {
+        if !is_proxy_running {
+            output::say(&format!("no proxy listens on {} yet: start `marline proxy`", args.listen));
         }
-        return print(&format!("{url}\n"));
+        return print_result(&format!("{url}\n"));
     };
-    if is_there {
-        let status = command(&player, &url).status().map_err(|error| not_started(&player, &error))?;
-        return ended(status);
+    if is_proxy_running {
+        let status = player_command(&player, &url).status().map_err(|error| spawn_error(&player, &error))?;
+        return player_exit(status);
     }
-    let prefix = given.as_ref().map(Given::prefix).unwrap_or_default();
-    let options = Options { listen, given, ..options(args.common, args.watching, config)? };
+    let prefix = origin_headers.as_ref().map(OriginHeaders::path_prefix).unwrap_or_default();
+    let options = Options { listen, origin_headers, ..build_options(args.links, args.playback, config)? };
     block_on(async {
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (address_tx, address_rx) = tokio::sync::oneshot::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let until = async {
+        let stop_requested = async {
             let _ = stopped.await;
         };
-        let started = |running: &Running| {
-            say(running);
-            let _ = tell.send(running.listen);
+        let started = |addresses: &ProxyAddresses| {
+            print_addresses(addresses);
+            let _ = address_tx.send(addresses.media_addr);
         };
-        let playing = async {
-            let Ok(listen) = told.await else { return Ok(()) };
-            let url = address(listen, &prefix, &wanted);
-            let (done, waited) = tokio::sync::oneshot::channel();
-            let mut child = command(&player, &url).spawn().map_err(|error| not_started(&player, &error))?;
-            // A thread waits: the loop serves the player meanwhile.
-            std::thread::spawn(move || done.send(child.wait()));
-            match waited.await {
-                Ok(Ok(status)) => ended(status),
-                _ => Err(Exit::failed(format!("{player}: nobody knows how it ended"))),
+        let player_task = async {
+            let Ok(listen) = address_rx.await else { return Ok(()) };
+            let url = proxy_url(listen, &prefix, &media_url);
+            let (exit_tx, exit_rx) = tokio::sync::oneshot::channel();
+            let mut child = player_command(&player, &url).spawn().map_err(|error| spawn_error(&player, &error))?;
+            // A thread waits for the player, while the event loop serves it.
+            std::thread::spawn(move || exit_tx.send(child.wait()));
+            match exit_rx.await {
+                Ok(Ok(status)) => player_exit(status),
+                _ => Err(CliError::failed(format!("{player}: its exit status is unknown"))),
             }
         };
-        let playing = async {
-            let ended = playing.await;
+        let player_then_stop = async {
+            let result = player_task.await;
             let _ = stop.send(());
-            ended
+            result
         };
-        let (ran, played) = tokio::join!(marline_proxy::run(options, started, until), playing);
-        ran.map_err(exit)?;
-        played
+        let (proxy_result, player_result) =
+            tokio::join!(marline_proxy::run(options, started, stop_requested), player_then_stop);
+        proxy_result.map_err(to_cli_error)?;
+        player_result
     })?
 }
 
-/// The terms of a proxy, with what the configuration file adds.
-fn options(common: Common, watching: Watching, config: Option<&Path>) -> Result<Options, Exit> {
+/// Options of a proxy, from the arguments and the configuration file.
+fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Path>) -> Result<Options, CliError> {
     let file = ConfigFile::read(config)?;
-    let links = if common.link.is_empty() {
-        Choice::Auto { bypass_vpn: common.bypass_vpn, known: file.known() }
+    let links = if link_args.link.is_empty() {
+        LinkSelection::Auto { bypass_vpn: link_args.bypass_vpn, configured: file.described_links() }
     } else {
-        Choice::Named(common.link.into_iter().map(|link| file.complete(link)).collect())
+        LinkSelection::Named(link_args.link.into_iter().map(|link| file.with_config(link)).collect())
     };
     let mut options = Options::new(links);
-    options.metered = common.metered.or(file.metered).unwrap_or_default();
-    options.ca_file = common.ca_file;
-    if watching.policy != Policy::Marline && watching.minimise != Objective::Energy {
-        return Err(Exit::usage(
-            "--minimise other than energy is for --policy marline alone: GreenBag knows only energy",
+    options.metered = link_args.metered.or(file.metered).unwrap_or_default();
+    options.ca_file = link_args.ca_file;
+    if playback.policy != Policy::Marline && playback.goal != Objective::Energy {
+        return Err(CliError::usage(
+            "--goal other than energy needs --policy marline: GreenBag supports only energy",
         ));
     }
-    if watching.minimise == Objective::MeteredBytes && options.metered != MeteredUse::Use {
-        return Err(Exit::usage(
-            "--minimise metered-bytes needs --metered use: otherwise metered links are not used while another works",
+    if playback.goal == Objective::Cost && options.metered != MeteredUse::Use {
+        return Err(CliError::usage(
+            "--goal cost needs --metered use: otherwise metered links are unused while another link works",
         ));
     }
-    if watching.policy == Policy::Marline && watching.greenbag.is_some() {
-        return Err(Exit::usage("--greenbag is for --policy greenbag-p or greenbag-e"));
+    if playback.policy == Policy::Marline && playback.greenbag.is_some() {
+        return Err(CliError::usage("--greenbag is for --policy greenbag-p or greenbag-e"));
     }
-    options.greenbag = watching.greenbag.unwrap_or_default();
-    (options.policy, options.minimise, options.start) = (watching.policy, watching.minimise, watching.start);
-    options.energy = energy::chosen(watching.energy_model.as_deref(), file.energy_model.as_deref())?;
+    options.greenbag = playback.greenbag.unwrap_or_default();
+    (options.policy, options.objective, options.start_mode) = (playback.policy, playback.goal, playback.start_mode);
+    options.energy_model = energy::select_model(playback.energy_model.as_deref(), file.energy_model.as_deref())?;
     options.prices = file.prices();
-    if options.minimise == Objective::Cost && options.prices.is_empty() {
-        return Err(Exit::usage("--minimise money needs a price: write price-per-gb = \"4.50\" below [link.NAME]"));
+    // Without prices, each byte over a metered link costs the same.
+    if options.objective == Objective::Cost && options.prices.is_empty() {
+        options.objective = Objective::MeteredBytes;
     }
     Ok(options)
 }
 
-/// Tells people where it is.
-fn say(running: &Running) {
-    running.lines.iter().for_each(|line| output::say(line));
-    output::say(&format!("play http://{}/URL; HTTP and SOCKS5 proxy on the same port", running.listen));
-    output::say(&format!("status {0}, player page {0}play", running.status_url));
+/// Prints the addresses of the proxy.
+fn print_addresses(addresses: &ProxyAddresses) {
+    addresses.notices.iter().for_each(|line| output::say(line));
+    output::say(&format!("play http://{}/URL; HTTP and SOCKS5 proxy on the same port", addresses.media_addr));
+    output::say(&format!("status {0}, player page {0}play", addresses.status_url));
     if let Some(name) = proxy_variable(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
-        output::say(&format!(
-            "{name} is set and not used here: this proxy reaches servers directly, over the links"
-        ));
+        output::say(&format!("{name} is set but ignored: this proxy connects to servers directly, over the links"));
     }
 }
 
-/// A variable that names a proxy for programs that heed it; its value may hold a password.
+/// A variable that names an upstream proxy for other programs. Its value is not printed, since it may contain a password.
 fn proxy_variable(is_set: impl Fn(&str) -> bool) -> Option<&'static str> {
     ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"].into_iter().find(|name| is_set(name))
 }
 
-/// The header fields for the origin of the URL; none: `-H` was not used.
-fn given(args: &PlayArgs, url: &str) -> Result<Option<Given>, Exit> {
-    let fields = args.header.iter().map(|text| parse_header(text.reveal())).collect::<Result<Vec<_>, _>>()?;
+/// Header fields for the origin of the URL; `None` without `-H`.
+fn parse_origin_headers(args: &PlayArgs, url: &str) -> Result<Option<OriginHeaders>, CliError> {
+    let fields = args.header.iter().map(|text| parse_header(text.expose())).collect::<Result<Vec<_>, _>>()?;
     if fields.is_empty() {
         return Ok(None);
     }
-    let url = Url::parse(url).map_err(|why| Exit::usage(format!("the URL cannot be read: {why}")))?;
-    let given = Given::new(url, &fields);
-    given.map(Some).map_err(|error| Exit::failed(format!("no random token can be made: {error}")))
+    let url = Url::parse(url).map_err(|error| CliError::usage(format!("cannot parse the URL: {error}")))?;
+    let origin_headers = OriginHeaders::new(url, &fields);
+    origin_headers.map(Some).map_err(|error| CliError::failed(format!("cannot create a random token: {error}")))
 }
 
-/// The address under which a player gets a URL.
-fn address(listen: SocketAddr, prefix: &str, url: &str) -> String {
+/// The URL at which a player gets `url` through the proxy.
+fn proxy_url(listen: SocketAddr, prefix: &str, url: &str) -> String {
     format!("http://{listen}/{prefix}{url}")
 }
 
-fn command(player: &str, url: &str) -> Command {
-    let mut words = player.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command.args(words).arg(url);
+fn player_command(player: &str, url: &str) -> Command {
+    let mut arguments = player.split_whitespace();
+    let mut command = Command::new(arguments.next().unwrap_or_default());
+    command.args(arguments).arg(url);
     command
 }
 
-fn not_started(player: &str, error: &std::io::Error) -> Exit {
+fn spawn_error(player: &str, error: &std::io::Error) -> CliError {
     let name = player.split_whitespace().next().unwrap_or_default();
     match error.kind() {
-        std::io::ErrorKind::NotFound => Exit::usage(format!("--with {name}: there is no such program")),
-        _ => Exit::failed(format!("--with {name}: {error}")),
+        std::io::ErrorKind::NotFound => CliError::usage(format!("--player {name}: no such program")),
+        _ => CliError::failed(format!("--player {name}: {error}")),
     }
 }
 
-fn ended(status: ExitStatus) -> Result<(), Exit> {
+/// The player's exit code becomes that of `marline play`; 1 if a signal has ended the player.
+fn player_exit(status: ExitStatus) -> Result<(), CliError> {
     if status.success() {
         return Ok(());
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Err(Exit::silent(code.unwrap_or(Exit::FAILED)))
+    Err(CliError::silent(code.unwrap_or(CliError::FAILED)))
 }
 
-fn exit(error: ProxyError) -> Exit {
+fn to_cli_error(error: ProxyError) -> CliError {
     let code = match &error {
-        ProxyError::Lan(_) | ProxyError::StatusLan(_) | ProxyError::Network(NetworkError::Trust(_)) => Exit::USAGE,
-        ProxyError::Network(NetworkError::Links(LinksError::NoLink { .. })) => Exit::NETWORK,
-        _ => Exit::FAILED,
+        ProxyError::ListenNotLoopback(_)
+        | ProxyError::StatusNotLoopback(_)
+        | ProxyError::Network(ClientContextError::Trust(_)) => CliError::USAGE,
+        ProxyError::Network(ClientContextError::Links(LinksError::NoLink { .. })) => CliError::NETWORK,
+        _ => CliError::FAILED,
     };
-    Exit::new(code, error.to_string())
+    CliError::new(code, error.to_string())
 }
 
-fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
+fn block_on<T>(future: impl Future<Output = T>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))?;
-    let done = runtime.block_on(work);
-    // Whatever still waits on a resolver must not hold the program up.
+        .map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
+    let output = runtime.block_on(future);
+    // Does not wait for pending name lookups.
     runtime.shutdown_background();
-    Ok(done)
+    Ok(output)
 }
 
 #[cfg(test)]
@@ -253,8 +256,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_the_proxys_with_the_url_behind_it() {
+    fn the_proxy_url_is_its_address_followed_by_the_url() {
         let listen = "127.0.0.1:8480".parse().unwrap();
-        assert_eq!(address(listen, "", "https://h/f?x"), "http://127.0.0.1:8480/https://h/f?x");
+        assert_eq!(proxy_url(listen, "", "https://h/f?x"), "http://127.0.0.1:8480/https://h/f?x");
     }
 }

@@ -1,14 +1,15 @@
-//! `marline relay`: from words to a relay that carries edges until it is stopped.
+//! `marline relay`: sets up a relay from its arguments and runs it until it is stopped.
 //!
-//! 1. Everything that the user wrote and the files that it names are read before anything listens.
-//! 2. SIGTERM and SIGINT drain: no new tunnels, the old ones end, at the latest after `--drain`. The second one ends at once.
-//! 3. `status`, `drain` and `stop` are asked at a socket in the run directory (`ask`). Where it cannot be made that is said, and
-//!    the relay carries all the same.
-//! 4. SIGHUP has certificate, key, authority and revocation list read again; files that are no good change nothing.
-//! 5. What is said goes to standard error, one line each.
+//! 1. All arguments and the files that they name are read before anything listens.
+//! 2. SIGTERM and SIGINT drain the relay: it accepts no new tunnels, and it exits when the existing ones have ended, at the
+//!    latest after `--drain-timeout`. A second signal ends it at once.
+//! 3. `status`, `drain` and `stop` use a control socket in the run directory (`control`). If it cannot be created, there is a
+//!    notice and the relay runs without it.
+//! 4. SIGHUP reloads certificate, key, authority and revocation list. Invalid files are ignored and the old ones stay in use.
+//! 5. Notices go to standard error, one line each.
 
 mod args;
-mod ask;
+mod control;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,107 +27,113 @@ use marline_fleet::reload::Reloader;
 use marline_fleet::renew::run_renewal;
 use marline_fleet::service::Client;
 use marline_fleet::service::api_types::Endpoint;
-use marline_net::descriptors;
-use marline_paths::room;
+use marline_net::rlimit;
+use marline_paths::subflow_limit;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::Exit;
-use crate::confine::{Daemon, confine};
-use crate::hangup::Hangup;
-use crate::member::Member;
+use crate::CliError;
+use crate::credentials::Member;
 use crate::output::say;
 use crate::paths::run_dirs;
+use crate::privileges::{Daemon, drop_privileges};
+use crate::reload_signal::ReloadSignal;
 
 use args::RunArgs;
 pub(crate) use args::{AFTER_HELP, RelayArgs};
 
-/// Carries until stopped, or asks a relay that does.
-pub(crate) fn run(args: RelayArgs) -> Result<(), Exit> {
-    match args.verb {
-        Some(verb) => ask::run(&verb),
-        None => carry(args.run),
+/// Runs a relay, or sends a request to a running one.
+pub(crate) fn run(args: RelayArgs) -> Result<(), CliError> {
+    match args.command {
+        Some(verb) => control::run(&verb),
+        None => run_relay(args.run),
     }
 }
 
-fn carry(args: RunArgs) -> Result<(), Exit> {
-    confine(Daemon::Relay);
-    let member = args.files.read(Role::Relay)?;
-    let revoked = args.revoked.there(&member)?;
-    let fleet = fleet(&args, &member)?;
-    let Member { kept, own, identity, .. } = member;
-    let trust = TrustStore::new(own.clone(), &revoked).map_err(|error| Exit::usage(error.to_string()))?;
-    let fleet = fleet.map(|(terms, client)| (terms, client.with_tls(trust.client_config())));
+fn run_relay(args: RunArgs) -> Result<(), CliError> {
+    drop_privileges(Daemon::Relay);
+    let member = args.files.read_member(Role::Relay)?;
+    let revoked = args.revoked.existing_path(&member)?;
+    let fleet = fleet_client(&args, &member)?;
+    let Member { renewable: member_cert, credentials, identity, .. } = member;
+    let trust =
+        TrustStore::new(credentials.clone(), &revoked).map_err(|error| CliError::usage(error.to_string()))?;
+    let fleet = fleet.map(|(heartbeat, client)| (heartbeat, client.with_tls(trust.client_config())));
     let url = args.fleet.clone();
-    let rules = Acl { ports: args.ports(), hosts: args.allow_host, networks: args.allow_net };
-    let (asked, descriptors) = (args.limits.read(), descriptors::raise());
-    let limits = asked.fit_descriptors(descriptors);
+    let rules = Acl { ports: args.allowed_ports(), hosts: args.allow_host, networks: args.allow_net };
+    let (requested, descriptors) = (args.limits.limits(), rlimit::raise_nofile_limit());
+    let limits = requested.fit_descriptors(descriptors);
     if let Some(congestion) = &args.congestion {
-        congestion.check().map_err(|error| Exit::usage(format!("--congestion {error}")))?;
+        congestion.check().map_err(|error| CliError::usage(format!("--congestion {error}")))?;
     }
     let congestion = args.congestion.or_else(CongestionControl::bbr);
     let audit = args.audit_log.as_deref().map(AuditLog::open).transpose().map_err(|error| {
         let path = args.audit_log.as_deref().unwrap_or(Path::new("")).display();
-        Exit::failed(format!("--audit-log {path}: {error}"))
+        CliError::failed(format!("--audit-log {path}: {error}"))
     })?;
     let config = Config { listen: args.listen, acl: rules, limits, congestion, audit: audit.clone() };
     let relay = Relay::new(config, trust.subscribe());
-    let own_runtime = runtime()?;
-    let doors = own_runtime.block_on(async { Listeners::open(&relay) });
-    let doors = Arc::new(doors.map_err(|error| Exit::failed(error.to_string()))?);
-    let listens: Vec<String> = doors.addresses().iter().map(ToString::to_string).collect();
+    let main_runtime = new_runtime()?;
+    // In `block_on`, since tokio registers sockets with the runtime of the current thread.
+    let listeners = main_runtime.block_on(async { Listeners::open(&relay) });
+    let listeners = Arc::new(listeners.map_err(|error| CliError::failed(error.to_string()))?);
+    let listens: Vec<String> = listeners.addresses().iter().map(ToString::to_string).collect();
     say(&format!("{} listens on {}", identity, listens.join(", ")));
-    if !doors.has_mptcp() {
-        say("this kernel makes no MPTCP sockets: an edge uses one link at a time (sysctl net.mptcp.enabled=1)");
+    if !listeners.has_mptcp() {
+        say("this kernel has no MPTCP, so each edge uses one link at a time (try sysctl net.mptcp.enabled=1)");
     }
-    if let Ok(few @ 0..room::MOST) = room::let_join() {
-        let links = few + 1;
+    if let Ok(extra_subflows @ 0..subflow_limit::MAX_SUBFLOWS) = subflow_limit::raise_subflow_limit() {
+        let links = extra_subflows + 1;
         say(&format!(
-            "this kernel carries a connection over {links} links, one that was lost counted: needs CAP_NET_ADMIN, or \
+            "this kernel allows {links} links per connection, failed ones included: more need CAP_NET_ADMIN, or \
              ip mptcp limits set subflows 8"
         ));
     }
-    if doors.has_small_buffers() {
-        say("connections have the kernel's usual buffers, too small for several links: needs CAP_NET_ADMIN, or \
-             sysctl -w net.core.rmem_max=4194304");
+    if listeners.has_small_buffers() {
+        say(
+            "the receive buffers of connections are too small for several links: larger ones need CAP_NET_ADMIN, or \
+             sysctl -w net.core.rmem_max=4194304",
+        );
     }
-    if limits != asked {
+    if limits != requested {
         say(&format!(
-            "{descriptors} open files are allowed: {} tunnels and {} connections, not {} and {} (LimitNOFILE= of systemd, or \
-             ulimit -Hn)",
-            limits.tunnels, limits.connections, asked.tunnels, asked.connections
+            "limit of {descriptors} open files: at most {} tunnels and {} connections instead of {} and {} (raise LimitNOFILE= in \
+             systemd, or ulimit -Hn)",
+            limits.tunnels, limits.connections, requested.tunnels, requested.connections
         ));
     }
-    let (mut hangup, reloader) = (own_runtime.block_on(async { Hangup::caught() })?, Reloader::new());
+    let (mut reload_signal, reloader) =
+        (main_runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
     let name = identity.name;
-    let control = own_runtime.block_on(async { listen(args.run_dir.as_deref(), &name, &relay) });
+    let control = main_runtime.block_on(async { open_control(args.run_dir.as_deref(), &name, &relay) });
+    // The main thread forwards traffic as well, so one thread less is started.
     for _ in 1..args.threads.get() {
-        let (relay, doors) = (Arc::clone(&relay), Arc::clone(&doors));
+        let (relay, thread_listeners) = (Arc::clone(&relay), Arc::clone(&listeners));
         std::thread::Builder::new()
             .name("relay".to_owned())
-            .spawn(move || runtime().map(|runtime| runtime.block_on(doors.serve(&relay))).map(drop))
-            .map_err(|error| Exit::failed(format!("a thread cannot be started: {error}")))?;
+            .spawn(move || new_runtime().map(|runtime| runtime.block_on(thread_listeners.serve(&relay))).map(drop))
+            .map_err(|error| CliError::failed(format!("cannot start a thread: {error}")))?;
     }
-    own_runtime.block_on(async {
+    main_runtime.block_on(async {
         tokio::select! {
-            error = doors.serve(&relay) => {
+            error = listeners.serve(&relay) => {
                 let Err(error) = error;
-                Err(Exit::failed(format!("the listeners: {error}")))
+                Err(CliError::failed(format!("the listeners have failed: {error}")))
             }
             never = trust.run() => match never {},
-            never = run_renewal(url.as_deref(), &kept, own, reloader.subscribe(), |own| {
-                trust.install(own.clone()).map_err(|error| error.to_string())
+            never = run_renewal(url.as_deref(), &member_cert, credentials, reloader.subscribe(), |renewed| {
+                trust.install(renewed.clone()).map_err(|error| error.to_string())
             }) => match never {},
             never = async {
                 loop {
-                    hangup.next().await;
+                    reload_signal.recv().await;
                     reloader.request();
                     if let Some(audit) = &audit {
                         audit.reopen();
                     }
                 }
             } => match never {},
-            never = announced(&relay, fleet) => match never {},
-            ended = stopped(&relay, args.drain) => ended,
+            never = announce_if_configured(&relay, fleet) => match never {},
+            outcome = wait_for_stop(&relay, args.drain_timeout) => outcome,
         }
     })?;
     drop(control);
@@ -136,60 +143,65 @@ fn carry(args: RunArgs) -> Result<(), Exit> {
     Ok(())
 }
 
-/// The ear of `status`, `drain` and `stop`, in the first directory that has room for it.
-fn listen(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<ControlSocket> {
-    let mut why = None;
+/// Opens the control socket for `status`, `drain` and `stop` in the first run directory where that succeeds.
+fn open_control(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Option<ControlSocket> {
+    let mut first_error = None;
     for dir in run_dirs(run_dir) {
         match ControlSocket::listen(&dir, name, relay) {
             Ok(control) => return Some(control),
-            Err(error) => why = why.or(Some(format!("{}: {error}", dir.display()))),
+            Err(error) => first_error = first_error.or(Some(format!("{}: {error}", dir.display()))),
         }
     }
     say(&format!(
-        "`marline relay status` cannot ask this relay: {}; name another --run-dir",
-        why.unwrap_or_default()
+        "cannot create the control socket for `marline relay status`: {}; use another --run-dir",
+        first_error.unwrap_or_default()
     ));
     None
 }
 
-/// What the fleet's service is told, and by whom.
-fn fleet(args: &RunArgs, member: &Member) -> Result<Option<(HeartbeatConfig, Client)>, Exit> {
+/// Heartbeat settings and client for the fleet service; `None` without `--fleet`.
+fn fleet_client(args: &RunArgs, member: &Member) -> Result<Option<(HeartbeatConfig, Client)>, CliError> {
     let (Some(url), Some(first)) = (&args.fleet, args.announce.first()) else { return Ok(None) };
-    // The service refuses others, too.
-    let name = |endpoint: &Endpoint| -> Result<Address, Exit> {
-        let wrong = |error: &dyn std::fmt::Display| Exit::usage(format!("--announce {endpoint}: {error}"));
-        let address: Address = endpoint.host().parse().map_err(|error: String| wrong(&error))?;
-        member.own.is_for(&address).map_err(|error| wrong(&error))?;
+    // The service rejects an address that the certificate does not contain; checking here fails at the start.
+    let certified_name = |endpoint: &Endpoint| -> Result<Address, CliError> {
+        let usage_error =
+            |error: &dyn std::fmt::Display| CliError::usage(format!("--announce {endpoint}: {error}"));
+        let address: Address = endpoint.host().parse().map_err(|error: String| usage_error(&error))?;
+        member.credentials.is_for(&address).map_err(|error| usage_error(&error))?;
         Ok(address)
     };
-    args.announce.iter().try_for_each(|endpoint| name(endpoint).map(drop))?;
-    let server_name = name(first)?;
-    let terms = HeartbeatConfig {
-        capacity: args.limits.read().capacity.unwrap_or_default(),
+    args.announce.iter().try_for_each(|endpoint| certified_name(endpoint).map(drop))?;
+    let server_name = certified_name(first)?;
+    let heartbeat = HeartbeatConfig {
+        capacity: args.limits.limits().capacity.unwrap_or_default(),
         addresses: args.announce.clone(),
         server_name,
         position: args.position,
     };
-    Ok(Some((terms, member.client(url)?)))
+    Ok(Some((heartbeat, member.client(url)?)))
 }
 
-/// Announces the relay, if there is anybody to announce it to.
-async fn announced(relay: &Relay, fleet: Option<(HeartbeatConfig, Client)>) -> std::convert::Infallible {
+/// Sends heartbeats to the fleet service, if one is configured.
+async fn announce_if_configured(
+    relay: &Relay,
+    fleet: Option<(HeartbeatConfig, Client)>,
+) -> std::convert::Infallible {
     match fleet {
-        Some((terms, client)) => send_heartbeats(relay, &terms, client, say).await,
+        Some((heartbeat, client)) => send_heartbeats(relay, &heartbeat, client, say).await,
         None => std::future::pending().await,
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Exit> {
+fn new_runtime() -> Result<tokio::runtime::Runtime, CliError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(|error| Exit::failed(format!("the event loop cannot be started: {error}")))
+    built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))
 }
 
-/// Ends when the relay was asked to end, and has.
-async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
-    let ear = |kind| signal(kind).map_err(|error| Exit::failed(format!("signals: {error}")));
-    let (mut term, mut int) = (ear(SignalKind::terminate())?, ear(SignalKind::interrupt())?);
+/// Waits for a request to stop, drains the relay, and returns when it is idle, when the timeout has passed, or at a second
+/// request.
+async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), CliError> {
+    let listen_for = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
+    let (mut term, mut int) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
@@ -198,15 +210,15 @@ async fn stopped(relay: &Relay, longest: Duration) -> Result<(), Exit> {
     relay.stop(false);
     let tunnels = relay.state().tunnels;
     if tunnels > 0 {
-        say(&format!("draining: {tunnels} tunnels are open; once more ends them"));
+        say(&format!("draining: {tunnels} tunnels are open; a second signal closes them"));
     }
     tokio::select! {
         () = relay.wait_until_idle() => {}
         _ = term.recv() => {}
         _ = int.recv() => {}
         () = relay.wait_for_stop(true) => {}
-        () = tokio::time::sleep(longest) => {
-            say(&format!("{} tunnels were still open, and are ended", relay.state().tunnels));
+        () = tokio::time::sleep(drain_timeout) => {
+            say(&format!("drain timeout: {} open tunnels are closed", relay.state().tunnels));
         }
     }
     Ok(())

@@ -32,9 +32,9 @@ pub(crate) fn marline(dir: &Path, words: &str) -> Output {
 pub(crate) fn members() -> TempDir {
     let dir = TempDir::new().unwrap();
     for words in [
-        "fleet ca init --dir ca --name test",
-        "fleet ca issue relay r1 --dir ca --address 127.0.0.1 --out .",
-        "fleet ca issue edge e1 --dir ca --out .",
+        "fleet ca init --ca-dir ca --name test",
+        "fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out .",
+        "fleet ca issue edge e1 --ca-dir ca --out .",
     ] {
         let made = marline(dir.path(), words);
         assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));

@@ -8,7 +8,7 @@ fn only_rules_that_stop_routed_packets_are_reported_and_legacy_ones_are_said_to_
 relay
 edge
 drops() { until [ $(grep -c "drops forwarded" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; grep "drops forwarded" edge.log | tail -n 1 | sed 's/`.*`/REMEDY/'; }
-gone() { until [ $(grep -c "any more" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+gone() { until [ $(grep -c "anymore" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; }
 # None of these stops the LAN: a bridge's, one that is switched off, one that accepts after it has logged.
 nft 'table bridge filter { chain FORWARD { type filter hook forward priority 0; policy drop; }; chain INPUT { type filter hook input priority 0; policy drop; }; }'
 nft 'table inet off { flags dormant; chain FORWARD { type filter hook forward priority 0; policy drop; }; }'
@@ -81,11 +81,11 @@ touch fails; "$real" add table ip other
 says "not checked: the rules of other firewalls cannot be listed"
 sleep 2.5
 "$MARLINE" edge status --run-dir run | grep -o "table inet fw (policy drop) drops" | head -n 1
-grep -c "stops the LAN's packets" edge.log || true
+grep -c "blocks packets of the LAN" edge.log || true
 rm fails; "$real" add table ip another
 for n in $(seq 100); do "$MARLINE" edge status --run-dir run | grep -q "cannot be listed" || break; sleep 0.1; done
 "$real" delete table inet fw
-says "no firewall and no setting of this host stops the LAN's packets any more"
+says "no firewall or setting of this host blocks packets of the LAN anymore"
 "#;
     let Some(lines) = in_a_world(script) else { return };
     let expected = [
@@ -93,7 +93,7 @@ says "no firewall and no setting of this host stops the LAN's packets any more"
         "not checked: the rules of other firewalls cannot be listed",
         "table inet fw (policy drop) drops",
         "0",
-        "no firewall and no setting of this host stops the LAN's packets any more",
+        "no firewall or setting of this host blocks packets of the LAN anymore",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
@@ -114,7 +114,7 @@ for n in $(seq 20); do get >/dev/null; "$MARLINE" edge status --run-dir run >/de
 touch slow; "$real" add table ip other
 until [ $(wc -l <runs) -gt $was ]; do sleep 0.05; kill -0 $edge; done
 get
-"$MARLINE" edge status --run-dir run | grep -o "LAN lan0: closed"
+"$MARLINE" edge status --run-dir run | grep -o "LAN lan0: blocked"
 rm slow; sleep 8
 # What another program has flushed is back within seconds.
 "$real" flush ruleset
@@ -123,7 +123,12 @@ kill -TERM $edge; wait $edge; free
 "$real" list table inet marline-lan >/dev/null 2>&1 || echo "gone with the edge"
 "#;
     let Some(lines) = in_a_world(script) else { return };
-    let expected =
-        ["nft has not run", "203.0.113.1 to 203.0.113.5", "LAN lan0: closed", "closed again", "gone with the edge"];
+    let expected = [
+        "nft has not run",
+        "203.0.113.1 to 203.0.113.5",
+        "LAN lan0: blocked",
+        "closed again",
+        "gone with the edge",
+    ];
     assert_eq!(lines, expected, "{lines:#?}");
 }

@@ -7,7 +7,7 @@ use super::in_a_world;
 pub(super) const WORDS: &str = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 mkdir -m 755 run
-"$MARLINE" fleet ca issue relay r2 --dir ca --address 203.0.113.1 --address relay.test --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r2 --ca-dir ca --address 203.0.113.1 --address relay.test --out . >/dev/null 2>&1
 # Each link has a name server of its own; the host's own configuration names that of the first one.
 mkdir -p /run/resolvconf/interface
 for n in 0 1; do echo "nameserver 10.0.$((n+1)).1" >/run/resolvconf/interface/up$n.dhcp; done
@@ -21,8 +21,8 @@ portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost 
     while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
 ip netns exec far perl -e "$portal" &
 # A server of another authority, in the place of all.
-"$MARLINE" fleet ca init --dir other/ca --name other >/dev/null 2>&1
-"$MARLINE" fleet ca issue relay r3 --dir other/ca --address 203.0.113.1 --out other >/dev/null 2>&1
+"$MARLINE" fleet ca init --ca-dir other/ca --name other >/dev/null 2>&1
+"$MARLINE" fleet ca issue relay r3 --ca-dir other/ca --address 203.0.113.1 --out other >/dev/null 2>&1
 ip netns exec far "$MARLINE" relay --listen 10.0.1.1:4444 --certificate other/r3.pem --revoked other/ca/revoked.pem 2>other.log &
 ip netns exec far "$MARLINE" relay --listen 203.0.113.1:4443 --certificate r2.pem --revoked ca/revoked.pem --allow-net 203.0.113.5 \
     --allow-port 80 --allow-port 2222 2>relay.log &
@@ -63,7 +63,7 @@ reason() { # WORDS CLIENT
     done
     echo "$why"
 }
-words() { case $1 in portal|certificate) echo "captive portal";; mptcp) echo "MPTCP";; dns) echo "name server";; *) echo "does not";; esac; }
+words() { case $1 in portal|certificate) echo "captive portal";; mptcp) echo "MPTCP";; dns) echo "DNS servers";; *) echo "does not";; esac; }
 # Prints: when, client, how | three flows | the reason in the status, awaited before or after the flows, or not at all
 row() { # WHEN CLIENT HOW before|after|- OPTIONS…
     local when=$1 client=$2 how=$3 awaited=$4 why=""; shift 4
@@ -115,8 +115,8 @@ fn flows_are_answered(of: &str, cases: &[(&str, &str, &[&str])]) {
         }
         let reason = match how {
             "portal" | "certificate" => "captive portal",
-            "mptcp" => "MPTCP's option",
-            "dns" if (of, when) == ("with_relay", "start") => "name server",
+            "mptcp" => "the MPTCP option",
+            "dns" if (of, when) == ("with_relay", "start") => "DNS servers",
             "dns" => "",
             _ if of == "without" => "",
             _ => "does not reach the relay",
@@ -159,12 +159,12 @@ fn without_a_relay_flows_go_directly_for_the_other_clients_as_well() {
 #[test]
 fn enrolment_and_renewal_reach_the_service_over_the_other_link() {
     let script = r#"
-ip netns exec far "$MARLINE" fleet run --ca ca --listen 203.0.113.1:4445 --address 203.0.113.1 --address fleet.test 2>fleet.log &
+ip netns exec far "$MARLINE" fleet run --ca-dir ca --listen 203.0.113.1:4445 --address 203.0.113.1 --address fleet.test 2>fleet.log &
 until grep -q "203.0.113.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat fleet.log >&2; exit 1; }; done
 for how in silent unreachable reset portal certificate; do
-    "$MARLINE" fleet ca token --role edge --name new-$how --dir ca >token-$how 2>/dev/null; chmod 600 token-$how
+    "$MARLINE" fleet ca token --role edge --name new-$how --ca-dir ca >token-$how 2>/dev/null; chmod 600 token-$how
     fail $how
-    timeout 8 "$MARLINE" fleet enrol --fleet https://203.0.113.1:4445 --token-file token-$how --out . >/dev/null 2>said || cat said
+    timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token-$how --out . >/dev/null 2>said || cat said
     # The service answers that it is too early.
     timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new-$how.pem 2>&1 | grep -o "it is renewed from"
     works

@@ -19,7 +19,7 @@ fn a_first_link_that_strips_mptcp_is_named_and_connections_begin_over_another_on
     let script = r#"
 relay; strip up0
 edge --link up0 --link up1
-said "MPTCP is stripped over up0.*flows begin over up1"
+said "MPTCP is stripped over up0.*flows start over up1"
 flags
 sleep 1
 # The ready connections and a new flow.
@@ -30,7 +30,7 @@ heal
 said "MPTCP is no longer stripped over up0"
 flags
 grep -c "MPTCP is stripped" edge.log
-grep "does not reach\|switched off" edge.log || true
+grep "does not reach\|disabled on" edge.log || true
 "#;
     let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
     assert_eq!(
@@ -38,7 +38,7 @@ grep "does not reach\|switched off" edge.log || true
         [
             r#""without_mptcp":false"name":"up0""mptcp_stripped":true"name":"up1""mptcp_stripped":false"#,
             "10.0.2.2",
-            "MPTCP is stripped over up0, by the provider or a firewall: this link does not add to the others; flows begin over up1",
+            "MPTCP is stripped over up0, by the provider or a firewall: this link does not add capacity; flows start over up1",
             r#""without_mptcp":false"name":"up0""mptcp_stripped":false"name":"up1""mptcp_stripped":false"#,
             "1",
         ]
@@ -50,11 +50,11 @@ fn a_second_link_that_strips_mptcp_is_named_though_no_connection_begins_over_it(
     let script = r#"
 relay; strip up1
 edge --link up0 --link up1
-said "MPTCP is stripped over up1.*flows begin over up0"
+said "MPTCP is stripped over up1.*flows start over up0"
 flags
 heal
 said "MPTCP is no longer stripped over up1"
-grep "does not reach\|switched off\|over up0," edge.log || true
+grep "does not reach\|disabled on\|over up0," edge.log || true
 "#;
     let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
     assert_eq!(
@@ -69,7 +69,7 @@ fn a_relay_without_mptcp_is_named_and_no_link_is_blamed() {
 ip netns exec far sysctl -qw net.mptcp.enabled=0
 relay
 edge --link up0 --link up1
-said "relay 10.0.1.1: MPTCP is switched off there"
+said "relay 10.0.1.1: MPTCP is disabled on the relay"
 flags
 "$MARLINE" edge status --run-dir run | grep "MPTCP is"
 lan curl -sS -m 20 http://203.0.113.5/
@@ -78,7 +78,7 @@ ip netns exec far ss -Htlnp sport = :4443 | grep -o 'pid=[0-9]*' | head -1 | tr 
 relay
 # A connection to the killed relay, ready for the next flow, ends that flow.
 until lan curl -sS -m 20 http://203.0.113.5/ 2>/dev/null; do sleep 0.1; kill -0 $edge; done
-said "relay 10.0.1.1: MPTCP is spoken again"
+said "relay 10.0.1.1: MPTCP works again"
 flags
 grep -c "stripped over up\|does not reach" edge.log || true
 "#;
@@ -87,7 +87,7 @@ grep -c "stripped over up\|does not reach" edge.log || true
         lines,
         [
             r#""without_mptcp":true"name":"up0""mptcp_stripped":false"name":"up1""mptcp_stripped":false"#,
-            "relay 10.0.1.1: MPTCP is switched off there, or stripped over each link: a flow uses one link (on the relay: sysctl \
+            "relay 10.0.1.1: MPTCP is disabled on the relay or stripped over every link, so each flow uses one link (on the relay: sysctl \
              net.mptcp.enabled=1)",
             "203.0.113.1 to 203.0.113.5",
             "203.0.113.1 to 203.0.113.5",

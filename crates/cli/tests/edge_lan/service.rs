@@ -7,10 +7,10 @@ use super::links::WORDS;
 #[test]
 fn members_reach_the_service_by_its_name_over_the_link_that_works() {
     let script = r#"
-ip netns exec far "$MARLINE" fleet run --ca ca --listen 203.0.113.1:4445 --address 203.0.113.1 --address fleet.test 2>fleet.log &
+ip netns exec far "$MARLINE" fleet run --ca-dir ca --listen 203.0.113.1:4445 --address 203.0.113.1 --address fleet.test 2>fleet.log &
 until grep -q "203.0.113.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat fleet.log >&2; exit 1; }; done
 for words in "operator ann" "relay r4 --address 10.0.2.2" "relay r5 --address 203.0.113.1"; do
-    "$MARLINE" fleet ca issue $words --dir ca --out . >/dev/null 2>&1
+    "$MARLINE" fleet ca issue $words --ca-dir ca --out . >/dev/null 2>&1
 done
 announces() { # NAME LISTEN FLEET [WHERE…]: a relay announces itself, until the service knows it; sets $relay
     local name=$1 listen=$2 fleet=$3; shift 3; : >$name.log
@@ -22,8 +22,8 @@ announces r5 203.0.113.1:4446 https://203.0.113.1:4445 ip netns exec far
 url=https://fleet.test:4445
 for how in silent dns reset; do
     fail $how
-    "$MARLINE" fleet ca token --role edge --name $how --dir ca >token 2>/dev/null; chmod 600 token
-    timeout 15 "$MARLINE" fleet enrol --fleet $url --token-file token --out $how >/dev/null 2>said || cat said
+    "$MARLINE" fleet ca token --role edge --name $how --ca-dir ca >token 2>/dev/null; chmod 600 token
+    timeout 15 "$MARLINE" fleet enroll --fleet $url --token-file token --out $how >/dev/null 2>said || cat said
     # The service answers that it is too early.
     timeout 15 "$MARLINE" fleet renew --fleet $url --certificate $how/$how.pem 2>&1 | grep -o "it is renewed from"
     timeout 15 "$MARLINE" fleet status --fleet $url --certificate ann.pem | grep -o "^r5 *ok" | tr -s ' '
@@ -34,10 +34,10 @@ for how in silent dns reset; do
 done
 # An edge that knows nothing gets a relay, reports, and fetches the newest list.
 fail silent
-: >edge.log; "$MARLINE" edge --fleet $url --certificate silent/silent.pem --run-dir run --state state.json --no-direct 2>>edge.log & edge=$!
-until grep -o "has given r5" edge.log; do sleep 0.1; kill -0 $edge; done
+: >edge.log; "$MARLINE" edge --fleet $url --certificate silent/silent.pem --run-dir run --state-file state.json --no-direct 2>>edge.log & edge=$!
+until grep -o "has assigned r5" edge.log; do sleep 0.1; kill -0 $edge; done
 programs | cut -d' ' -f1
-"$MARLINE" fleet ca issue edge gone --dir ca --out . >/dev/null 2>&1; "$MARLINE" fleet ca revoke --dir ca --role edge gone >/dev/null 2>&1
+"$MARLINE" fleet ca issue edge gone --ca-dir ca --out . >/dev/null 2>&1; "$MARLINE" fleet ca revoke --ca-dir ca --role edge gone >/dev/null 2>&1
 until cmp -s ca/revoked.pem silent/revoked.pem; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" fleet status --fleet $url --certificate ann.pem | grep -o "^silent *r5" | tr -s ' '
 "#;
@@ -46,7 +46,7 @@ until cmp -s ca/revoked.pem silent/revoked.pem; do sleep 0.1; kill -0 $edge; don
         return eprintln!("{}", lines[0]);
     }
     let mut expected = ["it is renewed from", "r5 ok"].repeat(3);
-    expected.extend(["has given r5", "200", "silent r5"]);
+    expected.extend(["has assigned r5", "200", "silent r5"]);
     assert_eq!(lines, expected, "{lines:#?}");
 }
 
@@ -58,11 +58,11 @@ ip link add off0 type veth peer name eth0 netns office
 wire - off0 10.50.0.1/24; wire office eth0 10.50.0.2/24
 ip -n office address add 172.20.0.1/32 dev lo; ip -n office route add default via 10.50.0.1
 ip route add 172.20.0.0/16 via 10.50.0.2
-ip netns exec office "$MARLINE" fleet run --ca ca --listen 172.20.0.1:4445 --address 172.20.0.1 2>fleet.log &
+ip netns exec office "$MARLINE" fleet run --ca-dir ca --listen 172.20.0.1:4445 --address 172.20.0.1 2>fleet.log &
 until grep -q "172.20.0.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat fleet.log >&2; exit 1; }; done
-"$MARLINE" fleet ca issue operator ann --dir ca --out . >/dev/null 2>&1
+"$MARLINE" fleet ca issue operator ann --ca-dir ca --out . >/dev/null 2>&1
 timeout 15 "$MARLINE" fleet status --fleet https://172.20.0.1:4445 --certificate ann.pem | grep -o "^relay *state" | tr -s ' '
-"$MARLINE" edge --fleet https://172.20.0.1:4445 --certificate e1.pem --run-dir run --state state.json 2>edge.log & edge=$!
+"$MARLINE" edge --fleet https://172.20.0.1:4445 --certificate e1.pem --run-dir run --state-file state.json 2>edge.log & edge=$!
 until timeout 15 "$MARLINE" fleet status --fleet https://172.20.0.1:4445 --certificate ann.pem | grep -o "^e1"; do sleep 0.1; kill -0 $edge; done
 "#;
     let Some(lines) = in_a_world(script) else { return };

@@ -50,8 +50,14 @@ for how in portal unreachable noisy; do
 done
 "#;
     let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
-    let expected =
-        ["portal: in time", "up0 silent", "unreachable: in time", "up0 silent", "noisy: in time", "up0 silent"];
+    let expected = [
+        "portal: in time",
+        "up0 unresponsive",
+        "unreachable: in time",
+        "up0 unresponsive",
+        "noisy: in time",
+        "up0 unresponsive",
+    ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
 

@@ -147,7 +147,7 @@ fn the_time_limit_ends_a_crawl_and_keeps_what_came() {
     let program = Program::new();
     let url = server.url("/file");
     let line = program.refused(&[&url, "--max-time", "1500ms"], 1);
-    assert!(line.ends_with("not complete within 1.5s; run the same command again to go on"), "{line}");
+    assert!(line.ends_with("not complete within 1.5s; run the same command again to resume"), "{line}");
     let server = server.pace(0);
     let report = program.get(&url).report();
     assert!(report["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{report}");

@@ -23,7 +23,7 @@ fn a_signal_stops_cleanly_and_the_next_run_goes_on() {
         running.signal(signal);
         let ended = running.wait();
         assert_eq!(ended.code, Some(130), "{}", ended.err);
-        assert!(ended.err.ends_with("marline: stopped; run the same command again to go on\n"), "{}", ended.err);
+        assert!(ended.err.ends_with("marline: stopped; run the same command again to resume\n"), "{}", ended.err);
         assert!(program.file("out").is_none());
         let printed = String::from_utf8_lossy(&ended.out);
         assert!(printed.contains(r#""kind":"interrupted","exit_code":130"#), "{printed}");

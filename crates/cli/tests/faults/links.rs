@@ -77,7 +77,7 @@ fn a_link_that_dies_in_silence_is_told_and_comes_back() {
     thread::sleep(Duration::from_millis(1500));
     network.mend("wifi0");
     let (ended, report) = whole(&program, running, &resource);
-    ended.says("link wifi0: nothing has come for 1.0s; the others go on");
+    ended.says("link wifi0: no data for 1.0s; the other links continue");
     ended.says("link wifi0: carries data again");
     assert!(report["wasted_bytes"].as_u64().unwrap() < 2_000_000, "{report}");
 }
@@ -165,7 +165,7 @@ fn a_named_link_that_is_absent_costs_a_line() {
     let program = network.program();
     let words = ["--link", "wwan7", "--link", "wifi0"];
     let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &words].concat());
-    ended.says("link wwan7: no such interface; going on with the rest");
+    ended.says("link wwan7: no such interface; continuing with the other links");
     assert_eq!(ended.report()["links"].as_array().unwrap().len(), 1);
     assert!(program.file("out").unwrap() == *resource.data);
     assert!(server.asked().iter().all(|asked| asked.over_wifi()));
@@ -244,7 +244,7 @@ fn a_name_that_does_not_exist_is_named() {
     network.name_server(|_| true);
     let begun = Instant::now();
     let line = network.program().refused(&["http://absent.test/file", "--retry", "1000"], 68);
-    assert_eq!(line, "http://absent.test/file: absent.test: no such name, says 203.0.113.9");
+    assert_eq!(line, "http://absent.test/file: absent.test: no such name according to 203.0.113.9");
     assert!(begun.elapsed() < Duration::from_secs(5), "it was tried again");
 }
 
@@ -261,8 +261,8 @@ fn a_name_server_that_is_silent_at_first_is_asked_again() {
     assert!(program.file("out").unwrap() == *resource.data);
     for name in ["wifi0", "lte0"] {
         let notices = ended.notices();
-        let said = notices.iter().find(|line| line.starts_with(&format!("link {name}: nothing has come for ")));
-        let waits = said.is_some_and(|line| line.ends_with("s (looking up the name); it is tried again and again"));
+        let said = notices.iter().find(|line| line.starts_with(&format!("link {name}: no data for ")));
+        let waits = said.is_some_and(|line| line.ends_with("s (looking up the name); it is retried"));
         assert!(waits, "{}", ended.err);
     }
     assert!(ended.err.contains("wifi0 0 kbit/s (silent, looking up the name)"), "{}", ended.err);
@@ -289,7 +289,7 @@ fn a_limit_for_a_link_that_is_not_used_costs_a_line() {
     let ended = network.program().run(&[&[&url, "-o", "out", "--json"][..], &words].concat());
     ended.report();
     ended.says("link wwan7: no such interface; its limit has no effect");
-    ended.says("link lo: it leads back to this machine; its limit has no effect");
+    ended.says("link lo: it is the loopback interface; its limit has no effect");
     assert!(!ended.err.contains("lte0: "), "{}", ended.err);
 }
 
@@ -311,7 +311,7 @@ fn a_metered_link_is_kept_back_until_the_other_fails() {
     server.wait_sent(before + 3_000_000);
     network.client_ip("link set wifi0 down\n");
     let (ended, report) = whole(&program, running, &resource);
-    ended.says("link lte0: it is metered, and used because no other works");
+    ended.says("link lte0: it is metered, and used because no other link works");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 5_000_000, "{report}");
 }
 

@@ -75,7 +75,7 @@ fn where_it_does_not_each_link_has_its_own() {
     let report = ended.report();
     assert!(fs::read(program.path("out")).unwrap() == *resource.data);
     assert_eq!(report["mptcp"], "fell-back", "{report}");
-    ended.says("speaks no MPTCP; each link has connections of its own");
+    ended.says("does not support MPTCP; each link uses its own connections");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 0, "{report}");
 }
 
@@ -106,7 +106,7 @@ fn a_plain_program_is_carried_over_both_links_by_paths_transparent() {
     let start = || {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &network.client(), env!("CARGO_BIN_EXE_marline"), "paths", "run"]);
-        command.args(["--transparent", "--profile", "throughput", "--link", "wifi0", "--link", "lte0"]);
+        command.args(["--transparent", "--goal", "speed", "--link", "wifi0", "--link", "lte0"]);
         command.arg("--run-dir").arg(&run_dir).env("HOME", program.dir()).stderr(Stdio::null()).spawn().unwrap()
     };
     let rules = || {

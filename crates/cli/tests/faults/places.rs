@@ -76,7 +76,7 @@ fn a_redirect_to_https_speaks_tls() {
 fn a_circle_of_redirects_ends() {
     let server = Server::start(|asked| Answer::redirect(302, if asked.path == "/a" { "/b" } else { "/a" }));
     let line = Program::new().refused(&[&server.url("/a")], 76);
-    assert!(line.contains("the redirects lead nowhere") && line.contains("--max-redirs"), "{line}");
+    assert!(line.contains("too many redirects, or a redirect loop") && line.contains("--max-redirs"), "{line}");
     // With a range and without.
     assert!(server.asked().len() < 35);
 }
@@ -241,7 +241,7 @@ fn a_source_that_fails_is_left_for_the_next_one() {
         let program = Program::new();
         let ended = program.run(&[&bad, "--mirror", &good.url("/file"), "-o", "out", "--json"]);
         ended.report();
-        ended.says(": the whole file is taken from ");
+        ended.says(": the whole file is fetched from ");
         assert!(program.file("out").unwrap() == *resource.data);
     }
 }

@@ -54,7 +54,7 @@ fn a_chunked_body_has_no_length_and_is_read_to_its_end() {
         let steps: Vec<Step> = chunks.chain([Step::Raw(b"0\r\n\r\n".to_vec())]).collect();
         all.whole().without("Content-Length").with("Transfer-Encoding", "chunked").then(steps)
     });
-    fetched(&server, &resource).says("the server does not say how long the file is");
+    fetched(&server, &resource).says("the server does not state the length of the file");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn an_old_server_closes_at_the_end_of_the_file() {
     let server = Server::start(move |_| {
         all.whole().old().without("Content-Length").then([Step::Data(0..all.len()), Step::Close])
     });
-    fetched(&server, &resource).says("the server does not say how long the file is");
+    fetched(&server, &resource).says("the server does not state the length of the file");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_length_that_is_unknown_in_each_range_makes_one_answer() {
         }
         None => all.whole(),
     });
-    fetched(&server, &resource).says("the server does not say how long the file is");
+    fetched(&server, &resource).says("the server does not state the length of the file");
 }
 
 /// The first response, which could bring everything, does not come to its end.
@@ -191,7 +191,7 @@ fn a_file_that_always_changes_is_one_of_its_versions() {
     let program = Program::new();
     let ended = program.get(&server.url("/file"));
     ended.report();
-    ended.says("the server names another version of the file each time");
+    ended.says("the server reports another version of the file in each response");
     let file = program.file("out").unwrap();
     let last = server.asked().len() as u64;
     assert!((0..last).any(|nth| file == *Resource::other(3_000_000, nth).data), "mixed");
@@ -288,8 +288,7 @@ fn an_answer_that_stays_is_final() {
     for status in [400, 401, 403, 404, 410, 451, 501, 511] {
         let server = Server::start(move |_| Answer::page(status, "<p>no"));
         let line = Program::new().refused(&[&server.url("/file")], if status < 500 { 66 } else { 75 });
-        let hint =
-            if status == 401 { "; it wants a login: --user, or the one that was given is wrong" } else { "" };
+        let hint = if status == 401 { "; a login is required: use --user, or correct the given one" } else { "" };
         assert!(line.contains(&format!("the server answers {status} (")), "{line}");
         assert!(line.ends_with(&format!("){hint}")), "{line}");
         // What may be the Range field's fault is asked for in other ways.

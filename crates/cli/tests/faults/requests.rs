@@ -70,7 +70,7 @@ fn cookies_are_loaded_sent_and_saved() {
     program.run(&[&url, "-o", "again", "--json", "-b", "saved"]).report();
     assert!(server.asked()[before..].iter().all(|asked| asked.field("Cookie").unwrap().contains("b=2")));
     let line = Program::new().refused(&[&url, "--load-cookies", "missing"], 64);
-    assert!(line.contains("missing: No such file") && line.contains("cookies cannot be loaded"), "{line}");
+    assert!(line.contains("missing: cookies cannot be loaded") && line.contains("loaded: No such file"), "{line}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_file_gets_the_time_of_its_server() {
     let server = Server::honest(&Resource::new(SIZE));
     let ended = program.run(&[&server.url("/file"), "-o", "other", "--json", "-R"]);
     ended.report();
-    ended.says("the server does not say when it was last modified; the file keeps the time of the download");
+    ended.says("the server sends no Last-Modified; the file keeps the time of the download");
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn a_journal_of_another_file_is_not_believed() {
     assert!(program.files().iter().any(|name| name.ends_with(".journal")), "{:?}", program.files());
     let server = server.pace(0);
     let ended = program.get(&server.url("/b"));
-    ended.says("starting from zero: the earlier run's bytes are of another URL");
+    ended.says("starting from zero: the earlier run's bytes belong to another URL");
     assert_eq!(ended.report()["resumed_bytes"], 0);
     assert!(program.file("out").unwrap() == *other.data);
 }
@@ -447,7 +447,7 @@ fn what_a_server_plants_never_becomes_a_part_of_another_download() {
                 .clone()
                 .with("Content-Disposition", &format!("attachment; filename*=UTF-8''{}", name.replace(' ', "%20"))),
         );
-        program.run(&[&planted.url("/x"), "--json"]).says("this ending is kept for unfinished files of marline");
+        program.run(&[&planted.url("/x"), "--json"]).says("this extension is reserved for unfinished downloads");
         let by_url = Server::honest(&evil);
         program.run(&[&by_url.url(&format!("/plant/{name}")), "--json"]).says("is changed to");
     }
@@ -464,7 +464,7 @@ fn what_a_server_plants_never_becomes_a_part_of_another_download() {
     }
     let ended = victim.run(&[&real.url("/file"), "-o", "file", "-q"]);
     assert_eq!(ended.code, Some(74), "{}", ended.err);
-    assert!(ended.err.contains("no journal of this user's is evidence"), "{}", ended.err);
+    assert!(ended.err.contains("no journal of this user proves"), "{}", ended.err);
     assert!(victim.file("file").is_none());
     // Out of the way, the download is what the server has.
     std::fs::remove_file(victim.path("file.part")).unwrap();

@@ -106,7 +106,7 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
     assert_eq!(got.field("accept-ranges"), Some("none"));
     let now = proxy.now();
     let session = &now["sessions"][0];
-    assert_eq!(session["reason"], "one answer over one link: no provable ranges", "{now:#}");
+    assert_eq!(session["reason"], "one response over one link: no provable ranges", "{now:#}");
     let over = |name: &str| {
         let links = now["links"].as_array().unwrap();
         links

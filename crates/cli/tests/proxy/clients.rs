@@ -11,7 +11,7 @@ use crate::server::{Answer, Resource, Server};
 
 /// Opens connections from the LAN host, each with these bytes, until so many stand or no more can be had.
 fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> Vec<TcpStream> {
-    let descriptors = usize::try_from(marline_net::descriptors::raise()).unwrap_or(usize::MAX);
+    let descriptors = usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX);
     let count = count.min(descriptors.saturating_sub(200));
     Network::within(lan.name(), move || {
         let mut open = Vec::new();

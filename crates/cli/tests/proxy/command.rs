@@ -26,9 +26,9 @@ fn what_cannot_start_says_why_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let _held = TcpListener::bind(taken).unwrap();
     let taken = taken.to_string();
-    refused(&["proxy", "--listen", &taken], 1, "the port is taken");
+    refused(&["proxy", "--listen", &taken], 1, "the port is already in use");
     refused(&["proxy", "--listen", "0.0.0.0:0"], 64, "--allow-lan");
-    refused(&["proxy", "--listen", "127.0.0.1:0", "--status", "0.0.0.0:0", "--allow-lan"], 64, "0.0.0.0:0");
+    refused(&["proxy", "--listen", "127.0.0.1:0", "--status-listen", "0.0.0.0:0", "--allow-lan"], 64, "0.0.0.0:0");
     refused(&["proxy", "--listen", "here"], 64, "invalid");
     refused(&["proxy", "--window", "32"], 64, "32");
     for option in ["--window", "--memory"] {
@@ -38,16 +38,16 @@ fn what_cannot_start_says_why_in_one_line() {
         }
     }
     for metered in [&[][..], &["--metered", "avoid"], &["--metered", "never"]] {
-        refused(&[&["proxy", "--minimise", "metered-bytes"], metered].concat(), 64, "needs --metered use");
+        refused(&[&["proxy", "--goal", "cost"], metered].concat(), 64, "needs --metered use");
     }
     for lan in [&[][..], &["--allow-lan"]] {
-        let words = [&["proxy", "--listen", "127.0.0.1:0", "--status", "192.168.91.1:1"], lan].concat();
-        refused(&words, 64, "--status 192.168.91.1:1: status and events are served on this machine only");
+        let words = [&["proxy", "--listen", "127.0.0.1:0", "--status-listen", "192.168.91.1:1"], lan].concat();
+        refused(&words, 64, "--status-listen 192.168.91.1:1: status and events are served on this machine only");
     }
     refused(&["proxy", "--ca-file", "/nonexistent"], 64, "/nonexistent");
     refused(&["proxy", "--listen", "192.0.2.1:0", "--allow-lan"], 1, "no such address");
     refused(&["play", "film.mp4"], 64, "http://");
-    refused(&["play", "--with", "/nonexistent/player", "--listen", &taken, "http://h/f"], 64, "no such program");
+    refused(&["play", "--player", "/nonexistent/player", "--listen", &taken, "http://h/f"], 64, "no such program");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_proxy_ends_well_when_it_is_asked_to() {
 #[test]
 fn a_proxy_variable_that_is_not_used_is_named() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_marline"))
-        .args(["proxy", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"])
+        .args(["proxy", "--listen", "127.0.0.1:0", "--status-listen", "127.0.0.1:0"])
         .env("HOME", "/nonexistent")
         .env("https_proxy", "http://me:secret@proxy.example:3128")
         .stdin(Stdio::null())
@@ -70,7 +70,7 @@ fn a_proxy_variable_that_is_not_used_is_named() {
     let mut said = String::new();
     for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
         said += &line;
-        if line.contains("https_proxy is set and not used here") {
+        if line.contains("https_proxy is set but ignored") {
             break;
         }
     }
@@ -93,7 +93,7 @@ fn play_prints_the_page_of_a_proxy_of_its_own() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let page = line.trim().strip_suffix("play#https://h/film.mp4").map(str::to_owned);
-    refused(&words, 1, "a proxy runs already");
+    refused(&words, 1, "a proxy is running already");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(page.is_some_and(|page| page.starts_with("http://127.0.0.1:")), "{line}");
@@ -121,7 +121,7 @@ fn play_prints_the_address_or_starts_the_player() {
     for (listen, out) in [(&listen, "one"), (&free, "two")] {
         let out = dir.path().join(out);
         let with = format!("{} {}", player.display(), out.display());
-        let played = marline(&["play", "--with", &with, "--listen", listen, &url]);
+        let played = marline(&["play", "--player", &with, "--listen", listen, &url]);
         let said = String::from_utf8_lossy(&played.stderr).into_owned();
         assert_eq!(played.status.code(), Some(3), "{said}");
         assert!(!said.contains("marline: ") || said.contains("status http"), "{said}");

@@ -278,7 +278,7 @@ curl -sS -o /dev/null -w '%{http_code}' "$address/${url%list.m3u8}1.ts" > bare
         std::fs::create_dir(&out).unwrap();
         let with = format!("{} {}", player.display(), out.display());
         let url = server.url("/list.m3u8");
-        let played = marline(&["play", "--with", &with, "-H", "X-Tok: secret", "--listen", listen, &url]);
+        let played = marline(&["play", "--player", &with, "-H", "X-Tok: secret", "--listen", listen, &url]);
         let said = String::from_utf8_lossy(&played.stderr).into_owned();
         assert_eq!(played.status.code(), Some(0), "{said}");
         assert!(!said.contains("secret"), "{said}");
@@ -288,7 +288,7 @@ curl -sS -o /dev/null -w '%{http_code}' "$address/${url%list.m3u8}1.ts" > bare
     }
     let url = server.url("/list.m3u8");
     for (words, says) in [
-        (&["play", "-H", "X-Tok: secret", &url][..], "--with"),
+        (&["play", "-H", "X-Tok: secret", &url][..], "--player"),
         (&["play", "-H", "X-Tok secret", "--page", &url], "Name: value"),
         (&["play", "-H", "Host: secret", "--page", &url], "sets this field itself"),
     ] {

@@ -235,7 +235,7 @@ fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
             let here = lan.ask_here(&proxy, Form::Media, url);
             assert_eq!(here.status, 403, "{url}: {}", here.text());
             assert!(began.elapsed() < AT_ONCE, "{url}: {:?}", began.elapsed());
-            assert!(here.text().contains("refused; ask for that URL itself"), "{}", here.text());
+            assert!(here.text().contains("refused; request that URL directly"), "{}", here.text());
             assert_eq!(lan.ask(&proxy, Form::Media, url).status, 403, "{url}");
         }
         let list = server.url(&format!("/list.m3u8?{target}"));
@@ -473,7 +473,7 @@ fn a_download_follows_no_redirect_into_the_local_networks() {
     ] {
         let began = std::time::Instant::now();
         let said = program.refused(&[&server.url(&format!("/to?{target}"))], 68);
-        assert!(said.contains("refused; ask for that URL itself if it is meant"), "{said}");
+        assert!(said.contains("refused; request that URL directly if you mean it"), "{said}");
         assert!(began.elapsed() < Duration::from_secs(10), "{target}: {:?}", began.elapsed());
     }
     assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));

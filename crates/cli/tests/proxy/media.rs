@@ -99,12 +99,12 @@ fn what_cannot_be_played_is_said_in_one_line() {
     let proxy = Proxy::start(&[]);
     let refused = "http://127.0.0.1:9/file";
     for (url, words, status, says) in [
-        (server.url("/none"), &[][..], 404, "the server answers 404"),
-        (server.url("/none"), &["-r", "5-"], 404, "the server answers 404"),
-        (server.url("/forbidden"), &[], 403, "the server answers 403"),
+        (server.url("/none"), &[][..], 404, "the server responded with status 404"),
+        (server.url("/none"), &["-r", "5-"], 404, "the server responded with status 404"),
+        (server.url("/forbidden"), &[], 403, "the server responded with status 403"),
         (refused.to_owned(), &[], 502, "connection refused"),
         (refused.to_owned(), &["-r", "5-"], 502, "connection refused"),
-        ("nonsense".to_owned(), &[], 400, "the path is no URL"),
+        ("nonsense".to_owned(), &[], 400, "the path is not a URL"),
         ("ftp://127.0.0.1/x".to_owned(), &[], 400, "only http and https"),
         (server.url("/page"), &["-d", "x"], 405, "only GET and HEAD"),
         (proxy.of(&server.url("/page")), &[], 508, "the proxy itself"),

@@ -145,7 +145,7 @@ fn the_dear_link_rests_while_the_other_one_suffices_and_works_when_that_dies() {
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(6));
     let before = proxy.wait("rests", |now| rests(now) == ["lte0"]);
-    assert_eq!(before["sessions"][0]["decided"]["why"], "the others suffice, for less");
+    assert_eq!(before["sessions"][0]["decided"]["why"], "the other links suffice at lower cost");
     let (more, waited_too) = watch(&mut player, rate, Duration::from_secs(4));
     got.extend(more);
     let after = proxy.now();
@@ -175,7 +175,7 @@ fn the_metered_link_is_left_alone_until_the_buffer_asks_and_keeps_to_its_budget(
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let words = ["--link", "wifi0", "--link", "lte0,metered=yes,budget=3MB", "--metered", "use"];
-    let proxy = cinema.proxy(&[&words[..], &["--minimise", "metered-bytes"]].concat());
+    let proxy = cinema.proxy(&[&words[..], &["--goal", "cost"]].concat());
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(10));
     let after = proxy.now();

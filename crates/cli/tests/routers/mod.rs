@@ -74,13 +74,13 @@ all_carry() { # BYTES PROXY LINK…
     echo "$said"
 }
 paths() { # WORDS…
-    "$MARLINE" paths --run-dir run --profile throughput "$@" 2>paths.log & daemon=$!
+    "$MARLINE" paths --run-dir run --goal speed "$@" 2>paths.log & daemon=$!
     until "$MARLINE" paths status --run-dir run >/dev/null 2>&1; do sleep 0.1; kill -0 $daemon; done
 }
 relay() { # RELAY, ALSO: its name, and a second place where it listens
-    "$MARLINE" fleet ca init --dir ca --name test >/dev/null 2>&1
-    "$MARLINE" fleet ca issue relay r1 --dir ca --address ${RELAY:-45.0.0.10} --out . >/dev/null 2>&1
-    "$MARLINE" fleet ca issue edge e1 --dir ca --out . >/dev/null 2>&1
+    "$MARLINE" fleet ca init --ca-dir ca --name test >/dev/null 2>&1
+    "$MARLINE" fleet ca issue relay r1 --ca-dir ca --address ${RELAY:-45.0.0.10} --out . >/dev/null 2>&1
+    "$MARLINE" fleet ca issue edge e1 --ca-dir ca --out . >/dev/null 2>&1
     ip netns exec srv "$MARLINE" relay --listen 45.0.0.10:4443 ${ALSO:+--listen $ALSO} --certificate r1.pem --allow-net 45.2.0.20 --allow-port 8000 --allow-port 8001 --run-dir relay 2>relay.log &
     until grep -q "listens on" relay.log; do sleep 0.05; kill -0 $!; done
 }

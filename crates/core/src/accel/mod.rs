@@ -27,7 +27,6 @@ mod outage;
 mod secondary;
 mod seq_space;
 mod status;
-pub mod streaming;
 #[cfg(test)]
 mod tests;
 mod withheld_ack;

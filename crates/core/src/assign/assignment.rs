@@ -1,8 +1,7 @@
-//! Who sits where: a plan that is being changed.
+//! Assignment under construction: the current candidate of each edge, and the remaining capacity of each relay.
 //!
-//! In: boxes and where they go. Out: who is at a relay, what is left there, what all of it is worth.
-//!
-//! A box is only ever put where it fits, so that every state is a plan that can be carried out.
+//! An edge is assigned only where its rate fits, so every intermediate state is a feasible matching. The total gain
+//! is updated with each change.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,23 +9,24 @@ use alloc::vec::Vec;
 use super::instance::NONE;
 use super::reduced_values::ReducedInstance;
 
-/// A plan, with the boxes of each relay.
+/// A feasible matching that is being changed, with the edges of each relay.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
-    /// Of each box its candidate, or [`NONE`].
+    /// Candidate of each edge, or [`NONE`].
     pub(super) choice: Vec<u32>,
-    /// What each relay has left, in bits per second.
+    /// Remaining capacity of each relay in bits per second.
     pub(super) remaining: Vec<u64>,
-    /// What all choices gain, and that without what staying is worth.
+    /// Gain of all assignments: `gain` includes the bonus for unchanged relays ([`super::SwitchingCost`]),
+    /// `rate_gain` does not.
     pub(super) gain: i64,
     pub(super) rate_gain: i64,
-    /// The boxes of each relay, in no order, and where each box is in its list.
+    /// Edges of each relay in no particular order, and the position of each edge in its relay's list.
     members: Vec<Vec<u32>>,
     positions: Vec<u32>,
 }
 
 impl Assignment {
-    /// Everybody is alone.
+    /// An assignment without relays.
     pub(super) fn new(problem: ReducedInstance<'_>) -> Self {
         let (relays, boxes) = (problem.instance.relay_count(), problem.instance.edge_count());
         Self {
@@ -39,12 +39,12 @@ impl Assignment {
         }
     }
 
-    /// The boxes at a relay.
+    /// The edges assigned to a relay.
     pub(super) fn members(&self, relay: usize) -> &[u32] {
         &self.members[relay]
     }
 
-    /// Whether there is room for a candidate.
+    /// Whether the remaining capacity suffices for a candidate.
     pub(super) fn has_capacity(&self, problem: ReducedInstance<'_>, choice: u32) -> bool {
         let candidate = choice as usize;
         choice == NONE
@@ -52,7 +52,8 @@ impl Assignment {
                 <= self.remaining[problem.instance.relay_of(candidate)]
     }
 
-    /// Puts a box somewhere, where it must fit once it has left its place.
+    /// Assigns an edge to a candidate or to [`NONE`]. The candidate must fit once the edge has left its present
+    /// relay.
     pub(super) fn assign(&mut self, problem: ReducedInstance<'_>, edge: usize, choice: u32) {
         let before = self.choice[edge];
         self.gain += problem.gain(edge, choice) - problem.gain(edge, before);
@@ -63,6 +64,7 @@ impl Assignment {
             self.remaining[relay] += problem.instance.rate_of(before as usize).bits_per_sec();
             let position = self.positions[edge] as usize;
             self.members[relay].swap_remove(position);
+            // The last edge of the list has taken the position of the removed one.
             if let Some(moved) = self.members[relay].get(position) {
                 self.positions[*moved as usize] = position as u32;
             }
@@ -75,13 +77,15 @@ impl Assignment {
         }
     }
 
-    /// Puts several boxes where they fit together: all leave before the first one is seated.
+    /// Assigns several edges that fit together. All leave their relays before the first one is assigned, so that
+    /// they can exchange capacity.
     pub(super) fn assign_all(&mut self, problem: ReducedInstance<'_>, moves: &[(u32, u32)]) {
         moves.iter().for_each(|(edge, _)| self.assign(problem, *edge as usize, NONE));
         moves.iter().for_each(|(edge, choice)| self.assign(problem, *edge as usize, *choice));
     }
 
-    /// The choice of a box that is worth most under prices among those that fit and are worth more than `least`.
+    /// The candidate of an edge with the highest reduced value among those that fit and exceed `min_value`;
+    /// [`NONE`] if there is none.
     pub(super) fn best_fit(
         &self,
         problem: ReducedInstance<'_>,

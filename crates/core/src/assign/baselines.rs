@@ -1,6 +1,5 @@
-//! What others do: BASS's Algorithm 1, its random baseline, and greedy by density. To compare with.
-//!
-//! In: an instance. Out: a plan that can be carried out.
+//! Baselines for comparison: BASS's Algorithm 1, its random assignment, and a greedy by density. Each returns a
+//! feasible matching.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,11 +9,12 @@ use super::instance::{Instance, NONE};
 use super::matching::Matching;
 use super::reduced_values::ReducedInstance;
 
-/// BASS's Algorithm 1: the best of all plans that satisfy its eq. 2, and whether all were seen.
+/// BASS's Algorithm 1: the best of all matchings that satisfy its eq. 2, and whether all of them were enumerated.
 ///
-/// Plans are generated box after box, the candidate with the largest gain first, as the paper sorts them, to stay alone last. There
-/// are up to (k + 1)^n of them, which is why `most` ends it: the first one is what boxes get that choose in the order in which
-/// they came. Deviation: a relay may be filled to the brim, where eq. 2 has "less than".
+/// Matchings are enumerated edge by edge. Each edge tries its candidates by falling rate, as the paper sorts them,
+/// and no relay last. There are up to (k + 1)^n matchings, so the search ends after `max_plans`. The first matching
+/// is what edges get that choose in the order of their arrival. Deviation: a relay may be filled completely, where
+/// eq. 2 has "less than".
 pub fn bass_algorithm_1(instance: &Instance, max_plans: u64) -> (Matching, bool) {
     let problem = ReducedInstance::without_current(instance);
     let mut assignment = Assignment::new(problem);
@@ -23,7 +23,7 @@ pub fn bass_algorithm_1(instance: &Instance, max_plans: u64) -> (Matching, bool)
         order[instance.candidate_range(edge)]
             .sort_by_key(|candidate| core::cmp::Reverse(instance.rate_of(*candidate as usize)));
     }
-    // Which choice of each box is next.
+    // The next choice to try for each edge; the number of candidates stands for "no relay".
     let mut next = vec![0; instance.edge_count()];
     let mut best = (assignment.gain, assignment.choice.clone());
     let (mut edge, mut plans) = (0, 0);
@@ -36,6 +36,7 @@ pub fn bass_algorithm_1(instance: &Instance, max_plans: u64) -> (Matching, bool)
             if plans >= max_plans || edge == 0 {
                 return (Matching::new(instance, &best.1), edge == 0);
             }
+            // Backtrack: the last edge tries its next choice.
             edge -= 1;
         }
         assignment.assign(problem, edge, NONE);
@@ -56,8 +57,8 @@ pub fn bass_algorithm_1(instance: &Instance, max_plans: u64) -> (Matching, bool)
     }
 }
 
-/// BASS §V-B.2's baseline: each box in turn is given one of its candidates by chance, and stays alone if that is full.
-/// `below` gives a number less than its argument.
+/// Baseline of BASS §V-B.2: each edge in turn gets a random one of its candidates, or no relay if that one is full.
+/// `below` returns a random number less than its argument.
 pub fn bass_random(instance: &Instance, mut below: impl FnMut(u64) -> u64) -> Matching {
     let problem = ReducedInstance::without_current(instance);
     let mut assignment = Assignment::new(problem);
@@ -71,13 +72,14 @@ pub fn bass_random(instance: &Instance, mut below: impl FnMut(u64) -> u64) -> Ma
     Matching::new(instance, &assignment.choice)
 }
 
-/// The candidates of all boxes in the order of what they gain per bit that they take up, each if it still fits.
+/// Greedy by density: takes the candidates of all edges by falling gain per bit of capacity, each if it still fits.
 pub fn density_greedy(instance: &Instance) -> Matching {
     let problem = ReducedInstance::without_current(instance);
     let mut assignment = Assignment::new(problem);
     let mut order: Vec<(f64, u32, u32)> = Vec::with_capacity(instance.candidate_count());
     for edge in 0..instance.edge_count() {
         let direct = instance.direct_rate(edge).bits_per_sec() as f64;
+        // The gain per bit is (rate − direct) / rate, so ascending direct / rate is descending density.
         order.extend(
             instance
                 .candidate_range(edge)

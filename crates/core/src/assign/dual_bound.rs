@@ -1,17 +1,21 @@
-//! One look at all boxes under prices: the dual bound, what each relay would carry, and who is nearly undecided.
+//! Evaluation of the dual at given prices: the dual bound, the load of each relay, and the edges that are near a
+//! tie.
 //!
-//! In: a view, prices, a band. Out: U(λ) = Σ_s λ_s R(s) + Σ_i max(0, max_e (g_e − λ_s w_e)), which no plan exceeds whatever the
-//! prices are; a smooth function near it; loads; ties.
+//! The bound is U(λ) = Σ_s λ_s R(s) + Σ_i max(0, max_e (g_e − λ_s w_e)) for edges i and their candidates e with
+//! rate w_e. No matching exceeds it, whatever the prices are. A smoothed function close to U and its derivatives
+//! serve the Newton step ([`super::newton_step`]).
 //!
-//! 1. U is a sum of maxima: it has edges where boxes change their minds, and its slope there says little. Where a box's two best
-//!    choices are within h, the smooth function takes for their maximum a parabola that meets both (at most h/4 higher). Its slope
-//!    in a relay's price is the relay's room less the load, in which such a box counts for both choices in part.
-//! 2. h is the band's share of what the best choice is worth, so that heavy and light boxes are undecided alike. That it moves with
-//!    prices, too, is left out of the slope: a quarter of the band at most.
-//! 3. A tie keeps what the second derivative needs. Of very many each n-th box is kept, n-fold.
-//! 4. Rounding must not make the bound too low: each of n summands may be wrong by a few units in the last place of itself and
-//!    of the sum so far; all of that is added to it.
-//! 5. A look is taken in parts, a few thousand boxes at a time.
+//! 1. U is a sum of maxima: it has kinks where edges change their choices, and its slope there says little. Where
+//!    the values of an edge's two best choices are within h of each other, the smoothed function replaces their
+//!    maximum by a parabola that joins both sides (at most h/4 higher). Its slope in a relay's price is the relay's
+//!    capacity minus its load, where such an edge counts partly for both choices.
+//! 2. h is the band times the value of the best choice, so that heavy and light edges are treated alike. The slope
+//!    ignores that h itself depends on the prices; the error is at most a quarter of the band.
+//! 3. A tie stores what the second derivative needs. If there are very many edges, every n-th tie is stored with
+//!    n-fold weight.
+//! 4. Rounding must not make the bound too low. Each of n summands may be wrong by a few units in the last place of
+//!    itself and of the sum so far; all of that is added to the bound.
+//! 5. An evaluation is done in parts of a few thousand edges.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,23 +23,24 @@ use alloc::vec::Vec;
 use super::instance::NONE;
 use super::reduced_values::ReducedInstance;
 
-/// A look, done or under way.
+/// An evaluation, complete or in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DualEval {
     band: f64,
-    /// Boxes that were looked at.
+    /// Number of edges evaluated so far.
     evaluated: usize,
-    /// Σ λR and the worths of best choices, then the worths of staying alone.
+    /// `value`: Σ λR plus the values of the best choices. `direct`: sum of the direct rates.
     value: f64,
     direct: f64,
-    /// What rule 1 adds.
+    /// Difference between the smoothed function and U (rule 1).
     smoothing: f64,
-    /// Of each relay in bits per second; the last one is nowhere.
+    /// Load of each relay in bits per second; the last element stands for "no relay".
     pub(super) load: Vec<f64>,
     pub(super) ties: Vec<NearTie>,
 }
 
-/// A box that is nearly undecided: two relays (or nowhere), what it takes up there, and half of 1/h.
+/// An edge near a tie: its two best relays (or none), its loads there, and 1/(2h), the second derivative of the
+/// parabola.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NearTie {
     pub(super) relays: [u32; 2],
@@ -44,14 +49,14 @@ pub(super) struct NearTie {
 }
 
 impl DualEval {
-    /// A look that begins.
+    /// Starts an evaluation at these prices.
     pub(super) fn new(problem: ReducedInstance<'_>, prices: &[f64], band: f64) -> Self {
         let relays = problem.instance.relay_count();
         let capacity_cost = (0..relays).map(|relay| prices[relay] * problem.instance.capacity_bits(relay));
         Self { band, value: capacity_cost.sum(), load: vec![0.0; relays + 1], ..Self::default() }
     }
 
-    /// Looks at some more boxes, and gives the work that this was.
+    /// Evaluates some more edges, and returns the work.
     pub(super) fn advance(&mut self, problem: ReducedInstance<'_>, prices: &[f64]) -> u64 {
         let end = (self.evaluated + BATCH).min(problem.instance.edge_count());
         let stride = 1 + problem.instance.edge_count() / MAX_TIES;
@@ -67,18 +72,18 @@ impl DualEval {
         work
     }
 
-    /// Whether all boxes were looked at.
+    /// Whether all edges were evaluated.
     pub(super) fn is_done(&self, problem: ReducedInstance<'_>) -> bool {
         self.evaluated == problem.instance.edge_count()
     }
 
-    /// The dual bound (rule 4).
+    /// The dual bound, with the allowance for rounding (rule 4).
     pub(super) fn bound(&self) -> f64 {
         let summands = (self.evaluated + self.load.len() + 8) as f64;
         self.value - self.direct + summands * f64::EPSILON * (self.value + self.direct)
     }
 
-    /// The smooth function.
+    /// Value of the smoothed function.
     pub(super) fn smooth_value(&self) -> f64 {
         self.value - self.direct + self.smoothing
     }
@@ -95,11 +100,13 @@ impl DualEval {
             }
         };
         let (relay, load) = side(top_two.best);
+        // Not near a tie: the edge counts only for its best choice.
         if difference >= band_width {
             self.load[relay] += load;
             return;
         }
         let (other, other_load) = side(top_two.second);
+        // The parabola's slope divides the edge between both choices, half and half at an exact tie.
         let part = 0.5 + 0.5 * difference / band_width;
         self.load[relay] += part * load;
         self.load[other] += (1.0 - part) * other_load;
@@ -111,7 +118,8 @@ impl DualEval {
     }
 }
 
-/// Boxes looked at at a time. chosen: some 50 µs.
+/// Edges evaluated at a time. Chosen: about 50 µs.
 const BATCH: usize = 4096;
-/// About so many boxes may become ties. measured on 1,000 relays and 1,000,000 boxes: the same prices as with all of them.
+/// Approximate limit of stored ties. Measured on 1,000 relays and 1,000,000 edges: the same prices as with all
+/// ties.
 const MAX_TIES: usize = 200_000;

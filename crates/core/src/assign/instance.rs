@@ -1,16 +1,19 @@
-//! The boxes, the relays and what could be gained: the problem as plain values.
+//! Problem instance: relays with their capacities, and edges with their direct rates and candidates.
 //!
-//! In: what each relay has left, R(s); of each box its own rate, B_o(c), and its candidates with their rates, B_o(c, s)
-//! (BASS, table I). Out: an instance that cannot be wrong, with only those candidates in it that anybody may choose.
+//! It holds the free capacity of each relay, R(s), and for each edge its direct rate, B_o(c), and its candidates
+//! with their rates, B_o(c, s) (BASS, table I). An instance is always consistent and contains only candidates that
+//! a solution may use.
 //!
-//! 1. A candidate stays if it brings more than the box has alone and no more than the relay has left: any other one is
-//!    in no best plan.
-//! 2. All relays together have at most [`Instance::MOST_ROOM`]. Whatever is served fits into them, so that no sum of loads or
-//!    gains overflows, and each is exact in floating point too.
-//! 3. Boxes and relays are numbered in the order in which they were added. Candidates of a box keep their order.
-//! 4. Candidates of all boxes stand one after the other, 12 bytes each; a box adds 12. A million boxes of five need 72 MB.
+//! 1. A candidate is kept if its rate exceeds the edge's direct rate but not the relay's capacity. Other candidates
+//!    are in no optimal matching.
+//! 2. All relays together have at most [`Instance::MAX_CAPACITY`]. All loads fit into it, so that no sum of loads
+//!    or gains overflows, and each sum is exact in floating point too.
+//! 3. Edges and relays are numbered in the order in which they were added. The candidates of an edge keep their
+//!    order.
+//! 4. The candidates of all edges are stored consecutively, 12 bytes each; an edge adds 12 bytes. A million edges
+//!    with five candidates each need 72 MB.
 //!
-//! A matrix was not used: a box measures three to eight relays of a thousand.
+//! A matrix was rejected: an edge measures three to eight of a thousand relays.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,74 +21,75 @@ use core::ops::Range;
 
 use crate::units::Bitrate;
 
-/// A relay that a box has measured.
+/// A relay that an edge has measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// Its number.
+    /// Number of the relay.
     pub relay: usize,
-    /// What the box reaches through it: B_o(c, s).
+    /// Rate that the edge reaches through it: B_o(c, s).
     pub rate: Bitrate,
 }
 
 impl Candidate {
-    /// What a relay passes on of what a box can send to it: min(B(c, s), B_o(s)) (BASS, Algorithm 1, line 6).
+    /// The rate through a relay is limited by the uplink to it and by its onward rate: min(B(c, s), B_o(s)) (BASS,
+    /// Algorithm 1, line 6).
     pub fn through(relay: usize, uplink: Bitrate, onward: Bitrate) -> Self {
         Self { relay, rate: uplink.min(onward) }
     }
 }
 
-/// Relays, boxes and candidates.
+/// Relays, edges and candidates of an assignment problem.
 #[derive(Clone, Debug)]
 pub struct Instance {
     capacity: Vec<Bitrate>,
     direct: Vec<Bitrate>,
-    /// Where the candidates of each box begin, and where those of the last one end.
+    /// Index of the first candidate of each edge, followed by the total number of candidates.
     offsets: Vec<u32>,
     relays: Vec<u32>,
     rates: Vec<Bitrate>,
-    /// The box that named a relay last.
+    /// The last edge that named each relay; detects duplicate relays in one edge.
     last_named_by: Vec<u32>,
 }
 
-/// Why something is no part of an instance.
+/// Why a relay or an edge was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// Sums would no longer be exact.
-    #[error("the relays have more than {} in all", Instance::MAX_CAPACITY)]
+    /// The sum of capacities exceeds the range in which sums are exact.
+    #[error("the relays' capacities exceed {} in total", Instance::MAX_CAPACITY)]
     TooMuchCapacity,
-    /// Numbers would no longer fit.
-    #[error("more than {} relays, boxes or candidates", Instance::MAX_COUNT)]
+    /// The numbers exceed the index type.
+    #[error("more than {} relays, edges or candidates", Instance::MAX_COUNT)]
     TooMany,
-    /// A candidate that is no relay.
-    #[error("edge {edge} names relay {relay}, and there are {relays}")]
+    /// A candidate names a relay that does not exist.
+    #[error("edge {edge} names relay {relay}, but there are only {relays} relays")]
     UnknownRelay {
-        /// The box's number.
+        /// Number of the edge.
         edge: usize,
-        /// What it named.
+        /// Number that the candidate names.
         relay: usize,
-        /// How many there are.
+        /// Number of relays.
         relays: usize,
     },
-    /// One relay with two rates.
+    /// An edge names the same relay twice.
     #[error("edge {edge} names relay {relay} twice")]
     DuplicateRelay {
-        /// The box's number.
+        /// Number of the edge.
         edge: usize,
-        /// The relay's.
+        /// Number of the relay.
         relay: usize,
     },
 }
 
 impl Instance {
-    /// What all relays may have together: 2^53 bit/s, nine petabits per second.
+    /// Highest sum of all capacities: 2^53 bit/s, nine petabits per second.
     pub const MAX_CAPACITY: Bitrate = Bitrate::from_bits_per_sec(1 << 53);
-    /// How many relays, boxes and candidates there may be.
+    /// Highest number of relays, edges and candidates each.
     pub const MAX_COUNT: usize = NONE as usize;
 
-    /// No boxes yet, and relays with so much left.
+    /// An instance with relays of these capacities and without edges.
     ///
     /// # Errors
-    /// When that is more than [`Self::MOST_ROOM`] in all.
+    /// If the sum exceeds [`Self::MAX_CAPACITY`], or there are too many relays.
     pub fn new(capacity: &[Bitrate]) -> Result<Self, InstanceError> {
         if capacity.iter().copied().sum::<Bitrate>() > Self::MAX_CAPACITY {
             return Err(InstanceError::TooMuchCapacity);
@@ -104,10 +108,10 @@ impl Instance {
         })
     }
 
-    /// Adds a box with this rate of its own, and gives its number.
+    /// Adds an edge with this direct rate, and returns its number.
     ///
     /// # Errors
-    /// When it names a relay twice, or one that is not there, or there is no number left. The instance then is as before.
+    /// If it names a relay twice or an unknown relay, or if a maximum is reached. The instance is then unchanged.
     pub fn add(&mut self, direct: Bitrate, candidates: &[Candidate]) -> Result<usize, InstanceError> {
         let edge = self.direct.len();
         if edge >= Self::MAX_COUNT || candidates.len() > Self::MAX_COUNT - self.relays.len() {
@@ -125,43 +129,43 @@ impl Instance {
         Ok(edge)
     }
 
-    /// How many relays there are.
+    /// Number of relays.
     pub fn relay_count(&self) -> usize {
         self.capacity.len()
     }
 
-    /// How many boxes there are.
+    /// Number of edges.
     pub fn edge_count(&self) -> usize {
         self.direct.len()
     }
 
-    /// How many candidates may be chosen, of all boxes.
+    /// Number of candidates of all edges that a solution may use.
     pub fn candidate_count(&self) -> usize {
         self.relays.len()
     }
 
-    /// What a relay has left: R(s).
+    /// Free capacity of a relay: R(s).
     pub fn capacity(&self, relay: usize) -> Bitrate {
         self.capacity[relay]
     }
 
-    /// What a box has alone: B_o(c).
+    /// Rate of an edge without a relay: B_o(c).
     pub fn direct_rate(&self, edge: usize) -> Bitrate {
         self.direct[edge]
     }
 
-    /// The candidates of a box that may be chosen.
+    /// Candidates of an edge that a solution may use.
     pub fn candidates_of(&self, edge: usize) -> impl ExactSizeIterator<Item = Candidate> {
         self.candidate_range(edge)
             .map(|candidate| Candidate { relay: self.relay_of(candidate), rate: self.rates[candidate] })
     }
 
-    /// The numbers of a box's candidates among all.
+    /// Numbers of an edge's candidates.
     pub(super) fn candidate_range(&self, edge: usize) -> Range<usize> {
         self.offsets[edge] as usize..self.offsets[edge + 1] as usize
     }
 
-    /// The relays and rates of some candidates.
+    /// Relays and rates of some candidates.
     pub(super) fn relays_and_rates(&self, candidates: Range<usize>) -> (&[u32], &[Bitrate]) {
         (&self.relays[candidates.clone()], &self.rates[candidates])
     }
@@ -174,12 +178,12 @@ impl Instance {
         self.rates[candidate]
     }
 
-    /// In floating point, exact (rule 2).
+    /// Rate of a candidate in floating point, exact (rule 2).
     pub(super) fn bits_of(&self, candidate: usize) -> f64 {
         to_f64(self.rates[candidate])
     }
 
-    /// As [`Self::bits_of`]; of a box without candidates it may be rounded.
+    /// Direct rate in floating point. It may be rounded for an edge without candidates.
     pub(super) fn direct_bits(&self, edge: usize) -> f64 {
         to_f64(self.direct[edge])
     }
@@ -200,7 +204,7 @@ impl Instance {
                 duplicate.get_or_insert(candidate.relay);
             }
         }
-        // A box that is refused leaves no trace: its number is given to another one.
+        // The number of a rejected edge is used for the next one, so the marks must be removed.
         if duplicate.is_some() {
             candidates.iter().for_each(|candidate| self.last_named_by[candidate.relay] = NONE);
         }
@@ -208,10 +212,10 @@ impl Instance {
     }
 }
 
-/// No candidate, no relay, no box.
+/// Stands for no candidate, no relay or no edge.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A rate in floating point, without a loss up to 2^53. By way of a signed number, which costs one instruction.
+/// Converts a rate to floating point, exact up to 2^53. The conversion from a signed number is one instruction.
 pub(super) fn to_f64(rate: Bitrate) -> f64 {
     rate.bits_per_sec() as i64 as f64
 }

@@ -1,15 +1,17 @@
-//! Windows: branch and bound on a few relays and the boxes there that are least decided, all others staying where they are.
+//! Large neighborhood search (LNS): applies branch and bound to a few relays and their least decided edges, while
+//! all other edges keep their assignments.
 //!
-//! In: a plan, prices. Out: a better plan.
+//! 1. A window consists of a relay and some of the relays with which it shares most edges; these take turns. Of all
+//!    edges that measured one of its relays, it contains those whose two best choices have the closest reduced
+//!    values.
+//! 2. The subproblem is an instance of its own for [`BranchAndBound`]. Each relay has its remaining capacity plus
+//!    the load of the window's edges. The direct rate of an edge that is assigned outside the window is the value
+//!    of that assignment.
+//! 3. Each relay in turn has its window. When a round gains almost nothing, windows grow: more relays, more edges,
+//!    more work for each. The search ends after the round with the largest windows.
 //!
-//! 1. A window is a relay and some of those with which it shares most boxes, in turn. Of all boxes that measured one of them it has
-//!    those whose two best choices are nearest to each other under the prices.
-//! 2. What is to be decided there is an instance of its own ([`Tree`]): the relays have what is left and what the window's
-//!    boxes take up; a box that is elsewhere now has as its own rate what it is worth there.
-//! 3. Each relay has its window in turn. When a round brings next to nothing, windows grow: more relays, more boxes, more work
-//!    for each. After the round of the largest ones it is done.
-//!
-//! Larger sweeps of the local search were not used: what is left after it are knots of five and more boxes.
+//! Larger sweeps of the local search were rejected: after it, an improvement has to move five or more edges at
+//! once.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -21,29 +23,29 @@ use super::instance::{Candidate, Instance, NONE};
 use super::reduced_values::{ReducedInstance, SwitchingCost};
 use crate::units::Bitrate;
 
-/// A search under way.
+/// State of the search.
 #[derive(Clone, Debug)]
 pub(super) struct NeighborhoodSearch {
-    /// The boxes that measured each relay, one relay after the other, and where they begin.
+    /// Edges that measured each relay, stored relay by relay, and the index of each relay's first edge.
     offsets: Vec<u32>,
     edges_by_relay: Vec<u32>,
     size_index: usize,
-    /// Where growing ends.
+    /// Number of window sizes used.
     size_limit: usize,
     round: usize,
     next_relay: usize,
-    /// What the plan gained when the round began.
+    /// Gain at the beginning of the round.
     gain_before: i64,
     current: Option<Box<Window>>,
 }
 
-/// One of them.
+/// A subproblem in progress.
 #[derive(Clone, Debug)]
 struct Window {
     instance: Instance,
     current: Vec<u32>,
     switching_cost: SwitchingCost,
-    /// The boxes, and of each candidate in it the candidate outside.
+    /// Numbers of the window's edges in the whole instance, and likewise of its candidates.
     edges: Vec<u32>,
     outer_candidates: Vec<u32>,
     initial_gain: i64,
@@ -51,20 +53,21 @@ struct Window {
     work: u64,
 }
 
-/// How large windows are.
+/// Size of windows.
 #[derive(Clone, Copy, Debug)]
 struct WindowSize {
     relays: usize,
     edges: usize,
-    /// Candidates looked at.
+    /// Limit of work, in candidates evaluated.
     work: u64,
 }
 
 impl NeighborhoodSearch {
-    /// `thorough`: up to the largest windows; else only the first few sizes.
+    /// `is_thorough`: up to the largest windows; otherwise only the first few sizes.
     pub(super) fn new(problem: ReducedInstance<'_>, is_thorough: bool) -> Self {
         let instance = problem.instance;
         let mut offsets = vec![0_u32; instance.relay_count() + 1];
+        // Counting sort of the candidates by relay: count, prefix sums, then distribute.
         (0..instance.candidate_count()).for_each(|candidate| offsets[instance.relay_of(candidate) + 1] += 1);
         for relay in 0..instance.relay_count() {
             offsets[relay + 1] += offsets[relay];
@@ -94,7 +97,7 @@ impl NeighborhoodSearch {
         self.size_index == self.size_limit
     }
 
-    /// Some more of it; gives the work that this was.
+    /// Does one part of the search and returns its work.
     pub(super) fn advance(
         &mut self,
         problem: ReducedInstance<'_>,
@@ -140,7 +143,8 @@ impl NeighborhoodSearch {
         &self.edges_by_relay[self.offsets[relay] as usize..self.offsets[relay + 1] as usize]
     }
 
-    /// A relay and others with which it shares boxes: those with which it shares most take turns.
+    /// A relay and others with which it shares edges. The relays that share most edges take turns from round to
+    /// round.
     fn neighbors(&self, problem: ReducedInstance<'_>, relay: usize, count: usize) -> (Vec<usize>, u64) {
         let mut shared = vec![0_u32; problem.instance.relay_count()];
         let mut work = 0;
@@ -161,7 +165,7 @@ impl NeighborhoodSearch {
         (core::iter::once(relay).chain(others).take(count).collect(), work)
     }
 
-    /// The boxes of these relays whose two best choices are nearest to each other.
+    /// The edges of these relays whose two best choices have the closest reduced values.
     fn least_decided(
         &self,
         problem: ReducedInstance<'_>,
@@ -198,6 +202,7 @@ impl Window {
     ) -> (Self, u64) {
         let inside =
             |candidate: usize| relays.iter().position(|relay| *relay == problem.instance.relay_of(candidate));
+        // Remaining capacity plus what the window's own edges use now: they are free to be assigned anew.
         let mut capacity: Vec<u64> = relays.iter().map(|relay| assignment.remaining[*relay]).collect();
         let assigned = edges.iter().map(|edge| assignment.choice[*edge as usize]).filter(|choice| *choice != NONE);
         for candidate in assigned.map(|choice| choice as usize) {
@@ -206,7 +211,7 @@ impl Window {
             }
         }
         let capacity: Vec<Bitrate> = capacity.into_iter().map(Bitrate::from_bits_per_sec).collect();
-        let mut instance = Instance::new(&capacity).expect("a part of what an instance has room for");
+        let mut instance = Instance::new(&capacity).expect("part of the capacity of a valid instance");
         let (mut outer_candidates, mut current, mut matching) = (Vec::new(), Vec::new(), Vec::new());
         for edge in edges.iter().map(|edge| *edge as usize) {
             let assigned_to = assignment.choice[edge];
@@ -217,7 +222,7 @@ impl Window {
             for candidate in problem.instance.candidate_range(edge) {
                 let Some(relay) = inside(candidate) else { continue };
                 let rate = problem.instance.rate_of(candidate);
-                // What the instance would leave out has no number in it.
+                // `Instance::add` would drop these candidates, so they must not get a number.
                 if rate <= direct || rate > capacity[relay] {
                     continue;
                 }
@@ -228,20 +233,20 @@ impl Window {
                 outer_candidates.push(candidate as u32);
                 candidates.push(Candidate { relay, rate });
             }
-            instance.add(direct, &candidates).expect("a box of an instance, with some of its candidates");
+            instance.add(direct, &candidates).expect("an edge of a valid instance with some of its candidates");
             current.push(current_candidate);
             matching.push(assigned_candidate);
         }
         let prices: Vec<f64> = relays.iter().map(|relay| prices[*relay]).collect();
         let inner = ReducedInstance::new(&instance, &current, problem.switching_cost());
         let (search, work) = BranchAndBound::new(inner, &prices, &matching);
-        let stay = problem.switching_cost();
+        let switching_cost = problem.switching_cost();
         (
             Self {
                 initial_gain: search.gain,
                 instance,
                 current,
-                switching_cost: stay,
+                switching_cost,
                 edges,
                 outer_candidates,
                 search,
@@ -255,7 +260,7 @@ impl Window {
         self.search.is_done() || self.work >= size.work
     }
 
-    /// Takes over what was found.
+    /// Transfers the result to the whole assignment, if it is better.
     fn apply(&self, problem: ReducedInstance<'_>, assignment: &mut Assignment) {
         if self.search.gain <= self.initial_gain {
             return;
@@ -264,7 +269,7 @@ impl Window {
         for (edge, choice) in self.edges.iter().zip(&self.search.best) {
             let assigned_to = assignment.choice[*edge as usize];
             let to = if *choice == NONE { NONE } else { self.outer_candidates[*choice as usize] };
-            // To stay alone in the window is to stay where one is outside.
+            // "No relay" inside the window means that an edge assigned outside keeps that assignment.
             let is_inside = assigned_to != NONE && self.outer_candidates.contains(&assigned_to);
             if to != assigned_to && (to != NONE || is_inside) {
                 moves.push((*edge, to));
@@ -274,8 +279,8 @@ impl Window {
     }
 }
 
-/// Rule 3. measured on 50 relays and 1,000 boxes, load 0.9 and 1.2: 40 boxes of two relays leave 0.6 %, 80 leave 0.5, 160 leave
-/// 0.3, and 160 of four relays 0.25 and 0.19.
+/// Rule 3. Measured on 50 relays and 1,000 edges at loads of 0.9 and 1.2: 40 edges of two relays leave a gap of 0.6
+/// %, 80 leave 0.5, 160 leave 0.3, and 160 of four relays 0.25 and 0.19.
 const WINDOW_SIZES: [WindowSize; 8] = [
     WindowSize { relays: 2, edges: 40, work: 60_000 },
     WindowSize { relays: 2, edges: 80, work: 120_000 },
@@ -286,10 +291,13 @@ const WINDOW_SIZES: [WindowSize; 8] = [
     WindowSize { relays: 5, edges: 240, work: 8_000_000 },
     WindowSize { relays: 6, edges: 320, work: 16_000_000 },
 ];
-/// Before a proof: so many sizes. measured on 8 relays and 60 boxes, load 1.2: they halve what is missing after a second.
+/// Number of sizes used before an exact proof. Measured on 8 relays and 60 edges at a load of 1.2: they halve the
+/// gap after one second.
 const FEW_SIZES: usize = 3;
-/// Which part of the plan a round must gain for another one with windows of the same size.
+/// A round with windows of the same size follows only if the last one gained more than this fraction (1 / 100,000)
+/// of the total.
 const MIN_ROUND_GAIN: i64 = 100_000;
-/// So many boxes tell which relays are neighbours, and so many neighbours take turns. chosen: a city and those around it.
+/// Number of edges examined to find neighbor relays, and number of neighbors that take turns. Chosen: a city and
+/// those around it.
 const NEIGHBOR_SAMPLE: usize = 1000;
 const MAX_NEIGHBORS: usize = 8;

@@ -1,18 +1,22 @@
-//! Local search: a box goes where it would rather be, and those who make room for it go elsewhere.
+//! Local search: moves an edge to a better candidate, and moves other edges away from that relay to free the
+//! capacity.
 //!
-//! In: a plan, prices. Out: a better plan, until a sweep over all boxes brings nothing more.
+//! It improves an assignment, with given prices, until a sweep over all edges gains almost nothing.
 //!
-//! 1. By the prices a plan falls short of the dual bound by exactly two sums: what each box's choice is worth less than its
-//!    best one, and what is left at each relay times its price. A move is looked at only if it can lessen them: to a
-//!    candidate that is worth more than where the box is, counting what is left there at its price.
-//! 2. Where it does not fit, others make room: the one that loses least among those that are heavy enough, or several lighter
-//!    ones, the least loss per bit first, without those that turn out not to be needed; whichever set loses less.
-//! 3. Who makes room takes the best of what fits, which may be the mover's old place, or stays alone.
-//! 4. It is done if all of them together gain, counted when everybody sits. At most [`SAMPLE`] boxes of a relay are asked, others
-//!    each time.
+//! 1. The distance of an assignment from the dual bound is exactly the sum of two parts: for each edge, the
+//!    difference between the reduced values of its best choice and its present one; for each relay, its unused
+//!    capacity times its price. A move is tried only if it can reduce these: the candidate must have a higher
+//!    reduced value than the present one, with the relay's unused capacity added at its price.
+//! 2. If the candidate does not fit, other edges are displaced: either the one with the smallest loss among those
+//!    that are heavy enough, or several lighter ones by ascending loss per bit, without those that turn out to be
+//!    unnecessary. The set with the smaller loss is used.
+//! 3. A displaced edge takes its best candidate that fits, which may be the moved edge's former relay, or no relay.
+//! 4. The move is kept if the total gain increases, computed after all edges are reassigned. At most `SAMPLE` edges
+//!    of a relay are considered, different ones each time.
 //!
-//! Annealing over single exchanges was not used: on 500 relays and 100,000 boxes at load 0.9 it left 0.08 % after 5 s where this
-//! leaves 0.02 % after 0.3 s, since one heavy box is rarely worth just one other.
+//! Simulated annealing over single exchanges was rejected: on 500 relays and 100,000 edges at a load of 0.9 it left
+//! a gap of 0.08 % after 5 s, where this search leaves 0.02 % after 0.3 s. One heavy edge rarely has the same rate
+//! as one other edge.
 
 use alloc::vec::Vec;
 
@@ -20,12 +24,12 @@ use super::assignment::Assignment;
 use super::instance::NONE;
 use super::reduced_values::ReducedInstance;
 
-/// A search under way.
+/// State of the search.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LocalSearch {
     next_edge: usize,
     sweeps: u32,
-    /// What the plan gained when the sweep began.
+    /// Gain at the beginning of the sweep.
     gain_before: i64,
     sampled: usize,
     displaceable: Vec<Displaced>,
@@ -33,7 +37,7 @@ pub(super) struct LocalSearch {
     done: bool,
 }
 
-/// A box that could make room.
+/// An edge that could be displaced: its loss, and the capacity that it frees.
 #[derive(Clone, Copy, Debug)]
 struct Displaced {
     edge: u32,
@@ -46,7 +50,7 @@ impl LocalSearch {
         self.done
     }
 
-    /// Some more of it; gives the work that this was.
+    /// Does one part of the search and returns its work.
     pub(super) fn advance(
         &mut self,
         problem: ReducedInstance<'_>,
@@ -63,6 +67,8 @@ impl LocalSearch {
             for candidate in problem.instance.candidate_range(edge) {
                 work += 1;
                 let relay = problem.instance.relay_of(candidate);
+                // The best that the move can achieve by rule 1: its reduced value, plus the unused capacity that it
+                // fills.
                 let max_value = problem.reduced_value(prices, edge, candidate as u32)
                     + prices[relay] * assignment.remaining[relay] as f64;
                 if max_value > current_value && candidate as u32 != assignment.choice[edge] {
@@ -81,7 +87,7 @@ impl LocalSearch {
         work
     }
 
-    /// Brings a box to a candidate, if all gain by it; gives the work that this was.
+    /// Moves an edge to a candidate if the total gain increases; returns the work.
     fn try_move(
         &mut self,
         problem: ReducedInstance<'_>,
@@ -107,7 +113,7 @@ impl LocalSearch {
         work
     }
 
-    /// Asks boxes of a relay what they would lose by leaving it, if this box leaves its place.
+    /// Collects edges of a relay with their losses if they left it, assuming that `mover` has left its own relay.
     fn sample_displaceable(
         &mut self,
         problem: ReducedInstance<'_>,
@@ -131,27 +137,31 @@ impl LocalSearch {
         work
     }
 
-    /// Leaves only those of the able who shall make so much room; nobody if they cannot.
+    /// Reduces the collected edges to those that will be displaced to free `needed` bits per second; to none if
+    /// that is impossible.
     fn choose_displaced(&mut self, needed: u64) {
+        // First alternative: a single edge that is heavy enough.
         let single = self
             .displaceable
             .iter()
             .filter(|displaced| displaced.load >= needed)
-            .min_by_key(|loser| loser.loss)
+            .min_by_key(|displaced| displaced.loss)
             .copied();
-        self.displaceable.retain(|loser| loser.load < needed);
-        let per_bit = |loser: &Displaced| loser.loss as f64 / loser.load as f64;
+        // Second alternative: lighter edges by ascending loss per bit until enough capacity is free.
+        self.displaceable.retain(|displaced| displaced.load < needed);
+        let per_bit = |displaced: &Displaced| displaced.loss as f64 / displaced.load as f64;
         self.displaceable.sort_unstable_by(|a, b| per_bit(a).total_cmp(&per_bit(b)));
-        let (mut room, mut count) = (0, 0);
-        while room < needed && count < self.displaceable.len() {
-            room += self.displaceable[count].load;
+        let (mut freed, mut count) = (0, 0);
+        while freed < needed && count < self.displaceable.len() {
+            freed += self.displaceable[count].load;
             count += 1;
         }
-        self.displaceable.truncate(if room >= needed { count } else { 0 });
+        self.displaceable.truncate(if freed >= needed { count } else { 0 });
+        // The last ones may have made earlier ones unnecessary: drop those, the most expensive per bit first.
         self.displaceable.reverse();
         self.displaceable.retain(|displaced| {
-            let is_spare = room - needed >= displaced.load;
-            room -= if is_spare { displaced.load } else { 0 };
+            let is_spare = freed - needed >= displaced.load;
+            freed -= if is_spare { displaced.load } else { 0 };
             !is_spare
         });
         let total_loss = self.displaceable.iter().map(|displaced| displaced.loss).sum::<i64>();
@@ -169,9 +179,11 @@ impl LocalSearch {
         candidate: u32,
     ) {
         let before = assignment.gain;
+        // Save the present choices, so that the move can be undone.
         self.moves.clear();
-        self.moves
-            .extend(self.displaceable.iter().map(|loser| (loser.edge, assignment.choice[loser.edge as usize])));
+        self.moves.extend(
+            self.displaceable.iter().map(|displaced| (displaced.edge, assignment.choice[displaced.edge as usize])),
+        );
         self.moves.push((edge as u32, assignment.choice[edge]));
         self.displaceable.iter().for_each(|displaced| assignment.assign(problem, displaced.edge as usize, NONE));
         assignment.assign(problem, edge, candidate);
@@ -186,13 +198,13 @@ impl LocalSearch {
             assignment.assign(problem, edge, best);
         }
         if assignment.gain <= before {
-            // Two of them wanted the same place.
+            // Two displaced edges wanted the same capacity, so the loss is larger than estimated. Undo the move.
             assignment.assign_all(problem, &self.moves);
         }
     }
 }
 
-/// What a box would gain at best away from a relay, if the seat `vacant` were free.
+/// Highest gain of an edge at another relay than `relay`, if the candidate `vacated` were free.
 fn best_elsewhere(
     problem: ReducedInstance<'_>,
     assignment: &Assignment,
@@ -218,11 +230,12 @@ fn best_elsewhere(
     best
 }
 
-/// Boxes looked at at a time. chosen: some milliseconds at most.
+/// Edges processed at a time. Chosen: a few milliseconds at most.
 const BATCH: usize = 1024;
-/// Rule 4. measured on 500 relays and 100,000 boxes: 24 leave a fifth more of the gap, more than 64 bring nothing.
+/// Edges of a relay considered for displacement (rule 4). Measured on 500 relays and 100,000 edges: 24 leave a gap
+/// that is a fifth larger, more than 64 bring nothing.
 const SAMPLE: usize = 64;
-/// The most sweeps, and which part of the plan a sweep must gain for another one: what is gained later is gained cheaper in
-/// windows.
+/// Most sweeps, and the fraction (1 / 50,000) of the total that a sweep must gain for another one. Later gains cost
+/// less in the large neighborhood search.
 const MAX_SWEEPS: u32 = 12;
 const MIN_SWEEP_GAIN: i64 = 50_000;

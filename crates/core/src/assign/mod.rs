@@ -1,25 +1,29 @@
-//! Which relay for which box: BASS's matching (§IV-B, eq. 1 and 2) as a sparse generalised assignment problem.
+//! Assignment of relays to edges: BASS's matching (§IV-B, eq. 1 and 2) as a sparse generalized assignment problem.
 //!
-//! In: an [`Instance`]: what relays have left, what boxes have alone and through the relays that they measured. Out: from a
-//! [`Solver`], step by step, a [`Plan`] and a bound that no plan exceeds.
+//! An [`Instance`] holds the free capacity of each relay, the rate that each edge (BASS: B-box) reaches without a
+//! relay, and the rates that it measured through relays. A [`Solver`] returns, step by step, a better [`Matching`]
+//! and an upper bound on the gain of every matching.
 //!
 //! ```text
-//! most    Σ g(c, s) x(c, s)             g(c, s) = B_o(c, s) − B_o(c),  B_o(c, s) = min(B(c, s), B_o(s))
-//! so that Σ_s x(c, s) ≤ 1               for each box c
-//!         Σ_c B_o(c, s) x(c, s) ≤ R(s)  for each relay s
+//! maximize    Σ g(c, s) x(c, s)             g(c, s) = B_o(c, s) − B_o(c),  B_o(c, s) = min(B(c, s), B_o(s))
+//! subject to  Σ_s x(c, s) ≤ 1               for each edge c
+//!             Σ_c B_o(c, s) x(c, s) ≤ R(s)  for each relay s
 //! ```
 //!
-//! 1. A box has one relay or none: one connection carries one stream, so that no box is split.
-//! 2. Candidates without a gain are no choice, nor are those that a relay could not carry alone.
-//! 3. For any [`Prices`] λ of the relays' bits, U(λ) = Σ_s λ_s R(s) + Σ_c max(0, max_s (g − λ_s B_o(c, s))) is no less than the
-//!    gain of any plan: whoever pays pays at least the relays' worth, and nobody does better than choosing freely. So each answer
-//!    comes with how far it may be from the best one.
-//! 4. The caller owns the clock ([`Solver::step`]). The same instance and the same sum of work give the same answer: there is no
-//!    chance in it.
-//! 5. A re-matching ([`Before`]) begins with the last prices and counts for each box that stays where it is what that is worth ([`Stay`]).
+//! 1. An edge has one relay or none: one connection carries one stream, so that an edge's traffic is not split.
+//! 2. Candidates without a gain are left out, and so are those that exceed the relay's capacity alone.
+//! 3. For any [`Prices`] λ per bit of the relays' capacity, U(λ) = Σ_s λ_s R(s) + Σ_c max(0, max_s (g − λ_s B_o(c,
+//!    s))) is at least the gain of every matching (Lagrangian dual): the first sum is at least what a matching's
+//!    edges pay for the capacity they use, and the second is at least what each of them keeps. Each result
+//!    therefore comes with its largest possible distance from the optimum.
+//! 4. The caller owns the clock ([`Solver::step`]). The same instance and the same amount of work give the same
+//!    result; nothing is random.
+//! 5. A repeated matching ([`WarmStart`]) begins with the last prices. For each edge that keeps its relay, it adds
+//!    a bonus, the avoided [`SwitchingCost`].
 //!
-//! BASS's own algorithm generates all plans, (k + 1)^n of them; it is here to be compared with ([`algorithm_1`]), with two others.
-//! No general solver is used: a linear program of 500 relays and 100,000 boxes takes HiGHS 15 s, and its answer is no plan yet.
+//! BASS's own algorithm enumerates all matchings, (k + 1)^n of them. It is here for comparison
+//! ([`bass_algorithm_1`]), with two other baselines. A general solver was rejected: the linear program of 500
+//! relays and 100,000 edges takes HiGHS 15 s, and its solution is fractional.
 
 mod assignment;
 mod baselines;

@@ -1,17 +1,18 @@
-//! Which way prices go: a Newton step on the smooth dual, within limits.
+//! Newton step on the smoothed dual, within limits: the direction in which prices change.
 //!
-//! In: prices, what a look found, how far a price may go. Out: a change of each price.
+//! 1. Edges near a tie determine how loads react to prices. The second derivative is Σ b u uᵀ over the ties, where
+//!    u has the edge's load at its first choice and minus its load at its second choice, and b is the tie's
+//!    curvature. No matrix is stored: a product with it is a loop over the ties.
+//! 2. The system is solved by conjugate gradients with the diagonal as preconditioner; a few tens of iterations
+//!    suffice.
+//! 3. A price stays between 0 and 1 and changes at most by the limit. Prices that would exceed this are held there,
+//!    and the system is solved again for the others.
+//! 4. A relay without ties is treated as if a fiftieth of its capacity were decided evenly over all prices, so that
+//!    its price can change.
 //!
-//! 1. The boxes that are nearly undecided say how loads answer to prices: the second derivative is Σ b u uᵀ over ties, where u
-//!    has what the box takes up at its first choice, and less what it takes up at its second. No matrix is stored: a product
-//!    with it is a loop over ties.
-//! 2. The system is solved by conjugate gradients with the diagonal as preconditioner; a few tens of rounds are enough.
-//! 3. A price stays within 0 and 1 and goes no further than the limit. Those that would are held there, and the others solved
-//!    for again.
-//! 4. A relay without ties answers as if a fiftieth of its room were decided evenly over all prices, so that its price moves.
-//!
-//! Jacobi and subgradient steps were not used: they need hundreds of looks to spread a shortage over a map. On 500 relays and
-//! 100,000 boxes these prices are within 0.002 % of the linear program's after 35 to 50 looks.
+//! Jacobi and subgradient steps were rejected: they need hundreds of evaluations to spread a shortage over a map.
+//! On 500 relays and 100,000 edges, these prices are within 0.002 % of the linear program's after 35 to 50
+//! evaluations.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,12 +20,13 @@ use alloc::vec::Vec;
 use super::dual_bound::{DualEval, NearTie};
 use super::instance::Instance;
 
-/// The change of each price, and the work that it took.
+/// Returns the change of each price, at most `limit`, and the work.
 pub(super) fn direction(instance: &Instance, prices: &[f64], eval: &DualEval, limit: f64) -> (Vec<f64>, u64) {
     let relays = instance.relay_count();
     let mut system = NewtonSystem::new(instance, eval);
     let gradient: Vec<f64> = (0..relays).map(|relay| eval.load[relay] - instance.capacity_bits(relay)).collect();
     for relay in 0..relays {
+        // A price of zero at a relay with free capacity cannot fall, so it is held from the start.
         system.is_free[relay] = prices[relay] > 0.0 || gradient[relay] > 0.0;
     }
     let mut change = vec![0.0; relays + 1];
@@ -48,9 +50,10 @@ pub(super) fn direction(instance: &Instance, prices: &[f64], eval: &DualEval, li
 struct NewtonSystem<'a> {
     ties: &'a [NearTie],
     diagonal: Vec<f64>,
-    /// Rule 4, and a thousandth of the diagonal, without which a chain of relays may be singular.
+    /// Added to the diagonal: rule 4, and a thousandth of the diagonal, without which a chain of relays may be
+    /// singular.
     ridge: Vec<f64>,
-    /// Relays whose price is not held; nowhere has none.
+    /// Relays whose price is not held; the last element ("no relay") is always held.
     is_free: Vec<bool>,
 }
 
@@ -70,7 +73,7 @@ impl<'a> NewtonSystem<'a> {
         Self { ties: &eval.ties, diagonal, ridge, is_free: vec![false; relays + 1] }
     }
 
-    /// The product with `x`.
+    /// Computes the product of the matrix with `x`.
     fn multiply(&self, x: &[f64], product: &mut [f64]) {
         product.iter_mut().zip(self.ridge.iter().zip(x)).for_each(|(sum, (ridge, x))| *sum = ridge * x);
         for tie in self.ties {
@@ -81,7 +84,8 @@ impl<'a> NewtonSystem<'a> {
         }
     }
 
-    /// Solves for the free ones, from where `x` is.
+    /// Solves the system for the free prices by preconditioned conjugate gradients, starting at `x`; returns the
+    /// work.
     fn solve(&self, rhs: &[f64], x: &mut [f64]) -> u64 {
         let count = x.len();
         let mut product = vec![0.0; count];
@@ -89,8 +93,8 @@ impl<'a> NewtonSystem<'a> {
         let mut residual: Vec<f64> = (0..count)
             .map(|at| if self.is_free[at] { rhs.get(at).copied().unwrap_or(0.0) - product[at] } else { 0.0 })
             .collect();
-        let preconditioned = |rest: &[f64]| -> Vec<f64> {
-            rest.iter().zip(&self.diagonal).map(|(rest, diagonal)| rest / diagonal).collect()
+        let preconditioned = |residual: &[f64]| -> Vec<f64> {
+            residual.iter().zip(&self.diagonal).map(|(rest, diagonal)| rest / diagonal).collect()
         };
         let mut search_direction = preconditioned(&residual);
         let mut residual_norm = dot(&residual, &search_direction);
@@ -100,14 +104,14 @@ impl<'a> NewtonSystem<'a> {
             self.multiply(&search_direction, &mut product);
             product.iter_mut().zip(&self.is_free).filter(|(_, free)| !**free).for_each(|(sum, _)| *sum = 0.0);
             let length = residual_norm / dot(&search_direction, &product);
-            x.iter_mut().zip(&search_direction).for_each(|(x, way)| *x += length * way);
+            x.iter_mut().zip(&search_direction).for_each(|(x, direction)| *x += length * direction);
             residual.iter_mut().zip(&product).for_each(|(rest, product)| *rest -= length * product);
             let preconditioned_residual = preconditioned(&residual);
             let new_norm = dot(&residual, &preconditioned_residual);
             search_direction
                 .iter_mut()
                 .zip(&preconditioned_residual)
-                .for_each(|(way, next)| *way = next + new_norm / residual_norm * *way);
+                .for_each(|(direction, next)| *direction = next + new_norm / residual_norm * *direction);
             residual_norm = new_norm;
         }
         rounds as u64 * (self.ties.len() + count) as u64
@@ -118,8 +122,9 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// How often prices are held and the others solved for again. chosen: with more, nothing changed.
+/// Most repetitions after prices were held. Chosen: more did not change the result.
 const MAX_HOLDS: usize = 6;
-/// Conjugate gradients: the most rounds, and by how much the squared error must fall. chosen: the direction is cut anyway.
+/// Conjugate gradients: most iterations, and the factor by which the squared error must fall. Chosen: the step is
+/// shortened anyway.
 const MAX_ITERATIONS: usize = 30;
 const TOLERANCE: f64 = 1e-4;

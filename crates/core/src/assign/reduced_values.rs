@@ -1,48 +1,50 @@
-//! An instance as a solver sees it: what each choice of a box is worth, with or without prices.
+//! Values of an edge's choices as a solver sees them, with or without prices.
 //!
-//! In: an instance, and of a re-matching where each box is now and what it is worth to stay. Out: worths and gains as numbers.
+//! For a repeated matching, it also knows the present relay of each edge and the switching cost.
 //!
-//! 1. A candidate is worth its rate, and if the box is there now what staying is worth beside it ([`Stay`]). To be alone is worth
-//!    the box's own rate.
-//! 2. Under prices a candidate is worth less: the price of its relay for each bit that it takes up there.
-//! 3. Worths are integers of bits per second, at most 2^55, and so are their sums; priced ones are floating point.
+//! 1. The value of a candidate is its rate, plus a bonus if the edge is there now ([`SwitchingCost`]). The value of
+//!    using no relay is the edge's direct rate.
+//! 2. The reduced value of a candidate is its value less the price of its relay for each bit of its rate.
+//! 3. Values are integers in bits per second, at most 2^55, and so are their sums; reduced values are floating
+//!    point.
 
 use super::instance::{Instance, NONE, to_f64};
 use crate::units::{Bitrate, Ratio};
 
-/// What it is worth that a box stays where it is: it moves, or makes room for another one, only if that brings more.
+/// Bonus for an edge that keeps its relay. The edge moves, or is displaced by another one, only if that gains more
+/// than the bonus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwitchingCost {
-    /// κ, of the rate that it has there. If a move costs a box t seconds, and boxes stay for T seconds, moves are worth what they
-    /// cost from κ = t / T on. Above the whole it counts as the whole.
+    /// κ: bonus as a share of the edge's rate there. If a move interrupts an edge for t seconds, and edges keep a
+    /// relay for T seconds, a move breaks even at κ = t / T. Values above 100 % count as 100 %.
     pub share: Ratio,
-    /// The same for each box, whatever its rate. Where moves are counted by boxes it gives the most for a number of moves: the heavy
-    /// ones move, for whom it is a small part of what they gain.
+    /// The same bonus for each edge, whatever its rate is. If the number of moved edges is limited, it gives the
+    /// highest gain for that number: heavy edges move, for which it is a small part of the gain.
     pub fee: Bitrate,
 }
 
-/// What choices are worth.
+/// An instance together with the present assignment and the switching cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReducedInstance<'a> {
     pub(super) instance: &'a Instance,
-    /// The candidate where each box is now; none for a box beyond its end.
+    /// Present candidate of each edge; edges beyond the end have none.
     current: &'a [u32],
     switching_cost: SwitchingCost,
 }
 
-/// The two best choices of a box under prices: candidates, or [`NONE`] to stay alone.
+/// The two best choices of an edge under prices: candidates, or [`NONE`] for no relay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TopTwo {
     pub(super) best: u32,
     pub(super) best_value: f64,
     pub(super) second: u32,
-    /// Minus infinity: there is no second choice.
+    /// Minus infinity if there is no second choice.
     pub(super) second_value: f64,
 }
 
 impl<'a> ReducedInstance<'a> {
     pub(super) fn new(instance: &'a Instance, current: &'a [u32], switching_cost: SwitchingCost) -> Self {
-        // Fees of all boxes together must not exceed what their sums can hold.
+        // The sum of all fees must fit into the range in which sums are exact.
         let fee = switching_cost.fee.min(Instance::MAX_CAPACITY / (current.len() as u64).max(1));
         Self {
             instance,
@@ -51,22 +53,22 @@ impl<'a> ReducedInstance<'a> {
         }
     }
 
-    /// One in which nobody is anywhere yet.
+    /// A view in which no edge has a relay yet.
     pub(super) fn without_current(instance: &'a Instance) -> Self {
         Self::new(instance, &[], SwitchingCost::default())
     }
 
-    /// The candidate where a box is now, or [`NONE`].
+    /// Present candidate of an edge, or [`NONE`].
     pub(super) fn current(self, edge: usize) -> u32 {
         self.current.get(edge).copied().unwrap_or(NONE)
     }
 
-    /// What staying is worth.
+    /// The switching cost, limited to its valid range.
     pub(super) fn switching_cost(self) -> SwitchingCost {
         self.switching_cost
     }
 
-    /// Rule 1.
+    /// Value of a choice (rule 1).
     pub(super) fn value(self, edge: usize, choice: u32) -> u64 {
         if choice == NONE {
             return self.instance.direct_rate(edge).bits_per_sec();
@@ -80,7 +82,7 @@ impl<'a> ReducedInstance<'a> {
         rate.bits_per_sec() + bonus
     }
 
-    /// What a choice is worth more than to stay alone.
+    /// Value of a choice less the edge's direct rate.
     pub(super) fn gain(self, edge: usize, choice: u32) -> i64 {
         if choice == NONE {
             return 0;
@@ -88,12 +90,12 @@ impl<'a> ReducedInstance<'a> {
         self.value(edge, choice) as i64 - self.instance.direct_rate(edge).bits_per_sec() as i64
     }
 
-    /// The same, wherever the box is now.
+    /// Like [`gain`](Self::gain), without the bonus for the present relay.
     pub(super) fn rate_gain(self, edge: usize, choice: u32) -> i64 {
         Self::without_current(self.instance).gain(edge, choice)
     }
 
-    /// Rule 2.
+    /// Reduced value of a choice (rule 2).
     pub(super) fn reduced_value(self, prices: &[f64], edge: usize, choice: u32) -> f64 {
         if choice == NONE {
             return self.instance.direct_bits(edge);
@@ -108,11 +110,11 @@ impl<'a> ReducedInstance<'a> {
         rate - prices[self.instance.relay_of(candidate)] * rate + bonus
     }
 
-    /// The two best choices of a box.
+    /// The two choices of an edge with the highest reduced values.
     pub(super) fn top_two(self, prices: &[f64], edge: usize) -> TopTwo {
         let first = self.instance.direct_bits(edge);
         let mut top_two = TopTwo { best: NONE, best_value: first, second: NONE, second_value: f64::NEG_INFINITY };
-        // As `priced` has it, with what does not change kept out of the innermost loop of all.
+        // Same formula as `reduced_value`; this is the innermost loop of all, so constant parts are kept out of it.
         let (current, candidates) = (self.current(edge), self.instance.candidate_range(edge));
         let (relays, rates) = self.instance.relays_and_rates(candidates.clone());
         for ((candidate, relay), rate) in candidates.zip(relays).zip(rates) {

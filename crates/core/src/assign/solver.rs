@@ -1,21 +1,20 @@
-//! The solver: a plan and a bound that get better with every step.
+//! Solver: returns a matching and an upper bound, which improve with every step.
 //!
-//! In: an instance; of a re-matching also its prices and where boxes are. Out: after each step the best plan so far, what it gains
-//! and what no plan can exceed.
+//! 1. Work is counted in candidates evaluated. The caller sets the work of a step and checks its own clock between
+//!    steps. A step ends with the first part that exhausts its work, so it is a few hundred microseconds late; with
+//!    a million edges 20 ms were measured, and several times that for the part that sorts them.
+//! 2. The division of work into steps does not matter: after the same total work the result is the same.
+//! 3. The gain never decreases and the bound never increases. In a repeated matching, the gain may decrease by at
+//!    most the switching bonus when an edge returns to its present relay.
+//! 4. The stages are: a first matching by the available prices, so that there is a result at once (in a repeated
+//!    matching, edges keep their relays where possible, and the others take what is left); better prices
+//!    ([`super::prices`]); a new matching by them ([`super::regret_greedy`]); local search
+//!    ([`super::local_search`]); large neighborhood search ([`super::lns`]); and an exact proof if there are at
+//!    most `MAX_EXACT_EDGES` edges ([`super::branch_and_bound`]).
+//! 5. It ends when gain and bound meet, or when the last stage is exhausted.
 //!
-//! 1. Work is counted in candidates looked at; the caller says how much a step may do, and looks at its own clock between
-//!    steps. A step ends with the first part that uses the work up: some hundred microseconds late; of a million
-//!    boxes 20 ms were seen, and some tens when they are sorted.
-//! 2. How work is cut into steps changes nothing: after the same sum of work the answer is the same.
-//! 3. The gain never falls and the bound never rises. Of a re-matching the gain may fall by what staying is worth, where a
-//!    box goes back to where it was.
-//! 4. First a plan by the prices at hand, so that there is one; in a re-matching whoever can stays, and the others take what is
-//!    left. Then better prices (`prices`), a plan by them (`build`), a local search (`climb`) and windows (`window`), and a
-//!    proof if there are at most [`SMALL`] boxes (`exact`).
-//! 5. It ends when gain and bound meet, or when the last of these brings nothing more.
-//!
-//! One general method was not used. A proof of 8 relays takes milliseconds and one of 50 takes days, while prices are as good as
-//! exact for 500.
+//! A single general method was rejected: a proof for 8 relays takes milliseconds and one for 50 takes days, while
+//! prices are nearly exact for 500.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -31,50 +30,52 @@ use super::reduced_values::{ReducedInstance, SwitchingCost};
 use super::regret_greedy::RegretGreedy;
 use crate::units::Bitrate;
 
-/// What is known before a re-matching.
+/// State from an earlier matching, for a repeated one.
 #[derive(Clone, Copy, Debug)]
 pub struct WarmStart<'a> {
-    /// The last prices.
+    /// The earlier prices.
     pub prices: &'a Prices,
-    /// The relay of each box; none for those that are new or alone. May be shorter than the list of boxes.
+    /// Present relay of each edge; `None` for new edges and those without relay. May be shorter than the list of
+    /// edges.
     pub relays: &'a [Option<usize>],
-    /// What it is worth that boxes stay.
+    /// Bonus for edges that keep their relay.
     pub switching_cost: SwitchingCost,
 }
 
-/// How far a solver is.
+/// Progress of a solver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// What the best plan gains.
+    /// Gain of the best matching so far.
     pub gain: Bitrate,
-    /// What no plan exceeds.
+    /// Upper bound on the gain of every matching.
     pub bound: Bitrate,
-    /// Further steps change nothing.
+    /// Whether further steps change nothing.
     pub is_done: bool,
 }
 
 impl Progress {
-    /// How much less than the bound the gain is: the most that is missing to the best plan.
+    /// Distance between gain and bound, relative to the bound: the optimal matching is better by at most this
+    /// share.
     pub fn relative_gap(&self) -> f64 {
         let (gain, bound) = (self.gain.bits_per_sec() as f64, self.bound.bits_per_sec() as f64);
         if bound > 0.0 { 1.0 - gain / bound } else { 0.0 }
     }
 }
 
-/// A search for the best plan of an instance.
+/// Search for the optimal matching of an instance.
 #[derive(Clone, Debug)]
 pub struct Solver<'a> {
     instance: &'a Instance,
-    /// Where boxes are, as candidates; empty for a first matching.
+    /// Present candidate of each edge; empty for a first matching.
     current: Vec<u32>,
     switching_cost: SwitchingCost,
     dual_ascent: DualAscent,
-    /// The plan that is worked on, and the one of the stage before while that is better.
+    /// The matching being improved, and that of the earlier stage while it is better.
     assignment: Assignment,
     previous: Option<Assignment>,
     bound: Bitrate,
     stage: SolverStage,
-    /// Work asked for, and done.
+    /// Total work requested, and total work done.
     work_budget: u64,
     work_done: u64,
 }
@@ -91,15 +92,15 @@ enum SolverStage {
 }
 
 impl<'a> Solver<'a> {
-    /// A solver that has not begun.
+    /// A solver that has done no work yet.
     pub fn new(instance: &'a Instance, warm_start: Option<WarmStart<'_>>) -> Self {
         let zero = Prices::zero(instance.relay_count());
-        let (prices, switching_cost) =
-            warm_start.map_or((&zero, SwitchingCost::default()), |before| (before.prices, before.switching_cost));
-        let current = warm_start.map_or(vec![], |before| current_candidates(instance, before.relays));
+        let (prices, switching_cost) = warm_start
+            .map_or((&zero, SwitchingCost::default()), |warm_start| (warm_start.prices, warm_start.switching_cost));
+        let current = warm_start.map_or(vec![], |warm_start| current_candidates(instance, warm_start.relays));
         let problem = ReducedInstance::new(instance, &current, switching_cost);
         let mut assignment = Assignment::new(problem);
-        for (edge, candidate) in current.iter().enumerate().filter(|(_, home)| **home != NONE) {
+        for (edge, candidate) in current.iter().enumerate().filter(|(_, candidate)| **candidate != NONE) {
             if assignment.has_capacity(problem, *candidate) {
                 assignment.assign(problem, edge, *candidate);
             }
@@ -121,7 +122,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Does so much more work, and says how far it is.
+    /// Does this much more work and returns the progress.
     pub fn step(&mut self, work: u64) -> Progress {
         self.work_budget = self.work_budget.saturating_add(work);
         while self.work_done < self.work_budget && !matches!(self.stage, SolverStage::Done) {
@@ -133,13 +134,13 @@ impl<'a> Solver<'a> {
         self.progress()
     }
 
-    /// How far it is.
+    /// The present progress.
     pub fn progress(&self) -> Progress {
         let gain = Bitrate::from_bits_per_sec(self.best().rate_gain.max(0) as u64);
         Progress { gain, bound: self.bound.max(gain), is_done: matches!(self.stage, SolverStage::Done) }
     }
 
-    /// The best plan so far.
+    /// The best matching so far.
     pub fn matching(&self) -> Matching {
         Matching::new(self.instance, &self.best().choice)
     }
@@ -151,12 +152,12 @@ impl<'a> Solver<'a> {
 
     fn best(&self) -> &Assignment {
         match &self.previous {
-            Some(spare) if spare.gain > self.assignment.gain => spare,
+            Some(previous) if previous.gain > self.assignment.gain => previous,
             _ => &self.assignment,
         }
     }
 
-    /// One part of the work, as much as must be done at once.
+    /// Does one indivisible part of the work and returns its amount.
     fn run_part(&mut self) -> u64 {
         let problem = ReducedInstance::new(self.instance, &self.current, self.switching_cost);
         let prices = &self.dual_ascent.best;
@@ -171,6 +172,7 @@ impl<'a> Solver<'a> {
                 work
             }
             SolverStage::DualAscent => {
+                // The bound is that of the plain instance: switching costs are a preference and must not raise it.
                 let work = self.dual_ascent.advance(ReducedInstance::without_current(self.instance));
                 self.bound = self.bound.min(bound_as_rate(self.dual_ascent.bound));
                 if self.dual_ascent.is_done() {
@@ -221,10 +223,10 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Goes on with the better one of the two plans.
+    /// Continues with the better one of the two matchings.
     fn finish_local_search(&mut self) {
         let problem = ReducedInstance::new(self.instance, &self.current, self.switching_cost);
-        if let Some(previous) = self.previous.take().filter(|spare| spare.gain > self.assignment.gain) {
+        if let Some(previous) = self.previous.take().filter(|previous| previous.gain > self.assignment.gain) {
             self.assignment = previous;
         }
         self.stage = SolverStage::NeighborhoodSearch(NeighborhoodSearch::new(
@@ -233,7 +235,7 @@ impl<'a> Solver<'a> {
         ));
     }
 
-    /// Tries a proof, if there are few boxes.
+    /// Starts an exact proof if there are few edges.
     fn finish_windows(&mut self) {
         let problem = ReducedInstance::new(self.instance, &self.current, self.switching_cost);
         self.stage = if self.instance.edge_count() <= MAX_EXACT_EDGES {
@@ -246,7 +248,7 @@ impl<'a> Solver<'a> {
     }
 }
 
-/// Where boxes are, as candidates of this instance; empty if nobody is anywhere.
+/// Present relays as candidates of this instance; empty if no edge has one.
 fn current_candidates(instance: &Instance, relays: &[Option<usize>]) -> Vec<u32> {
     let current = |(edge, relay): (usize, &Option<usize>)| {
         let relay = (*relay)?;
@@ -258,8 +260,8 @@ fn current_candidates(instance: &Instance, relays: &[Option<usize>]) -> Vec<u32>
     let candidates =
         relays.iter().take(instance.edge_count()).enumerate().map(|pair| current(pair).unwrap_or(NONE));
     let candidates: Vec<u32> = candidates.collect();
-    if candidates.iter().all(|home| *home == NONE) { vec![] } else { candidates }
+    if candidates.iter().all(|candidate| *candidate == NONE) { vec![] } else { candidates }
 }
 
-/// The most boxes for which a proof is tried. measured: 60 boxes of 8 relays take 0.1 to 0.3 s in the mean.
+/// Most edges for which a proof is tried. Measured: 60 edges of 8 relays take 0.1 to 0.3 s on average.
 const MAX_EXACT_EDGES: usize = 100;

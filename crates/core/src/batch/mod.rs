@@ -1,18 +1,20 @@
-//! Several downloads at once: which of them run, and how they share the links.
+//! Schedules several downloads that share the links: decides which of them run and how much of each link they use.
 //!
-//! 1. At most [`Config::parallel`] downloads run at a time. They begin in the order of the list.
-//! 2. On each link the download with the least left comes first. Serving the shortest remaining job first gives the
-//!    least mean time to completion (Schrage, "A proof of the optimality of the shortest remaining processing time
-//!    discipline", 1968). A download of unknown size counts as short: its first response tells.
-//! 3. The others stay off the link while the first one fills it. They get it where the first one does not want it, and
-//!    one connection each beside downloads that are about to end, so that the link never runs empty in between.
-//! 4. A link that the first download holds without filling it (a slow server, a limit for each connection) gets one
-//!    more download, on trial: it stays if the link carries a tenth more with it.
-//! 5. A link with a budget serves one download at a time until that one ends or wants it no more. So its budget, which
-//!    is one for the whole batch, cannot be exceeded by two that ask at the same moment.
+//! 1. At most [`Config::parallel`] downloads run at a time. They start in the order of the list.
+//! 2. On each link the download with the fewest remaining bytes comes first. Serving the shortest remaining job first
+//!    gives the least mean completion time (Schrage, "A proof of the optimality of the shortest remaining processing
+//!    time discipline", 1968). A download of unknown size counts as short, because its first response will give the
+//!    size.
+//! 3. The others do not use the link while the first download fills it. They get it where the first one does not need
+//!    it. They also get one connection each while preceding downloads are about to end, so that the link never runs
+//!    empty in between.
+//! 4. If the first download does not fill a link (a slow server, a limit per connection), one more download uses it as
+//!    an A/B probe. It stays if the link then carries a tenth more.
+//! 5. A link with a budget serves one download at a time until that one ends or no longer needs it. The budget is
+//!    shared by the whole batch, so two downloads requesting at the same time could exceed it.
 //!
-//! Letting all downloads compete was not used: TCP shares a link equally among them, and each small file would wait
-//! for the large ones beside it.
+//! Letting all downloads compete was rejected: TCP divides a link equally among them, and each small file would wait
+//! for the large ones.
 
 #[cfg(test)]
 mod tests;
@@ -28,92 +30,92 @@ use crate::link::LinkId;
 use crate::machine::Machine;
 use crate::units::{Bitrate, DataSize, Instant};
 
-/// Names a download of the batch: its place in the list.
+/// Identifies a download of the batch by its index in the list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub u32);
 
-/// What a batch is told before it starts.
+/// Configuration of a batch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// How many downloads there are.
+    /// Number of downloads.
     pub jobs: u32,
-    /// How many of them run at a time; at least one does.
+    /// Number of downloads that run at a time; at least one runs.
     pub parallel: u32,
 }
 
-/// What happened.
+/// An event for the batch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum Input {
-    /// A link can be used by the downloads.
+    /// A link is available to the downloads.
     Link {
-        /// Which one.
+        /// The link.
         link: LinkId,
-        /// It has a budget of bytes.
+        /// Whether the link has a budget of bytes.
         has_budget: bool,
     },
-    /// What a running download has left, and what it makes of the links. Reported ten times a second.
+    /// Progress of a running download and its use of the links, reported ten times a second.
     Progress {
-        /// Which one.
+        /// The download.
         job: JobId,
-        /// Bytes that it still needs; none: its size is not known.
+        /// Bytes still missing; `None` while the size is unknown.
         remaining: Option<DataSize>,
-        /// Its links.
+        /// Its load on each link.
         loads: Vec<LinkLoad>,
     },
-    /// A download is over.
+    /// A download has ended.
     Ended {
-        /// Which one.
+        /// The download.
         job: JobId,
     },
 }
 
-/// What the driver is to do.
+/// A command for the driver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "out")]
 pub enum Output {
-    /// Begin a download. Its shares follow.
+    /// Start a download. Its link shares follow.
     Start {
-        /// Which one.
+        /// The download.
         job: JobId,
     },
-    /// From now on a download may use this much of a link.
+    /// Set how much of a link a download may use from now on.
     Share {
-        /// Which one.
+        /// The download.
         job: JobId,
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// How much.
+        /// The new share.
         share: LinkShare,
     },
 }
 
-/// The machine never wants to be woken: what it decides by comes with the reports.
+/// The machine needs no timer: all its decisions follow from the reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerReason {}
 
-/// The scheduler of a batch. See the [module](self).
+/// Scheduler of a batch; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Batch {
     config: Config,
     now: Instant,
-    /// The next download of the list.
+    /// Index of the next download to start.
     next_job: u32,
     running: BTreeMap<JobId, Job>,
     links: BTreeMap<LinkId, SharedLink>,
     outputs: VecDeque<Output>,
 }
 
-/// A download that runs.
+/// A running download.
 #[derive(Debug, Default)]
 struct Job {
     remaining: Option<DataSize>,
-    /// None: nothing was reported yet.
+    /// `None` until the first report.
     loads: Option<BTreeMap<LinkId, LinkLoad>>,
     shares: BTreeMap<LinkId, LinkShare>,
-    /// It is about to end.
+    /// Whether it ends within [`ENDING_WITHIN`] at its present rate.
     is_ending: bool,
 }
 
@@ -122,11 +124,11 @@ impl Job {
         self.loads.as_ref().and_then(|loads| loads.get(&link))
     }
 
-    /// Whether it would use the link. One that has not reported yet wants every link, as it has to find out.
+    /// Whether the download would use the link. Before its first report it may need every link.
     fn has_demand(&self, link: LinkId) -> bool {
         match &self.loads {
             None => true,
-            // A link that is new to it.
+            // A link that the download has not used yet.
             Some(loads) => loads.get(&link).is_none_or(|load| load.has_demand),
         }
     }
@@ -135,39 +137,39 @@ impl Job {
         self.loads.iter().flat_map(BTreeMap::values).map(|load| load.rate).sum()
     }
 
-    /// Whether it ends within a moment, or may, as its size is not known.
+    /// Whether the download ends soon, or may, because its size is unknown.
     fn is_short(&self) -> bool {
         self.remaining.is_none_or(|left| left <= SHORT_JOB) || self.is_ending
     }
 
-    fn report(&mut self, left: Option<DataSize>, loads: Vec<LinkLoad>) {
-        self.remaining = left;
+    fn report(&mut self, remaining: Option<DataSize>, loads: Vec<LinkLoad>) {
+        self.remaining = remaining;
         self.loads = Some(loads.into_iter().map(|load| (load.link, load)).collect());
-        // The next download slows it down at its end: that does not make it long again.
+        // Near its end the next download slows it down; that must not make it long again.
         let threshold = if self.is_ending { ENDING_WITHIN * 4 } else { ENDING_WITHIN };
-        self.is_ending = left.is_some_and(|left| left / self.rate() < threshold);
+        self.is_ending = remaining.is_some_and(|left| left / self.rate() < threshold);
     }
 }
 
-/// A link as the downloads share it.
+/// A link that the downloads share.
 #[derive(Debug)]
 struct SharedLink {
     has_budget: bool,
-    /// Who has the first claim.
+    /// The download with the first claim on the link.
     leader: Option<JobId>,
-    /// How many more downloads may use it beside the first that is not short.
+    /// Number of further downloads that may use the link besides the first long one.
     extra_jobs: usize,
-    /// Since when it could carry more.
+    /// Since when the link has had spare capacity.
     spare_since: Option<Instant>,
     probe: Option<AbProbe>,
-    /// No trial before this.
+    /// No A/B probe before this time.
     next_probe_at: Instant,
     probe_interval: Duration,
-    /// The last trial showed that one download does not fill it.
+    /// Whether the last probe showed that one download does not fill the link.
     gains_from_extra: bool,
 }
 
-/// One more download uses a link, to see whether it carries more then.
+/// A running A/B probe: one more download uses the link, to see whether it then carries more.
 #[derive(Clone, Copy, Debug)]
 struct AbProbe {
     rate_before: Bitrate,
@@ -175,9 +177,9 @@ struct AbProbe {
 }
 
 impl SharedLink {
-    fn new(budgeted: bool) -> Self {
+    fn new(has_budget: bool) -> Self {
         Self {
-            has_budget: budgeted,
+            has_budget,
             leader: None,
             extra_jobs: 0,
             spare_since: None,
@@ -194,8 +196,8 @@ impl SharedLink {
         }
     }
 
-    /// Looks whether one more download should use the link. `rate` is what it carries now, `slack` whether it could
-    /// carry more, `others` how many further downloads want it.
+    /// Decides whether one more download should use the link. `rate` is its present total rate, `spare` whether it has
+    /// spare capacity, `others` the number of further downloads that need it.
     fn review_extra(&mut self, now: Instant, rate: Bitrate, spare: bool, others: usize) {
         if let Some(probe) = self.probe {
             if now < probe.evaluate_at {
@@ -227,7 +229,7 @@ impl SharedLink {
 }
 
 impl Batch {
-    /// A batch of which nothing runs yet; [`Machine::tick`] begins it.
+    /// Creates a batch in which nothing runs yet; [`Machine::tick`] starts it.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -239,7 +241,7 @@ impl Batch {
         }
     }
 
-    /// Whether every download is over.
+    /// Whether all downloads have ended.
     pub fn is_over(&self) -> bool {
         self.running.is_empty() && self.next_job >= self.config.jobs
     }
@@ -270,29 +272,31 @@ impl Batch {
         self.running.get(&id).is_some_and(|job| job.shares.get(&link) == Some(&LinkShare::Full))
     }
 
-    /// What each download may use of a link.
+    /// Share of a link for each running download.
     fn allocate_link(&mut self, link: LinkId) -> Vec<(JobId, LinkShare)> {
         let Some(shared_link) = self.links.get_mut(&link) else { return Vec::new() };
         if shared_link.has_budget {
             return lease_link(shared_link, link, &self.running);
         }
         let queue = shortest_first(shared_link.leader, link, &self.running);
+        // The first long download leads the link. Short ones before it may use the link as well, so that it never
+        // runs empty while they end.
         let short = |id: &&JobId| self.running.get(id).is_some_and(Job::is_short);
         let first_long_job = queue.iter().find(|id| !short(id));
         let leader = first_long_job.or(queue.first()).copied();
         shared_link.set_leader(leader);
         let load = leader.and_then(|id| self.running.get(&id)).and_then(|job| job.load(link));
-        // A link on which nothing comes is not filled either.
-        let slack = load.is_some_and(|load| load.has_spare_capacity || load.rate.is_zero());
+        // A link that delivers nothing is not filled either.
+        let has_spare_capacity = load.is_some_and(|load| load.has_spare_capacity || load.rate.is_zero());
         let rate = self.running.values().filter_map(|job| job.load(link)).map(|load| load.rate).sum();
         let position = |id: JobId| queue.iter().position(|other| *other == id);
-        // Where all are short there is no one behind the first that is not.
+        // If all downloads are short, all of them precede the first long one.
         let first_long = first_long_job.copied().and_then(position).unwrap_or(queue.len());
-        shared_link.review_extra(self.now, rate, slack, queue.len().saturating_sub(first_long + 1));
+        shared_link.review_extra(self.now, rate, has_spare_capacity, queue.len().saturating_sub(first_long + 1));
         let last = first_long + shared_link.extra_jobs;
         let share = |id: JobId| match position(id) {
             _ if Some(id) == leader => LinkShare::Full,
-            // It had the first claim until it was about to end.
+            // It had the first claim until it was about to end, and keeps its full share.
             Some(at) if at < first_long && self.has_full_share(id, link) => LinkShare::Full,
             Some(at) if at <= last => LinkShare::OneConn,
             _ => LinkShare::Paused,
@@ -301,8 +305,8 @@ impl Batch {
     }
 }
 
-/// The downloads that want a link, the one with the least left first. The one that leads it gives way only to one with
-/// much less: changing over costs a round trip.
+/// The downloads that need a link, the one with the fewest remaining bytes first. The leader is displaced only by a
+/// download with much less, because switching costs a round trip.
 fn shortest_first(leader: Option<JobId>, link: LinkId, running: &BTreeMap<JobId, Job>) -> Vec<JobId> {
     let wanting = running.iter().filter(|(_, job)| job.has_demand(link));
     let left = |id: JobId, job: &Job| {
@@ -314,16 +318,18 @@ fn shortest_first(leader: Option<JobId>, link: LinkId, running: &BTreeMap<JobId,
     order.into_iter().map(|(_, id)| id).collect()
 }
 
-/// A link with a budget: one download has it, until it ends or wants it no more.
+/// Shares of a link with a budget: one download has it until it ends or no longer needs it.
 fn lease_link(
     shared_link: &mut SharedLink,
     link: LinkId,
     running: &BTreeMap<JobId, Job>,
 ) -> Vec<(JobId, LinkShare)> {
     let has_demand = |id: &JobId| running.get(id).is_some_and(|job| job.has_demand(link));
-    // What it was asked for may still be on its way.
+    // Requested data may still be in flight.
     let busy = |id: &JobId| running.get(id).and_then(|job| job.load(link)).is_some_and(|load| load.has_connections);
     let current = shared_link.leader.filter(|id| has_demand(id) || busy(id));
+    // Once the leader no longer needs the link, it requests nothing more, but keeps the link until its connections are
+    // done.
     let leader = current.or_else(|| shortest_first(None, link, running).first().copied());
     let previous = shared_link.leader.filter(|_| current.is_some());
     shared_link.set_leader(leader);
@@ -342,12 +348,12 @@ impl Machine for Batch {
     fn handle(&mut self, now: Instant, input: Input) {
         self.now = self.now.max(now);
         match input {
-            Input::Link { link, has_budget: budgeted } => {
-                self.links.entry(link).or_insert_with(|| SharedLink::new(budgeted)).has_budget = budgeted;
+            Input::Link { link, has_budget } => {
+                self.links.entry(link).or_insert_with(|| SharedLink::new(has_budget)).has_budget = has_budget;
             }
-            Input::Progress { job, remaining: left, loads } => {
+            Input::Progress { job, remaining, loads } => {
                 if let Some(job) = self.running.get_mut(&job) {
-                    job.report(left, loads);
+                    job.report(remaining, loads);
                 }
             }
             Input::Ended { job } => drop(self.running.remove(&job)),
@@ -369,19 +375,19 @@ impl Machine for Batch {
     }
 }
 
-/// The one that leads keeps a link unless another has less than this part of what it has left: 1 / 4 less.
+/// The leader keeps a link unless another download has less than three quarters of the leader's remaining bytes.
 const PREEMPTION_DIVISOR: u64 = 4;
-/// A download that ends sooner than this lets the next one begin beside it. chosen: a handshake and slow start of a
+/// A download that ends sooner than this lets the next one start in parallel. chosen: a handshake and slow start on a
 /// path of 100 ms.
 const ENDING_WITHIN: Duration = Duration::from_millis(500);
-/// So little is always short: two first requests.
+/// Downloads with at most this much left are always short: two first requests.
 const SHORT_JOB: DataSize = DataSize::from_kib(128);
-/// A tenth more proves that one download does not fill a link.
+/// A probe succeeds if the rate rises by a tenth.
 const MIN_GAIN_DIVISOR: u64 = 10;
-/// How long a link must have room before another download tries it: the first time, and when that has paid before.
+/// How long a link must have spare capacity before the next probe: the first time, and after a successful probe.
 const SPARE_TIME: Duration = Duration::from_millis(1000);
 const SPARE_TIME_AFTER_GAIN: Duration = Duration::from_millis(300);
-/// How long a trial lasts: connections open and leave slow start.
+/// Duration of a probe: connections open and leave slow start.
 const SETTLE_TIME: Duration = Duration::from_millis(2000);
 const INITIAL_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);

@@ -1,4 +1,5 @@
-//! Batches in a small world: links of fixed rates, servers with limits, and downloads that take what they may.
+//! Tests of the batch scheduler in a small simulation: links of fixed rates, servers with limits, and downloads that
+//! use their whole share.
 
 use alloc::vec;
 
@@ -8,13 +9,13 @@ const A: LinkId = LinkId(0);
 const B: LinkId = LinkId(1);
 const STEP: Duration = Duration::from_millis(100);
 
-/// What a download is, and what its server allows.
+/// A download and the limits of its server.
 #[derive(Clone, Debug)]
 struct File {
     size: u64,
-    /// The most that its server gives over one link.
+    /// Highest rate that its server gives over one link.
     server_limit: Bitrate,
-    /// It can only use this link.
+    /// The only link that it can use; `None`: all.
     only_link: Option<LinkId>,
     received: u64,
     began: Option<Instant>,
@@ -67,7 +68,7 @@ impl World {
                 Output::Share { job, link, share } => {
                     self.share_changes += 1;
                     let file = &mut self.files[job.0 as usize];
-                    assert!(file.began.is_some(), "a share of what has not begun");
+                    assert!(file.began.is_some(), "a share for a download that has not started");
                     file.shares.insert(link, share);
                 }
             }
@@ -78,7 +79,7 @@ impl World {
         self.files.iter().filter(|file| file.began.is_some() && file.ended.is_none()).count()
     }
 
-    /// A tenth of a second passes.
+    /// Simulates a tenth of a second.
     fn step(&mut self) {
         self.now += STEP;
         for (link, capacity) in self.links.clone() {
@@ -139,18 +140,18 @@ impl World {
             }
             self.step();
         }
-        panic!("it never ends");
+        panic!("the batch never ends");
     }
 
     fn end_time(&self, n: usize) -> f64 {
-        self.files[n].ended.expect("it has ended").as_secs_f64()
+        self.files[n].ended.expect("the download has ended").as_secs_f64()
     }
 }
 
 const MB: u64 = 1_000_000;
 
 #[test]
-fn no_more_run_than_was_allowed_and_they_begin_in_order() {
+fn at_most_the_allowed_number_of_downloads_run_and_they_start_in_order() {
     let mut world = World::new(3, &[(A, 8, false)], vec![file(MB); 10]);
     assert_eq!(world.running(), 3);
     let mut began = Vec::new();
@@ -168,15 +169,15 @@ fn no_more_run_than_was_allowed_and_they_begin_in_order() {
 
 #[test]
 fn a_small_file_does_not_wait_for_the_large_ones_beside_it() {
-    // Alone it takes 1.25 s over both links; with an equal share of four it would take 5 s.
+    // Alone it takes 1.25 s over both links; with an equal share among four it would take 5 s.
     let files = vec![file(100 * MB), file(100 * MB), file(100 * MB), file(5 * MB / 2)];
     let mut world = World::new(4, &[(A, 8, false), (B, 8, false)], files);
     world.run();
     assert!(world.end_time(3) < 2.5, "{}", world.end_time(3));
-    // Nothing is lost by that: 302.5 MB over 16 Mbit/s are 151 s.
+    // The total time does not grow: 302.5 MB over 16 Mbit/s take 151 s.
     let last = (0..4).map(|n| world.end_time(n)).fold(0.0, f64::max);
     assert!(last < 151.25 * 1.03, "{last}");
-    // Of equal ones the first is not held up by the others.
+    // Of equal downloads, the first is not delayed by the others.
     assert!(world.end_time(0) < 60.0, "{}", world.end_time(0));
 }
 
@@ -185,16 +186,16 @@ fn a_link_that_one_download_does_not_fill_gets_another() {
     let slow = |size| File { server_limit: Bitrate::from_mbps(2), ..file(size) };
     let mut world = World::new(4, &[(A, 8, false)], vec![slow(20 * MB); 4]);
     world.run();
-    // Full use is 80 s; one after the other would be 320 s.
+    // Full use of the link takes 80 s; one download after the other would take 320 s.
     let last = (0..4).map(|n| world.end_time(n)).fold(0.0, f64::max);
     assert!(last < 110.0, "{last}");
 }
 
 #[test]
-fn a_link_that_carries_no_more_with_another_is_left_to_the_first() {
-    // Room is reported, but there is none: the limit is one of all links together.
+fn a_link_that_gains_nothing_from_a_second_download_is_left_to_the_first() {
+    // Spare capacity is reported, but there is none: the limit applies to all downloads together.
     let mut world = World::new(2, &[(A, 8, false)], vec![file(40 * MB), file(40 * MB)]);
-    let lies = |world: &mut World| {
+    let report_false_capacity = |world: &mut World| {
         for (n, file) in world.files.iter_mut().enumerate() {
             if file.ended.is_none() {
                 let rate = if n == 0 { Bitrate::from_mbps(8) } else { Bitrate::ZERO };
@@ -216,26 +217,26 @@ fn a_link_that_carries_no_more_with_another_is_left_to_the_first() {
     let mut shared = 0;
     for _ in 0..600 {
         world.now += STEP;
-        lies(&mut world);
+        report_false_capacity(&mut world);
         let together = world.files.iter().all(|file| file.shares.get(&A) != Some(&LinkShare::Paused));
         shared += usize::from(together);
     }
-    // Trials of two seconds, ever more rarely.
+    // Probes of two seconds at growing intervals.
     assert!((20..=120).contains(&shared), "{shared}");
 }
 
 #[test]
-fn what_the_first_download_does_not_want_the_next_one_gets() {
+fn a_link_that_the_first_download_cannot_use_goes_to_the_next() {
     let one_link = File { only_link: Some(A), ..file(50 * MB) };
     let mut world = World::new(2, &[(A, 8, false), (B, 8, false)], vec![one_link, file(60 * MB)]);
     world.run();
-    // 110 MB over 16 Mbit/s are 55 s; one after the other would be 50 s and 30 s.
+    // 110 MB over 16 Mbit/s take 55 s; one after the other would take 50 s and 30 s.
     let last = world.end_time(0).max(world.end_time(1));
     assert!(last < 58.0, "{last}");
 }
 
 #[test]
-fn a_link_with_a_budget_has_one_user_at_a_time() {
+fn a_link_with_a_budget_serves_one_download_at_a_time() {
     let mut world = World::new(3, &[(A, 8, false), (B, 8, true)], vec![file(10 * MB); 6]);
     while !world.batch.is_over() {
         world.step();
@@ -244,11 +245,11 @@ fn a_link_with_a_budget_has_one_user_at_a_time() {
         };
         assert!(world.files.iter().filter(uses).count() <= 1);
     }
-    assert!(world.carried[&B] > 20 * MB, "it is used: {}", world.carried[&B]);
+    assert!(world.carried[&B] > 20 * MB, "the link is used: {}", world.carried[&B]);
 }
 
 #[test]
-fn changes_are_few() {
+fn shares_change_rarely() {
     let mut world = World::new(4, &[(A, 8, false), (B, 3, false)], (1..=20).map(|n| file(n * MB)).collect());
     world.run();
     let seconds = world.now.as_secs_f64();
@@ -259,12 +260,12 @@ fn changes_are_few() {
 fn many_small_files_keep_the_links_busy() {
     let mut world = World::new(4, &[(A, 8, false), (B, 8, false)], vec![file(100_000); 100]);
     world.run();
-    // 10 MB over 16 Mbit/s are 5 s; a step is 0.1 s.
+    // 10 MB over 16 Mbit/s take 5 s; a step is 0.1 s.
     assert!(world.now.as_secs_f64() < 8.0, "{}", world.now.as_secs_f64());
 }
 
 #[test]
-fn a_link_that_comes_later_is_shared_too() {
+fn a_link_that_comes_up_later_is_shared_too() {
     let mut world = World::new(2, &[(A, 8, false)], vec![file(50 * MB), file(50 * MB)]);
     for _ in 0..20 {
         world.step();

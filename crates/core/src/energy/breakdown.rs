@@ -1,9 +1,8 @@
-//! From times and bytes to joules, by state.
+//! Energy per state: converts the times and bytes of a radio into a [`RadioEnergy`], and those into the
+//! [`EnergyBreakdown`] of a device.
 //!
-//! In: the sums that a radio keeps. Out: a [`Bill`] per link and an [`Account`] of the device.
-//!
-//! The parts of the active state are added up in femtojoules and rounded once, so that what is shared cannot make a bill
-//! fall by a rounding step.
+//! The parts of the active state are added in femtojoules and rounded once. Otherwise a rounding step of the shared
+//! part could make a radio's energy decrease.
 
 use alloc::vec::Vec;
 
@@ -11,44 +10,44 @@ use super::{ConcurrentDraw, RadioModel, Tail};
 use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Energy, EnergyPerBit, Power};
 
-/// How long a radio was in each state, and what it carried. Arrays are indexed down, up.
+/// Time that a radio spent in each state, and the bytes it carried. Arrays hold download, then upload.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StateTotals {
-    /// In promotion.
+    /// Time in promotion.
     pub promotion: Duration,
-    /// Active, by the direction of the traffic.
+    /// Active time, by the direction of the traffic.
     pub active: [Duration; 2],
-    /// In each stage of the tail.
+    /// Time in each stage of the tail.
     pub tail: [Duration; Tail::MAX_STAGES],
-    /// Idle.
+    /// Idle time.
     pub idle: Duration,
-    /// Bytes carried.
+    /// Bytes carried, by direction.
     pub carried: [DataSize; 2],
-    /// Of those: bytes that came faster than the first line of the radio's power reaches ([`super::Beyond`]), on the mean
-    /// of a transfer.
+    /// Those of the carried bytes that exceed the rate up to which the first line of the power curve is valid
+    /// ([`super::SecondSlope`]), by the mean rate of each transfer.
     pub excess_bytes: [DataSize; 2],
-    /// How often it left idle.
+    /// Number of times the radio left idle.
     pub promotions: u32,
-    /// Active while another radio was active already, which therefore pays what both share.
+    /// Active time in which another radio was already active; that radio is charged the shared base power.
     pub shared_time: Duration,
     /// Bytes carried while another radio was active.
     pub concurrent_bytes: DataSize,
 }
 
 impl StateTotals {
-    /// What it comes to.
+    /// Energy of these times and bytes.
     pub fn energy(&self, model: &RadioModel, concurrent: ConcurrentDraw) -> RadioEnergy {
         let [down, up] = self.active;
         let [received, sent] = self.carried;
         let base = power_femtojoules(model.down.base, down) + power_femtojoules(model.up.base, up);
         let bits = bits_femtojoules(model.down.per_bit, received) + bits_femtojoules(model.up.per_bit, sent);
-        let extra =
+        let extra_per_bit =
             |draw: super::PowerCurve| draw.second_slope.map(|beyond| beyond.extra_per_bit).unwrap_or_default();
         let bits = bits
-            + bits_femtojoules(extra(model.down), self.excess_bytes[0])
-            + bits_femtojoules(extra(model.up), self.excess_bytes[1]);
-        let crowded = bits_femtojoules(concurrent.extra_per_bit, self.concurrent_bytes);
-        let active = (base + bits + crowded)
+            + bits_femtojoules(extra_per_bit(model.down), self.excess_bytes[0])
+            + bits_femtojoules(extra_per_bit(model.up), self.excess_bytes[1]);
+        let concurrent_extra = bits_femtojoules(concurrent.extra_per_bit, self.concurrent_bytes);
+        let active = (base + bits + concurrent_extra)
             .saturating_sub(power_femtojoules(concurrent.shared_base, self.shared_time))
             / 1_000_000;
         let mut tail = [Energy::ZERO; Tail::MAX_STAGES];
@@ -64,7 +63,8 @@ impl StateTotals {
     }
 }
 
-/// Microwatts times nanoseconds: femtojoules. A part of the range, so that several of them can be added.
+/// Microwatts times nanoseconds: femtojoules. Limited to a sixteenth of the type's range, so that several values
+/// can be added.
 fn power_femtojoules(power: Power, time: Duration) -> u128 {
     u128::from(power.microwatts()).saturating_mul(time.as_nanos()).min(u128::MAX / 16)
 }
@@ -74,48 +74,48 @@ fn bits_femtojoules(per_bit: EnergyPerBit, size: DataSize) -> u128 {
     (u128::from(per_bit.picojoules()) * u128::from(size.bytes())).saturating_mul(8000).min(u128::MAX / 16)
 }
 
-/// What one radio drew, by state.
+/// Energy that one radio drew, by state.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RadioEnergy {
-    /// From idle to active.
+    /// During promotions, from idle to active.
     pub promotion: Energy,
-    /// While it carried bytes.
+    /// While active.
     pub active: Energy,
-    /// In each stage of the tail; stages that the model has not are zero.
+    /// In each stage of the tail; zero for stages that the model does not have.
     pub tail: [Energy; Tail::MAX_STAGES],
-    /// While nothing happened.
+    /// While idle.
     pub idle: Energy,
 }
 
 impl RadioEnergy {
-    /// All stages of the tail.
+    /// Sum over the stages of the tail.
     pub fn tail_total(&self) -> Energy {
         self.tail.iter().copied().sum()
     }
 
-    /// All states.
+    /// Sum over all states.
     pub fn total(&self) -> Energy {
         self.promotion + self.active + self.tail_total() + self.idle
     }
 }
 
-/// What a device drew.
+/// Energy that a device drew, by link.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct EnergyBreakdown {
-    /// The rest of the device; zero in models of radios alone.
+    /// Energy of the rest of the device; zero in models of radios alone.
     pub platform: Energy,
-    /// Each link in the order of their numbers; no bill: the model does not describe this kind of link.
+    /// Energy of each link, sorted by link number; `None`: the model does not describe this kind of link.
     pub links: Vec<(LinkId, Option<RadioEnergy>)>,
 }
 
 impl EnergyBreakdown {
-    /// The bill of one link.
+    /// Energy of one link; `None`: the link is unknown or not described by the model.
     pub fn radio(&self, link: LinkId) -> Option<RadioEnergy> {
-        self.links.iter().find(|(id, _)| *id == link).and_then(|(_, bill)| *bill)
+        self.links.iter().find(|(id, _)| *id == link).and_then(|(_, energy)| *energy)
     }
 
-    /// The platform and all links that have a bill.
+    /// The platform and all described links.
     pub fn total(&self) -> Energy {
-        self.platform + self.links.iter().filter_map(|(_, bill)| *bill).map(|bill| bill.total()).sum()
+        self.platform + self.links.iter().filter_map(|(_, energy)| *energy).map(|bill| bill.total()).sum()
     }
 }

@@ -1,24 +1,26 @@
-//! The energy information base: which of two radios, or both, move a byte for the least energy, by their rates.
+//! Energy information base (EIB) of eMPTCP: whether one of two radios or both together need the least energy per
+//! byte, at given rates.
 //!
-//! In: a device model and two kinds of links. Out: thresholds as eMPTCP's Table 2 has them, the heat map of its Figure 3
-//! and the operating region of its Figure 4 (§3.3, §4.1).
+//! For a device model and two kinds of links it computes the thresholds of eMPTCP's Table 2, the heat map of its
+//! Figure 3 and the operating region of its Figure 4 (§3.3, §4.1).
 //!
-//! 1. The second link alone is best below [`Row::second_below`], the first alone above [`Row::first_above`], both between.
-//!    With affine powers these are y (b_b − b_l) / (b_l + d y) and y b_w / (b_b − b_w + d y), where d = a_l − a_w.
-//! 2. They are found by halving an interval over the model's own power, not by the formulas: then whatever the meter
-//!    counts is what is decided by, for each law of power that a model may have.
-//! 3. Where radios share no base power, both together are never the cheapest per byte (the energy of both is the mediant
-//!    of the two); then the two thresholds are one, and [`Row::both`] is false.
-//! 4. Figures 3 and the table are for transfers without an end; promotion and tail count in Figure 4 alone.
+//! 1. The second link alone is best below [`EibRow::second_below`], the first alone above [`EibRow::first_above`],
+//!    and both together between the two. With affine powers these are y (b_b − b_l) / (b_l + d y) and
+//!    y b_w / (b_b − b_w + d y). Here y is the second link's rate; b_w, b_l and b_b are the base powers of the first
+//!    link, the second link and both; d = a_l − a_w is the difference of their energies per bit.
+//! 2. The thresholds are found by bisection over the model's power, not by these formulas. Decisions therefore use
+//!    exactly what the meter counts, for every power curve that a model may have.
+//! 3. Where radios share no base power, both together are never the cheapest per byte (the energy of both is the
+//!    mediant of the two). The two thresholds are then equal, and [`EibRow::has_both`] is false.
+//! 4. Figure 3 and the table are valid for endless transfers; only Figure 4 includes promotion and tail.
 //!
-//! A stored table, as the paper has it, was not used: the rows here are computed when somebody asks, so that any model
-//! file has one.
+//! The paper stores a table. Here rows are computed on demand, so that every model file has one.
 
 use super::{Direction, Model};
 use crate::link::LinkKind;
 use crate::units::{Bitrate, DataSize, Energy, Ratio};
 
-/// The base of two kinds of links.
+/// The energy information base of two kinds of links.
 #[derive(Clone, Copy, Debug)]
 pub struct EnergyInfoBase<'a> {
     model: &'a Model,
@@ -26,38 +28,40 @@ pub struct EnergyInfoBase<'a> {
     second: LinkKind,
 }
 
-/// What is best at one rate of the second link.
+/// Thresholds at one rate of the second link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EibRow {
-    /// The rate of the second link (the paper's LTE).
+    /// Rate of the second link (the paper's LTE).
     pub second: Bitrate,
-    /// Below this rate of the first one (the paper's Wi-Fi) the second alone is best.
+    /// Below this rate of the first link (the paper's Wi-Fi), the second link alone is best.
     pub second_below: Bitrate,
-    /// Above this rate of the first one it alone is best; none: never.
+    /// Above this rate of the first link, it alone is best; `None`: at no rate.
     pub first_above: Option<Bitrate>,
-    /// Whether both together are best anywhere; else the two thresholds are the same.
+    /// Whether both together are best at any rate; if not, the two thresholds are equal.
     pub has_both: bool,
 }
 
-/// Which links.
+/// The set of links that needs the least energy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BestLinks {
-    /// The first alone.
+    /// The first link alone.
     First,
-    /// The second alone.
+    /// The second link alone.
     Second,
-    /// Both together.
+    /// Both links together.
     Both,
 }
 
 impl<'a> EnergyInfoBase<'a> {
-    /// The base of these two; none: the model does not describe one of them, so that nothing can be compared.
+    /// The energy information base of these two kinds; `None`: the model does not describe one of them.
     pub fn new(model: &'a Model, first: LinkKind, second: LinkKind) -> Option<Self> {
         (model.radio(first).is_some() && model.radio(second).is_some()).then_some(Self { model, first, second })
     }
 
-    /// The thresholds at one rate of the second link.
+    /// Thresholds at one rate of the second link.
     pub fn row(&self, second: Bitrate) -> EibRow {
+        // Each comparison is false at low rates of the first link and true from some rate on, so bisection finds
+        // its threshold.
         let below = lowest_rate(|first| self.both_beats_second(first, second));
         let above = lowest_rate(|first| !self.both_beats_first(first, second));
         match (below, above) {
@@ -65,6 +69,7 @@ impl<'a> EnergyInfoBase<'a> {
                 EibRow { second, second_below: below, first_above: above, has_both: true }
             }
             _ => {
+                // No interval in which both are best: compare the single links only.
                 let equal = lowest_rate(|first| self.first_beats_second(first, second));
                 EibRow { second, second_below: equal.unwrap_or(MAX_RATE), first_above: equal, has_both: false }
             }
@@ -72,12 +77,12 @@ impl<'a> EnergyInfoBase<'a> {
     }
 
     /// Rows for these rates of the second link.
-    pub fn rows(&self, seconds: &[Bitrate]) -> alloc::vec::Vec<EibRow> {
-        seconds.iter().map(|second| self.row(*second)).collect()
+    pub fn rows(&self, second_rates: &[Bitrate]) -> alloc::vec::Vec<EibRow> {
+        second_rates.iter().map(|second| self.row(*second)).collect()
     }
 
-    /// Energy per byte over both, by that over the better one alone (Figure 3): below one, both are better. None: one
-    /// of the rates is zero.
+    /// Energy per byte over both links, divided by that over the better one alone (Figure 3). Below 1, both links
+    /// are better. `None`: one of the rates is zero.
     pub fn relative_energy(&self, first: Bitrate, second: Bitrate) -> Option<f64> {
         if first.is_zero() || second.is_zero() {
             return None;
@@ -87,7 +92,7 @@ impl<'a> EnergyInfoBase<'a> {
         Some(per_bit(self.both_power(first, second), first + second) / alone)
     }
 
-    /// What is best for a whole transfer on idle radios, promotions and tails included (Figure 4).
+    /// Best links for a whole transfer on idle radios, including promotions and tails (Figure 4).
     pub fn best_for_transfer(&self, size: DataSize, first: Bitrate, second: Bitrate) -> BestLinks {
         let energy = |links: BestLinks| self.transfer_energy(links, size, first, second);
         let alone = if energy(BestLinks::First) <= energy(BestLinks::Second) {
@@ -98,8 +103,8 @@ impl<'a> EnergyInfoBase<'a> {
         if energy(BestLinks::Both) < energy(alone) { BestLinks::Both } else { alone }
     }
 
-    /// The rates of the first link between which both are best for a whole transfer of this size (one line through
-    /// Figure 4); none: nowhere.
+    /// Range of the first link's rate in which both links are best for a whole transfer of this size (one line
+    /// through Figure 4); `None`: there is none.
     pub fn both_region(&self, size: DataSize, second: Bitrate) -> Option<(Bitrate, Bitrate)> {
         let energy = |links: BestLinks, first: Bitrate| self.transfer_energy(links, size, first, second);
         let from = lowest_rate(|first| energy(BestLinks::Both, first) < energy(BestLinks::Second, first))?;
@@ -108,14 +113,14 @@ impl<'a> EnergyInfoBase<'a> {
         (from < to).then_some((from, to))
     }
 
-    /// A whole transfer on idle radios.
+    /// Energy of a whole transfer on idle radios, including promotions and tails.
     pub fn transfer_energy(&self, links: BestLinks, size: DataSize, first: Bitrate, second: Bitrate) -> Energy {
-        let fixed = |kind| self.model.radio(kind).map_or(Energy::ZERO, |radio| radio.single_packet_energy());
+        let wake_energy = |kind| self.model.radio(kind).map_or(Energy::ZERO, |radio| radio.single_packet_energy());
         let (power, rate, fixed) = match links {
-            BestLinks::First => (self.first_power(first), first, fixed(self.first)),
-            BestLinks::Second => (self.second_power(second), second, fixed(self.second)),
+            BestLinks::First => (self.first_power(first), first, wake_energy(self.first)),
+            BestLinks::Second => (self.second_power(second), second, wake_energy(self.second)),
             BestLinks::Both => {
-                (self.both_power(first, second), first + second, fixed(self.first) + fixed(self.second))
+                (self.both_power(first, second), first + second, wake_energy(self.first) + wake_energy(self.second))
             }
         };
         if rate.is_zero() {
@@ -124,8 +129,8 @@ impl<'a> EnergyInfoBase<'a> {
         crate::units::Power::from_microwatts(power) * (size / rate) + fixed
     }
 
-    /// What eMPTCP changes to (§3.4): it leaves where it is only when the first link's rate is beyond the threshold by
-    /// the safety factor.
+    /// eMPTCP's decision (§3.4): it leaves the current set of links only when the first link's rate is beyond the
+    /// threshold by the safety factor. This hysteresis prevents oscillation.
     pub fn next_links(&self, current: BestLinks, first: Bitrate, second: Bitrate, safety: Ratio) -> BestLinks {
         let row = self.row(second);
         let above = |limit: Option<Bitrate>| limit.is_some_and(|limit| first > limit + limit.share(safety));
@@ -134,10 +139,11 @@ impl<'a> EnergyInfoBase<'a> {
             BestLinks::Both if above(row.first_above) => BestLinks::First,
             BestLinks::Both if under(Some(row.second_below)) => BestLinks::Second,
             BestLinks::First if under(row.first_above) && (row.has_both || under(Some(row.second_below))) => {
+                // A change between the two single links always passes through `Both`.
                 BestLinks::Both
             }
             BestLinks::Second if above(Some(row.second_below)) => BestLinks::Both,
-            now => now,
+            unchanged => unchanged,
         }
     }
 
@@ -155,7 +161,7 @@ impl<'a> EnergyInfoBase<'a> {
         power_times_rate(self.first_power(first), second) < power_times_rate(self.second_power(second), first)
     }
 
-    /// Microwatts of both.
+    /// Power of both links together, in microwatts.
     fn both_power(&self, first: Bitrate, second: Bitrate) -> u64 {
         let loads = [(self.first, Direction::Down, first), (self.second, Direction::Down, second)];
         self.model.active_power(&loads).microwatts()
@@ -170,15 +176,15 @@ impl<'a> EnergyInfoBase<'a> {
     }
 }
 
-/// Power over one rate is compared with power over another by cross multiplication, exactly.
+/// Compares power per rate by cross multiplication, which is exact: p1 / r1 < p2 / r2 if p1 × r2 < p2 × r1.
 fn power_times_rate(power: u64, rate: Bitrate) -> u128 {
     u128::from(power) * u128::from(rate.bits_per_sec())
 }
 
-/// No first link is faster. chosen: ten times the fastest Wi-Fi of today.
+/// Upper bound of the first link's rate. Chosen: ten times the fastest Wi-Fi of today.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(100_000);
 
-/// The least rate at which something holds that holds from there on; none: it never does.
+/// Lowest rate from which on a condition holds, by bisection; `None`: it does not even hold at [`MAX_RATE`].
 fn lowest_rate(is_true: impl Fn(Bitrate) -> bool) -> Option<Bitrate> {
     let (mut low, mut high) = (0, MAX_RATE.bits_per_sec());
     if !is_true(MAX_RATE) {
@@ -205,10 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_phone_gives_table_2_within_six_percent() {
+    fn the_built_in_model_reproduces_table_2_within_six_percent() {
         let model = emptcp();
         let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
-        // The first entry (0.043) fits no linear model: facts in docs/energy.md.
+        // No linear model fits the first entry (0.043); see docs/energy.md.
         let table = [(500, None, 234), (1000, Some(134), 502), (1500, Some(209), 803), (2000, Some(304), 1070)];
         for (lte, below, above) in table {
             let row = base.row(kbps(lte));
@@ -219,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn above_its_range_the_phone_keeps_the_ratios_it_has_reached() {
+    fn above_the_measured_range_the_ratios_of_the_thresholds_stay_constant() {
         let model = emptcp();
         let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
         let at_5 = base.row(Bitrate::from_mbps(5));
@@ -232,19 +238,20 @@ mod tests {
     }
 
     #[test]
-    fn powers_that_add_up_leave_no_room_for_both() {
+    fn without_shared_power_both_links_are_never_best() {
         let model = greenbag();
         let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
         let row = base.row(Bitrate::from_mbps(2));
         assert!(!row.has_both);
-        // facts: 0.360 Mbit/s.
+        // y b_w ÷ (b_l + d y) = 2 × 360.9 ÷ (2022.2 − 2 × 7.47) = 0.360 Mbit/s.
         assert!(near(row.first_above.unwrap(), 360, 1), "{row:?}");
         assert_eq!(Some(row.second_below), row.first_above);
     }
 
     #[test]
-    fn the_example_of_the_paper_switches_at_552_and_452_kbit_s() {
-        // A model that has exactly the second row's 0.502: base powers of 502 and 1000 parts, both 1502 − x.
+    fn the_papers_example_switches_at_552_and_452_kbit_s() {
+        // A model with exactly the threshold 0.502 of the second row, 1 Mbit/s × 502 ÷ (1502 − 502): base powers of 502
+        // and 1370 mW, of which 370 mW are shared.
         use crate::energy::{ConcurrentDraw, PowerCurve, RadioModel};
         let draw = |mw| PowerCurve { base: crate::units::Power::from_microwatts(mw), ..PowerCurve::default() };
         let radios = alloc::collections::BTreeMap::from([
@@ -267,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_the_file_the_smaller_the_region_for_both() {
+    fn the_region_for_both_links_shrinks_with_the_file_size() {
         let model = emptcp();
         let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
         let width = |mb: u64, lte: u64| {
@@ -289,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heat_map_is_darkest_between_the_thresholds() {
+    fn both_links_need_less_energy_only_between_the_thresholds() {
         let model = emptcp();
         let base = EnergyInfoBase::new(&model, LinkKind::Wifi, LinkKind::Lte).unwrap();
         assert!(base.relative_energy(kbps(300), kbps(1000)).unwrap() < 1.0);
@@ -299,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_the_model_does_not_describe_has_no_base() {
+    fn a_kind_that_the_model_does_not_describe_has_no_energy_information_base() {
         assert!(EnergyInfoBase::new(&greenbag(), LinkKind::Wifi, LinkKind::Ethernet).is_none());
     }
 }

@@ -1,13 +1,15 @@
-//! The radios of one device: who pays for what they share, and what the device drew in all.
+//! Energy meter of a device: the radios of all its links, what they share, and the total.
 //!
-//! In: links with their kinds, and signs of traffic on them. Out: an [`Account`] so far or with the tails to come, and
-//! the cost of plans.
+//! Drivers report links with their kinds and the traffic on them. The meter returns an [`EnergyBreakdown`], up to
+//! now or until the radios are idle, and the energy that planned transfers would cost.
 //!
-//! 1. A link whose kind the model does not describe has no bill; it never stops a download or a report.
-//! 2. Of radios that are active at the same time, the one that is found so later pays no shared base power. Two busy
-//!    links therefore take turns, each link's bill never falls, and the sum is what the model says: the base powers of
-//!    all, less the shared part for all but one.
-//! 3. A byte is crowded ([`super::Together::extra`]) if another radio is active in the moment in which it is counted.
+//! 1. A link whose kind the model does not describe has no energy figure; its traffic is ignored.
+//! 2. While several radios are active, only one of them counts the shared base power: each period is charged to the
+//!    radio for which it is reported first, and radios reported later count no shared base for it. Busy links
+//!    therefore alternate, the energy of each link never decreases, and the sum is what the model states: all base
+//!    powers, less the shared part for all radios but one.
+//! 3. A byte counts as concurrent ([`super::ConcurrentDraw::extra_per_bit`]) if another radio is active when it is
+//!    reported.
 
 use alloc::vec::Vec;
 
@@ -16,36 +18,36 @@ use super::{Direction, EnergyBreakdown, Model, Radio, RadioState};
 use crate::link::{LinkId, LinkKind};
 use crate::units::{Bitrate, DataSize, Duration, Energy, Instant};
 
-/// The radios of one device, and what is theirs in common.
+/// The radios of one device and their common state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Meter {
     model: Model,
     start: Instant,
-    /// In the order of the links' numbers.
+    /// Sorted by link number. `None`: the model does not describe the link's kind.
     radios: Vec<(LinkId, Option<Radio>)>,
     active_periods: ActivePeriods,
 }
 
-/// One part of a plan: so many bytes over a link, steadily.
+/// One part of a plan: a transfer over a link at a steady rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkLoad {
     /// The link.
     pub link: LinkId,
-    /// Which way.
+    /// Direction of the transfer.
     pub direction: Direction,
-    /// How many bytes.
+    /// Number of bytes.
     pub size: DataSize,
-    /// How fast.
+    /// The steady rate.
     pub rate: Bitrate,
 }
 
 impl Meter {
-    /// Nothing moves since `start`.
+    /// A meter without links, which counts the platform's energy from `start`.
     pub fn new(model: Model, start: Instant) -> Self {
         Self { model, start, radios: Vec::new(), active_periods: ActivePeriods::default() }
     }
 
-    /// There is such a link since `now`; again for one that is known changes nothing. Its radio is idle.
+    /// Adds a link, whose radio is idle at `now`. A link that is already known is not changed.
     pub fn add_link(&mut self, now: Instant, link: LinkId, kind: LinkKind) {
         if let Err(at) = self.radios.binary_search_by_key(&link, |(id, _)| *id) {
             let radio = self.model.radio(kind).map(|model| Radio::new(*model, now));
@@ -53,8 +55,8 @@ impl Meter {
         }
     }
 
-    /// Bytes came or went on a link; none at all for a connection or a request that was begun. A link that was never
-    /// told of is left out.
+    /// Reports bytes that arrived or were sent on a link; zero bytes mean that a connection or request was started.
+    /// Unknown links are ignored.
     pub fn on_bytes(&mut self, now: Instant, link: LinkId, direction: Direction, size: DataSize) {
         let is_concurrent = self.is_concurrent(now, link);
         let Some(radio) = self.radio_mut(link) else { return };
@@ -62,7 +64,8 @@ impl Meter {
         self.add_shared(link, active, if is_concurrent { size } else { DataSize::ZERO });
     }
 
-    /// As [`Radio::carry`]. Links that carry at the same time are told of in pieces, in turns, where `extra` counts.
+    /// Like [`Radio::on_flow`]. If several links carry data at the same time, report them alternately in small
+    /// pieces: `extra_per_bit` is decided for each report.
     pub fn on_flow(&mut self, from: Instant, to: Instant, link: LinkId, direction: Direction, size: DataSize) {
         let is_concurrent = self.is_concurrent(from, link);
         let Some(radio) = self.radio_mut(link) else { return };
@@ -70,24 +73,28 @@ impl Meter {
         self.add_shared(link, active, if is_concurrent { size } else { DataSize::ZERO });
     }
 
-    /// What was drawn up to `now`.
+    /// Energy drawn up to `now`.
     pub fn energy_so_far(&self, now: Instant) -> EnergyBreakdown {
         self.breakdown(now, |radio| radio.totals(now))
     }
 
-    /// What was drawn up to `now`, and what the radios draw from then until all of them are idle, if nothing more comes.
-    /// The platform is counted up to `now`.
+    /// Energy drawn up to `now` plus what the radios draw until all of them are idle, if no more traffic follows.
+    /// The platform is counted only up to `now`.
     pub fn energy_until_idle(&self, now: Instant) -> EnergyBreakdown {
         self.breakdown(now, |radio| radio.totals_at_idle(now))
     }
 
-    /// What these transfers add to [`finish`](Self::finish) if all of them start now, side by side, each at its steady rate: a
-    /// promotion where the radio is idle, the active time, and the tail that begins anew, less the rest of the tail that is under way;
-    /// less what they share, plus what they cost each other. Links without a bill cost nothing; a rate of zero costs the maximum.
-    /// Several loads on one link are one after another.
+    /// Energy that these transfers add to [`energy_until_idle`](Self::energy_until_idle) if all of them start now,
+    /// in parallel, each at its steady rate.
+    ///
+    /// It consists of a promotion where the radio is idle, the active time, and a new tail, less the remaining part
+    /// of a tail that is already running; less the shared base power, plus the extra energy of concurrent bytes.
+    /// Links without a model cost nothing; a rate of zero costs the maximum. Several loads on one link run one
+    /// after another.
     pub fn plan_energy(&self, now: Instant, plan: &[LinkLoad]) -> Energy {
         let concurrent = self.model.concurrent();
-        let (mut sum, mut spans): (Energy, Vec<(ActivePeriod, DataSize)>) = (Energy::ZERO, Vec::new());
+        let (mut sum, mut transfers): (Energy, Vec<(ActivePeriod, DataSize)>) = (Energy::ZERO, Vec::new());
+        // Each link's radio twice: as it is, and with its transfers added.
         let mut copies: Vec<(LinkId, Radio, Radio)> = Vec::new();
         for load in plan.iter().filter(|load| !load.size.is_zero()) {
             let Some(radio) = self.radio(load.link) else { continue };
@@ -99,40 +106,43 @@ impl Meter {
             }
             if let Some((.., with)) = copies.iter_mut().find(|(link, ..)| *link == load.link) {
                 let active = with.add_transfer(now, load.direction, load.size, load.rate);
-                spans.push((active, load.size));
+                transfers.push((active, load.size));
             }
         }
         for (_, without, with) in copies {
+            // Compare both at the same time, the end of the longer tail, so that the power of the idle state
+            // cancels out.
             let end = with.last_traffic() + with.time_to_idle(with.last_traffic());
             sum += with.energy_until_idle(end).total() - without.energy_until_idle(end).total();
         }
         let (mut periods, mut shared) = (ActivePeriods::default(), Duration::ZERO);
-        for ((from, to), _) in &spans {
+        // Overlaps between the radios: the shared base counts once, and bytes during an overlap cost extra.
+        for ((from, to), _) in &transfers {
             shared = shared.saturating_add(periods.add(*from, *to));
         }
-        for (n, ((from, to), size)) in spans.iter().enumerate() {
+        for (n, ((from, to), size)) in transfers.iter().enumerate() {
             let mut others = ActivePeriods::default();
-            for (_, ((from, to), _)) in spans.iter().enumerate().filter(|(other, _)| *other != n) {
+            for (_, ((from, to), _)) in transfers.iter().enumerate().filter(|(other, _)| *other != n) {
                 others.add(*from, *to);
             }
-            let part = others.add(*from, *to);
-            sum += concurrent.extra_per_bit * portion(*size, part, to.since(*from));
+            let overlap = others.add(*from, *to);
+            sum += concurrent.extra_per_bit * portion(*size, overlap, to.since(*from));
         }
         sum - concurrent.shared_base * shared
     }
 
-    /// A link's radio; none: it is not known, or not described by the model.
+    /// Radio of a link; `None`: the link is unknown or the model does not describe its kind.
     pub fn radio(&self, link: LinkId) -> Option<&Radio> {
         let at = self.radios.binary_search_by_key(&link, |(id, _)| *id).ok()?;
         self.radios.get(at)?.1.as_ref()
     }
 
-    /// What each link's radio does at `now`; none where the model does not describe it.
+    /// State of each link's radio at `now`; `None` where the model does not describe its kind.
     pub fn states(&self, now: Instant) -> impl Iterator<Item = (LinkId, Option<RadioState>)> {
         self.radios.iter().map(move |(link, radio)| (*link, radio.as_ref().map(|radio| radio.state(now))))
     }
 
-    /// The device.
+    /// The device's model.
     pub const fn model(&self) -> &Model {
         &self.model
     }
@@ -151,13 +161,14 @@ impl Meter {
         self.radios.get_mut(at)?.1.as_mut()
     }
 
-    /// Whether another radio is active.
+    /// Whether another link's radio is active, which makes bytes on this link cost extra.
     fn is_concurrent(&self, now: Instant, link: LinkId) -> bool {
         !self.model.concurrent().extra_per_bit.is_zero()
             && self.states(now).any(|(other, state)| other != link && state == Some(RadioState::Active))
     }
 
     fn add_shared(&mut self, link: LinkId, active: Option<ActivePeriod>, concurrent_bytes: DataSize) {
+        // Time in which another radio was already active is charged without the shared base power.
         let shared = match active {
             Some((from, to)) if !self.model.concurrent().shared_base.is_zero() => self.active_periods.add(from, to),
             _ => Duration::ZERO,
@@ -168,24 +179,25 @@ impl Meter {
     }
 }
 
-/// The part of `size` that falls into `part` of `whole`.
+/// The share of `size` that falls into `part` of the duration `whole`.
 fn portion(size: DataSize, part: Duration, whole: Duration) -> DataSize {
     let bytes = u128::from(size.bytes()).saturating_mul(part.as_nanos()).checked_div(whole.as_nanos());
     DataSize::from_bytes(bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0))
 }
 
-/// The times in which any radio was active: apart from each other, in order.
+/// Periods in which any radio was active: disjoint and in order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct ActivePeriods(Vec<ActivePeriod>);
 
 impl ActivePeriods {
-    /// The most times kept. New ones begin at most a gap ago, so that only the newest of each link can meet them; this is
-    /// enough for eight links that pause all the time.
+    /// Most periods kept. New periods start at most one gap ago, so only the newest period of each link can overlap
+    /// them. Chosen: enough for eight links that pause all the time.
     const CAPACITY: usize = 64;
 
-    /// Adds a time, and tells how much of it was there already.
+    /// Adds a period and returns how much of it was already covered.
     fn add(&mut self, from: Instant, to: Instant) -> Duration {
-        // Those that touch it: all that end before it begins and all that begin after it ends are passed over.
+        // The range `first..last` holds the periods that touch the new one: they neither end before it begins nor
+        // begin after it ends.
         let first = self.0.partition_point(|(_, end)| *end < from);
         let last = self.0.partition_point(|(begin, _)| *begin <= to);
         let (mut merged, mut overlap) = ((from, to), Duration::ZERO);

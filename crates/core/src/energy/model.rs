@@ -1,10 +1,10 @@
-//! What a device's radios draw, as published models say it.
+//! Device models: the power of a device's radios, as published.
 //!
-//! In: figures of a model file. Out: a [`Model`] that cannot give a negative energy, and the closed forms of the papers:
-//! power at a rate, the cost of a promotion, of a tail, of a whole transfer.
+//! A [`Model`] is built from the figures of a model file and cannot give a negative energy. It offers the closed
+//! forms of the papers: power at a rate, and the energy of a promotion, a tail and a whole transfer.
 //!
-//! One radio is described by [`RadioModel`]; GreenBag, Huang 2012 and SIGCOMM 2021 all fit it. A trait per model was not
-//! used: they differ in their figures and in nothing else.
+//! [`RadioModel`] describes one radio; it fits GreenBag, Huang 2012 and SIGCOMM 2021. A trait per model was
+//! rejected, because the models differ only in their figures.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use crate::link::LinkKind;
 use crate::units::{Bitrate, DataSize, Duration, Energy, EnergyPerBit, Power};
 
-/// Which way bytes go.
+/// Direction of traffic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// Towards this device.
+    /// Download: toward this device.
     Down,
-    /// Away from it.
+    /// Upload: from this device.
     Up,
 }
 
@@ -33,72 +33,75 @@ impl Direction {
     }
 }
 
-/// What a radio draws while it carries bytes in one direction: `base + per_bit × rate`.
+/// Power of a radio while it carries bytes in one direction: `base + per_bit × rate`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerCurve {
-    /// At rate zero (β of the papers).
+    /// Power at rate zero (β of the papers).
     pub base: Power,
-    /// For each bit (α of the papers: mW per Mbit/s are nJ per bit).
+    /// Energy per bit (α of the papers: mW per Mbit/s are nJ per bit).
     pub per_bit: EnergyPerBit,
-    /// Where the line ends that was measured, and how it goes on; none: it never ends.
+    /// Continuation of the line above the rates that were measured; `None`: the same line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_slope: Option<SecondSlope>,
 }
 
-/// How a power goes on above the rates that it was measured at: on another line, which begins where the first one ends.
+/// Steeper line above the measured rates. It begins where the first line ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecondSlope {
-    /// The highest rate of the first line.
+    /// Highest rate of the first line.
     pub rate: Bitrate,
-    /// What each bit beyond it costs more than one below.
+    /// Additional energy for each bit above that rate.
     pub extra_per_bit: EnergyPerBit,
 }
 
 impl PowerCurve {
-    /// The power at a steady rate.
+    /// Power at a steady rate.
     pub fn power_at(self, rate: Bitrate) -> Power {
         let line = self.base + self.per_bit * rate;
-        self.second_slope.map_or(line, |beyond| line + beyond.extra_per_bit * (rate - beyond.rate))
+        self.second_slope.map_or(line, |slope| line + slope.extra_per_bit * (rate - slope.rate))
     }
 
-    /// A whole transfer at a steady rate, without promotion and tail (GreenBag eq. 5). At rate zero it never ends.
+    /// Energy of a whole transfer at a steady rate, without promotion and tail (GreenBag eq. 5). At rate zero it
+    /// never ends.
     pub fn transfer_energy(self, size: DataSize, rate: Bitrate) -> Energy {
         let time = size / rate;
         let line = self.base * time + self.per_bit * size;
-        self.second_slope.map_or(line, |beyond| line + beyond.extra_per_bit * (size - beyond.rate * time))
+        self.second_slope.map_or(line, |slope| line + slope.extra_per_bit * (size - slope.rate * time))
     }
 
-    /// Of so many bytes in so much active time: those that lie beyond the first line.
+    /// Number of bytes above the rate at which the first line ends, for a transfer of `size` bytes in `time` active
+    /// time.
     pub(super) fn excess_bytes(self, size: DataSize, time: Duration) -> DataSize {
-        self.second_slope.map_or(DataSize::ZERO, |beyond| size - beyond.rate * time)
+        self.second_slope.map_or(DataSize::ZERO, |slope| size - slope.rate * time)
     }
 
-    /// The power that another second costs, whatever it makes of bytes that lay beyond the first line.
+    /// Power that an additional second of active time costs at least: a longer time also lowers the mean rate and
+    /// with it the excess bytes.
     fn min_base(self) -> Power {
-        self.base - self.second_slope.map_or(Power::ZERO, |beyond| beyond.extra_per_bit * beyond.rate)
+        self.base - self.second_slope.map_or(Power::ZERO, |slope| slope.extra_per_bit * slope.rate)
     }
 }
 
-/// Some power for some time.
+/// A constant power for a fixed time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerStage {
-    /// What is drawn.
+    /// Power during the stage.
     pub power: Power,
-    /// For how long.
+    /// Duration of the stage.
     pub time: Duration,
 }
 
 impl PowerStage {
-    /// All of it.
+    /// Energy of the whole stage.
     pub fn energy(self) -> Energy {
         self.power * self.time
     }
 }
 
-/// What follows the last byte, stage by stage.
+/// The tail of a radio: the stages between the last byte and idle.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<PowerStage>", into = "Vec<PowerStage>")]
 pub struct Tail {
@@ -107,10 +110,10 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The most stages. Chosen: the published models have at most two (3G: DCH and FACH; 5G: NR and its LTE leg).
+    /// Most stages. Chosen: the published models have at most two (3G: DCH and FACH; 5G: NR and its LTE leg).
     pub const MAX_STAGES: usize = 4;
 
-    /// A tail of these stages, in their order; none: there are more than [`Tail::MAX_STAGES`].
+    /// A tail of these stages, in their order; `None`: there are more than [`Tail::MAX_STAGES`].
     pub fn new(stages: &[PowerStage]) -> Option<Self> {
         let mut tail = Self { stages: [PowerStage::default(); Self::MAX_STAGES], len: stages.len() };
         tail.stages.get_mut(..stages.len())?.copy_from_slice(stages);
@@ -122,12 +125,12 @@ impl Tail {
         self.stages.get(..self.len).unwrap_or_default()
     }
 
-    /// From the last byte to idle.
+    /// Time from the last byte to idle.
     pub fn time(&self) -> Duration {
         self.stages().iter().fold(Duration::ZERO, |sum, stage| sum.saturating_add(stage.time))
     }
 
-    /// All stages to their end.
+    /// Energy of all stages.
     pub fn energy(&self) -> Energy {
         self.stages().iter().map(|stage| stage.energy()).sum()
     }
@@ -146,36 +149,37 @@ impl From<Tail> for Vec<PowerStage> {
     }
 }
 
-/// A tail of more stages than any radio has.
+/// A tail with more than [`Tail::MAX_STAGES`] stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a tail has at most {} stages", Tail::MAX_STAGES)]
 pub struct TooManyStages;
 
-/// What one radio draws.
+/// Power and timing of one radio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RadioModel {
-    /// While bytes come.
+    /// Power while receiving.
     pub down: PowerCurve,
-    /// While bytes go.
+    /// Power while sending.
     pub up: PowerCurve,
-    /// From idle to active.
+    /// Stage from idle to active.
     pub promotion: PowerStage,
-    /// From the last byte to idle.
+    /// Stages from the last byte to idle.
     pub tail: Tail,
-    /// While nothing happens.
+    /// Power while idle.
     pub idle: Power,
-    /// Signs of traffic further apart than this do not belong to one transfer.
+    /// Traffic further apart than this does not belong to one transfer.
     pub gap: Duration,
 }
 
 impl RadioModel {
-    /// The usual [`gap`](Self::gap). Chosen: above an LTE radio's 100 ms of continuous reception (Huang 2012) and above
-    /// the time in which packets behind a lost one come and cannot be read yet (a round trip with its queue, or Linux's
-    /// 200 ms of retransmission timeout); and so short that a pause taken for activity costs 2 % of a tail.
+    /// Default [`gap`](Self::gap). Chosen: longer than the 100 ms of continuous reception of an LTE radio (Huang
+    /// 2012) and than the time for which a lost packet keeps the application from reading later ones (an RTT with
+    /// its queueing delay, or Linux's 200 ms of minimum retransmission timeout); short enough that a pause counted
+    /// as activity costs only 2 % of a tail.
     pub const GAP: Duration = Duration::from_millis(500);
 
-    /// A radio that draws `draw` both ways, and nothing else.
+    /// A radio that draws `curve` in both directions, without promotion, tail and idle power.
     pub fn new(curve: PowerCurve) -> Self {
         Self {
             down: curve,
@@ -187,7 +191,7 @@ impl RadioModel {
         }
     }
 
-    /// What it draws in one direction.
+    /// Power curve of one direction.
     pub const fn curve(&self, direction: Direction) -> PowerCurve {
         match direction {
             Direction::Down => self.down,
@@ -195,29 +199,29 @@ impl RadioModel {
         }
     }
 
-    /// One packet on an idle radio: promotion and tail.
+    /// Energy of one packet on an idle radio: promotion and tail.
     pub fn single_packet_energy(&self) -> Energy {
         self.promotion.energy() + self.tail.energy()
     }
 
-    /// A whole transfer at a steady rate on an idle radio: promotion, transfer, tail.
+    /// Energy of a whole transfer at a steady rate on an idle radio: promotion, transfer, tail.
     pub fn transfer_energy(&self, direction: Direction, size: DataSize, rate: Bitrate) -> Energy {
         self.single_packet_energy() + self.curve(direction).transfer_energy(size, rate)
     }
 }
 
-/// What changes while several radios of one device are active.
+/// Change of power and energy while several radios of one device are active.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConcurrentDraw {
-    /// The part of each radio's base power that all of them share, paid once: with n radios active the device draws
-    /// (n − 1) times this less than their sum. Zero: powers add up.
+    /// Part of each radio's base power that all radios share and that is drawn once: with n radios active, the
+    /// device draws (n − 1) times this value less than their sum. Zero: powers add up.
     pub shared_base: Power,
-    /// What each bit costs beyond its radio's own price (the processor's share). Zero in most models.
+    /// Additional energy per bit beyond the radio's own (the processor's share). Zero in most models.
     pub extra_per_bit: EnergyPerBit,
 }
 
-/// A device.
+/// Energy model of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "ModelRepr", into = "ModelRepr")]
 pub struct Model {
@@ -228,12 +232,13 @@ pub struct Model {
 }
 
 impl Model {
-    /// A device of these radios. `platform` is what the rest of it draws all the time; zero where only radios were
-    /// measured.
+    /// A device with these radios. `platform` is the constant power of the rest of the device; zero where only
+    /// radios were measured.
     ///
     /// # Errors
-    /// When a radio's base power is less than what it shares: two radios would draw less than one. A line that begins at
-    /// [`Beyond::rate`] counts with the base power that it would have.
+    /// If a radio's base power is less than the shared part, because two radios would draw less than one. For a
+    /// curve with a [`SecondSlope`], the base power counts that results from extending the steeper line to rate
+    /// zero.
     pub fn new(
         name: &str,
         radios: BTreeMap<LinkKind, RadioModel>,
@@ -249,33 +254,33 @@ impl Model {
         Ok(Self { name: name.into(), radios, concurrent, platform })
     }
 
-    /// Its name, as reports print it.
+    /// Name of the model, as printed in reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The radio of links of this kind; none: the model does not say.
+    /// The radio of links of this kind; `None`: the model does not describe it.
     pub fn radio(&self, kind: LinkKind) -> Option<&RadioModel> {
         self.radios.get(&kind)
     }
 
-    /// Every radio it describes.
+    /// Every radio that the model describes.
     pub fn radios(&self) -> impl Iterator<Item = (LinkKind, &RadioModel)> {
         self.radios.iter().map(|(kind, radio)| (*kind, radio))
     }
 
-    /// What changes while several radios are active.
+    /// Changes while several radios are active.
     pub const fn concurrent(&self) -> ConcurrentDraw {
         self.concurrent
     }
 
-    /// What the rest of the device draws all the time.
+    /// Constant power of the rest of the device.
     pub const fn platform(&self) -> Power {
         self.platform
     }
 
-    /// What radios draw that are active together at these steady rates, the platform apart (eMPTCP §III: per-bit
-    /// efficiency is this over the sum of the rates). Kinds that the model does not describe draw nothing.
+    /// Power of radios that are active together at these steady rates, without the platform (eMPTCP §III:
+    /// efficiency per bit is this over the sum of the rates). Kinds that the model does not describe count as zero.
     pub fn active_power(&self, loads: &[(LinkKind, Direction, Bitrate)]) -> Power {
         let (mut sum, mut rates, mut active) = (Power::ZERO, Bitrate::ZERO, 0_u64);
         for (kind, direction, rate) in loads {
@@ -291,7 +296,7 @@ impl Model {
     }
 }
 
-/// A model as a log has it.
+/// Serialized form of a model in a decision log.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelRepr {
@@ -310,14 +315,14 @@ impl TryFrom<ModelRepr> for Model {
 
 impl From<Model> for ModelRepr {
     fn from(model: Model) -> Self {
-        let Model { name, radios, concurrent: together, platform } = model;
-        Self { name, radios, concurrent: together, platform }
+        let Model { name, radios, concurrent, platform } = model;
+        Self { name, radios, concurrent, platform }
     }
 }
 
-/// A model in which two radios would draw less than one.
+/// A radio's base power is less than the part that radios share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{kind}: its base power of {base} is less than the {shared} that radios share")]
+#[error("{kind}: base power {base} is less than the shared base power {shared}")]
 pub struct ModelError {
     kind: LinkKind,
     base: Power,

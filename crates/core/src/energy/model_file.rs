@@ -1,11 +1,12 @@
-//! Device models as they are written: what a phone's radios draw, who measured it, and how sure that is.
+//! Device model files: the parsed form of a model, with the source and confidence of its figures.
 //!
-//! In: whatever serde reads (the program reads TOML), with a unit behind every figure. Out: a [`Model`] and its
-//! [`Origin`]. `docs/energy.md` explains every key; the models that come along are in `models/`, one file each, and are
-//! part of the program itself, so that it finds them anywhere.
+//! Every figure is parsed together with its unit; the program reads the files as TOML. `docs/energy.md` explains
+//! every key. The built-in models are in `models/`, one file each, and are compiled into the program, so that they
+//! are available everywhere.
 //!
-//! 1. An unknown key, or a value without its unit, is refused by the reader; a figure that cannot be, by [`Written::read`].
-//! 2. A model without its source is refused as well: a joule nobody can trace is a guess in disguise.
+//! 1. The parser rejects unknown keys and values without unit; [`ModelSpec::into_model`] rejects impossible
+//!    figures.
+//! 2. A model without its source is rejected too: an energy figure that cannot be traced is a guess.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -19,7 +20,7 @@ use super::{ConcurrentDraw, Model, ModelError, PowerCurve, PowerStage, RadioMode
 use crate::link::LinkKind;
 use crate::units::{Bitrate, Duration, EnergyPerBit, Power, Ratio, parse_duration};
 
-/// The models that come along, with their files' text: the default first, then by age of the device.
+/// Names and texts of the built-in models: the default first, then by age of the device.
 pub const BUILT_IN: [(&str, &str); 9] = [
     ("typical", include_str!("../../models/typical.toml")),
     ("greenbag", include_str!("../../models/greenbag.toml")),
@@ -32,44 +33,44 @@ pub const BUILT_IN: [(&str, &str); 9] = [
     ("narayanan2021-mmwave", include_str!("../../models/narayanan2021-mmwave.toml")),
 ];
 
-/// Where a model comes from.
+/// Origin of a model and of its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModelOrigin {
     /// The device that was measured.
     pub device: String,
-    /// Who measured it, and where that is written.
+    /// Publication of the measurement.
     pub source: String,
-    /// How sure its figures are, as a share.
+    /// Confidence in the figures, as a share.
     #[serde(serialize_with = "share_as_f64")]
     pub confidence: Ratio,
-    /// Which figures stand in the source.
+    /// Which figures are stated in the source.
     pub published: Option<String>,
-    /// Which figures were computed from its data.
+    /// Which figures were computed from the source's data.
     pub fitted: Option<String>,
-    /// Which figures were written down from memory.
+    /// Which figures were quoted from memory.
     pub from_memory: Option<String>,
-    /// Which figures are nobody's.
+    /// Which figures have no source.
     pub assumed: Option<String>,
 }
 
-/// Why what is written describes no device.
+/// Why a model file describes no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelSpecError {
-    /// No radio stands there.
-    #[error("describes no radio: write [radio.wifi] or another kind of link")]
+    /// The file has no `[radio.…]` section.
+    #[error("describes no radio: add [radio.wifi] or another kind of link")]
     NoRadio,
-    /// The confidence is beyond 100 %.
-    #[error("a confidence of {0} is more than certain")]
+    /// The confidence exceeds 100 %.
+    #[error("confidence: {0} is more than 100%")]
     ConfidenceTooHigh(Ratio),
-    /// More stages than a tail has room for.
-    #[error("[radio.{0}]: a tail of more than {max} stages", max = Tail::MAX_STAGES)]
+    /// A tail has more than [`Tail::MAX_STAGES`] stages.
+    #[error("[radio.{0}]: a tail has at most {max} stages", max = Tail::MAX_STAGES)]
     TailTooLong(LinkKind),
-    /// The radios do not go together.
+    /// The radios contradict each other.
     #[error(transparent)]
     Model(#[from] ModelError),
 }
 
-/// A device as it is written.
+/// A device model as parsed from a file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
@@ -90,10 +91,10 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// The device, by this name, and where it comes from.
+    /// Converts to a model with this name, and its origin.
     ///
     /// # Errors
-    /// Its figures cannot be those of a device.
+    /// If the figures cannot be those of a device.
     pub fn into_model(self, name: &str) -> Result<(Model, ModelOrigin), ModelSpecError> {
         if self.radio.is_empty() {
             return Err(ModelSpecError::NoRadio);
@@ -147,7 +148,7 @@ struct RadioSpec {
 }
 
 impl RadioSpec {
-    /// The radio; none: its tail is too long.
+    /// Converts the section; `None`: its tail is too long.
     fn model(self) -> Option<RadioModel> {
         let stages: Vec<PowerStage> = self.tail.iter().map(StageSpec::stage).collect();
         let down = self.down.curve();
@@ -182,7 +183,8 @@ struct SlopeSpec {
 }
 
 impl CurveSpec {
-    /// What goes on less steeply than it began goes on as it began.
+    /// Converts the curve. A second slope that is less steep than the first counts as equally steep (the
+    /// subtraction saturates).
     fn curve(&self) -> PowerCurve {
         let slope = |spec: &SlopeSpec| SecondSlope { rate: spec.rate, extra_per_bit: spec.per_bit - self.per_bit };
         PowerCurve { base: self.base, per_bit: self.per_bit, second_slope: self.second_slope.as_ref().map(slope) }
@@ -204,7 +206,7 @@ impl StageSpec {
     }
 }
 
-/// A value written with its unit: `"360.9mW"`, `"24.19nJ/bit"`, `"95%"`.
+/// Parses a value with its unit: `"360.9mW"`, `"24.19nJ/bit"`, `"95%"`.
 fn parse_value<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

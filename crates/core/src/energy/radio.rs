@@ -1,42 +1,42 @@
-//! One radio: the state it is in, how long it was in each, and what further bytes would cost.
+//! State machine of one radio: its current state, the time spent in each state, and the cost of further bytes.
 //!
-//! In: signs of traffic with their times ([`Radio::on_bytes`], or [`Radio::carry`] for a flow that is known to be
-//! steady). Out: [`State`], [`Sums`], and costs.
+//! Traffic is reported with its time ([`Radio::on_bytes`], or [`Radio::on_flow`] for a flow that is known to be
+//! steady). The results are [`RadioState`], [`StateTotals`] and energies.
 //!
-//! 1. Reading changes nothing: every question is answered for any time not before the last sign.
-//! 2. Time never goes back; a sign with an older time counts as of the newest one.
-//! 3. Bytes in a promotion count as carried. (Links that are emulated know of no promotion; a real one carries nothing
-//!    until it is over.)
+//! 1. Reading changes nothing: every query is possible for any time not before the last traffic.
+//! 2. Time never goes back; traffic with an older time counts as of the newest time seen.
+//! 3. Bytes reported during a promotion count as carried. (Emulated links have no promotion; a real radio carries
+//!    nothing until its promotion is over.)
 //!
-//! It is a few hundred bytes and `Copy`: a policy may try a future on a copy and throw it away.
+//! A radio is a few hundred bytes and `Copy`, so a policy can try a hypothetical transfer on a copy and discard it.
 
 use super::{ConcurrentDraw, Direction, RadioEnergy, RadioModel, StateTotals};
 use crate::units::{Bitrate, DataSize, Duration, Energy, Instant};
 
-/// What a radio does.
+/// State of a radio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RadioState {
-    /// Nothing.
+    /// No traffic for longer than the tail.
     Idle,
-    /// It leaves idle.
+    /// Changing from idle to active.
     Promotion,
-    /// It carries bytes, or did so no longer than a gap ago.
+    /// Carrying bytes, or carried some no longer than one gap ago.
     Active,
-    /// It waits for more, in this stage of its tail, counted from zero.
+    /// In this stage of the tail, counted from zero.
     Tail(usize),
 }
 
-/// One radio, with its states and what it did.
+/// One radio, with its state and totals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Radio {
     model: RadioModel,
     phase: Phase,
-    /// Everything before this is in `sums`.
+    /// All time before this is contained in `totals`.
     settled_until: Instant,
-    /// The newest time heard of.
+    /// Time of the newest traffic.
     last_traffic: Instant,
     totals: StateTotals,
-    /// What was in the sums when the transfer under way began: active time, bytes, and the excess of those before it.
+    /// Totals at the start of the current transfer. The second slope needs the mean rate of each transfer.
     transfer_start: TransferStart,
 }
 
@@ -53,17 +53,18 @@ enum Phase {
     Promotion {
         until: Instant,
     },
-    /// Active up to `last`; behind it, the next sign or the gap decides between active and tail.
+    /// Active up to `last`. The time after it becomes active or tail when the next traffic arrives or the gap is
+    /// over.
     Awake {
         last: Instant,
     },
 }
 
-/// A time that is now known to have been active.
+/// Start and end of a time that is known to have been active.
 pub(super) type ActivePeriod = (Instant, Instant);
 
 impl Radio {
-    /// A radio that is idle since `start`.
+    /// A radio that is idle at `start`.
     pub fn new(model: RadioModel, start: Instant) -> Self {
         Self {
             model,
@@ -75,18 +76,18 @@ impl Radio {
         }
     }
 
-    /// A sign of traffic: bytes came or went, or (with none) a connection or a request was begun.
+    /// Reports traffic: bytes that arrived or were sent, or (with zero bytes) the start of a connection or request.
     pub fn on_bytes(&mut self, now: Instant, direction: Direction, size: DataSize) {
         self.record_traffic(now, direction, size);
     }
 
-    /// Bytes came or went evenly over this time; the radio was active throughout, whatever its gap. A promotion at the
-    /// beginning is taken out of the time.
+    /// Reports bytes carried evenly between `from` and `to`. The radio was active throughout, whatever its gap is;
+    /// a promotion at the beginning is subtracted from that time.
     pub fn on_flow(&mut self, from: Instant, to: Instant, direction: Direction, size: DataSize) {
         self.record_flow(from, to, direction, size);
     }
 
-    /// What it does at `now`.
+    /// State at `now`.
     pub fn state(&self, now: Instant) -> RadioState {
         let copy = self.advanced_to(now, false);
         match copy.phase {
@@ -109,27 +110,27 @@ impl Radio {
         self.advanced_to(now, false).totals
     }
 
-    /// What it drew up to `now`; the tail to come is not in it. As of a radio that has nothing in common with others.
+    /// Energy drawn up to `now`, without the tail that follows. Power shared with other radios is not considered.
     pub fn energy_so_far(&self, now: Instant) -> RadioEnergy {
         self.totals(now).energy(&self.model, ConcurrentDraw::default())
     }
 
-    /// What it will have drawn when it is idle again, if nothing more comes.
+    /// Energy drawn when the radio is idle again, if no more traffic follows.
     pub fn energy_until_idle(&self, now: Instant) -> RadioEnergy {
         self.totals_at_idle(now).energy(&self.model, ConcurrentDraw::default())
     }
 
-    /// How long until it is idle, if nothing more comes; zero: it is.
+    /// Time until the radio is idle, if no more traffic follows; zero: it is idle.
     pub fn time_to_idle(&self, now: Instant) -> Duration {
         self.idle_at(now).since(now)
     }
 
-    /// The energy of the tail (and promotion) to come, if nothing more comes.
+    /// Energy of the remaining promotion and tail, if no more traffic follows.
     pub fn energy_to_idle(&self, now: Instant) -> Energy {
         self.energy_until_idle(now).total() - self.energy_so_far(now).total()
     }
 
-    /// How long it takes until bytes can move: the (rest of the) promotion.
+    /// Time until bytes can be carried: the promotion, or its remaining part.
     pub fn promotion_time(&self, now: Instant) -> Duration {
         match self.advanced_to(now, false).phase {
             Phase::Idle => self.model.promotion.time,
@@ -138,12 +139,12 @@ impl Radio {
         }
     }
 
-    /// The model that it follows.
+    /// The radio's model.
     pub const fn model(&self) -> &RadioModel {
         &self.model
     }
 
-    /// Does a transfer at a steady rate, a promotion first if there must be one, and tells when it was active.
+    /// Adds a transfer at a steady rate, after a promotion if one is needed, and returns its active period.
     pub(super) fn add_transfer(
         &mut self,
         now: Instant,
@@ -191,7 +192,9 @@ impl Radio {
             Phase::Promotion { .. } => None,
             Phase::Awake { last } => {
                 self.phase = Phase::Awake { last: now };
-                // In the tail everything up to now is settled, and nothing of it was active.
+                // Between `last` and now lies either an undecided gap, which this traffic makes active, or a part
+                // of the tail. In the tail `advance` has already counted all time up to now, so that
+                // `settled_until` is later than `last`.
                 let from = self.settled_until;
                 let active = from == last && now > from;
                 if active {
@@ -229,10 +232,11 @@ impl Radio {
     }
 
     pub(super) fn totals_at_idle(&self, now: Instant) -> StateTotals {
+        // `true`: no more traffic follows, so the time since the last traffic is tail.
         self.advanced_to(self.idle_at(now), true).totals
     }
 
-    /// When it was last heard of.
+    /// Time of the newest traffic.
     pub(super) const fn last_traffic(&self) -> Instant {
         self.last_traffic
     }
@@ -242,7 +246,7 @@ impl Radio {
         self.totals.concurrent_bytes += concurrent_bytes;
     }
 
-    /// When it is idle, if nothing more comes; `now` if it is already.
+    /// Time at which the radio is idle, if no more traffic follows; `now` if it already is.
     fn idle_at(&self, now: Instant) -> Instant {
         let tail = self.model.tail.time();
         match self.phase {
@@ -252,14 +256,16 @@ impl Radio {
         }
     }
 
-    /// As it will be at `now` if nothing more comes; `decided`: nothing more does, so the last gap is tail.
+    /// The radio as it will be at `now` without further traffic. `decided`: no more traffic follows, so the last
+    /// gap counts as tail.
     fn advanced_to(&self, now: Instant, decided: bool) -> Self {
         let mut copy = *self;
         copy.advance(now, decided);
         copy
     }
 
-    /// How much of the transfer under way came faster than the first line of the power reaches.
+    /// Updates the number of bytes in the current transfer that exceed the rate at which the power curve's first
+    /// line ends.
     fn update_excess(&mut self) {
         for (direction, curve) in [self.model.down, self.model.up].into_iter().enumerate() {
             let (size, time) = (
@@ -272,7 +278,7 @@ impl Radio {
         }
     }
 
-    /// Puts everything up to `now` into the sums, a gap apart that is still open.
+    /// Adds all time up to `now` to the totals, except a gap that is still undecided.
     fn advance(&mut self, now: Instant, decided: bool) {
         if let Phase::Promotion { until } = self.phase {
             let to = now.min(until);
@@ -287,7 +293,7 @@ impl Radio {
             if !decided && now.since(last) <= self.model.gap {
                 return;
             }
-            // The transfer is over: the next one has a mean rate of its own.
+            // The transfer is over: the next one has its own mean rate.
             self.transfer_start = TransferStart {
                 active_time: self.totals.active,
                 carried: self.totals.carried,
@@ -310,7 +316,7 @@ impl Radio {
     }
 }
 
-/// Durations that panic on overflow have no place here.
+/// `Duration`'s own addition panics on overflow; this one saturates.
 fn add_time(sum: &mut Duration, time: Duration) {
     *sum = sum.saturating_add(time);
 }

@@ -1,9 +1,9 @@
-//! Orders to the driver, and the books that go with each: no connection or request begins or ends anywhere else.
+//! Commands to the driver, with the bookkeeping of each: connections and requests begin and end only here.
 //!
-//! 1. A request is claimed in the ledger when it is sent; what it still owes is free again when it or its connection
-//!    ends without having brought it.
-//! 2. HTTP/2 takes back one answer with a reset, HTTP/1.1 only with the whole connection (RFC 9112 §9.3).
-//! 3. Nothing is sent for which a link has no [`allowance`](super::allowance).
+//! 1. Sending a request claims its bytes in the coverage map. When the request or its connection ends early, the bytes
+//!    that it has not delivered are free again.
+//! 2. HTTP/2 cancels one response with a stream reset, HTTP/1.1 only by closing the connection (RFC 9112 §9.3).
+//! 3. Requests and connections are limited by the link's [`token_bucket`](super::token_bucket).
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ impl Fetch {
         }
     }
 
-    /// Takes a connection out of the books; `order` tells the driver to close it.
+    /// Forgets a connection and its requests; `notify_driver` makes the driver close it.
     pub(super) fn remove_conn(&mut self, id: ConnId, notify_driver: bool) {
         let Some(conn) = self.conns.remove(&id) else { return };
         if let Some(link) = self.links.get_mut(&conn.link) {
@@ -31,7 +31,8 @@ impl Fetch {
         }
         self.remove_pending(|pending| pending.conn == id);
         if !conn.reqs.is_empty() {
-            // Whoever relied on these requests' help has to bring its bytes itself again.
+            // Other requests may have counted on duplicates from this connection. They are responsible for all of their
+            // bytes again. The markers are reset for all requests, because they do not name the duplicating request.
             for req in self.reqs.values_mut() {
                 req.duplicated_from = u64::MAX;
             }
@@ -50,7 +51,7 @@ impl Fetch {
         }
     }
 
-    /// Ends one answer: on HTTP/2 by a reset, on HTTP/1.1 only with its connection.
+    /// Cancels one response: on HTTP/2 by a stream reset, on HTTP/1.1 by closing the connection.
     pub(super) fn cancel_request(&mut self, id: ReqId) {
         let Some(req) = self.reqs.get(&id) else { return };
         let conn = req.conn;
@@ -64,12 +65,12 @@ impl Fetch {
         }
     }
 
-    /// Bytes that a connection's requests still bring.
+    /// Bytes that the connection's requests have still to deliver.
     pub(super) fn in_flight(&self, conn: &Conn) -> DataSize {
         conn.reqs.iter().filter_map(|id| self.reqs.get(id)).map(|req| req.remaining().len()).sum()
     }
 
-    /// How many of a connection's requests have no head yet.
+    /// Number of the connection's requests without an accepted head.
     pub(super) fn unanswered(&self, conn: &Conn) -> usize {
         conn.reqs.iter().filter_map(|id| self.reqs.get(id)).filter(|req| !req.is_accepted).count()
     }
@@ -78,8 +79,8 @@ impl Fetch {
         self.coverage.rebuild_claims(self.reqs.values().filter(|req| !req.is_released).map(Req::remaining));
     }
 
-    /// Sends a request: the one gate. A span is cut to what its link may still carry, and to what its server serves at a
-    /// time; nothing is sent for no bytes. Tells whether it was sent.
+    /// Sends a request; every request passes through here. A range is limited to the link's budget and to the size that
+    /// the server serves per request. Returns false if nothing was sent: the range is empty, or the link has no token.
     pub(super) fn send_request(&mut self, conn_id: ConnId, requested: RequestRange) -> bool {
         let Some(link) = self.conns.get(&conn_id).map(|conn| conn.link) else { return false };
         let max = self.conns.get(&conn_id).map_or(DataSize::MAX, |conn| self.max_request(conn));
@@ -87,7 +88,7 @@ impl Fetch {
             RequestRange::Bounded(range) => {
                 RequestRange::Bounded(ByteRange::at(range.start, range.len().min(self.budget_left(link)).min(max)))
             }
-            // An end of its own, where the server serves no more at a time.
+            // The server limits the size of a range: the open range gets an explicit end.
             RequestRange::From(start) if max < DataSize::MAX => {
                 let total = self.coverage.total().map_or(u64::MAX, DataSize::bytes);
                 RequestRange::Bounded(ByteRange::at(start, max).intersect(ByteRange::new(0, total)))
@@ -114,7 +115,7 @@ impl Fetch {
             conn.last_activity = self.now;
             conn.start_server_delay(self.now, self.now);
         }
-        let piped = !conn.reqs.is_empty();
+        let is_pipelined = !conn.reqs.is_empty();
         conn.reqs.push_back(id);
         let if_range = match requested {
             RequestRange::Full => None,
@@ -128,7 +129,7 @@ impl Fetch {
             next_offset: range.start,
             is_accepted: false,
             if_range: if_range.clone(),
-            is_pipelined: piped,
+            is_pipelined,
             duplicated_from: u64::MAX,
             is_released: false,
         };
@@ -138,12 +139,12 @@ impl Fetch {
         true
     }
 
-    /// Whether a link may send a request now; if not, [`Fetch::await_allowance`] sees to it that the machine is woken.
+    /// Whether the link has a token for a request; if not, [`Fetch::set_token_timer`] sets the timer for the next one.
     pub(super) fn may_send_request(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.token_buckets.requests.has_token(self.now))
     }
 
-    /// A link that has used up its requests may send the next one a moment later.
+    /// Sets the timer for the next token of links that have connections and no token.
     pub(super) fn set_token_timer(&mut self) {
         let empty = self
             .links
@@ -154,7 +155,8 @@ impl Fetch {
         }
     }
 
-    /// Orders a connection, unless too many have stood on this link lately for what they brought.
+    /// Opens a connection. Without a token the timer is set instead: the link opened too many for the bytes they
+    /// delivered.
     pub(super) fn open_conn(&mut self, link_id: LinkId) {
         let Some(link) = self.links.get_mut(&link_id) else { return };
         if !link.token_buckets.connections.has_token(self.now) {

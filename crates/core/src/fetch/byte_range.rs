@@ -1,4 +1,4 @@
-//! A range of bytes of the resource.
+//! Range of bytes of a resource.
 
 use core::fmt;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::DataSize;
 
-/// Bytes `start..end` of the resource; `end` is not part of it. Never holds `end < start`.
+/// Bytes `start..end`, without `end`. Never holds `end < start`; deserialization rejects that.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedRange")]
 pub struct ByteRange {
-    /// The first byte's offset.
+    /// Offset of the first byte.
     pub start: u64,
-    /// One past the last byte's offset.
+    /// One past the last byte.
     pub end: u64,
 }
 
-/// A span as a log has it, before anybody has looked at it.
+/// A range as a decision log contains it, not yet checked.
 #[derive(Deserialize)]
 struct UncheckedRange {
     start: u64,
@@ -26,37 +26,37 @@ struct UncheckedRange {
 impl TryFrom<UncheckedRange> for ByteRange {
     type Error = &'static str;
     fn try_from(UncheckedRange { start, end }: UncheckedRange) -> Result<Self, Self::Error> {
-        if end < start { Err("a span ends before it starts") } else { Ok(Self { start, end }) }
+        if end < start { Err("a byte range ends before it starts") } else { Ok(Self { start, end }) }
     }
 }
 
 impl ByteRange {
-    /// Bytes `start..end`; empty if `end` lies before `start`.
+    /// Bytes `start..end`; empty if `end` is before `start`.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end: if end < start { start } else { end } }
     }
 
-    /// `len` bytes from `start`.
+    /// `len` bytes from `start` on.
     pub const fn at(start: u64, len: DataSize) -> Self {
         Self { start, end: start.saturating_add(len.bytes()) }
     }
 
-    /// How many bytes.
+    /// Number of bytes.
     pub const fn len(self) -> DataSize {
         DataSize::from_bytes(self.end - self.start)
     }
 
-    /// Whether there are none.
+    /// Whether the range has no bytes.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// Whether the byte at `offset` is part of it.
+    /// Whether the byte at `offset` is in the range.
     pub const fn contains(self, offset: u64) -> bool {
         self.start <= offset && offset < self.end
     }
 
-    /// The bytes in both, empty if there are none.
+    /// The bytes in both ranges; empty if there are none.
     pub fn intersect(self, other: Self) -> Self {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
@@ -79,14 +79,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_before_it_starts_is_empty() {
+    fn a_range_that_ends_before_its_start_is_empty() {
         assert!(ByteRange::new(5, 3).is_empty());
         assert_eq!(ByteRange::new(0, 10).intersect(ByteRange::new(20, 30)).len(), DataSize::ZERO);
         assert_eq!(ByteRange::new(0, 10).intersect(ByteRange::new(4, 30)), ByteRange::new(4, 10));
     }
 
     #[test]
-    fn a_log_cannot_say_a_span_that_ends_before_it_starts() {
+    fn deserialization_rejects_a_range_that_ends_before_its_start() {
         assert_eq!(ByteRange::try_from(UncheckedRange { start: 3, end: 5 }), Ok(ByteRange::new(3, 5)));
         assert!(ByteRange::try_from(UncheckedRange { start: 5, end: 3 }).is_err());
     }

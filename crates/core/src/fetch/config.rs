@@ -1,4 +1,4 @@
-//! What a download is told before it starts.
+//! Options of a download, fixed before it starts.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -11,40 +11,42 @@ use serde::{Deserialize, Serialize};
 use super::{ByteRange, UrlId, Validator};
 use crate::units::{Bitrate, DataSize, Ratio};
 
-/// Everything that shapes a download, apart from what happens on the network. A log begins with it.
+/// All options that influence decisions. A decision log begins with it, so that the log can be replayed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// How requests are sized and placed.
+    /// Policy that sizes requests and assigns them to links.
     pub policy: Policy,
-    /// How many sources were given: URLs that are said to have the file. Their numbers begin with 0.
+    /// Number of mirrors given by the user: URLs that claim to have the file, numbered from 0.
     pub mirrors: u16,
     /// Whether metered links are used.
     pub metered: MeteredUse,
-    /// How far beyond the in-order reader a span may reach; none: the file is random access.
+    /// How far requests may reach beyond the in-order reader's position; none: any part may be fetched at any time
+    /// (file).
     pub reader_window: Option<DataSize>,
-    /// The first request asks for the whole file, so that its response alone can bring it. Not with a window or for a
-    /// download that is resumed.
+    /// The first request covers the whole file, so that its response alone can deliver it (`bytes=0-`). Ignored with a
+    /// reader window and for a resumed download.
     #[serde(default)]
     pub open_ended_first: bool,
-    /// An earlier run's bytes and the file that they are of.
+    /// Bytes of an earlier run, and the file that they belong to.
     pub resume: Option<Resume>,
-    /// The user gave a checksum of the whole, so answers without validators may be put together.
+    /// The user gave a checksum of the whole file, so responses without validators may be combined.
     pub has_checksum: bool,
-    /// What proves that bytes of several sources are of one file; none: sources are never combined.
+    /// What the known digest covers. It proves that bytes of several mirrors are of one file; none: mirrors are never
+    /// combined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<DigestScope>,
-    /// The size that the file must have, where that is known from elsewhere.
+    /// The size that the file must have, if it is known from elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_size: Option<DataSize>,
-    /// Failed tries in a row, without a byte of progress between them, before a link or an origin is given up.
+    /// Failures in a row, without a received byte between them, after which a link or mirror is given up.
     pub retries: u32,
-    /// Redirects in a row, without a byte between them, that are followed.
+    /// Redirects in a row, without a received byte between them, that are followed.
     #[serde(default = "default_max_redirects")]
     pub max_redirects: u32,
-    /// The most connections on one link.
+    /// Maximum number of connections per link.
     pub max_connections: u32,
-    /// What the thesis left open, for its policies only.
+    /// Parameters that the thesis leaves open; used by its policies only.
     pub thesis: ThesisParams,
 }
 
@@ -68,36 +70,36 @@ impl Default for Config {
     }
 }
 
-/// RFC 9110 §15.4 asks for a limit; browsers and wget allow 20, curl 50.
+/// RFC 9110 §15.4 recommends a limit; browsers and wget follow 20 redirects, curl 50.
 const fn default_max_redirects() -> u32 {
     50
 }
 
-/// How requests are sized and placed.
+/// Policy that sizes requests and assigns them to links. "Thesis" is the multi-link HTTP thesis (`docs/algorithms.md`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// One link, one request (thesis §4.3.1).
+    /// One link, one request for the whole file (thesis §4.3.1).
     Single,
-    /// An equal part for each link (thesis §4.3.2).
+    /// An equal part of the file for each link (thesis §4.3.2).
     Naive,
-    /// Thesis §4.3.3, Algorithm 1.
+    /// Upper limit shared in proportion to throughput (thesis §4.3.3, Algorithm 1).
     StaticLimit,
-    /// Thesis §4.3.4, Algorithm 2.
+    /// The limit follows the measured throughput (thesis §4.3.4, Algorithm 2).
     DynamicLimit,
-    /// Thesis §4.3.5, Algorithm 3 with the diff padding.
+    /// Requests of at least the bandwidth-delay product (thesis §4.3.5, Algorithm 3 with the diff padding).
     BdpLimit,
-    /// Ours.
+    /// marline's own policy; see `scheduler`.
     #[default]
     Marline,
 }
 
 impl Policy {
-    /// All of them, the thesis's first.
+    /// All policies, those of the thesis first.
     pub const ALL: [Self; 6] =
         [Self::Single, Self::Naive, Self::StaticLimit, Self::DynamicLimit, Self::BdpLimit, Self::Marline];
 
-    /// The word used in options and reports.
+    /// Name used in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
@@ -116,9 +118,9 @@ impl fmt::Display for Policy {
     }
 }
 
-/// The word is no policy.
+/// The name is not that of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no policy: single, naive, static-limit, dynamic-limit, bdp-limit or marline")]
+#[error("unknown policy `{0}`: use single, naive, static-limit, dynamic-limit, bdp-limit or marline")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Policy {
@@ -132,37 +134,37 @@ impl FromStr for Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MeteredUse {
-    /// Only when all others have failed.
+    /// Only while no unmetered link works.
     #[default]
     Avoid,
-    /// Like any other.
+    /// Like unmetered links.
     Use,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
-/// What proves that bytes of several sources are of one file.
+/// What the known digests cover: they prove that bytes of several mirrors are of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DigestScope {
-    /// A digest of the whole file.
+    /// One digest of the whole file.
     File,
-    /// Digests of pieces of this size; the last one may be shorter.
+    /// One digest for each piece of this size; the last piece may be shorter.
     Pieces(DataSize),
 }
 
-/// What an earlier run left.
+/// What an earlier run has received.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {
-    /// The whole file's size.
+    /// Size of the whole file.
     pub total: DataSize,
-    /// The file's validator. Without one nothing can be resumed.
+    /// Validator of the file. Without a validator nothing can be resumed.
     pub validator: Validator,
-    /// The bytes that are in their place, in any order.
+    /// The bytes that are stored, in any order.
     pub ranges: Vec<ByteRange>,
-    /// The source that they are of; none: of several, and a digest is to prove them. A log that does not say so is of a
-    /// run that took the first one.
+    /// The mirror that they came from; none: several, so that a digest must prove them. Missing in older logs, which
+    /// used the first mirror.
     #[serde(default = "first_mirror")]
     pub mirror: Option<UrlId>,
 }
@@ -171,20 +173,20 @@ fn first_mirror() -> Option<UrlId> {
     Some(UrlId(0))
 }
 
-/// What the thesis set by hand in its configuration file (§4.4.3, §8.2.2).
+/// Values that the thesis set by hand in its configuration file (§4.4.3, §8.2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThesisParams {
-    /// Algorithm 1's static upper limit; the worked example has 4000 KB (§4.3.3).
+    /// Algorithm 1's static upper limit; 4000 KB in the worked example (§4.3.3).
     pub static_limit: DataSize,
-    /// Bandwidth of each link: a constant, found by trial in each scenario (§8.2.2), that is 30,000 KB/s in the worked
-    /// examples (§4.3.4, §4.3.5); none: the peak seen so far (§4.3.4).
+    /// Bandwidth of each link, a constant that the thesis found by trial for each scenario (§8.2.2): 30,000 KB/s in the
+    /// worked examples (§4.3.4, §4.3.5). None: the peak rate seen so far (§4.3.4).
     pub bandwidth: Option<Bitrate>,
-    /// Algorithm 3's factor of the diff padding; the worked example has 0.3 (§4.3.5).
+    /// Factor of Algorithm 3's diff padding; 0.3 in the worked example (§4.3.5).
     pub padding: Ratio,
-    /// How much of a request is complete when the next one starts (§4.2.2).
+    /// Fraction of a request that must be complete before the next one starts (§4.2.2).
     pub overlap: Ratio,
-    /// Slow-link fail-over (§8.2.4).
+    /// Fail-over of slow links (§8.2.4).
     pub slow_link: SlowLinkRule,
 }
 
@@ -200,18 +202,18 @@ impl Default for ThesisParams {
     }
 }
 
-/// The thesis's rules for a link that has become slow (§8.2.4). The thesis measured without them.
+/// The thesis's rules for links that have become slow (§8.2.4). Its measurements were made without them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlowLinkRule {
     /// A slow link keeps its requests.
     #[default]
     Off,
-    /// Slow is what is below this rate; the listing has 100 KB/s.
+    /// Links below this rate are slow; 100 KB/s in the thesis's listing.
     Static(Bitrate),
-    /// Slow is what is below this share of the mean of all links; the listing has 0.2.
+    /// Links below this share of the mean rate of all links are slow; 0.2 in the thesis's listing.
     Dynamic(Ratio),
 }
 
-/// How long a banned link rests before it is probed for the first time. The thesis leaves it open (§8.2.4).
+/// Duration of a link's first ban, after which it is probed. The thesis leaves it open (§8.2.4).
 pub const INITIAL_BAN: Duration = Duration::from_secs(5);

@@ -1,4 +1,8 @@
-//! One connection and its requests: what is on the way, how fast it comes, how long the way is.
+//! Connection and request: estimates of rate and RTT, and the bytes that should be in flight.
+//!
+//! The rate is computed over the connection's transfer clock, which excludes server delay (`server_delay`). "In flight"
+//! means requested and not yet received; the target is about twice the bandwidth-delay product, so that the next
+//! response follows the last one without a gap.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -10,29 +14,31 @@ use crate::link::LinkId;
 use crate::predict::RateWindow;
 use crate::units::{Bitrate, DataSize, Instant};
 
-/// A connection, from the order to open it until it is closed.
+/// One connection, from the command to open it until it is closed.
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
     pub(super) link: LinkId,
-    /// The URL of the command line that this is for.
+    /// The mirror (a URL given by the user or named by a server) that it serves.
     pub(super) mirror: UrlId,
-    /// Where it leads.
+    /// The URL after redirects, and the server address in use.
     pub(super) cdn_node: CdnNode,
-    /// None while it is being opened.
+    /// None while the connection is being opened.
     pub(super) protocol: Option<Protocol>,
     pub(super) handshake_rtt: Duration,
-    /// Requests without their end, in the order in which they were sent.
+    /// Incomplete requests, in the order in which they were sent.
     pub(super) reqs: VecDeque<ReqId>,
-    /// What came, by the connection's own [`clock`](Conn::clock).
+    /// Received bytes over [`transfer_clock`](Conn::transfer_clock) time.
     pub(super) rate_window: RateWindow,
-    /// The last sign of life: opened, or bytes; or a request sent when nothing else was on the way.
+    /// When the connection was opened, received bytes, or got a request while it had none: the start of the stall
+    /// timeout.
     pub(super) last_activity: Instant,
-    /// Complete answers so far.
+    /// Complete responses so far.
     pub(super) responses: u32,
-    /// The server closes after what is on its way: no more requests.
+    /// The server closes the connection after the requests in flight, or the link has too many: it gets no more
+    /// requests.
     pub(super) is_draining: bool,
     pub(super) path: PathSample,
-    /// When packets last came out of order.
+    /// When packets last arrived out of order.
     pub(super) last_reordering: Option<Instant>,
     pub(super) server_delay: ServerDelay,
 }
@@ -60,12 +66,12 @@ impl Conn {
         self.protocol.is_some()
     }
 
-    /// Whether redirects have led it away from its URL.
+    /// Whether it uses the target of a redirect instead of the mirror's own URL.
     pub(super) fn is_redirected(&self) -> bool {
         self.cdn_node.url != self.mirror
     }
 
-    /// Whether another request may be sent.
+    /// Whether it may get another request.
     pub(super) fn accepts_requests(&self) -> bool {
         self.is_open() && !self.is_draining
     }
@@ -77,31 +83,32 @@ impl Conn {
         self.path = path;
     }
 
-    /// Whether packets have been lost lately, as far as a receiver can tell.
+    /// Whether packets were lost recently. A receiver sees loss only as reordering.
     pub(super) fn has_recent_loss(&self, now: Instant) -> bool {
         self.last_reordering.is_some_and(|at| at + LOSS_MEMORY > now)
     }
 
-    /// The round trip now, the queue included: how long before it is needed a request must leave.
+    /// Current RTT including queueing delay: how early a request must be sent so that its response arrives in time.
     pub(super) fn rtt(&self) -> Duration {
         let measured = self.path.rtt.max(self.path.rcv_rtt).min(RTT_CEILING);
         measured.max(self.min_rtt())
     }
 
-    /// The round trip as the youngest measurement has it. What we send is little, so its smoothed time may be seconds
-    /// old; the receiver's own estimate follows the data.
+    /// RTT of the newest measurement. The kernel's smoothed RTT is based on the few packets that we send and may be
+    /// seconds old; its receiver-side estimate follows the data.
     pub(super) fn latest_rtt(&self) -> Duration {
         let latest = if self.path.rcv_rtt.is_zero() { self.path.rtt } else { self.path.rcv_rtt };
         latest.max(self.min_rtt())
     }
 
-    /// The round trip of the empty path.
+    /// Minimum RTT (without queueing delay), bounded to a plausible range.
     pub(super) fn min_rtt(&self) -> Duration {
         let min = if self.path.min_rtt.is_zero() { self.handshake_rtt } else { self.path.min_rtt };
         min.clamp(RTT_FLOOR, RTT_CEILING)
     }
 
-    /// Whether the sender is still doubling its window: each round trip brings far more than the one before.
+    /// Whether the sender is probably still in slow start: the last RTT brought over 1.4 times the bytes of the one
+    /// before.
     pub(super) fn in_slow_start(&self, now: Instant) -> bool {
         let now = self.transfer_clock(now);
         let rtt = self.min_rtt();
@@ -117,13 +124,14 @@ impl Conn {
         last_round * 10 > previous_round * 14
     }
 
-    /// The rate to expect from now on, while bytes flow. Never taken over less than a round trip: bytes come in bursts.
+    /// Expected rate while data flows. Data arrives in bursts of one per RTT, so the rate is never taken over a shorter
+    /// time.
     pub(super) fn expected_rate(&self, at: Instant) -> Bitrate {
         let now = self.transfer_clock(at);
         let Some(first) = self.rate_window.first_arrival() else { return Bitrate::ZERO };
         let rtt = self.min_rtt();
         let window = (self.rtt() * 8).clamp(RATE_WINDOW.0, RATE_WINDOW.1);
-        // A burst, and a quarter of a round trip in which the next one may be late.
+        // Time for one burst, and a quarter of an RTT more in which the next one may be late.
         let burst_interval = rtt + rtt / 4;
         if now < first + burst_interval {
             return self.rate_window.total() / rtt;
@@ -132,13 +140,14 @@ impl Conn {
         if !self.in_slow_start(at) {
             return mean;
         }
-        // Half of a doubling: what the next round trip brings on average, as far as the link bears it.
+        // In slow start the next RTT brings up to twice the last one: assume half of that growth.
         let recent = self.rate_window.bytes_between(now - burst_interval, now) / rtt;
         mean.max(recent + recent / 2)
     }
 
-    /// The rate to rely on. Behind a lost packet nothing is delivered and then everything at once, which a growing window
-    /// would look like: while packets are lost, what came counts over all of its time.
+    /// Expected rate that does not overestimate after losses. Behind a lost packet TCP delivers nothing and then
+    /// everything at once, which looks like a growing window. With recent loss the mean over the longest window is the
+    /// limit.
     pub(super) fn conservative_rate(&self, at: Instant) -> Bitrate {
         let rate = self.expected_rate(at);
         if !self.has_recent_loss(at) {
@@ -148,43 +157,46 @@ impl Conn {
         if mean.is_zero() { rate } else { rate.min(mean) }
     }
 
-    /// How many bytes should be on their way, so that the pipe does not run dry before the next request's answer.
+    /// Bytes that should be requested and not yet received, so that the connection does not idle before the next
+    /// response.
     ///
-    /// While the window doubles: the next two rounds, 2 × what has come so far. Then: a round trip and the time in
-    /// which requests are batched.
+    /// In slow start: what the next two RTTs can bring, 2 × everything received so far. Afterwards: about two RTTs at
+    /// the expected rate, plus the time in which requests are batched and the server delay.
     pub(super) fn target_in_flight(&self, now: Instant) -> DataSize {
         let slow_start_target = self.rate_window.total() * 2 + INITIAL_RANGE;
         if self.in_slow_start(now) {
             let now = self.transfer_clock(now);
-            // Four times the last two round trips: more than the next two can bring, also after a stall.
+            // Also limited to four times the last two RTTs: more than the next two can bring, even right after a stall.
             return slow_start_target
                 .min(self.rate_window.bytes_between(now - self.min_rtt() * 2, now) * 4 + INITIAL_RANGE * 2);
         }
-        // Twice the round trip: it may have grown since it was measured, as the queue fills.
+        // RTT plus minimum RTT, about two round trips: the RTT may have grown since it was measured, as the queue
+        // fills.
         let steady = self.expected_rate(now) * (self.rtt() + self.min_rtt() + BATCH_INTERVAL + self.server_delay());
         steady.max(INITIAL_RANGE).min(slow_start_target.max(INITIAL_RANGE * 4))
     }
 }
 
-/// A request that has been sent and is not complete.
+/// A request that was sent and is not complete.
 #[derive(Clone, Debug)]
 pub(super) struct Req {
     pub(super) conn: super::ConnId,
     pub(super) range_requested: RequestRange,
     pub(super) sent_at: Instant,
-    /// The bytes that it brings; the end is far beyond the file for an open range until its size is known.
+    /// The bytes that it is expected to deliver. For an open-ended request the end is far beyond the file until its
+    /// size is known.
     pub(super) range: ByteRange,
-    /// The next byte that it brings.
+    /// The offset of the next byte to arrive.
     pub(super) next_offset: u64,
-    /// The head has come and was good.
+    /// The response head was received and accepted.
     pub(super) is_accepted: bool,
-    /// The version that it was bound to.
+    /// The validator sent as If-Range.
     pub(super) if_range: Option<Validator>,
-    /// It was sent while others on its connection were not complete.
+    /// Another request on its connection was incomplete when it was sent.
     pub(super) is_pipelined: bool,
-    /// The first of the bytes that another request brings as well.
+    /// From this offset on, another request delivers the same bytes.
     pub(super) duplicated_from: u64,
-    /// Its bytes were given to others, because its link is silent.
+    /// Its bytes were given to other links because its link is stalled.
     pub(super) is_released: bool,
 }
 
@@ -193,31 +205,31 @@ impl Req {
         ByteRange::new(self.next_offset, self.range.end)
     }
 
-    /// The bytes that only this request brings.
+    /// The bytes that no other request delivers.
     pub(super) fn exclusive_range(&self) -> ByteRange {
         ByteRange::new(self.next_offset, self.range.end.min(self.duplicated_from))
     }
 }
 
-/// What a connection is asked for before anything is known of it.
-/// chosen: nine initial windows (RFC 6928) cover the first three round trips of slow start.
+/// First request on a connection of unknown rate.
+/// chosen: four to five initial windows (RFC 6928), more than the first two round trips of slow start can deliver.
 pub(super) const INITIAL_RANGE: DataSize = DataSize::from_kib(64);
 
-/// Shorter round trips than this are taken for this: the timers of a busy machine are no finer.
+/// Lower bound of the RTT: timers of a busy host are no finer.
 const RTT_FLOOR: Duration = Duration::from_millis(4);
 
-/// Longer ones are a measurement of a stall, not of a path.
+/// Upper bound of the RTT: longer measurements stem from a stall, not from the path.
 const RTT_CEILING: Duration = Duration::from_secs(2);
 
-/// After this many round trips the ramp is over, whatever the last two looked like.
+/// After this many RTTs slow start is over, whatever the last two RTTs brought.
 const SLOW_START_ROUNDS: u32 = 14;
 
-/// Bounds of the window over which a pace is taken. chosen: long enough for a loss to be repaired
-/// within it, short enough to follow a link that fades.
+/// Bounds of the window over which the rate is taken. chosen: long enough to contain the repair of a loss, short enough
+/// to follow a fading link.
 const RATE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
 
-/// Losses older than this say nothing of now.
+/// Older losses say nothing about the present.
 const LOSS_MEMORY: Duration = Duration::from_millis(1500);
 
-/// Requests closer than this are sent as one.
+/// Requests due within this time are sent as one.
 const BATCH_INTERVAL: Duration = Duration::from_millis(40);

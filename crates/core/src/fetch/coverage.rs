@@ -1,15 +1,15 @@
-//! Which bytes are in their place, which are on their way, and which nobody has asked for yet.
+//! Coverage map of a download: which bytes have been received, which are requested, and which are free.
 //!
-//! 1. A byte is *done* when it has been put in its place, whoever brought it. Bringing it again is waste.
-//! 2. A byte is *claimed* when it is done or a live request will bring it; what is not claimed is *free*.
-//! 3. Requests that fail give their bytes back by a rebuild from those that still live: no byte is ever freed by
-//!    subtraction, so an overlap of two requests cannot lose one.
+//! 1. A byte is *received* when it has been stored, whichever connection delivered it. Receiving it again is waste.
+//! 2. A byte is *claimed* when it is received or a live request will deliver it. A byte that is not claimed is *free*.
+//! 3. When a request ends early, the claims are rebuilt from the live requests. Nothing is ever freed by subtraction,
+//!    so a byte that two requests cover cannot be lost when one of them fails.
 
 use super::range_set::RangeSet;
 use super::{ByteRange, Resume};
 use crate::units::DataSize;
 
-/// The resource's bytes.
+/// Received and claimed bytes of one resource; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
     total: Option<u64>,
@@ -20,7 +20,7 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// Begins with what an earlier run left.
+    /// Starts with the bytes of an earlier run, if there are any.
     pub(super) fn new(resume: Option<&Resume>) -> Self {
         let mut coverage = Self::default();
         if let Some(resume) = resume {
@@ -33,7 +33,7 @@ impl Coverage {
         coverage
     }
 
-    /// The size is known now. A reader that has jumped beyond it wants nothing more.
+    /// Sets the size of the resource. Bytes behind the end, which a seek had skipped, are dropped.
     pub(super) fn set_total(&mut self, total: DataSize) {
         self.total = Some(total.bytes());
         if self.received.iter().any(|done| done.end > total.bytes()) {
@@ -42,12 +42,13 @@ impl Coverage {
         }
     }
 
-    /// Forgets everything but the waste: it was another file.
+    /// Forgets everything except the wasted bytes, to which the received ones are added: the resource is another file
+    /// now.
     pub(super) fn restart(&mut self) {
         *self = Self { wasted_bytes: self.wasted_bytes + self.received_bytes, ..Self::default() };
     }
 
-    /// Forgets all bytes but these; what else was done counts as waste.
+    /// Keeps only these received bytes; the others count as waste.
     pub(super) fn retain_only(&mut self, kept: &RangeSet) {
         self.received = self.received.intersection(kept);
         let kept_bytes = self.received.len();
@@ -56,19 +57,19 @@ impl Coverage {
         self.claimed = self.received.clone();
     }
 
-    /// These bytes were wrong: they are missing again.
+    /// These bytes were wrong: they are missing again, and count as waste.
     pub(super) fn invalidate(&mut self, range: ByteRange) {
         let removed = self.received.remove(range);
         self.received_bytes -= removed;
         self.wasted_bytes += removed;
     }
 
-    /// The bytes in their place.
+    /// The received bytes.
     pub(super) fn received_ranges(&self) -> &RangeSet {
         &self.received
     }
 
-    /// Nothing before `offset` is wanted, and nothing behind it has come.
+    /// Continues at `offset` after a seek: the bytes before it are treated as received, all others as missing.
     pub(super) fn start_at(&mut self, offset: u64) {
         let skipped = ByteRange::new(0, self.total.unwrap_or(u64::MAX).min(offset));
         self.received = [skipped].into_iter().collect();
@@ -76,12 +77,12 @@ impl Coverage {
         self.claimed = self.received.clone();
     }
 
-    /// A request for these bytes is on its way.
+    /// Marks bytes as requested.
     pub(super) fn claim(&mut self, range: ByteRange) {
         self.claimed.insert(range);
     }
 
-    /// Only these requests live; everything else that is not done is free again.
+    /// Rebuilds the claims: bytes that are neither received nor in `requested` are free again.
     pub(super) fn rebuild_claims(&mut self, requested: impl Iterator<Item = ByteRange>) {
         self.claimed = self.received.clone();
         for range in requested {
@@ -89,7 +90,7 @@ impl Coverage {
         }
     }
 
-    /// These bytes are in their place; tells how many of them were missing.
+    /// Marks bytes as received. Returns how many of them were missing; the others count as waste.
     pub(super) fn add_received(&mut self, range: ByteRange) -> DataSize {
         let new = self.received.insert(range);
         self.received_bytes += new;
@@ -97,53 +98,53 @@ impl Coverage {
         new
     }
 
-    /// Bytes that came for nothing, apart from any that [`Ledger::put`] saw.
+    /// Counts wasted bytes in addition to those that [`Coverage::add_received`] found.
     pub(super) fn add_wasted(&mut self, len: DataSize) {
         self.wasted_bytes += len;
     }
 
-    /// The first free bytes at or after `from`, at most up to `end`.
+    /// The first run of free bytes at or after `from` and before `end`.
     pub(super) fn next_free(&self, from: u64, end: u64) -> Option<ByteRange> {
         self.claimed.next_gap(from, self.total.unwrap_or(u64::MAX).min(end))
     }
 
-    /// How many bytes are free before `end`.
+    /// Number of free bytes before `end`.
     pub(super) fn free_bytes(&self, end: u64) -> DataSize {
         self.total.map_or(DataSize::MAX, |total| self.claimed.missing_before(total.min(end)))
     }
 
-    /// How many bytes of `span` are not done.
+    /// Number of bytes of `range` that have not been received.
     pub(super) fn missing_bytes(&self, range: ByteRange) -> DataSize {
         let received: DataSize = self.received.iter().map(|done| done.intersect(range).len()).sum();
         range.len() - received
     }
 
-    /// The first bytes at or after `from` that are not done.
+    /// The first run of bytes at or after `from` that have not been received.
     pub(super) fn next_missing(&self, from: u64) -> Option<ByteRange> {
         self.received.next_gap(from, self.total.unwrap_or(u64::MAX))
     }
 
-    /// The size, once it is known.
+    /// Size of the resource, once it is known.
     pub(super) fn total(&self) -> Option<DataSize> {
         self.total.map(DataSize::from_bytes)
     }
 
-    /// Bytes in their place.
+    /// Number of distinct bytes received.
     pub(super) fn received(&self) -> DataSize {
         self.received_bytes
     }
 
-    /// Bytes received and not needed.
+    /// Body bytes received in vain.
     pub(super) fn wasted_bytes(&self) -> DataSize {
         self.wasted_bytes
     }
 
-    /// Whether every byte is in its place.
+    /// Whether every byte has been received.
     pub(super) fn is_complete(&self) -> bool {
         self.total == Some(self.received_bytes.bytes())
     }
 
-    /// The in-order frontier: everything before it is in its place.
+    /// Everything before this offset has been received.
     pub(super) fn in_order_end(&self) -> u64 {
         self.received.end_of_run(0)
     }
@@ -155,7 +156,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn a_failed_request_gives_back_only_what_no_other_brings() {
+    fn a_failed_request_frees_only_bytes_that_no_other_request_covers() {
         let mut coverage = Coverage::default();
         coverage.set_total(DataSize::from_bytes(100));
         coverage.claim(ByteRange::new(0, 60));
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_copy_of_a_byte_is_waste() {
+    fn a_byte_received_twice_counts_as_waste() {
         let mut coverage = Coverage::default();
         coverage.set_total(DataSize::from_bytes(30));
         assert_eq!(coverage.add_received(ByteRange::new(0, 20)).bytes(), 20);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_run_counts_only_inside_the_file() {
+    fn ranges_of_an_earlier_run_are_cut_to_the_file() {
         let validator = super::super::Validator::Etag("\"a\"".into());
         let resume = Resume {
             total: DataSize::from_bytes(50),

@@ -1,12 +1,11 @@
-//! The last bytes: what lags behind is asked for a second time where it comes sooner.
+//! Endgame: when every byte is in flight, late ranges are requested a second time over a faster connection.
 //!
-//! In: everything is on its way, and each connection's owed bytes and pace. Out: requests for the ends of spans that
-//! another connection would bring too late.
-//!
-//! 1. The laggard is the connection that ends last, the helper the one that could bring another byte first.
-//! 2. The helper takes as much of the laggard's end as makes both end together; both may bring it, the first counts.
-//! 3. The laggard brings its end last, so if both keep their pace nothing comes twice. What has come twice, and half of
-//!    what still may, is bounded by [`Fetch::waste_allowed`]; against a laggard that is far behind, by a twentieth.
+//! 1. The straggler is the connection that finishes last; the backup is the one that could deliver another byte first.
+//! 2. The backup requests the end of the straggler's range, as much as makes both finish together. The copy that
+//!    arrives first counts.
+//! 3. The straggler delivers that end last. So if both keep their rates, nothing arrives twice: the download is
+//!    complete before the straggler reaches it. Duplicates so far, plus half of the possible ones, are limited by
+//!    [`Fetch::max_waste`]; if the straggler is far behind, by a twentieth of the file.
 
 use core::time::Duration;
 
@@ -17,10 +16,11 @@ use super::{ByteRange, Conn, ConnId, Fetch, Req, ReqId, RequestRange, TimerReaso
 use crate::units::DataSize;
 
 impl Fetch {
-    /// Looks at the ends of all connections.
+    /// Sends the duplicate requests that are worthwhile now, and sets the timer for the next review.
     pub(super) fn endgame(&mut self) {
         for _ in 0..MAX_DUPLICATES {
             let Some((backup, req, range)) = self.next_duplicate() else { break };
+            // The mark shortens the straggler's exclusive range, so that the next pass judges what then remains.
             if let Some(req) = self.reqs.get_mut(&req) {
                 req.duplicated_from = range.start;
             }
@@ -31,10 +31,12 @@ impl Fetch {
         }
     }
 
+    /// The next duplicate: backup connection, straggling request and range; none: it would gain too little or cost too
+    /// much.
     fn next_duplicate(&self) -> Option<(ConnId, ReqId, ByteRange)> {
         let (straggler_id, end) = self.straggler()?;
         let straggler = self.conns.get(&straggler_id)?;
-        // A connection of the same link shares its capacity: it helps only one that stands still.
+        // A connection of the same link shares its capacity: it helps only if the straggler has stalled.
         let is_stalled = self.now.since(straggler.last_activity) >= straggler.rtt();
         let backups = self.conns.iter().filter(|(id, conn)| {
             **id != straggler_id && self.may_duplicate(conn) && (is_stalled || conn.link != straggler.link)
@@ -43,6 +45,8 @@ impl Fetch {
             .map(|(id, conn)| (*id, self.conn_forecast(conn, Duration::ZERO)))
             .filter(|(_, forecast)| !forecast.rate.is_zero());
         let (backup, forecast) = forecasts.min_by_key(|(_, forecast)| forecast.ready_in)?;
+        // The straggler finishes at `end`, the backup can deliver its first byte at `ready_in`. In between lies the
+        // gain.
         let gain = end.saturating_sub(forecast.ready_in);
         if gain < MIN_GAIN.max(forecast.ready_in / 4) {
             return None;
@@ -50,6 +54,7 @@ impl Fetch {
         let exclusive = self.exclusive_bytes(straggler);
         let straggler_forecast =
             ConnForecast { rate: straggler.expected_rate(self.now), ready_in: self.stalled_for(straggler) };
+        // Water filling over the two: the moment at which both finish, and the backup's part until then.
         let joint_finish = finish_time(&[straggler_forecast, forecast], exclusive);
         let duplicate = quota(forecast, joint_finish)
             .min(exclusive)
@@ -62,6 +67,7 @@ impl Fetch {
             self.coverage.total()? / FAR_BEHIND_WASTE_DIVISOR
         };
         let allowed = self.max_waste().max(late_allowance);
+        // Bytes that are duplicated in flight count half: they arrive twice only if the rates change.
         if self.coverage.wasted_bytes() + (self.duplicated_bytes() + duplicate) / 2 > allowed {
             return None;
         }
@@ -69,9 +75,9 @@ impl Fetch {
         Some((backup, req, range))
     }
 
-    /// Another link brings the end of the request that owes the byte at `offset`, if the request would not be complete
-    /// within `within` and both together end it clearly sooner. What its connection then brings twice stays within the
-    /// bound against laggards that are far behind.
+    /// Duplicates the end of the request that is to deliver the byte at `offset`, over another link. Only if that
+    /// request would not be complete within `deadline` and both together finish clearly sooner. The limit on waste is
+    /// the one for stragglers that are far behind. Returns whether a request was sent.
     pub(crate) fn duplicate_if_late(&mut self, offset: u64, deadline: Duration) -> bool {
         let Some((backup, req, range)) = self.late_duplicate(offset, deadline) else { return false };
         if let Some(req) = self.reqs.get_mut(&req) {
@@ -85,6 +91,7 @@ impl Fetch {
         let (id, req) =
             self.reqs.iter().find(|(_, req)| !req.is_released && req.exclusive_range().contains(offset))?;
         let straggler = self.conns.get(&req.conn)?;
+        // Requests on one connection are delivered in order: earlier ones come first.
         let queue = straggler.reqs.iter().take_while(|other| *other != id).filter_map(|id| self.reqs.get(id));
         let before: DataSize = queue.map(|req| req.remaining().len()).sum();
         let rate = straggler.expected_rate(self.now);
@@ -115,19 +122,19 @@ impl Fetch {
         Some((backup, *id, ByteRange::new(range.start.max(range.end.saturating_sub(duplicate.bytes())), range.end)))
     }
 
-    /// Whether a connection may get another request, and its link carry its bytes. A request for no bytes would be one
-    /// for everything.
+    /// Whether a connection may carry a duplicate: it can take a request, its link has a token and budget. With a
+    /// budget of zero the range would be cut to nothing.
     fn may_duplicate(&self, conn: &Conn) -> bool {
         let can_request = self.can_serve_ranges(conn) && has_request_slot(conn) && self.may_pipeline(conn);
         can_request && self.may_send_request(conn.link) && !self.budget_left(conn.link).is_zero()
     }
 
-    /// The most that one request on a connection may bring.
+    /// Maximum size of one duplicate on a connection.
     fn max_duplicate(&self, conn: &Conn) -> DataSize {
         self.budget_left(conn.link).min(self.max_request(conn))
     }
 
-    /// The connection that ends last, and when.
+    /// The connection that finishes last, and the time until then.
     fn straggler(&self) -> Option<(ConnId, Duration)> {
         let ends = self.conns.iter().filter_map(|(id, conn)| {
             let exclusive = self.exclusive_bytes(conn);
@@ -138,21 +145,21 @@ impl Fetch {
         ends.max_by_key(|(_, end)| *end)
     }
 
-    /// How long a connection may bring nothing: one that stands still (a loss that is being repaired) will stand still
-    /// for as long again, and in slow start the next burst is a round trip away.
+    /// How long a connection will probably deliver nothing more. A connection that has paused (for example while a loss
+    /// is repaired) will pause as long again, and in slow start the next burst comes an RTT later.
     pub(super) fn stalled_for(&self, conn: &Conn) -> Duration {
         let burst = if conn.in_slow_start(self.now) { conn.min_rtt() } else { Duration::ZERO };
         self.now.since(conn.last_activity).max(burst)
     }
 
-    /// Bytes that only this connection is to bring.
+    /// Missing bytes that only this connection will deliver.
     fn exclusive_bytes(&self, conn: &Conn) -> DataSize {
         let reqs = conn.reqs.iter().filter_map(|id| self.reqs.get(id)).filter(|req| !req.is_released);
         reqs.map(|req| self.coverage.missing_bytes(req.exclusive_range())).sum()
     }
 
-    /// The last `part` bytes that a connection owes, as far as they are in one request and not on their way to the
-    /// helper already.
+    /// The last `duplicate` bytes that only this connection delivers, within one request. A range of which the backup
+    /// already carries a part is skipped.
     fn last_exclusive(&self, conn: &Conn, backup: &Conn, duplicate: DataSize) -> Option<(ReqId, ByteRange)> {
         let is_requested = |range: ByteRange| {
             let mut requests = backup.reqs.iter().filter_map(|id| self.reqs.get(id));
@@ -173,14 +180,14 @@ impl Fetch {
         None
     }
 
-    /// Bytes that two connections are about to bring.
+    /// Missing bytes that two connections may deliver.
     fn duplicated_bytes(&self) -> DataSize {
         let duplicated = |req: &Req| ByteRange::new(req.next_offset.max(req.duplicated_from), req.range.end);
         self.reqs.values().map(|req| self.coverage.missing_bytes(duplicated(req))).sum()
     }
 
-    /// How many bytes may have come for nothing before no more is asked for twice: under one percent of a large file,
-    /// what the pipes hold of a small one.
+    /// Limit for bytes that are transferred in vain: under one percent of a large file, one bandwidth-delay product of
+    /// all connections for a small one.
     pub(super) fn max_waste(&self) -> DataSize {
         let total = self.coverage.total().unwrap_or_default();
         let pipes: DataSize = self.conns.values().map(|conn| conn.expected_rate(self.now) * conn.min_rtt()).sum();
@@ -188,14 +195,14 @@ impl Fetch {
     }
 }
 
-/// Ending this much sooner is worth asking twice.
+/// A duplicate must save at least this much time.
 const MIN_GAIN: Duration = Duration::from_millis(15);
-/// This far behind, waiting is worse than waste, unless it costs money; then up to a twentieth may come twice.
+/// Saving this much time is worth more waste, up to a twentieth of the file, except on a metered link.
 const FAR_BEHIND: Duration = Duration::from_millis(700);
 const FAR_BEHIND_WASTE_DIVISOR: u64 = 20;
-/// Before the end of a file, only this much is worth bytes that come twice.
+/// A duplicate before the end of the download must save at least this much time.
 const MIN_LATE_GAIN: Duration = Duration::from_millis(150);
-/// Requests at one look.
+/// Duplicates sent per review.
 const MAX_DUPLICATES: usize = 8;
-/// How often the ends are looked at.
+/// Time between reviews in the endgame.
 const ENDGAME_INTERVAL: Duration = Duration::from_millis(10);

@@ -1,7 +1,7 @@
-//! What the driver tells the fetch machine, and what the machine asks of the driver.
+//! Inputs and outputs of the [`Fetch`](super::Fetch) machine, and the values they consist of.
 //!
-//! Payload never passes here: the driver reads bytes from a connection and puts them in their place, the machine
-//! hears how many there were. Both sides are plain values that a log can keep.
+//! Payload never passes here: the driver reads bytes from a connection and stores them at their offset, and the machine
+//! receives their number. Inputs and outputs are plain values that a decision log can store.
 
 use alloc::string::String;
 use core::net::IpAddr;
@@ -13,173 +13,173 @@ use super::{ByteRange, DigestScope};
 use crate::link::{LinkId, LinkProfile};
 use crate::units::DataSize;
 
-/// Names a connection; the machine gives them out and never uses one twice.
+/// Identifies a connection. The machine assigns the numbers and never reuses one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConnId(pub u32);
 
-/// Names a request; the machine gives them out and never uses one twice.
+/// Identifies a request. The machine assigns the numbers and never reuses one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ReqId(pub u32);
 
-/// Names a place where the resource can be had: a URL. `0` is the first one of the command line, further ones are
-/// its mirrors, and the driver numbers the targets of redirects after them.
+/// Identifies a URL of the resource. `0` is the first URL given by the user, its mirrors follow, and the driver numbers
+/// the targets of redirects after them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UrlId(pub u16);
 
-/// What happened.
+/// An event that the driver reports.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum Input {
-    /// A link can be used, from the start or from now on.
+    /// A link is usable, at the start or from now on.
     LinkUp {
-        /// Its name in this run.
+        /// The link's number in this run.
         link: LinkId,
-        /// What is known of it.
+        /// Its properties: kind, metering, budget.
         profile: LinkProfile,
     },
-    /// The system says that a link is gone: interface removed, carrier lost, address withdrawn.
+    /// The operating system reports that a link is gone: interface removed, carrier lost, address withdrawn.
     LinkDown {
-        /// Which one.
+        /// The link.
         link: LinkId,
     },
-    /// A connection that was asked for stands (TLS included).
+    /// A connection is established (TLS included).
     Connected {
-        /// Which one.
+        /// The connection.
         conn: ConnId,
-        /// How requests share it.
+        /// Protocol, which decides how requests share the connection.
         protocol: Protocol,
         /// Time from SYN to SYN-ACK: one round trip on an idle path.
         handshake_rtt: Duration,
-        /// The address where it ends. A name may have another one on each link, with another edge behind it.
+        /// The address of the server. One name may have different addresses, and so CDN nodes, on each link.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer: Option<IpAddr>,
     },
-    /// The head of an answer. The driver waits with the body for [`Output::Accept`] or [`Output::Cancel`].
+    /// The head of a response. The driver holds the body until [`Output::AcceptBody`] or [`Output::Cancel`].
     Head {
-        /// The request that it answers.
+        /// The request that it responds to.
         req: ReqId,
-        /// What it says.
+        /// Status and the header fields that matter.
         head: ResponseHead,
     },
-    /// Body bytes were read and put in their place, directly behind those before them.
+    /// Body bytes were read and stored directly behind the previous ones.
     Data {
-        /// The request that they answer.
+        /// The request that they belong to.
         req: ReqId,
-        /// How many.
+        /// Number of bytes.
         len: DataSize,
     },
-    /// An answer is complete as the protocol frames it.
+    /// A response is complete by the protocol's framing.
     End {
-        /// The request that it answers.
+        /// The request that it responds to.
         req: ReqId,
     },
-    /// One answer broke off while its connection lives (an HTTP/2 stream was reset).
+    /// One response was aborted while its connection stays open (an HTTP/2 stream was reset).
     Aborted {
-        /// The request that it answers.
+        /// The request that it responds to.
         req: ReqId,
-        /// Why.
+        /// The cause.
         error: ConnError,
     },
-    /// A connection is over, or never stood. Every request on it that had no [`Input::End`] is unanswered.
+    /// A connection ended or could not be established. Its requests without [`Input::End`] get no further events.
     Closed {
-        /// Which one.
+        /// The connection.
         conn: ConnId,
-        /// Why.
+        /// The cause.
         error: ConnError,
     },
-    /// What the kernel knows of a connection's path now.
+    /// The kernel's current view of a connection's path.
     Sample {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
-        /// Its path.
+        /// RTTs and reordering.
         path: PathSample,
     },
-    /// The in-order reader has taken everything before this offset. Only runs with a window hear it.
+    /// The in-order reader has consumed everything before this offset. Sent only in runs with a reader window.
     Consumed {
-        /// One past the last byte taken.
+        /// One past the last byte consumed.
         end: u64,
     },
-    /// A server has named another URL of the same file (RFC 6249).
+    /// A server named another URL of the same file (RFC 6249).
     Mirror {
         /// Its number.
         mirror: UrlId,
     },
-    /// A digest of the file has become known: sources may be combined from now on.
+    /// A digest of the file has become known: from now on mirrors may be combined.
     Digest {
-        /// Of what it is.
+        /// What the digest covers.
         scope: DigestScope,
     },
     /// The bytes of an [`Output::Verify`] were compared with their digest.
     Verified {
-        /// Which bytes.
+        /// The compared bytes.
         range: ByteRange,
         /// Whether they match.
         matches: bool,
     },
-    /// How much a link may do for this download changes: other downloads share it.
+    /// This download's share of a link changes, because other downloads use the link as well.
     Share {
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// How much.
+        /// The new share.
         share: LinkShare,
     },
 }
 
-/// How much of a link a download may use beside others of the same batch.
+/// How much of a link a download may use beside other downloads of the same batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum LinkShare {
-    /// As much as there is.
+    /// No limit.
     #[default]
     Full,
-    /// One connection: another download has the first claim.
+    /// One connection: another download has priority.
     OneConn,
-    /// Nothing: what is under way ends, and nothing more is asked for.
+    /// Nothing: requests in flight are completed, and no new ones are sent.
     Paused,
 }
 
-/// How the requests of one connection share it.
+/// HTTP version, which decides how the requests of one connection share it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// HTTP/1.1: answers come one after the other, in the order of the requests.
+    /// HTTP/1.1: responses come one after another, in the order of the requests.
     Http1,
-    /// HTTP/2: answers come side by side and can be cancelled one by one.
+    /// HTTP/2: responses are interleaved and can be cancelled one by one.
     Http2,
 }
 
-/// The parts of an answer's head that decide anything.
+/// The parts of a response head on which decisions depend.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResponseHead {
-    /// The status code.
+    /// Status code.
     pub status: u16,
-    /// Content-Length: bytes of this body. None: unknown (chunked, or until the connection closes).
+    /// Content-Length of this body. None: unknown (chunked, or until the connection closes).
     pub length: Option<DataSize>,
     /// Content-Range (RFC 9110 §14.4).
     pub range: Option<ContentRange>,
-    /// The strongest validator that the answer carries.
+    /// The strongest validator in the head.
     pub validator: Option<Validator>,
     /// Last-Modified, if it is a strong validator beside an ETag (RFC 9110 §8.8.2.2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_modified: Option<String>,
-    /// `Accept-Ranges: none` was said. For the log's reader: what counts is how the server answers.
+    /// `Accept-Ranges: none` is present. Only for readers of the log; decisions depend on the actual responses.
     pub refuses_ranges: bool,
-    /// The body is encoded (gzip and its kin) although identity was asked for.
+    /// The body is encoded (for example gzip) although identity was requested.
     pub is_encoded: bool,
     /// Retry-After, as a delay from now.
     pub retry_after: Option<Duration>,
-    /// The server ends the connection after this answer.
+    /// The server closes the connection after this response.
     pub closes_connection: bool,
-    /// The target of a redirect, which the driver has numbered. None on a redirect: it must not be followed.
+    /// Number of the redirect's target. None in a redirect: the target must not be followed.
     pub location: Option<UrlId>,
-    /// There is a Location, whether it may be followed or not.
+    /// Location is present, whether or not it may be followed.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub has_location: bool,
-    /// An HTML page where the URL names something else.
+    /// The body is an HTML page, although the URL names another type of file.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub is_html_page: bool,
 }
@@ -187,24 +187,24 @@ pub struct ResponseHead {
 /// `Content-Range: bytes first-last/total`, or `bytes */total` with a 416.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContentRange {
-    /// The bytes of this answer; none with a 416.
+    /// The bytes of this body; none with a 416.
     pub range: Option<ByteRange>,
-    /// Bytes of the whole resource, unless the server does not know.
+    /// Size of the whole resource; none if the server does not know it.
     pub total: Option<DataSize>,
 }
 
-/// Proof that two answers carry the same bytes (RFC 9110 §8.8); only strong ones are kept.
+/// Proof that two responses are of the same version of a file (RFC 9110 §8.8); only strong validators are kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Validator {
-    /// A strong ETag, quotes included.
+    /// A strong ETag, including the quotes.
     Etag(String),
-    /// Last-Modified, at least one minute older than the answer's Date (RFC 9110 §8.8.2.2).
+    /// Last-Modified, at least one minute older than the response's Date (RFC 9110 §8.8.2.2).
     LastModified(String),
 }
 
 impl Validator {
-    /// The text that If-Range takes.
+    /// The value of the If-Range field.
     pub fn if_range_value(&self) -> &str {
         match self {
             Self::Etag(text) | Self::LastModified(text) => text,
@@ -212,146 +212,148 @@ impl Validator {
     }
 }
 
-/// Why something failed: the kind decides, the text is for people.
+/// Failure of a connection or response. Decisions depend on the kind; the text is for people.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnError {
-    /// What sort of failure.
+    /// Category of the failure.
     pub kind: ConnErrorKind,
-    /// In words, without the link's name.
+    /// Description without the link's name.
     pub text: String,
 }
 
 impl ConnError {
-    /// Whether a rule of ours refuses the connection, whichever link it would be over.
+    /// Whether a local rule refused the connection; it would do so on every link.
     pub const fn is_refusal(&self) -> bool {
         matches!(self.kind, ConnErrorKind::Forbidden | ConnErrorKind::OwnListener)
     }
 }
 
-/// Sorts of failure, by what they mean for the next try.
+/// Categories of failure, by what they mean for the next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnErrorKind {
-    /// The server closed as HTTP allows: between answers, after `Connection: close`, GOAWAY without error.
+    /// The server closed as HTTP allows: between responses, after `Connection: close`, or GOAWAY without error.
     CleanClose,
-    /// The connection ended in the middle of an answer.
+    /// The connection ended in the middle of a response.
     Truncated,
-    /// Reset by the other end.
+    /// The connection was reset by the peer.
     Reset,
-    /// Nobody listens there.
+    /// The port is closed.
     Refused,
-    /// No way there from this link: no route, no address, interface gone.
+    /// The address is unreachable on this link: no route, no address, interface gone.
     Unreachable,
-    /// No answer in time.
+    /// No response in time.
     TimedOut,
-    /// The name could not be resolved on this link.
+    /// The name cannot be resolved on this link.
     Dns,
-    /// The TLS handshake failed; on another link it might succeed.
+    /// The TLS handshake failed; it may succeed on another link.
     Tls,
-    /// The other end does not speak HTTP as it should: bad head, too much data.
+    /// The peer violates HTTP: malformed head, too much data.
     Protocol,
-    /// The server wants HTTP/1.1 for this request (RFC 9113 §7, HTTP_1_1_REQUIRED).
+    /// The server requires HTTP/1.1 for this request (RFC 9113 §7, HTTP_1_1_REQUIRED).
     Http1Required,
-    /// HTTP/2: the server did not begin to work on the request (RFC 9113 section 8.7, REFUSED_STREAM).
+    /// HTTP/2: the server did not process the request (RFC 9113 section 8.7, REFUSED_STREAM).
     StreamRefused,
-    /// The machine itself closed it.
+    /// The driver could not carry out a command for the connection, for example because it no longer knows the URL.
     ClosedLocally,
-    /// What led to the address, or who asked for it, may not lead there. No packet was sent.
+    /// A local rule forbids the address, which a redirect or the client named. No packet was sent.
     Forbidden,
-    /// The address is our own listener, at which this was asked for. No packet was sent.
+    /// The address is the listener of this process that received the client's request: a loop. No packet was sent.
     OwnListener,
 }
 
-/// What TCP_INFO says of the path, at one moment. Zero where the kernel does not know yet.
+/// TCP_INFO of a connection at one moment. Zero where the kernel has no value yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathSample {
-    /// Smoothed round-trip time of what we send (requests); includes the queue when the link is loaded.
+    /// Smoothed RTT of the packets that we send (requests); includes the queueing delay of a loaded link.
     pub rtt: Duration,
-    /// The smallest round-trip time seen.
+    /// Minimum RTT.
     pub min_rtt: Duration,
-    /// Round-trip time as the receiver measures it from the data.
+    /// The kernel's receiver-side estimate of the RTT, from received data.
     pub rcv_rtt: Duration,
-    /// Packets that arrived out of order, in all: on most paths the echo of losses.
+    /// Number of packets that arrived out of order so far; on most paths a sign of losses.
     pub out_of_order: u32,
 }
 
-/// What the driver is to do.
+/// A command to the driver, or a result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "out")]
 pub enum Output {
-    /// Open a connection over `link` to `origin`. Answered by `Connected` or `Closed`.
+    /// Open a connection. The driver reports [`Input::Connected`] or [`Input::Closed`].
     Connect {
-        /// Its name from now on.
+        /// Its number from now on.
         conn: ConnId,
-        /// The link to bind it to.
+        /// The link to bind the socket to.
         link: LinkId,
-        /// Where to.
+        /// The URL to connect to.
         url: UrlId,
-        /// The address to use for the origin's host; none: what the link's name server says.
+        /// The address of the URL's host; none: resolve the name with the link's name server.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<IpAddr>,
     },
-    /// Send a GET on a connection, directly behind those before it.
+    /// Send a GET on a connection, directly behind earlier requests.
     Request {
-        /// Its name from now on.
+        /// Its number from now on.
         req: ReqId,
-        /// The connection.
+        /// The connection to send it on.
         conn: ConnId,
-        /// The bytes to ask for.
+        /// The requested bytes.
         range: RequestRange,
         /// If-Range, once the resource is identified.
         if_range: Option<Validator>,
     },
-    /// The head is good: put the body at this offset onwards. More than `len` bytes must never be taken from it; where it
-    /// has more, the answer ends there, in HTTP/1.1 with its connection.
+    /// Store the body from this offset on. The driver must never store more than `len` bytes. If the body is longer,
+    /// the response ends there; with HTTP/1.1 so does its connection.
     AcceptBody {
         /// The request.
         req: ReqId,
-        /// Where its first body byte belongs.
+        /// Offset of the first body byte.
         offset: u64,
-        /// How many bytes it may carry; none: until it ends.
+        /// Maximum number of bytes; none: until the response ends.
         len: Option<DataSize>,
-        /// It comes from another source than the driver's journal is of: its bytes must not be claimed there.
+        /// The response is from another mirror than the one the driver's journal is for: its bytes must not be recorded
+        /// there.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         is_other_mirror: bool,
     },
-    /// This answer is not wanted (any more). HTTP/2: reset the stream. HTTP/1.1: the machine closes the connection too.
+    /// Drop a response. HTTP/2: reset the stream. HTTP/1.1: the machine closes the connection too.
     Cancel {
         /// The request.
         req: ReqId,
     },
-    /// End a connection now. Nothing more is reported of it.
+    /// Close a connection. The driver reports nothing more about it.
     Close {
-        /// Which one.
+        /// The connection.
         conn: ConnId,
     },
-    /// The resource is known: name and journal can be settled.
+    /// The resource is identified: the driver can fix the file name and write its journal.
     Identified {
-        /// Its size, if the server tells.
+        /// Its size, if the server stated it.
         total: Option<DataSize>,
         /// Its strong validator, if there is one.
         validator: Option<Validator>,
     },
-    /// The resource has changed: what is stored is worthless. Throw it away; everything starts again.
+    /// The stored bytes are worthless: the resource has changed, or they cannot be continued. Discard them; the
+    /// download begins again.
     Restart,
-    /// Compare these bytes, which are in their place, with their digest. Answered by [`Input::Verified`].
+    /// Compare these stored bytes with their digest. The driver reports [`Input::Verified`].
     Verify {
-        /// Which bytes: a piece, or the whole file.
+        /// The bytes: a piece, or the whole file.
         range: ByteRange,
     },
-    /// Something that the user should read, once.
+    /// A message for the user.
     Notice(super::Notice),
-    /// Everything is in its place.
+    /// The download is complete.
     Done,
-    /// It cannot be had.
+    /// The download has failed.
     Failed(super::Failure),
 }
 
-/// What a request asks for.
+/// Form of a request's Range field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestRange {
-    /// Everything, without a Range field.
+    /// The whole resource, without a Range field.
     Full,
     /// `bytes=start-`.
     From(u64),

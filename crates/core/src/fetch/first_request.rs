@@ -1,20 +1,22 @@
-//! The first request covers the whole file. If no other request succeeds, its response is enough.
+//! The initial request for the whole file (`bytes=0-`), and how its response shares the file with other requests.
 //!
-//! Some URLs are valid for one request only. Some servers answer a range slowly, wrongly or not at all once they have answered
-//! the first request. The response to `bytes=0-` is a range where ranges work and a download in one piece where they do not.
+//! Some URLs are valid for one request only. Some servers answer a second request slowly, wrongly or not at all. The
+//! response to `bytes=0-` is a range where ranges work, and a complete download where they do not. So if no other
+//! request succeeds, this response is enough.
 //!
-//! 1. The first connection asks for `bytes=0-`. Other connections wait for the header section of its response: four handshake
-//!    times, between 150 ms and 1 s ([`HEAD_WAIT`]).
-//! 2. Then other requests take ranges from the end of its span, and that end moves to lower offsets.
-//! 3. The first response is cancelled when it reaches bytes that are stored or that another request covers. It continues over
-//!    the bytes of another request that has no response yet, or that it would deliver clearly sooner ([`OVERTAKES`]). HTTP/1.1
-//!    must close the connection for a cancellation, but by then the download is almost complete.
-//! 4. If another request fails, the first response delivers the bytes behind its own span again, up to the next byte that is
-//!    stored or requested.
+//! 1. The first connection requests `bytes=0-`. Other connections wait for the head of its response: four handshake
+//!    RTTs, between 150 ms and 1 s ([`HEAD_WAIT`]).
+//! 2. Then other requests take ranges from the end of its range, and that end moves towards the front.
+//! 3. The first response is cancelled when it reaches bytes that are stored or that another request covers. It
+//!    continues over the bytes of another request if that has no response yet, or if it would deliver them clearly
+//!    sooner ([`MIN_TIME_SAVED`]). With HTTP/1.1 the cancellation closes the connection, but by then the download is
+//!    almost complete.
+//! 4. If another request fails, the first response also delivers the bytes behind its own range, up to the next byte
+//!    that is stored or requested.
 //! 5. While the first response is running, failures of other requests on its link do not close its connection.
 //!
-//! A small first range was not used here, although resumed and sequential downloads send one: if the server answers only that
-//! request, the download fails.
+//! A small first range was rejected here: if the server answers only that request, the download fails. Resumed
+//! downloads and those with an in-order reader send one nevertheless.
 
 use core::time::Duration;
 
@@ -25,7 +27,8 @@ use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
 impl Fetch {
-    /// Whether the next request may ask for the whole file by a range with an open end.
+    /// Whether the initial request may be `bytes=0-`: configured, nothing received yet, and no limit (window, budget,
+    /// external control) that an open-ended request would break.
     fn may_request_all(&self, link: LinkId) -> bool {
         self.config.open_ended_first
             && self.config.policy == Policy::Marline
@@ -37,27 +40,27 @@ impl Fetch {
             && self.budget_left(link) == DataSize::MAX
     }
 
-    /// Sends the first request on this connection, if that is still to be sent. Returns true if it did.
+    /// Sends the initial request for `bytes=0-` on this connection, if it is still due. Returns true if it was sent.
     pub(super) fn request_all(&mut self, conn: ConnId) -> bool {
         let Some(link) = self.conns.get(&conn).map(|conn| conn.link) else { return false };
         if !self.may_request_all(link) || !self.reqs.is_empty() || !self.send_request(conn, RequestRange::From(0)) {
             return false;
         }
         let Some((id, req)) = self.reqs.iter_mut().next_back() else { return false };
-        // A provisional end until the header section arrives: after the wait, others may request the bytes behind it.
+        // A provisional end until the head arrives: after the wait, other connections may request the bytes behind it.
         req.range.end = super::conn::INITIAL_RANGE.bytes();
         self.first_request = Some(*id);
         self.rebuild_claims();
         true
     }
 
-    /// The first request, while it has no response.
+    /// The first request, while it has no response (not even a pending one).
     fn pending_first(&self) -> Option<&Req> {
         let req = self.first_request.and_then(|id| self.reqs.get(&id)).filter(|req| !req.is_accepted)?;
         Some(req).filter(|req| self.pending_responses.iter().all(|pending| pending.conn != req.conn))
     }
 
-    /// Until when other connections wait for the header section of the first response.
+    /// Until when other connections wait for the head of the first response.
     pub(super) fn first_response_deadline(&self, conn: &Conn) -> Option<Instant> {
         let req = self.pending_first()?;
         let first = self.conns.get(&req.conn).filter(|first| first.mirror == conn.mirror)?;
@@ -65,8 +68,8 @@ impl Fetch {
         Some(req.sent_at + wait).filter(|until| *until > self.now)
     }
 
-    /// Returns true if a refusal of this request must be ignored for now, because the first request has no response yet: it may
-    /// be the only one that the server answers.
+    /// Whether a refusal of this request must be ignored for now. The first request has no response yet and may be the
+    /// only one that the server answers.
     pub(super) fn should_ignore_refusal(&self, id: ReqId) -> bool {
         let pending = self.pending_first();
         self.first_request != Some(id) && pending.is_some_and(|req| req.sent_at + IGNORE_REFUSALS_FOR > self.now)
@@ -93,8 +96,8 @@ impl Fetch {
         self.first_response().map(|(_, req)| req.conn)
     }
 
-    /// Rule 5. If the first response comes over this link, clears the link's failures and sends no other request over it for
-    /// [`PAUSE`]. Returns true if it did.
+    /// Rule 5. If the first response comes over this link, clears the link's failures and delays other requests over it
+    /// by [`LINK_DELAY_AFTER_REFUSAL`]. Returns true if it did.
     pub(super) fn protect_first_response(&mut self, link: LinkId) -> bool {
         let first_link = self.first_response().and_then(|(_, req)| self.conns.get(&req.conn)).map(|conn| conn.link);
         if first_link != Some(link) {
@@ -108,7 +111,8 @@ impl Fetch {
         true
     }
 
-    /// The bytes at the end of the first response that other connections may take.
+    /// The bytes at the end of the first response that other connections may take over. It keeps what its connection
+    /// needs in flight.
     pub(super) fn divisible_range(&self) -> ByteRange {
         let Some((_, req)) = self.first_response() else { return ByteRange::default() };
         let Some(conn) = self.conns.get(&req.conn) else { return ByteRange::default() };
@@ -121,7 +125,7 @@ impl Fetch {
         }
     }
 
-    /// Another connection is about to ask for these bytes: removes them from the span of the first response.
+    /// Another connection is about to request these bytes: removes them from the range of the first response.
     pub(super) fn shrink_first_response(&mut self, range: ByteRange) {
         let Some((id, req)) = self.first_response() else { return };
         if range.end != req.range.end || range.start < req.next_offset {
@@ -133,10 +137,11 @@ impl Fetch {
         self.rebuild_claims();
     }
 
-    /// Rules 3 and 4.
+    /// Rules 3 and 4: extends the first response over free bytes, or ends it where others have taken over.
     pub(super) fn update_first_response(&mut self) {
         let Some((id, req)) = self.first_response() else { return };
         let (cursor, end) = (req.next_offset, req.range.end);
+        // Rule 4: free bytes behind the range, or behind stored bytes that are few enough to be delivered again.
         let from = self.coverage.received_ranges().end_of_run(end.max(cursor));
         let more = self.coverage.next_free(from, u64::MAX).filter(|free| free.start == from);
         if let Some(free) = more.filter(|_| DataSize::from_bytes(from - end.min(from)) <= MAX_SKIPPED) {
@@ -145,15 +150,16 @@ impl Fetch {
             }
             return self.rebuild_claims();
         }
+        // Rule 3: at the end of the range. If another request covers the next bytes, the faster one continues.
         let total = self.coverage.total().map_or(u64::MAX, DataSize::bytes);
         if cursor < end || cursor >= total {
             return;
         }
         let covers = |(other, req): &(&ReqId, &Req)| **other != id && !req.is_released && req.range.contains(from);
         match self.reqs.iter().find(covers).map(|(other, req)| (*other, req.range.end)) {
-            Some((other, upto)) if self.is_faster_than(id, other) => {
+            Some((other, other_end)) if self.is_faster_than(id, other) => {
                 if let Some(req) = self.reqs.get_mut(&id) {
-                    req.range.end = upto;
+                    req.range.end = other_end;
                 }
                 self.rebuild_claims();
             }
@@ -165,8 +171,8 @@ impl Fetch {
         }
     }
 
-    /// Returns true if the first response would deliver the bytes of another request clearly sooner, or if that request has no
-    /// response yet. In the first case the limit for bytes that are transferred twice applies.
+    /// Whether the first response should continue over the bytes of another request: that has no response yet, or the
+    /// first response would deliver the bytes clearly sooner. In the latter case the limit for duplicate bytes applies.
     fn is_faster_than(&self, id: ReqId, other: ReqId) -> bool {
         let (Some(first), Some(req)) = (self.reqs.get(&id), self.reqs.get(&other)) else { return false };
         let (Some(conn), Some(other_conn)) = (self.conns.get(&first.conn), self.conns.get(&req.conn)) else {
@@ -180,8 +186,8 @@ impl Fetch {
         !req.is_accepted || (is_worthwhile && self.coverage.wasted_bytes() + distance <= self.max_waste())
     }
 
-    /// Ranges cannot be used any more. If the first response is still running, it becomes the only transfer. Returns true if
-    /// it did.
+    /// Ranges cannot be used any more. If the first response is still running, it becomes the single response. Returns
+    /// true if it did.
     pub(super) fn fall_back_to_first(&mut self) -> bool {
         let Some((id, _)) = self.first_response() else { return false };
         self.single_response_link = self.request_link(id);
@@ -195,8 +201,8 @@ impl Fetch {
         true
     }
 
-    /// The link of the first response receives data again after a stall. Ends its span at the first byte that another request
-    /// covers or that is stored.
+    /// The link of the first response has recovered from a stall: ends its range before the first byte that is stored
+    /// or that another request covers.
     pub(super) fn resume_first_response(&mut self) {
         let Some((id, req)) = self.first_response() else { return };
         let from = req.next_offset;
@@ -210,15 +216,15 @@ impl Fetch {
     }
 }
 
-/// How long other connections wait for the header section of the first response: a multiple of its handshake time, within bounds.
-/// chosen: if a server takes longer, the wait costs more than requests beside the first one.
+/// How long other connections wait for the head of the first response: a multiple of its handshake RTT, within bounds.
+/// chosen: if a server takes longer, waiting costs more than requests beside the first one.
 const HEAD_WAIT_RTTS: u32 = 4;
 const HEAD_WAIT: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(1000));
 /// How long refusals of other requests are ignored while the first one has no response.
 const IGNORE_REFUSALS_FOR: Duration = Duration::from_secs(15);
-/// The most stored bytes that the first response may deliver again to reach missing bytes behind them.
+/// Maximum number of stored bytes that the first response may deliver again to reach missing bytes behind them.
 const MAX_SKIPPED: DataSize = DataSize::from_mib(1);
-/// The first response continues over the bytes of another request if it would deliver them sooner by at least this.
+/// The first response continues over the bytes of another request if it delivers them sooner by at least this.
 const MIN_TIME_SAVED: Duration = Duration::from_millis(15);
-/// The pause of a link after a refusal of a request beside the first response.
+/// Delay of a link after a refusal of a request beside the first response.
 const LINK_DELAY_AFTER_REFUSAL: Duration = Duration::from_secs(5);

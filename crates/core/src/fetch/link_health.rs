@@ -1,10 +1,10 @@
-//! Links that fail, are banned, rest, and come back; and the connections that should be there.
+//! Health of links: failures, backoff, bans and probes; and opening the connections that should exist.
 //!
-//! 1. A connection that fails is ordered again after a pause that doubles; any byte sets the pause back. After
+//! 1. After a failure the next connection is opened after a backoff that doubles; any received byte resets it. After
 //!    [`Config::retries`](super::Config::retries) failures without a byte the link is banned (thesis §8.2.4).
-//! 2. A banned link rests and is then tested by one connection (the thesis leaves open how; a probe costs a few
-//!    packets, and radio signal strength says nothing about the server). Rests double.
-//! 3. A silent link is tried by fresh connections (see `silence`), often at first and then rarely.
+//! 2. When a ban ends, one connection probes the link. The thesis leaves the method open; this one costs a few packets,
+//!    while radio signal strength would say nothing about the server. Each further ban lasts twice as long.
+//! 3. A stalled link is probed by new connections (see `stall`), first at short and then at long intervals.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,7 +19,7 @@ use super::{
 use crate::link::LinkId;
 
 impl Fetch {
-    /// The thesis's rules for slow links (§8.2.4), if they were asked for.
+    /// Applies the thesis's rules for slow links (§8.2.4), if configured.
     pub(super) fn ban_slow_links(&mut self) {
         if self.config.thesis.slow_link == SlowLinkRule::Off {
             return;
@@ -32,6 +32,7 @@ impl Fetch {
             SlowLinkRule::Dynamic(share) => (sum / (working.len() as u64).max(1)).share(share),
             SlowLinkRule::Off => return,
         };
+        // A link is judged only after it has delivered for the whole window, and the fastest one never.
         let settled = |link: &Link| {
             let first = self.conns_of(link).filter_map(|conn| conn.rate_window.first_arrival()).min();
             first.is_some_and(|first| first + SLOW_LINK_WINDOW <= self.now)
@@ -47,9 +48,9 @@ impl Fetch {
         }
     }
 
-    /// Orders the connections that should be there and are not.
+    /// Opens the connections that are missing on each link.
     pub(super) fn open_connections(&mut self) {
-        // Only the digest is missing.
+        // All bytes are there; only the verification of the digest is pending.
         if self.coverage.is_complete() {
             return;
         }
@@ -69,7 +70,7 @@ impl Fetch {
 
     fn open_on_link(&mut self, id: LinkId) {
         let now = self.now;
-        // What waits for another link's opinion needs no second connection beside it.
+        // While a response waits for other links, a second connection of this link would add nothing.
         if self.has_pending_response(id) {
             return;
         }
@@ -80,6 +81,7 @@ impl Fetch {
             link.conns.iter().copied().filter(|c| conns.get(c).is_some_and(|c| !c.is_open())).collect::<Vec<_>>()
         };
         match link.state {
+            // The ban has ended: one connection probes the link, from the mirror's own URL.
             LinkState::Banned { until: Some(until), .. } => {
                 if now < until {
                     return self.set_timer(until, TimerReason::Retry);
@@ -99,13 +101,15 @@ impl Fetch {
             }
             LinkState::Stalled { since } => {
                 if now >= link.next_attempt {
-                    // The network is fine if connections stand: then the server is slow, and more would not help it.
+                    // If connections are established but get no response, the network works and the server is slow.
+                    // More connections would not help.
                     let unanswered = |c: &&ConnId| {
                         self.conns.get(c).is_some_and(|c| c.is_open() && c.rate_window.total().is_zero())
                     };
                     let slow = link.conns.iter().filter(unanswered).count() >= MAX_UNANSWERED;
                     link.next_attempt = now + if slow { SLOW_PROBE_INTERVAL } else { probe_interval(now - since) };
                     let pending = connecting(&self.conns, link);
+                    // The oldest attempt has had about three seconds.
                     if pending.len() >= MAX_PROBES
                         && let Some(oldest) = pending.first()
                     {
@@ -139,7 +143,7 @@ impl Fetch {
         }
     }
 
-    /// The one link to use, if only one may be used.
+    /// The only link that may be used, if there is such a restriction: single response, or the policy `single`.
     pub(super) fn only_link(&self) -> Option<LinkId> {
         let usable = || self.links.iter().filter(|(id, link)| self.is_usable(**id, link));
         match self.phase {
@@ -147,7 +151,7 @@ impl Fetch {
                 self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
             }
             Phase::SingleResponse { req: None } => {
-                // Of links that are silent the one that has not just been waited for.
+                // Prefer links that are up. Among stalled ones, avoid the link that has just been waited for.
                 let rank = |id: LinkId, link: &Link| {
                     let is_stalled = link.state != LinkState::Up;
                     let was_tried = is_stalled && self.single_response_link == Some(id);
@@ -160,7 +164,7 @@ impl Fetch {
         }
     }
 
-    /// A connection or an answer failed.
+    /// Handles the failure of a connection or response: backoff, another mirror, or a ban.
     pub(super) fn on_failure(&mut self, id: LinkId, error: ConnError) {
         let errors = self.links.values().filter_map(|link| link.stats.last_error.as_ref());
         let refused = errors.chain([&error]).find(|error| error.is_refusal()).cloned();
@@ -168,16 +172,17 @@ impl Fetch {
         link.failures += 1;
         link.stats.last_error = Some(error.clone());
         link.next_attempt = link.next_attempt.max(self.now + link.backoff());
-        // A certificate that is wrong now is wrong in a second, too; so is an address that is forbidden.
+        // An invalid certificate or a forbidden address will not change within a backoff.
         let is_permanent = match error.kind {
             ConnErrorKind::Tls => !link.stats.is_verified,
             ConnErrorKind::Forbidden | ConnErrorKind::OwnListener => true,
-            // A link that reaches no address of a host says less than one on which its address is refused.
+            // If another link found the address refused by a rule, failures to reach any address on this one are of no
+            // interest.
             ConnErrorKind::Dns | ConnErrorKind::Unreachable => refused.is_some() && self.phase == Phase::Unknown,
             _ => false,
         };
         if !link.is_in_service() || (link.failures <= self.config.retries && !is_permanent) {
-            // A mirror may do better.
+            // Another mirror may work.
             if link.failures >= 2 && link.is_in_service() && !self.is_link_verified(id) {
                 self.try_next_mirror(id, &BanReason::RepeatedErrors { error });
             }
@@ -191,7 +196,7 @@ impl Fetch {
         if others || self.may_deliver_again() {
             self.ban(id, BanReason::RepeatedErrors { error }, true);
         } else {
-            // Nothing has ever come from anywhere.
+            // Nothing has been received so far, and no other link is left.
             self.failover_or_fail(failure);
         }
     }
@@ -200,7 +205,8 @@ impl Fetch {
         self.links.get(&id).is_some_and(|link| link.stats.is_verified)
     }
 
-    /// Takes a link out of use, for a while or for good.
+    /// Bans a link: for a while if `probing`, otherwise for the rest of the run. Spared are the link of the first
+    /// response, and a last link that requests the whole file instead.
     pub(super) fn ban(&mut self, id: LinkId, reason: BanReason, probing: bool) {
         if self.protect_first_response(id) || (probing && self.schedule_full_request(id, &reason)) {
             return;
@@ -215,7 +221,7 @@ impl Fetch {
         self.notice(Notice::Banned { link: id, reason, will_probe: probing });
     }
 
-    /// Ends the download if no link can ever bring anything.
+    /// Ends the download, or switches mirrors, if no link can deliver any more.
     pub(super) fn fail_if_no_link_left(&mut self, failure: Failure) {
         let is_gone = |link: &Link| matches!(link.state, LinkState::Banned { until: None, .. } | LinkState::Down);
         let unusable = |id: &LinkId, link: &Link| {
@@ -229,7 +235,7 @@ impl Fetch {
         }
     }
 
-    /// A link waits before its next request.
+    /// Delays the next connection or initial request of a link.
     pub(super) fn delay_link(&mut self, id: LinkId, delay: Duration) {
         if let Some(link) = self.links.get_mut(&id) {
             link.next_attempt = link.next_attempt.max(self.now + delay);
@@ -237,12 +243,12 @@ impl Fetch {
     }
 }
 
-/// How often a link is tried whose connections stand and are not answered.
+/// Probe interval of a stalled link whose connections are established and get no response.
 const SLOW_PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// Connections that stand on a silent link, unanswered, before more are ordered slowly.
+/// Number of such connections from which that interval applies.
 const MAX_UNANSWERED: usize = 4;
-/// Attempts under way at the same time on a silent link. With one each quarter of a second the oldest has had three
-/// seconds when it makes room: a name, TCP and TLS one after the other over a satellite take two.
+/// Maximum number of connection attempts at the same time on a stalled link. At one per 250 ms the oldest has had three
+/// seconds when it is replaced: DNS, TCP and TLS over a satellite take two.
 const MAX_PROBES: usize = 12;
-/// The thesis takes averages; §3.2.2 samples once a second.
+/// The thesis uses averages; §3.2.2 samples once a second.
 const SLOW_LINK_WINDOW: Duration = Duration::from_secs(2);

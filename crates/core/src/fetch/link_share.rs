@@ -1,10 +1,10 @@
-//! A download beside others of the same batch: how much of each link it may use, and what it makes of that.
+//! Sharing links among the downloads of one batch: how much of each link this download may use.
 //!
-//! 1. A link that is taken away finishes what was asked for, and its connections are closed. So a change costs no
-//!    bytes, and the connections can serve another download.
-//! 2. While all links are taken away nothing is expected to come, so patience does not run out.
-//! 3. [`Load`] tells the scheduler what it needs: whether a link is wanted, whether it is in use, and whether it could
-//!    carry more.
+//! 1. When a link is paused for this download, requests in flight are completed and then its connections are closed. So
+//!    a change wastes no bytes, and other downloads can open connections instead.
+//! 2. While all links are paused nothing is expected to arrive, so the download's timeout does not run.
+//! 3. [`LinkLoad`] gives the batch scheduler what it needs: whether a download wants a link, uses it, and leaves
+//!    capacity.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -16,32 +16,32 @@ use super::{Fetch, LinkShare, Phase};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize};
 
-/// What a download makes of one link.
+/// A download's use of one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LinkLoad {
-    /// Which link.
+    /// The link.
     pub link: LinkId,
-    /// It would ask for something there, if it may.
+    /// The download would send requests on it if it may.
     pub has_demand: bool,
-    /// It has connections there.
+    /// The download has connections on it.
     pub has_connections: bool,
-    /// What comes over it, over the last second.
+    /// Received rate over the last second.
     pub rate: Bitrate,
-    /// Its connections are past slow start, and nothing waits in the link's queue: it could carry more.
+    /// All connections are past slow start and there is no queueing delay: the link could carry more.
     pub has_spare_capacity: bool,
-    /// Body bytes that came over it.
+    /// Body bytes received over it.
     pub bytes: DataSize,
 }
 
 impl Link {
-    /// Whether nothing comes of what was asked for before the link was taken away.
+    /// Whether the link is paused for this download, and its remaining requests have stalled.
     pub(super) fn is_paused_and_stalled(&self) -> bool {
         self.share == LinkShare::Paused && matches!(self.state, LinkState::Stalled { .. })
     }
 }
 
 impl Fetch {
-    /// What the download makes of its links.
+    /// The download's use of each link, for the batch scheduler.
     pub fn link_loads(&self) -> Vec<LinkLoad> {
         let left = self.time_left(self.coverage.free_bytes(u64::MAX));
         let load = |(id, link): (&LinkId, &Link)| LinkLoad {
@@ -57,7 +57,7 @@ impl Fetch {
         self.links.iter().map(load).collect()
     }
 
-    /// Whether the download would ask for something over this link, if others let it.
+    /// Whether the download would send requests over this link if the other downloads let it.
     fn has_demand(&self, id: LinkId, link: &Link) -> bool {
         let is_able = link.is_in_service() && !link.budget_exhausted && self.is_cost_allowed(link);
         let has_work = match self.phase {
@@ -70,7 +70,7 @@ impl Fetch {
         is_able && has_work
     }
 
-    /// Another download gets more of this link, or less.
+    /// The batch scheduler gives this download more or less of a link.
     pub(super) fn on_share(&mut self, id: LinkId, share: LinkShare) {
         let was_paused = self.is_paused_everywhere();
         self.shares.insert(id, share);
@@ -88,7 +88,7 @@ impl Fetch {
         }
     }
 
-    /// Whether every link that could bring something is taken away: nothing can come.
+    /// Whether every link that could deliver is paused and has no connections left: nothing can arrive.
     pub(super) fn is_paused_everywhere(&self) -> bool {
         let mut able = self.links.values().filter(|link| link.may_deliver() && !link.budget_exhausted).peekable();
         able.peek().is_some()

@@ -1,11 +1,11 @@
-//! What a run knows of each link: its standing, its failures, and what it carried.
+//! State of each link during a download: health, failures, mirror, redirects, and what it has delivered.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 use core::time::Duration;
 
 use super::conn::Conn;
-use super::notification::BanReason;
+use super::notice::BanReason;
 use super::server_delay::DelayWindow;
 use super::token_bucket::TokenBuckets;
 use super::{ConnError, ConnId, Fetch, LinkShare, UrlId, Validator};
@@ -13,60 +13,62 @@ use crate::link::{LinkId, LinkProfile};
 use crate::predict::RateWindow;
 use crate::units::{Bitrate, DataSize, Instant};
 
-/// A link in this run: what is known of it, and what was decided about it.
+/// One link of a download: measurements, and the decisions about it.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) profile: LinkProfile,
     pub(super) stats: LinkStats,
     pub(super) state: LinkState,
-    /// Its connections, in the order in which they were ordered.
+    /// Its connections, in the order in which they were opened.
     pub(super) conns: alloc::vec::Vec<ConnId>,
-    /// Failures since the last byte, or since it was given another chance.
+    /// Failures since the last received byte, or since its failures were forgiven.
     pub(super) failures: u32,
-    /// No connection is ordered before this.
+    /// No connection is opened before this time.
     pub(super) next_attempt: Instant,
-    /// The server asked for a pause until then; patience begins after it.
+    /// The server requested a pause until then (429, 503); the download's timeout starts after it.
     pub(super) paused_until: Instant,
-    /// How often it may ask.
+    /// Limits for the frequency of requests and connections.
     pub(super) token_buckets: TokenBuckets,
-    /// How often it was banned; rests double.
+    /// Bans since bytes last arrived; the duration doubles with each.
     pub(super) bans: u32,
-    /// The URL of the command line that it asks now.
+    /// The mirror that it uses.
     pub(super) mirror: UrlId,
-    /// How many URLs it has left since bytes last came.
+    /// Number of mirrors that it has left since bytes last arrived.
     pub(super) mirrors_tried: u16,
-    /// Since when it asks the present one.
+    /// Since when it has used the present mirror.
     pub(super) mirror_since: Instant,
-    /// Whether it asks for the whole file before it is banned.
+    /// Progress of its last resort: a request for the whole file before it is banned.
     pub(super) full_request: FullRequest,
-    /// As long as nothing is known of the resource: the next request has no range, as the last one had and failed.
+    /// While the resource is not identified: the next request has no Range field, because the last one had one and
+    /// failed.
     pub(super) omit_range: bool,
-    /// It got nothing from the present one, and the others are to be tried once no link gets anything.
+    /// It gets nothing from the present mirror. If no link gets anything, all switch to the next mirror.
     pub(super) mirror_refused: bool,
-    /// Where redirects of this link led, or the edge of a link that it follows.
+    /// For each mirror, where redirects on this link led, or the CDN node of another link that it uses instead.
     pub(super) redirect_targets: BTreeMap<UrlId, CdnNode>,
-    /// Redirects since bytes last came.
+    /// Redirects in a row, since bytes last arrived.
     pub(super) redirects: u32,
-    /// Where the last ones of them led.
+    /// Their targets, newest last.
     recent_redirects: VecDeque<UrlId>,
-    /// Answers that the present target has begun to deliver.
+    /// Responses accepted from the present redirect target.
     pub(super) responses_from_target: u32,
-    /// It left its own edge for another link's.
+    /// It uses the CDN node of another link, or the node that had delivered, instead of the one that it was led to.
     pub(super) follows_other_node: bool,
-    /// How many connections it should have, and what became of the last change.
+    /// Its target number of connections, with the A/B probe behind it.
     pub(super) conn_count: super::parallelism::ConnCountController,
     pub(super) budget_exhausted: bool,
-    /// How much of it this download may use beside others.
+    /// Its share for this download, beside other downloads.
     pub(super) share: LinkShare,
     pub(super) stall_notified: bool,
     pub(super) metered_notified: bool,
 }
 
-/// A server that has served ranges and refuses further ones may still serve the whole file. The last link asks for it before
-/// it is banned, once as long as no bytes come; what is there stays until such an answer has come.
+/// Last resort of the only usable link. A server that has served ranges and now refuses them may still serve the whole
+/// file. It is requested once between two received bytes, before the link is banned. The stored bytes are kept until
+/// that response has been accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum FullRequest {
-    /// Not yet, or bytes have come since.
+    /// Not yet, or bytes have arrived since.
     #[default]
     NotTried,
     /// The next request is for the whole file.
@@ -75,72 +77,74 @@ pub(super) enum FullRequest {
     Sent,
 }
 
-/// What a link has shown; nothing here was decided by anybody.
+/// Measurements of a link; none of these fields is a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkStats {
-    /// Body bytes that it carried.
+    /// Body bytes received over it.
     pub(super) bytes: DataSize,
-    /// When they came, also over connections that have been closed since.
+    /// When bytes arrived, including those over connections that are closed by now.
     pub(super) rate_window: RateWindow,
-    /// The best rate seen over a second (the thesis's bandwidth, §4.3.4).
+    /// Peak rate over one second (the thesis's bandwidth, §4.3.4).
     pub(super) peak_rate: Bitrate,
-    /// The last time that bytes came.
+    /// When bytes last arrived.
     pub(super) last_data: Option<Instant>,
     pub(super) last_error: Option<ConnError>,
-    /// How long its servers thought.
+    /// Recent server delays.
     pub(super) server_delays: DelayWindow,
-    /// A connection over it stood once.
+    /// A connection over it was established at least once.
     pub(super) has_connected: bool,
-    /// The shortest handshake over it.
+    /// Shortest TCP handshake, an upper bound of the minimum RTT.
     pub(super) min_handshake_rtt: Option<Duration>,
     /// It has delivered bytes that are provably of the file.
     pub(super) is_verified: bool,
-    /// Where the last of them came from.
+    /// The CDN node that delivered the last of them.
     pub(super) cdn_node: Option<CdnNode>,
-    /// It says that the file has changed: the new size and validator.
+    /// Size and validator of another version of the file, which its server reported.
     pub(super) conflicting_version: Option<(Option<DataSize>, Validator)>,
-    /// How often its server has contradicted what is known of the resource, in answers that no portal gives, since it
+    /// Number of responses that contradict what is known of the resource and that no captive portal would give. Reset
+    /// when a response agrees.
     /// last agreed.
     pub(super) contradictions: u32,
-    /// How far the one answer came over it at its best, and how often since then it broke off before that.
+    /// Best progress of the single response over it, in bytes, and how often a response was lost since then without
+    /// getting further.
     pub(super) best_single_response: (u64, u32),
 }
 
-/// One server of perhaps many that answer for a URL.
+/// A server among those that serve a URL, such as a node of a CDN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CdnNode {
     pub(super) url: UrlId,
-    /// The address of its host. None: what the link's name server says, or not known.
+    /// Address of the URL's host. None: as resolved on the link, or not known.
     pub(super) address: Option<IpAddr>,
 }
 
 impl CdnNode {
-    /// The edge as seen over another link. A private address means another machine there, or none.
+    /// The node for use over another link. A private address may be another host there, so it is dropped.
     pub(super) fn for_other_link(self) -> Self {
-        Self { address: self.address.filter(|at| !is_private(*at)), ..self }
+        Self { address: self.address.filter(|address| !is_private(*address)), ..self }
     }
 }
 
-/// How a link stands.
+/// Health of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// In use, or ready for it.
+    /// Usable.
     Up,
-    /// Nothing has come since then although something should have.
+    /// Nothing has arrived since then, although a response is overdue.
     Stalled {
-        /// The last sign of life.
+        /// The last activity.
         since: Instant,
     },
-    /// Not used. A probe decides at `until`; none: never again in this run.
+    /// Out of use. At `until` it is probed; none: out of use for the rest of the run.
     Banned {
-        /// Why.
+        /// The cause.
         reason: BanReason,
-        /// The end of the rest.
+        /// End of the ban.
         until: Option<Instant>,
     },
-    /// Resting is over and one connection tests it.
+    /// The ban has ended, and one connection probes the link.
     Probing,
-    /// The system took it away.
+    /// The operating system reported that it is gone.
     Down,
 }
 
@@ -175,12 +179,12 @@ impl Link {
         }
     }
 
-    /// Whether it may yet bring something.
+    /// Whether it is neither banned nor down.
     pub(super) fn is_in_service(&self) -> bool {
         !matches!(self.state, LinkState::Banned { .. } | LinkState::Down)
     }
 
-    /// What redirects said is forgotten, and whom it follows: it may have been a portal's, or of another network.
+    /// Forgets redirects and an adopted CDN node: they may stem from a captive portal or another network.
     pub(super) fn forget_redirect_targets(&mut self) {
         self.redirect_targets.clear();
         self.redirects = 0;
@@ -188,35 +192,36 @@ impl Link {
         self.follows_other_node = false;
     }
 
-    /// Whether it is out of use for a while only.
+    /// Whether it is out of use but may return: banned for a limited time, or down.
     pub(super) fn is_suspended(&self) -> bool {
         matches!(self.state, LinkState::Banned { until: Some(_), .. } | LinkState::Down)
     }
 
-    /// Whether it may yet bring something, now or after a rest.
+    /// Whether it may deliver, now or after a ban.
     pub(super) fn may_deliver(&self) -> bool {
         self.is_in_service() || self.is_suspended()
     }
 
-    /// Whether bytes have come since it asks its present root.
+    /// Whether bytes have arrived since it has used the present mirror.
     pub(super) fn has_delivered_from_mirror(&self) -> bool {
         self.stats.last_data.is_some_and(|at| at > self.mirror_since)
     }
 
-    /// Where requests for the present root go.
+    /// The URL and address for requests to the present mirror.
     pub(super) fn target(&self) -> CdnNode {
         self.redirect_targets.get(&self.mirror).copied().unwrap_or(CdnNode { url: self.mirror, address: None })
     }
 
-    /// Counts a redirect. Tells whether the same redirects come again and again. Some servers redirect to the same URL until the
-    /// file is ready or a cookie has come back, so a few rounds prove nothing.
+    /// Counts a redirect. Returns whether the same redirects repeat without end. Some servers redirect to the same URL
+    /// until the file is ready or a cookie is set, so a few repetitions are normal.
     pub(super) fn is_redirect_loop(&mut self, mirror: UrlId, from: UrlId, to: UrlId) -> bool {
         self.redirects = self.redirects.saturating_add(1);
-        // Several connections may be led away from one place at the same time.
+        // Several connections may get the same redirect at the same time: count it once.
         let is_same = from != to && self.redirect_targets.get(&mirror).is_some_and(|node| node.url == to);
         if !is_same {
             if !self.recent_redirects.contains(&to) {
-                // Their number is bounded by itself; each leads to a connection that brings nothing.
+                // Each new target costs a connection that delivers nothing. Their number is limited by `max_redirects`,
+                // so the token bucket need not limit them.
                 self.token_buckets.credit(REDIRECT_CREDIT);
             }
             if self.recent_redirects.len() >= MAX_RECENT_REDIRECTS {
@@ -224,7 +229,7 @@ impl Link {
             }
             self.recent_redirects.push_back(to);
         }
-        self.recent_redirects.iter().filter(|led| **led == to).count() > MAX_REDIRECT_REPEATS
+        self.recent_redirects.iter().filter(|target| **target == to).count() > MAX_REDIRECT_REPEATS
     }
 
     pub(super) fn forget_redirects(&mut self) {
@@ -232,7 +237,7 @@ impl Link {
         self.recent_redirects.clear();
     }
 
-    /// How many connections the other downloads leave room for.
+    /// Maximum number of connections that the share for this download allows.
     pub(super) fn max_connections(&self) -> u32 {
         match self.share {
             LinkShare::Full => u32::MAX,
@@ -241,45 +246,47 @@ impl Link {
         }
     }
 
-    /// The pause before the next connection after this many failures.
+    /// Delay before the next connection after `failures` failures in a row.
     pub(super) fn backoff(&self) -> Duration {
         INITIAL_BACKOFF * 2_u32.saturating_pow(self.failures.saturating_sub(1)).min(64)
     }
 }
 
 impl Fetch {
-    /// Whether a link may be asked now: it has not failed, and its terms allow it.
+    /// Whether a link may be used now: in service, and allowed by share, cost and budget.
     pub(super) fn is_usable(&self, id: LinkId, link: &Link) -> bool {
         link.is_in_service() && self.is_link_allowed(id)
     }
 
-    /// The connections of a link, in the order in which they were ordered.
+    /// The link's connections, in the order in which they were opened.
     pub(super) fn conns_of<'a>(&'a self, link: &'a Link) -> impl Iterator<Item = &'a Conn> {
         link.conns.iter().filter_map(|id| self.conns.get(id))
     }
 
-    /// What came over a link in the last `window`, as a rate.
+    /// Rate of received bytes over the last `window`.
     pub(super) fn link_rate(&self, link: &Link, window: Duration) -> Bitrate {
         link.stats.rate_window.rate(self.now, window)
     }
 }
 
 /// RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291 §2.5.6, and loopback.
-fn is_private(at: IpAddr) -> bool {
-    match at.to_canonical() {
-        IpAddr::V4(at) => {
-            let shared = at.octets()[0] == 100 && at.octets()[1] & 0xc0 == 64;
-            at.is_private() || at.is_loopback() || at.is_link_local() || shared
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let shared = address.octets()[0] == 100 && address.octets()[1] & 0xc0 == 64;
+            address.is_private() || address.is_loopback() || address.is_link_local() || shared
         }
-        IpAddr::V6(at) => at.is_loopback() || at.is_unique_local() || at.is_unicast_link_local(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
     }
 }
 
-/// Redirects that are compared with each other, and how often one may come again. chosen: longer circles end with the number
-/// of redirects.
+/// Redirects that are compared with each other, and how often a target may repeat. chosen: longer cycles are ended by
+/// the maximum number of redirects.
 const MAX_RECENT_REDIRECTS: usize = 64;
-/// What a redirect to another place is worth: one connection.
+/// Credit of a redirect to a new target in the token buckets: one connection.
 const REDIRECT_CREDIT: DataSize = DataSize::from_kib(16);
 const MAX_REDIRECT_REPEATS: usize = 6;
-/// chosen: short enough that one refused SYN does not show, doubled up to 13 s.
+/// chosen: short enough that one refused SYN does not matter; doubles up to 13 s.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(200);

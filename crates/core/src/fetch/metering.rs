@@ -1,8 +1,8 @@
-//! The terms on which a link may be used: what its bytes cost, and how many it may carry.
+//! Metering and data budgets: whether a link may be used, and how many bytes it may still carry.
 //!
-//! 1. A metered link stands by while any unmetered one works, unless the user says otherwise.
-//! 2. A budget counts what came and what is on its way, so it is never exceeded. A file that can only come as a whole
-//!    and is larger is not begun.
+//! 1. A metered link is on standby while an unmetered one works, unless the user decides otherwise.
+//! 2. A budget counts received bytes and bytes in flight, so it is never exceeded. A file that is available only as a
+//!    whole and exceeds the budget is not begun.
 
 use core::time::Duration;
 
@@ -12,6 +12,7 @@ use crate::link::LinkId;
 use crate::units::DataSize;
 
 impl Fetch {
+    /// Notifies the user, once per link, that a metered link is used although metered links are avoided.
     pub(super) fn notify_metered(&mut self, id: LinkId) {
         let avoided = self.config.metered == MeteredUse::Avoid;
         let Some(link) = self.links.get_mut(&id) else { return };
@@ -21,13 +22,13 @@ impl Fetch {
         }
     }
 
-    /// Whether money and budget let this link be used now.
+    /// Whether budget, standby and cost allow the use of this link now.
     pub(super) fn is_link_allowed(&self, id: LinkId) -> bool {
         let Some(link) = self.links.get(&id) else { return false };
         !link.budget_exhausted && !self.is_standby(id) && self.is_cost_allowed(link)
     }
 
-    /// Whether what a link costs lets it be used now.
+    /// Whether the cost of a link allows its use now.
     pub(super) fn is_cost_allowed(&self, link: &Link) -> bool {
         if !link.profile.metered {
             return true;
@@ -41,7 +42,7 @@ impl Fetch {
         }
     }
 
-    /// Whether an unmetered link is good enough to keep metered ones out.
+    /// Whether an unmetered link works well enough that metered ones stay unused.
     fn replaces_metered(&self, link: &Link) -> bool {
         match link.state {
             _ if link.budget_exhausted => false,
@@ -51,7 +52,7 @@ impl Fetch {
         }
     }
 
-    /// Ends the use of a link whose budget is spent.
+    /// Takes a link out of use when its budget is exhausted.
     pub(super) fn check_budget(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(budget) = link.profile.budget else { return };
@@ -61,21 +62,21 @@ impl Fetch {
                 self.remove_conn(conn, true);
             }
             self.notice(Notice::BudgetSpent { link: id, budget });
-            // Of a budget of nothing one hears before the other links are known.
+            // With a budget of zero this runs at the link's start, when other links may not be known yet.
             if !self.coverage.is_complete() && !budget.is_zero() {
                 self.fail_if_no_link_left(Failure::BudgetExhausted);
             }
         }
     }
 
-    /// Whether the whole file is more than what is left of its link's budget: not a byte of it is asked for.
+    /// Whether a whole file of this length exceeds the remaining budget of the link. Then none of it is requested.
     pub(super) fn exceeds_budget(&self, id: LinkId, length: Option<DataSize>) -> bool {
         let Some(link) = self.links.get(&id) else { return false };
         let left = link.profile.budget.map(|budget| budget - link.stats.bytes);
         left.zip(length).is_some_and(|(left, length)| length > left)
     }
 
-    /// What a link may still ask for: its budget less what came and what is on its way.
+    /// Bytes that may still be requested on a link: budget minus received bytes and bytes in flight.
     pub(super) fn budget_left(&self, id: LinkId) -> DataSize {
         let Some(link) = self.links.get(&id) else { return DataSize::ZERO };
         let Some(budget) = link.profile.budget else { return DataSize::MAX };
@@ -84,6 +85,6 @@ impl Fetch {
     }
 }
 
-/// A metered link steps in when the others have been silent this long, or failed this often.
+/// Metered links are used when the unmetered ones have been stalled this long, or have failed this often in a row.
 const METERED_AFTER_STALL: Duration = Duration::from_secs(3);
 const METERED_AFTER_FAILURES: u32 = 2;

@@ -1,19 +1,19 @@
-//! The sources of the file: the URLs that are said to have it, and which of them may be combined.
+//! Mirrors: the URLs that claim to have the file, which of them may be combined, and which are excluded.
 //!
-//! One URL is one source, whatever addresses and links serve it; its validator tells which of its answers belong
+//! One URL is one mirror, whatever addresses and links serve it; its validator shows which of its responses belong
 //! together (RFC 9110 section 8.8). Two URLs may have different files although lengths and validators are equal: the
 //! parts of a split archive often have both. Therefore:
 //!
-//! 1. Without a digest, one source is in use at a time. When it fails for good, the next one is asked for the whole
-//!    file, and nothing of the first one is kept.
-//! 2. With a digest of the whole file or of its pieces ([`Proof`]), each link may ask another source. The driver
+//! 1. Without a digest, one mirror is in use at a time. When it fails for good, the whole file is fetched from the next
+//!    one, and no byte of the first one is kept.
+//! 2. With a digest of the whole file or of its pieces ([`DigestScope`]), each link may use another mirror. The driver
 //!    verifies the bytes ([`Output::Verify`]) before the download is complete.
-//! 3. Bytes that do not match are fetched again. If one source delivered all of them, it is excluded. If several did,
-//!    one source alone is asked from then on, so that the next mismatch has one culprit. A source whose one answer
-//!    breaks off again and again over every link is excluded, too.
-//! 4. An in-order reader cannot give back what it has read, so sources are never combined for it.
+//! 3. Bytes that do not match are fetched again. If one mirror delivered all of them, it is excluded. If several did,
+//!    only one mirror is used from then on, so that the next mismatch has one culprit. A mirror whose single response
+//!    breaks off repeatedly over every link is excluded, too.
+//! 4. An in-order reader cannot give back what it has consumed, so mirrors are never combined for it.
 //!
-//! Comparing samples of two sources was not used: files that differ in one byte would pass.
+//! Comparing samples of two mirrors was rejected: files that differ in one byte would pass.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -27,29 +27,30 @@ use super::{
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
-/// All sources, and what is known of their bytes.
+/// All mirrors, and what each of them has delivered.
 #[derive(Clone, Debug)]
 pub(super) struct Mirrors {
     list: Vec<Mirror>,
-    /// The one in use while they are not combined: an index of `list`.
+    /// Index in `list` of the mirror that is in use while mirrors are not combined.
     current: usize,
+    /// What the known digest covers; none: no digest is known, or an in-order reader cannot use it.
     digest: Option<DigestScope>,
-    /// Combined bytes did not match: one source at a time from now on.
+    /// Combined bytes did not match: only one mirror is used from now on.
     is_single: bool,
-    /// How many were left since bytes last came, while they are not combined.
+    /// Number of mirrors left since bytes last arrived, while mirrors are not combined.
     failed_in_row: usize,
-    /// How often the source in use was changed, in all.
+    /// Total number of changes of the mirror in use.
     switches: usize,
-    /// Pieces that match their digests.
+    /// Bytes of pieces that match their digests.
     verified: RangeSet,
     is_file_verified: bool,
-    /// What the driver is verifying.
+    /// The bytes that the driver is verifying.
     verifying: Option<ByteRange>,
-    /// Bytes of that were replaced meanwhile.
+    /// Some of those bytes were replaced meanwhile, so the result is to be ignored.
     is_stale: bool,
     /// How often the whole file did not match.
     mismatches: u32,
-    /// The driver's journal is of this source alone; none: of all.
+    /// The driver's journal is of this mirror only; none: of all mirrors.
     journal_of: Option<UrlId>,
 }
 
@@ -57,9 +58,9 @@ pub(super) struct Mirrors {
 struct Mirror {
     id: UrlId,
     is_excluded: bool,
-    /// It was left because nothing, or nothing more, came from it.
+    /// It was left because it delivered nothing, or nothing more.
     has_failed: bool,
-    /// What it delivered, and nothing else has replaced since. Kept only where there is a digest.
+    /// Bytes that it delivered and no other mirror has replaced. Kept only if there is a digest.
     delivered: RangeSet,
 }
 
@@ -90,7 +91,7 @@ impl Mirrors {
         }
     }
 
-    /// Whether links may ask different sources.
+    /// Whether links may use different mirrors at the same time.
     fn can_combine(&self) -> bool {
         self.digest.is_some() && !self.is_single
     }
@@ -107,14 +108,14 @@ impl Mirrors {
         self.allowed().count()
     }
 
-    /// The source that a link asks first.
+    /// The mirror that a link uses first: spread over the links if mirrors are combined.
     pub(super) fn initial_for(&self, link: LinkId) -> UrlId {
         let index = usize::from(link.0) % self.allowed_count().max(1);
         let assigned = if self.can_combine() { self.allowed().nth(index) } else { None };
         assigned.unwrap_or(self.current_id())
     }
 
-    /// The one behind this in the list, from the start again at its end.
+    /// The next mirror in the list that is not excluded, cyclically.
     fn next_after(&self, id: UrlId) -> UrlId {
         let at = self.list.iter().position(|mirror| mirror.id == id).unwrap_or(0);
         let (before, after) = self.list.split_at((at + 1).min(self.list.len()));
@@ -127,17 +128,17 @@ impl Mirrors {
         }
     }
 
-    /// A source to fetch the whole file from, other than this one.
+    /// A mirror other than `except` that is neither excluded nor has failed.
     fn untried_except(&self, except: Option<UrlId>) -> Option<UrlId> {
         let is_fresh = |mirror: &&Mirror| !mirror.is_excluded && !mirror.has_failed && Some(mirror.id) != except;
         self.list.iter().find(is_fresh).map(|mirror| mirror.id)
     }
 
-    fn use_only(&mut self, id: UrlId) {
+    fn set_current(&mut self, id: UrlId) {
         self.current = self.list.iter().position(|mirror| mirror.id == id).unwrap_or(0);
     }
 
-    /// Whether nothing remains to be verified of a file of this size.
+    /// Whether all bytes of a file of this size are verified, or no digest is known.
     pub(super) fn is_verified(&self, total: Option<DataSize>) -> bool {
         match self.digest {
             None => true,
@@ -146,12 +147,12 @@ impl Mirrors {
         }
     }
 
-    /// Whether the driver is reading bytes for their digest.
+    /// Whether the driver is reading bytes to verify them.
     pub(super) fn is_verifying(&self) -> bool {
         self.verifying.is_some()
     }
 
-    /// The bytes came from zero again: nothing is known of them.
+    /// All bytes were discarded: forgets what was delivered and verified.
     fn discard_bytes(&mut self) {
         self.verified = RangeSet::default();
         self.is_file_verified = false;
@@ -161,7 +162,7 @@ impl Mirrors {
         }
     }
 
-    /// These bytes of a source are in their place, and whatever was there before is not.
+    /// Bytes of a mirror were stored, replacing whatever was stored there before.
     fn note_delivered(&mut self, delivered_from: UrlId, range: ByteRange) {
         for mirror in &mut self.list {
             if mirror.id == delivered_from {
@@ -171,7 +172,7 @@ impl Mirrors {
             }
         }
         if let Some(DigestScope::Pieces(size)) = self.digest {
-            // A late answer may have replaced bytes that were verified.
+            // A late response may have replaced bytes that were already verified.
             let size = size.bytes().max(1);
             let pieces = ByteRange::new(range.start / size * size, range.end.div_ceil(size).saturating_mul(size));
             self.verified.remove(pieces);
@@ -181,7 +182,7 @@ impl Mirrors {
         }
     }
 
-    /// The piece to verify next: complete, and not verified.
+    /// The next piece that is complete and not verified.
     fn next_unverified(&self, size: DataSize, total: u64, done: &RangeSet) -> Option<ByteRange> {
         let size = size.bytes().max(1);
         for run in done.iter() {
@@ -201,13 +202,13 @@ impl Mirrors {
         None
     }
 
-    /// The one source that delivered all of these bytes.
+    /// The mirror that delivered all of these bytes, if it is a single one.
     fn sole_contributor(&self, range: ByteRange) -> Option<UrlId> {
         let mirror = self.list.iter().find(|mirror| !mirror.delivered.is_empty())?;
         (mirror.delivered.end_of_run(range.start) >= range.end).then_some(mirror.id)
     }
 
-    /// The sources that delivered some of these bytes.
+    /// The mirrors that delivered some of these bytes.
     fn contributors(&self, range: ByteRange) -> Vec<UrlId> {
         let part_of = |mirror: &&Mirror| mirror.delivered.iter().any(|run| !run.intersect(range).is_empty());
         self.list.iter().filter(part_of).map(|mirror| mirror.id).collect()
@@ -215,17 +216,17 @@ impl Mirrors {
 }
 
 impl Fetch {
-    /// Whether links may ask different sources.
+    /// Whether links may use different mirrors at the same time.
     pub(super) fn can_combine(&self) -> bool {
         self.mirrors.can_combine()
     }
 
-    /// Whether answers without a validator may be put together, because the result is verified.
-    pub(super) fn is_digest_known(&self) -> bool {
+    /// Whether responses without a validator may be combined, because the result is verified.
+    pub(super) fn is_result_verifiable(&self) -> bool {
         self.config.has_checksum || self.mirrors.digest.is_some()
     }
 
-    /// A server has named a further source.
+    /// Adds a mirror that a server named.
     pub(super) fn add_mirror(&mut self, id: UrlId) {
         let list = &mut self.mirrors.list;
         if list.len() < MAX_MIRRORS && list.iter().all(|mirror| mirror.id != id) {
@@ -233,12 +234,12 @@ impl Fetch {
         }
     }
 
-    /// A server has told a digest of the file. The driver's journal goes on being of the source in use alone.
-    pub(super) fn set_digest(&mut self, proof: DigestScope) {
+    /// Sets the digest that a server named. The driver's journal remains that of the mirror in use.
+    pub(super) fn set_digest(&mut self, scope: DigestScope) {
         if self.config.reader_window.is_none() && self.mirrors.digest.is_none() {
-            self.mirrors.digest = Some(proof);
+            self.mirrors.digest = Some(scope);
             self.mirrors.journal_of = Some(self.mirrors.current_id());
-            // What came before belongs to the one source that was in use.
+            // All bytes received so far are from the one mirror in use.
             let (current, done) = (self.mirrors.current, self.coverage.received_ranges().clone());
             if let Some(mirror) = self.mirrors.list.get_mut(current) {
                 mirror.delivered = done;
@@ -246,17 +247,17 @@ impl Fetch {
         }
     }
 
-    /// Whether bytes of this source must not be claimed in the driver's journal.
+    /// Whether bytes of this mirror must not be recorded in the driver's journal.
     pub(super) fn is_other_mirror(&self, mirror: UrlId) -> bool {
         self.mirrors.journal_of.is_some_and(|journal| journal != mirror)
     }
 
-    /// Whether bytes that came did not match the digest of the whole file.
+    /// Whether the whole file failed its verification before.
     pub(super) fn has_mismatched(&self) -> bool {
         self.mirrors.mismatches > 0
     }
 
-    /// Notes which source delivered these bytes.
+    /// Records which mirror delivered these bytes.
     pub(super) fn note_delivered(&mut self, mirror: UrlId, range: ByteRange) {
         self.mirrors.failed_in_row = 0;
         if self.mirrors.digest.is_some() {
@@ -264,14 +265,15 @@ impl Fetch {
         }
     }
 
-    /// Forgets all bytes, and everything that was known of them.
+    /// Discards all bytes and what was known of them.
     pub(super) fn discard_bytes(&mut self) {
         self.coverage.restart();
         self.mirrors.discard_bytes();
     }
 
-    /// This link gets nothing from its source: it goes to the next one if sources are combined. Otherwise all links go,
-    /// once none of them can get anything. False: the link has to do with the source that it has.
+    /// A link gets nothing from its mirror. If mirrors are combined, the link switches to the next one that it has not
+    /// tried. Otherwise all links switch together, once none of them gets anything. Returns false if the link stays
+    /// with its mirror.
     pub(super) fn try_next_mirror(&mut self, id: LinkId, reason: &BanReason) -> bool {
         if !self.can_combine() {
             return self.leave_mirror_if_unanimous(id, reason);
@@ -285,13 +287,13 @@ impl Fetch {
         untried
     }
 
-    /// Whether a link has another source that it has not tried since bytes last came.
+    /// Whether the link has another mirror that it has not tried since bytes last arrived.
     pub(super) fn has_untried_mirror(&self, id: LinkId) -> bool {
         let tried = |link: &Link| usize::from(link.mirrors_tried) + 1;
         self.links.get(&id).is_some_and(|link| tried(link) < self.mirrors.allowed_count())
     }
 
-    /// Moves a link to the next source, whatever it has tried.
+    /// Switches a link to the next mirror, even if it has tried that one.
     pub(super) fn switch_mirror(&mut self, id: LinkId) {
         let max = u16::try_from(self.mirrors.allowed_count()).unwrap_or(u16::MAX);
         let Some(next) = self.links.get(&id).map(|link| self.mirrors.next_after(link.mirror)) else { return };
@@ -307,27 +309,27 @@ impl Fetch {
         }
     }
 
-    /// Leaves a source of which nothing has come, when no link can get anything from it.
+    /// Switches all links away from a mirror that has delivered nothing, once every usable link has been refused.
     fn leave_mirror_if_unanimous(&mut self, id: LinkId, reason: &BanReason) -> bool {
         if !self.can_switch_mirror() || self.has_delivered() {
             return false;
         }
         let Some(link) = self.links.get_mut(&id) else { return false };
         link.mirror_refused = true;
-        let waits = |(id, link): (&LinkId, &Link)| !link.mirror_refused && self.is_usable(*id, link);
-        if self.links.iter().any(waits) {
+        let may_respond = |(id, link): (&LinkId, &Link)| !link.mirror_refused && self.is_usable(*id, link);
+        if self.links.iter().any(may_respond) {
             return false;
         }
         self.switch_all_to_next_mirror(reason.to_string());
         true
     }
 
-    /// The download would end with this failure: the next source is asked for the whole file instead, if there is one.
+    /// The download would end with this failure: switches to the next mirror instead, if there is one that may help.
     pub(super) fn try_failover(&mut self, failure: &Failure) -> bool {
         let is_permanent = match failure {
-            // A budget is the same everywhere, and so is a digest.
+            // The budget and the digest are the same for every mirror.
             Failure::BudgetExhausted | Failure::DigestMismatch => true,
-            // Of a source from which nothing came, the others have been asked meanwhile.
+            // If nothing was received, the other mirrors were already tried by `leave_stalled_mirror`.
             Failure::NoLink { .. } | Failure::NoResponse => self.coverage.received().is_zero(),
             _ => false,
         };
@@ -345,7 +347,7 @@ impl Fetch {
         true
     }
 
-    /// The one answer cannot be had from a source that is asked beside others. It is excluded, and everything begins again
+    /// If mirrors are combined: the single response cannot be got from its mirror. Excludes the mirror and begins again
     /// with the next one.
     fn failover_single_response(&mut self, failure: &Failure) -> bool {
         let Some(link) = self.single_response_link.filter(|_| matches!(self.phase, Phase::SingleResponse { .. }))
@@ -363,26 +365,26 @@ impl Fetch {
         };
         let next = self.mirrors.next_after(previous);
         self.mirrors.exclude(previous);
-        self.mirrors.use_only(next);
+        self.mirrors.set_current(next);
         self.restart_from(next);
         self.notice(Notice::LinkMirrorSwitched { link, previous, reason });
         self.last_data = self.now;
         true
     }
 
-    /// Whether there is a source that may do better, and nobody has read anything of the present one.
+    /// Whether another mirror may help, and no reader has consumed bytes of the present one.
     fn can_switch_mirror(&self) -> bool {
         let is_read = self.config.reader_window.is_some() && self.consumed > 0;
         let count = self.mirrors.allowed_count();
         !is_read && self.mirrors.failed_in_row + 1 < count && self.mirrors.switches < count * 2
     }
 
-    /// Whether something has come from the source in use, or is coming.
+    /// Whether bytes were received from the mirror in use, or a response is in progress.
     fn has_delivered(&self) -> bool {
         !self.coverage.received().is_zero() || self.reqs.values().any(|req| req.is_accepted)
     }
 
-    /// Leaves a source that says nothing, or nothing but refusals, over all links.
+    /// Leaves a mirror from which no link receives anything: each is stalled or was refused.
     pub(super) fn leave_stalled_mirror(&mut self) {
         if self.links.is_empty() || self.can_combine() || self.mirrors.allowed_count() < 2 {
             return;
@@ -402,21 +404,21 @@ impl Fetch {
         }
         let Some(since) = since else { return };
         let can_switch = self.can_switch_mirror();
-        // Perhaps it is the links after all: once all sources were tried, they are tried again more slowly.
+        // The links may be at fault: after all mirrors were tried, try them again more slowly.
         let until = since + if can_switch { STALLED_MIRROR_TIMEOUT } else { MIRROR_RETRY_TIMEOUT };
         if self.now < until {
             return self.set_timer(until, TimerReason::Stall);
         }
         if can_switch {
-            self.switch_all_to_next_mirror("nothing comes from it".to_string());
+            self.switch_all_to_next_mirror("no data received".to_string());
         } else if self.consumed == 0 {
             let next = self.mirrors.next_after(self.mirrors.current_id());
-            self.mirrors.use_only(next);
+            self.mirrors.set_current(next);
             self.restart_from(next);
         }
     }
 
-    /// A source has delivered, and refuses over all links since: it is given some time.
+    /// The mirror has delivered and now refuses on all links: leaves it after a while.
     fn leave_refusing_mirror(&mut self) {
         if !self.can_switch_mirror() || self.links.iter().any(|(id, link)| self.is_usable(*id, link)) {
             return;
@@ -438,22 +440,22 @@ impl Fetch {
         self.switch_all_to_next_mirror(reason);
     }
 
-    /// Asks the next source for the whole file, over all links.
+    /// Switches all links to the next mirror, for the whole file.
     fn switch_all_to_next_mirror(&mut self, reason: String) {
         let failed = self.mirrors.current_id();
         let next = self.mirrors.next_after(failed);
         if let Some(mirror) = self.mirrors.list.get_mut(self.mirrors.current) {
             mirror.has_failed = true;
         }
-        self.mirrors.use_only(next);
+        self.mirrors.set_current(next);
         self.mirrors.failed_in_row += 1;
         self.mirrors.switches += 1;
         let from_zero = self.restart_from(next);
         self.notice(Notice::MirrorSwitched { failed, next, reason, discards_data: from_zero });
     }
 
-    /// Everything begins again with this source alone. Pieces that match their digests are kept. Tells whether bytes
-    /// were thrown away.
+    /// Begins again with this mirror only. Pieces that match their digests are kept. Returns whether bytes were
+    /// discarded.
     fn restart_from(&mut self, mirror: UrlId) -> bool {
         let kept = self.mirrors.verified.clone();
         let had_data = self.phase != Phase::Unknown || !self.coverage.received().is_zero();
@@ -481,7 +483,7 @@ impl Fetch {
         for link in self.links.values_mut() {
             link.reset_to_mirror(mirror, self.now);
         }
-        // Connections may have been ordered already in this turn.
+        // Connections may have been opened already in this turn; they are closed now, so open new ones soon.
         self.set_timer(self.now, TimerReason::Retry);
         if had_data && !keeps_data {
             self.outputs.push_back(Output::Restart);
@@ -489,13 +491,13 @@ impl Fetch {
         had_data && !keeps_data
     }
 
-    /// Asks the driver to verify what is complete.
+    /// Makes the driver verify the next complete piece, or the complete file.
     pub(super) fn verify_next(&mut self) {
-        let (Some(proof), Some(total), None) = (self.mirrors.digest, self.coverage.total(), self.mirrors.verifying)
+        let (Some(scope), Some(total), None) = (self.mirrors.digest, self.coverage.total(), self.mirrors.verifying)
         else {
             return;
         };
-        let range = match proof {
+        let range = match scope {
             DigestScope::File => {
                 let due = self.coverage.is_complete() && !self.mirrors.is_file_verified;
                 due.then_some(ByteRange::at(0, total))
@@ -505,7 +507,7 @@ impl Fetch {
             }
         };
         if self.coverage.is_complete() {
-            // Nothing may replace bytes that are being verified, or were.
+            // No late response may replace bytes during or after their verification.
             self.close_all();
         }
         if let Some(range) = range {
@@ -538,7 +540,7 @@ impl Fetch {
         }
         self.rebuild_claims();
         match contributors.as_slice() {
-            // An earlier run's bytes, damaged since: they are fetched again.
+            // Bytes of an earlier run that were damaged since: they are fetched again.
             [] => self.notice(Notice::DigestMismatch { range, mirror: None }),
             [mirror] => {
                 self.notice(Notice::DigestMismatch { range, mirror: Some(*mirror) });
@@ -551,8 +553,8 @@ impl Fetch {
         }
     }
 
-    /// The whole file does not match. It is fetched again: not from a source that delivered all of it, and from one source
-    /// alone if several did.
+    /// The whole file does not match and is fetched again. A mirror that delivered all of it is excluded; if several
+    /// delivered parts, only one mirror is used from now on.
     fn on_file_mismatch(&mut self, range: ByteRange) {
         let contributors = self.mirrors.contributors(range);
         let sole_contributor = self.mirrors.sole_contributor(range);
@@ -566,34 +568,34 @@ impl Fetch {
         let Some(next) = other.filter(|_| self.mirrors.mismatches <= MAX_MISMATCHES) else {
             return self.fail_with(Failure::DigestMismatch);
         };
-        self.mirrors.use_only(next);
+        self.mirrors.set_current(next);
         self.notice(Notice::DigestMismatch { range, mirror: sole_contributor });
         self.restart_from(next);
     }
 
-    /// A source whose bytes do not match is not asked any more.
+    /// Excludes a mirror whose bytes do not match, and moves its links to other mirrors.
     fn exclude_mirror(&mut self, id: UrlId) {
         self.mirrors.exclude(id);
         if self.mirrors.allowed_count() == 0 {
             return self.fail_with(Failure::DigestMismatch);
         }
         if self.mirrors.current_id() == id {
-            self.mirrors.use_only(self.mirrors.next_after(id));
+            self.mirrors.set_current(self.mirrors.next_after(id));
         }
         self.move_links(|link| link.mirror == id);
     }
 
-    /// One source alone is asked from now on.
+    /// Uses only one mirror from now on.
     fn use_single_mirror(&mut self) {
         self.mirrors.is_single = true;
         if self.mirrors.allowed().all(|id| id != self.mirrors.current_id()) {
-            self.mirrors.use_only(self.mirrors.next_after(self.mirrors.current_id()));
+            self.mirrors.set_current(self.mirrors.next_after(self.mirrors.current_id()));
         }
         let only = self.mirrors.current_id();
         self.move_links(|link| link.mirror != only);
     }
 
-    /// Moves these links to the source that they may ask now.
+    /// Moves the chosen links to the mirror that they may use now.
     fn move_links(&mut self, which: impl Fn(&Link) -> bool) {
         let leaving: Vec<LinkId> = self.links.iter().filter(|(_, link)| which(link)).map(|(id, _)| *id).collect();
         for id in leaving {
@@ -611,7 +613,7 @@ impl Fetch {
 }
 
 impl Link {
-    /// Everything that was known of the link's source is forgotten, and this one is asked.
+    /// Forgets what was known of the link's mirror, and uses this one.
     fn reset_to_mirror(&mut self, mirror: UrlId, now: Instant) {
         self.mirror = mirror;
         self.mirror_since = now;
@@ -633,13 +635,13 @@ impl Link {
     }
 }
 
-/// How long nothing may come from a source over any link: the first time, and when all sources were tried.
+/// How long a mirror may deliver nothing over any link: at first, and after all mirrors were tried.
 const STALLED_MIRROR_TIMEOUT: Duration = Duration::from_secs(3);
 const MIRROR_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a source that has delivered may refuse over all links. chosen: two rests of a banned link.
+/// How long a mirror that has delivered may refuse on all links. chosen: the first two bans of a link.
 const REFUSING_MIRROR_TIMEOUT: Duration = Duration::from_secs(12);
-/// How often the whole file is fetched again because it does not match. chosen: if so many sources have the same wrong file,
-/// the digest is wrong.
+/// How often the whole file is fetched again after a mismatch. chosen: if that many mirrors have the same file, the
+/// digest is wrong.
 const MAX_MISMATCHES: u32 = 8;
-/// More sources than this are not kept of what servers name.
+/// Maximum number of mirrors; further ones that servers name are ignored.
 const MAX_MIRRORS: usize = 32;

@@ -1,23 +1,27 @@
-//! One resource over many links: which bytes are asked for on which connection, and when.
+//! State machine of one download: fetches one resource over several links with HTTP range requests.
 //!
-//! In: what happens on links, connections and answers ([`Input`]). Out: connections to open, requests to send, bodies
-//! to take, and at the end [`Output::Done`] or [`Output::Failed`]. Payload never passes through.
+//! It decides which byte ranges are requested on which connection, and when. Inputs are events of links, connections
+//! and responses ([`Input`]). Outputs are commands to the driver (open a connection, send a request, accept a body) and
+//! finally [`Output::Done`] or [`Output::Failed`]. The machine sees byte counts, never payload.
 //!
-//! 1. The first data request is the probe: it is sent on every connection that opens before the resource is known, for
-//!    the next bytes, so the answer costs no extra round trip and a second link's opinion comes for free.
-//! 2. Answers are only put together if they are provably of the same file (RFC 9110 §8.8, §13.1.5); see `answers`.
-//! 3. A connection always has as many bytes on the way as its pipe holds, so that it never drains; see `plan`.
-//! 4. What is left is shared so that all connections end at the same moment, and what then still lags behind is asked
-//!    for a second time, up to a bound; see `level` and `tail`.
-//! 5. A link that falls silent keeps its bytes until the others have nothing else to do, and is probed by fresh
-//!    connections, since TCP's own retransmission backs off for seconds; see `silence`.
-//! 6. A link gets more connections only while they pay; see `lanes`.
+//! 1. No separate probe: until the resource is identified, every new connection requests the next few bytes. This costs
+//!    no extra round trip, and the second link's response confirms the first one's (`portal_check`).
+//! 2. Responses are combined only if they are provably of the same file (RFC 9110 §8.8, §13.1.5); see `responses` and
+//!    `version_check`.
+//! 3. Each connection always has at least its bandwidth-delay product requested, so that it never idles; see
+//!    `scheduler`.
+//! 4. The remaining bytes are divided so that all connections finish at the same time (`water_filling`). Ranges that
+//!    are late nevertheless are requested a second time, within a limit for duplicate bytes (`endgame`).
+//! 5. A stalled link keeps its ranges until the other links have nothing else to request. New connections probe it,
+//!    because TCP's retransmission timeout has backed off to seconds by then; see `stall`.
+//! 6. A link gets more connections only while they increase its rate; see `parallelism`.
 //!
-//! The thesis's five policies run on the same books (`ledger`) and the same answers, with their own `rules`.
+//! The five policies of the multi-link HTTP thesis (see `docs/algorithms.md`) use the same `coverage` map and the same
+//! handling of responses, with their own rules (`thesis_policies`).
 //!
-//! One request per link, repeated when the last one ends, was not used: each end costs a round trip of silence
-//! (1.33 × the ideal time on 300 Mbit/s with 30 ms). One request for everything was not used either: HTTP/1.1 cannot
-//! take it back when a link turns out slow.
+//! Two simpler designs were rejected. One request per link, repeated after each response, idles for a round trip per
+//! request (1.33 × the ideal time at 300 Mbit/s and 30 ms). One request per link for everything cannot be cancelled
+//! over HTTP/1.1 when a link turns out to be slow.
 
 mod actions;
 mod byte_range;
@@ -26,14 +30,14 @@ mod conn;
 mod coverage;
 mod endgame;
 mod event;
-mod external_scheduler;
+mod external_control;
 mod first_request;
 mod link_health;
 mod link_share;
 mod links;
 mod metering;
 mod mirrors;
-mod notification;
+mod notice;
 mod parallelism;
 mod portal_check;
 mod range_set;
@@ -69,9 +73,9 @@ pub use event::{
     ConnError, ConnErrorKind, ConnId, ContentRange, Input, LinkShare, Output, PathSample, Protocol, ReqId,
     RequestRange, ResponseHead, UrlId, Validator,
 };
-pub(crate) use external_scheduler::ConnSlot;
+pub(crate) use external_control::ConnSlot;
 pub use link_share::LinkLoad;
-pub use notification::{BanReason, Failure, Notice, SingleResponseReason};
+pub use notice::{BanReason, Failure, Notice, SingleResponseReason};
 pub use range_set::RangeSet;
 pub(crate) use scheduler::FIRST_CHUNK;
 
@@ -79,7 +83,7 @@ use conn::{Conn, Req};
 use coverage::Coverage;
 use links::{Link, LinkState};
 
-/// The machine. See the [module](self).
+/// State machine of one download; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Fetch {
     config: Config,
@@ -89,114 +93,114 @@ pub struct Fetch {
     reqs: BTreeMap<ReqId, Req>,
     coverage: Coverage,
     phase: Phase,
-    /// What each source says of its file.
+    /// The validator that responses of each mirror must have.
     validators: BTreeMap<UrlId, Validator>,
     mirrors: mirrors::Mirrors,
-    /// What proves its version where the ETags of one URL differ.
+    /// Last-Modified dates that identify the version where ETags of one URL differ.
     date_validators: BTreeMap<UrlId, version_check::DateValidator>,
-    /// What the servers behind them have shown.
+    /// Limits and defects that each mirror's servers have shown.
     server_quirks: BTreeMap<UrlId, server_quirks::ServerQuirks>,
-    /// How the resource is asked for as long as nothing is known of it.
+    /// Form of the first request while the resource is not identified.
     initial_request: InitialRequest,
-    /// A refusal was answered by one request without a range.
+    /// A refusal was checked once by a request without a Range field.
     rechecked_without_range: bool,
-    /// The request that asked for the whole file first; see `first`.
+    /// The initial request for `bytes=0-`; see `first_request`.
     first_request: Option<ReqId>,
-    /// Answers that may be a portal's: kept until another link has spoken.
+    /// Responses that may come from a captive portal, held until other links have responded; see `portal_check`.
     pending_responses: Vec<portal_check::PendingResponse>,
-    /// Links that delivered whole files of different sizes have been asked for a range (rule 5 of `opinions`).
+    /// Whether links that delivered whole files of different sizes were asked for a range (rule 5 of `portal_check`).
     conflict_rechecked: bool,
-    /// What is known of the size as long as everything may have to come as one answer.
+    /// Size and validator that a response reported, while a single response may have to carry the whole file.
     reported_file: Option<portal_check::ReportedFile>,
     restarts: u32,
-    /// The link over which the present one answer comes, or the last one came.
+    /// The link that carries the single response, or carried the last one.
     single_response_link: Option<LinkId>,
-    /// Everything before this has been taken by the in-order reader.
+    /// The in-order reader has consumed everything before this offset.
     consumed: u64,
-    /// The last time that anything came at all.
+    /// When body bytes last arrived on any link, or when the timeout was last restarted.
     last_data: Instant,
-    /// What other downloads leave of the links; what is not in it is free.
+    /// Shares of links that a batch of downloads assigned to this one. A link without an entry may be used fully.
     shares: BTreeMap<LinkId, LinkShare>,
-    /// Another machine owns this one and chooses its spans.
-    external_control: Option<external_scheduler::ExternalControl>,
+    /// Set if an owning machine (`stream`) chooses the ranges.
+    external_control: Option<external_control::ExternalControl>,
     next_conn: u32,
     next_req: u32,
     timer: Option<(Instant, TimerReason)>,
     outputs: VecDeque<Output>,
 }
 
-/// How far the download is.
+/// Progress of the download.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Nobody has said yet what the resource is.
+    /// No usable response yet: size and validator are unknown.
     Unknown,
-    /// Size and validator are known: ranges from everywhere.
+    /// Size and validator are known; ranges are requested on all links.
     Ranges,
-    /// Everything comes as the answer to one request, which may not have been sent yet.
+    /// One response carries the whole file.
     SingleResponse {
-        /// The request.
+        /// Its request; none until one is sent.
         req: Option<ReqId>,
     },
-    /// Done or failed.
+    /// Done or failed; inputs are ignored.
     Finished,
 }
 
-/// The first request for a resource. A server may refuse it for its Range field, or for the size of the range.
+/// Form of the first request for a resource. A server may reject its Range field or the size of the range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InitialRequest {
-    /// A range that fills a round trip or two.
+    /// A range that fills one or two round trips.
     Range,
-    /// A range of a few bytes; the first was refused.
+    /// A range of a few KiB, after the larger one was refused.
     SmallRange,
 }
 
-/// Why the machine wants to be woken.
+/// Why the machine wants to be called at its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerReason {
-    /// Something should have come by then.
+    /// A connection is stalled if it delivers nothing by then.
     Stall,
-    /// A connection is ordered again, or a rest is over.
+    /// A connection may be opened again, a ban ends, or a request token becomes available.
     Retry,
-    /// Another link's opinion has been waited for.
+    /// The wait for other links' responses ends; see `portal_check`.
     PortalCheck,
-    /// The numbers of connections are looked at.
+    /// Periodic review of the number of connections per link.
     ConnCount,
-    /// The end is near: shares are looked at often.
+    /// Frequent review of stragglers while the last bytes are in flight.
     Endgame,
 }
 
-/// What a download has done so far, for reports. Every figure is also in the stream of inputs and outputs.
+/// Progress of a download, for reports. Every figure can also be derived from the inputs and outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// The size, once it is known.
+    /// Size of the resource, once it is known.
     pub total: Option<DataSize>,
-    /// Bytes in their place.
+    /// Distinct bytes received.
     pub received: DataSize,
-    /// Everything before it is in its place.
+    /// Everything before this offset has been received.
     pub in_order_end: u64,
-    /// Body bytes received and not needed.
+    /// Body bytes received in vain: duplicates, and bytes that were discarded.
     pub wasted: DataSize,
-    /// Each link: bytes, rate over the last second, standing.
+    /// Per link: bytes received, rate over the last second, status.
     pub links: Vec<(LinkId, DataSize, Bitrate, LinkStatus)>,
 }
 
-/// How a link stands, in a word and the reason if there is one.
+/// Status of a link, with the reason where there is one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkStatus {
-    /// In use.
+    /// Usable, and it has connections.
     Up,
-    /// Kept back: metered, or nothing to do.
+    /// Usable without connections: metered, on standby, or nothing to request.
     Idle,
-    /// Nothing comes.
+    /// Nothing arrives although something was requested.
     Stalled,
-    /// Not used.
+    /// Out of use because of failures or wrong responses.
     Banned(BanReason),
-    /// Gone.
+    /// The interface is gone.
     Down,
 }
 
 impl Fetch {
-    /// A download that knows its configuration and nothing else. It waits for links.
+    /// Creates a download that waits for its first [`Input::LinkUp`].
     pub fn new(config: Config) -> Self {
         let mut fetch = Self {
             now: Instant::ZERO,
@@ -234,7 +238,7 @@ impl Fetch {
         fetch
     }
 
-    /// Where the download stands.
+    /// Progress and the status of each link.
     pub fn status(&self) -> Status {
         let status = |link: &Link| match &link.state {
             LinkState::Up if link.conns.is_empty() => LinkStatus::Idle,
@@ -264,7 +268,7 @@ impl Fetch {
         if matches!(link.state, LinkState::Down | LinkState::Stalled { .. }) {
             link.state = LinkState::Up;
         }
-        // A budget of nothing is spent before anything is asked.
+        // A budget of zero is exhausted before the first request.
         self.check_budget(id);
     }
 
@@ -298,12 +302,13 @@ impl Fetch {
         if error.kind == ConnErrorKind::Http1Required {
             return self.retry_over_http1(id, false);
         }
-        // The driver remembers only so many of the places that redirects led to.
+        // ClosedLocally: the driver has dropped the redirect target that this connection used (it keeps a limited
+        // number). The link starts again at its mirror's own URL.
         if let Some(link) = self.links.get_mut(&link).filter(|_| error.kind == ConnErrorKind::ClosedLocally) {
             link.forget_redirect_targets();
         }
-        // A close between answers after something was delivered is how HTTP ends a connection. What is no answer behind
-        // one that was good (bytes beyond its end, a reset) ends it as well.
+        // HTTP servers close connections between responses, so such a close after some delivery is no failure. The same
+        // holds for a bad end right behind a complete response (excess bytes, a reset).
         let front_request = conn.reqs.front().copied();
         let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
         let between_responses = front.is_none_or(|req| !req.is_accepted || req.remaining().is_empty());
@@ -319,13 +324,14 @@ impl Fetch {
         if !delivered {
             return self.on_failure(link, error);
         }
-        // Resets are the network's as often as the server's.
+        // A reset is not counted: the network causes it as often as the server does.
         if announced || error.kind == ConnErrorKind::Protocol {
             self.quirks_mut(mirror).on_server_close(responses);
         }
     }
 
-    /// The server serves this URL over HTTP/1.1 only (RFC 9113 §7): the driver remembers that for its host.
+    /// The server serves this URL over HTTP/1.1 only (RFC 9113 §7). The driver remembers that for the host, so the next
+    /// connection uses HTTP/1.1.
     fn retry_over_http1(&mut self, id: ConnId, notify_driver: bool) {
         let link = self.conns.get(&id).map(|conn| conn.link);
         self.remove_conn(id, notify_driver);
@@ -351,7 +357,7 @@ impl Fetch {
         self.finish_if_complete();
     }
 
-    /// The framing says that the answer is over: what it did not bring is free again.
+    /// The response is complete by its framing. Bytes that it was expected to deliver and did not are free again.
     fn on_end(&mut self, id: ReqId) {
         let Some(req) = self.reqs.get(&id) else { return };
         if matches!(self.phase, Phase::SingleResponse { req: Some(single) } if single == id)
@@ -381,12 +387,12 @@ impl Fetch {
             self.remove_conn(conn, true);
         }
         if is_short && is_empty {
-            let error = ConnError { kind: ConnErrorKind::Truncated, text: "an answer without a byte".into() };
+            let error = ConnError { kind: ConnErrorKind::Truncated, text: "empty response".into() };
             self.on_failure(link, error);
         }
     }
 
-    /// One answer broke off; its connection lives.
+    /// One response was aborted; its connection stays open.
     fn on_aborted(&mut self, id: ReqId, error: ConnError) {
         let Some(req) = self.reqs.get(&id) else { return };
         let (conn_id, complete) = (req.conn, req.is_accepted && req.remaining().is_empty());
@@ -401,12 +407,12 @@ impl Fetch {
         self.rebuild_claims();
         let Some(conn) = self.conns.get_mut(&conn_id) else { return };
         let link = conn.link;
-        // GOAWAY: the server takes no more requests on this connection and finishes those that it has. REFUSED_STREAM is taken
-        // for the same: the request was not worked on (RFC 9113 section 8.7) and is sent again on another connection.
+        // GOAWAY: the server accepts no more requests on this connection and completes those it has. REFUSED_STREAM is
+        // handled alike: the request was not processed (RFC 9113 section 8.7) and is sent again on another connection.
         let goes_away = matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::StreamRefused);
         let (mirror, responses, is_first_goaway) = (conn.mirror, conn.responses, !conn.is_draining);
         conn.is_draining |= goes_away;
-        // The requests that it gives back are one event.
+        // One GOAWAY aborts several requests; only the first counts as a failure.
         let delivered =
             (goes_away && !is_first_goaway) || ((goes_away || complete) && !conn.rate_window.total().is_zero());
         if conn.is_draining && conn.reqs.is_empty() {
@@ -431,19 +437,19 @@ impl Fetch {
         }
     }
 
-    /// The source in use cannot give the file, or no link can: another source is asked, or the download ends.
+    /// The mirror in use, or every link, has failed: switches to another mirror, or fails the download.
     fn failover_or_fail(&mut self, failure: Failure) {
         if self.phase != Phase::Finished && !self.try_failover(&failure) {
             self.fail_with(failure);
         }
     }
 
-    /// The download ends without the file.
+    /// Ends the download without the file.
     fn fail_with(&mut self, failure: Failure) {
         if self.phase != Phase::Finished {
             self.phase = Phase::Finished;
             self.close_all();
-            // Of several sources the one that had another file counts more than those that had none.
+            // If one mirror had a file with a wrong digest, report that rather than the failure of the others.
             let mirror_failed = matches!(
                 failure,
                 Failure::BadStatus { .. }
@@ -460,7 +466,8 @@ impl Fetch {
         self.outputs.push_back(Output::Notice(notice));
     }
 
-    /// Everything that follows from the present state; called after each input and tick.
+    /// Derives all actions from the present state. Runs after every input and tick. Mismatches and stalls come first,
+    /// because they free bytes and connections that the scheduler then uses. Timers come last.
     fn settle(&mut self) {
         self.verify_next();
         self.finish_if_complete();
@@ -518,10 +525,10 @@ impl Machine for Fetch {
                     conn.on_sample(self.now, path);
                 }
             }
-            Input::Consumed { end: upto } => self.on_consumed(upto),
-            Input::Mirror { mirror: origin } => self.add_mirror(origin),
-            Input::Digest { scope: proof } => self.set_digest(proof),
-            Input::Verified { range, matches: good } => self.on_verified(range, good),
+            Input::Consumed { end } => self.on_consumed(end),
+            Input::Mirror { mirror } => self.add_mirror(mirror),
+            Input::Digest { scope } => self.set_digest(scope),
+            Input::Verified { range, matches: is_match } => self.on_verified(range, is_match),
             Input::Share { link, share } => self.on_share(link, share),
         }
         self.settle();
@@ -541,5 +548,5 @@ impl Machine for Fetch {
     }
 }
 
-/// A deadline always lies in the future (rule 3 of the contract).
+/// Smallest delay of a timer: a deadline always lies in the future (rule 3 of the machine contract).
 const MIN_TIMER: Duration = Duration::from_millis(1);

@@ -1,45 +1,46 @@
-//! How many connections a link should have.
+//! Number of connections per link, found by A/B probes.
 //!
-//! One connection fills most links. It does not where the sender is held back by something else than the link's
-//! capacity: random loss that it takes for congestion, or a server that gives each connection only so much. Both look
-//! the same from here: bytes come at a steady rate although nothing waits in the link's queue. So:
+//! One connection fills most links. It does not if something other than the link's capacity limits the sender: random
+//! loss that it mistakes for congestion, or a server that limits the rate of each connection. Both look the same to the
+//! receiver: bytes arrive at a steady rate although the link's queue is empty. Therefore:
 //!
-//! 1. A link is *slack* when its connections have left slow start and the round trip stays that of the empty path: for
-//!    a few round trips if packets were lost lately, otherwise for longer, since an empty queue may just be filling.
-//! 2. A slack link gets twice as many connections, if enough is left to fetch for that to pay; without losses never more
-//!    than two, since what a server gives to each connection is not ours to multiply.
-//! 3. After a few round trips the new rate is compared with the old. Less than a tenth more: the number was right, and
-//!    the question rests, twice as long after each time. Without losses the new connections are taken back; with them
-//!    they stay, for what one loses the others keep.
-//! 4. On a long way (a satellite's) slow start takes seconds: a link that is still climbing gets [`CLIMBERS`] at once.
+//! 1. A link has spare capacity when its connections have left slow start and the RTT stays near its minimum. With
+//!    recent losses a few RTTs are enough; otherwise it must last longer, since an empty queue may just be filling.
+//! 2. On such a link the number of connections is doubled, if enough remains to be fetched to pay for it. Without
+//!    losses it is at most two: a limit that a server sets per connection is not to be evaded.
+//! 3. After a few RTTs the new rate is compared with the old one. If it has grown by less than a tenth, the old number
+//!    was right, and the next probe waits twice as long each time. Without losses the new connections are closed again.
+//!    With losses they stay, because a loss slows down only one of them.
+//! 4. With a long RTT (satellite) slow start takes seconds: a link in slow start gets [`LONG_RTT_CONNECTIONS`] at once.
 //!
-//! A fixed number was not used: on the measured peers, 16 connections win on the lossy link and lose 30 % on unequal
-//! ones, two the other way round (`docs/algorithms.md`).
+//! A fixed number was rejected: in comparison with other download tools, 16 connections win on the lossy link and lose
+//! 30 % on unequal links; with two it is the other way round (`docs/algorithms.md`).
 
 use core::time::Duration;
 
 use crate::units::{Bitrate, Instant};
 
-/// How many connections, and the experiment that is running, if any.
+/// Target number of connections of one link, and the running A/B probe, if any.
 #[derive(Clone, Debug)]
 pub(super) struct ConnCountController {
-    /// How many there should be.
+    /// Number of connections that the link should have.
     pub(super) target: u32,
     probe: Option<AbProbe>,
-    /// No new trial before this.
+    /// No new probe before this time.
     next_probe_at: Instant,
     probe_interval: Duration,
-    /// Since when the link has been slack.
+    /// Since when the link has had spare capacity.
     spare_since: Option<Instant>,
 }
 
+/// A running comparison of the rate with more connections against the rate before.
 #[derive(Clone, Copy, Debug)]
 struct AbProbe {
-    /// The rate before it.
+    /// Rate before the probe.
     rate_before: Bitrate,
-    /// The number before it.
+    /// Target before the probe.
     count_before: u32,
-    /// When its result is read; none until the new connections have brought their first bytes.
+    /// When the result is evaluated; none until the new connections have received their first bytes.
     evaluate_at: Option<Instant>,
     started: Instant,
 }
@@ -56,35 +57,36 @@ impl Default for ConnCountController {
     }
 }
 
-/// What a link looks like to [`Lanes::review`].
+/// Measurements of a link for [`ConnCountController::review`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkObservation {
-    /// A connection is in slow start and has delivered.
+    /// A connection that has delivered is in slow start.
     pub(super) in_slow_start: bool,
-    /// Packets were lost lately.
+    /// A connection has lost packets recently.
     pub(super) has_recent_loss: bool,
-    /// All connections have left slow start, and this many deliver.
+    /// All connections have delivered and have left slow start.
     pub(super) past_slow_start: bool,
+    /// Number of connections that have delivered.
     pub(super) delivering: u32,
-    /// The rate of all connections together over the last few round trips.
+    /// Rate of all connections over about eight minimum RTTs.
     pub(super) rate: Bitrate,
-    /// The round trip of the empty path.
+    /// Minimum RTT.
     pub(super) min_rtt: Duration,
-    /// The round trip now.
+    /// Latest RTT.
     pub(super) rtt: Duration,
-    /// How long the download still takes.
+    /// Estimated time until the download is complete.
     pub(super) time_left: Duration,
 }
 
 impl LinkObservation {
-    /// Whether nothing waits in the link's queue: the sender or the server holds the bytes back, not the link.
+    /// Whether there is no queueing delay: then the sender or the server limits the rate, not the link.
     pub(super) fn has_spare_capacity(&self) -> bool {
         self.rtt <= self.min_rtt + self.min_rtt / 4 + QUEUEING_NOISE
     }
 }
 
 impl ConnCountController {
-    /// Looks at the link, and changes the number if that is worth trying. Tells whether it did.
+    /// Evaluates the running probe, or raises the target if that is worthwhile. Returns true if it raised or restored it.
     pub(super) fn review(&mut self, now: Instant, observation: LinkObservation, max: u32) -> bool {
         match self.probe {
             Some(probe) => self.evaluate_probe(now, observation, probe),
@@ -93,7 +95,7 @@ impl ConnCountController {
     }
 
     fn maybe_start_probe(&mut self, now: Instant, observation: LinkObservation, max: u32) -> bool {
-        // Rule 4: the climb itself is what takes long here, and several climb at once.
+        // Rule 4: slow start itself takes long here; several connections go through it at the same time.
         if now >= self.next_probe_at
             && self.target == 1
             && observation.in_slow_start
@@ -110,7 +112,7 @@ impl ConnCountController {
         let since = *self.spare_since.get_or_insert(now);
         let lossy = observation.has_recent_loss
             && since + (observation.min_rtt * LOSSY_SPARE_RTTS).max(LOSSY_SPARE_TIME) <= now;
-        // Without losses a second one is tried, and no more: it may be the server that shares itself out.
+        // Without losses only a second connection is tried: the server may limit the rate per connection on purpose.
         let is_persistent = lossy || (since + SPARE_TIME <= now && self.target == 1);
         let is_worthwhile = observation.time_left >= (observation.min_rtt * MIN_TIME_LEFT_RTTS).max(MIN_TIME_LEFT);
         if now < self.next_probe_at || !is_persistent || !is_worthwhile || self.target >= max {
@@ -132,7 +134,7 @@ impl ConnCountController {
             None if observation.delivering >= self.target => {
                 self.probe = Some(AbProbe { evaluate_at: Some(now + settle_time), ..probe });
             }
-            // The server lets no more in.
+            // The server accepts no more connections.
             None if now > probe.started + settle_time * 4 => {
                 self.target = observation.delivering.max(1);
                 self.probe = None;
@@ -143,7 +145,9 @@ impl ConnCountController {
                 if observation.rate >= probe.rate_before + probe.rate_before / MIN_GAIN_DIVISOR {
                     self.probe_interval = INITIAL_PROBE_INTERVAL;
                 } else {
+                    // Less than a tenth more: not worth the connections. Try again later.
                     self.back_off(now);
+                    // With losses the larger number stays (rule 3).
                     if !observation.has_recent_loss {
                         self.target = probe.count_before;
                         return true;
@@ -160,12 +164,12 @@ impl ConnCountController {
         self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
     }
 
-    /// The server asks for less: back to one connection for the rest of the run.
+    /// The server asked for fewer connections: one for the rest of the run.
     pub(super) fn limit_to_one(&mut self) {
         *self = Self { next_probe_at: Instant::FAR_FUTURE, ..Self::default() };
     }
 
-    /// When the next look is due.
+    /// When the next review is due.
     pub(super) fn next_review_at(&self, now: Instant) -> Instant {
         let next = now + REVIEW_INTERVAL;
         self.probe
@@ -175,28 +179,29 @@ impl ConnCountController {
     }
 }
 
-/// The rate must grow by a tenth.
+/// The rate must grow by at least a tenth.
 const MIN_GAIN_DIVISOR: u64 = 10;
-/// A queue shorter than this is noise.
+/// A queueing delay below this is measurement noise.
 const QUEUEING_NOISE: Duration = Duration::from_millis(6);
-/// What is left must last this long, or a new connection does not pay for its slow start.
+/// The download must take at least this long, or a new connection does not pay for its slow start.
 const MIN_TIME_LEFT: Duration = Duration::from_millis(1500);
 const MIN_TIME_LEFT_RTTS: u32 = 20;
-/// How long new connections take to show what they can do.
+/// Time in which new connections reach their rate.
 const SETTLE_TIME: Duration = Duration::from_millis(400);
 const SETTLE_RTTS: u32 = 8;
-/// An empty queue that stays empty this long is not filling.
+/// After this long without a queue, the queue is not just filling.
 const SPARE_TIME: Duration = Duration::from_millis(2500);
-/// With losses: longer than the dip behind a loss that the queue itself has caused.
+/// With recent losses: longer than the dip in rate after a loss that the link's own queue has caused.
 const LOSSY_SPARE_RTTS: u32 = 4;
 const LOSSY_SPARE_TIME: Duration = Duration::from_millis(150);
-/// A round trip from which slow start takes seconds, what must be left for the climb to pay, and how many climb.
+/// Minimum RTT from which slow start takes seconds, RTTs that must be left for slow start to pay, and number of
+/// connections.
 const LONG_RTT: Duration = Duration::from_millis(200);
 const LONG_RTT_ROUNDS: u32 = 4;
 const LONG_RTT_CONNECTIONS: u32 = 4;
 const INITIAL_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// How often a link is looked at.
+/// Time between two reviews of a link.
 const REVIEW_INTERVAL: Duration = Duration::from_millis(100);
 const MIN_REVIEW_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slack_link_gets_more_as_long_as_they_pay() {
+    fn a_lossy_link_with_spare_capacity_gets_connections_while_the_rate_grows() {
         let mut controller = ConnCountController::default();
         for t in 0..200_u64 {
             // Each connection brings 5 Mbit/s, up to 20, as losses allow.
@@ -241,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn without_losses_there_are_never_more_than_two() {
+    fn without_losses_a_link_gets_at_most_two_connections() {
         let mut controller = ConnCountController::default();
         for t in 0..400_u64 {
             let n = controller.target;
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn more_that_bring_nothing_are_taken_back() {
+    fn a_second_connection_without_gain_is_closed_again() {
         let mut controller = ConnCountController::default();
         let mut most = 0;
         for t in 0..100_u64 {
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_long_way_several_climb_at_once() {
+    fn with_a_long_rtt_several_connections_go_through_slow_start_at_once() {
         let mut controller = ConnCountController::default();
         let long_rtt = LinkObservation {
             in_slow_start: true,
@@ -280,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_tried_at_the_end() {
+    fn no_probe_starts_near_the_end() {
         let mut controller = ConnCountController::default();
         let end = LinkObservation { time_left: Duration::from_millis(300), ..observation(5, 30, 1) };
         assert!(!controller.review(Instant::from_millis(1000), end, 16));

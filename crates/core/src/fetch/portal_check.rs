@@ -1,23 +1,24 @@
-//! Second opinions: what is believed of an answer that a captive portal could have given.
+//! Check of responses that a captive portal could have given: they are compared with responses over other links.
 //!
-//! In: whole files, refusals and sizes, each from one link. Out: the answer that is taken, and the links that are banned
-//! for theirs.
+//! A captive portal answers any request with its own page, usually with 200 or a redirect. Whole files, refusals and
+//! file sizes received over one link are therefore not trusted until the other links have responded. The result is the
+//! accepted response, and bans for the links with contradicting ones.
 //!
-//! 1. Such an answer is parked until every other link that may still speak has spoken, or the time for that is over.
-//!    How long that is follows from how the others stand now, not from how they stood when it came: a slow network
-//!    takes seconds to reach its server beside a portal that answers at once.
-//! 2. A whole file beats a refusal, a success beats the body of a redirect, one with a validator beats one without, two
-//!    links that say the same beat one; otherwise the first to speak.
-//! 3. Of two sizes under one validator the longer counts: a file cut short would pass for the whole, while one that is
-//!    promised too long breaks off.
+//! 1. Such a response is *pending*, its body unread, until every other link that may still respond has done so or the
+//!    wait is over. The wait depends on the present state of the other links, not on their state when the response
+//!    arrived: a slow network needs seconds to reach the server while a portal answers at once.
+//! 2. A whole file is preferred to a refusal, a success to the body of a redirect, a response with a validator to one
+//!    without, and equal responses of two links to one. Otherwise the first counts.
+//! 3. Of two sizes with the same validator the longer one counts. A file that is cut short would pass for the whole;
+//!    one with too large a size is noticed, because it ends early.
 //! 4. A range that was delivered, or a size that a response over another link stated, decides against whole files of
-//!    another size. Once a response has had a validator, a whole file that has none and states a length is refused,
-//!    unless a response has stated that length. This also holds after the connection of that response was lost.
-//! 5. If two links deliver whole files of different sizes and no response has a validator, a link whose response was to a
-//!    request without a range is asked for a range, once per download. A portal does not answer with 206.
+//!    another size. Once a response has had a validator, a whole file without one is refused if it states a length that
+//!    no response has stated. This still holds after the connection of that response was lost.
+//! 5. If two links deliver whole files of different sizes and no response has a validator, each link whose response was
+//!    to a request without a range is asked for a range, once per download. A portal does not answer with 206.
 //!
-//! Well-known probe URLs (as phones ask them) were not used: they tell of the network that answers them, not of the one
-//! that answers for this host, and a download should talk to nobody but its server.
+//! The well-known probe URLs that phones use were rejected. They show how the network handles requests for the probe's
+//! host, not for this one, and a download should contact no host but its server.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,7 +35,7 @@ use super::{
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
-/// An answer that waits for another link's opinion.
+/// A response that is held back until other links have responded.
 #[derive(Clone, Debug)]
 pub(super) struct PendingResponse {
     pub(super) conn: ConnId,
@@ -42,13 +43,13 @@ pub(super) struct PendingResponse {
     link: LinkId,
     pub(super) head: ResponseHead,
     since: Instant,
-    /// Why it cannot be used, if it is an answer to a range.
+    /// If it is the response to a range request: why it cannot be used.
     unusable_reason: Option<String>,
 }
 
 impl PendingResponse {
-    /// Whether it is the whole file, or a portal's page: a success, or a redirect without a target, which is the resource
-    /// itself for other programs.
+    /// Whether it is the whole file or a portal's page: a success, or a redirect without a target, whose body other
+    /// programs take for the resource.
     fn is_full_body(&self) -> bool {
         (self.is_success() || matches!(self.head.status, 300..=303 | 307 | 308)) && self.unusable_reason.is_none()
     }
@@ -58,39 +59,44 @@ impl PendingResponse {
     }
 }
 
-/// What the header section of a response stated about the file: its size, its validator or both. Kept while the ranges of
-/// several responses cannot be combined.
+/// Size and validator of the file, as stated in a response head. Used while ranges of several responses cannot be
+/// combined.
 #[derive(Clone, Debug)]
 pub(super) struct ReportedFile {
     pub(super) link: LinkId,
-    /// `None`: no size was stated, only a validator.
+    /// None: only the validator was stated.
     pub(super) total: Option<DataSize>,
     pub(super) validator: Option<Validator>,
-    /// An answer to a question for a range said so, which no portal gives.
+    /// It was stated in the response to a range request, which no portal gives.
     pub(super) is_from_range: bool,
-    /// The links that have been told otherwise since.
+    /// Links whose responses have contradicted it since.
     pub(super) contradicted_by: Vec<LinkId>,
 }
 
 impl Fetch {
-    /// Whether a whole file is of another size than another link was told, and proves no more than that. What a link was
-    /// told itself stands against it, too, where it now proves less, or speaks of less under the same validator.
+    /// Whether a whole file has another size than a reported one, without better proof. A report from the same link
+    /// counts, too, if the new response has less proof: no validator, or the same validator with a smaller size. Never
+    /// true if no other link could deliver.
     pub(super) fn contradicts_reported(&self, link: LinkId, head: &ResponseHead) -> bool {
         let (Some(reported), Some(length)) = (&self.reported_file, head.length) else { return false };
         let differs = reported.total.is_some_and(|total| total != length);
         let disagree = match (&reported.validator, &head.validator) {
+            // Same validator: a shorter file is cut short (rule 3).
             (Some(reported_validator), Some(validator)) if reported_validator == validator => {
                 reported.total.is_some_and(|total| length < total)
             }
+            // A validator was reported, and this response has none: only the reported size passes (rule 4).
             (Some(_), None) => reported.total != Some(length),
+            // The new response has the better proof.
             (None, Some(_)) => false,
+            // No validator, or two different ones: the report counts if it is from another link or a range response.
             _ => (reported.link != link || reported.is_from_range) && differs,
         };
         disagree && self.links.iter().any(|(id, state)| *id != link && state.may_deliver())
     }
 
-    /// A whole file is of another size than was told: its link is banned. Once all links say so, the file has changed,
-    /// and nothing is known of its size.
+    /// A whole file contradicts the reported size: bans its link. Once all links contradict it, the file has changed,
+    /// and the report is dropped.
     pub(super) fn ban_contradicting(&mut self, id: ReqId, link: LinkId, actual: Option<DataSize>) {
         let expected = self.reported_file.as_ref().and_then(|reported| reported.total);
         self.cancel_request(id);
@@ -102,8 +108,8 @@ impl Fetch {
         }
     }
 
-    /// The header section of a response over this link stated the size or the validator of the file. `ranged`: it was the
-    /// response to a request for a range. A validator is never replaced here, and a size only by better evidence.
+    /// Records the size and validator that a response head over this link stated. `ranged`: it responded to a range
+    /// request. An existing validator is never replaced here, and a size only by better evidence.
     pub(super) fn record_reported_file(
         &mut self,
         link: LinkId,
@@ -121,7 +127,7 @@ impl Fetch {
         }
     }
 
-    /// A server has told the size without delivering anything: a whole file of another size is a portal's page.
+    /// A server has stated the size without delivering a byte: pending whole files of another size are portal pages.
     pub(super) fn ban_other_sizes(&mut self, total: DataSize) {
         let (conflicting, consistent) =
             core::mem::take(&mut self.pending_responses).into_iter().partition(|pending| {
@@ -131,15 +137,15 @@ impl Fetch {
         self.ban_pending(conflicting, Some(total));
     }
 
-    /// Keeps an answer until another link has spoken.
+    /// Holds a response until other links have responded.
     pub(super) fn hold_response(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
         self.add_pending(id, link, head, None);
     }
 
-    /// Keeps an answer to a range that cannot be used, until another link has spoken.
+    /// Holds an unusable response to a range request until other links have responded.
     pub(super) fn hold_unusable_response(&mut self, id: ReqId, link: LinkId, head: &ResponseHead, reason: &str) {
         if let Some(req) = self.reqs.get_mut(&id) {
-            // Other links ask for the same bytes meanwhile.
+            // Other links request the same bytes meanwhile.
             req.range.end = 0;
         }
         self.rebuild_claims();
@@ -159,45 +165,48 @@ impl Fetch {
         self.resolve_pending();
     }
 
-    /// Whether an answer over this link waits for another link's opinion. The link has said what it knows: it is asked
-    /// nothing more meanwhile, and its silence says nothing.
+    /// Whether a response over this link is pending. The link can report nothing more, so it gets no other request
+    /// meanwhile and cannot stall.
     pub(super) fn has_pending_response(&self, link: LinkId) -> bool {
         self.pending_responses.iter().any(|pending| pending.link == link)
     }
 
-    /// Whether a link that has not spoken yet may still do so.
+    /// Whether another link without a response may still respond.
     pub(super) fn awaits_other_links(&self, except: LinkId) -> bool {
         self.links_without_response(except).next().is_some()
     }
 
-    /// The other links that have not spoken yet and may still do so.
+    /// Usable links without a pending response.
     fn links_without_response(&self, except: LinkId) -> impl Iterator<Item = (LinkId, &Link)> {
         let has_response = |id: LinkId| self.pending_responses.iter().any(|pending| pending.link == id);
         let links = self.links.iter().map(|(id, link)| (*id, link));
         links.filter(move |(id, link)| *id != except && self.is_usable(*id, link) && !has_response(*id))
     }
 
-    /// How long the others are waited for with this answer.
+    /// How long this response waits for the other links: the longest timeout that any of them calls for.
     fn pending_timeout(&self, pending: &PendingResponse) -> Duration {
+        // A link counts as active while it connects or has a request.
         let is_active = |conn: &Conn| !conn.is_open() || !conn.reqs.is_empty();
         let is_unverified = pending.is_full_body() && pending.head.validator.is_none();
-        let patience = self.links_without_response(pending.link).map(|(_, link)| match () {
+        let timeouts = self.links_without_response(pending.link).map(|(_, link)| match () {
             () if link.stats.has_connected => CONNECTED_TIMEOUT,
             () if !self.conns_of(link).any(is_active) => IDLE_LINK_TIMEOUT,
             () if is_unverified => CONNECTED_TIMEOUT,
             () => CONNECTING_TIMEOUT,
         });
-        patience.max().unwrap_or_default()
+        timeouts.max().unwrap_or_default()
     }
 
-    /// Decides on parked answers whose time has come.
+    /// Decides on the pending responses when their wait is over.
     pub(super) fn resolve_pending(&mut self) {
+        // The wait begins with the first pending response. A response that came later waits with it.
         let Some(first) = self.pending_responses.first() else { return };
         let first_link = first.link;
         let until = first.since + self.pending_timeout(first);
         if self.now < until {
             return self.set_timer(until, TimerReason::PortalCheck);
         }
+        // Every link was refused alike: the server refuses, so no link is banned.
         if self.is_refused_on_all_links() {
             let (req, link, status) = (first.req, first.link, first.head.status);
             if self.try_other_initial_request(req, link, status) {
@@ -211,6 +220,7 @@ impl Fetch {
         if self.recheck_conflict_by_range() {
             return;
         }
+        // The other links did not respond in time: accept the best response, but report that it is unconfirmed.
         let unconfirmed: Vec<LinkId> = self.links_without_response(first_link).map(|(id, _)| id).collect();
         let pending = self.pending_responses.remove(self.best_pending());
         if pending.is_full_body() {
@@ -258,7 +268,7 @@ impl Fetch {
             return false;
         }
         self.conflict_rechecked = true;
-        // The others wait for this answer, too, however long they have waited.
+        // The other pending responses wait for this one, however long they have waited already.
         for pending in &mut self.pending_responses {
             pending.since = self.now;
         }
@@ -273,7 +283,7 @@ impl Fetch {
         true
     }
 
-    /// Removes the parked answers for which `lost` holds. Keeps the size and the validator that they stated.
+    /// Removes the pending responses for which `lost` is true, but records the size and validator that they stated.
     pub(super) fn remove_pending(&mut self, lost: impl Fn(&PendingResponse) -> bool) {
         let (lost, kept) = core::mem::take(&mut self.pending_responses).into_iter().partition(lost);
         self.pending_responses = kept;
@@ -284,7 +294,7 @@ impl Fetch {
         }
     }
 
-    /// Whether every link was refused with the same status: then it is the server that refuses, and no link is to blame.
+    /// Whether every link was refused with the same status: then the server refuses, and no link is at fault.
     fn is_refused_on_all_links(&self) -> bool {
         let Some(first) = self.pending_responses.first().filter(|_| !self.can_combine()) else { return false };
         let status = first.head.status;
@@ -299,7 +309,7 @@ impl Fetch {
             && self.links.iter().all(|(id, link)| has_response(*id) || !link.may_deliver())
     }
 
-    /// The answer to believe (rules 2 and 3).
+    /// Index of the response to accept (rules 2 and 3).
     fn best_pending(&self) -> usize {
         let claim =
             |pending: &PendingResponse| (pending.head.status, pending.head.length, pending.head.validator.clone());
@@ -310,6 +320,7 @@ impl Fetch {
             let validated = pending.head.validator.is_some();
             (!pending.is_full_body(), !pending.is_success(), !validated, Reverse(votes(pending)))
         };
+        // Among equally ranked responses with the same validator, the longest one (rule 3).
         let Some(first) = self.pending_responses.iter().min_by_key(|pending| rank(pending)) else { return 0 };
         let same = |pending: &&PendingResponse| {
             pending.head.validator.is_some()
@@ -321,7 +332,7 @@ impl Fetch {
         self.pending_responses.iter().position(|pending| pending.req == best).unwrap_or(0)
     }
 
-    /// A link has delivered a range: what others said instead was not the file.
+    /// A link has delivered a range, which no portal can: resolves the pending responses by it.
     pub(super) fn resolve_pending_as_ranges(&mut self) {
         let (total, all) = (self.coverage.total(), core::mem::take(&mut self.pending_responses));
         let is_full_request = |pending: &PendingResponse| {
@@ -329,12 +340,12 @@ impl Fetch {
         };
         let is_of_the_file = |pending: &PendingResponse| match pending.is_full_body() {
             true => is_full_request(pending) && pending.head.length == total,
-            // So much was not to be had in one piece.
+            // The large first request was refused because of its size.
             false => self.is_first_request(pending.req) && may_concern_range(pending.head.status),
         };
         let (consistent, conflicting): (Vec<PendingResponse>, Vec<PendingResponse>) =
             all.into_iter().partition(is_of_the_file);
-        // Nothing is wrong with their links.
+        // Consistent with the file: the responses are not needed, but their links are fine.
         for pending in consistent {
             self.cancel_request(pending.req);
         }
@@ -352,7 +363,7 @@ impl Fetch {
                 None => BanReason::BadStatus { status: pending.head.status },
             };
             self.cancel_request(pending.req);
-            // Each of its connections may have said the same: that is one reason, not several.
+            // Several connections of a link may have got the same response: ban it once.
             let is_handled = handled.contains(&pending.link)
                 || self.links.get(&pending.link).is_some_and(|link| matches!(link.state, LinkState::Banned { .. }));
             handled.push(pending.link);
@@ -363,11 +374,11 @@ impl Fetch {
     }
 }
 
-/// How long a link is waited for that is neither reaching for the server nor asked. chosen: a second SYN (RFC 6298 §2)
-/// and a slow path's round trip.
+/// Wait for a link that neither connects nor has a request. chosen: a second SYN (RFC 6298 §2) and the RTT of a slow
+/// path.
 const IDLE_LINK_TIMEOUT: Duration = Duration::from_millis(1500);
-/// How long a link is waited for that is on its way: a name, TCP and TLS over a satellite, or a third SYN.
+/// Wait for a link that is connecting: DNS, TCP and TLS over a satellite, or a third SYN.
 const CONNECTING_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long a link is waited for that does reach the server, or any that is on its way while all that is known could as
-/// well be a portal's page.
+/// Wait for a link that has reached the server before; or for any that is connecting, while the pending response could
+/// be a portal's page.
 const CONNECTED_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,40 +1,41 @@
-//! A set of bytes, kept as spans that neither touch nor overlap.
+//! Set of bytes, stored as sorted ranges that neither touch nor overlap.
 //!
-//! Downloads leave few holes (a handful for each connection), so a sorted vector with binary search beats any tree.
+//! Downloads leave few gaps (a handful per connection), so a sorted vector with binary search is faster than a tree.
 
 use alloc::vec::Vec;
 
 use super::ByteRange;
 use crate::units::DataSize;
 
-/// Bytes of the resource, in order, without overlap.
+/// Set of byte offsets as sorted, disjoint ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RangeSet {
     ranges: Vec<ByteRange>,
 }
 
 impl RangeSet {
-    /// Adds the bytes of `span` and tells how many of them are new.
+    /// Adds the bytes of `range`. Returns how many of them are new.
     pub fn insert(&mut self, range: ByteRange) -> DataSize {
         if range.is_empty() {
             return DataSize::ZERO;
         }
         let from = self.ranges.partition_point(|s| s.end < range.start);
         let to = self.ranges.partition_point(|s| s.start <= range.end);
+        // `from..to`: the stored ranges that overlap or touch the new one. They are merged into one.
         let (mut merged, mut known) = (range, DataSize::ZERO);
         for existing in self.ranges.get(from..to).unwrap_or_default() {
             known += existing.intersect(range).len();
             merged = ByteRange::new(merged.start.min(existing.start), merged.end.max(existing.end));
         }
         match self.ranges.get_mut(from) {
-            // The common case: the span before grows.
+            // The common case: one existing range grows, and the vector keeps its length.
             Some(slot) if to == from + 1 => *slot = merged,
             _ => drop(self.ranges.splice(from..to, [merged])),
         }
         range.len() - known
     }
 
-    /// Takes the bytes of `span` out of the set and tells how many of them were in it.
+    /// Removes the bytes of `range`. Returns how many of them were in the set.
     pub fn remove(&mut self, range: ByteRange) -> DataSize {
         if range.is_empty() {
             return DataSize::ZERO;
@@ -57,32 +58,32 @@ impl RangeSet {
     /// The bytes that are in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         let with =
-            |range: ByteRange| other.iter().map(move |of| of.intersect(range)).filter(|both| !both.is_empty());
+            |range: ByteRange| other.iter().map(move |part| part.intersect(range)).filter(|both| !both.is_empty());
         self.iter().flat_map(with).collect()
     }
 
-    /// The spans, in order.
+    /// The ranges, in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = ByteRange> + '_ {
         self.ranges.iter().copied()
     }
 
-    /// How many bytes are in the set.
+    /// Number of bytes in the set.
     pub fn len(&self) -> DataSize {
         self.iter().map(ByteRange::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the set has no bytes.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// One past the last byte of the run that begins at `offset`; `offset` itself if that byte is missing.
+    /// One past the last byte of the range that contains `offset`; `offset` itself if it is not in the set.
     pub fn end_of_run(&self, offset: u64) -> u64 {
         let i = self.ranges.partition_point(|s| s.end <= offset);
         self.ranges.get(i).filter(|s| s.start <= offset).map_or(offset, |s| s.end)
     }
 
-    /// The first run of missing bytes at or after `offset`, and before `end`.
+    /// The first run of missing bytes at or after `offset` and before `end`.
     pub fn next_gap(&self, offset: u64, end: u64) -> Option<ByteRange> {
         let start = self.end_of_run(offset);
         let next = self.ranges.partition_point(|s| s.start < start);
@@ -90,7 +91,7 @@ impl RangeSet {
         (start < stop).then(|| ByteRange::new(start, stop))
     }
 
-    /// The bytes before `end` that are not in the set.
+    /// Number of bytes before `end` that are not in the set.
     pub fn missing_before(&self, end: u64) -> DataSize {
         let below: DataSize = self.iter().map(|s| s.intersect(ByteRange::new(0, end)).len()).sum();
         DataSize::from_bytes(end) - below
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one() {
+    fn adjacent_ranges_are_merged() {
         let mut s = set(&[(0, 10), (20, 30)]);
         assert_eq!(s.insert(ByteRange::new(10, 20)).bytes(), 10);
         assert_eq!(s, set(&[(0, 30)]));
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_is_not_new() {
+    fn bytes_that_are_already_in_the_set_are_not_new() {
         let mut s = set(&[(0, 10), (20, 30), (40, 50)]);
         assert_eq!(s.insert(ByteRange::new(22, 28)).bytes(), 0);
         assert_eq!(s.insert(ByteRange::new(5, 45)).bytes(), 20);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_sets_share_is_in_both() {
+    fn the_intersection_has_the_bytes_of_both_sets() {
         let one = set(&[(0, 10), (20, 30), (40, 50)]);
         assert_eq!(one.intersection(&set(&[(5, 25), (45, 60)])), set(&[(5, 10), (20, 25), (45, 50)]));
         assert_eq!(one.intersection(&set(&[(10, 20)])), set(&[]));

@@ -1,15 +1,17 @@
-//! Answers that refuse: the size of a range, the Range field itself, a URL that has expired, or everybody for a while.
+//! Refused requests: because of the size of a range, the Range field, an expired URL, or the server's load.
 //!
-//! 1. A range larger than any that was served is asked for again in parts ([`Manners`](super::manners::Manners)).
-//! 2. The target of a redirect that has delivered and then refuses has expired: the redirecting URL is asked again at
-//!    once. A refusal that may be one of size is answered by a smaller range first.
-//! 3. A first request that is refused for no reason that concerns the resource is repeated with a small range, and then
-//!    without one.
-//!    The first 404 or the like of a download is checked by one request without a range.
-//! 4. A busy server (429, 503) is left alone for as long as it says. Where it serves other connections of the link or
-//!    other links, it limits their number: one that is turned away waits longer each time, and disturbs none of them.
+//! 1. A range that is larger than any that was served is requested again in smaller parts
+//!    ([`ServerQuirks`](super::server_quirks::ServerQuirks)).
+//! 2. If the target of a redirect has delivered and then refuses, it has expired: the redirecting URL is requested
+//!    again at once. If the range may have been too large, a smaller one is tried first.
+//! 3. If the initial request is refused with a status that does not concern the resource, it is repeated with a small
+//!    range and then without a range.
+//!    The first status such as 404 is checked by one request without a range.
+//! 4. A busy server (429, 503) is left alone for as long as it requests. If it serves other connections of the link, or
+//!    other links, it limits their number: the refused connection waits longer each time, and the others are not
+//!    disturbed.
 //!
-//! A refusal by the URL itself is final after that: a file that is not there costs one more request, not ten.
+//! After that a refusal of the URL itself is final. So a file that does not exist costs one extra request, not ten.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -24,18 +26,19 @@ use super::{
 use crate::link::LinkId;
 
 impl Fetch {
-    /// Rule 2. Tells whether that is it.
+    /// Rule 2. Returns true if the target has expired and the mirror's own URL is requested next.
     pub(super) fn handle_expired_target(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
         let Some(conn) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)) else { return false };
         let (mirror, redirected) = (conn.mirror, conn.is_redirected());
         let served =
             self.links.get(&link_id).is_some_and(|link| link.responses_from_target > 0 || link.follows_other_node);
-        // 200 and redirects: to a page that says so. Errors of a server that has lost what it issued count as well.
+        // 200 and redirects may lead to a page that reports the expiry. A server that has lost the URLs it issued may
+        // also fail (5xx).
         let refused = matches!(status, 200 | 204 | 300..=308 | 400 | 401 | 403 | 404 | 410 | 500..=504);
         if !redirected || !served || !refused {
             return false;
         }
-        // 401, 404 and 410 do not speak of sizes.
+        // 401, 404 and 410 do not depend on the size of the range.
         if matches!(status, 400 | 403) && !self.quirks_mut(mirror).urls_expire && self.retry_smaller(id, status) {
             return true;
         }
@@ -50,11 +53,11 @@ impl Fetch {
         true
     }
 
-    /// Rule 1. Tells whether that is it.
+    /// Rule 1. Returns true if a smaller range is tried.
     pub(super) fn retry_smaller(&mut self, id: ReqId, status: u16) -> bool {
         let Some(req) = self.reqs.get(&id) else { return false };
         let Some(conn) = self.conns.get(&req.conn) else { return false };
-        // A server that fails as soon as a connection stands may count connections.
+        // 429 or 503 to the first request of a connection may be a limit on connections.
         let may_be_conn_limit = matches!(status, 429 | 503) && conn.responses == 0;
         if self.phase != Phase::Ranges || !may_concern_range(status) || may_be_conn_limit {
             return false;
@@ -72,7 +75,7 @@ impl Fetch {
         true
     }
 
-    /// Rule 3, once all links that may speak have been refused. Tells whether the resource is asked for in another way.
+    /// Rule 3, once all links that may respond have been refused. Returns true if another form of request is tried.
     pub(super) fn try_other_initial_request(&mut self, id: ReqId, link: LinkId, status: u16) -> bool {
         if self.phase != Phase::Unknown || !may_concern_range(status) || self.has_untried_mirror(link) {
             return false;
@@ -86,7 +89,7 @@ impl Fetch {
             .and_then(|req| requested_len(req.range_requested))
             .is_some_and(|size| size <= SMALL_RANGE);
         if self.initial_request == InitialRequest::SmallRange && !is_small {
-            // It was sent before that was decided.
+            // It was sent before the small range was chosen.
             self.cancel_request(id);
             self.delay_link(link, Duration::ZERO);
             return true;
@@ -108,25 +111,26 @@ impl Fetch {
         true
     }
 
-    /// Rule 4. A mirror may do better.
+    /// Rule 4. Another mirror may be less busy.
     pub(super) fn on_server_busy(&mut self, id: ReqId, link_id: LinkId, head: &ResponseHead) {
         let status = head.status;
         if head.retry_after.is_none() && self.retry_smaller(id, status) {
             return;
         }
+        // Another connection of this link is served: the limit is on connections, so this one just goes away.
         if self.is_over_conn_limit(id, link_id) {
             self.cancel_request(id);
             if let Some(link) = self.links.get_mut(&link_id) {
                 link.conn_count.limit_to_one();
             }
-            // The other one may be about to end.
+            // The other connection may be about to end.
             return self.delay_link(link_id, CONN_SLOT_DELAY);
         }
         if head.retry_after.is_none() && self.handle_expired_target(id, link_id, status) {
             return;
         }
         let failed = self.links.get(&link_id).map_or(0, |link| link.failures);
-        // An application that fails because of the Range field fails each time.
+        // An application that fails because of the Range field fails every time.
         if status != 429 && status != 503 && failed > 0 && self.try_other_initial_request(id, link_id, status) {
             return;
         }
@@ -144,7 +148,7 @@ impl Fetch {
         let Some(link) = self.links.get_mut(&link_id) else { return };
         link.failures += 1;
         link.conn_count.limit_to_one();
-        let longer_retry_after = head.retry_after.filter(|asked| *asked > MAX_RETRY_AFTER);
+        let longer_retry_after = head.retry_after.filter(|delay| *delay > MAX_RETRY_AFTER);
         let backoff = if others { link.backoff().saturating_mul(REFUSED_CONN_FACTOR) } else { link.backoff() };
         let wait = head.retry_after.unwrap_or(backoff).min(MAX_RETRY_AFTER);
         link.next_attempt = self.now + wait;
@@ -154,7 +158,7 @@ impl Fetch {
             self.remove_conn(conn, true);
         }
         match (others, retries_exhausted) {
-            // The others carry the file; one line is enough.
+            // Other links carry the file; one notice is enough.
             (true, _) if is_repeated => {}
             (true, _) | (false, false) => {
                 self.notice(Notice::ServerBusy { link: link_id, wait, retry_after: longer_retry_after, status })
@@ -165,8 +169,8 @@ impl Fetch {
         }
     }
 
-    /// As long as nothing is known of the resource, requests with a range and requests without take turns on a link where
-    /// they fail: what fails may be the Range field.
+    /// While the resource is not identified: after a failed request the link alternates between requests with and
+    /// without a range, because the Range field may be the cause.
     pub(super) fn note_failed_initial_request(&mut self, id: ReqId, link: LinkId) {
         let Some(requested) = self.reqs.get(&id).filter(|req| !req.is_accepted).map(|req| req.range_requested)
         else {
@@ -177,11 +181,11 @@ impl Fetch {
         }
     }
 
-    /// A first request for a range was answered by something that is not the file: the link asks without a range, at once.
-    /// Tells whether it does.
+    /// The initial range request got a response that is not the file: the link sends a request without a range at once.
+    /// Returns true if it does.
     pub(super) fn retry_without_range(&mut self, id: ReqId, link_id: LinkId) -> bool {
         let ranged = self.reqs.get(&id).is_some_and(|req| req.range_requested != RequestRange::Full);
-        // A reader that steers its requests never sends one without a range (`open_in_one_piece`).
+        // With external control, ranges are always needed (a player seeks), so no request is sent without one.
         if self.phase != Phase::Unknown || !ranged || self.external_control.is_some() {
             return false;
         }
@@ -195,9 +199,9 @@ impl Fetch {
         true
     }
 
-    /// A request for a range was refused with a status that concerns the resource. Some servers send it because of the Range
-    /// field: the first one of a download is checked by one request without a range. Tells whether that is so, or such a
-    /// request is under way on the link.
+    /// A range request was refused with a status that concerns the resource. Some servers send such a status because of
+    /// the Range field, so the first one of a download is checked by one request without a range. Returns true if that
+    /// request is sent or in progress on the link.
     pub(super) fn check_without_range(&mut self, id: ReqId, link_id: LinkId, status: u16) -> bool {
         let ranged = self.reqs.get(&id).is_some_and(|req| req.range_requested != RequestRange::Full);
         let login = matches!(status, 401 | 407 | 511);
@@ -216,8 +220,8 @@ impl Fetch {
         pending
     }
 
-    /// Sends a request without a range on this connection, if its link is to try one. A link on which nothing comes tries it
-    /// beside the request that is not answered, which may yet be.
+    /// Sends a request without a range on this connection, if it is due on the link. A stalled link sends it beside its
+    /// range request, which may still get a response.
     pub(super) fn send_without_range(&mut self, id: ConnId) -> bool {
         let Some(link_id) = self.conns.get(&id).map(|conn| conn.link) else { return false };
         let of_link = |req: &Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link_id);
@@ -233,14 +237,14 @@ impl Fetch {
             return false;
         }
         if let Some(req) = self.reqs.values_mut().next_back() {
-            // Requests for ranges beside it ask for the same bytes.
+            // It claims no bytes: range requests beside it cover the same ones.
             req.range.end = 0;
         }
         self.rebuild_claims();
         true
     }
 
-    /// The resource is known by a range: requests without one are not needed.
+    /// The resource is identified by a range: cancels the requests without one.
     pub(super) fn cancel_full_requests(&mut self) {
         self.links.values_mut().for_each(|link| link.omit_range = false);
         if self.phase != Phase::Ranges {
@@ -257,7 +261,7 @@ impl Fetch {
         }
     }
 
-    /// Whether another connection of the link is being served: then the server allows no more of them.
+    /// Whether another connection of the link is being served. Then the server limits their number.
     fn is_over_conn_limit(&self, id: ReqId, link: LinkId) -> bool {
         let own_conn = self.reqs.get(&id).map(|req| req.conn);
         self.conns.iter().any(|(id, conn)| {
@@ -269,7 +273,8 @@ impl Fetch {
     }
 }
 
-/// Whether a request for other bytes may be answered better: not where the resource, the client or the login is at fault.
+/// Whether a request for other bytes may get a better response: not if the resource, the client or the login is the
+/// cause.
 pub(super) fn may_concern_range(status: u16) -> bool {
     match status {
         401 | 402 | 404 | 407 | 408 | 410 | 421 | 423..=429 | 451 | 511 => false,
@@ -278,11 +283,12 @@ pub(super) fn may_concern_range(status: u16) -> bool {
     }
 }
 
-/// A server that wants to be asked later than this is asked then all the same: a laptop is carried away meanwhile.
+/// Longest pause. A server that requests more is asked again after this time: by then a laptop may be on another
+/// network.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
-/// Bytes that came in this time show that the server serves.
+/// A server that delivered bytes within this time is serving.
 const RECENT_DATA: Duration = Duration::from_secs(5);
-/// How long a connection waits for the end of the one that keeps it out.
+/// How long a refused connection waits for the end of the one that occupies the server's limit.
 const CONN_SLOT_DELAY: Duration = Duration::from_millis(200);
-/// How many times as long as after other failures a link waits that is turned away while others are served.
+/// Factor on the backoff of a link that is refused while other links are served.
 const REFUSED_CONN_FACTOR: u32 = 5;

@@ -1,15 +1,16 @@
-//! What an answer's head means: the same file, another file, a portal, a pause, the end.
+//! Response heads: what a status and its header fields mean for the download.
 //!
-//! 1. A 206 with the asked range identifies the resource; nothing but the resource's own server can make one up.
-//! 2. A 200 or an error may come from a captive portal: other links are heard first; see `opinions`.
-//! 3. Later answers must agree in size and validator; see `same`.
-//! 4. Without a strong validator two answers could be of two files, so everything comes from one answer, unless a
-//!    checksum proves the whole; see `whole`. The same holds for a server whose answers to ranges cannot be used: what
-//!    comes in one piece for other programs comes in one piece here.
-//! 5. Redirects are followed and names resolved by each link for itself: its own edge of a content network, or its
-//!    portal, which rule 2 then finds.
+//! 1. A 206 with the requested range identifies the resource. Only the resource's own server can produce one.
+//! 2. A 200 or an error may come from a captive portal. Responses over other links are compared first; see
+//!    `portal_check`.
+//! 3. Later responses must agree in size and validator; see `version_check`.
+//! 4. Without a strong validator two responses could be of two versions. Then a single response carries everything,
+//!    unless a checksum proves the whole file; see `single_response`. The same holds if the server's responses to range
+//!    requests cannot be used: other programs get the file in one piece, so this one does, too.
+//! 5. Each link follows redirects and resolves names for itself: the result may be its own CDN node, or a portal that
+//!    rule 2 detects.
 //!
-//! Asking with HEAD first was not used: it costs a round trip, and servers answer it carelessly.
+//! A HEAD request first was rejected: it costs a round trip, and many servers answer it incorrectly.
 
 use alloc::format;
 use core::time::Duration;
@@ -26,6 +27,10 @@ use crate::link::LinkId;
 use crate::units::DataSize;
 
 impl Fetch {
+    /// Entry point: dispatches a response head by its status.
+    ///
+    /// The order of the arms matters. Redirects with a target come before those without. A range request that gets a
+    /// bodiless status is repeated without a range before the status is taken at its word.
     pub(super) fn on_head(&mut self, id: ReqId, head: &ResponseHead) {
         let Some(req) = self.reqs.get(&id) else { return };
         let (conn_id, requested) = (req.conn, req.range_requested);
@@ -47,17 +52,17 @@ impl Fetch {
         match head.status {
             206 if requested == RequestRange::Full => self.on_partial_to_full_request(id, link, head),
             206 => self.on_partial_content(id, link, head),
-            // A part under the status of the whole.
+            // A range under the status of a whole file: Content-Range counts.
             200 if requested != RequestRange::Full && head.range.is_some_and(|range| range.range.is_some()) => {
                 self.on_partial_content(id, link, head);
             }
-            // 203: a proxy has changed something (RFC 9110 §15.3.4). The others mean success to every downloader.
+            // 203: a proxy has changed something (RFC 9110 §15.3.4). All downloaders treat the others as success.
             200..=203 | 207..=299 => self.on_full_response(id, link, requested, head),
             300..=303 | 307 | 308 if head.has_location || head.location.is_some() => {
                 self.on_redirect(id, link, head)
             }
-            // Without a target a redirect is the response itself, as curl has it, and a 204 an empty file. To a request for a
-            // range they say nothing of the file.
+            // A redirect without a target is the resource itself, as for curl, and a 204 is an empty file. As the
+            // response to a range request they say nothing about the file.
             204 | 205 | 300..=308 if requested != RequestRange::Full && self.retry_without_range(id, link) => {}
             204 | 205 if requested == RequestRange::Full => {
                 self.on_full_response(
@@ -77,14 +82,15 @@ impl Fetch {
         }
     }
 
-    /// 206: some of the bytes that were asked for.
+    /// 206: a range of the file. Checks that it fits the request, the known size and the known version, in this order.
     fn on_partial_content(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
         let Some(req) = self.reqs.get(&id) else { return };
+        // The first request covers the whole file, whatever provisional end its range has.
         let (requested, conn) =
             (if self.is_first_request(id) { ByteRange::new(0, u64::MAX) } else { req.range }, req.conn);
         let range = match head.range {
             Some(ContentRange { range: Some(range), .. }) => range,
-            // A range of no bytes, at the end of the file.
+            // An empty range at the end of the file.
             Some(ContentRange { total: Some(total), .. }) if total.bytes() <= requested.start => {
                 return self.on_range_not_satisfiable(id, link, head);
             }
@@ -92,29 +98,30 @@ impl Fetch {
         };
         let total = head.range.and_then(|range| range.total);
         if head.is_encoded {
-            return self.on_protocol_violation(id, link, "an encoded range although identity was asked for");
+            return self.on_protocol_violation(id, link, "an encoded range although identity was requested");
         }
         if head.length.is_some_and(|length| length != range.len()) {
-            return self.on_unusable_range(id, link, "a Content-Length that is not its range's", head);
+            return self.on_unusable_range(id, link, "a Content-Length that differs from the range", head);
         }
         let within = range.start == requested.start && range.end <= requested.end;
         if !within && total.is_some_and(|total| range == ByteRange::at(0, total)) && !self.is_first_request(id) {
             return self.on_full_content_as_partial(id, link, head);
         }
-        // More than was asked for is good if its head agrees with itself.
+        // More than the requested range is usable if the head is consistent. What precedes the range is skipped, up to
+        // a limit.
         let skipped = DataSize::from_bytes(requested.start.saturating_sub(range.start));
         let exceeds_request =
             head.length.is_some() && range.start <= requested.start && requested.start < range.end;
         if !within && (!exceeds_request || skipped > MAX_SKIPPED) {
-            // Its total is that of the file all the same: no portal says one.
+            // The range is unusable, but no portal states a total size: remember it.
             if let Some(total) = total.filter(|total| self.phase == Phase::Unknown && range.end <= total.bytes()) {
                 self.record_reported_file(link, Some(total), head.validator.as_ref(), true);
             }
-            return self.on_unusable_range(id, link, "another range than the one that was asked for", head);
+            return self.on_unusable_range(id, link, "a range other than the requested one", head);
         }
         let total = match (total, self.coverage.total().filter(|_| self.phase == Phase::Ranges)) {
             (Some(total), _) => total,
-            // Its validator will tell whether it is the file whose size is known.
+            // The total is unknown to the server: the validator will show whether it is the file whose size is known.
             (None, Some(known)) => known,
             (None, None) => return self.switch_to_single_response(SingleResponseReason::NoLength, Some(conn)),
         };
@@ -125,13 +132,14 @@ impl Fetch {
             return self.recheck_length(id);
         }
         if range.end > total.bytes() {
-            return self.on_unusable_range(id, link, "a range beyond the end", head);
+            return self.on_unusable_range(id, link, "a range beyond the end of the file", head);
         }
-        // A small HTML page that claims to be all of the file may be an error page: one request without a range decides.
+        // A small HTML page that claims to be the whole file may be an error page. One request without a range decides.
         let small_page = head.is_html_page && range == ByteRange::at(0, total) && total <= INITIAL_RANGE;
         if small_page && self.retry_without_range(id, link) {
             return;
         }
+        // First identify (the size becomes known), then compare the version, then accept the bytes.
         if self.phase == Phase::Unknown && !self.identify(id, total, head.validator.as_ref(), range) {
             return;
         }
@@ -143,7 +151,7 @@ impl Fetch {
         self.give_up_tiny_ranges(id, range);
     }
 
-    /// Ranges of a few bytes each, where more was asked for, are not worth their requests.
+    /// Counts responses of a few bytes where more was requested. After several in a row, ranges are given up.
     fn give_up_tiny_ranges(&mut self, id: ReqId, range: ByteRange) {
         let total = self.coverage.total().unwrap_or_default();
         let Some(req) = self.reqs.get(&id) else { return };
@@ -160,29 +168,29 @@ impl Fetch {
         }
     }
 
-    /// Whether a first answer says that the file ends exactly where the request did. Servers that number the bytes of a part
-    /// as if it were the whole say so, too.
+    /// Whether the first response states a file size equal to the end of the request. Some servers number the bytes of
+    /// a part as if it were the whole file.
     pub(super) fn is_suspect_length(&self, id: ReqId, total: DataSize) -> bool {
         let requested = self.reqs.get(&id).map(|req| req.range_requested);
-        // A range with an open end names no end that a server could repeat, and players send such ranges everywhere.
+        // An open-ended range has no end that a server could repeat, and players send such ranges everywhere.
         let ends_there = matches!(requested, Some(RequestRange::Bounded(range)) if range.end == total.bytes());
         let is_known =
             self.config.expected_size.is_some() || self.config.resume.is_some() || self.coverage.total().is_some();
         self.phase == Phase::Unknown && ends_there && !is_known
     }
 
-    /// The whole file is asked for instead.
+    /// Checks a suspect length with a request for the whole file.
     pub(super) fn recheck_length(&mut self, id: ReqId) {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         self.switch_to_single_response(SingleResponseReason::SuspectLength, conn);
     }
 
-    /// Whether a file of this size is known to be another one.
+    /// Whether this size differs from the size that the file must have.
     pub(super) fn is_unexpected_size(&self, total: DataSize) -> bool {
         self.config.expected_size.is_some_and(|expected| expected != total)
     }
 
-    /// The source has a file of another size than the one that is wanted.
+    /// The mirror's file has another size than required: treats it as a refusal.
     pub(super) fn on_wrong_size(&mut self, id: ReqId, link: LinkId, actual: DataSize) {
         let expected = self.config.expected_size.unwrap_or_default();
         let text = format!("the file is {} bytes long instead of {}", actual.bytes(), expected.bytes());
@@ -190,9 +198,9 @@ impl Fetch {
         self.on_refused(id, link, ban, Failure::ProtocolViolation { text });
     }
 
-    /// The first good answer. False: this answer cannot be used after all.
+    /// The first usable response identifies the resource. Returns false if this response cannot be used after all.
     fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, range: ByteRange) -> bool {
-        let provable = validator.is_some() || self.is_digest_known();
+        let provable = validator.is_some() || self.is_result_verifiable();
         if !provable && let Some(link) = self.request_link(id) {
             self.record_reported_file(link, Some(total), None, true);
         }
@@ -201,7 +209,7 @@ impl Fetch {
             self.switch_to_single_response(SingleResponseReason::NoValidator, conn);
             return false;
         }
-        // Without a validator, an answer that covers everything stands alone.
+        // Without a validator, a response that covers the whole file is used alone.
         self.phase = if provable { Phase::Ranges } else { Phase::SingleResponse { req: Some(id) } };
         if !provable {
             if self.is_first_request(id) && total > INITIAL_RANGE {
@@ -223,7 +231,7 @@ impl Fetch {
         true
     }
 
-    /// The size is known: requests with open ends get theirs, and those beyond it are pointless.
+    /// Sets the size: open-ended requests get their end, and requests behind the end become empty.
     fn set_total(&mut self, total: DataSize) {
         self.coverage.set_total(total);
         for req in self.reqs.values_mut() {
@@ -232,27 +240,27 @@ impl Fetch {
         self.rebuild_claims();
     }
 
-    /// Tells the driver to take the body of an answer.
+    /// Makes the driver store the body of a response.
     pub(super) fn accept_body(&mut self, id: ReqId, at: u64, len: Option<DataSize>) {
         let conn = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
         let foreign = conn.is_some_and(|conn| self.is_other_mirror(conn.mirror));
         self.outputs.push_back(Output::AcceptBody { req: id, offset: at, len, is_other_mirror: foreign });
     }
 
-    /// Takes the bytes of `span` up to the end of what was asked for: perhaps some that are in their place already, and
-    /// perhaps fewer.
+    /// Accepts the bytes of `range` up to the end of the request. Some may be stored already, and some may be missing.
     fn accept_range(&mut self, id: ReqId, range: ByteRange) {
         let is_only_link = self.links.values().filter(|link| link.may_deliver()).count() == 1;
         let is_first =
             self.first_request == Some(id) && self.coverage.total().is_none_or(|total| range.end == total.bytes());
         if self.first_request == Some(id) && !is_first {
-            // Only a part of what was asked for.
+            // The server limited the response to `bytes=0-`: an ordinary range from now on.
             self.first_request = None;
         }
         let Some(req) = self.reqs.get(&id) else { return };
         let mut end =
             range.end.min(if req.range_requested == RequestRange::From(0) { u64::MAX } else { req.range.end });
-        // A server that does not heed the end of a range: what nobody else brings comes with it.
+        // The server sends more than requested. If no other link can deliver, accept the free bytes behind the request
+        // as well.
         if is_only_link && self.config.reader_window.is_none() {
             end = self
                 .coverage
@@ -281,7 +289,7 @@ impl Fetch {
         if let Some(mirror) = mirror {
             let quirks = self.quirks_mut(mirror);
             quirks.on_range_served(requested_len.unwrap_or_default());
-            // What is cut off takes its connection along.
+            // The rest of the body is cut off, and with it the HTTP/1.1 connection.
             quirks.is_short_lived |= is_truncated;
         }
         if is_changed {
@@ -294,6 +302,9 @@ impl Fetch {
         }
     }
 
+    /// A redirect: stores the target for this link and mirror, and moves the link's connections to it.
+    ///
+    /// Expired targets and redirect loops are handled first.
     fn on_redirect(&mut self, id: ReqId, link_id: LinkId, head: &ResponseHead) {
         let conn = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
         let from_url = conn.map(|conn| (conn.mirror, conn.cdn_node.url));
@@ -304,7 +315,7 @@ impl Fetch {
         let max = self.config.max_redirects;
         let is_loop = head.location.is_some_and(|to| link.is_redirect_loop(mirror, from, to));
         let is_over = link.redirects > max || (is_loop && max > FEW_REDIRECTS);
-        // Requests for a range may be sent round in circles, and others not.
+        // Range requests may be redirected in a loop while others are not: try one without a range.
         if is_over && max > FEW_REDIRECTS && self.retry_without_range(id, link_id) {
             if let Some(link) = self.links.get_mut(&link_id) {
                 link.forget_redirects();
@@ -319,7 +330,7 @@ impl Fetch {
                 link.next_attempt = self.now;
                 self.drain_old_target(link_id);
             }
-            // One that must not be followed leads where it leads without a range, too.
+            // A redirect without Location may depend on the Range field; a target that must not be followed does not.
             _ if !head.has_location && self.retry_without_range(id, link_id) => {}
             _ => {
                 let failure = match head.location {
@@ -333,7 +344,7 @@ impl Fetch {
         }
     }
 
-    /// A link's connections lead to where its requests no longer go: what they bring already is still good.
+    /// Connections to the previous target: those that deliver complete their requests, the others are closed.
     fn drain_old_target(&mut self, link: LinkId) {
         let Some(link) = self.links.get(&link) else { return };
         for id in link.conns.clone() {
@@ -349,7 +360,7 @@ impl Fetch {
         }
     }
 
-    /// 416: the range lies beyond the end.
+    /// 416 (range not satisfiable): the range may lie behind the end of the file, or the server may refuse ranges.
     fn on_range_not_satisfiable(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
         let total = head.range.and_then(|range| range.total);
         if total.is_none() && self.retry_smaller(id, head.status) {
@@ -357,28 +368,28 @@ impl Fetch {
         }
         let start = self.reqs.get(&id).map_or(0, |req| req.range.start);
         match (self.phase, total) {
-            // An empty file, or a reader that has jumped beyond the end: nothing is wanted.
+            // An empty file, or a seek beyond the end: nothing more is needed.
             (Phase::Unknown, Some(total)) if total.bytes() <= self.coverage.in_order_end() => {
                 self.phase = Phase::Ranges;
                 self.set_total(total);
                 self.outputs.push_back(Output::Identified { total: Some(total), validator: None });
                 self.finish_if_complete();
             }
-            // The range begins within the file by the server's own word.
+            // By the server's own total, the range begins within the file. So the Range field is the problem.
             (Phase::Unknown, Some(total)) if start < total.bytes() => {
                 if !self.retry_without_range(id, link) {
                     let status = head.status;
                     self.on_refused(id, link, BanReason::BadStatus { status }, Failure::BadStatus { status });
                 }
             }
-            // A question for the bytes behind the first ones of a small file: the first answer is on its way.
+            // The file is small, and the first response, for the bytes before these, is still in flight.
             (Phase::Unknown, Some(total)) => {
                 self.cancel_request(id);
                 self.delay_link(link, BEYOND_END_DELAY);
                 self.record_reported_file(link, Some(total), None, true);
                 self.ban_other_sizes(total);
             }
-            // No word of the size: a server that refuses ranges altogether, or a portal.
+            // The size is not stated: the server refuses ranges in general, or a portal answers.
             (Phase::Unknown, None) if self.awaits_other_links(link) => self.hold_response(id, link, head),
             (Phase::Unknown, None) => self.fall_back_without_range(id),
             (Phase::SingleResponse { .. }, None) => {
@@ -390,7 +401,7 @@ impl Fetch {
             }
             (_, total) if total.is_some() && total == self.coverage.total() => {
                 if total.is_some_and(|total| start < total.bytes()) {
-                    // It is not beyond the end by the server's own word.
+                    // By the server's own total, the range is not behind the end: a refusal.
                     let status = head.status;
                     return self.on_refused(
                         id,
@@ -415,13 +426,13 @@ impl Fetch {
         }
     }
 
-    /// The server refuses a range of which it does not say what is wrong with it: everything is asked for, once.
+    /// The server refuses a range without a reason: the whole file is requested once.
     pub(super) fn fall_back_without_range(&mut self, id: ReqId) {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         self.switch_to_single_response(SingleResponseReason::NoRanges, conn);
     }
 
-    /// Any other status: a server that fails is tried again, one that refuses is not.
+    /// Any other status. Errors of the server are retried, refusals are not.
     fn on_other_status(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
         let status = head.status;
         if self.handle_expired_target(id, link, status) || self.retry_smaller(id, status) {
@@ -431,7 +442,7 @@ impl Fetch {
             self.cancel_request(id);
             return self.delay_link(link, FIRST_REQUEST_GRACE);
         }
-        // Something that is only there for requests without a range.
+        // The target may serve only requests without a range.
         let is_redirected =
             self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).is_some_and(Conn::is_redirected);
         if (is_redirected || status == 304) && self.retry_without_range(id, link) {
@@ -443,7 +454,7 @@ impl Fetch {
         if self.check_without_range(id, link, status) {
             return;
         }
-        // All links may be refused alike: they are judged together.
+        // All links may be refused alike, so their responses are compared.
         let same_status = self.pending_responses.iter().any(|pending| pending.head.status == status);
         if self.phase == Phase::Unknown && (same_status || self.awaits_other_links(link)) {
             return self.hold_response(id, link, head);
@@ -454,7 +465,7 @@ impl Fetch {
         self.on_refused(id, link, BanReason::BadStatus { status }, Failure::BadStatus { status });
     }
 
-    /// This link will not deliver from its present root: the next one, or the end.
+    /// The link gets nothing from its present mirror: switches to the next mirror, bans the link, or ends the download.
     pub(super) fn on_refused(&mut self, id: ReqId, link_id: LinkId, ban: BanReason, failure: Failure) {
         self.cancel_request(id);
         if self.protect_first_response(link_id) || self.try_next_mirror(link_id, &ban) {
@@ -464,7 +475,7 @@ impl Fetch {
         self.ban_or_fail(link_id, ban, probing, failure);
     }
 
-    /// Whether the resource has been had from anywhere, so that a refusal may pass.
+    /// Whether the resource has been delivered by the mirror, so that a refusal may be temporary.
     pub(super) fn may_deliver_again(&self) -> bool {
         match self.phase {
             Phase::Unknown => false,
@@ -473,7 +484,7 @@ impl Fetch {
         }
     }
 
-    /// Bans a link; if it was the last that could bring anything, the failure itself says more than its ban.
+    /// Bans a link. If no other link could deliver, reports the failure itself instead.
     pub(super) fn ban_or_fail(&mut self, link_id: LinkId, reason: BanReason, probing: bool, failure: Failure) {
         if self.schedule_full_request(link_id, &reason) {
             return;
@@ -487,8 +498,8 @@ impl Fetch {
         }
     }
 
-    /// An answer to a range that cannot be used. Other links may have better ones; where this is the server's way, there
-    /// is one answer without ranges.
+    /// An unusable response to a range request. Other links may get better ones. If the server always responds like
+    /// this, the whole file is requested without a range.
     pub(super) fn on_unusable_range(&mut self, id: ReqId, link_id: LinkId, text: &str, head: &ResponseHead) {
         if self.phase == Phase::Unknown && self.awaits_other_links(link_id) {
             return self.hold_unusable_response(id, link_id, head, text);
@@ -517,7 +528,7 @@ impl Fetch {
         self.delay_link(link_id, wait);
     }
 
-    /// Answers that HTTP does not allow: once may be chance, again and again is not.
+    /// A response that violates HTTP or the request: the next mirror, a ban, or the end of the download.
     pub(super) fn on_protocol_violation(&mut self, id: ReqId, link_id: LinkId, text: &str) {
         self.cancel_request(id);
         let reason = BanReason::ProtocolViolation { text: text.into() };
@@ -528,8 +539,8 @@ impl Fetch {
         self.ban_or_fail(link_id, reason, probing, Failure::ProtocolViolation { text: text.into() });
     }
 
-    /// The span that a connection asks for before the resource is known: the next bytes that nobody has asked for, and
-    /// that the reader has room for, or the connection would wait for the others.
+    /// The range for an initial request: the next unrequested bytes. Limited to this link's part of the reader's
+    /// window, because a connection with more would wait for the others.
     pub(super) fn probe_range(&self) -> Option<ByteRange> {
         let free = self.coverage.next_free(0, self.window_end())?;
         let window_share =
@@ -542,16 +553,16 @@ impl Fetch {
     }
 }
 
-/// A server that begins so far before the range that was asked for is worth it. chosen: a second of a slow link.
+/// Maximum number of unneeded bytes in front of the requested range. chosen: one second of a slow link.
 const MAX_SKIPPED: DataSize = DataSize::from_mib(1);
-/// What is asked for where a first range was refused: hosts that limit the size of a range allow this much.
+/// Size of the initial request after a larger one was refused. Hosts that limit the size of a range allow this much.
 pub(super) const SMALL_RANGE: DataSize = DataSize::from_kib(4);
-/// Smaller ranges than this, where more was asked for, are given up after so many in a row.
+/// Ranges smaller than this, although more was requested, are given up after so many in a row.
 const TINY_RANGE: DataSize = DataSize::from_kib(4);
 const MAX_TINY_RANGES: u32 = 8;
-/// How long a link waits that was refused while the first request is unanswered.
+/// Delay of a link that was refused while the first request has no response yet.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(5);
-/// Where no more redirects are allowed than this, all of them are followed.
+/// If the limit of redirects is at most this, loops are not detected: the limit ends them.
 const FEW_REDIRECTS: u32 = 10;
-/// How long a link waits that asked beyond a small file's end.
+/// Delay of a link that requested bytes behind the end of a small file.
 const BEYOND_END_DELAY: Duration = Duration::from_millis(200);

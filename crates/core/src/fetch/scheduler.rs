@@ -1,18 +1,16 @@
-//! The marline policy: which bytes are asked for on which connection, and when.
+//! The marline policy: which bytes are requested on which connection, and when.
 //!
-//! In: the books, and each connection's pace, round trip and bytes on the way. Out: requests.
+//! 1. A connection gets a request when its bytes in flight fall below [`Conn::target_in_flight`], so that it never
+//!    idles. The connection that runs empty first is served first.
+//! 2. A request covers a batch (60 to 300 ms of the connection's rate), but at most the connection's quota of the
+//!    remaining bytes ([`super::water_filling`]). Near the end the quotas shrink until all connections finish together.
+//! 3. Bytes are requested from the front. So an in-order reader never waits for bytes that nothing has requested, and
+//!    no request reaches beyond the reader's window.
+//! 4. When all bytes are in flight, the ranges of stalled links are requested again, and [`super::endgame`] duplicates
+//!    the ranges of stragglers.
 //!
-//! 1. A connection gets a request when its bytes on the way fall below what its pipe holds ([`Conn::wanted_ahead`]).
-//!    The neediest comes first.
-//! 2. A request is as large as a batch of its link's time, and never larger than the connection's share of what is
-//!    left ([`super::level`]); towards the end the shares shrink by themselves until all end together.
-//! 3. Bytes are taken from the front: the in-order reader, if there is one, never waits for a gap nobody asked for,
-//!    and a run with a window never asks beyond it.
-//! 4. When everything is on its way, the bytes of silent links are asked for again, and [`super::tail`] looks after
-//!    connections that lag.
-//!
-//! Fixed pieces were not used: small ones pay a request each (and servers end connections after a thousand), large ones
-//! leave a slow link alone with the last one.
+//! Ranges of a fixed size were rejected. Small ones cost a request each (and servers close connections after a thousand
+//! requests); with large ones the download waits for a slow link to finish its last one.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -26,7 +24,7 @@ use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Instant};
 
 impl Fetch {
-    /// Sends what should be sent now.
+    /// Sends all requests that are due.
     pub(super) fn schedule(&mut self) {
         self.resolve_pending();
         match self.phase {
@@ -37,7 +35,7 @@ impl Fetch {
         }
     }
 
-    /// Before the resource is known every connection asks for the next few bytes.
+    /// While the resource is not identified, every idle connection requests the next few bytes (the initial request).
     pub(super) fn schedule_probes(&mut self) {
         let ready: Vec<(ConnId, Instant)> =
             self.conns.iter().filter_map(|(id, conn)| Some((*id, self.next_probe_at(conn)?))).collect();
@@ -57,16 +55,18 @@ impl Fetch {
         }
     }
 
+    /// When an idle connection may send its initial request; none: not at all.
     fn next_probe_at(&self, conn: &Conn) -> Option<Instant> {
         let link = self.links.get(&conn.link)?;
         let free = conn.accepts_requests() && conn.reqs.is_empty() && self.is_link_allowed(conn.link);
-        // One answer that waits for another link's opinion says all that this link can say.
+        // A pending response from this link already contains all that it can report.
         let free = free && !self.has_pending_response(conn.link);
-        // The next try of a silent link is its next connection's; what stands already is asked at once.
+        // On a stalled or probed link, backoff applies to opening connections; an open one sends its request at once.
         let is_immediate = matches!(link.state, LinkState::Stalled { .. } | LinkState::Probing);
         free.then_some(if is_immediate { self.now } else { link.next_attempt })
     }
 
+    /// Requests the whole resource, without a Range field, on an idle connection of the chosen link.
     pub(super) fn send_single_request(&mut self) {
         let only = self.only_link();
         let first = self.conns.iter().find(|(_, conn)| {
@@ -79,26 +79,36 @@ impl Fetch {
         }
     }
 
+    /// Fills all connections below their target, then reviews the number of connections, or runs the endgame if nothing
+    /// is left to request.
+    ///
+    /// Each pass picks one connection and sends at most one request. The forecasts are computed anew in each pass,
+    /// since a request changes them.
     fn schedule_ranges(&mut self) {
         if self.send_full_request() {
             return;
         }
+        // First, because the first response may take over bytes of failed requests or give up its own.
         self.update_first_response();
         let mut skipped: Vec<ConnId> = Vec::new();
         while let Some(id) = self.emptiest_conn(&skipped) {
             let free = self.coverage.free_bytes(self.window_end()) + self.divisible_range().len();
             if free.is_zero() {
+                // Only now, with nothing else to request: most stalls end, and then the link delivers its bytes itself.
                 if self.release_stalled() {
                     continue;
                 }
                 break;
             }
             let Some(range) = self.next_range(id, free) else {
+                // The others deliver the remaining bytes sooner.
                 skipped.push(id);
                 continue;
             };
+            // The range may come from the end of the first response. Shrink that before the new claim.
             self.shrink_first_response(range);
             if !self.send_request(id, RequestRange::Bounded(range)) {
+                // No token or no budget.
                 skipped.push(id);
             }
         }
@@ -109,7 +119,7 @@ impl Fetch {
         }
     }
 
-    /// The connection whose pipe runs dry first, if one needs a request now.
+    /// The connection below its target whose bytes in flight last for the shortest time.
     fn emptiest_conn(&self, skipped: &[ConnId]) -> Option<ConnId> {
         let candidates = self.conns.iter().filter(|(id, conn)| {
             let is_below_target = || self.in_flight(conn) < conn.target_in_flight(self.now);
@@ -122,36 +132,38 @@ impl Fetch {
         candidates.min_by_key(|(_, conn)| self.in_flight(conn) / conn.expected_rate(self.now)).map(|(id, _)| *id)
     }
 
-    /// Whether a connection may be given requests for ranges.
+    /// Whether a connection may get requests for ranges, as far as its link and its history are concerned.
     pub(super) fn can_serve_ranges(&self, conn: &Conn) -> bool {
         let Some(link) = self.links.get(&conn.link) else { return false };
         let is_unused = conn.reqs.is_empty() && conn.rate_window.total().is_zero();
         let is_ready = match link.state {
+            // Until its first byte arrives, a connection gets one request only: the response may be unusable.
             LinkState::Up => {
                 !conn.rate_window.total().is_zero() || conn.reqs.is_empty() || self.is_first_chunk_pending(conn)
             }
+            // A stalled or banned link is tested by new connections with one request each.
             LinkState::Stalled { .. } | LinkState::Probing => is_unused,
             LinkState::Banned { .. } | LinkState::Down => false,
         };
         conn.accepts_requests() && is_ready && self.is_link_allowed(conn.link) && !self.carries_first_response(conn)
     }
 
-    /// Whether nothing but the first bite is on its way on a connection. Of a resource that is known already the answer is no
-    /// surprise: what follows it may be asked for at once.
+    /// Whether only the first chunk is in flight on a connection. If the resource is known from an earlier run, the
+    /// response holds no surprise, and the bytes behind the chunk may be requested at once.
     fn is_first_chunk_pending(&self, conn: &Conn) -> bool {
         self.config.resume.is_some() && conn.reqs.len() == 1 && self.in_flight(conn) <= FIRST_CHUNK
     }
 
-    /// The end of what may be asked for: of the window, or of everything.
+    /// End of the bytes that may be requested: of the reader's window, if there is one.
     pub(super) fn window_end(&self) -> u64 {
         self.config.reader_window.map_or(u64::MAX, |window| self.consumed.saturating_add(window.bytes()))
     }
 
-    /// A connection as it is to be expected over the next `horizon`.
+    /// Forecast of a connection: its mean rate over the next `horizon`, and when a new request would begin to deliver.
     pub(super) fn conn_forecast(&self, conn: &Conn, horizon: Duration) -> ConnForecast {
         let current = conn.expected_rate(self.now);
-        // Where each connection is new, its link's rate is the best guess; without one, nothing would ever be asked for
-        // but the little that suits a connection of which nothing is known.
+        // If the server closes connections after a few responses, every connection is new and has no rate. The link's
+        // rate is the best estimate; with none, requests would stay at the small initial size forever.
         let current = match self.links.get(&conn.link) {
             Some(link) if current.is_zero() && self.is_short_lived(conn) => {
                 self.link_rate(link, SHORT_LIVED_WINDOW)
@@ -163,7 +175,7 @@ impl Fetch {
         } else {
             current
         };
-        // What others may take from the end of the first response counts as free.
+        // The end of the first response may be taken over by other requests, so it counts as free, not as in flight.
         let divisible =
             if self.carries_first_response(conn) { self.divisible_range().len() } else { DataSize::ZERO };
         ConnForecast::new(
@@ -174,15 +186,16 @@ impl Fetch {
         )
     }
 
-    /// What a connection in slow start may reach: nobody knows, but the others show what is usual here. If they climb
-    /// themselves, two more doublings are as likely as not.
+    /// Rate that a connection in slow start may reach. Unknown, but the other connections show what is usual. A
+    /// connection that is in slow start itself counts with two more doublings.
     fn fastest_rate(&self) -> Bitrate {
         let potential_rate =
             |conn: &Conn| conn.expected_rate(self.now) * if conn.in_slow_start(self.now) { 4 } else { 1 };
         self.conns.values().map(potential_rate).max().unwrap_or_default()
     }
 
-    /// Time until everything is there, if all go on as they do.
+    /// Time until the download is complete if all connections keep their forecast rates and `free` bytes are
+    /// unrequested.
     pub(super) fn time_left(&self, free: DataSize) -> Duration {
         let finish = |horizon| {
             let forecasts: Vec<ConnForecast> = self
@@ -193,25 +206,33 @@ impl Fetch {
                 .collect();
             water_filling::finish_time(&forecasts, free)
         };
-        // Slow starts shorten the time over which they are looked at; the second look is close enough.
+        // The finish time depends on the rates, and the rates in slow start on the time over which they are averaged. A
+        // second iteration of this fixed point is accurate enough.
         finish(finish(Duration::ZERO).min(LONG_REMAINING))
     }
 
-    /// What this connection should ask for next; none: nothing, the others do it sooner.
+    /// The next range for this connection; none: the other connections deliver the bytes sooner, or its budget is used
+    /// up.
+    ///
+    /// First the size: as much as in-flight target, batch and server delay ask for, but at most the water-filling
+    /// quota. Then corrections: no remainder too small to be requested, budget, reader. Finally the position: the first
+    /// free bytes, or the end of the first response.
     fn next_range(&self, id: ConnId, free: DataSize) -> Option<ByteRange> {
         let conn = self.conns.get(&id)?;
         let finish = self.time_left(free);
         let forecast = self.conn_forecast(conn, finish.min(LONG_REMAINING));
         let size = if forecast.rate.is_zero() {
-            // Nothing is known of it. It is worth a try unless all is over before its second burst could come.
+            // The rate is unknown. Try the connection, unless the download ends before its second burst arrives.
             if finish < conn.min_rtt() * 3 {
                 return None;
             }
             INITIAL_RANGE
         } else {
+            // How long the request should last at the forecast rate.
             let batch = match () {
                 () if self.is_short_lived(conn) => SHORT_LIVED_BATCH,
-                // The round trip between two answers should be small beside what each brings.
+                // Without pipelining, each response is followed by an idle RTT: that should be a small part of the
+                // time.
                 () if self.is_serial(conn) => conn.rtt() * DELAY_FACTOR,
                 () if finish > LONG_REMAINING && !conn.in_slow_start(self.now) => LONG_BATCH,
                 () => SHORT_BATCH,
@@ -219,33 +240,37 @@ impl Fetch {
             let wanted = (conn.target_in_flight(self.now) - self.in_flight(conn))
                 .max(forecast.rate * batch)
                 .max(MIN_REQUEST);
-            // The server's pause should be small beside what it brings.
+            // The server delay, too, should be a small part of the time that a response takes.
             let wanted = wanted.max(forecast.rate * (conn.server_delay() * self.delay_factor(conn.link)));
             let quota = water_filling::quota(forecast, finish);
-            // A share too small for a request of its own is left to the others, who are just as soon done.
+            // A quota too small for a request is left to the others; they finish just as soon. An idle connection takes
+            // a minimal request all the same.
             if quota < MIN_REQUEST && !self.in_flight(conn).is_zero() {
                 return None;
             }
             wanted.min(quota.max(MIN_REQUEST))
         };
-        // What is left would cost whoever asks for it a pause of its own.
+        // A tiny remainder would cost another request and another server delay: take it along.
         let min_remainder = MIN_REQUEST.max(forecast.rate * conn.server_delay());
         let size = if free - size < min_remainder { free } else { size };
         let size = size.min(self.budget_left(conn.link));
         if size.is_zero() {
             return None;
         }
-        // Somebody reads along, and the pace of a connection's first burst is none: a long piece would hold all others up.
+        // The rate in slow start is a guess. A large range at the front could make the in-order reader wait, so only
+        // the target is requested.
         let size = if self.config.reader_window.is_some() && conn.in_slow_start(self.now) {
             size.min((conn.target_in_flight(self.now) - self.in_flight(conn)).max(INITIAL_RANGE))
         } else {
             size
         };
         let Some(gap) = self.coverage.next_free(0, self.window_end()) else {
+            // Everything in the window is claimed: take the tail of the first response, from its end backwards.
             let end = self.divisible_range();
             let size = size.min(self.max_request(conn)).min(end.len());
             return Some(ByteRange::new(end.end - size.bytes(), end.end)).filter(|range| !range.is_empty());
         };
+        // A reader that waits for the very next byte of a known resource gets a small first chunk; see FIRST_CHUNK.
         let reader_waits =
             self.config.reader_window.is_some() && self.config.resume.is_some() && gap.start == self.consumed;
         let size = if reader_waits && forecast.rate.is_zero() && conn.reqs.is_empty() {
@@ -256,13 +281,13 @@ impl Fetch {
         Some(ByteRange::at(gap.start, gap.len().min(size)))
     }
 
-    /// How many times as long as its server thinks a request should last. Nobody else waits for the bytes of an only link.
+    /// How many server delays a request should last. More on a single link, where large ranges delay no other link.
     fn delay_factor(&self, id: LinkId) -> u32 {
         let others = self.links.iter().any(|(other, link)| *other != id && self.is_usable(*other, link));
         if others { DELAY_FACTOR } else { DELAY_FACTOR_ONLY_LINK }
     }
 
-    /// Lets others have what silent links hold. Tells whether there was anything.
+    /// Frees the ranges of all stalled links for others. Returns whether there were any.
     fn release_stalled(&mut self) -> bool {
         let stalled = |(id, link): (&LinkId, &Link)| match link.state {
             LinkState::Stalled { .. } => Some(*id),
@@ -276,7 +301,7 @@ impl Fetch {
         changed
     }
 
-    /// Looks at each link's number of connections.
+    /// Reviews the number of connections of each link (`parallelism`): retires surplus ones and opens missing ones.
     fn review_conn_counts(&mut self) {
         if self.config.max_connections <= 1 {
             return;
@@ -299,14 +324,15 @@ impl Fetch {
         }
     }
 
+    /// Measurements of a link for `parallelism`; none if it is not up or none of its connections has delivered.
     pub(super) fn observe_link(&self, id: LinkId, left: Duration) -> Option<LinkObservation> {
         let link = self.links.get(&id)?;
         if link.state != LinkState::Up || link.conns.is_empty() {
             return None;
         }
         let live = || self.conns_of(link).filter(|conn| !conn.is_draining && !conn.rate_window.total().is_zero());
-        let floor_rtt = live().map(Conn::min_rtt).min()?;
-        let window = (floor_rtt * 8).clamp(Duration::from_millis(400), Duration::from_millis(1000));
+        let min_rtt = live().map(Conn::min_rtt).min()?;
+        let window = (min_rtt * 8).clamp(Duration::from_millis(400), Duration::from_millis(1000));
         Some(LinkObservation {
             in_slow_start: live().any(|c| c.in_slow_start(self.now)),
             has_recent_loss: live().any(|c| c.has_recent_loss(self.now)),
@@ -315,13 +341,13 @@ impl Fetch {
                 .all(|c| !c.rate_window.total().is_zero() && !c.in_slow_start(self.now)),
             delivering: live().count() as u32,
             rate: live().map(|c| c.rate_window.rate(c.transfer_clock(self.now), window)).sum::<Bitrate>(),
-            min_rtt: floor_rtt,
+            min_rtt,
             rtt: live().map(Conn::latest_rtt).min()?,
             time_left: left,
         })
     }
 
-    /// The youngest connections of a link get no more requests and end when they are empty.
+    /// Retires the newest `count` connections of a link: they get no more requests and are closed when they are empty.
     pub(super) fn retire_conns(&mut self, id: LinkId, count: usize) {
         let Some(link) = self.links.get(&id) else { return };
         let newest: Vec<ConnId> = link.conns.iter().rev().take(count).copied().collect();
@@ -335,29 +361,30 @@ impl Fetch {
     }
 }
 
-/// Whether a connection may carry one more request.
+/// Whether a connection may carry one more request ([`MAX_REQUESTS`]).
 pub(super) fn has_request_slot(conn: &Conn) -> bool {
     conn.reqs.len() < MAX_REQUESTS
 }
 
-/// Requests on one connection at a time: what a slow server does not answer must not pile up there.
-/// chosen: no row of the reviewed tables moves, and servers allow 100 HTTP/2 streams (RFC 9113 §6.5.2).
+/// Maximum number of requests in flight per connection, so that they do not pile up at a slow server.
+/// chosen: no row of the reviewed simulation tables changes with it, and servers allow 100 HTTP/2 streams (RFC 9113
+/// §6.5.2).
 const MAX_REQUESTS: usize = 32;
-/// Smaller requests are not worth their head: about 500 bytes both ways.
+/// Smallest request worth the overhead of its heads, about 500 bytes in both directions.
 pub(super) const MIN_REQUEST: DataSize = DataSize::from_kib(16);
-/// What a reader that waits is brought first of a resource that is known: behind a full queue only the first packets of
-/// a burst find room, and TLS gives nothing of a record before all of it is there, which most servers make of 16 KiB.
-/// chosen: three packets with the head of the answer.
+/// First request of a waiting reader, of a resource that is known. With a full queue only the first packets of a burst
+/// get through, and TLS delivers no byte of a record (16 KiB with most servers) before all of it has arrived.
+/// chosen: three packets including the response head.
 pub(crate) const FIRST_CHUNK: DataSize = DataSize::from_bytes(3000);
-/// With more than this left, requests are sent for longer.
+/// With more time left than this, requests cover longer batches.
 const LONG_REMAINING: Duration = Duration::from_secs(4);
-/// What a request asks for, in time of its link: far from the end, and near it.
+/// Time that a request lasts at the connection's rate: far from the end of the download, and near it.
 const LONG_BATCH: Duration = Duration::from_millis(300);
 const SHORT_BATCH: Duration = Duration::from_millis(60);
-/// The same where each answer costs a connection. chosen: ten handshakes of a slow path.
+/// The same if connections last for a few responses only. chosen: ten handshakes of a slow path.
 const SHORT_LIVED_BATCH: Duration = Duration::from_secs(3);
-/// Over which time a link's rate is taken for what its next connection may carry.
+/// Window over which the link's rate is taken as the estimate for its next connection.
 const SHORT_LIVED_WINDOW: Duration = Duration::from_secs(2);
-/// What a request lasts, in its server's pauses: beside other links, and alone.
+/// Time that a request lasts, in server delays (or RTTs without pipelining): with other usable links, and without.
 const DELAY_FACTOR: u32 = 10;
 const DELAY_FACTOR_ONLY_LINK: u32 = 40;

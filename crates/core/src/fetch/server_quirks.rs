@@ -1,49 +1,50 @@
-//! What answers have shown of the server behind a URL, so that it is not asked again for what it does not do.
+//! Quirks of the server behind a mirror, learnt from its responses, so that requests avoid what it does not support.
 //!
-//! It holds for all links: they ask the same service, be it through different edges.
+//! They apply to all links, which use the same service, though perhaps through different CDN nodes.
 //!
-//! 1. **Size.** A host that refuses a large range is asked for smaller ones; twice the largest that was served is tried
-//!    as long as nothing of that size was refused.
-//! 2. **Pipelining.** A server that forgets a request which came in one packet with another gets one at a time.
-//! 3. **Brief connections.** Where a connection, or the target of a redirect, is good for a few answers only, each
-//!    request asks for as much as its link can carry in a while.
+//! 1. **Size.** If a server refuses a large range, smaller ones are requested. The size doubles from the largest one
+//!    served, as long as no range of that size was refused.
+//! 2. **Pipelining.** If a server loses a request that arrived in one packet with another, it gets one request at a
+//!    time.
+//! 3. **Short-lived connections.** If a connection, or the target of a redirect, is good for a few responses only, each
+//!    request covers what its link can carry in a longer time.
 
 use super::conn::Conn;
 use super::{Fetch, Protocol, Req, RequestRange, UrlId};
 use crate::units::DataSize;
 
-/// See the [module](self).
+/// Quirks of one mirror's server; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServerQuirks {
-    /// The largest range that was asked for and served.
+    /// The largest range that was requested and served.
     largest_served: DataSize,
-    /// The smallest that was refused for its size.
+    /// The smallest range that was refused because of its size.
     smallest_refused: Option<DataSize>,
-    /// How often a size was refused.
+    /// Number of refusals because of size.
     size_refusals: u32,
     /// Targets of redirects have expired.
     pub(super) urls_expire: bool,
-    /// Pipelined requests that were answered.
+    /// Number of pipelined requests that got a response.
     pipelined_answered: u32,
-    /// Pipelined requests that never were, although the link was alive.
+    /// Number of pipelined requests that got none although the link was alive.
     pipelined_lost: u32,
-    /// Connections or URLs last for few answers.
+    /// Connections or URLs are good for few responses.
     pub(super) is_short_lived: bool,
-    /// Answers with everything, in a row, to requests for a range.
+    /// 200 responses to range requests, in a row.
     pub(super) ranges_ignored: u32,
-    /// Answers of a few bytes, in a row.
+    /// Responses of a few bytes, in a row.
     pub(super) tiny_ranges: u32,
     /// Ranges that broke off after a few bytes, in a row.
     truncated_ranges: u32,
 }
 
 impl ServerQuirks {
-    /// Whether the server has served a range at all.
+    /// Whether the server has served a range before.
     pub(super) fn serves_ranges(&self) -> bool {
         !self.largest_served.is_zero()
     }
 
-    /// A range of this size was asked for, and the answer is good.
+    /// A range request of this size got a good response.
     pub(super) fn on_range_served(&mut self, len: DataSize) {
         self.largest_served = self.largest_served.max(len);
         self.ranges_ignored = 0;
@@ -52,7 +53,8 @@ impl ServerQuirks {
         }
     }
 
-    /// A range of this size was refused. Tells whether its size may be the reason, so that a smaller one is worth asking.
+    /// A range request of this size was refused. Returns true if its size may be the cause, so that a smaller one is
+    /// worth trying.
     pub(super) fn on_size_refused(&mut self, len: DataSize) -> bool {
         if !self.serves_ranges() || len <= self.largest_served || self.size_refusals >= MAX_SIZE_REFUSALS {
             return false;
@@ -62,12 +64,12 @@ impl ServerQuirks {
         true
     }
 
-    /// A first request of this size was refused, and a small one is served.
+    /// The initial request of this size was refused, and a small one is served.
     pub(super) fn set_refused_size(&mut self, len: DataSize) {
         self.smallest_refused = Some(len);
     }
 
-    /// What was refused was not too large: its URL had expired.
+    /// The refused requests were not too large: their URL had expired.
     pub(super) fn on_expired(&mut self) {
         self.urls_expire = true;
         self.is_short_lived = true;
@@ -75,42 +77,42 @@ impl ServerQuirks {
         self.size_refusals = 0;
     }
 
-    /// The most that a request should ask for; none: there is no limit.
+    /// Maximum size of a request; none: unlimited.
     pub(super) fn max_request(&self) -> Option<DataSize> {
         let refused = self.smallest_refused?;
         let doubled = self.largest_served * 2;
         Some(if doubled < refused { doubled } else { self.largest_served })
     }
 
-    /// The server has ended a connection of its own accord after so many answers.
+    /// The server closed a connection on its own after this number of responses.
     pub(super) fn on_server_close(&mut self, responses: u32) {
         self.is_short_lived |= responses > 0 && responses <= SHORT_LIVED_RESPONSES;
     }
 
-    /// A request that was sent behind another one has got its head.
+    /// A request that was sent behind another one got its response head.
     pub(super) fn on_pipelined_answered(&mut self) {
         self.pipelined_answered = self.pipelined_answered.saturating_add(1);
     }
 
-    /// Such a request got none.
+    /// A request that was sent behind another one got no response.
     pub(super) fn on_pipelined_lost(&mut self) {
         self.pipelined_lost = self.pipelined_lost.saturating_add(1);
     }
 
-    /// Whether requests are sent one at a time. An outage that falls between two answers looks like a forgotten request,
-    /// so a server that has answered many is not blamed for one.
+    /// Whether requests are sent one at a time. An outage between two responses looks like a lost request, so one lost
+    /// request among many answered ones does not count.
     pub(super) fn is_serial(&self) -> bool {
         self.pipelined_lost > 0 && self.pipelined_answered < self.pipelined_lost * ANSWERED_PER_LOST
     }
 }
 
 impl Fetch {
-    /// What is known of the server behind a URL.
+    /// The quirks of a mirror's server.
     pub(super) fn quirks_mut(&mut self, mirror: UrlId) -> &mut ServerQuirks {
         self.server_quirks.entry(mirror).or_default()
     }
 
-    /// Whether a connection may get a request now, as far as those before it are concerned.
+    /// Whether a connection may get another request beside its present ones.
     pub(super) fn may_pipeline(&self, conn: &Conn) -> bool {
         conn.reqs.is_empty() || conn.protocol != Some(Protocol::Http1) || !self.is_serial(conn)
     }
@@ -121,21 +123,22 @@ impl Fetch {
         one && conn.protocol == Some(Protocol::Http1)
     }
 
-    /// Whether a connection's server ends connections or URLs after a few answers.
+    /// Whether the server closes connections, or URLs expire, after a few responses.
     pub(super) fn is_short_lived(&self, conn: &Conn) -> bool {
         self.server_quirks.get(&conn.mirror).is_some_and(|quirks| quirks.is_short_lived)
     }
 
-    /// The most that may be asked for at one time on a connection.
+    /// Maximum size of a request on a connection.
     pub(super) fn max_request(&self, conn: &Conn) -> DataSize {
         self.server_quirks.get(&conn.mirror).and_then(ServerQuirks::max_request).unwrap_or(DataSize::MAX)
     }
 
-    /// A connection of a link stands still while another one of it lives: was a pipelined request forgotten?
+    /// A connection has stalled while another one of its link delivers: checks whether the server lost a pipelined
+    /// request.
     pub(super) fn note_pipelined_lost(&mut self, id: super::ConnId) {
         let Some(conn) = self.conns.get(&id) else { return };
-        let waits = conn.reqs.front().and_then(|req| self.reqs.get(req));
-        let forgotten = waits.is_some_and(|req: &Req| !req.is_accepted && req.is_pipelined);
+        let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
+        let forgotten = front.is_some_and(|req: &Req| !req.is_accepted && req.is_pipelined);
         if conn.responses > 0 && forgotten && conn.protocol == Some(Protocol::Http1) {
             self.quirks_mut(conn.mirror).on_pipelined_lost();
         }
@@ -143,7 +146,7 @@ impl Fetch {
 }
 
 impl Fetch {
-    /// A connection ends. Where it carried nothing but the first bytes of a range, again and again, ranges cannot be used.
+    /// A connection ends. If connections repeatedly carried only the first bytes of a range, ranges are given up.
     pub(super) fn note_truncated_range(&mut self, id: super::ConnId) {
         let Some(conn) = self.conns.get(&id) else { return };
         let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
@@ -161,7 +164,7 @@ impl Fetch {
         }
     }
 
-    /// A response is complete.
+    /// A response is complete: resets the count of truncated ranges.
     pub(super) fn note_complete_response(&mut self, id: super::ReqId) {
         let Some(req) = self.reqs.get(&id) else { return };
         if let Some(conn) = self.conns.get(&req.conn) {
@@ -170,7 +173,7 @@ impl Fetch {
     }
 }
 
-/// How many bytes a request asked for; none: to the end.
+/// Number of bytes that a request asked for; none: open-ended.
 pub(super) fn requested_len(requested: RequestRange) -> Option<DataSize> {
     match requested {
         RequestRange::Bounded(range) => Some(range.len()),
@@ -178,14 +181,14 @@ pub(super) fn requested_len(requested: RequestRange) -> Option<DataSize> {
     }
 }
 
-/// A range that breaks off before this has brought nothing worth its request. chosen: less than two packets.
+/// A range that breaks off with fewer bytes is not worth its request. chosen: less than two packets.
 const TRUNCATED_BELOW: DataSize = DataSize::from_bytes(2000);
 const MAX_TRUNCATED: u32 = 6;
-/// From 1 GiB down to 16 bytes there are fewer halvings.
+/// More than the number of halvings from 1 GiB to 16 bytes.
 const MAX_SIZE_REFUSALS: u32 = 24;
-/// A connection that carries more answers is worth its handshake. chosen: nginx allows 1000, Apache 100.
+/// A connection that carries more responses is worth its handshake. chosen: nginx allows 1000, Apache 100.
 const SHORT_LIVED_RESPONSES: u32 = 16;
-/// chosen: one forgotten request in so many may be an outage.
+/// chosen: one lost request among this many may be due to an outage.
 const ANSWERED_PER_LOST: u32 = 16;
 
 #[cfg(test)]
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_that_is_served_is_found_with_few_refusals() {
+    fn the_largest_served_size_is_found_with_few_refusals() {
         for limit in [4, 5, 63, 64, 100, 128, 129, 1000] {
             let (mut quirks, mut refusals, mut largest) = (ServerQuirks::default(), 0, DataSize::ZERO);
             quirks.on_range_served(kib(4));
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn one_forgotten_request_among_many_is_no_habit() {
+    fn one_lost_request_among_many_does_not_end_pipelining() {
         let mut quirks = ServerQuirks::default();
         quirks.on_pipelined_answered();
         quirks.on_pipelined_lost();

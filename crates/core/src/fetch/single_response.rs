@@ -1,14 +1,12 @@
-//! Everything as one answer: for servers without ranges, lengths or validators.
+//! Download by a single response, for servers without ranges, lengths or validators.
 //!
-//! In: answers with status 200, and the loss of the one that was taken. Out: its acceptance, or another try.
-//!
-//! 1. One connection of one link carries it; all others are closed.
-//! 2. If it breaks off, nothing of it can be used, because nothing proves that the next one continues it.
-//! 3. A 200 to a question for a range is a changed file, a server that has stopped serving ranges, or a portal's page;
-//!    the validator and the length tell which. A server that serves ranges most of the time is asked again.
-//! 4. A 206 of all bytes, whatever was asked for, is a 200 in disguise. No portal gives one.
-//! 5. A server that refuses ranges after it has served some is asked for the whole file, over the last link that it has not
-//!    refused. Only if that answer is of the known size or version, what is there is given up for it.
+//! 1. One connection of one link carries the response; all others are closed.
+//! 2. If it breaks off, none of its bytes can be used, because nothing proves that the next response continues it.
+//! 3. A 200 to a range request means a changed file, a server that has stopped serving ranges, or a captive portal's
+//!    page. Validator and length decide. A server that usually serves ranges is asked again.
+//! 4. A 206 that covers the whole file without being asked to is treated as a 200. No portal gives one.
+//! 5. If a server refuses ranges after it has served some, the last link that was not banned requests the whole file.
+//!    Received ranges are given up only if that response has the known size or version.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -23,7 +21,7 @@ use crate::link::LinkId;
 use crate::units::DataSize;
 
 impl Fetch {
-    /// 206 to a request without a range.
+    /// A 206 to a request without a range: accepted as a 200 if it covers the whole file.
     pub(super) fn on_partial_to_full_request(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
         let length = match head.range {
             None => head.length,
@@ -35,19 +33,19 @@ impl Fetch {
                 total.or(head.length)
             }
             Some(_) => {
-                return self.on_protocol_violation(id, link, "a part of the file although all of it was asked for");
+                return self.on_protocol_violation(id, link, "a part of the file although all of it was requested");
             }
         };
         self.on_full_response(id, link, RequestRange::Full, &ResponseHead { status: 200, length, ..head.clone() });
     }
 
-    /// Rule 4.
+    /// Rule 4: the whole file as 206 to a request for a range.
     pub(super) fn on_full_content_as_partial(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
         let length = head.range.and_then(|range| range.total);
         self.on_full_response(id, link, RequestRange::Full, &ResponseHead { status: 200, length, ..head.clone() });
     }
 
-    /// 200: the whole file, or a portal's page.
+    /// A 200: the whole file, or a captive portal's page.
     pub(super) fn on_full_response(
         &mut self,
         id: ReqId,
@@ -55,8 +53,9 @@ impl Fetch {
         requested: RequestRange,
         head: &ResponseHead,
     ) {
+        // Checks that need no comparison with other responses come first: encoding, required size, suspect length.
         if head.is_encoded {
-            return self.on_protocol_violation(id, link, "an encoded body although identity was asked for");
+            return self.on_protocol_violation(id, link, "an encoded body although identity was requested");
         }
         if let Some(actual) = head.length.filter(|actual| self.is_unexpected_size(*actual)) {
             return self.on_wrong_size(id, link, actual);
@@ -65,7 +64,8 @@ impl Fetch {
             return self.recheck_length(id);
         }
         let is_known = self.phase == Phase::Ranges && self.is_known_version(id, head);
-        // A page or nothing instead of a range: perhaps not instead of the file. Or the target of a redirect has expired.
+        // An HTML page or an empty body in response to a range request may not be the response to a full one. Or the
+        // target of a redirect has expired.
         let is_suspicious = head.is_html_page || head.length == Some(DataSize::ZERO);
         if (self.phase == Phase::Unknown && is_suspicious && self.retry_without_range(id, link))
             || (self.phase == Phase::Ranges && !is_known && self.handle_expired_target(id, link, head.status))
@@ -73,7 +73,7 @@ impl Fetch {
             return;
         }
         match self.phase {
-            // The last link has asked for it (rule 5).
+            // The last resort of the last link (rule 5).
             Phase::Ranges if requested == RequestRange::Full && self.matches_known_file(id, head) => {
                 let conn = self.reqs.get(&id).map(|req| req.conn);
                 self.switch_to_single_response(SingleResponseReason::UnusableRanges, conn);
@@ -87,7 +87,8 @@ impl Fetch {
             }
             Phase::SingleResponse { .. } if requested == RequestRange::Full => self.accept_full_response(id, head),
             Phase::Unknown => self.hold_response(id, link, head),
-            // If-Range failed: the file has changed, if the answer can prove it; otherwise it is a portal's page.
+            // If-Range did not match: the file has changed if the response proves it by a validator; otherwise it is a
+            // portal's page.
             _ => match &head.validator {
                 Some(validator) if !self.is_known_version(id, head) => {
                     if !self.relax_if_range(id, head) {
@@ -115,8 +116,9 @@ impl Fetch {
         }
     }
 
-    /// The right file, but all of it: the server serves no ranges. If another link has delivered one, this link's
-    /// server is to blame; otherwise everything has to come as one answer, and what an earlier run left is of no use.
+    /// The right file, but the whole of it: the server ignored the range. If that happens repeatedly and another link
+    /// gets ranges, this link's server is at fault. Otherwise a single response must carry everything, and the stored
+    /// bytes are of no use.
     fn on_ranges_ignored(&mut self, id: ReqId, link: LinkId) {
         let conn = self.reqs.get(&id).map(|req| req.conn);
         let mirror = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.mirror);
@@ -132,7 +134,7 @@ impl Fetch {
             .iter()
             .any(|(other, state)| *other != link && state.stats.is_verified && state.is_in_service())
         {
-            return self.on_protocol_violation(id, link, "200 with everything instead of the range");
+            return self.on_protocol_violation(id, link, "200 with the whole file instead of the range");
         }
         if let (Some(mirror), Some(total)) = (mirror, self.coverage.total()) {
             let known = self.known_validator(mirror).cloned();
@@ -142,14 +144,14 @@ impl Fetch {
         self.validators.clear();
     }
 
-    /// Whether an answer to a request without a range is of the file that is known: no portal's page is of its size.
+    /// Whether the response to a request without a range is of the known file. A portal's page would not have its size.
     fn matches_known_file(&self, id: ReqId, head: &ResponseHead) -> bool {
         let total = self.coverage.total();
         (head.length.is_some() && head.length == total && head.validator.is_none())
             || self.is_known_version(id, head)
     }
 
-    /// Rule 5. Tells whether a link that was to be banned asks for the whole file instead.
+    /// Rule 5. Returns true if a link that was to be banned requests the whole file instead.
     pub(super) fn schedule_full_request(&mut self, id: LinkId, reason: &BanReason) -> bool {
         let others = self
             .links
@@ -179,8 +181,8 @@ impl Fetch {
         true
     }
 
-    /// Sends the request for the whole file that a link owes. Tells whether such a request is to be sent or under way: then
-    /// there are no others.
+    /// Sends the request for the whole file that is due on a link. Returns true if such a request is due or in flight:
+    /// then no others are sent.
     pub(super) fn send_full_request(&mut self) -> bool {
         let is_due = |link: &Link| link.full_request == FullRequest::Due && link.may_deliver();
         let Some(id) = self.links.iter().find(|(_, link)| is_due(link)).map(|(id, _)| *id) else {
@@ -197,13 +199,14 @@ impl Fetch {
         true
     }
 
+    /// Whether the response has the known validator, and the known size if it states one.
     fn is_known_version(&self, id: ReqId, head: &ResponseHead) -> bool {
         let mirror = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.mirror);
         let is_matching = mirror.is_some_and(|mirror| self.matches_known(mirror, head));
         (head.length.is_none() || self.coverage.total() == head.length) && is_matching
     }
 
-    /// Takes this answer for the whole file, and no other.
+    /// Accepts this response as the whole file, and closes all other connections.
     pub(super) fn accept_full_response(&mut self, id: ReqId, head: &ResponseHead) {
         if !matches!(self.phase, Phase::SingleResponse { .. }) {
             let reason =
@@ -232,12 +235,12 @@ impl Fetch {
         self.finish_if_complete();
     }
 
-    /// The link over which an answer comes.
+    /// The link that carries a request.
     pub(super) fn request_link(&self, id: ReqId) -> Option<LinkId> {
         self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
     }
 
-    /// Closes all connections but the one of this request.
+    /// Closes all connections except the one of this request.
     pub(super) fn close_other_conns(&mut self, id: ReqId) {
         let keep = self.reqs.get(&id).map(|req| req.conn);
         let others: Vec<ConnId> = self.conns.keys().copied().filter(|other| Some(*other) != keep).collect();
@@ -246,7 +249,9 @@ impl Fetch {
         }
     }
 
-    /// From now on everything comes as one answer; `conn` has an answer that is of no use.
+    /// Switches to a single response. `conn` got a response that cannot be used; its link sends the new request. If the
+    /// first response (`bytes=0-`) is still running, that becomes the single response. Otherwise all bytes are
+    /// discarded.
     pub(super) fn switch_to_single_response(&mut self, reason: SingleResponseReason, conn: Option<ConnId>) {
         if matches!(reason, SingleResponseReason::NoRanges | SingleResponseReason::UnusableRanges)
             && self.fall_back_to_first()
@@ -258,7 +263,7 @@ impl Fetch {
         self.set_timer(self.now, TimerReason::Retry);
         let keep = conn.and_then(|conn| self.conns.get(&conn)).map(|conn| conn.link);
         if let Some(link) = keep.or_else(|| self.links.keys().next().copied()) {
-            // The size of a file that keeps changing is not known, only that its responses have a validator.
+            // If the file keeps changing, its size is unknown, but its responses are known to have a validator.
             let total = self.coverage.total().filter(|_| reason != SingleResponseReason::UnstableValidator);
             let validator = self.validators.values().next().cloned();
             self.record_reported_file(link, total, validator.as_ref(), false);
@@ -280,8 +285,8 @@ impl Fetch {
         }
     }
 
-    /// Looks whether the one answer broke off: nothing of it can be used, as nothing proves that the next one
-    /// continues it.
+    /// Checks whether the single response was lost. None of its bytes can be used, because nothing proves that the next
+    /// response continues it.
     pub(super) fn check_lost_response(&mut self) {
         let Phase::SingleResponse { req: Some(id) } = self.phase else { return };
         if self.reqs.contains_key(&id) || self.coverage.is_complete() {
@@ -290,7 +295,7 @@ impl Fetch {
         self.phase = Phase::SingleResponse { req: None };
         let received = self.coverage.in_order_end();
         self.discard_bytes();
-        // One that never began is among its link's failures already.
+        // A response without a byte was already counted as a failure of its link.
         if received > 0 {
             self.consumed = 0;
             self.outputs.push_back(Output::Restart);
@@ -298,8 +303,8 @@ impl Fetch {
         }
     }
 
-    /// Bytes of a lost answer are no progress, so each link's tries are counted by how far it came over that link. Who
-    /// has used them up makes room for the others, and its word for the size no longer counts against theirs.
+    /// Counts lost single responses per link. Bytes of a lost response are no progress, unless it got further than the
+    /// best one on this link. A link without retries is banned, and the size that it reported no longer counts.
     fn count_lost_response(&mut self, received: u64) {
         let Some(id) = self.single_response_link else { return };
         let Some(link) = self.links.get_mut(&id) else { return };
@@ -308,7 +313,7 @@ impl Fetch {
         if link.stats.best_single_response.1 <= self.config.retries {
             return;
         }
-        let text = "the one answer breaks off again and again".into();
+        let text = "the response breaks off repeatedly".into();
         let error = link.stats.last_error.clone().unwrap_or(ConnError { kind: ConnErrorKind::Truncated, text });
         let is_in_service = link.is_in_service();
         let has_retries =
@@ -323,5 +328,6 @@ impl Fetch {
     }
 }
 
-/// Answers with everything, in a row, from a server that has served ranges, before everything is taken from one of them.
+/// Number of 200 responses in a row to range requests, from a server that has served ranges, before ranges are given
+/// up.
 const MAX_RANGES_IGNORED: u32 = 3;

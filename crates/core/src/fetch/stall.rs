@@ -1,13 +1,14 @@
-//! Links on which nothing comes although something should.
+//! Stalled links, connections and mirrors: detection by timeout, and what happens to their ranges.
 //!
-//! 1. A link is *silent* when something should have come for several round trips and nothing has. Its connections and
-//!    their bytes are kept: most silences end by themselves, and then nothing was lost. But fresh connections are
-//!    ordered at short intervals, because after an outage TCP's retransmission timer has backed off for seconds, while
-//!    a new SYN is answered within a round trip. The first connection to deliver wins, the others are closed.
-//! 2. One connection that stands still beside living ones of its link is given up after a while, and its bytes with it.
-//! 3. When nothing has come from anywhere for [`PATIENCE`], the download ends; what it has is resumable.
+//! 1. A link is *stalled* when a response is overdue: about four RTTs, at least 450 ms. Its connections and ranges are
+//!    kept, because most stalls end and then nothing is lost. But new connections are opened at short intervals: after
+//!    an outage the server's retransmission timer has backed off to seconds, while a new SYN is answered within one
+//!    RTT. The first connection to deliver wins; the others are closed.
+//! 2. A single connection that stalls while others of its link deliver is closed after a while, and its bytes are free.
+//! 3. When nothing has arrived on any link for [`DOWNLOAD_TIMEOUT`], the download ends; the stored bytes can be
+//!    resumed.
 //!
-//! Keep-alive probes of TCP were not used: they are answered by kernels and middle boxes that deliver nothing.
+//! TCP keep-alive probes were rejected: kernels and middleboxes acknowledge them although no data is delivered.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,7 +20,9 @@ use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
 impl Fetch {
-    /// Looks for silence, slowness and the end of patience.
+    /// Handles everything that is overdue: stalled connections, links and mirrors, slow links, final refusals, the
+    /// download timeout. May close connections and free ranges, so it runs before connections are opened and requests
+    /// are sent.
     pub(super) fn check_stalls(&mut self) {
         let stalled: Vec<ConnId> =
             self.stall_deadlines().filter(|(_, by)| *by <= self.now).map(|(id, _)| id).collect();
@@ -35,14 +38,14 @@ impl Fetch {
         self.check_timeout();
     }
 
-    /// Sees to it that silence is noticed in time; after everything has been ordered.
+    /// Sets the timer to the next stall deadline. Runs after all requests were sent, so that it covers them.
     pub(super) fn set_stall_timer(&mut self) {
         if let Some(next) = self.stall_deadlines().map(|(_, by)| by).filter(|by| *by > self.now).min() {
             self.set_timer(next, TimerReason::Stall);
         }
     }
 
-    /// By when something should come on each connection on which something is awaited.
+    /// For each connection that is expected to deliver: when it counts as stalled.
     fn stall_deadlines(&self) -> impl Iterator<Item = (ConnId, Instant)> {
         let is_expected_idle = |conn: &Conn| self.is_reader_limited(conn) || self.has_pending_response(conn.link);
         self.conns.iter().filter(move |(_, conn)| !is_expected_idle(conn)).filter_map(|(id, conn)| {
@@ -52,22 +55,23 @@ impl Fetch {
         })
     }
 
-    /// Whether the reader has to take something before this connection may bring more: its silence says nothing.
+    /// Whether the connection waits for the in-order reader: its requests reach up to the window's end. It is then
+    /// expected to deliver nothing.
     fn is_reader_limited(&self, conn: &Conn) -> bool {
         let Some(req) = conn.reqs.front().and_then(|id| self.reqs.get(id)) else { return false };
         let (limit, margin) = (
             self.window_end(),
             self.config.reader_window.map_or(0, |window| WINDOW_MARGIN.min(window.bytes() / 2)),
         );
-        // A head is read in any case.
+        // Only with an accepted body: the head is read even if the window is full.
         req.is_accepted && req.range.end > limit && req.next_offset.saturating_add(margin) >= limit
     }
 
-    /// The reader has taken something: what it held may be expected from now on.
-    pub(super) fn on_consumed(&mut self, upto: u64) {
+    /// The in-order reader has consumed more. Connections that waited for it start a new stall timeout.
+    pub(super) fn on_consumed(&mut self, end: u64) {
         let limited: Vec<ConnId> =
             self.conns.iter().filter(|(_, conn)| self.is_reader_limited(conn)).map(|(id, _)| *id).collect();
-        self.consumed = self.consumed.max(upto);
+        self.consumed = self.consumed.max(end);
         self.last_data = self.now;
         for id in limited {
             if let Some(conn) = self.conns.get_mut(&id) {
@@ -76,7 +80,7 @@ impl Fetch {
         }
     }
 
-    /// Something should have come on this connection.
+    /// The stall timeout of this connection has expired.
     fn on_conn_stalled(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else { return };
         let (link_id, last, give_up_at) = (
@@ -88,7 +92,8 @@ impl Fetch {
         let recent = RECENT_DATA.max(link.stats.min_handshake_rtt.unwrap_or_default() * 2);
         let has_recent_data = link.stats.last_data.is_some_and(|at| at + recent > self.now);
         match link.state {
-            // The link is fine, the connection is not: after a while its bytes go elsewhere.
+            // Other connections of the link deliver: only this one has stalled, and it is closed after a longer
+            // timeout.
             LinkState::Up if has_recent_data && link.conns.len() > 1 => {
                 if give_up_at < self.now {
                     self.note_pipelined_lost(id);
@@ -102,10 +107,10 @@ impl Fetch {
                 link.next_attempt = self.now;
                 self.release_if_urgent(link_id);
             }
-            // What was asked for over a fresh connection of a silent link, and is not answered either.
+            // A request on a new connection of the stalled link has timed out as well.
             LinkState::Stalled { .. } => self.release_if_urgent(link_id),
             LinkState::Probing => {
-                let error = ConnError { kind: ConnErrorKind::TimedOut, text: "no answer".into() };
+                let error = ConnError { kind: ConnErrorKind::TimedOut, text: "no response in time".into() };
                 self.remove_conn(id, true);
                 self.on_failure(link_id, error);
             }
@@ -113,7 +118,8 @@ impl Fetch {
         }
     }
 
-    /// The one answer comes over a silent link while another link works: after a while that one is asked from zero.
+    /// A single response comes over a stalled link while another link is usable: after a timeout it is requested there,
+    /// from the beginning.
     fn give_up_stalled_response(&mut self) {
         let Phase::SingleResponse { req: Some(req) } = self.phase else { return };
         let Some((conn_id, conn)) = self.reqs.get(&req).and_then(|r| self.conns.get(&r.conn).map(|c| (r.conn, c)))
@@ -125,7 +131,7 @@ impl Fetch {
         };
         let since = since.max(self.reqs.get(&req).map_or(since, |req| req.sent_at));
         let is_empty = conn.rate_window.total().is_zero();
-        // A reader that has had the beginning cannot be given another one: waiting is its better chance.
+        // A reader that has consumed the beginning cannot continue with another response: waiting longer is better.
         let timeout = match (is_empty, self.consumed) {
             (true, _) => EMPTY_RESPONSE_TIMEOUT,
             (false, 0) => STALLED_RESPONSE_TIMEOUT,
@@ -134,7 +140,7 @@ impl Fetch {
         let mut others = self.links.iter().filter(|(id, link)| **id != conn.link && self.is_usable(**id, link));
         let until = match others.clone().any(|(_, link)| link.state == LinkState::Up) {
             true => since + timeout,
-            // Those that were silent before this one may be back by now.
+            // The other links have stalled as well; one of them may have recovered by then.
             false if others.next().is_some() => since + timeout.max(MIRROR_RETRY_TIMEOUT),
             false => return,
         };
@@ -145,8 +151,8 @@ impl Fetch {
         self.check_lost_response();
     }
 
-    /// Where sources are combined: a link on which nothing comes from one of them asks the next one, unless others get
-    /// something from that one. Then the link is to blame.
+    /// If mirrors are combined: a stalled link switches to the next mirror, unless other links receive data from the
+    /// same mirror. In that case the link is at fault.
     fn leave_stalled_mirrors(&mut self) {
         if !self.can_combine() {
             return;
@@ -164,7 +170,8 @@ impl Fetch {
         let stalled: Vec<_> = self.links.iter().filter_map(stalled).collect();
         for (id, mirror, since) in stalled {
             let receives = |link: &Link| link.mirror == mirror && link.stats.last_data.is_some_and(|at| at > since);
-            // Perhaps it is the link after all. Whichever URL it asks when it comes back may be a dead one.
+            // The link may be at fault. After all mirrors were tried, switch more slowly, since the mirror that the
+            // link is at when it recovers may be a dead one.
             let until = since + if self.has_untried_mirror(id) { MIRROR_TIMEOUT } else { MIRROR_RETRY_TIMEOUT };
             if self.links.iter().any(|(other, link)| *other != id && receives(link)) {
                 continue;
@@ -173,7 +180,7 @@ impl Fetch {
                 self.set_timer(until, TimerReason::Stall);
                 continue;
             }
-            let error = ConnError { kind: ConnErrorKind::TimedOut, text: "nothing comes".into() };
+            let error = ConnError { kind: ConnErrorKind::TimedOut, text: "no data received".into() };
             if !self.try_next_mirror(id, &BanReason::RepeatedErrors { error }) {
                 self.switch_mirror(id);
             }
@@ -198,11 +205,11 @@ impl Fetch {
         }
     }
 
-    /// Every link has been refused, again after a rest, and by the server's own word the file is not there or not for us; or
-    /// every link gets a page instead of the rest of the file.
+    /// Ends the download, or switches mirrors, if every link was refused repeatedly: the file does not exist or is not
+    /// accessible by the server's own status, or every link gets an HTML page instead of the rest of the file.
     fn check_refusals(&mut self) {
         let delivered = self.links.values().any(Link::has_delivered_from_mirror);
-        // What has delivered may do so again: a restart or a new version of the server takes seconds.
+        // A server that has delivered may recover: a restart or a new deployment takes seconds.
         let max_bans =
             |status| if delivered && matches!(status, 403 | 404) { MAX_REFUSALS_AFTER_DATA } else { MAX_REFUSALS };
         let refusal = |link: &Link| match link.state {
@@ -217,13 +224,16 @@ impl Fetch {
         let links_up = || self.links.values().filter(|link| link.state != LinkState::Down);
         if let Some(failure) = links_up().next().and_then(refusal)
             && links_up().all(|link| refusal(link).is_some())
-            // A page may be a portal's: a link that is away may come back without one.
+            // An HTML page may come from a captive portal. A link that is down may come back without one, so wait for
+            // it.
             && (failure != Failure::HtmlPage || links_up().count() == self.links.len())
         {
             self.failover_or_fail(failure);
         }
     }
 
+    /// Ends the download, or switches mirrors, if no byte has arrived on any link for [`DOWNLOAD_TIMEOUT`]. The timeout is
+    /// suspended while no data can be expected: full reader window, verification, or all links paused.
     fn check_timeout(&mut self) {
         if self.conns.values().any(|conn| self.is_reader_limited(conn))
             || self.is_window_full()
@@ -242,19 +252,24 @@ impl Fetch {
             self.failover_or_fail(Failure::BudgetExhausted);
         } else if self.now >= end {
             let error = self.links.values().find_map(|link| link.stats.last_error.clone());
-            // Where connections came to stand lately, and have been asked since, the links are fine.
+            // If connections were established recently and their requests got no response, the server is at fault, not
+            // the links.
             let is_unanswered = |conn: &Conn| {
                 let is_waiting = conn.is_open() && !conn.reqs.is_empty() && conn.rate_window.total().is_zero();
                 is_waiting && conn.last_activity + DOWNLOAD_TIMEOUT / 2 > self.now
             };
-            let is_server_silent = self.conns.values().any(is_unanswered);
-            self.failover_or_fail(if is_server_silent { Failure::NoResponse } else { Failure::NoLink { error } });
+            let is_server_unresponsive = self.conns.values().any(is_unanswered);
+            self.failover_or_fail(if is_server_unresponsive {
+                Failure::NoResponse
+            } else {
+                Failure::NoLink { error }
+            });
         } else {
             self.set_timer(end, TimerReason::Stall);
         }
     }
 
-    /// A connection of a silent link stands: the other attempts are not needed.
+    /// A new connection of a stalled link is established: other attempts still in progress are not needed.
     pub(super) fn on_probe_connected(&mut self, id: ConnId) {
         let Some(link) = self.conns.get(&id).and_then(|conn| self.links.get(&conn.link)) else { return };
         if !matches!(link.state, LinkState::Stalled { .. }) {
@@ -267,7 +282,7 @@ impl Fetch {
         }
     }
 
-    /// Bytes came over a link.
+    /// Body bytes arrived on a link: resets its failure counters, and ends its stall or ban.
     pub(super) fn on_link_data(&mut self, link_id: LinkId, conn_id: ConnId, len: DataSize) {
         let now = self.now;
         let Some(link) = self.links.get_mut(&link_id) else { return };
@@ -289,7 +304,8 @@ impl Fetch {
         self.reclaim_released(conn_id);
         let Some(link) = self.links.get_mut(&link_id) else { return };
         let notify = core::mem::take(&mut link.stall_notified) || previous == LinkState::Probing;
-        // What stood still while this one moved would only bring its bytes late.
+        // The link has recovered through one connection. The link's other connections are still stalled, and would
+        // deliver late.
         let stale: Vec<ConnId> = link.conns.iter().copied().filter(|other| *other != conn_id).collect();
         for other in stale {
             self.note_pipelined_lost(other);
@@ -302,7 +318,7 @@ impl Fetch {
         self.check_budget(link_id);
     }
 
-    /// A connection moves again: what it has on its way is its own once more.
+    /// A connection delivers again after a stall: ranges that were released and not received are its own once more.
     fn reclaim_released(&mut self, id: ConnId) {
         let mut changed = false;
         for req in self.reqs.values_mut().filter(|req| req.conn == id) {
@@ -314,15 +330,15 @@ impl Fetch {
         }
     }
 
-    /// A reader that takes everything in order must not wait for a silent link's bytes. Where nobody reads, and nobody
-    /// else chooses the spans, there is time until everything else has been asked for.
+    /// With an in-order reader or external control, releases the ranges of a stalled link at once, since the reader
+    /// waits for them. Otherwise the scheduler does it when everything else has been requested.
     fn release_if_urgent(&mut self, id: LinkId) {
         if self.config.reader_window.is_some() || self.is_externally_controlled() {
             self.release(id);
         }
     }
 
-    /// Lets others ask for what a silent link has on its way. Tells whether there was anything.
+    /// Frees the ranges of a stalled link for other links. Returns whether there were any.
     pub(super) fn release(&mut self, id: LinkId) -> bool {
         let mut changed = false;
         for req in self.reqs.values_mut() {
@@ -339,7 +355,8 @@ impl Fetch {
     }
 }
 
-/// How long nothing may come on a connection; none: nothing is expected. `way` is the link's round trip, if known.
+/// How long a connection may deliver nothing before it is stalled; none: nothing is expected. `link_rtt` is the link's
+/// smallest handshake RTT, zero if unknown.
 fn stall_timeout(conn: &Conn, link_rtt: Duration) -> Option<Duration> {
     if !conn.is_open() {
         return Some(SYN_TIMEOUT.max(link_rtt * 2));
@@ -353,8 +370,8 @@ fn stall_timeout(conn: &Conn, link_rtt: Duration) -> Option<Duration> {
     Some((conn.rtt() * 4).max(MIN_STALL_TIMEOUT) + conn.server_delay() * 2)
 }
 
-/// How often a silent link is tried: often at first, when an outage is most likely to end, then rarely, for the
-/// battery's sake. Each try is one SYN.
+/// Interval between connection attempts on a stalled link: short at first, when the outage is most likely to end, then
+/// longer to save energy. Each attempt costs one SYN.
 pub(super) fn probe_interval(stalled_for: Duration) -> Duration {
     match stalled_for.as_secs() {
         0..10 => Duration::from_millis(250),
@@ -363,34 +380,36 @@ pub(super) fn probe_interval(stalled_for: Duration) -> Duration {
     }
 }
 
-/// Twice the 200 ms minimum of Linux's retransmission timer: one lost burst is not silence.
+/// Twice the 200 ms minimum of Linux's retransmission timer: one lost burst is no stall.
 const MIN_STALL_TIMEOUT: Duration = Duration::from_millis(450);
-/// A server may think before its first answer.
+/// Time that a server may take for the first response on a connection.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_millis(1500);
-/// A lost SYN is sent again by the kernel after one second (RFC 6298 §2); a second one overtakes it.
+/// Attempts that take longer are complemented by another one. The kernel retransmits a lost SYN only after one second
+/// (RFC 6298 §2).
 const SYN_TIMEOUT: Duration = Duration::from_millis(450);
-/// A link on which bytes came this recently lives.
+/// A link that received bytes this recently is not stalled.
 const RECENT_DATA: Duration = Duration::from_millis(450);
-/// A connection that stands still this long beside living ones of its link is given up.
+/// A stalled connection is closed after this time, or this many RTTs, if others of its link deliver.
 const STALLED_CONN_TIMEOUT: Duration = Duration::from_millis(2000);
 const STALLED_CONN_ROUNDS: u32 = 8;
-/// This near to the window's end a driver may stop reading.
+/// A driver may stop reading this close to the window's end.
 const WINDOW_MARGIN: u64 = 64 * 1024;
 const NOTIFY_STALL_AFTER: Duration = Duration::from_secs(1);
-/// No byte from anywhere for so long ends the download.
+/// The download ends if no byte arrives on any link for this long.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// How many refusals in a row of each link end the download: the second one comes after 5 s.
+/// Refusals in a row on each link that end the download. The second one comes after 5 s.
 const MAX_REFUSALS: u32 = 2;
-/// The same for a server that has delivered: the fourth one comes after 35 s. Some URLs are good for one request only, so
-/// it is less than [`PATIENCE`].
+/// The same if the server has delivered before. The fourth refusal comes after 35 s. Some URLs are valid for one
+/// request only, so this is shorter than [`DOWNLOAD_TIMEOUT`].
 const MAX_REFUSALS_AFTER_DATA: u32 = 4;
-/// How long nothing may come from one of several URLs: the first time, and once nothing has come from any of them, or
-/// over any link.
+/// How long a link may receive nothing from a mirror if mirrors are combined: the first time, and after all mirrors
+/// were tried. The second one also applies to a single response if no other link is up.
 const MIRROR_TIMEOUT: Duration = Duration::from_secs(3);
 const MIRROR_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long other links may take to appear when those that are there must not carry anything.
+/// Time for other links to appear when all present links have exhausted their budgets.
 const OTHER_LINKS_GRACE: Duration = Duration::from_secs(1);
-/// How long a silent link keeps the one answer: without a byte of it, with some, and with some that were read.
+/// How long a stalled link keeps the single response: without a byte of it, with some bytes, and with some that were
+/// read.
 const EMPTY_RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 const STALLED_RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);

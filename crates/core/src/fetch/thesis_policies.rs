@@ -1,14 +1,14 @@
-//! The thesis's five approaches (chapter 4) on marline's books.
+//! The five policies of the multi-link HTTP thesis (its chapter 4), on marline's coverage map and response handling.
 //!
-//! What the text leaves open is decided here and nowhere else:
+//! Choices that the thesis leaves open:
 //!
-//! 1. The size of the payload is learnt from the first request, which asks for a probe's worth where an approach needs
-//!    the size to begin with (naive, Algorithms 2 and 3).
-//! 2. The next request starts on the same connection when the newest one is 60 % complete (§4.2.2); requests are never
-//!    taken back and never doubled.
-//! 3. "Current average throughput" is the mean over the last second; "bandwidth" is the configured constant (§8.2.2)
-//!    or the link's peak so far (§4.3.4).
-//! 4. Bytes of a failed request are continued from the exact byte by whichever link asks next (§8.2.4).
+//! 1. The payload's size is known from the initial request, which asks for a small range if a policy needs the size
+//!    first (naive, Algorithms 2 and 3).
+//! 2. The next request starts on the same connection when the newest one is 60 % complete (§4.2.2). Requests are never
+//!    cancelled for another and never duplicated.
+//! 3. "Current average throughput" is the mean over the last second. "Bandwidth" is the configured constant (§8.2.2) or
+//!    the link's peak rate so far (§4.3.4).
+//! 4. The bytes of a failed request are continued at the exact byte by whichever link sends the next request (§8.2.4).
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -21,7 +21,7 @@ use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize};
 
 impl Fetch {
-    /// Sends what the approach asks for now.
+    /// Sends the requests that the policy prescribes now.
     pub(super) fn run_thesis_policy(&mut self) {
         self.resolve_pending();
         self.update_peak_rates();
@@ -61,7 +61,7 @@ impl Fetch {
         self.send_request(id, if to_the_end { RequestRange::From(gap.start) } else { RequestRange::Bounded(gap) });
     }
 
-    /// Naive (§4.3.2): each link fetches its part of the payload; parts of links that are gone go to the others.
+    /// Naive (§4.3.2): each link fetches its part of the payload. Parts of links that have failed go to the others.
     fn request_equal_parts(&mut self) {
         let total = self.coverage.total().unwrap_or_default().bytes();
         let links: Vec<LinkId> = self.links.keys().copied().filter(|id| self.is_link_allowed(*id)).collect();
@@ -86,7 +86,7 @@ impl Fetch {
         }
     }
 
-    /// A connection of this link on which nothing but a probe is on its way.
+    /// A connection of this link that carries nothing but an initial request.
     fn free_conn(&self, id: LinkId) -> Option<ConnId> {
         let link = self.links.get(&id).filter(|link| link.state == LinkState::Up || link.conns.len() == 1)?;
         let free = |id: &&ConnId| {
@@ -98,7 +98,8 @@ impl Fetch {
         link.conns.iter().find(free).copied()
     }
 
-    /// Algorithms 1 to 3: the next request starts when the present one is 60 % complete, with the size of now.
+    /// Algorithms 1 to 3: the next request starts when the newest one is 60 % complete. Its size is computed at that
+    /// time.
     fn request_sized(&mut self) {
         let ids: Vec<ConnId> = self.conns.keys().copied().collect();
         for id in ids {
@@ -107,6 +108,7 @@ impl Fetch {
                 continue;
             }
             let newest = conn.reqs.back().and_then(|id| self.reqs.get(id));
+            // The condition of §4.2.2. Until the head has arrived, nothing of the request is complete.
             let ready = newest.is_none_or(|req| {
                 let received = DataSize::from_bytes(req.next_offset - req.range.start);
                 req.is_accepted && should_start_next(received, req.range.len(), self.config.thesis.overlap)
@@ -142,5 +144,5 @@ impl Fetch {
     }
 }
 
-/// The window of the "current average" (§4.4.3.2 measures continuously; §3.2.2 samples once a second).
+/// Window of the "current average" (§4.4.3.2 measures continuously; §3.2.2 samples once a second).
 const AVERAGE_WINDOW: Duration = Duration::from_secs(1);

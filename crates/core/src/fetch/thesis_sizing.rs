@@ -1,16 +1,16 @@
-//! The request sizes of the multi-link HTTP thesis, as its chapter 4 defines them, and nothing of our own.
+//! Request sizes of the multi-link HTTP thesis, exactly as its chapter 4 defines them.
 //!
-//! In: throughput, bandwidth and RTT of the links, the payload's size. Out: the size of the next request on one link.
-//! Rates are per link; `sum` means all links together. Everything is computed in whole bytes, rounded down.
+//! Pure functions from throughput, bandwidth and RTT of the links and the payload's size to the size of a link's next
+//! request. Rates are per link; `sum` means all links together. Everything is computed in whole bytes, rounded down.
 //!
-//! The thesis's text slips in two places, which the tests name: the BDP of §4.3.5's example uses 30,000 KBps for each
-//! link (half of the 60,000 that it gives for both), and its padding example says 10,000 and computes with 9,000.
+//! The thesis's text contains two errors, which the tests name. The BDP example of §4.3.5 uses 30,000 KBps for each
+//! link (half of the 60,000 given for both). The padding example gives 10,000 KB and computes with 9,000.
 
 use core::time::Duration;
 
 use crate::units::{Bitrate, DataSize, Ratio};
 
-/// `part / sum` of `whole`: the share of a link (thesis figure 4.5). With nothing measured yet, `1 / links` (§4.4.3:
+/// `total × part / sum`: the share of a link (thesis figure 4.5). With nothing measured yet, an equal share (§4.4.3:
 /// the first requests are shared equally).
 pub(super) fn proportional_share(total: DataSize, part: Bitrate, sum: Bitrate, links: u64) -> DataSize {
     if sum.is_zero() {
@@ -29,13 +29,14 @@ pub(super) fn dynamic_limit(payload: DataSize, links: u64, throughput: Bitrate, 
     proportional_share(part, throughput.min(bandwidth), bandwidth, 1)
 }
 
-/// Algorithm 3 (§4.3.5): never below the bandwidth-delay product, and above it only by a part of the difference.
+/// Algorithm 3 (§4.3.5): at least the bandwidth-delay product, plus a fraction (`padding`) of what the request exceeds
+/// it by.
 pub(super) fn bdp_limit(request: DataSize, bandwidth: Bitrate, rtt: Duration, padding: Ratio) -> DataSize {
     let bdp = bandwidth * rtt;
     if request < bdp { bdp } else { bdp + (request - bdp).share(padding) }
 }
 
-/// The rule of §4.2.2: the next request starts when this share of the present one is there.
+/// The rule of §4.2.2: the next request starts when this share of the current one has been received.
 pub(super) fn should_start_next(received: DataSize, size: DataSize, overlap: Ratio) -> bool {
     received >= size.share(overlap)
 }
@@ -52,7 +53,7 @@ mod tests {
         Bitrate::from_bits_per_sec(n * 8000)
     }
 
-    /// The thesis cuts after whole KB.
+    /// The thesis rounds down to whole KB.
     fn in_kb(size: DataSize) -> u64 {
         size.bytes() / 1000
     }
@@ -88,7 +89,7 @@ mod tests {
         // The text takes 30,000 KBps, half of the sum, for each link's bandwidth.
         let bdp = |rtt| kbps(30_000) * Duration::from_millis(rtt);
         assert_eq!((bdp(20), bdp(40)), (kb(600), kb(1200)));
-        // Without padding: the first link keeps its size, the second is raised to its BDP.
+        // With a padding of 1: the first link keeps its size, the second is raised to its BDP.
         let sized = |own, rtt| bdp_limit(request(own), kbps(30_000), Duration::from_millis(rtt), Ratio::ONE);
         assert_eq!((in_kb(sized(1600, 20)), in_kb(sized(400, 40))), (3333, 1200));
     }

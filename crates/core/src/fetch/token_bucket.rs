@@ -1,39 +1,42 @@
-//! How often a link may ask its server: one token bucket for requests and one for connections.
+//! Rate limit of a link: one token bucket for requests and one for connections.
 //!
-//! 1. A good download never waits here: each request brings more bytes than it costs, and what comes fills the buckets.
-//! 2. A server that brings nothing (it closes, refuses or repeats itself) gets a burst, and then a few requests a second,
-//!    whichever rule of the machine asks. `orders` is the only gate.
-//! 3. A connection is counted when it stands. Attempts over a silent link reach no server; `silence` spaces them.
+//! 1. A normal download is never delayed here: each request delivers more bytes than it costs, and received bytes fill
+//!    the buckets.
+//! 2. A server that delivers nothing (it closes, refuses or repeats itself) gets a burst and then a few requests per
+//!    second, whichever part of the machine sends them. All pass through `actions`.
+//! 3. A connection costs its token when it is established. Attempts on a stalled link reach no server; `stall` spaces
+//!    them.
 //!
-//! A limit on failures alone was not used: the storms of the past were made of answers that no rule took for a failure.
+//! Limiting only retries after failures was rejected: earlier request storms consisted of responses that no rule
+//! classified as failures.
 
 use core::time::Duration;
 
 use crate::units::{DataSize, Instant};
 
-/// What a link may still ask.
+/// Rate limits of one link.
 #[derive(Clone, Debug)]
 pub(super) struct TokenBuckets {
     pub(super) requests: TokenBucket,
     pub(super) connections: TokenBucket,
 }
 
-/// Tokens that time and received bytes fill.
+/// Token bucket that time and received bytes fill.
 #[derive(Clone, Debug)]
 pub(super) struct TokenBucket {
     limits: BucketLimits,
-    /// In thousandths of a token. Below zero when several connections came to stand at once.
+    /// In thousandths of a token. Negative if several connections were established at once.
     millitokens: i64,
     updated_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct BucketLimits {
-    /// Tokens at the start, and at most.
+    /// Tokens at the start, and maximum.
     burst: i64,
-    /// The time for one token.
+    /// Time that adds one token.
     interval: Duration,
-    /// The received bytes for one token.
+    /// Received bytes that add one token.
     bytes_per_token: DataSize,
 }
 
@@ -44,7 +47,7 @@ impl Default for TokenBuckets {
 }
 
 impl TokenBuckets {
-    /// Received bytes fill both buckets.
+    /// Adds tokens to both buckets for received bytes.
     pub(super) fn credit(&mut self, len: DataSize) {
         self.requests.credit(len);
         self.connections.credit(len);
@@ -56,18 +59,18 @@ impl TokenBucket {
         Self { limits: rule, millitokens: rule.burst * MILLITOKENS, updated_at: Instant::ZERO }
     }
 
-    /// Whether there is a token now.
+    /// Whether a whole token is available.
     pub(super) fn has_token(&self, now: Instant) -> bool {
         self.millitokens_at(now) >= MILLITOKENS
     }
 
-    /// When there is one.
+    /// When a whole token will be available, without further bytes.
     pub(super) fn next_token_at(&self, now: Instant) -> Instant {
         let missing = MILLITOKENS.saturating_sub(self.millitokens_at(now)).max(0);
         now + self.limits.interval * u32::try_from(missing).unwrap_or(u32::MAX) / MILLITOKENS as u32
     }
 
-    /// Takes one, also if there is none.
+    /// Takes a token, even if there is none: the balance may become negative.
     pub(super) fn take(&mut self, now: Instant) {
         self.millitokens = self.millitokens_at(now) - MILLITOKENS;
         self.updated_at = now;
@@ -88,11 +91,12 @@ impl TokenBucket {
 
 const MILLITOKENS: i64 = 1000;
 
-/// chosen: a quarter of the pieces that 16 connections have on their way at once. The smallest piece of a plan is 16 KiB.
+/// chosen: a quarter of the requests that 16 connections may have in flight, and a token for a quarter of the smallest
+/// request (16 KiB).
 const REQUEST_LIMITS: BucketLimits =
     BucketLimits { burst: 64, interval: Duration::from_millis(250), bytes_per_token: DataSize::from_kib(4) };
-/// chosen: more than a link opens to find out how many it needs (16), and a server that closes after each small answer
-/// still delivers.
+/// chosen: more than a link opens to find its number of connections (16). A server that closes after each small
+/// response still delivers.
 const CONNECTION_LIMITS: BucketLimits =
     BucketLimits { burst: 24, interval: Duration::from_millis(500), bytes_per_token: DataSize::from_kib(16) };
 
@@ -114,19 +118,19 @@ mod tests {
     }
 
     #[test]
-    fn without_bytes_there_is_a_burst_and_then_a_few_each_second() {
-        let allowance = TokenBuckets::default();
-        assert_eq!(count_taken(&mut allowance.requests.clone(), 10_001, || 0), 64 + 40);
-        assert_eq!(count_taken(&mut allowance.connections.clone(), 10_001, || 11), 24 + 20);
+    fn without_received_bytes_a_burst_is_followed_by_a_few_per_second() {
+        let buckets = TokenBuckets::default();
+        assert_eq!(count_taken(&mut buckets.requests.clone(), 10_001, || 0), 64 + 40);
+        assert_eq!(count_taken(&mut buckets.connections.clone(), 10_001, || 11), 24 + 20);
     }
 
     #[test]
-    fn bytes_pay_for_requests_without_end() {
+    fn received_bytes_refill_the_bucket_without_limit() {
         assert_eq!(count_taken(&mut TokenBuckets::default().requests, 1, || 16 * 1024), 100_000);
     }
 
     #[test]
-    fn the_next_token_is_there_when_it_was_promised() {
+    fn a_token_is_available_at_the_predicted_time() {
         let mut bucket = TokenBuckets::default().connections;
         let now = Instant::from_millis(7);
         (0..30).for_each(|_| bucket.take(now));

@@ -1,13 +1,13 @@
-//! Whether two answers are of the same file.
+//! Version check: whether responses of one or several links are of the same version of the file.
 //!
-//! 1. Answers must agree in size and validator. One that does not bans its link; if every link that still works says the
-//!    same new thing, the file has changed and the download starts again.
-//! 2. Servers behind one address may give the same bytes different ETags. Where the size and a strong Last-Modified agree,
-//!    the date proves the version from then on (RFC 9110 §8.8.2.2): it takes the ETag's place in If-Range and, should
-//!    the server not know what to do with it there, stands alone.
-//! 3. A server that contradicts itself on every link, and not always in the same way, gives one answer.
-//! 4. Where edges of a content network do not agree, a link goes over to one that has delivered: to its URL, at its
-//!    address. It does so once, as a portal answers for every address.
+//! 1. Responses must agree in size and validator. A link whose response does not agree is banned. If every link that
+//!    still works reports the same new version, the file has changed, and the download begins again.
+//! 2. Servers behind one address may give the same bytes different ETags. If the size and a strong Last-Modified agree,
+//!    the date identifies the version from then on (RFC 9110 §8.8.2.2): it replaces the ETag in If-Range. If a server
+//!    ignores it there, the date is compared in responses only.
+//! 3. If a server contradicts itself on every link, and differently each time, a single response carries the file.
+//! 4. If CDN nodes do not agree, a link switches to the node of a link that has delivered: to its URL, at its address.
+//!    It does so once, because a captive portal answers for every address.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -18,21 +18,23 @@ use crate::link::LinkId;
 use crate::units::DataSize;
 
 impl Fetch {
-    /// Whether the answer is of the file that the others are of. If not, its link is dealt with.
+    /// Whether the response is of the version that is being downloaded. If not, handles the mismatch: another mirror,
+    /// another CDN node, a restart, or a ban.
     pub(super) fn check_version(&mut self, id: ReqId, link: LinkId, total: DataSize, head: &ResponseHead) -> bool {
         let validator = head.validator.as_ref();
         let conn = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
         let Some((mirror, node)) = conn.map(|conn| (conn.mirror, conn.cdn_node)) else { return false };
         let expected = self.coverage.total();
+        // First, since the date may replace the known validator with which the response is then compared.
         if expected == Some(total) {
             self.switch_to_date(mirror, head);
         }
         let known = self.known_validator(mirror);
-        // Sources that are combined have validators of their own; the digest proves that their files are one.
-        let proof =
-            known.map_or(validator.is_some() || self.is_digest_known(), |known| matches_version(known, head));
+        // Combined mirrors have validators of their own; the digest proves that their files are the same.
+        let is_same_version =
+            known.map_or(validator.is_some() || self.is_result_verifiable(), |known| matches_version(known, head));
         let is_single_response = matches!(self.phase, Phase::SingleResponse { .. });
-        if expected.is_none_or(|expected| expected == total) && (proof || is_single_response) {
+        if expected.is_none_or(|expected| expected == total) && (is_same_version || is_single_response) {
             if let (None, Some(validator)) = (known, validator) {
                 self.validators.insert(mirror, validator.clone());
             }
@@ -45,6 +47,7 @@ impl Fetch {
             }
             return true;
         }
+        // A mismatch. Another mirror is the cheapest remedy; only then is the link judged.
         let ban = if expected == Some(total) {
             BanReason::ValidatorMismatch
         } else {
@@ -57,24 +60,24 @@ impl Fetch {
         false
     }
 
-    /// The validator that answers of this source must have.
+    /// The validator that responses from this mirror must have.
     pub(super) fn known_validator(&self, mirror: UrlId) -> Option<&Validator> {
         self.validators.get(&mirror)
     }
 
-    /// The validator that a request for a range of this URL is bound to.
+    /// The validator for If-Range in a request for a range of this mirror; none if its server ignores it.
     pub(super) fn if_range_for(&self, mirror: UrlId) -> Option<&Validator> {
         let compare_only =
             self.date_validators.get(&mirror).is_some_and(|dated| dated.role == DateRole::CompareOnly);
         if compare_only { None } else { self.known_validator(mirror) }
     }
 
-    /// Whether an answer is of the version that is known of this URL.
+    /// Whether a response is of the version that is known for this mirror.
     pub(super) fn matches_known(&self, mirror: UrlId, head: &ResponseHead) -> bool {
         self.known_validator(mirror).is_some_and(|known| matches_version(known, head))
     }
 
-    /// The date of a version that its ETag proves.
+    /// Remembers the date of the version that the known ETag identifies.
     fn note_date(&mut self, mirror: UrlId, head: &ResponseHead) {
         let same = matches!((self.known_validator(mirror), &head.validator), (Some(known @ Validator::Etag(_)), Some(of)) if known == of);
         if let Some(text) = head.last_modified.as_ref().filter(|_| same) {
@@ -84,7 +87,7 @@ impl Fetch {
         }
     }
 
-    /// An answer of the right size has another ETag and the same date: the date proves the version from now on.
+    /// Switches from ETag to date if a response of the right size has another ETag and the same date.
     fn switch_to_date(&mut self, mirror: UrlId, head: &ResponseHead) {
         let other = matches!(self.known_validator(mirror), Some(known @ Validator::Etag(_)) if !matches_version(known, head));
         let Some(dated) = self.date_validators.get_mut(&mirror).filter(|_| other) else { return };
@@ -94,8 +97,9 @@ impl Fetch {
         }
     }
 
-    /// The whole file instead of a range: the server may not know the validator that If-Range named, as it was another
-    /// server's, or may not compare dates. Tells whether the request is to be repeated with less of a condition.
+    /// The server sent the whole file instead of a range. It may not know the validator in If-Range, which another
+    /// server had issued, or it may not compare dates. Returns true if the request is repeated with a weaker condition:
+    /// with the date, then without If-Range.
     pub(super) fn relax_if_range(&mut self, id: ReqId, head: &ResponseHead) -> bool {
         let Some(conn) = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn)) else { return false };
         let (mirror, link) = (conn.mirror, conn.link);
@@ -108,7 +112,7 @@ impl Fetch {
             return false;
         }
         dated.role = match dated.role {
-            // It was sent before the condition was changed.
+            // It was sent before the condition was weakened; repeat it with the present one.
             role @ (DateRole::IfRange | DateRole::CompareOnly) if sent_before_change => role,
             DateRole::Unused if by_etag => DateRole::IfRange,
             DateRole::IfRange => DateRole::CompareOnly,
@@ -120,8 +124,8 @@ impl Fetch {
         true
     }
 
-    /// Rule 3: a link's answer, which is the server's for sure, is of no file that is known. Tells whether the link needs
-    /// no ban, as it is asked again, or everything is.
+    /// Rule 3: the response surely comes from the server and contradicts what is known of the file. Returns true if no
+    /// ban is needed, because the link repeats its request or the download switches to a single response.
     fn handle_self_contradiction(&mut self, link_id: LinkId) -> bool {
         if let Some(link) = self.links.get_mut(&link_id) {
             link.stats.contradictions += 1;
@@ -132,7 +136,7 @@ impl Fetch {
         if self.phase != Phase::Ranges || links().any(|count| count == 0) {
             return false;
         }
-        // Once is chance, where there is nobody else to say so.
+        // A single contradiction may be a coincidence if no other link confirms it.
         if links().sum::<u32>() == 1 {
             self.delay_link(link_id, RECHECK_DELAY);
             return true;
@@ -148,8 +152,8 @@ impl Fetch {
         true
     }
 
-    /// A link speaks of another file. `change` is what it would be, if the answer proves that; `sure` that no portal has
-    /// answered.
+    /// A response is of another version. `change`: size and validator of the other version, if the response has a
+    /// validator. `is_certain`: no portal can have sent the response.
     pub(super) fn on_version_mismatch(
         &mut self,
         id: ReqId,
@@ -169,13 +173,14 @@ impl Fetch {
         if let Some(link) = self.links.get_mut(&link_id) {
             link.stats.conflicting_version = change;
         }
-        // Judged before the ban, which may call in links that have not spoken yet.
-        let has_spoken =
+        // All links that have reported a conflict or could still respond must report the same version. Decided before the
+        // ban below, which may activate further links.
+        let is_concerned =
             |(id, link): &(&LinkId, &Link)| link.stats.conflicting_version.is_some() || self.is_usable(**id, link);
-        let mut versions = self.links.iter().filter(has_spoken).map(|(_, link)| &link.stats.conflicting_version);
+        let mut versions = self.links.iter().filter(is_concerned).map(|(_, link)| &link.stats.conflicting_version);
         let first = versions.next().cloned().flatten();
         let all = first.is_some() && versions.all(|differs| *differs == first);
-        // A link that is believed needs no ban.
+        // The version of this link is accepted, so it needs no ban.
         if all {
             return self.restart();
         }
@@ -184,14 +189,15 @@ impl Fetch {
         }
     }
 
-    /// Redirects or name servers have led this link to another edge of a content network than one that has delivered,
-    /// and the two do not agree: from now on it asks that one. Once for each link, as a portal would lead it away again.
+    /// Redirects or name servers led this link to another CDN node than one that has delivered, and the two do not
+    /// agree: uses that node from now on. Once per link, because a captive portal would redirect it again.
     fn adopt_cdn_node(&mut self, id: LinkId, current: CdnNode) -> bool {
         let Some(link) = self.links.get(&id).filter(|link| !link.follows_other_node) else { return false };
         let mirror = link.mirror;
         let verified_node =
             |link: &Link| link.stats.cdn_node.filter(|_| link.stats.is_verified && link.mirror == mirror);
-        // A name with several addresses may have led astray one connection only.
+        // A name with several addresses may have led only one connection of this link to another node, so its own node
+        // comes first.
         let others = self.links.iter().filter(|(other, _)| **other != id);
         let mut nodes = verified_node(link)
             .into_iter()
@@ -209,7 +215,8 @@ impl Fetch {
         true
     }
 
-    /// The file is another one now: everything starts again.
+    /// The file has changed: discards everything and begins again, or switches to a single response if this happens
+    /// repeatedly.
     pub(super) fn restart(&mut self) {
         self.restarts += 1;
         self.validators.clear();
@@ -235,32 +242,32 @@ impl Fetch {
     }
 }
 
-/// What proves a version where ETags do not.
+/// The Last-Modified date of a version, for servers whose ETags differ.
 #[derive(Clone, Debug)]
 pub(super) struct DateValidator {
-    /// Last-Modified, as the server writes it.
+    /// Last-Modified as the server writes it.
     text: String,
     role: DateRole,
 }
 
-/// What a date is good for.
+/// How the date is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DateRole {
-    /// The ETag does.
+    /// Not at all: the ETag identifies the version.
     Unused,
-    /// Requests are bound to it, and answers compared with it.
+    /// It is sent as If-Range and compared in responses.
     IfRange,
-    /// Answers are compared with it.
+    /// It is compared in responses.
     CompareOnly,
 }
 
-/// Whether an answer is of this version.
+/// Whether a response is of the version with this validator.
 fn matches_version(known: &Validator, head: &ResponseHead) -> bool {
     let by_date = matches!(known, Validator::LastModified(date) if head.last_modified.as_ref() == Some(date));
     by_date || head.validator.as_ref() == Some(known)
 }
 
-/// How long a server that has contradicted itself once is left alone.
+/// Delay before a link repeats a request whose response was contradictory.
 const RECHECK_DELAY: Duration = Duration::from_millis(200);
-/// A file that changes more often, or a server that gives each answer a validator of its own, gives one answer.
+/// Restarts, after which a single response is used: the file changes too often, or each response has another validator.
 const MAX_RESTARTS: u32 = 2;

@@ -1,35 +1,34 @@
-//! Sharing what is left so that all connections end at the same moment.
+//! Water filling: divides the remaining bytes so that all connections finish at the same time.
 //!
-//! In: for each connection its pace, what is already on its way, and the time before a new request brings anything.
-//! Out: the moment at which everything is there if all of them work to the end, and what each should still take.
-//!
-//! Each lane is free for new bytes from `ready` on and then carries `pace`; the water level `T` is the earliest
-//! moment at which the sum of `pace × (T − ready)` covers what is left. Lanes that would be ready only after `T` get
-//! nothing: a slow link is never given a byte that the others would have brought sooner.
+//! A connection is available for new bytes after `ready_in` and then delivers at `rate`. The finish time `T` is the
+//! earliest time at which the sum of `rate × (T − ready_in)` over all connections covers the remaining bytes. A
+//! connection that would be ready only after `T` gets nothing. So a slow link never gets a byte that the others would
+//! deliver sooner.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::units::{Bitrate, DataSize};
 
-/// A connection as far as sharing is concerned.
+/// A connection's rate and availability, as far as water filling needs them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ConnForecast {
     pub(super) rate: Bitrate,
-    /// From now until it could bring the first byte of a new request.
+    /// Time from now until it could deliver the first byte of a new request.
     pub(super) ready_in: Duration,
 }
 
 impl ConnForecast {
-    /// `ahead` bytes are on their way, a request takes `rtt` to bring anything, and the server `thinks` until then.
+    /// A new request delivers when the bytes in flight have arrived, but at the earliest after one RTT; the server
+    /// delay is added.
     pub(super) fn new(rate: Bitrate, in_flight: DataSize, rtt: Duration, server_delay: Duration) -> Self {
         Self { rate, ready_in: (in_flight / rate).max(rtt).saturating_add(server_delay) }
     }
 }
 
-/// The mean pace over `horizon` of a connection that doubles its pace every `rtt` until it reaches `ceiling`.
+/// Mean rate over `horizon` of a connection whose rate doubles every `rtt` until it reaches `ceiling`.
 ///
-/// Over `m` doublings from `p` the mean is `p (2^m - 1) / (m ln 2)`; after them it is `p 2^m`.
+/// Over `m` doublings from `p` the mean is `p (2^m - 1) / (m ln 2)`; after them the rate is `p 2^m`.
 pub(super) fn slow_start_rate(rate: Bitrate, ceiling: Bitrate, rtt: Duration, horizon: Duration) -> Bitrate {
     if rate.is_zero() || ceiling <= rate || horizon.is_zero() {
         return rate;
@@ -42,13 +41,14 @@ pub(super) fn slow_start_rate(rate: Bitrate, ceiling: Bitrate, rtt: Duration, ho
     Bitrate::from_bits_per_sec((rate.bits_per_sec() as f64 * sum / rounds) as u64).clamp(rate, ceiling)
 }
 
-/// The time from now at which `free` more bytes are there; the longest duration if no lane moves.
+/// Time until `free` more bytes have been delivered by all connections together; `Duration::MAX` if none has a rate.
 pub(super) fn finish_time(conns: &[ConnForecast], free: DataSize) -> Duration {
+    // Raise the water level from one connection's start to the next, until the open connections carry the rest.
     let mut by_ready: Vec<ConnForecast> = conns.iter().copied().filter(|conn| !conn.rate.is_zero()).collect();
     by_ready.sort_by_key(|conn| conn.ready_in);
     let (mut sum, mut at, mut left) = (Bitrate::ZERO, Duration::ZERO, free);
     for conn in by_ready {
-        // Up to this lane's start the ones before it carry on.
+        // Bytes carried by the connections before this one, up to its start.
         let carried = sum * conn.ready_in.saturating_sub(at);
         if !sum.is_zero() && carried >= left {
             break;
@@ -60,7 +60,7 @@ pub(super) fn finish_time(conns: &[ConnForecast], free: DataSize) -> Duration {
     if sum.is_zero() { Duration::MAX } else { at.saturating_add(left / sum) }
 }
 
-/// What `lane` should take so that it ends at `level`.
+/// Bytes that this connection can deliver until `finish`.
 pub(super) fn quota(conn: ConnForecast, finish: Duration) -> DataSize {
     conn.rate * finish.saturating_sub(conn.ready_in)
 }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lanes_end_together() {
+    fn all_connections_finish_together() {
         let forecasts = [forecast(80, 100), forecast(40, 400)];
         let left = DataSize::from_bytes(15_000_000);
         let level = finish_time(&forecasts, left);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_would_come_too_late_gets_nothing() {
+    fn a_connection_that_is_ready_too_late_gets_no_bytes() {
         let forecasts = [forecast(80, 100), forecast(1, 5000)];
         let level = finish_time(&forecasts, DataSize::from_bytes(1_000_000));
         assert_eq!(level, Duration::from_millis(200));
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_the_lanes_does_not_matter() {
+    fn the_order_of_the_connections_does_not_matter() {
         let (a, b, c) = (forecast(10, 30), forecast(50, 10), forecast(3, 0));
         let left = DataSize::from_mib(1);
         assert_eq!(finish_time(&[a, b, c], left), finish_time(&[c, a, b], left));
     }
 
     #[test]
-    fn a_climb_lies_between_its_start_and_its_ceiling() {
+    fn the_mean_slow_start_rate_lies_between_its_start_and_its_ceiling() {
         let mbps = Bitrate::from_mbps;
         let ms = Duration::from_millis;
         assert_eq!(slow_start_rate(mbps(10), mbps(80), ms(50), ms(0)), mbps(10));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_do_not_move_never_end() {
+    fn without_a_rate_the_finish_time_is_infinite() {
         assert_eq!(finish_time(&[forecast(0, 0)], DataSize::from_bytes(1)), Duration::MAX);
         assert_eq!(finish_time(&[], DataSize::from_bytes(1)), Duration::MAX);
     }

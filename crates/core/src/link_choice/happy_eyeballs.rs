@@ -1,7 +1,9 @@
-//! One new connection over several links: when which link is tried, and what the results say of the links.
+//! Happy Eyeballs over links (RFC 8305): starts the attempts of one new connection and derives outcomes for the
+//! links.
 //!
-//! Drive it with [`poll`](Race::poll) until it gives nothing, then wait for a result or for [`deadline`](Race::deadline). Attempts that
-//! have lost run on to their own time limits: their results are evidence.
+//! Call [`poll`](HappyEyeballs::poll) until it returns `None`, then wait for a result or for
+//! [`deadline`](HappyEyeballs::deadline). Attempts that lost the race continue to their own time limits, because
+//! their results show the state of their links.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,41 +12,42 @@ use core::time::Duration;
 use super::{LinkChoice, LinkFailure};
 use crate::units::Instant;
 
-/// What an attempt or a probe shows of a link.
+/// Outcome of an attempt or a probe for the record of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The connection stands, after this time.
+    /// The connection was established, after this time.
     Connected(Duration),
-    /// It does not.
+    /// The attempt failed, and the link is the cause.
     Failed(LinkFailure),
-    /// It shows the certificate of another server, and no other link shows that of the destination.
+    /// The link showed the certificate of another server, and no other link showed that of the destination.
     Suspected,
-    /// The certificate of another server, shown before, says nothing of the link: it is shown over all links, or no longer.
+    /// The earlier certificate of another server is not the link's fault, or is no longer shown: all links show it,
+    /// or this link does not any more.
     Retracted,
 }
 
-/// A new connection. See the documentation of this module.
+/// One new connection over several links. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct HappyEyeballs {
     attempts: Vec<Attempt>,
-    /// How many of them have begun.
+    /// Number of attempts started so far.
     started: usize,
-    /// When the next one begins.
+    /// Time at which the next attempt starts.
     next_attempt: Instant,
     winner: Option<usize>,
-    /// The destination proves by its certificate what it is.
-    proven: bool,
+    /// Whether the destination proves its identity by a certificate.
+    is_authenticated: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Attempt {
     link: String,
     delay: Duration,
-    /// What was known against the link when this began.
-    known: Option<LinkFailure>,
+    /// Failure of the link when this attempt started.
+    known_failure: Option<LinkFailure>,
     started_at: Option<Instant>,
     outcome: Option<Outcome>,
-    /// What was reported of it last.
+    /// Outcome that was last reported for the link.
     reported: Option<Outcome>,
 }
 
@@ -54,48 +57,49 @@ impl Attempt {
     }
 
     fn is_over_portal(&self) -> bool {
-        self.known.is_some_and(LinkFailure::is_portal)
+        self.known_failure.is_some_and(LinkFailure::is_portal)
     }
 
-    /// Shows that what answered in the destination's place does not answer any more.
+    /// Whether the result shows that the server which intercepted connections over this link no longer does so.
     fn ends_portal(&self) -> bool {
-        self.known == Some(LinkFailure::WrongCertificate)
+        self.known_failure == Some(LinkFailure::WrongCertificate)
             && matches!(self.outcome, Some(Outcome::Failed(kind)) if !matches!(kind, LinkFailure::WrongCertificate | LinkFailure::Dns))
     }
 }
 
 impl HappyEyeballs {
-    /// To a destination that proves by its certificate what it is: over all links, in the order of the evidence.
+    /// Starts a connection to a destination that proves its identity by a certificate: over all links, in the order
+    /// of their records.
     pub fn new(now: Instant, choice: &LinkChoice) -> Self {
         let attempt = |link: String| {
-            let (stagger, known) = (choice.attempt_delay(&link), choice.failure(&link));
-            Attempt { link, delay: stagger, known, started_at: None, outcome: None, reported: None }
+            let (delay, known_failure) = (choice.attempt_delay(&link), choice.failure(&link));
+            Attempt { link, delay, known_failure, started_at: None, outcome: None, reported: None }
         };
         let attempts = choice.order().into_iter().map(attempt).collect();
-        Self { attempts, started: 0, next_attempt: now, winner: None, proven: true }
+        Self { attempts, started: 0, next_attempt: now, winner: None, is_authenticated: true }
     }
 
-    /// To a destination that proves nothing: not over a link with a captive portal, which would answer for a server that is slow, unless
-    /// no other link carries.
+    /// Starts a connection to a destination without authentication. A link with a captive portal is not used,
+    /// because the portal would win against a slow server, unless all other links have an outage.
     pub fn to_unauthenticated(now: Instant, choice: &LinkChoice) -> Self {
-        let mut race = Self { proven: false, ..Self::new(now, choice) };
-        if race.attempts.iter().any(|attempt| !attempt.known.is_some_and(LinkFailure::is_outage)) {
-            race.attempts.retain(|attempt| !attempt.is_over_portal());
+        let mut connection = Self { is_authenticated: false, ..Self::new(now, choice) };
+        if connection.attempts.iter().any(|attempt| !attempt.known_failure.is_some_and(LinkFailure::is_outage)) {
+            connection.attempts.retain(|attempt| !attempt.is_over_portal());
         }
-        race
+        connection
     }
 
-    /// How many links there are.
+    /// Number of links that may be tried.
     pub fn len(&self) -> usize {
         self.attempts.len()
     }
 
-    /// Whether there is none.
+    /// Whether no link may be tried.
     pub fn is_empty(&self) -> bool {
         self.attempts.is_empty()
     }
 
-    /// The number of an attempt that begins now, and its link.
+    /// Returns the number of the attempt that the driver must start now, and its link.
     pub fn poll(&mut self, now: Instant) -> Option<(usize, String)> {
         if self.winner.is_some() || now < self.next_attempt {
             return None;
@@ -108,7 +112,7 @@ impl HappyEyeballs {
         Some((index, attempt.link.clone()))
     }
 
-    /// When to poll, and to ask for evidence, again without a result.
+    /// Time at which to call `poll` and `new_outcomes` again if no result arrives.
     pub fn deadline(&self) -> Option<Instant> {
         if self.winner.is_some() {
             return None;
@@ -116,13 +120,14 @@ impl HappyEyeballs {
         if self.started < self.attempts.len() {
             return Some(self.next_attempt);
         }
-        // A wrong certificate counts when the last link has not shown one in time.
+        // A wrong certificate is counted once the last link had time to show one as well and has not.
         let is_open = |attempt: &Attempt| attempt.has_wrong_certificate() && attempt.reported.is_none();
         let last = self.attempts.last().filter(|last| last.outcome.is_none())?;
         self.attempts.iter().any(is_open).then_some(last.started_at? + last.delay)
     }
 
-    /// The result of an attempt; `Ok` may name what the link lacks all the same. The first one that has reached the destination wins.
+    /// Records the result of an attempt. `Ok` may contain a defect of the link with which the destination was
+    /// reached all the same. The first attempt that reached the destination wins.
     pub fn handle(&mut self, now: Instant, attempt: usize, result: Result<Option<LinkFailure>, LinkFailure>) {
         let Some(finished) = self.attempts.get_mut(attempt) else { return };
         finished.outcome = Some(match result {
@@ -133,11 +138,15 @@ impl HappyEyeballs {
         if result.is_ok() {
             self.winner.get_or_insert(attempt);
         } else {
+            // RFC 8305: after a failure the next attempt starts without waiting for its delay.
             self.next_attempt = self.next_attempt.min(now);
         }
     }
 
-    /// What is new about the links.
+    /// Returns outcomes that have not been reported yet.
+    ///
+    /// An outcome depends on the other attempts: a failure is the link's fault only if another link reached the
+    /// destination. Outcomes can therefore change while attempts finish, and a changed outcome is reported again.
     pub fn new_outcomes(&mut self, now: Instant) -> Vec<(String, Outcome)> {
         let is_late =
             |attempt: &Attempt| attempt.started_at.is_some_and(|started_at| now.since(started_at) >= attempt.delay);
@@ -145,25 +154,33 @@ impl HappyEyeballs {
         let all_wrong = decided.all(Attempt::has_wrong_certificate);
         let is_over = self.started == self.attempts.len();
         let destination_is_wrong = is_over && self.attempts.iter().all(Attempt::has_wrong_certificate);
-        // What answers over a link with a portal need not be the destination.
+        // Over a link with a portal, the portal may have answered instead of an unauthenticated destination.
         let winner = self.winner.and_then(|winner| self.attempts.get(winner));
-        let winner = winner.filter(|winner| self.proven || !winner.is_over_portal());
+        let winner = winner.filter(|winner| self.is_authenticated || !winner.is_over_portal());
         let (is_won, won_from) = (winner.is_some(), winner.and_then(|winner| winner.started_at));
         let mut outcomes = Vec::new();
         for attempt in &mut self.attempts {
-            let evidence = match attempt.outcome {
+            let outcome = match attempt.outcome {
+                // Another link reached the destination, so the link intercepts the connection.
                 Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_won => attempt.outcome,
+                // All links show a wrong certificate: the destination's own is wrong. Earlier reports are
+                // retracted.
                 Some(Outcome::Failed(LinkFailure::WrongCertificate)) if destination_is_wrong => {
                     let was_counted = attempt.reported.is_some() || attempt.is_over_portal();
                     was_counted.then_some(Outcome::Retracted)
                 }
+                // Not all links show a wrong certificate, and none has reached the destination: this link is only
+                // suspected.
                 Some(Outcome::Failed(LinkFailure::WrongCertificate)) if is_over && !all_wrong => {
                     Some(Outcome::Suspected)
                 }
+                // Any other failure counts only if another link reached the destination.
                 Some(Outcome::Failed(kind)) if is_won && kind != LinkFailure::Other => attempt.outcome,
-                Some(Outcome::Failed(_)) => (self.proven && attempt.ends_portal()).then_some(Outcome::Retracted),
-                Some(_) => attempt.outcome.filter(|_| self.proven || !attempt.is_over_portal()),
-                // Another one, which began later, was faster.
+                Some(Outcome::Failed(_)) => {
+                    (self.is_authenticated && attempt.ends_portal()).then_some(Outcome::Retracted)
+                }
+                Some(_) => attempt.outcome.filter(|_| self.is_authenticated || !attempt.is_over_portal()),
+                // A link that was tried later won, and this one is past its delay.
                 None => attempt
                     .started_at
                     .filter(|started_at| {
@@ -171,9 +188,9 @@ impl HappyEyeballs {
                     })
                     .map(|_| Outcome::Failed(LinkFailure::Slow)),
             };
-            if evidence.is_some() && evidence != attempt.reported {
-                attempt.reported = evidence;
-                outcomes.extend(evidence.map(|outcome| (attempt.link.clone(), outcome)));
+            if outcome.is_some() && outcome != attempt.reported {
+                attempt.reported = outcome;
+                outcomes.extend(outcome.map(|outcome| (attempt.link.clone(), outcome)));
             }
         }
         outcomes

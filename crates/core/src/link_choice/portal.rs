@@ -1,12 +1,15 @@
-//! Requests of plain HTTP that find captive portals: when one is due over which link, and what its result says of the link.
+//! Captive portal probes: decides when a plain HTTP request is due over which link, and what its result shows about
+//! the link.
 //!
-//! Many portals redirect port 80 and drop or refuse the rest, so that a connection to the relay shows no certificate. A request is due when a
-//! link has come up, when it has failed, and while it has a portal; over one link not more often than each [`PAUSE`], also if it goes and
-//! comes meanwhile. While no relay is reached, or flows go to servers that prove nothing, one is due each [`REPEAT`] over links that are
-//! not metered, and over a metered one if connections begin over it.
+//! Many portals redirect port 80 and drop or refuse everything else, so that a connection to the relay receives no
+//! certificate. A probe is due when a link has come up, when it has failed, and repeatedly while it has a portal.
+//! Probes over one link are at least [`PAUSE`] apart, even if the link disappears and reappears meanwhile. While no
+//! relay is reached, or flows go to servers without authentication, a probe is due every [`REPEAT`] over links that
+//! are not metered, and over a metered link if connections start over it.
 //!
-//! If the answers over all links look like a portal's, and the server itself has never answered, the URL may be wrong or blocked, and the
-//! answers count against no link. This needs two links: of a single one nothing can be told apart.
+//! If the responses over all links look like a portal's and the server itself has never responded, the probe's URL
+//! may be wrong or blocked, and the responses count against no link. This needs two links: with a single link, a
+//! portal and a wrong URL cannot be distinguished.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -14,123 +17,131 @@ use core::time::Duration;
 use super::{FailureRecord, LinkChoice, LinkFailure, LinkRecord, MIN_PROBE_INTERVAL};
 use crate::units::Instant;
 
-/// What the request shows.
+/// Result of a portal probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortalAnswer {
-    /// The server's own answer.
+pub enum PortalProbeResult {
+    /// The server's own response.
     Open,
-    /// A redirect, or a page in place of the server's answer: a captive portal's.
+    /// A redirect or a page instead of the server's response: a captive portal.
     Captive,
-    /// None, or one that says nothing of the link.
-    Nothing,
+    /// No response, or one that shows nothing about the link.
+    NoResponse,
 }
 
-/// When a link is asked.
+/// When a link is probed for a portal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Schedule {
+pub(super) struct PortalProbeSchedule {
     due: Option<Instant>,
-    /// When the last request began.
-    last: Option<Instant>,
-    /// When the server itself answered last.
-    open: Option<Instant>,
-    /// The last answer was not the server's.
-    captive: bool,
+    /// Start of the last probe.
+    last_probe: Option<Instant>,
+    /// Time of the last response of the server itself.
+    last_open: Option<Instant>,
+    /// Whether the last response was not the server's.
+    is_captive: bool,
 }
 
-/// chosen: a request is about 1 kB.
-pub(super) const PAUSE: Duration = Duration::from_secs(5);
-/// chosen: 3 MB a day over a link. A portal that appears answers direct flows for about as long.
-const REPEAT: Duration = Duration::from_secs(30);
-/// chosen: so long a wrong certificate, which no other link contradicts, is the destination's.
-const OPEN: Duration = Duration::from_secs(60);
+/// Shortest interval between probes of a link. Chosen: a probe is about 1 kB.
+pub(super) const MIN_PORTAL_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval while a portal would do harm. Chosen: 3 MB per day over a link. A new portal answers direct flows for
+/// about as long.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(30);
+/// How long the server's response proves that a link has no portal. Chosen: for this time, a wrong certificate that
+/// no other link contradicts is the destination's.
+const OPEN_LIFETIME: Duration = Duration::from_secs(60);
 
-impl Schedule {
-    /// Of a link that comes; over an earlier one of this name the last request began at `last`.
+impl PortalProbeSchedule {
+    /// Schedule of a link that has come up. `last`: start of the last probe over an earlier link of the same name.
     pub(super) fn new(now: Instant, last: Option<Instant>) -> Self {
-        let mut schedule = Self { due: None, last, open: None, captive: false };
-        schedule.want(now, PAUSE);
+        let mut schedule = Self { due: None, last_probe: last, last_open: None, is_captive: false };
+        schedule.schedule_probe(now, MIN_PORTAL_PROBE_INTERVAL);
         schedule
     }
 
-    /// A request is due, so long after the last one.
-    pub(super) fn want(&mut self, now: Instant, pause: Duration) {
-        let at = self.last.map_or(now, |last| now.max(last + pause));
+    /// Schedules a probe, at least `pause` after the last one.
+    pub(super) fn schedule_probe(&mut self, now: Instant, pause: Duration) {
+        let at = self.last_probe.map_or(now, |last| now.max(last + pause));
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
     pub(super) fn is_open(&self, now: Instant) -> bool {
-        self.open.is_some_and(|open| now.since(open) < OPEN)
+        self.last_open.is_some_and(|open| now.since(open) < OPEN_LIFETIME)
     }
 }
 
 impl LinkChoice {
-    /// The link over which a request is due first, and when.
+    /// The link over which a probe is due first, and when.
     pub fn next_portal_probe(&self) -> Option<(Instant, String)> {
-        let due = self.links.iter().filter_map(|known| Some((known.portal.due?, known)));
-        due.min_by_key(|(at, _)| *at).map(|(at, known)| (at, known.observation.name.clone()))
+        let due = self.links.iter().filter_map(|record| Some((record.portal.due?, record)));
+        due.min_by_key(|(at, _)| *at).map(|(at, record)| (at, record.observation.name.clone()))
     }
 
-    /// A request over this link begins.
-    pub fn probing_portal(&mut self, now: Instant, link: &str) {
-        if let Some(known) = self.links.iter_mut().find(|known| known.observation.name == link) {
-            (known.portal.due, known.portal.last) = (None, Some(now));
+    /// Records the start of a probe over this link.
+    pub fn on_portal_probe_started(&mut self, now: Instant, link: &str) {
+        if let Some(record) = self.links.iter_mut().find(|known| known.observation.name == link) {
+            (record.portal.due, record.portal.last_probe) = (None, Some(now));
         }
     }
 
-    /// What a request over this link has shown.
-    pub fn report_portal(&mut self, now: Instant, link: &str, answer: PortalAnswer) {
-        let Some(known) = self.links.iter_mut().find(|known| known.observation.name == link) else { return };
-        known.portal.captive = answer == PortalAnswer::Captive;
+    /// Records the result of a probe over this link.
+    pub fn on_portal_probe_result(&mut self, now: Instant, link: &str, answer: PortalProbeResult) {
+        let Some(record) = self.links.iter_mut().find(|known| known.observation.name == link) else { return };
+        record.portal.is_captive = answer == PortalProbeResult::Captive;
         match answer {
-            PortalAnswer::Open => {
-                self.opened = true;
-                known.portal.open = Some(now);
+            PortalProbeResult::Open => {
+                self.probe_server_responded = true;
+                record.portal.last_open = Some(now);
                 let was_portal = |failed: &FailureRecord| {
                     failed.kind == LinkFailure::Portal
                         || (failed.kind == LinkFailure::WrongCertificate && failed.suspected)
                 };
-                known.failure = known.failure.filter(|failed| !was_portal(failed));
+                record.failure = record.failure.filter(|failed| !was_portal(failed));
             }
-            PortalAnswer::Captive => {
-                known.portal.open = None;
-                known.fail_by_portal(now);
+            PortalProbeResult::Captive => {
+                record.portal.last_open = None;
+                record.fail_by_portal(now);
             }
-            // A portal that does not answer any more is no longer the reason.
-            PortalAnswer::Nothing => {
-                if let Some(failed) = known.failure.as_mut().filter(|failed| failed.kind == LinkFailure::Portal) {
+            // The portal no longer responds, so the failure is now a missing response.
+            PortalProbeResult::NoResponse => {
+                if let Some(failed) = record.failure.as_mut().filter(|failed| failed.kind == LinkFailure::Portal) {
                     failed.kind = LinkFailure::NoResponse;
                 }
             }
         }
         if self.is_portal_probe_doubted() {
             self.forget_failures(LinkFailure::Portal);
-        } else if answer == PortalAnswer::Open {
-            // What was not counted while the URL was in doubt.
-            let doubted = self.links.iter_mut().filter(|known| known.portal.captive && known.failure.is_none());
-            doubted.for_each(|known| known.fail_by_portal(now));
+        } else if answer == PortalProbeResult::Open {
+            // Count the portals that were not counted while the URL was in doubt.
+            let doubted =
+                self.links.iter_mut().filter(|record| record.portal.is_captive && record.failure.is_none());
+            doubted.for_each(|record| record.fail_by_portal(now));
         }
     }
 
-    /// Whether the URL of the requests may be wrong or blocked: all links show another answer than the server's, which no link has ever shown.
+    /// Whether the probe's URL may be wrong or blocked: all links show a response other than the server's, which no
+    /// link has ever shown.
     pub fn is_portal_probe_doubted(&self) -> bool {
-        !self.opened && self.links.len() > 1 && self.links.iter().all(|known| known.portal.captive)
+        !self.probe_server_responded
+            && self.links.len() > 1
+            && self.links.iter().all(|record| record.portal.is_captive)
     }
 
-    /// No relay is reached, or a connection begins to a server that does not prove what it is: a portal would answer it.
-    pub fn used_unproven(&mut self, now: Instant) {
+    /// Reports that no relay is reached, or that a connection starts to a server without authentication. A portal
+    /// would answer such a connection, so probes become due.
+    pub fn on_unauthenticated_use(&mut self, now: Instant) {
         let first = self.order().into_iter().next();
         let used = self
             .links
             .iter_mut()
-            .filter(|known| !known.observation.metered || Some(&known.observation.name) == first.as_ref());
-        used.for_each(|known| known.portal.want(now, REPEAT));
+            .filter(|record| !record.observation.metered || Some(&record.observation.name) == first.as_ref());
+        used.for_each(|record| record.portal.schedule_probe(now, REPEAT_INTERVAL));
     }
 
-    /// Keeps when a portal was looked for over links that may go now, as long as it matters.
+    /// Keeps the times of the last probes over links that may disappear now, as long as they limit the next probe.
     pub(super) fn remember_portal_probes(&mut self, now: Instant, links: &[LinkRecord]) {
-        self.asked.retain(|_, last| now.since(*last) < PAUSE);
-        self.asked
-            .extend(links.iter().filter_map(|known| Some((known.observation.name.clone(), known.portal.last?))));
+        self.last_portal_probes.retain(|_, last| now.since(*last) < MIN_PORTAL_PROBE_INTERVAL);
+        self.last_portal_probes.extend(
+            links.iter().filter_map(|known| Some((known.observation.name.clone(), known.portal.last_probe?))),
+        );
     }
 }
 

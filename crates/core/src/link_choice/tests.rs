@@ -1,4 +1,4 @@
-//! The order of links and the schedule of attempts, in virtual time.
+//! Tests of the order of links and of the schedule of attempts, in virtual time.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -12,7 +12,13 @@ fn at(millis: u64) -> Instant {
 }
 
 fn observation(name: &str) -> LinkObservation {
-    LinkObservation { name: name.to_string(), index: 1, is_silent: false, is_receiving: false, metered: false }
+    LinkObservation {
+        name: name.to_string(),
+        index: 1,
+        is_unresponsive: false,
+        is_receiving: false,
+        metered: false,
+    }
 }
 
 fn choice_of(names: &[&str]) -> LinkChoice {
@@ -21,11 +27,12 @@ fn choice_of(names: &[&str]) -> LinkChoice {
     choice
 }
 
-/// What each link does: after so many milliseconds a result; none: nothing at all until the attempt's own limit of 1.5 s.
-type Behaviour<'a> = &'a [Shows<'a>];
-type Shows<'a> = (&'a str, Option<(u64, Result<(), LinkFailure>)>);
+/// What each link does: a result after so many milliseconds; `None`: no response until the attempt's own limit of
+/// 1.5 s.
+type Behaviour<'a> = &'a [LinkBehaviour<'a>];
+type LinkBehaviour<'a> = (&'a str, Option<(u64, Result<(), LinkFailure>)>);
 
-/// Runs a race that begins at a moment to its end; when it was won, and by whom.
+/// Runs a connection that starts at `begins` to its end; returns when it was established and over which link.
 fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option<(u64, String)> {
     let mut race = HappyEyeballs::new(at(begins), choice);
     let mut running: Vec<(u64, usize, Result<(), LinkFailure>)> = Vec::new();
@@ -53,7 +60,7 @@ fn run(choice: &mut LinkChoice, begins: u64, behaviour: Behaviour<'_>) -> Option
 const HEALTHY: Option<(u64, Result<(), LinkFailure>)> = Some((40, Ok(())));
 
 #[test]
-fn each_failure_of_the_first_link_costs_the_first_connection_a_moment_and_later_ones_nothing() {
+fn a_failure_of_the_first_link_delays_only_the_first_connection() {
     use LinkFailure::*;
     for (does, longest) in [
         (None, 340),
@@ -76,7 +83,7 @@ fn each_failure_of_the_first_link_costs_the_first_connection_a_moment_and_later_
 }
 
 #[test]
-fn a_destination_that_no_link_reaches_says_nothing_of_the_links() {
+fn a_destination_that_no_link_reaches_does_not_count_against_the_links() {
     for does in [None, Some((5, Err(LinkFailure::Refused))), Some((5, Err(LinkFailure::WrongCertificate)))] {
         let mut choice = choice_of(&["wan1", "wan2", "wan3"]);
         assert_eq!(run(&mut choice, 0, &[("wan1", does), ("wan2", does), ("wan3", does)]), None);
@@ -85,7 +92,7 @@ fn a_destination_that_no_link_reaches_says_nothing_of_the_links() {
 }
 
 #[test]
-fn a_portal_is_known_even_while_the_relay_is_dead() {
+fn a_portal_is_detected_while_the_relay_is_unreachable() {
     let mut choice = choice_of(&["wan1", "wan2"]);
     let portal = Some((5, Err(LinkFailure::WrongCertificate)));
     assert_eq!(run(&mut choice, 0, &[("wan1", portal), ("wan2", None)]), None);
@@ -94,7 +101,7 @@ fn a_portal_is_known_even_while_the_relay_is_dead() {
 }
 
 #[test]
-fn a_portal_is_known_before_the_relay_that_is_dead_has_had_all_its_time() {
+fn a_portal_is_detected_before_the_attempt_to_an_unreachable_relay_times_out() {
     let mut choice = choice_of(&["wan1", "wan2"]);
     let mut race = HappyEyeballs::new(at(0), &choice);
     assert_eq!(race.poll(at(0)).unwrap().1, "wan1");
@@ -109,7 +116,7 @@ fn a_portal_is_known_before_the_relay_that_is_dead_has_had_all_its_time() {
 }
 
 #[test]
-fn a_server_that_proves_nothing_is_not_asked_over_a_portal_while_another_link_carries() {
+fn a_server_without_authentication_is_not_contacted_over_a_portal_while_another_link_works() {
     let mut choice = choice_of(&["wan1", "wan2"]);
     choice.record(at(0), "wan1", Outcome::Failed(LinkFailure::WrongCertificate));
     let first = |choice: &LinkChoice| HappyEyeballs::to_unauthenticated(at(1), choice).poll(at(1)).unwrap().1;
@@ -119,7 +126,7 @@ fn a_server_that_proves_nothing_is_not_asked_over_a_portal_while_another_link_ca
 }
 
 #[test]
-fn a_link_that_drops_mptcp_comes_after_one_that_does_not_and_carries_where_it_is_alone() {
+fn a_link_that_drops_mptcp_is_last_in_the_order_but_used_if_it_is_the_only_one() {
     let mut choice = choice_of(&["wan1"]);
     let mut race = HappyEyeballs::new(at(0), &choice);
     let (number, link) = race.poll(at(0)).unwrap();
@@ -134,7 +141,7 @@ fn a_link_that_drops_mptcp_comes_after_one_that_does_not_and_carries_where_it_is
 }
 
 #[test]
-fn a_failed_link_is_probed_at_growing_intervals_and_used_again_when_it_answers() {
+fn a_failed_link_is_probed_at_growing_intervals_and_used_again_after_a_success() {
     let mut choice = choice_of(&["wan1", "wan2"]);
     run(&mut choice, 0, &[("wan1", None), ("wan2", HEALTHY)]);
     let mut times = Vec::new();
@@ -142,7 +149,7 @@ fn a_failed_link_is_probed_at_growing_intervals_and_used_again_when_it_answers()
         let (when, link) = choice.next_probe().unwrap();
         assert_eq!(link, "wan1");
         choice.on_probe_started(when, "wan1");
-        // The probe's own result comes a moment later.
+        // The probe itself fails shortly afterwards.
         choice.record(when + Duration::from_millis(900), "wan1", Outcome::Failed(LinkFailure::NoResponse));
         times.push(when);
     }
@@ -162,7 +169,7 @@ fn many_connections_that_fail_together_count_once() {
 }
 
 #[test]
-fn an_interface_that_was_down_or_was_replaced_starts_without_evidence() {
+fn an_interface_that_was_down_or_replaced_starts_with_an_empty_record() {
     for meanwhile in
         [vec![observation("wan2")], vec![LinkObservation { index: 9, ..observation("wan1") }, observation("wan2")]]
     {
@@ -175,9 +182,12 @@ fn an_interface_that_was_down_or_was_replaced_starts_without_evidence() {
 }
 
 #[test]
-fn subflows_that_get_no_answer_put_their_link_last_and_data_over_them_brings_a_probe() {
+fn a_link_with_unresponsive_subflows_is_last_and_received_data_triggers_a_probe() {
     let mut choice = choice_of(&["wan1", "wan2"]);
-    choice.set_links(at(10), vec![LinkObservation { is_silent: true, ..observation("wan1") }, observation("wan2")]);
+    choice.set_links(
+        at(10),
+        vec![LinkObservation { is_unresponsive: true, ..observation("wan1") }, observation("wan2")],
+    );
     assert_eq!(choice.order(), ["wan2", "wan1"]);
     choice.set_links(at(20), vec![observation("wan1"), observation("wan2")]);
     assert_eq!(choice.order(), ["wan1", "wan2"]);
@@ -189,7 +199,7 @@ fn subflows_that_get_no_answer_put_their_link_last_and_data_over_them_brings_a_p
     let receives = || vec![LinkObservation { is_receiving: true, ..observation("wan1") }, observation("wan2")];
     choice.set_links(at(191_000), receives());
     assert_eq!(choice.next_probe().unwrap().0, at(191_000).min(far));
-    // Once, and not as long as they come.
+    // Only the beginning of received data triggers a probe, not all data after it.
     choice.on_probe_started(at(191_000), "wan1");
     let next = choice.next_probe();
     choice.set_links(at(193_000), receives());
@@ -197,19 +207,19 @@ fn subflows_that_get_no_answer_put_their_link_last_and_data_over_them_brings_a_p
 }
 
 #[test]
-fn a_silent_link_stays_silent_when_it_loses_a_race() {
+fn a_link_without_response_is_not_downgraded_to_slow_when_it_loses_a_race() {
     let mut choice = choice_of(&["wan1", "wan2"]);
     choice.record(at(0), "wan2", Outcome::Failed(LinkFailure::NoResponse));
     choice.on_probe_started(at(2_000), "wan2");
     let (failing, next) = (choice.failing_links(), choice.next_probe());
-    // The first link takes longer than its stagger and wins all the same.
+    // The first link takes longer than its attempt delay and wins all the same.
     run(&mut choice, 3_000, &[("wan1", Some((650, Ok(())))), ("wan2", None)]);
     assert_eq!(choice.failing_links(), failing);
     assert!(choice.next_probe() >= next, "the pauses grow");
 }
 
 #[test]
-fn a_link_with_a_long_round_trip_gets_half_a_second_and_the_next_one_then_joins_the_race() {
+fn a_link_with_a_long_rtt_gets_half_a_second_before_the_next_link_is_tried() {
     let mut choice = choice_of(&["sat", "wan2"]);
     choice.record(at(0), "sat", Outcome::Connected(Duration::from_millis(1200)));
     let won = run(&mut choice, 0, &[("sat", Some((450, Ok(())))), ("wan2", HEALTHY)]);
@@ -220,7 +230,7 @@ fn a_link_with_a_long_round_trip_gets_half_a_second_and_the_next_one_then_joins_
 }
 
 #[test]
-fn a_link_that_is_never_first_is_checked_soon_and_then_each_ten_minutes() {
+fn a_link_that_is_never_first_is_checked_after_two_seconds_and_then_every_ten_minutes() {
     let mut choice = choice_of(&["wan1", "wan2"]);
     run(&mut choice, 0, &[("wan1", HEALTHY), ("wan2", HEALTHY)]);
     let mut times = Vec::new();
@@ -232,7 +242,7 @@ fn a_link_that_is_never_first_is_checked_soon_and_then_each_ten_minutes() {
         times.push(when.since(at(0)).as_secs());
     }
     assert_eq!(times, [2, 602, 1202]);
-    // One that has failed is probed, and one that is alone has nothing to be compared with.
+    // A failed link is probed instead of checked, and a single link is not checked.
     choice.record(at(2_000_000), "wan2", Outcome::Failed(LinkFailure::MptcpStripped));
     assert_eq!(choice.next_check().unwrap().1, "wan1");
     assert_eq!(choice.order(), ["wan1", "wan2"]);
@@ -241,29 +251,29 @@ fn a_link_that_is_never_first_is_checked_soon_and_then_each_ten_minutes() {
     assert_eq!(choice_of(&["wan1"]).next_check(), None);
 }
 
-/// The relay has a wrong certificate, which the links show after so many milliseconds.
-fn wrong(first: u64, second: u64) -> [Shows<'static>; 2] {
+/// The relay has a wrong certificate, which each link shows after this number of milliseconds.
+fn wrong_certificate(first: u64, second: u64) -> [LinkBehaviour<'static>; 2] {
     let shows = |after| Some((after, Err(LinkFailure::WrongCertificate)));
     [("wan1", shows(first)), ("wan2", shows(second))]
 }
 
 #[test]
-fn a_relay_with_a_wrong_certificate_is_no_portal_however_late_one_link_shows_it() {
+fn a_wrong_certificate_of_the_relay_is_not_taken_for_a_portal_even_if_one_link_shows_it_late() {
     for (first, second) in [(30, 30), (30, 900), (700, 30)] {
         let mut choice = choice_of(&["wan1", "wan2"]);
-        assert_eq!(run(&mut choice, 0, &wrong(first, second)), None);
+        assert_eq!(run(&mut choice, 0, &wrong_certificate(first, second)), None);
         assert_eq!(choice.failing_links(), [], "{first} {second}");
     }
-    // One that was taken for a portal while the other link was dead.
+    // The link was first taken for one with a portal, because the other link had an outage.
     let mut choice = choice_of(&["wan1", "wan2"]);
-    run(&mut choice, 0, &[wrong(30, 30)[0], ("wan2", None)]);
+    run(&mut choice, 0, &[wrong_certificate(30, 30)[0], ("wan2", None)]);
     assert!(choice.failure("wan1").is_some_and(LinkFailure::is_portal));
-    run(&mut choice, 10_000, &wrong(30, 900));
+    run(&mut choice, 10_000, &wrong_certificate(30, 900));
     assert_eq!(choice.failing_links(), []);
 }
 
 #[test]
-fn a_link_is_no_portal_any_more_when_something_else_happens_over_it_although_no_relay_is_reached() {
+fn another_failure_ends_a_suspected_portal_although_no_relay_is_reached() {
     use LinkFailure::*;
     for (does, after) in [
         (None, None),
@@ -282,7 +292,7 @@ fn a_link_is_no_portal_any_more_when_something_else_happens_over_it_although_no_
 }
 
 #[test]
-fn what_answers_over_a_portal_in_the_place_of_a_server_says_nothing_of_the_links() {
+fn a_connection_answered_by_a_portal_does_not_change_the_records() {
     for kind in [LinkFailure::WrongCertificate, LinkFailure::Portal] {
         let mut choice = choice_of(&["wan1", "wan2"]);
         choice.record(at(0), "wan1", Outcome::Failed(kind));
@@ -298,25 +308,29 @@ fn what_answers_over_a_portal_in_the_place_of_a_server_says_nothing_of_the_links
     }
 }
 
-/// Seconds at which portals are looked for, by link.
-fn asked(mut choice: LinkChoice, seconds: u64, what: impl Fn(&mut LinkChoice, u64)) -> impl Fn(&str) -> Vec<u64> {
-    let mut asked = Vec::new();
+/// Returns the seconds at which portal probes start, by link.
+fn portal_probe_times(
+    mut choice: LinkChoice,
+    seconds: u64,
+    what: impl Fn(&mut LinkChoice, u64),
+) -> impl Fn(&str) -> Vec<u64> {
+    let mut probes = Vec::new();
     for millis in (0..seconds * 1000).step_by(100) {
         what(&mut choice, millis);
         while let Some((_, link)) = choice.next_portal_probe().filter(|(due, _)| *due <= at(millis)) {
-            choice.probing_portal(at(millis), &link);
-            asked.push((millis / 1000, link));
+            choice.on_portal_probe_started(at(millis), &link);
+            probes.push((millis / 1000, link));
         }
     }
-    move |name| asked.iter().filter(|(_, link)| link == name).map(|(at, _)| *at).collect()
+    move |name| probes.iter().filter(|(_, link)| link == name).map(|(at, _)| *at).collect()
 }
 
 #[test]
-fn a_portal_is_looked_for_when_a_link_comes_fails_or_is_used_without_a_relay_and_not_too_often() {
-    let asked = asked(choice_of(&["wan1", "wan2"]), 160, |choice, millis| match millis {
+fn portal_probes_follow_a_new_link_a_failure_and_use_without_a_relay_at_a_limited_rate() {
+    let asked = portal_probe_times(choice_of(&["wan1", "wan2"]), 160, |choice, millis| match millis {
         20_000 | 22_000 => choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::NoResponse)),
-        // Many flows, and none is carried by a relay.
-        60_000.. => choice.used_unproven(at(millis)),
+        // Many flows, none of which a relay carries.
+        60_000.. => choice.on_unauthenticated_use(at(millis)),
         _ => {}
     });
     assert_eq!(asked("wan1"), [0, 20, 25, 60, 90, 120, 150]);
@@ -324,7 +338,7 @@ fn a_portal_is_looked_for_when_a_link_comes_fails_or_is_used_without_a_relay_and
 }
 
 #[test]
-fn over_a_metered_link_a_portal_is_looked_for_without_a_relay_only_if_connections_begin_over_it() {
+fn a_metered_link_is_probed_for_portals_only_if_connections_start_over_it() {
     let all = || vec![observation("wan1"), LinkObservation { metered: true, ..observation("wwan0") }];
     let mut choice = LinkChoice::default();
     choice.set_links(at(0), all());
@@ -332,17 +346,17 @@ fn over_a_metered_link_a_portal_is_looked_for_without_a_relay_only_if_connection
         if millis == 100_000 {
             choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::Unreachable));
         }
-        choice.used_unproven(at(millis));
+        choice.on_unauthenticated_use(at(millis));
     };
-    let asked = asked(choice, 150, used);
+    let asked = portal_probe_times(choice, 150, used);
     assert_eq!(asked("wan1"), [0, 30, 60, 90, 100, 130]);
     assert_eq!(asked("wwan0"), [0, 100, 130]);
 }
 
 #[test]
-fn over_a_link_that_comes_and_goes_a_portal_is_looked_for_each_five_seconds_at_the_most() {
-    let asked = asked(choice_of(&["wan1", "wan2"]), 20, |choice, millis| {
-        // It is gone for half of each second, and its interface is another one each time.
+fn a_flapping_link_is_probed_for_portals_at_most_every_five_seconds() {
+    let asked = portal_probe_times(choice_of(&["wan1", "wan2"]), 20, |choice, millis| {
+        // The link is down for half of each second and has another interface index each time.
         let wan1 = LinkObservation { index: u32::try_from(millis / 1000).unwrap(), ..observation("wan1") };
         let is_up = millis % 1000 < 500;
         choice.set_links(at(millis), is_up.then_some(wan1).into_iter().chain([observation("wan2")]).collect());
@@ -351,38 +365,38 @@ fn over_a_link_that_comes_and_goes_a_portal_is_looked_for_each_five_seconds_at_t
 }
 
 #[test]
-fn answers_that_look_like_a_portals_over_all_links_count_against_none_before_the_server_has_answered() {
-    use PortalAnswer::*;
+fn portal_responses_over_all_links_do_not_count_before_the_server_has_responded() {
+    use PortalProbeResult::*;
     let mut choice = choice_of(&["wan1", "wan2"]);
-    choice.report_portal(at(100), "wan1", Captive);
+    choice.on_portal_probe_result(at(100), "wan1", Captive);
     assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
-    choice.report_portal(at(200), "wan2", Captive);
+    choice.on_portal_probe_result(at(200), "wan2", Captive);
     assert_eq!((choice.failing_links(), choice.is_portal_probe_doubted()), (vec![], true));
-    choice.report_portal(at(5_200), "wan1", Captive);
+    choice.on_portal_probe_result(at(5_200), "wan1", Captive);
     assert_eq!((choice.failing_links(), choice.is_portal_probe_doubted()), (vec![], true));
-    // The server answers over one of them: it was not the URL.
-    choice.report_portal(at(9_000), "wan2", Open);
+    // The server responds over one link, so the URL is right.
+    choice.on_portal_probe_result(at(9_000), "wan2", Open);
     assert_eq!(
         (choice.failing_links(), choice.is_portal_probe_doubted()),
         (vec![("wan1".to_string(), LinkFailure::Portal)], false)
     );
-    choice.report_portal(at(15_000), "wan2", Captive);
+    choice.on_portal_probe_result(at(15_000), "wan2", Captive);
     assert_eq!((choice.failing_links().len(), choice.is_portal_probe_doubted()), (2, false));
-    // A link that does not answer says nothing of the URL, and neither does a single link.
-    for second in [Some(Nothing), None] {
+    // A link without response shows nothing about the URL, and neither does a single link.
+    for second in [Some(NoResponse), None] {
         let mut choice = choice_of(if second.is_some() { &["wan1", "wan2"] } else { &["wan1"] });
-        choice.report_portal(at(100), "wan1", Captive);
-        second.into_iter().for_each(|answer| choice.report_portal(at(200), "wan2", answer));
+        choice.on_portal_probe_result(at(100), "wan1", Captive);
+        second.into_iter().for_each(|answer| choice.on_portal_probe_result(at(200), "wan2", answer));
         assert_eq!((choice.failure("wan1"), choice.is_portal_probe_doubted()), (Some(LinkFailure::Portal), false));
     }
 }
 
 #[test]
-fn a_portal_that_answers_plain_requests_counts_until_the_server_itself_or_the_relay_answers() {
+fn a_portal_counts_until_the_server_or_the_relay_responds() {
     use LinkFailure::*;
     let captive = || {
         let mut choice = choice_of(&["wan1", "wan2"]);
-        choice.report_portal(at(100), "wan1", PortalAnswer::Captive);
+        choice.on_portal_probe_result(at(100), "wan1", PortalProbeResult::Captive);
         assert_eq!(
             (choice.failure("wan1"), choice.order()),
             (Some(Portal), vec!["wan2".to_string(), "wan1".to_string()])
@@ -390,47 +404,47 @@ fn a_portal_that_answers_plain_requests_counts_until_the_server_itself_or_the_re
         assert_eq!(HappyEyeballs::to_unauthenticated(at(200), &choice).len(), 1);
         choice
     };
-    // It drops or refuses the rest, which does not hide that it is a portal.
+    // The portal drops or refuses other connections, which does not replace the failure "portal".
     let mut choice = captive();
     for kind in [NoResponse, Refused, Unreachable, WrongCertificate, Slow] {
         choice.record(at(1_000), "wan1", Outcome::Failed(kind));
         choice.record(at(1_000), "wan1", Outcome::Retracted);
         assert_eq!(choice.failure("wan1"), Some(Portal));
     }
-    // Each probe of the link comes with another request.
+    // Each probe of the link schedules another portal probe.
     let (when, link) = choice.next_probe().unwrap();
-    ["wan1", "wan2"].iter().for_each(|link| choice.probing_portal(at(1_500), link));
+    ["wan1", "wan2"].iter().for_each(|link| choice.on_portal_probe_started(at(1_500), link));
     choice.on_probe_started(when, &link);
     assert_eq!(choice.next_portal_probe().unwrap().0, at(6_500));
-    choice.report_portal(at(7_000), "wan1", PortalAnswer::Open);
+    choice.on_portal_probe_result(at(7_000), "wan1", PortalProbeResult::Open);
     assert_eq!((choice.failing_links(), choice.order()), (vec![], vec!["wan1".to_string(), "wan2".to_string()]));
-    // The relay proves itself by its certificate.
+    // The relay proves its identity by its certificate.
     let mut choice = captive();
     choice.record(at(2_000), "wan1", Outcome::Connected(Duration::from_millis(40)));
     assert_eq!(choice.failing_links(), []);
-    // Now nothing answers there.
+    // The portal no longer responds.
     let mut choice = captive();
-    choice.report_portal(at(2_000), "wan1", PortalAnswer::Nothing);
+    choice.on_portal_probe_result(at(2_000), "wan1", PortalProbeResult::NoResponse);
     assert_eq!(choice.failure("wan1"), Some(NoResponse));
 }
 
 #[test]
-fn a_wrong_certificate_that_no_other_link_contradicts_is_the_relays_where_there_is_no_portal() {
-    let [portal, silent] = [wrong(30, 30)[0], ("wan2", None)];
-    // The link has shown that there is none, or shows it then.
+fn a_wrong_certificate_is_the_relays_own_if_a_probe_shows_that_there_is_no_portal() {
+    let [portal, silent] = [wrong_certificate(30, 30)[0], ("wan2", None)];
+    // The link showed before or shows afterwards that it has no portal.
     for before in [true, false] {
         let mut choice = choice_of(&["wan1", "wan2"]);
         if before {
-            choice.report_portal(at(0), "wan1", PortalAnswer::Open);
+            choice.on_portal_probe_result(at(0), "wan1", PortalProbeResult::Open);
         }
         run(&mut choice, 10_000, &[portal, silent]);
         assert_eq!(choice.failing_links().is_empty(), before);
-        choice.report_portal(at(21_000), "wan1", PortalAnswer::Open);
+        choice.on_portal_probe_result(at(21_000), "wan1", PortalProbeResult::Open);
         assert_eq!(choice.failing_links(), []);
     }
-    // What another link contradicts is the link's: something in between speaks TLS in the relay's place.
+    // Another link shows the right certificate, so a middlebox on this link terminates TLS in the relay's place.
     let mut choice = choice_of(&["wan1", "wan2"]);
     run(&mut choice, 0, &[portal, ("wan2", HEALTHY)]);
-    choice.report_portal(at(11_000), "wan1", PortalAnswer::Open);
+    choice.on_portal_probe_result(at(11_000), "wan1", PortalProbeResult::Open);
     assert_eq!(choice.failure("wan1"), Some(LinkFailure::WrongCertificate));
 }

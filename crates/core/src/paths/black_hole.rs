@@ -1,31 +1,36 @@
-//! Path MTU black holes (RFC 2923, section 2.1): links whose full-sized packets vanish while small ones pass.
+//! Path MTU black holes (RFC 2923, section 2.1): detects links on which full-sized packets are lost while small
+//! ones pass, and tries a smaller MTU.
 //!
-//! A tunnel or a mobile bearer makes the path's MTU smaller than the interface's, and the ICMP message that would say so is
-//! dropped. Handshakes and probes then succeed, so that the path is not silent, and every full-sized segment is lost. MPTCP
-//! sends the data again over the other subflows and gives the link new data, which is lost again: several links are slower
-//! than one. What tells it apart from a silent or lossy path, and from a sender that has nothing to send:
+//! A tunnel or a mobile bearer makes the path's MTU smaller than the interface's, and the ICMP message about it is
+//! dropped. Handshakes and probes succeed, so that the path is not stalled, but every full-sized segment is lost.
+//! MPTCP sends the data again over the other subflows and gives the link new data, which is lost again: several
+//! links are then slower than one. Three kinds of evidence distinguish this from a dead or lossy path and from a
+//! sender that has nothing to send:
 //!
-//! 1. *Sent from here:* no byte is acknowledged over [`TIMEOUTS`] retransmission timeouts in a row; a second subflow over the
-//!    same link has been established meanwhile, so that small packets pass; and a retransmission that was sent after that is
-//!    not acknowledged either. Without it an outage that has just ended would look the same.
-//! 2. *Sent by the peer:* its data sequence numbers (RFC 8684, section 3.3) show it ([`Conn::on_reached`]). If the other
-//!    subflows deliver bytes 1–1000 and 3001–4000 of the connection, the peer has sent 1001–3000 over this one. Nothing of it
-//!    arrives for [`GIVEN`]. A sender that has nothing to send over the link skips nothing. If the kernel reports no sequence
-//!    numbers, there are too many connections to read them often, or several other subflows carry, whose own gaps may hide
-//!    this one's: nothing came for [`NOTHING`] while the connection received [`BESIDE`] over others without pauses.
-//! 3. *The step itself.* The link's MTU is lowered (see `link_mtu`) and the link joined again, because both ends agree on the
-//!    segment size in the handshake. Data over the new subflow confirm the step. What the peer sends is weaker evidence, so
-//!    the old subflow stays meanwhile: the step is confirmed only if the old one still brings nothing, and undone if it
-//!    brings something, or if neither does. If the old one had to go, and no sequence numbers have shown that data were lost,
-//!    the new one must bring [`BURST`].
+//! 1. *Uploads:* no byte is acknowledged over [`MIN_TIMEOUTS`] consecutive retransmission timeouts; a second
+//!    subflow over the same link has been established meanwhile, so that small packets pass; and a retransmission
+//!    sent after that is not acknowledged either. Without the last condition an outage that has just ended would
+//!    look the same.
+//! 2. *Downloads:* the data sequence numbers (RFC 8684, section 3.3) show lost data ([`Conn::track_data_seq`]). If
+//!    the other subflows deliver bytes 1–1000 and 3001–4000 of the connection, the peer has sent 1001–3000 over
+//!    this one. Nothing of it arrives for [`MIN_MISSING_TIME`]. A sender that has nothing to send over the link
+//!    skips nothing. Sequence numbers are no evidence if the kernel does not report them, if there are too many
+//!    connections to read them often, or if several other subflows carry data, whose own gaps may hide this one's.
+//!    Weaker evidence is used then: nothing arrived for [`MIN_EMPTY_TIME`] while the connection received
+//!    [`MIN_OTHER_DATA`] over others without pauses.
+//! 3. *The trial itself:* the link's MTU is lowered (see [`super::link_mtu`]) and the link joined again, because
+//!    both ends agree on the segment size in the handshake. Data over the new subflow confirms the step. For
+//!    downloads the evidence is weaker, so the old subflow stays meanwhile: the step is confirmed only if the old
+//!    subflow still receives nothing, and undone if it receives something, or if neither does. If the old subflow
+//!    had to be closed, and no sequence numbers have shown lost data, the new one must receive [`CONFIRM_BYTES`].
 //!
-//! Where all connections are steered as one (`Config::as_one`), there are no sequence numbers and no second subflow over a
-//! link to compare with. There what the peer sends is not examined.
+//! If all connections are steered together ([`super::Config::kernel_path_manager`]), there are no sequence numbers,
+//! and no second subflow over a link for comparison. Downloads are not examined in that case.
 //!
-//! If no step helps what is sent from here, the link is left out like one that the server refuses.
+//! If no step helps an upload, the link is left out like one that the server refuses.
 //!
-//! Not chosen: the kernel's own probing (`net.ipv4.tcp_mtu_probing`). It is a setting of the whole host, it does nothing for
-//! what the peer sends, and each new subflow begins to search again.
+//! The kernel's own probing (`net.ipv4.tcp_mtu_probing`) was rejected: it is a setting of the whole host, it does
+//! nothing for downloads, and each new subflow starts its search again.
 
 use alloc::vec::Vec;
 
@@ -34,55 +39,58 @@ use super::conn::{Activity, Conn, DeadPath, JoinPurpose, JoinState, MtuTrial, Re
 use super::event::{CommandError, Output, SubflowId};
 use super::host_state::HostState;
 use super::link_mtu::MtuStep;
-use super::liveness::SilenceKind;
+use super::liveness::StallKind;
 use super::subflow::{FULL_PACKET, Subflow};
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
 
-/// chosen: two retransmissions of the same data, a second after it was sent first.
+/// Chosen: two retransmissions of the same data, one second after it was first sent.
 const MIN_TIMEOUTS: u8 = 2;
-/// If the link cannot be joined a second time, so many are waited for instead: about two seconds. chosen: one more, because
-/// nothing but the handshake shows then that small packets pass.
+/// Number of timeouts if the link cannot be joined a second time: about two seconds. Chosen: one more, because then
+/// only the handshake shows that small packets pass.
 const MIN_TIMEOUTS_UNPROBED: u8 = 3;
-/// How long data that the peer has sent may be on their way. chosen: the first retransmission on a link with 150 ms of round
-/// trip and as much queue comes after half of that; with the join, the link is of use within two seconds.
+/// How long data sent by the peer may be missing. Chosen: the first retransmission on a link with an RTT of 150 ms
+/// and as much queueing delay arrives after half of that; with the join, the link is useful within two seconds.
 const MIN_MISSING_TIME: Duration = Duration::from_millis(1000);
-/// The peer's second retransmission comes after six to seven round trips.
+/// The same in RTTs: the peer's second retransmission arrives after six to seven RTTs.
 const MIN_MISSING_RTTS: u32 = 6;
-/// chosen: with the join that follows, a link is of use two seconds after it was first given data.
+/// Chosen: with the join that follows, a link is useful two seconds after the peer first sent data over it.
 const MIN_EMPTY_TIME: Duration = Duration::from_millis(1500);
-/// chosen: more than a request, its answer's first window and what one queue holds.
+/// Chosen: more than a request, the first window of its response and the content of one queue.
 const MIN_OTHER_DATA: DataSize = DataSize::from_kib(128);
-/// What the peer sends over one subflow at once before it chooses again (Linux: 64 KB). More than that over the new subflow,
-/// and nothing over the old one, is no accident.
+/// Bytes that the peer sends over one subflow before its scheduler chooses again (Linux: 64 KiB). If more than that
+/// arrives over the new subflow and nothing over the old one, this is no coincidence.
 const CONFIRM_BYTES: DataSize = DataSize::from_kib(64);
-/// On a slow link less counts, after this time.
+/// Time after which a slow link needs only a full-sized packet to confirm a step.
 const CONFIRM_TIME: Duration = Duration::from_secs(2);
-/// Sequence numbers are read often enough if no more passes from one look to the next: the peer takes a retransmission
-/// timeout, 200 ms at least, to send lost data over another subflow.
+/// Longest poll interval at which sequence numbers are read often enough: the peer takes a retransmission timeout,
+/// at least 200 ms, to send lost data over another subflow.
 const MAX_SEQ_POLL_INTERVAL: Duration = Duration::from_millis(150);
-/// How long a link is left alone on which no step helps. chosen: as after a refusal.
+/// How long a link is not used if no step helps. Chosen: as after a refusal.
 const LINK_PAUSE: Duration = Duration::from_secs(60);
 
 impl Conn {
-    /// Notes how far the data reach that came, and which subflows have not delivered what they were given. To be called at each
-    /// whole look.
+    /// Records the position of the received data, and which subflows have not delivered data that was sent over
+    /// them. Called at each complete poll.
     ///
-    /// A subflow receives in order, so that data which the others skip were sent over one that has not delivered them. What
-    /// is sent again over the others counts as received, not as skipped. Of several others the slower ones have yet to deliver
-    /// what a faster one skips: only data before what all of them have reached are certainly not theirs.
+    /// A subflow receives in order. Data that the other subflows skip was therefore sent over one that has not
+    /// delivered it. Data that is sent again over the others counts as received, not as skipped. Of several other
+    /// subflows, the slower ones have yet to deliver data that a faster one skips: only data before the position
+    /// that all of them have reached is certainly not theirs.
     pub(super) fn track_data_seq(&mut self, now: Instant) {
         let previous = self.progress.map(|reached| reached.data_seq);
         let data_seq = self.subflows.iter().filter_map(Subflow::data_seq).chain(previous).max();
         let reached = data_seq.map(|to| ReceiveProgress { data_seq: to, received: self.received });
         self.progress = reached;
         let Some(reached) = reached else { return };
+        // Position up to which no other subflow can still deliver data.
         let passed_by_all = |sub: &Subflow| match self.other_receivers(sub.id).count() {
             0 | 1 => reached.data_seq,
             _ => self.other_receivers(sub.id).filter_map(Subflow::data_seq).min().unwrap_or_default(),
         };
         let passed: Vec<DataSize> = self.subflows.iter().map(passed_by_all).collect();
         for (sub, to) in self.subflows.iter_mut().zip(passed).filter(|(sub, _)| !sub.backup && !sub.is_closing) {
+            // Skipped bytes: the others have passed them, but they were received by no subflow.
             let start = *sub.start_progress.get_or_insert(reached);
             let skipped = (to - start.data_seq) - (reached.received - start.received);
             if !sub.has_no_full_packet() {
@@ -93,19 +101,20 @@ impl Conn {
         }
     }
 
-    /// The other subflows that carry and have brought data.
+    /// The other subflows that carry data and have received full-sized packets.
     fn other_receivers(&self, except: SubflowId) -> impl Iterator<Item = &Subflow> {
         let receives =
             move |sub: &&Subflow| sub.id != except && !sub.backup && !sub.is_closing && !sub.has_no_full_packet();
         self.subflows.iter().filter(receives)
     }
 
-    /// From where on data may be given to a subflow that is asked to carry now; none: not known.
+    /// Position after which the peer may send data over a subflow that is requested to carry now; `None`: unknown.
     pub(super) fn start_progress(&self) -> Option<ReceiveProgress> {
         self.progress.or_else(|| self.received.is_zero().then(ReceiveProgress::default))
     }
 
-    /// Looks for subflows whose full-sized packets vanish, and judges the steps that were taken. To be called at each turn.
+    /// Examines all subflows for lost full-sized packets, and decides trials in progress. Called at each
+    /// evaluation.
     pub(super) fn check_black_holes(&mut self, host: &mut HostState) {
         if host.config.policy != Policy::Marline || self.joins_denied {
             return;
@@ -117,7 +126,7 @@ impl Conn {
         for lost in found {
             match lost {
                 BlackHole::Unconfirmed { index: at, handshake } => {
-                    let until = host.now + SilenceKind::Urgent.probe_time(handshake);
+                    let until = host.now + StallKind::Urgent.probe_time(handshake);
                     self.join(host, at, true, JoinPurpose::Probe { until });
                 }
                 BlackHole::Upload { index: at, established_at: up } => self.on_lost_upload(host, at, up),
@@ -128,7 +137,7 @@ impl Conn {
         }
     }
 
-    /// What is to be done for a subflow whose full-sized packets seem to vanish.
+    /// Whether a subflow seems to lose its full-sized packets, and in which direction.
     fn diagnose(&self, host: &HostState, sub: &Subflow) -> Option<BlackHole> {
         let index = sub.link.filter(|_| !sub.backup && !sub.is_closing)?;
         let (path, link) = (self.paths.get(index)?, host.link(index)?);
@@ -136,7 +145,7 @@ impl Conn {
             return None;
         }
         let (now, established_at) = (host.now, sub.established_at);
-        // Nothing has passed since its own handshake, and no other subflow has come up since.
+        // Nothing has passed since its own handshake, and no other subflow was established since.
         let is_unprobed =
             path.probed_at == Some(established_at) && sub.volume() == 0 && sub.timeouts_at_probe.is_none();
         if sub.rto_since.is_some() {
@@ -144,7 +153,8 @@ impl Conn {
             if unanswered && sub.timeouts >= MIN_TIMEOUTS || is_unprobed && sub.timeouts >= MIN_TIMEOUTS_UNPROBED {
                 return Some(BlackHole::Upload { index, established_at });
             }
-            // Now rather than after the silence that is waited for elsewhere, so that the next retransmission comes after it.
+            // The probe starts now instead of after the usual stall time, so that the next retransmission follows
+            // it.
             if is_unprobed && self.activity == Activity::Busy && self.is_joinable(host, index) {
                 return Some(BlackHole::Unconfirmed { index, handshake: sub.handshake_rtt() });
             }
@@ -156,7 +166,7 @@ impl Conn {
         })
     }
 
-    /// Whether the peer's data reaches this end over other subflows and not over this one.
+    /// Whether the peer's data arrives over other subflows and not over this one.
     fn is_download_lost(&self, host: &HostState, index: usize, sub: &Subflow) -> bool {
         let (now, handshake) = (host.now, sub.handshake_rtt());
         let is_newest = self.subflow_on(index).is_some_and(|newest| newest.id == sub.id);
@@ -169,8 +179,10 @@ impl Conn {
         let lowered = host.link(index).and_then(|link| link.mtu.lowered());
         let is_after_lowering = lowered.is_some_and(|lowered| sub.established_at > lowered.since);
         if let Some(missing_since) = sub.missing_since {
+            // Strong evidence: sequence numbers show data that was sent over this subflow and is missing.
             return now.since(missing_since) >= MIN_MISSING_TIME.max(handshake * MIN_MISSING_RTTS);
         }
+        // If sequence numbers could show missing data, their absence is evidence against a black hole.
         let has_sequence_evidence = self.progress.is_some()
             && self.poll_interval(host) <= MAX_SEQ_POLL_INTERVAL
             && self.other_receivers(sub.id).count() < 2;
@@ -183,7 +195,8 @@ impl Conn {
             && self.is_steady(now, MIN_EMPTY_TIME)
     }
 
-    /// Own full-sized packets of a subflow that came up then vanish on this link.
+    /// Processes that full-sized packets sent by this host are lost on a link, by a subflow established at
+    /// `established_at`.
     fn on_lost_upload(&mut self, host: &mut HostState, index: usize, established_at: Instant) {
         let now = host.now;
         let step = host.lower_mtu(index, established_at);
@@ -193,7 +206,7 @@ impl Conn {
         if let MtuStep::Lowered(mtu) = step {
             path.mtu_trial = Some(MtuTrial { started: now, mtu, is_upload: true, is_weak: false });
             path.join_not_before = now;
-            // The only subflow stays until the new one carries.
+            // The only subflow stays until the new one carries data.
             path.dead = is_last.then_some(DeadPath::new(now, now));
             return;
         }
@@ -209,18 +222,18 @@ impl Conn {
         }
     }
 
-    /// The peer's data do not arrive over a subflow that came up then.
+    /// Processes that the peer's data does not arrive over a subflow established at `established_at`.
     fn on_lost_download(&mut self, host: &mut HostState, index: usize, established_at: Instant, is_weak: bool) {
         let now = host.now;
         let Some(link) = host.link(index) else { return };
         match link.mtu.lowered() {
-            // Its packets are larger than those that are known to pass.
+            // A smaller MTU was confirmed after this subflow was established, so its packets are too large.
             Some(lowered) if lowered.since > established_at && lowered.is_confirmed => {
                 self.start_mtu_trial(host, index, established_at, is_weak)
             }
-            // Another connection finds out.
+            // A smaller MTU is on trial for another connection: wait for its result.
             Some(lowered) if lowered.since > established_at => {}
-            // The step before has not helped.
+            // The step before has not helped: try the next one.
             Some(lowered)
                 if !lowered.is_confirmed && self.paths.get(index).is_some_and(|path| path.mtu_trial.is_some()) =>
             {
@@ -231,7 +244,7 @@ impl Conn {
         }
     }
 
-    /// Joins the link once more, with a smaller MTU. The subflow that is there stays.
+    /// Joins the link once more, with a smaller MTU. The present subflow stays.
     fn start_mtu_trial(&mut self, host: &mut HostState, index: usize, established_at: Instant, is_weak: bool) {
         let now = host.now;
         let MtuStep::Lowered(mtu) = host.lower_mtu(index, established_at) else {
@@ -243,11 +256,11 @@ impl Conn {
         self.join(host, index, false, JoinPurpose::MtuTrial);
     }
 
-    /// The join with a smaller MTU was refused on this side.
+    /// Processes that this host could not join the link with a smaller MTU.
     pub(super) fn on_mtu_join_refused(&mut self, host: &mut HostState, index: usize, error: CommandError) {
         match error {
             CommandError::Other(_) => self.on_second_refused(host, index, host.now),
-            // It has other reasons than the number of subflows, so that the old one could perhaps not be replaced either.
+            // The cause is not the number of subflows, so replacing the old subflow might fail too. End the trial.
             _ if self
                 .paths
                 .get(index)
@@ -260,16 +273,17 @@ impl Conn {
         }
     }
 
-    /// No subflow can be added any more: the trials of this connection have no result.
+    /// Ends this connection's trials without result, because no subflow can be added any more.
     pub(super) fn abandon_trials(&mut self, host: &mut HostState) {
-        for at in 0..self.paths.len() {
-            if self.paths.get_mut(at).is_some_and(|path| path.mtu_trial.take().is_some()) {
-                host.abandon_mtu_trial(at);
+        for index in 0..self.paths.len() {
+            if self.paths.get_mut(index).is_some_and(|path| path.mtu_trial.take().is_some()) {
+                host.abandon_mtu_trial(index);
             }
         }
     }
 
-    /// The server, or the kernel, allows no second subflow over the link: the new one takes the place of the old one.
+    /// Processes that the server or the kernel allows no second subflow over the link: the new subflow replaces the
+    /// old one.
     pub(super) fn on_second_refused(&mut self, host: &mut HostState, index: usize, established_at: Instant) {
         let now = host.now;
         let Some(path) = self.paths.get_mut(index) else { return };
@@ -279,13 +293,13 @@ impl Conn {
         path.join_not_before = now;
         path.reset_measurements(now);
         if self.destroy_all_on(host, index) {
-            // It cannot be replaced.
+            // The old subflow is the only one and cannot be replaced.
             host.undo_mtu(index);
             self.end_mtu_trial(host, index, false);
         }
     }
 
-    /// Ends the subflows over a link. Says whether one stays because it is the only one.
+    /// Closes the subflows over a link. Returns whether one stays because it is the connection's only one.
     fn destroy_all_on(&mut self, host: &mut HostState, index: usize) -> bool {
         let closing: Vec<SubflowId> = self
             .subflows
@@ -297,10 +311,11 @@ impl Conn {
         self.subflow_on(index).is_some()
     }
 
-    /// Whether the smaller MTU that this connection has asked for was right.
+    /// Decides a trial of a smaller MTU that this connection has started.
     fn judge_mtu_trial(&mut self, host: &mut HostState, index: usize) {
         let Some(smaller) = self.paths.get(index).and_then(|path| path.mtu_trial) else { return };
-        // A larger one: the trial has failed, and what was confirmed before it holds.
+        // The link's MTU is larger again: the trial has failed elsewhere, and the MTU confirmed before it is in
+        // use.
         let lowered =
             host.link(index).and_then(|link| link.mtu.lowered()).filter(|lowered| lowered.mtu <= smaller.mtu);
         let Some(lowered) = lowered else {
@@ -317,13 +332,15 @@ impl Conn {
         let bytes = |sub: &Subflow| if smaller.is_upload { sub.volume() } else { sub.received().bytes() };
         let carried = new.iter().map(|sub| bytes(sub)).max().unwrap_or(0);
         let confirm_bytes = match old.is_empty() {
+            // The number of bytes over the new subflow that confirms the step, by the strength of the evidence.
             _ if smaller.is_upload => FULL_PACKET,
-            // Nothing to compare with.
+            // No old subflow is left for comparison.
             true if smaller.is_weak => CONFIRM_BYTES,
             false if host.now.since(smaller.started) < CONFIRM_TIME => CONFIRM_BYTES,
             _ => FULL_PACKET,
         };
         if !smaller.is_upload && old.iter().any(|sub| !sub.has_no_full_packet()) {
+            // The old subflow has received full-sized packets, so the smaller MTU was not needed.
             host.undo_mtu(index);
             self.end_mtu_trial(host, index, false);
         } else if carried >= confirm_bytes.bytes() {
@@ -338,7 +355,7 @@ impl Conn {
         }
     }
 
-    /// The trial of a smaller MTU is over. The subflows that it was for go, unless nothing else would be left.
+    /// Ends a trial. If it failed, the new subflows are closed, unless no other subflow would be left.
     fn end_mtu_trial(&mut self, host: &mut HostState, index: usize, is_confirmed: bool) {
         let Some(smaller) = self.paths.get_mut(index).and_then(|path| path.mtu_trial.take()) else { return };
         let is_on_link = |sub: &&Subflow| sub.link == Some(index) && !sub.is_closing;
@@ -356,20 +373,20 @@ impl Conn {
         new.into_iter().for_each(|id| self.destroy(host, id));
     }
 
-    /// Says what became of a path; then why it is carried as it is once more, so that this is the last word.
+    /// Reports an event. The reason of the present state is then reported again, so that it is the newest note.
     fn note(&mut self, host: &mut HostState, reason: alloc::string::String) {
         host.outputs.push_back(Output::Note { conn: self.id, reason });
         self.noted_reason = None;
     }
 }
 
-/// A subflow that loses full-sized packets, as it seems.
+/// A subflow that seems to lose full-sized packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BlackHole {
-    /// Those of this end, and it is not known yet whether small ones pass.
+    /// Packets of this host; whether small packets pass is not known yet.
     Unconfirmed { index: usize, handshake: Duration },
-    /// Those of this end, of a subflow that came up then.
+    /// Packets of this host, on a subflow established at this time.
     Upload { index: usize, established_at: Instant },
-    /// Those of the peer, also if no sequence numbers show it.
+    /// Packets of the peer; `is_weak`: no sequence numbers show it.
     Download { index: usize, established_at: Instant, is_weak: bool },
 }

@@ -1,4 +1,4 @@
-//! What the policy is told before it starts.
+//! Configuration of the path management.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -11,34 +11,37 @@ use crate::energy::Model;
 use crate::link::{LinkId, LinkKind};
 use crate::units::{Bitrate, DataSize, Ratio, UnknownName};
 
-/// Everything that shapes the decisions, apart from what happens. A log begins with it.
+/// Everything that influences decisions, apart from events. A decision log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Who decides.
+    /// The algorithm that decides.
     pub policy: Policy,
-    /// What is to be small or large; the published policies know energy only.
+    /// The aim of [`Policy::Marline`]; the published policies only save energy.
     pub goal: Goal,
-    /// What the radio of each kind of link draws; kinds that it does not describe cost nothing.
+    /// Radio energy model; links whose kind it does not describe count as free.
     pub energy: Model,
-    /// The links that may be used from the start on, in the order of their numbers; [`super::Input::Link`] adds to them.
-    /// Subflows over others are left alone.
+    /// Links available from the start, in the order of their numbers; [`super::Input::LinkAdded`] adds further
+    /// ones. Subflows over unknown links are left alone.
     pub links: Vec<LinkConfig>,
-    /// κ: bytes over the first link before another one is joined (eMPTCP §3.5, §4.1).
+    /// κ: bytes over the initial link after which another link may be joined (eMPTCP §3.5, §4.1).
     pub kappa: DataSize,
-    /// τ: how long a slow first link is waited for instead (eMPTCP §3.5, eq. 1).
+    /// τ: time after which another link may be joined although a slow initial link has not carried κ bytes (eMPTCP
+    /// §3.5, eq. 1).
     pub tau: Duration,
-    /// The safety factor of switching (eMPTCP §3.4).
+    /// Safety factor of switching (eMPTCP §3.4).
     pub safety: Ratio,
-    /// What a link is taken for that was never used (eMPTCP §3.2).
+    /// Assumed throughput of a link that was never used (eMPTCP §3.2).
     pub assumed_rate: Bitrate,
-    /// Whether who sends from here keeps what waits on subflows short ([`super::queue`]), so that slower links help uploads.
+    /// Whether senders on this host keep their subflows' send queues short ([`super::send_gate`]), so that slower
+    /// links help uploads.
     #[serde(default)]
     pub short_queues: bool,
-    /// Whether all connections are steered as one, with one subflow for each link: the kernel's own path manager.
+    /// Whether the kernel's own path manager joins subflows: all connections are steered together, with one subflow
+    /// per link.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub kernel_path_manager: bool,
-    /// How long a lowered MTU of a link holds before full-sized packets are tried again.
+    /// How long a link keeps a lowered MTU before full-sized packets are tried again.
     #[serde(default = "raise_mtu_after", skip_serializing_if = "is_default_raise_mtu_after")]
     pub raise_mtu_after: Duration,
 }
@@ -47,7 +50,7 @@ impl Config {
     /// RFC 8899, section 5.1.1: PMTU_RAISE_TIMER.
     const RAISE_MTU_AFTER: Duration = Duration::from_secs(600);
 
-    /// eMPTCP's own figures: κ = 1 MB, τ = 3 s, 10 %, 5 Mbit/s.
+    /// Defaults, with eMPTCP's own values: κ = 1 MB, τ = 3 s, safety factor 10 %, assumed rate 5 Mbit/s.
     pub fn new(energy: Model, links: Vec<LinkConfig>) -> Self {
         Self {
             policy: Policy::default(),
@@ -73,68 +76,72 @@ fn is_default_raise_mtu_after(raise_mtu_after: &Duration) -> bool {
     *raise_mtu_after == Config::RAISE_MTU_AFTER
 }
 
-/// One link, and on what terms it may be used.
+/// One link and the limits of its use.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
-    /// Its number.
+    /// Number of the link.
     pub id: LinkId,
-    /// Its name, for people.
+    /// Interface name, for messages.
     pub name: String,
-    /// The access technology: which radio of the model it is.
+    /// Access technology; selects the radio of the energy model.
     pub kind: LinkKind,
     /// Whether each byte costs money.
     pub metered: bool,
-    /// How many bytes may pass its interface from now on, both ways, before connections leave it, whoever has sent them;
-    /// none: as many as they want. Stopping what other programs do over it is nobody's task here.
+    /// Number of bytes that may pass the interface from now on, in both directions and of all programs, before
+    /// connections leave the link; `None`: unlimited. Other programs' traffic is counted but not stopped.
     pub budget: Option<DataSize>,
 }
 
-/// Who decides.
+/// The algorithm that decides which links are used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Ours.
+    /// marline's own policies, one for each [`Goal`].
     #[default]
     Marline,
-    /// eMPTCP to the letter (§3), as far as a client of upstream's MPTCP can: see `docs/algorithms.md`.
+    /// eMPTCP read literally (§3), as far as a client of upstream MPTCP can implement it: see `docs/algorithms.md`.
     Emptcp,
-    /// The same, but a path is judged when its window is open and ten samples were taken of it, as eq. 1 asks of Wi-Fi.
+    /// eMPTCP, but a path is judged only after slow start and ten samples, as eq. 1 requires of Wi-Fi.
     EmptcpSettled,
-    /// eMPTCP to the letter, and LTE alone where Table 2's first column says so (§3.3; §3.4 leaves that out).
+    /// eMPTCP read literally, with LTE alone where the first column of Table 2 calls for it (§3.3; §3.4 leaves that
+    /// out).
     EmptcpTable,
-    /// "MPTCP with WiFi First" (Raiciu et al.; eMPTCP §4.6): all others are backups from the start.
+    /// "MPTCP with WiFi First" (Raiciu et al.; eMPTCP §4.6): all links but the initial one are backups from the
+    /// start.
     WifiFirst,
-    /// What the kernel does by itself: every link joins at once, nothing is suspended.
+    /// The kernel's default behavior: every link joins at once, nothing is suspended.
     Mptcp,
 }
 
-/// What decisions are for.
+/// The aim of [`Policy::Marline`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
-    /// The fewest joules for what is transferred.
+    /// The least energy for the expected transfer.
     #[default]
     Energy,
-    /// The most bytes per second, never less than the best link alone.
+    /// The highest throughput, never less than that of the best single link.
+    #[serde(alias = "throughput")]
     Speed,
-    /// The shortest way, with another one ready to take over at once.
+    /// The path with the shortest RTT, with the others established as backups.
     Latency,
-    /// The fewest bytes over metered links: they help only when the others do not work.
+    /// The fewest bytes over metered links: they are used only when no other link works.
+    #[serde(alias = "metered")]
     Cost,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 6] =
         [Self::Marline, Self::Emptcp, Self::EmptcpSettled, Self::EmptcpTable, Self::WifiFirst, Self::Mptcp];
 
-    /// Whether it is eMPTCP, in whatever reading.
+    /// Whether it is one of the readings of eMPTCP.
     pub const fn is_emptcp(self) -> bool {
         matches!(self, Self::Emptcp | Self::EmptcpSettled | Self::EmptcpTable)
     }
 
-    /// Whether it is eMPTCP and believes each sample from the first one on.
+    /// Whether it is a literal reading of eMPTCP, in which every sample counts from the first one on.
     pub(super) const fn trusts_first_sample(self) -> bool {
         matches!(self, Self::Emptcp | Self::EmptcpTable)
     }
@@ -159,19 +166,27 @@ impl FromStr for Policy {
     }
 }
 
+impl Goal {
+    /// The name of the goal on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Energy => "energy",
+            Self::Speed => "speed",
+            Self::Latency => "latency",
+            Self::Cost => "cost",
+        }
+    }
+}
+
 impl FromStr for Goal {
     type Err = UnknownName;
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "energy" => Ok(Self::Energy),
-            "throughput" => Ok(Self::Speed),
+            "speed" => Ok(Self::Speed),
             "latency" => Ok(Self::Latency),
-            "metered" => Ok(Self::Cost),
-            _ => Err(UnknownName {
-                name: name.to_string(),
-                kind: "profile",
-                known: "energy, throughput, latency or metered",
-            }),
+            "cost" => Ok(Self::Cost),
+            _ => Err(UnknownName { name: name.to_string(), kind: "goal", known: "speed, latency, energy or cost" }),
         }
     }
 }

@@ -1,9 +1,7 @@
-//! One connection: its subflows, its paths, and how much of it there was.
+//! State of one connection: its subflows, its paths, and the amount of data it carried.
 //!
-//! In: what the kernel tells of it. Out: what was carried over which link since the last whole look.
-//!
-//! A path is a link as this connection sees it: how fast it was (kept while it rests and when its subflow is gone), and
-//! what became of attempts to join it.
+//! A path is a link as this connection sees it: its measured throughput, which is kept while the link is not in use
+//! and after its subflow is gone, and the result of attempts to join it.
 
 use alloc::vec::Vec;
 
@@ -18,208 +16,210 @@ use crate::energy::Direction;
 use crate::predict::HoltWinters;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// What a connection that receives sends at once at least when it asks for something. chosen: below a browser's request,
-/// above what says that a window is open again (HTTP/2 over TLS: 35 bytes for each).
+/// Bytes sent at once that count as a new request of a connection that mainly receives. Chosen: less than a
+/// browser's request, more than a window update (HTTP/2 over TLS: 35 bytes each).
 const MIN_REQUEST: u64 = 100;
 
-/// What came and went is halved whenever one of both is more. chosen: κ; a request and its answer are less.
+/// The recent byte counts of both directions are halved when one of them exceeds this. Chosen: κ; a request and its
+/// response are smaller.
 const RECENT_LIMIT: u64 = 1_000_000;
 
-/// A connection.
+/// State of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
     pub(super) id: ConnId,
     pub(super) opened: Instant,
     pub(super) adopted: bool,
-    /// The link that it began on (the paper's Wi-Fi).
+    /// The link of its initial subflow (the paper's Wi-Fi).
     pub(super) initial_link: Option<usize>,
-    /// Only addresses may be joined that the server has announced, and it has announced none.
+    /// Whether joins are impossible at present: only announced addresses may be joined, and none was announced.
     pub(super) joins_denied: bool,
-    /// One direction of it is closed. No subflow can be added any more, so none is ended unless its link's budget is spent.
+    /// One direction is closed. No subflow can be added any more, so none is closed unless its link's budget is
+    /// spent.
     pub(super) is_half_closed: bool,
     pub(super) subflows: Vec<Subflow>,
     /// One for each link of the host.
     pub(super) paths: Vec<Path>,
-    /// The links that are to carry it.
+    /// Links that are meant to carry it, by the last decision.
     pub(super) active_links: LinkSet,
-    /// Since when.
+    /// Time of the last change of `active_links`.
     pub(super) active_since: Instant,
-    /// Bytes carried, both ways, all subflows ever.
+    /// Bytes carried in both directions by all its subflows, past and present.
     pub(super) volume: u64,
-    /// What of it came and what went of late.
+    /// Recent bytes, down and up, of which old ones are forgotten by halving.
     recent_bytes: [u64; 2],
-    /// All that came, and what that was at the last whole look.
+    /// All bytes received, and the receive progress at the last complete poll.
     pub(super) received: DataSize,
     pub(super) progress: Option<ReceiveProgress>,
-    /// Those of them since it was idle last: of the present stretch of activity.
+    /// Bytes since it was last idle: those of the present burst of activity.
     pub(super) burst_bytes: u64,
-    /// κ or τ has passed (eMPTCP §3.5): ours, in this stretch.
+    /// Whether κ or τ has passed (eMPTCP §3.5); with marline's policy, in the present burst.
     pub(super) is_eligible: bool,
-    /// When bytes last moved.
+    /// Time at which bytes were last seen.
     pub(super) last_progress: Option<Instant>,
-    /// When they began to after a pause.
+    /// Start of the present burst, after a pause.
     pub(super) burst_start: Instant,
-    /// What may be one answer: since when, and its bytes. It begins with a pause's end or a request of our own.
+    /// Start and bytes of the present response. A response begins after a pause or after a request of this host.
     pub(super) response: (Instant, u64),
-    /// Looks since then, and those of them that saw new bytes.
+    /// Polls since the start of the response, and those of them that found new bytes.
     pub(super) polls: (u32, u32),
-    /// What went since the last whole look.
+    /// Bytes sent since the last complete poll.
     sent_since_poll: u64,
-    /// How long the last two stretches before it were, if each ended in a pause.
+    /// Durations of the last two bursts; `None` if a burst did not end with a pause of the application.
     pub(super) last_bursts: [Option<Duration>; 2],
     pub(super) activity: Activity,
-    /// It became idle because none of its paths worked (see `outage`).
+    /// It became idle because none of its paths worked (see [`super::outage`]).
     pub(super) stalled: bool,
-    /// When it is looked at next, while it is not idle.
+    /// Time of the next poll, while it is busy.
     pub(super) next_poll: Instant,
-    /// A look is under way since.
+    /// Start of the poll in progress.
     pub(super) poll_sent_at: Option<Instant>,
-    /// Its part in what the host's busy connections have carried.
+    /// Its share of [`HostState::busy_bytes`](super::host_state::HostState::busy_bytes).
     pub(super) counted_bytes: u64,
-    /// A trial of fewer links, and what came of the last one.
+    /// Trials of links, and the result of the last one.
     pub(super) trials: TrialState,
     pub(super) reason: Reason,
     pub(super) noted_reason: Option<Reason>,
-    /// Its entry in the machine's queues.
+    /// Its entries in the machine's queues.
     pub(super) timer: Option<Instant>,
     pub(super) idle_poll_key: Option<Instant>,
 }
 
-/// Whether anything moves.
+/// Whether a connection transfers data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Activity {
-    /// Bytes move, or did a moment ago.
+    /// Data was transferred a moment ago.
     Busy,
-    /// Nothing for a while: looked at in the slow round.
+    /// No data for a while: polled only in the rotation of idle connections.
     Idle,
 }
 
-/// Fewer links or one more on trial, and a look at the home link (see `decide::guard`).
+/// Trials of links, and reprobes of the initial link (see [`super::policy`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct TrialState {
-    /// One link alone.
+    /// One link carries alone.
     pub(super) solo: Option<SoloTrial>,
-    /// A slow link beside the others.
+    /// A slow link carries together with the others.
     pub(super) concurrent: Option<ConcurrentTrial>,
-    /// What the last one has found, until the host has taken note of it.
+    /// Result of the last trial, until the host's trial cache has stored it.
     pub(super) result: Option<TrialResult>,
-    /// A glance at the home link: since when, and the bytes that it had carried by then.
+    /// Reprobe in progress: its start, and the bytes that the initial link had carried by then.
     pub(super) reprobe: Option<(Instant, u64)>,
     pub(super) next_reprobe: Instant,
-    /// Since when the home link rests, and what the last glance at it found.
+    /// Time since when the initial link is on standby, and the result of the last reprobe.
     pub(super) standby_since: Option<Instant>,
     pub(super) reprobe_result: Option<(usize, Bitrate)>,
 }
 
-/// One link alone, to see what it can.
+/// Trial of one link alone, to measure what it can carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SoloTrial {
     pub(super) started: Instant,
     pub(super) link: usize,
-    /// What carried the connection before, and how fast.
+    /// Links that carried the connection before, and their rate.
     pub(super) previous_links: LinkSet,
     pub(super) previous_rate: Bitrate,
-    /// What all connections had from the others.
+    /// Rate that all connections of the host had over the other links.
     pub(super) others_rate: Bitrate,
-    /// It was never measured before: there is nothing to compare, only to learn.
+    /// The link was never measured before, so there is nothing to compare with.
     pub(super) is_first_use: bool,
 }
 
-/// A slow link beside the others, to see whether all bring more.
+/// Trial of a slow link together with the others, to see whether the total rate grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ConcurrentTrial {
     pub(super) started: Instant,
     pub(super) slow_link: usize,
-    /// What it brought when it was left out.
+    /// Rate of the slow link when it was left out.
     pub(super) slow_rate: Bitrate,
-    /// What the others bring without it.
+    /// Rate of the other links without it.
     pub(super) others_rate: Bitrate,
 }
 
-/// A link, as this connection sees it.
+/// A link as seen by this connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Path {
     pub(super) throughput: ThroughputWindow,
-    pub(super) holt: HoltWinters,
-    /// Samples since it was asked to carry, up to 255.
+    pub(super) forecaster: HoltWinters,
+    /// Samples since it was requested to carry data, up to 255.
     pub(super) samples: u8,
     pub(super) rate_share: RateShare,
-    /// The present stretch: since when, and the bytes in it.
+    /// Start of the present sample, and the bytes in it.
     pub(super) sample_start: Instant,
     pub(super) sample_bytes: u64,
-    /// Samples before this tell of a drain or of a window that opens.
+    /// Samples before this time are discarded, because they show a drain or a window that is still opening.
     pub(super) samples_from: Instant,
     pub(super) join: JoinState,
     pub(super) join_failures: u8,
     pub(super) join_not_before: Instant,
-    /// Why the last join was refused; none after data has come.
+    /// Why the last join was refused; cleared when data arrives.
     pub(super) join_obstacle: Option<JoinObstacle>,
     pub(super) dead: Option<DeadPath>,
-    /// A smaller MTU is on trial, because this connection has lost full-sized packets.
+    /// A smaller MTU is being tried, because this connection has lost full-sized packets.
     pub(super) mtu_trial: Option<MtuTrial>,
-    /// Its data are lost even in the smallest packets that are tried, and that was reported.
+    /// Its data is lost even in the smallest packets tried, and this was reported.
     pub(super) is_black_hole: bool,
-    /// When it was last proved by a second subflow, with nothing to carry.
+    /// Time at which a further subflow last proved that the path works.
     pub(super) probed_at: Option<Instant>,
-    /// How fast it was when nothing else carried the connection.
+    /// Rate when no other path carried the connection.
     pub(super) solo_rate: Option<Bitrate>,
-    /// The best of that in the present stretch of activity.
+    /// Highest `solo_rate` in the present burst.
     pub(super) best_solo_rate: Bitrate,
-    /// In a glance: when its first bytes had come.
+    /// During a reprobe: the time at which its first bytes had arrived.
     pub(super) reprobe_data_at: Option<Instant>,
-    /// Left out: it would slow the others down (see `decide::speed`).
+    /// Left out because it would slow the others down (see [`super::policy`]).
     pub(super) is_left_out: bool,
-    /// Its queue was seen to fill: what it brought is what it can, and not what it was given.
+    /// Its queue was seen to fill, so its rate shows what the path can carry and not what the sender gave it.
     pub(super) has_queued: bool,
-    /// Whether it has just come back from an outage (see `outage`).
+    /// Whether it has recently recovered from an outage (see [`super::outage`]).
     pub(super) recovery: Recovery,
 }
 
-/// How far a connection's data reach, and what of it has come, over all subflows.
+/// Position in a connection's data, and the number of bytes received up to then, over all subflows.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct ReceiveProgress {
     pub(super) data_seq: DataSize,
     pub(super) received: DataSize,
 }
 
-/// A smaller MTU on trial.
+/// Trial of a smaller MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MtuTrial {
-    /// Subflows that came up later use it.
+    /// Start of the trial; subflows established later use the smaller MTU.
     pub(super) started: Instant,
     pub(super) mtu: u16,
-    /// Whether it was this end's own data that were lost.
+    /// Whether data sent by this host was lost.
     pub(super) is_upload: bool,
-    /// Whether no sequence numbers show that the peer has sent data which were lost.
+    /// Whether the evidence is weak: no sequence numbers show that the peer has sent data which was lost.
     pub(super) is_weak: bool,
 }
 
-/// A path that does not answer.
+/// A path without response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DeadPath {
-    /// When it began to be silent.
-    pub(super) silent_since: Instant,
+    /// Start of the outage.
+    pub(super) dead_since: Instant,
     pub(super) last_attempt: Instant,
     pub(super) next_probe: Instant,
     pub(super) failures: u8,
 }
 
 impl DeadPath {
-    /// A path that is silent from now on, and is probed at `probe`.
+    /// A path that is unresponsive from now on, and is probed at `next_probe`.
     pub(super) const fn new(now: Instant, next_probe: Instant) -> Self {
-        Self { silent_since: now, last_attempt: now, next_probe, failures: 0 }
+        Self { dead_since: now, last_attempt: now, next_probe, failures: 0 }
     }
 }
 
-/// An attempt to join.
+/// State of joining a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum JoinState {
-    /// No join is under way.
+    /// No join is in progress.
     #[default]
     Idle,
-    /// The command is with the driver.
+    /// The command was sent to the driver.
     Requested(CommandId, JoinPurpose),
-    /// The SYN is on its way; it is given up then.
+    /// The SYN was sent; the join is given up at this time.
     SynSent(Instant, JoinPurpose),
 }
 
@@ -229,30 +229,31 @@ impl JoinState {
         matches!(self, Self::Requested(_, JoinPurpose::MtuTrial) | Self::SynSent(_, JoinPurpose::MtuTrial))
     }
 
-    /// Whether it is a proof of life.
+    /// Whether it is a liveness probe.
     pub(super) const fn is_probe(self) -> bool {
         matches!(self, Self::Requested(_, JoinPurpose::Probe { .. }) | Self::SynSent(_, JoinPurpose::Probe { .. }))
     }
 }
 
-/// What a join is for.
+/// Purpose of a join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum JoinPurpose {
-    /// To carry data, or to stand by.
+    /// To carry data, or as a standby.
     Carry,
-    /// To prove that the path works; then it goes again. The path is taken for dead when none has come up by then.
+    /// To prove that the path works; the subflow is closed afterwards. The path counts as dead if none is
+    /// established in time.
     Probe {
-        /// The end of the last attempt.
+        /// End of the last attempt.
         until: Instant,
     },
-    /// To replace a subflow that went silent.
+    /// To replace a subflow that became unresponsive.
     Recover,
-    /// To carry data in smaller packets beside a subflow whose full-sized ones seem to be lost.
+    /// To carry data in smaller packets beside a subflow whose full-sized packets seem to be lost.
     MtuTrial,
 }
 
 impl TrialState {
-    /// Whether one is under way.
+    /// Whether a trial is in progress.
     pub(super) fn is_running(&self) -> bool {
         self.concurrent.is_some() || self.solo.is_some()
     }
@@ -267,7 +268,8 @@ impl Conn {
             initial_link: None,
             joins_denied: false,
             is_half_closed: false,
-            // Most have no more; a vector's own idea is four, and ten thousand connections are to stay small.
+            // Most connections have at most two; a vector's own initial capacity is four, and ten thousand
+            // connections must stay small.
             subflows: Vec::with_capacity(2),
             paths: Vec::new(),
             active_links: LinkSet::EMPTY,
@@ -299,35 +301,35 @@ impl Conn {
         conn
     }
 
-    /// There are so many links now.
+    /// Adapts the list of paths to the number of links.
     pub(super) fn set_link_count(&mut self, links: usize, now: Instant) {
         self.paths.reserve_exact(links.saturating_sub(self.paths.len()));
         self.paths.resize(links, Path { sample_start: now, ..Path::default() });
     }
 
-    /// Bytes came and went.
+    /// Counts bytes received and sent.
     pub(super) fn on_bytes(&mut self, moved: &[(Direction, DataSize); 2]) {
         for (direction, size) in moved {
-            let sum = &mut self.recent_bytes[direction_index(*direction)];
-            *sum = sum.saturating_add(size.bytes());
+            let recent = &mut self.recent_bytes[direction_index(*direction)];
+            *recent = recent.saturating_add(size.bytes());
             if *direction == Direction::Up {
                 self.sent_since_poll = self.sent_since_poll.saturating_add(size.bytes());
             } else {
                 self.received += *size;
             }
         }
-        if self.recent_bytes.iter().any(|way| *way > RECENT_LIMIT) {
-            self.recent_bytes = self.recent_bytes.map(|way| way / 2);
+        if self.recent_bytes.iter().any(|bytes| *bytes > RECENT_LIMIT) {
+            self.recent_bytes = self.recent_bytes.map(|bytes| bytes / 2);
         }
     }
 
-    /// The way in which most of it goes of late: by that its radios are reckoned with.
+    /// The direction in which most bytes went recently; energy is computed for this direction.
     pub(super) fn direction(&self) -> Direction {
         let [down, up] = self.recent_bytes;
         if up > down { Direction::Up } else { Direction::Down }
     }
 
-    /// Counts what came and went since the last whole look for what may be one answer.
+    /// Assigns the bytes since the last complete poll to the present response, or starts a new one.
     pub(super) fn track_response(&mut self, now: Instant, new_bytes: u64, begins_burst: bool) {
         let sent = core::mem::take(&mut self.sent_since_poll);
         let requested = sent >= MIN_REQUEST && self.direction() == Direction::Down;
@@ -343,31 +345,32 @@ impl Conn {
         self.subflows.iter_mut().find(|sub| sub.id == id)
     }
 
-    /// The subflow that stands for a link: the newest that is to stay.
+    /// The subflow that represents a link: the newest one that is not being closed.
     pub(super) fn subflow_on(&self, link: usize) -> Option<&Subflow> {
         self.subflows.iter().rev().find(|sub| sub.link == Some(link) && !sub.is_closing)
     }
 
-    /// The links that have a subflow which is asked to carry data.
+    /// The links with a subflow that is requested to carry data.
     pub(super) fn carrying_links(&self) -> LinkSet {
         let subs = self.subflows.iter().filter(|sub| !sub.backup && !sub.is_closing);
         subs.filter_map(|sub| sub.link).fold(LinkSet::EMPTY, LinkSet::with)
     }
 
-    /// The links that have a subflow.
+    /// The links with a subflow.
     pub(super) fn joined_links(&self) -> LinkSet {
         let subs = self.subflows.iter().filter(|sub| !sub.is_closing);
         subs.filter_map(|sub| sub.link).fold(LinkSet::EMPTY, LinkSet::with)
     }
 
-    /// The shortest round trip with its queue of what carries it.
+    /// The shortest RTT, including queueing delay, of the subflows that carry data.
     pub(super) fn min_rtt(&self) -> Duration {
         let subs = self.subflows.iter().filter(|sub| !sub.backup && !sub.is_closing);
         subs.map(Subflow::rtt).min().unwrap_or(Duration::from_millis(100))
     }
 
-    /// How long a path has been silent that is asked to carry: since its last byte or since it was asked.
-    pub(super) fn silent_for(&self, sub: &Subflow, now: Instant) -> Duration {
+    /// Time for which a subflow has received nothing although it is requested to carry: since its last byte or
+    /// since the request.
+    pub(super) fn stalled_for(&self, sub: &Subflow, now: Instant) -> Duration {
         now.since(sub.last_progress.unwrap_or(sub.established_at).max(sub.active_since))
     }
 }

@@ -1,18 +1,19 @@
-//! What the driver tells the policy, and what the policy asks of the driver.
+//! Inputs and outputs of the path management, and the duties of its driver.
 //!
-//! The driver's duties, beside the machine contract:
+//! In addition to the machine contract, the driver must do the following:
 //!
-//! 1. A connection is told of with [`Input::Opened`] when it can be joined (the kernel's ESTABLISHED event), then each
-//!    of its subflows with [`Input::SubflowUp`]. A restarted driver tells of those that run already in the same way,
-//!    with `adopted` set. Connections that fell back to plain TCP, and those that this host serves, are not told of.
-//! 2. Each [`Output::Look`] is answered by one [`Input::Seen`] for each subflow of the connection that the kernel still
-//!    knows, soon; subflows that are gone are told of as [`Input::SubflowDown`].
-//! 3. Each [`Output::Do`] is answered by one [`Input::Done`] when the kernel has answered. For a join that means that the
-//!    SYN is on its way; the subflow itself follows as [`Input::SubflowUp`], or never.
-//! 4. A link that the configuration does not name is told of with [`Input::Link`] before anything else is said of it.
-//! 5. An [`Output::Mtu`] is carried out before the commands behind it.
-//! 6. [`Input::Traffic`] comes about once a second for each link that is up, and tells of all that passed its interface,
-//!    whoever sent it. Without it other programs' traffic does not count for the state of its radio.
+//! 1. Report a connection with [`Input::Opened`] when it can be joined (the kernel's ESTABLISHED event), then each
+//!    of its subflows with [`Input::SubflowUp`]. A restarted driver reports existing connections in the same way,
+//!    with `adopted` set. Connections that fell back to plain TCP and connections that this host serves are not
+//!    reported.
+//! 2. Respond to each [`Output::Poll`] soon with one [`Input::Counters`] for each subflow of the connection that
+//!    still exists in the kernel; report subflows that are gone as [`Input::SubflowDown`].
+//! 3. Respond to each [`Output::Command`] with one [`Input::CommandDone`] when the kernel has responded. For a join
+//!    this means only that the SYN was sent; the subflow itself follows as [`Input::SubflowUp`], or never.
+//! 4. Report a link that is not in the configuration with [`Input::LinkAdded`] before any other input about it.
+//! 5. Execute an [`Output::SetMtu`] before the commands behind it.
+//! 6. Report [`Input::InterfaceCounters`] about once per second for each link that is up, with all traffic of its
+//!    interface. Without it, other programs' traffic does not count for the state of the radio.
 
 use core::time::Duration;
 
@@ -22,259 +23,263 @@ use super::config::LinkConfig;
 use crate::link::LinkId;
 use crate::units::DataSize;
 
-/// A connection: its local token.
+/// Identifies a connection by its local MPTCP token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConnId(pub u32);
 
-/// A subflow, by a number that the driver gives out and never again in this run.
+/// Identifies a subflow by a number that the driver uses only once per run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SubflowId(pub u64);
 
-/// A command, by a number that the machine gives out.
+/// Identifies a command by a number that the machine assigns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CommandId(pub u64);
 
-/// What happened.
+/// Event or result that the driver reports.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum Input {
-    /// There is a further link: an interface that has come and is to be used. It is down until [`Input::LinkUp`]. Nothing
-    /// happens for a number that is known already; a link that went and came back is the same one.
+    /// A further link exists: an interface that has appeared and may be used. It is down until [`Input::LinkUp`]. A
+    /// number that is already known is ignored; a link that disappeared and came back is the same link.
     LinkAdded {
-        /// Its number, and on what terms it may be used.
+        /// Number of the link and the limits of its use.
         config: LinkConfig,
     },
-    /// The link can carry subflows from now on. While it is up: it has an address of a family that it had none of.
+    /// The link can carry subflows from now on. For a link that is already up: it has got an address of a further
+    /// family.
     LinkUp {
-        /// Which.
+        /// The link that is up.
         link: LinkId,
     },
-    /// It can no longer: no carrier, no address, or gone.
+    /// The link can no longer carry subflows: no carrier, no address, or the interface is gone.
     LinkDown {
-        /// Which.
+        /// The link that is down.
         link: LinkId,
     },
-    /// What the link's interface is. Before the first one it is taken for Ethernet with IPv4.
+    /// Properties of the link's interface. Before the first report, Ethernet with IPv4 is assumed.
     Interface {
-        /// Which link.
+        /// The link.
         link: LinkId,
         /// Its MTU, in bytes.
         mtu: u16,
-        /// Whether it has an address of IPv4.
+        /// Whether it has an IPv4 address.
         has_ipv4: bool,
     },
-    /// All that has passed the link's interface since the driver saw it first. Less than before says that its counters began
-    /// anew, from zero.
+    /// Total traffic of the link's interface since the driver first saw it. Values below the previous ones mean
+    /// that the counters have restarted at zero.
     InterfaceCounters {
-        /// Which link.
+        /// The link.
         link: LinkId,
-        /// Bytes that came.
+        /// Bytes received.
         received: DataSize,
-        /// Bytes that went.
+        /// Bytes sent.
         sent: DataSize,
     },
-    /// There is a connection that can be joined.
+    /// A connection exists that can be joined.
     Opened {
-        /// Which.
+        /// The connection.
         conn: ConnId,
-        /// It ran before the driver did.
+        /// Whether it existed before the driver started.
         adopted: bool,
-        /// The server lets no further subflow join the address of the first one: only addresses that it announced.
+        /// Whether the server accepts further subflows only at announced addresses, not at that of the initial
+        /// subflow (flag C of RFC 8684, section 3.1).
         deny_join_id0: bool,
     },
-    /// The server has announced an address of its own that further subflows may join; the driver joins that one from now
-    /// on, if the first one is not open to them.
+    /// The server has announced an address for further subflows (ADD_ADDR). From now on the driver joins that
+    /// address if the first one does not accept joins.
     AddressAnnounced {
-        /// Whose server.
+        /// The connection.
         conn: ConnId,
     },
-    /// It is over.
+    /// The connection is closed.
     Closed {
-        /// Which.
+        /// The connection.
         conn: ConnId,
     },
-    /// A subflow carries data, or may.
+    /// A subflow was established.
     SubflowUp {
-        /// Whose.
+        /// Its connection.
         conn: ConnId,
-        /// What it is.
+        /// Its properties.
         subflow: EstablishedSubflow,
     },
-    /// It is gone.
+    /// A subflow is gone.
     SubflowDown {
-        /// Whose.
+        /// Its connection.
         conn: ConnId,
-        /// Which.
+        /// The subflow.
         subflow: SubflowId,
-        /// Why.
+        /// The cause.
         reason: CloseReason,
     },
-    /// The answer to a look.
+    /// Counters of one subflow, in response to [`Output::Poll`].
     Counters {
-        /// Whose.
+        /// Its connection.
         conn: ConnId,
-        /// Which subflow.
+        /// The subflow.
         subflow: SubflowId,
-        /// What the kernel counts.
+        /// The kernel's counters.
         counters: Counters,
     },
-    /// The answer to a command.
+    /// Result of a command.
     CommandDone {
-        /// Which.
+        /// The command.
         command: CommandId,
-        /// What came of it.
+        /// Why it failed; `None`: it was executed.
         error: Option<CommandError>,
     },
 }
 
-/// A subflow as it comes up.
+/// A subflow when it is established.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EstablishedSubflow {
-    /// Its number.
+    /// Number of the subflow.
     pub id: SubflowId,
-    /// The link that it goes over; none: one that nobody told of.
+    /// The link that it uses; `None`: an unknown link.
     pub link: Option<LinkId>,
-    /// Whether it is the connection's first one (address id 0).
+    /// Whether it is the connection's initial subflow (address id 0).
     pub initial: bool,
-    /// Whether this end has asked for it to be a backup.
+    /// Whether this host has requested it as a backup.
     pub backup: bool,
-    /// The round trip of its handshake; none: not known any more.
+    /// RTT of its handshake; `None`: no longer known.
     pub rtt: Option<Duration>,
 }
 
-/// What the kernel counts of a subflow, from its beginning on.
+/// The kernel's counters of a subflow since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Bytes of payload that came in order.
+    /// Payload bytes received in order.
     pub received: DataSize,
-    /// Bytes of payload that went and were acknowledged.
+    /// Payload bytes sent and acknowledged.
     pub sent: DataSize,
-    /// Bytes that wait to be sent or to be acknowledged.
+    /// Bytes in the send queue, sent or not, that are not acknowledged.
     pub outstanding: DataSize,
-    /// The smoothed round trip of what this end sent; on a download it stays as the handshake left it.
+    /// Smoothed RTT of the data sent by this host; during a download it keeps the value of the handshake.
     pub rtt: Option<Duration>,
-    /// The receiver's own estimate of the round trip.
+    /// RTT as estimated by the receiver.
     pub receiver_rtt: Option<Duration>,
-    /// Retransmission timeouts in a row without an answer.
+    /// Consecutive retransmission timeouts without a response.
     pub timeouts: u8,
-    /// This end has asked for it to be a backup.
+    /// Whether this host has requested it as a backup.
     pub backup: bool,
-    /// The other end has asked for it to be a backup.
+    /// Whether the peer has requested it as a backup.
     pub peer_backup: bool,
-    /// How far the connection's data reach behind the last byte that came over it, by MPTCP's data sequence numbers (RFC 8684,
-    /// section 3.3): what came before it over other subflows, or is still to come, is included. None: nothing has come, or
-    /// the kernel does not report it.
+    /// Position in the connection's data after the last byte received over this subflow, by MPTCP's data sequence
+    /// numbers (RFC 8684, section 3.3). Data before it may have arrived over other subflows or may still be
+    /// missing. `None`: nothing was received, or the kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_seq: Option<DataSize>,
 }
 
-/// Why a subflow is gone.
+/// Cause of a subflow's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloseReason {
-    /// It was closed in order, or this end destroyed it.
+    /// Closed regularly, or destroyed by this host.
     Closed,
-    /// The other end refused or reset it.
+    /// Refused or reset by the peer.
     Reset,
-    /// Nothing came back.
+    /// Timed out without a response.
     TimedOut,
-    /// The network said that it cannot be reached, or the link is gone.
+    /// The network reported that the destination is unreachable, or the link is gone.
     Unreachable,
-    /// Anything else, or the kernel did not say.
+    /// Any other cause, or an unknown one.
     Other,
 }
 
-/// What the driver is to do.
+/// Request to the driver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "out")]
 pub enum Output {
-    /// Read the counters of all the connection's subflows.
+    /// Read the counters of all subflows of a connection.
     Poll {
-        /// Whose.
+        /// The connection.
         conn: ConnId,
     },
-    /// Carry out a command.
+    /// Execute a command.
     Command {
-        /// Its number, for the answer.
+        /// Number for the response.
         id: CommandId,
-        /// Whose subflows.
+        /// The connection.
         conn: ConnId,
-        /// What.
+        /// The command.
         command: Command,
     },
-    /// The largest packets that subflows over a link are to send and accept if they begin from now on. To be done before the
-    /// commands that follow; there is no answer.
+    /// Set the MTU of subflows over a link that are established from now on, for both directions. Must be done
+    /// before the commands that follow; there is no response.
     SetMtu {
-        /// Which.
+        /// The link.
         link: LinkId,
-        /// In bytes, with the IP header; what IPv6 does not allow (below 1280) is for IPv4 alone. None: the interface's own.
+        /// MTU in bytes, including the IP header. Values below 1280, which IPv6 does not allow, apply to IPv4 only.
+        /// `None`: the interface's own MTU.
         mtu: Option<u16>,
-        /// A line for the log; none: a step is tried, or its trial ends without a result.
+        /// Line for the log; `None`: a step is being tried, or its trial ended without a result.
         reason: Option<alloc::string::String>,
     },
-    /// Nothing to do: why the connection is carried as it is from now on, for people.
+    /// No action, only information for people: why the connection is carried as it is from now on.
     Note {
-        /// Which connection.
+        /// The connection.
         conn: ConnId,
-        /// The reason, one sentence.
+        /// The reason, in one sentence.
         reason: alloc::string::String,
     },
 }
 
-/// A command to the path manager.
+/// Command for the kernel's path manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "do")]
 pub enum Command {
-    /// Make a subflow over this link, at once as a backup or not. On a link that has one already it is a second one,
-    /// which proves that the path works.
+    /// Establish a subflow over this link. On a link that already has one, it is a second subflow, which proves
+    /// that the path works.
     Join {
-        /// Over which link.
+        /// The link.
         link: LinkId,
-        /// Whether as a backup.
+        /// Whether it is a backup from the start.
         backup: bool,
     },
-    /// Ask the other end (MP_PRIO) to use a subflow, or to use it only when no other works. Again for one that is asked
-    /// already sends the option again.
+    /// Ask the peer (MP_PRIO) to use a subflow, or to use it only as a backup. Repeating the present value sends
+    /// the option again.
     SetBackup {
-        /// Which.
+        /// The subflow.
         subflow: SubflowId,
-        /// A backup.
+        /// Whether it becomes a backup.
         backup: bool,
     },
-    /// End a subflow; what it has not delivered goes over the others.
+    /// Close a subflow; its undelivered data is sent over the others.
     Destroy {
-        /// Which.
+        /// The subflow.
         subflow: SubflowId,
     },
 }
 
-/// Why a command was not carried out.
+/// Why a command failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandError {
-    /// There is no such connection (any more), or it is not ours to manage.
+    /// The connection does not exist, no longer exists, or is not managed by marline.
     NoConnection,
-    /// There is no such subflow (any more).
+    /// The subflow does not exist or no longer exists.
     NoSubflow,
     /// The connection cannot be joined yet.
     NotYet,
-    /// One direction of the connection is closed: the kernel adds no subflow any more, so a subflow that was ended could not be replaced.
-    /// The first command to end one is refused with this reason, so that the machine can decide again.
+    /// One direction of the connection is closed. The kernel adds no further subflows, so a closed subflow could
+    /// not be replaced. The first command to destroy one is rejected with this error, so that the machine can
+    /// decide again.
     HalfClosed,
-    /// The link has no address, or no way to the server.
+    /// The link has no address or no route to the server.
     NoAddress,
-    /// The link has addresses of this family alone, and no address of the server of that family is known.
+    /// The link has only addresses of this family, and no address of the server in that family is known.
     NotAnnounced(IpFamily),
-    /// The link has addresses of this family alone, and the program's socket is for the other one alone.
+    /// The link has only addresses of this family, and the program's socket accepts only the other one.
     SocketFamily(IpFamily),
-    /// Not permitted.
+    /// The kernel denied permission.
     NotPermitted,
-    /// Anything else, by the kernel's number.
+    /// Any other error, by the kernel's error number.
     Other(i32),
 }
 
@@ -294,7 +299,7 @@ impl IpFamily {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// IPv6 for IPv4, and the reverse.
+    /// The other family: IPv6 for IPv4, and the reverse.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {

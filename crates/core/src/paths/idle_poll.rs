@@ -1,19 +1,17 @@
-//! The slow round: idle connections, looked at in turn on a small allowance.
+//! Idle polling: polls idle connections in rotation at a limited rate.
 //!
-//! In: which connections are idle, and hints that one of them moves. Out: which to look at now.
-//!
-//! 1. The one that was looked at longest ago is next.
-//! 2. Each is looked at [`EACH`] times a second as long as all together cost no more than [`MOST`]; ten thousand of them
-//!    take fifty seconds for a round, and 0.5 % of a core.
-//! 3. When a link's own counters show bytes that no connection explains, the round hastens for a while
-//!    ([`Round::hurry`]): one of the idle ones has woken.
+//! 1. The connection whose last poll is oldest is next.
+//! 2. Each one is polled [`POLLS_PER_CONN`] times per second as long as all together stay below [`MAX_POLLS`] per
+//!    second. For ten thousand connections a rotation takes fifty seconds and 0.6 % of a core.
+//! 3. When a link's interface counters show bytes that no polled connection explains, one of the idle ones has
+//!    probably become active. The rotation is then faster for a while.
 
 use alloc::collections::BTreeSet;
 
 use super::event::ConnId;
 use crate::units::{DataSize, Duration, Instant};
 
-/// Idle connections by the time of their last look.
+/// Idle connections, ordered by the time of their last poll.
 #[derive(Debug, Default)]
 pub(super) struct IdlePoller {
     idle: BTreeSet<(Instant, ConnId)>,
@@ -21,18 +19,17 @@ pub(super) struct IdlePoller {
     fast_until: Instant,
 }
 
-/// Looks a second at each. chosen: the first half second of a transfer that wakes up goes unseen, and at 20 Mbit/s that is
-/// κ.
+/// Polls per second of each connection. Chosen: the first half second of a transfer that starts goes unnoticed; at
+/// 20 Mbit/s that is κ.
 const POLLS_PER_CONN: u64 = 2;
-/// Looks a second at all. chosen: at 15 µs a subflow and two subflows each, 0.6 % of a core.
+/// Polls per second in total. Chosen: at 15 µs per subflow and two subflows each, 0.6 % of a core.
 const MAX_POLLS: u64 = 200;
-/// The same in a hurry: 4.5 % of a core, for so long.
+/// Polls per second while the rotation is faster (4.5 % of a core), and the duration of that.
 const FAST_POLLS: u64 = 1500;
 const FAST_TIME: Duration = Duration::from_secs(2);
-/// Bytes in a second that nobody explains and that are worth a hurry. chosen: above what acknowledgements, name servers
-/// and a chat add up to.
+/// Unattributed bytes per second that make the rotation faster. Chosen: more than ACKs, DNS and a chat add up to.
 const FAST_THRESHOLD: DataSize = DataSize::from_kib(128);
-/// Looks of one turn are this far apart.
+/// Shortest time between two batches of polls.
 const MIN_BATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 impl IdlePoller {
@@ -48,20 +45,21 @@ impl IdlePoller {
         self.idle.remove(&(at, conn));
     }
 
-    /// Bytes on a link that no connection explains.
+    /// Reports bytes on a link that no polled connection explains.
     pub(super) fn on_unattributed_bytes(&mut self, now: Instant, size: DataSize) {
+        // With few connections the normal rotation is fast enough.
         if size >= FAST_THRESHOLD && self.idle.len() > usize::try_from(MAX_POLLS).unwrap_or(usize::MAX) / 4 {
             self.fast_until = now + FAST_TIME;
             self.next_batch = self.next_batch.min(now + MIN_BATCH_INTERVAL);
         }
     }
 
-    /// When the next turn is; none: nobody is idle.
+    /// Time of the next batch; `None`: no connection is idle.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (!self.idle.is_empty()).then_some(self.next_batch)
     }
 
-    /// How many are due, and the time of the next turn.
+    /// Returns the number of connections to poll now, and schedules the next batch.
     pub(super) fn start_batch(&mut self, now: Instant) -> usize {
         if self.idle.is_empty() || now < self.next_batch {
             return 0;
@@ -72,7 +70,7 @@ impl IdlePoller {
         usize::try_from(due).unwrap_or(usize::MAX).min(self.idle.len())
     }
 
-    /// The one that was looked at longest ago, which takes its place at the end.
+    /// Returns the connection whose last poll is oldest, and moves it to the end of the rotation.
     pub(super) fn rotate_oldest(&mut self, now: Instant) -> Option<(Instant, ConnId)> {
         let (at, conn) = self.idle.pop_first()?;
         self.idle.insert((now, conn));
@@ -95,7 +93,7 @@ impl IdlePoller {
 mod tests {
     use super::*;
 
-    /// Looks within so many seconds.
+    /// Number of polls within this time.
     fn polls_within(round: &mut IdlePoller, seconds: u64) -> usize {
         let mut all = 0;
         let end = Instant::ZERO + Duration::from_secs(seconds);
@@ -111,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_looked_at_twice_a_second_and_many_in_turn() {
+    fn few_connections_are_polled_twice_a_second_and_many_in_rotation() {
         for (conns, seconds, least, most) in [(1, 10, 18, 21), (6, 10, 100, 130), (10_000, 10, 1750, 2100)] {
             let mut round = IdlePoller::default();
             (0..conns).for_each(|n| _ = round.add(Instant::ZERO, ConnId(n)));
@@ -121,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn unexplained_bytes_hurry_the_round() {
+    fn unattributed_bytes_speed_up_the_rotation() {
         let mut round = IdlePoller::default();
         (0..10_000).for_each(|n| _ = round.add(Instant::ZERO, ConnId(n)));
         round.on_unattributed_bytes(Instant::ZERO, DataSize::from_mib(1));

@@ -1,15 +1,13 @@
-//! When the rest came: what passed an interface and no look has told.
+//! Late bytes: estimates when bytes arrived that the interface counted but no poll has reported yet.
 //!
-//! In: what looks told since the interface was counted last. Out: the time in which what only the counters know came.
-//!
-//! Headers, acknowledgements and the end of a transfer that closed before its next look are known up to a second later.
-//! They came right behind what the last look told, and as fast. Taken for the steady flow of a whole second, or for bytes
-//! of the moment in which they were counted, they would keep a radio awake that had long gone to sleep: 0.7 J instead of
-//! 0.3 for 256 KiB over Wi-Fi.
+//! Headers, ACKs and the end of a transfer that closed before its next poll become known up to a second later, when
+//! the interface's counters are read. They arrived directly after the bytes of the last poll, at the same rate. If
+//! they counted as a steady flow over a whole second, or as bytes of the moment of counting, they would keep a
+//! radio awake that was already idle: 0.7 J instead of 0.3 J for 256 KiB over Wi-Fi.
 
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// What looks told since the last count.
+/// Bytes that polls reported since the interface was last counted.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct LateBytes {
     size: DataSize,
@@ -18,21 +16,22 @@ pub(super) struct LateBytes {
 }
 
 impl LateBytes {
-    /// A look told of these bytes, either way.
+    /// Reports that a poll found these bytes, in either direction, for the time between `from` and `now`.
     pub(super) fn on_poll(&mut self, (from, now): (Instant, Instant), size: DataSize) {
         self.size += size;
         self.last_poll = now;
         self.peak_rate = self.peak_rate.max(size / now.since(from).max(MIN_POLL_TIME));
     }
 
-    /// When so many more bytes came; none: they are more than what looks told, so somebody else's.
+    /// The time in which `extra` further bytes arrived; `None`: there are more of them than polls reported, so they
+    /// belong to other programs.
     pub(super) fn arrival_of(&self, now: Instant, extra: DataSize) -> Option<(Instant, Instant)> {
         let time = (extra / self.peak_rate).min(now.since(self.last_poll));
         (extra <= self.size).then(|| (self.last_poll, self.last_poll + time))
     }
 }
 
-/// Two looks closer together say nothing of a rate. chosen: a burst that waited in the receiver's queue.
+/// Shorter intervals between polls say nothing about a rate. Chosen: a burst that waited in the receiver's queue.
 const MIN_POLL_TIME: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
@@ -44,8 +43,8 @@ mod tests {
     use crate::paths::links::Link;
     use crate::units::{DataSize, Instant};
 
-    /// What a meter says at the end, after these looks (until when, bytes that came) since `began` and these counts of the
-    /// interface (when, came and went).
+    /// Energy at the end, after these polls (time, bytes received since the previous one), the first of which
+    /// covers the time since `began`, and these readings of the interface's counters (time, received and sent).
     fn metered_joules(began: u64, polls: &[(u64, u64)], counters: &[(u64, [u64; 2])]) -> f64 {
         let wifi = LinkId(0);
         let mut meter = Meter::new(huang(), Instant::ZERO);
@@ -69,8 +68,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_after_the_end_of_a_transfer_came_with_it() {
-        // 256 KiB in 0.11 s: 40 kB of it came behind the last look.
+    fn bytes_counted_after_a_transfer_belong_to_the_transfer() {
+        // 256 KiB in 0.11 s: 40 kB of it arrived after the last poll.
         let polls = [(4100, 62_000), (4200, 160_000)];
         let counted = |when| {
             metered_joules(4097, &polls, &[(1000, [0, 0]), (when, [267_000, 4_300]), (9000, [267_000, 4_300])])
@@ -83,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_all_looks_told_flowed_all_the_time() {
-        // A stream of another program's beside a connection that trickles.
+    fn bytes_of_other_programs_count_as_a_steady_flow() {
+        // A stream of another program, beside a connection with little traffic.
         let counts = [(4000, [0, 0]), (5000, [600_000, 0])];
         let (stream, with_conn) =
             (metered_joules(0, &[], &counts), metered_joules(4400, &[(4500, 10_000)], &counts));

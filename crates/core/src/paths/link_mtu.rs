@@ -1,18 +1,22 @@
-//! The MTU of a link's new subflows: lowered where full-sized packets are lost, and raised again.
+//! MTU of a link's new subflows: lowered where full-sized packets are lost, and raised again later.
 //!
-//! Pure bookkeeping: `black_hole` decides that packets are lost, this module which MTU comes next and for how long.
+//! This is only accounting: [`super::black_hole`] decides that packets are lost, and this module decides which MTU
+//! is next and for how long.
 //!
-//! 1. A step is on trial until data flow over a subflow that began after it ([`Host::confirm_mtu`]). Only then is it
-//!    reported. A trial without a result ends after [`TRIAL`], and the MTU is what it was before the trial.
-//! 2. If no step helps, the MTU is what it was before, and none is tried for [`Config::raise_mtu_after`].
-//! 3. A confirmed MTU holds for [`Config::raise_mtu_after`], also if a trial of a smaller one fails. Then new subflows begin
-//!    with the interface's own MTU. Subflows that run keep their segment size. RFC 1191 (section 6.3), RFC 4821 (section 7.2)
-//!    and RFC 8899 (section 5.1.1, PMTU_RAISE_TIMER) name ten minutes.
+//! 1. A step is on trial until data is carried by a subflow that was established after it
+//!    ([`HostState::confirm_mtu`]). Only then is it reported. A trial without a result ends after [`TRIAL_TIME`],
+//!    and the MTU from before the trial is restored.
+//! 2. If no step helps, the MTU is restored, and none is tried for
+//!    [`Config::raise_mtu_after`](super::Config::raise_mtu_after).
+//! 3. A confirmed MTU is valid for the same time, even if a trial of a smaller one fails. Then new subflows start
+//!    with the interface's own MTU; existing subflows keep their segment size. RFC 1191 (section 6.3), RFC 4821
+//!    (section 7.2) and RFC 8899 (section 5.1.1, PMTU_RAISE_TIMER) recommend ten minutes.
 //!
-//! The first step is 1280 bytes, the minimum MTU of IPv6 (RFC 8200, section 5), which passes almost everywhere. Each step
-//! costs a second, and a packet of 1280 bytes carries 0.8 % less payload per byte than one of 1500. Therefore the MTUs
-//! between (PPPoE 1492, IPv6 in IPv4 1480, WireGuard 1420) are not searched as RFC 4821 does. The steps after it are for
-//! IPv4: 1024 bytes is where the search of RFC 4821 (section 7.2) begins, and every host accepts 576 (RFC 791, section 3.2).
+//! The first step is 1280 bytes, the minimum MTU of IPv6 (RFC 8200, section 5), which passes almost everywhere.
+//! Each step takes a second, and a packet of 1280 bytes carries only 0.8 % less payload per byte than one of 1500.
+//! Therefore the MTUs between (PPPoE 1492, IPv6 in IPv4 1480, WireGuard 1420) are not searched as RFC 4821 does.
+//! Further steps are for IPv4: the search of RFC 4821 (section 7.2) begins at 1024 bytes, and every host accepts
+//! 576 (RFC 791, section 3.2).
 
 use alloc::string::String;
 
@@ -20,59 +24,59 @@ use super::event::Output;
 use super::host_state::HostState;
 use crate::units::{Duration, Instant};
 
-/// The MTUs that are tried in turn, in bytes.
+/// MTUs that are tried one after the other, in bytes.
 const MTU_STEPS: [u16; 3] = [MIN_IPV6_MTU, 1024, 576];
-/// The least MTU of IPv6. A route of IPv6 with a smaller one has no effect.
+/// Minimum MTU of IPv6. A smaller MTU of an IPv6 route has no effect.
 const MIN_IPV6_MTU: u16 = 1280;
-/// Assumed where the driver reports nothing: Ethernet.
+/// Assumed before the driver reports the MTU: Ethernet.
 const DEFAULT_MTU: u16 = 1500;
-/// How long a step waits for data. chosen: as long as it takes to see that a step does not help
-/// either, at 300 ms of round trip.
+/// Duration of a trial. Chosen: as long as it takes to detect that the next step does not help either, at an RTT of
+/// 300 ms.
 const TRIAL_TIME: Duration = Duration::from_secs(6);
-/// After the first trial of a link without a result, none follows for this long, then twice as long each time. chosen: a
-/// lost SYN is rare, and a sender that has nothing to send pauses for longer.
+/// Interval after the first trial of a link without a result, doubled each time. Chosen: a lost SYN is rare, and a
+/// sender that has nothing to send pauses for longer.
 const TRIAL_PAUSE: Duration = Duration::from_secs(10);
 
-/// The MTU of one link.
+/// MTU state of one link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkMtu {
-    /// The interface's MTU, in bytes.
+    /// MTU of the interface, in bytes.
     interface_mtu: u16,
-    /// Whether it has an IPv4 address.
+    /// Whether the interface has an IPv4 address.
     has_ipv4: bool,
     lowered: Option<LoweredMtu>,
-    /// What holds if the trial of a smaller one fails: the MTU that was confirmed before.
+    /// MTU confirmed earlier, which is restored if the trial of a smaller one fails.
     fallback: Option<LoweredMtu>,
-    /// Whether the log says that it is lower than the interface's own.
+    /// Whether the log has reported that the MTU is lowered.
     reported: bool,
-    /// Before this no step is tried on weak evidence.
+    /// Time before which no step is tried on weak evidence.
     next_trial: Instant,
-    /// Trials without a result since the link came up.
+    /// Number of trials without a result since the link came up.
     failed_trials: u8,
-    /// Until then all steps are known to be of no use.
+    /// Time until which all steps are known to be useless.
     exhausted_until: Instant,
 }
 
-/// An MTU below the interface's own.
+/// An MTU below that of the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LoweredMtu {
     pub(super) mtu: u16,
-    /// Subflows that came up later use it.
+    /// Time of the step; subflows established later use the MTU.
     pub(super) since: Instant,
-    /// Whether data have flowed with it.
+    /// Whether data was carried with it.
     pub(super) is_confirmed: bool,
-    /// When the interface's own one is used again.
+    /// Time at which the interface's MTU is restored.
     until: Instant,
 }
 
-/// What came of the request for a lower MTU.
+/// Result of a request for a lower MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MtuStep {
-    /// It is this now, or has been since the subflow in question came up.
+    /// The MTU is this now, or has been since the subflow in question was established.
     Lowered(u16),
-    /// No lower one is left, and the one before the trial is used again.
+    /// No lower MTU is left, and the one before the trial is restored.
     Exhausted,
-    /// That was found before.
+    /// All steps were found useless before.
     KnownUseless,
 }
 
@@ -101,7 +105,7 @@ impl LinkMtu {
         now >= self.next_trial && now >= self.exhausted_until
     }
 
-    /// The smallest one that is tried.
+    /// Smallest MTU that is tried.
     pub(super) fn min_mtu(&self) -> u16 {
         let steps = MTU_STEPS.into_iter().filter(|step| self.has_ipv4 || *step >= MIN_IPV6_MTU);
         steps.fold(self.interface_mtu, u16::min)
@@ -117,7 +121,8 @@ impl LinkMtu {
 }
 
 impl HostState {
-    /// Lowers a link's MTU, unless that has happened since a subflow came up whose packets are lost.
+    /// Lowers a link's MTU by one step, unless that has already happened since the affected subflow was
+    /// established.
     pub(super) fn lower_mtu(&mut self, index: usize, established_at: Instant) -> MtuStep {
         let (now, hold_time) = (self.now, self.config.raise_mtu_after);
         let Some(link) = self.links.get_mut(index) else { return MtuStep::KnownUseless };
@@ -140,7 +145,7 @@ impl HostState {
         MtuStep::Lowered(next)
     }
 
-    /// Data flow with the step that is on trial: it holds.
+    /// Confirms the step on trial: data was carried with it.
     pub(super) fn confirm_mtu(&mut self, index: usize) {
         let (now, hold_time) = (self.now, self.config.raise_mtu_after);
         let Some(link) = self.links.get_mut(index) else { return };
@@ -159,7 +164,7 @@ impl HostState {
         self.outputs.push_back(Output::SetMtu { link, mtu: Some(mtu), reason: Some(reason) });
     }
 
-    /// A step on trial was wrong, or nothing shows that it was right.
+    /// Undoes a step on trial that was wrong, or for which no data was seen.
     pub(super) fn undo_mtu(&mut self, index: usize) {
         let now = self.now;
         let Some(link) = self.links.get_mut(index) else { return };
@@ -173,14 +178,14 @@ impl HostState {
         self.end_mtu_step(index, "no data arrived with the smaller MTU");
     }
 
-    /// The connection that tried a smaller MTU cannot show any more whether it helps. Other connections may try it at once.
-    pub(super) fn abandon_mtu_trial(&mut self, at: usize) {
-        if self.links.get(at).and_then(|link| link.mtu.lowered).is_some_and(|lowered| !lowered.is_confirmed) {
-            self.end_mtu_step(at, "the connection that tried a smaller one is closing");
+    /// Ends a trial whose connection can no longer show a result. Other connections may try the step at once.
+    pub(super) fn abandon_mtu_trial(&mut self, index: usize) {
+        if self.links.get(index).and_then(|link| link.mtu.lowered).is_some_and(|lowered| !lowered.is_confirmed) {
+            self.end_mtu_step(index, "the connection that tried a smaller one is closing");
         }
     }
 
-    /// What was confirmed before a trial holds on; otherwise the interface's own MTU again.
+    /// Ends a step: restores the MTU that was confirmed before the trial, or that of the interface.
     fn end_mtu_step(&mut self, index: usize, cause: &str) {
         let now = self.now;
         let Some(link) = self.links.get_mut(index) else { return };
@@ -195,7 +200,7 @@ impl HostState {
         }
     }
 
-    /// The link came up or went down: it may come back over another network.
+    /// Restores the MTU when the link comes up or goes down: it may come back over another network.
     pub(super) fn reset_mtu(&mut self, index: usize) {
         self.restore_mtu(index, "the link was down");
         if let Some(link) = self.links.get_mut(index) {
@@ -207,7 +212,7 @@ impl HostState {
         }
     }
 
-    /// The driver has read the MTU of the interface and its address families.
+    /// Records the MTU and the address families of the interface, as read by the driver.
     pub(super) fn on_interface(&mut self, index: usize, interface_mtu: u16, has_ipv4: bool) {
         let Some(link) = self.links.get_mut(index) else { return };
         link.mtu.has_ipv4 = has_ipv4;
@@ -217,7 +222,7 @@ impl HostState {
         }
     }
 
-    /// Raises the MTUs whose time is over.
+    /// Raises MTUs whose time is over.
     pub(super) fn raise_mtus(&mut self) {
         for index in 0..self.links.len() {
             let is_over = |lowered: LoweredMtu| lowered.until <= self.now;
@@ -239,7 +244,7 @@ impl HostState {
         self.links.iter().filter_map(|link| link.mtu.lowered).map(|lowered| lowered.until).min()
     }
 
-    /// The interface's own MTU again. Reported if a lower one was.
+    /// Restores the interface's MTU, and reports that if the lowered one was reported.
     fn restore_mtu(&mut self, index: usize, cause: &str) {
         let Some(link) = self.links.get_mut(index) else { return };
         link.mtu.fallback = None;

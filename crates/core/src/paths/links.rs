@@ -1,16 +1,17 @@
-//! The host's links: on what terms, in what state, and what is known of their speed.
+//! The host's links: limits of their use, state, and throughput.
 //!
-//! In: ups and downs, what passed an interface, and what connections measured. Out: which links may be used, how fast
-//! they are for all connections together, and what is left of a budget.
+//! Inputs are link changes, interface counters and the measurements of connections. The module provides which links
+//! may be used, their throughput for all connections together, and what is left of a budget.
 //!
-//! 1. A link's rate is the sum over the connections that use it now; when none does, what that sum was last; before
-//!    anything was measured, [`Config::assumed`] (eMPTCP §3.2).
-//! 2. When a connection comes or goes, each one's part changes, and their medians tell it late: what two have brought one
-//!    after the other would count twice, or what nobody has taken up yet not at all. Until that is over the link is as fast
-//!    as it was before ([`Link::before`]), or as fast as those alone that were there, or as those that came.
-//! 3. The radio's meter is fed by what connections saw, and by the interface's own counters where they say more: other
-//!    programs' bytes, and headers. Counters of an interface come later than those of connections, so only what exceeds
-//!    the sum of both is new. What the meter was fed is also what a budget is spent by.
+//! 1. A link's rate is the sum over the connections that use it now. If none does, it is the last such sum; before
+//!    any measurement it is [`Config::assumed_rate`] (eMPTCP §3.2).
+//! 2. When a connection starts or stops using a link, the shares of all its connections change, but their medians
+//!    show this late. What two connections carried one after the other would count twice, or released capacity that
+//!    no connection uses yet would not count at all. Until the shares have settled, the rate is the highest of three: the
+//!    rate before the change, the sum of the settled connections, and the sum of the others.
+//! 3. The radio's meter receives the bytes seen by connections, and those of the interface's counters that exceed
+//!    them: headers and other programs' traffic. The interface's counters are read later than those of connections,
+//!    so only what exceeds the sum of both is new. The same bytes are charged to the budget.
 
 use super::config::{Config, LinkConfig};
 use super::late_bytes::LateBytes;
@@ -18,12 +19,12 @@ use super::link_mtu::LinkMtu;
 use crate::energy::{Direction, Meter};
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-/// Links by their place: those of the configuration, then those that came later.
+/// Set of links by their index: those of the configuration first, then those added later.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct LinkSet(u64);
 
 impl LinkSet {
-    /// The most links. Those beyond are left alone.
+    /// Maximum number of links. Further links are not used.
     pub(super) const MAX: usize = 64;
     pub(super) const EMPTY: Self = Self(0);
 
@@ -73,43 +74,44 @@ impl LinkSet {
     }
 }
 
-/// One link of the host.
+/// State of one link of the host.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) config: LinkConfig,
     pub(super) up: bool,
-    /// Connections that use it now.
+    /// Number of connections that use it now.
     user_count: u32,
-    /// What those bring whose windows are open, and what the others do.
+    /// Sum of the rates of connections whose rate has settled, and that of the others.
     settled_rates: Rates,
     unsettled_rates: Rates,
-    /// How fast it was before the last ones came or went, and until when that counts.
+    /// Rates before the last change of its users, and the time until which they count.
     previous_rates: Option<(Instant, Rates)>,
-    /// The last sum of rates and of forecasts that was not nothing.
+    /// Last sums of rates and of forecasts that were not zero.
     last_rate: Option<(Instant, Bitrate)>,
     last_forecast: Option<Bitrate>,
     pub(super) mtu: LinkMtu,
-    /// When it came back from its last outage: what is known from before may be less than it can do now.
+    /// End of its last outage. Older measurements may be lower than what it can carry now.
     recovered_at: Instant,
-    /// Before this no further connection probes it while it is silent.
+    /// Time before which no further connection probes it while it is unresponsive.
     pub(super) next_probe: Instant,
-    /// Payload that connections carried over it, both ways.
+    /// Payload bytes that connections carried over it, in both directions.
     pub(super) carried: DataSize,
-    /// Its budget is as good as gone, for the rest of the run: once it is left, nothing says how fast it would be.
+    /// Whether its budget is spent or nearly spent. It stays so for the rest of the run: once the link is unused,
+    /// its rate is unknown.
     is_budget_spent: bool,
-    /// What was told to the meter, down and up.
+    /// Bytes reported to the meter, down and up.
     accounted: [DataSize; 2],
-    /// Where the interface's counters stood when they were first compared with that, and what had been fed by then.
+    /// Interface counters at their first comparison with `accounted`, and the value of `accounted` then.
     counter_base: Option<([DataSize; 2], [DataSize; 2])>,
-    /// When the interface's counters came last, and what they said.
+    /// Time and values of the last interface counters.
     last_counters: Option<(Instant, [DataSize; 2])>,
-    /// What they knew then that no connection had told.
+    /// Bytes of the last interface counters that no connection had reported.
     unattributed: DataSize,
-    /// What connections saw since.
+    /// Bytes that polls have reported since then.
     late_bytes: LateBytes,
-    /// The last time at which anything came over it.
+    /// Last time at which anything was received over it.
     pub(super) last_received: Option<Instant>,
-    /// The last time at which a proof of life failed while nothing else came over it.
+    /// Last time at which a liveness probe failed while nothing else was received.
     pub(super) probe_failed_at: Option<Instant>,
 }
 
@@ -139,8 +141,7 @@ impl Link {
         }
     }
 
-    /// A connection's part in the sums has changed; none: it does not use the link (any more). Such a change shows in all
-    /// parts after `settles`.
+    /// Replaces a connection's share in the sums. A changed user count shows in all shares after `settle_time`.
     pub(super) fn update_share(
         &mut self,
         config: &Config,
@@ -150,6 +151,8 @@ impl Link {
     ) {
         let is_over = self.previous_rates.is_none_or(|(until, _)| now >= until);
         if old.is_active != new.is_active && (is_over || self.user_count == 0) {
+            // A connection starts or stops using the link: keep the present rates until all shares have settled (rule
+            // 2).
             let rates = Rates {
                 recent: self.rate(config, now).bits_per_sec(),
                 forecast: self.forecast(config, now).bits_per_sec(),
@@ -171,7 +174,7 @@ impl Link {
         self.update_budget(now);
     }
 
-    /// What those that use it bring together.
+    /// Rates of all its users together (rule 2).
     fn rates(&self, now: Instant) -> Rates {
         match self.previous_rates.filter(|(until, _)| now < *until) {
             Some((_, before)) => before.max(self.settled_rates).max(self.unsettled_rates),
@@ -184,11 +187,12 @@ impl Link {
         self.user_count > 0
     }
 
-    /// What is to be expected of it: now, last, or assumed.
+    /// Expected rate: the present one, the last one, or the assumed one.
     pub(super) fn rate(&self, config: &Config, now: Instant) -> Bitrate {
         match (self.user_count, self.last_rate) {
             (0, None) => config.assumed_rate,
-            // What was bad is not bad for ever: it fades towards what is assumed, so that it is tried again.
+            // A low rate is not valid forever: it approaches the assumed rate with time, so that the link is tried
+            // again.
             (0, Some((at, known))) if known < config.assumed_rate => {
                 let share = Ratio::of(now.since(at).as_millis() as u64, RATE_FADE_TIME.as_millis() as u64);
                 known + (config.assumed_rate - known).share(share.min(Ratio::ONE))
@@ -198,7 +202,7 @@ impl Link {
         }
     }
 
-    /// The same by the forecasts.
+    /// Expected rate by the connections' forecasts (see [`rate`](Self::rate)).
     pub(super) fn forecast(&self, config: &Config, now: Instant) -> Bitrate {
         match self.user_count {
             0 => self.last_forecast.unwrap_or(config.assumed_rate),
@@ -206,32 +210,33 @@ impl Link {
         }
     }
 
-    /// What was measured of it last; none: it was never used.
+    /// Last measured rate; `None`: it was never used.
     pub(super) fn last_rate(&self) -> Option<Bitrate> {
         self.last_rate.map(|(_, rate)| rate)
     }
 
-    /// The same, if that was after its last outage.
+    /// Last measured rate, if it was measured after the last outage.
     pub(super) fn rate_since_recovery(&self) -> Option<Bitrate> {
         self.last_rate
             .filter(|(at, _)| *at > self.recovered_at || self.recovered_at == Instant::ZERO)
             .map(|(_, rate)| rate)
     }
 
-    /// It comes back from an outage. A rate of before does not count against it: it is taken for what is assumed of
-    /// links at least, and for unknown where only a measurement will do ([`Link::known_since_return`]).
+    /// Processes the link's recovery from an outage. A rate from before must not count against it: it is raised to
+    /// the assumed rate, and counts as unknown where only a measurement is accepted
+    /// ([`rate_since_recovery`](Self::rate_since_recovery)).
     pub(super) fn on_recovery(&mut self, config: &Config, now: Instant) {
         self.recovered_at = now;
         self.previous_rates = None;
         self.last_rate = self.last_rate.map(|(_, rate)| (now, rate.max(config.assumed_rate)));
     }
 
-    /// Whether a proof of life failed on it, and nothing has come over it since.
-    pub(super) fn is_silent(&self) -> bool {
+    /// Whether a liveness probe failed on it, and nothing was received over it since.
+    pub(super) fn is_unresponsive(&self) -> bool {
         self.probe_failed_at.is_some_and(|lost| self.last_received.is_none_or(|alive| alive < lost))
     }
 
-    /// A connection saw bytes on it.
+    /// Counts payload bytes that a poll of a connection has found.
     pub(super) fn on_payload(
         &mut self,
         meter: &mut Meter,
@@ -243,7 +248,7 @@ impl Link {
         self.accounted[direction_index(direction)] += size;
         self.update_budget(now);
         self.late_bytes.on_poll((from, now), size);
-        // Bytes of a look have come all through the time since the last one, if that was a moment ago.
+        // The bytes arrived over the whole time since the previous poll, unless that was long ago.
         match now.since(from) <= MAX_COUNTER_GAP && size >= MIN_FLOW {
             true => meter.on_flow(from, now, self.config.id, direction, size),
             false => meter.on_bytes(now, self.config.id, direction, size),
@@ -251,7 +256,7 @@ impl Link {
         self.last_received = Some(now);
     }
 
-    /// The interface's counters; the answer is what no connection that is looked at explains.
+    /// Counts the interface's counters; returns the bytes that no polled connection explains.
     pub(super) fn on_interface_counters(
         &mut self,
         meter: &mut Meter,
@@ -259,7 +264,7 @@ impl Link {
         counters: [DataSize; 2],
     ) -> DataSize {
         if self.last_counters.is_some_and(|(_, last)| counters[0] < last[0] || counters[1] < last[1]) {
-            // Another interface of the same name, or a modem that was reset: it counts from zero.
+            // Another interface of the same name, or a modem that was reset: the counters restarted at zero.
             self.counter_base = Some(([DataSize::ZERO; 2], self.accounted));
         }
         let (base, accounted) = *self.counter_base.get_or_insert((counters, self.accounted));
@@ -268,6 +273,9 @@ impl Link {
             let index = direction_index(direction);
             let more = (counters[index] - base[index]) - (self.accounted[index] - accounted[index]);
             if !more.is_zero() {
+                // Distribute the bytes over the time in which they probably arrived: directly after the last poll,
+                // or over the whole time since the last reading, or (if that was too long ago or they are few) at
+                // this moment.
                 match (self.late_bytes.arrival_of(now, more), self.last_counters) {
                     (Some((from, to)), _) => meter.on_flow(from, to, self.config.id, direction, more),
                     (None, Some((from, _))) if now.since(from) <= MAX_COUNTER_GAP && more >= MIN_FLOW * 4 => {
@@ -286,37 +294,39 @@ impl Link {
         unattributed
     }
 
-    /// What its budget still allows; none: anything.
+    /// Remaining budget; `None`: unlimited.
     pub(super) fn budget_left(&self) -> Option<DataSize> {
         self.config.budget.map(|budget| budget - (self.accounted[0] + self.accounted[1]))
     }
 
-    /// Whether the budget forbids it.
+    /// Whether the link must not be used because of its budget.
     pub(super) const fn is_budget_spent(&self) -> bool {
         self.is_budget_spent
     }
 
-    /// What is on its way when it is stopped still comes, so it is stopped so much earlier: [`IN_FLIGHT`] of its rate, and as
-    /// much beside payload (headers, other programs' bytes) as passed between the last two counts of its interface.
+    /// Marks the budget as spent before it is exceeded. Data in flight still arrives after the link is released, so
+    /// a reserve is kept: [`BUDGET_RESERVE_TIME`] at its rate, plus as many bytes beside payload (headers, other
+    /// programs) as passed between the last two readings of the interface.
     fn update_budget(&mut self, now: Instant) {
         let reserve = Bitrate::from_bits_per_sec(self.rates(now).recent) * BUDGET_RESERVE_TIME + self.unattributed;
         self.is_budget_spent |= self.budget_left().is_some_and(|left| left <= reserve);
     }
 }
 
-/// What comes between the look that finds a budget spent and the last byte: a look's interval and a round trip with its
-/// queue. chosen: the widest interval of active connections, and half a second of queue.
+/// Time between the poll that finds a budget spent and the last byte: a poll interval and an RTT with queueing
+/// delay. Chosen: the longest interval of active connections, and half a second of queueing delay.
 const BUDGET_RESERVE_TIME: Duration = Duration::from_millis(800);
 
-/// Counters no further apart than this tell of a span of time in which bytes flowed, if there were some packets: between
-/// two of them a radio's gap (0.5 s) would otherwise pass.
+/// If counters were read no longer ago than this, and their difference is at least some packets, the bytes count as
+/// a flow over that time. Otherwise a radio's gap (0.5 s) would end between two readings.
 const MAX_COUNTER_GAP: Duration = Duration::from_millis(1500);
 const MIN_FLOW: DataSize = DataSize::from_bytes(6000);
 
-/// How long a bad rate of a link that rests is believed, less and less. chosen: the paper's mean of Wi-Fi's states, thrice.
+/// Time in which a low rate of an unused link fades toward the assumed rate. Chosen: three times the paper's mean
+/// duration of a Wi-Fi state.
 const RATE_FADE_TIME: Duration = Duration::from_secs(120);
 
-/// Its place where there is one value for each way: down, up.
+/// Index in arrays with one value per direction: down, up.
 pub(super) const fn direction_index(direction: Direction) -> usize {
     match direction {
         Direction::Down => 0,
@@ -324,21 +334,21 @@ pub(super) const fn direction_index(direction: Direction) -> usize {
     }
 }
 
-/// A connection's part in a link's sums.
+/// Share of a connection in a link's sums.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct RateShare {
     pub(super) is_active: bool,
-    /// Whether these were measured with an open window.
+    /// Whether the rates were measured after slow start.
     pub(super) is_settled: bool,
     pub(super) rates: Rates,
 }
 
-/// Bits per second.
+/// Two rates in bits per second.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Rates {
-    /// Of the last two seconds.
+    /// Over the last two seconds.
     pub(super) recent: u64,
-    /// By forecast.
+    /// By the forecast.
     pub(super) forecast: u64,
 }
 

@@ -1,24 +1,27 @@
-//! Paths that fall silent: is the path dead, or has the application nothing to send?
+//! Liveness of paths: distinguishes a dead path from an application that has nothing to send.
 //!
-//! In: how long a path is silent that should carry. Out: proofs of life, and paths that are taken for dead.
+//! 1. A path is stalled after four RTTs without data, and at least 500 ms. For data sent by this host the time
+//!    counts from when it waits for a response, however long the pause before was.
+//! 2. A second subflow on the same link probes the path: if it is established, the path is alive, and the subflow
+//!    is closed again. A single lost packet proves nothing, so a probe consists of several attempts,
+//!    [`attempt_time`] apart. The path is dead only if none of them succeeds. Bytes that arrive meanwhile end the
+//!    probe too.
+//! 3. The duration of a probe depends on the kind of stall ([`SilenceKind`]). Own data without a response and a
+//!    steady stream that stops are urgent: [`URGENT_PROBE_TIME`]. Otherwise the application has probably nothing to
+//!    send, and the probe waits for the kernel's retransmission of the SYN. A connection with little traffic that
+//!    pauses as it did before is not probed: its next request will show whether the path works.
+//! 4. A stall is probed once: a path that was proved after its last byte is not probed again, unless own data
+//!    waits, or another connection has since found the link to be dead. If own data waits on a path that is alive,
+//!    it waits for a sender that has backed off. Each further probe then follows after as long as the stall had
+//!    lasted at the previous one.
+//! 5. A link over which other connections receive data is alive. A link on which a probe has just failed is dead
+//!    for all connections that stalled at the same time.
+//! 6. A dead path takes no part in decisions, so that another link is chosen. It is retried with a new subflow
+//!    every one to two seconds (see [`super::outage`]), because the old subflow's sender has backed off (measured:
+//!    9 s).
 //!
-//! 1. Silent is who brings nothing for four round trips, 500 ms at least; and of what this end sends, what waits so long
-//!    for its answer, however long the pause before it was.
-//! 2. A second subflow on the same link proves the path: when it comes up the path is alive, and the subflow goes again.
-//!    One lost packet proves nothing: a proof is several attempts, [`attempt`] apart, and only when none of them is answered
-//!    is the path dead. Bytes that come meanwhile end it as well.
-//! 3. How long it lasts depends on what the silence is ([`Silence`]). Own data without an answer, and a steady stream that
-//!    stops, press: [`PRESSING`]. Else the application has probably nothing to send, and the kernel's own repetition
-//!    of the SYN is waited for. Who sends little and pauses as it did before is not asked: its next request will tell.
-//! 4. One proof for one silence: a path that was proved after its last byte is not asked again, unless own data waits, or
-//!    another connection has found its link to be lost since. Own data that waits on a path which lives waits for a sender
-//!    that has backed off: each proof comes after as long as the silence had lasted at the one before.
-//! 5. A link over which other connections receive is alive; one that a proof has just failed on is dead for all that have
-//!    fallen silent with it.
-//! 6. A dead path carries nothing of the plan, so that another link is chosen. It is tried again by a new subflow, since
-//!    the old one's sender has backed off (measured: 9 s), every one to two seconds (see `outage`).
-//!
-//! Waiting for the kernel alone was not enough: it retries for minutes, and knows of no link that was not joined.
+//! Relying on the kernel alone was not sufficient: it retries for minutes, and does not know links that were not
+//! joined.
 
 use super::config::Policy;
 use super::conn::{Activity, Conn, DeadPath, JoinPurpose, JoinState};
@@ -26,36 +29,37 @@ use super::host_state::HostState;
 use super::subflow::Subflow;
 use crate::units::{Duration, Instant};
 
-/// The shortest silence that is worth a proof: more than a retransmission timeout of 200 ms and its answer.
-const MIN_SILENCE: Duration = Duration::from_millis(500);
-/// Pauses are proved at most so often.
+/// Shortest stall that is probed. Chosen: more than a retransmission timeout of 200 ms and its response.
+const MIN_STALL: Duration = Duration::from_millis(500);
+/// Shortest interval between probes of a path.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a proof lasts that presses, or two attempts. chosen: with the silence before it and the first bytes over another
-/// link, 2.2 s at a round trip of 150 ms, below the 3 s that a dead link may cost.
+/// Duration of an urgent probe, or that of two attempts if longer. Chosen: with the stall before it and the first
+/// bytes over another link it is 2.2 s at an RTT of 150 ms, below the limit of 3 s for the failure of a link.
 const URGENT_PROBE_TIME: Duration = Duration::from_millis(800);
-/// After which the kernel sends a SYN again (RFC 6298 §2: 1 s).
+/// Time after which the kernel retransmits a SYN (RFC 6298 §2: 1 s).
 const SYN_RETRANSMIT_TIME: Duration = Duration::from_secs(1);
-/// A stretch of activity of this length is a stream: that it stops is news. chosen: longer than a page or a chat's answer
-/// takes.
+/// A burst of at least this duration is a stream, whose end is unexpected. Chosen: longer than a page or a response
+/// in a chat takes.
 const MIN_STREAM: Duration = Duration::from_secs(1);
 
-/// Whose silence began no longer before a link was lost fell silent with it. chosen: twice a proof and its pause.
+/// A stall that began at most this long before its link was found dead has the same cause. Chosen: twice the time
+/// of a probe and its interval.
 const LOST_WITH_LINK: Duration = Duration::from_secs(5);
 
-/// A link that brought something to others so lately is alive.
+/// A link over which other connections received data within this time is alive.
 const RECEIVED_RECENTLY: Duration = Duration::from_millis(200);
 
-/// What a silence is taken for.
+/// Probable cause of a stall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SilenceKind {
-    /// Of the network, more likely than not.
+pub(super) enum StallKind {
+    /// Probably the network.
     Urgent,
-    /// Of the application, more likely than not.
+    /// Probably the application.
     Relaxed,
 }
 
-impl SilenceKind {
-    /// How long a proof of it lasts.
+impl StallKind {
+    /// Duration of a probe.
     pub(super) fn probe_time(self, rtt: Duration) -> Duration {
         match self {
             Self::Urgent => URGENT_PROBE_TIME.max(attempt_time(rtt) * 2),
@@ -64,22 +68,22 @@ impl SilenceKind {
     }
 }
 
-/// How long one attempt of a proof is waited for before the next: two round trips, and a driver's delay.
+/// How long one attempt of a probe may take before the next one: two RTTs, and a driver's delay.
 pub(super) fn attempt_time(rtt: Duration) -> Duration {
     (rtt * 2 + Duration::from_millis(100)).max(Duration::from_millis(200))
 }
 
 impl DeadPath {
-    /// The first attempt to come back.
+    /// Interval until the first retry of a dead path.
     pub(super) const FIRST_PROBE: Duration = Duration::from_secs(1);
-    /// The longest pause between attempts. chosen: a device that comes back into range saves its radio's tail within one
-    /// of them.
+    /// Longest interval between retries. Chosen: a device that comes back into range loses no more than one energy
+    /// tail of its radio.
     pub(super) const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(15);
 }
 
 impl Conn {
-    /// Looks for paths that are silent. To be called at each whole look.
-    pub(super) fn check_silence(&mut self, host: &mut HostState) {
+    /// Detects stalled paths and probes them. Called at each complete poll.
+    pub(super) fn check_liveness(&mut self, host: &mut HostState) {
         if host.config.policy != Policy::Marline {
             return;
         }
@@ -88,10 +92,10 @@ impl Conn {
             let Some(sub) = self.subflows.get(position) else { continue };
             let Some(link) = sub.link.filter(|_| !sub.backup && !sub.is_closing) else { continue };
             let (Some(path), Some(host_link)) = (self.paths.get(link), host.link(link)) else { continue };
-            let limit = MIN_SILENCE.max(sub.handshake_rtt() * 4);
+            let limit = MIN_STALL.max(sub.handshake_rtt() * 4);
             let (unanswered_since, timeouts) = (sub.unanswered_since, sub.timeouts);
-            let since = unanswered_since.unwrap_or_else(|| now - self.silent_for(sub, now));
-            let Some(kind) = self.silence_kind(sub).filter(|_| now.since(since) >= limit) else { continue };
+            let since = unanswered_since.unwrap_or_else(|| now - self.stalled_for(sub, now));
+            let Some(kind) = self.stall_kind(sub).filter(|_| now.since(since) >= limit) else { continue };
             if !host_link.up || path.dead.is_some() || path.join != JoinState::Idle {
                 continue;
             }
@@ -99,12 +103,14 @@ impl Conn {
             let lost =
                 host_link.probe_failed_at.filter(|lost| host_link.last_received.is_none_or(|alive| alive < *lost));
             let lost = lost.filter(|lost| *lost > last_data && path.probed_at.is_none_or(|proved| proved < *lost));
-            // What was taken for alive by others' bytes, and was lost right after.
+            // Others' bytes let this path count as alive, and the link was found dead shortly afterwards: no own
+            // probe is needed.
             if lost.is_some_and(|lost| lost.since(last_data) < LOST_WITH_LINK) {
                 self.mark_dead(host, link);
                 continue;
             }
             let min_interval = match path.probed_at {
+                // Shortest interval since the last proof that the path works (rule 4).
                 None => Duration::ZERO,
                 Some(proved) if unanswered_since.is_none() && lost.is_none() && proved >= last_data => {
                     Duration::MAX
@@ -119,6 +125,7 @@ impl Conn {
                 continue;
             }
             if host_link.last_received.is_some_and(|alive| now.since(alive) < limit / 2) && timeouts == 0 {
+                // Other connections receive data over this link: it is alive without a probe.
                 if let Some(path) = self.paths.get_mut(link) {
                     path.probed_at = Some(now);
                 }
@@ -127,37 +134,39 @@ impl Conn {
                     let until = now + kind.probe_time(sub.handshake_rtt());
                     self.join(host, link, true, JoinPurpose::Probe { until });
                 } else if timeouts > 1 {
+                    // The link cannot be joined for a probe, so repeated timeouts must suffice.
                     self.mark_dead(host, link);
                 }
             }
         }
     }
 
-    /// What it would be if a path that carries were silent now; none: as usual.
-    fn silence_kind(&self, sub: &Subflow) -> Option<SilenceKind> {
+    /// Kind of stall if this subflow's path were stalled now; `None`: a usual pause.
+    fn stall_kind(&self, sub: &Subflow) -> Option<StallKind> {
         if sub.unanswered_since.is_some() {
-            return Some(SilenceKind::Urgent);
+            return Some(StallKind::Urgent);
         }
         let burst = sub.last_progress?.max(self.burst_start).since(self.burst_start);
         let is_usual_pause = match self.last_bursts {
+            // Two bursts in a row that ended in pauses of the application: this one may pause in the same way.
             [Some(one), Some(other)] => burst <= one.max(other) * 2 + MIN_STREAM,
             _ => false,
         };
         match (burst >= MIN_STREAM, is_usual_pause) {
-            (true, false) => Some(SilenceKind::Urgent),
+            (true, false) => Some(StallKind::Urgent),
             (false, true) => None,
-            _ => Some(SilenceKind::Relaxed),
+            _ => Some(StallKind::Relaxed),
         }
     }
 
-    /// A new stretch of activity begins: the pause before it was one of the application's if no path died in it.
+    /// A new burst begins: the pause before it was the application's if no path died in it.
     pub(super) fn on_burst_start(&mut self) {
         let Some(moved) = self.last_progress else { return };
         let is_application_pause = self.paths.iter().all(|path| path.dead.is_none());
         self.last_bursts = [is_application_pause.then(|| moved.since(self.burst_start)), self.last_bursts[0]];
     }
 
-    /// Whether a silence has yet to be proved to be the application's: until then the connection is not idle.
+    /// Whether a stall still has to be probed. Until then the connection is not idle.
     pub(super) fn needs_probe(&self, host: &HostState) -> bool {
         let now = host.now;
         let needs_probe = |sub: &Subflow| {
@@ -167,7 +176,7 @@ impl Conn {
                 && !host_link.is_budget_spent()
                 && path.dead.is_none()
                 && path.join_not_before <= now + MIN_PROBE_INTERVAL;
-            let is_suspicious = self.silence_kind(sub).is_some();
+            let is_suspicious = self.stall_kind(sub).is_some();
             Some(
                 can_be_probed
                     && is_suspicious
@@ -178,7 +187,7 @@ impl Conn {
         can_probe && self.subflows.iter().any(|sub| needs_probe(sub) == Some(true))
     }
 
-    /// No attempt of a proof was answered.
+    /// All attempts of a probe have failed.
     pub(super) fn on_probe_failed(&mut self, host: &mut HostState, link: usize) {
         let now = host.now;
         let is_recent = |alive: Instant| now.since(alive) <= RECEIVED_RECENTLY;
@@ -193,32 +202,35 @@ impl Conn {
         }
     }
 
-    /// The path is taken for dead.
+    /// Marks a path as dead.
     pub(super) fn mark_dead(&mut self, host: &HostState, link: usize) {
         if let Some(path) = self.paths.get_mut(link) {
-            path.throughput.drop_trailing_silence();
+            path.throughput.drop_trailing_gap();
             path.dead.get_or_insert(DeadPath::new(host.now, host.now + DeadPath::FIRST_PROBE));
         }
     }
 
-    /// Attempts to come back to dead paths.
+    /// Retries dead paths that are due.
     pub(super) fn retry_dead_paths(&mut self, host: &mut HostState) {
         let now = host.now;
         for link in 0..self.paths.len() {
             let Some(path) = self.paths.get_mut(link) else { continue };
             let Some(dead) = &mut path.dead else { continue };
             let host_link = host.link(link);
-            let is_heard =
+            // Something was received over the link since the last retry, through any connection.
+            let has_received =
                 host_link.and_then(|link| link.last_received).is_some_and(|alive| alive > dead.last_attempt);
-            if now < dead.next_probe && !is_heard || path.join != JoinState::Idle {
+            if now < dead.next_probe && !has_received || path.join != JoinState::Idle {
                 continue;
             }
             let can_join =
                 host.config.policy == Policy::Marline && (self.activity == Activity::Busy || self.stalled);
-            let interval = host.probe_interval(link, dead.silent_since, dead.failures);
-            // Another connection has just probed the link: this one follows when the link has answered or is due again.
-            // Those that have probed more often come later, so that a server that is down does not take all turns.
-            if let Some(host_link) = host.links.get_mut(link).filter(|_| can_join && !is_heard && dead.failures > 0)
+            let interval = host.probe_interval(link, dead.dead_since, dead.failures);
+            // Another connection has just probed the link: this one follows when that probe succeeds or when the
+            // link is due again. Connections with more failures come later, so that an unreachable server does not
+            // take all turns.
+            if let Some(host_link) =
+                host.links.get_mut(link).filter(|_| can_join && !has_received && dead.failures > 0)
             {
                 if now < host_link.next_probe {
                     dead.next_probe = host_link.next_probe + Duration::from_millis(dead.failures.into());
@@ -228,12 +240,13 @@ impl Conn {
             }
             dead.failures = dead.failures.saturating_add(1);
             dead.next_probe = now + interval + Duration::from_millis(dead.failures.into());
-            // Heard of through others: one attempt, and then at leisure again.
+            // After a sign of life from other connections there is one attempt, then the normal interval applies
+            // again.
             dead.last_attempt = now;
             if can_join {
                 self.join(host, link, false, JoinPurpose::Recover);
             } else if self.subflow_on(link).is_none() {
-                // The others' rules: what is up can be joined again.
+                // Published policies do not probe: a link that is up may be joined again.
                 if let Some(path) = self.paths.get_mut(link) {
                     path.dead = None;
                 }
@@ -241,12 +254,12 @@ impl Conn {
         }
     }
 
-    /// Whether a proof is under way.
+    /// Whether a liveness probe is in progress.
     pub(super) fn is_probing(&self) -> bool {
         self.paths.iter().any(|path| path.join.is_probe())
     }
 
-    /// The earliest time at which something is to be done for a path, apart from looks.
+    /// Time of the next action for a path, apart from polls.
     pub(super) fn path_deadline(&self) -> Option<Instant> {
         let joins = self.paths.iter().filter_map(|path| match path.join {
             JoinState::SynSent(until, _) => Some(until),

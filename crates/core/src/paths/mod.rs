@@ -1,17 +1,21 @@
-//! Which of a connection's links carry it, and when: the policy that kernel MPTCP lacks.
+//! MPTCP path management: decides which links carry each connection, and when. The kernel itself has no such
+//! policy.
 //!
-//! In: what the kernel tells of MPTCP connections and their subflows, counters of those that were asked for, and which
-//! links there are. Out: commands to a path manager (join, change priority, destroy) and what to look at next.
+//! Inputs are the kernel's events about MPTCP connections and their subflows, counters that were requested, and the
+//! state of the links. Outputs are commands for the kernel's path manager (join, change priority, destroy) and
+//! requests to read counters.
 //!
-//! 1. One machine decides for all connections of a host: they share its radios, so that a radio that one of them keeps
-//!    awake is cheap for the others.
-//! 2. Addresses, ports and address ids are the driver's; here are links, connections and subflows.
-//! 3. Nothing is trusted that was only asked for: a subflow is there when it is told of ([`Input::SubflowUp`]), and
-//!    suspended when its bytes stand still.
-//! 4. The driver looks only where it is told to look ([`Output::Look`]): ten thousand idle connections cost next to
-//!    nothing. Every event costs the logarithm of their number; only a link that comes or goes concerns them all.
-//! 5. A turn: the event changes a connection's books; the connection is weighed again (`decide`); commands bring it there
-//!    (`carry`); it says when it wants to be woken.
+//! 1. One machine decides for all connections of a host, because they share its radios: a radio that one connection
+//!    keeps awake is cheap for the others.
+//! 2. The driver handles addresses, ports and address ids; this module knows only links, connections and subflows.
+//! 3. A command alone proves nothing. A subflow exists when it is reported ([`Input::SubflowUp`]), and is suspended
+//!    when its byte counters stop.
+//! 4. The driver reads counters only on request ([`Output::Poll`]), so ten thousand idle connections cost next to
+//!    nothing. The cost of an event is logarithmic in the number of connections; only a change of a link concerns
+//!    all of them.
+//! 5. Each event is processed in four steps: it updates the connection's state; the policy decides anew
+//!    (`policy`); commands make the subflows equal to the decision (`reconcile`); the connection sets its next
+//!    timer.
 
 mod black_hole;
 mod config;
@@ -55,7 +59,7 @@ use idle_poll::IdlePoller;
 use links::LinkSet;
 use sampling::POLL_TIMEOUT;
 
-/// The machine. See the [module](self).
+/// State machine of the path management; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Paths {
     host: HostState,
@@ -64,19 +68,19 @@ pub struct Paths {
     idle_poller: IdlePoller,
 }
 
-/// Why the machine wants to be woken.
+/// Purpose of a timer of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerReason {
-    /// A connection is to be looked at, or something was to happen by now.
+    /// A connection must be polled, or a time limit of it is over.
     Conn(ConnId),
-    /// Some idle ones are to be looked at.
+    /// A batch of idle connections must be polled.
     IdlePoll,
-    /// A link's lowered MTU is to be raised.
+    /// A link's lowered MTU is to be raised again.
     Mtu,
 }
 
 impl Paths {
-    /// A machine that knows its first links, none of which is up.
+    /// A machine with the links of the configuration, all of them down.
     pub fn new(config: Config) -> Self {
         Self {
             host: HostState::new(config),
@@ -86,7 +90,8 @@ impl Paths {
         }
     }
 
-    /// One connection's turn: `what` changes its books, then it is weighed again.
+    /// Processes an event of one connection: `change` updates its state, then the policy decides anew if
+    /// `should_reevaluate`.
     fn update_conn(&mut self, id: ConnId, should_reevaluate: bool, change: impl FnOnce(&mut Conn, &mut HostState)) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         change(conn, &mut self.host);
@@ -96,7 +101,7 @@ impl Paths {
         self.reschedule(id);
     }
 
-    /// Puts a connection where it belongs in the queues.
+    /// Updates the connection's entries in the timer queue and in the queue of idle connections.
     fn reschedule(&mut self, id: ConnId) {
         let now = self.host.now;
         let Some(conn) = self.conns.get_mut(&id) else { return };
@@ -131,12 +136,12 @@ impl Paths {
         }
     }
 
-    /// A link came or went: this concerns all.
+    /// Processes a change of a link, which concerns all connections.
     fn on_link_change(&mut self, index: usize, up: bool) {
         let Some(link) = self.host.links.get_mut(index) else { return };
         let conn_ids: Vec<ConnId> = self.conns.keys().copied().collect();
         if link.up == up {
-            // It has an address of a family that it had none of.
+            // The link was already up: it has got an address of a further family.
             for id in conn_ids.into_iter().filter(|_| up) {
                 self.update_conn(id, true, |conn, host| conn.on_address_added(host, index));
             }
@@ -166,13 +171,13 @@ impl Machine for Paths {
                     self.on_link_change(index, up);
                 }
             }
-            Input::Interface { link, mtu, has_ipv4: v4 } => {
+            Input::Interface { link, mtu, has_ipv4 } => {
                 if let Some(index) = self.host.link_index(link) {
-                    self.host.on_interface(index, mtu, v4);
+                    self.host.on_interface(index, mtu, has_ipv4);
                 }
             }
-            Input::LinkAdded { config: terms } => {
-                if self.host.add_link(terms) {
+            Input::LinkAdded { config } => {
+                if self.host.add_link(config) {
                     let links = self.host.links.len();
                     self.conns.values_mut().for_each(|conn| conn.set_link_count(links, now));
                 }
@@ -184,10 +189,10 @@ impl Machine for Paths {
                 let unattributed = link.on_interface_counters(meter, now, [received, sent]);
                 self.idle_poller.on_unattributed_bytes(now, unattributed);
             }
-            Input::Opened { conn, adopted, deny_join_id0: only_announced } => {
+            Input::Opened { conn, adopted, deny_join_id0 } => {
                 if !self.conns.contains_key(&conn) {
                     let mut opened = Conn::new(conn, self.host.links.len(), now);
-                    (opened.adopted, opened.joins_denied) = (adopted, only_announced);
+                    (opened.adopted, opened.joins_denied) = (adopted, deny_join_id0);
                     self.host.busy_conns += 1;
                     self.conns.insert(conn, opened);
                     self.reschedule(conn);
@@ -200,8 +205,8 @@ impl Machine for Paths {
             Input::SubflowUp { conn, subflow } => {
                 self.update_conn(conn, true, |conn, host| conn.on_subflow_up(host, &subflow));
             }
-            Input::SubflowDown { conn, subflow, reason: why } => {
-                self.update_conn(conn, true, |conn, host| conn.on_subflow_down(host, subflow, why));
+            Input::SubflowDown { conn, subflow, reason } => {
+                self.update_conn(conn, true, |conn, host| conn.on_subflow_down(host, subflow, reason));
             }
             Input::Counters { conn, subflow, counters } => {
                 let mut is_complete = false;
@@ -210,13 +215,13 @@ impl Machine for Paths {
                     self.update_conn(conn, true, Conn::on_poll_complete);
                 }
             }
-            Input::CommandDone { command, error: refused } => {
+            Input::CommandDone { command, error } => {
                 let Some((id, issued)) = self.host.take_command(command) else { return };
-                if refused == Some(CommandError::NoConnection) {
+                if error == Some(CommandError::NoConnection) {
                     self.close(id);
                 } else {
-                    self.update_conn(id, refused.is_some(), |conn, host| {
-                        conn.on_command_done(host, command, issued, refused)
+                    self.update_conn(id, error.is_some(), |conn, host| {
+                        conn.on_command_done(host, command, issued, error)
                     });
                 }
             }
@@ -233,7 +238,8 @@ impl Machine for Paths {
             }
             self.update_conn(id, true, Conn::on_timer);
             if self.timers.contains(&(at, id)) {
-                // A connection that does not move its own deadline would hold time up.
+                // The connection has not moved its deadline. Drop it, because a deadline in the past would stop
+                // time.
                 self.timers.remove(&(at, id));
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.timer = None;
@@ -254,9 +260,9 @@ impl Machine for Paths {
 
     fn deadline(&self) -> Option<(Instant, TimerReason)> {
         let conn = self.timers.first().map(|(at, id)| (*at, TimerReason::Conn(*id)));
-        let round = self.idle_poller.deadline().map(|at| (at, TimerReason::IdlePoll));
+        let idle_poll = self.idle_poller.deadline().map(|at| (at, TimerReason::IdlePoll));
         let mtu = self.host.mtu_deadline().map(|at| (at, TimerReason::Mtu));
-        conn.into_iter().chain(round).chain(mtu).min_by_key(|(at, _)| *at)
+        conn.into_iter().chain(idle_poll).chain(mtu).min_by_key(|(at, _)| *at)
     }
 }
 
@@ -275,12 +281,13 @@ impl Conn {
         }
     }
 
-    /// Asks for a look.
+    /// Requests the counters of all subflows from the driver.
     fn request_poll(&mut self, host: &mut HostState) {
         for sub in &mut self.subflows {
             sub.is_polled = false;
         }
         if self.subflows.is_empty() {
+            // Without subflows nothing would answer the request.
             self.next_poll = host.now + POLL_TIMEOUT;
             return;
         }
@@ -289,13 +296,14 @@ impl Conn {
         host.outputs.push_back(Output::Poll { conn: self.id });
     }
 
-    /// When it wants to be woken.
+    /// Time of the connection's next timer.
     fn deadline(&self, host: &HostState) -> Option<Instant> {
         let poll = match (self.activity, self.poll_sent_at) {
             (Activity::Idle, _) => None,
             (Activity::Busy, Some(sent_at)) => Some(sent_at + POLL_TIMEOUT),
             (Activity::Busy, None) => Some(self.next_poll),
         };
+        // Links that should carry data but have no subflow are joined again after their back-off.
         let missing_links = self.active_links.without(self.joined_links()).intersection(host.up_links());
         let retry = missing_links.iter().filter_map(|index| self.paths.get(index)).map(|path| path.join_not_before);
         let retry = retry.filter(|at| *at > host.now).min();
@@ -303,19 +311,21 @@ impl Conn {
     }
 }
 
-/// Chooses and goes there.
+/// Lets the policy decide anew, and brings the connection to the decision.
 fn reevaluate(conn: &mut Conn, host: &mut HostState) {
-    // Of one that ran before, all subflows are told one after another: its first look knows them.
+    // The subflows of an adopted connection are reported one after another, so the decision waits for the first
+    // complete poll.
     if conn.subflows.is_empty() && conn.initial_link.is_none()
         || conn.adopted && conn.subflows.iter().any(|sub| sub.polled_at.is_none())
     {
         return;
     }
     if conn.adopted && conn.active_links.is_empty() {
+        // Whatever carries an adopted connection now is taken over as the present decision.
         conn.active_links = conn.carrying_links();
     }
     conn.check_black_holes(host);
-    conn.check_silence(host);
+    conn.check_liveness(host);
     let decision = conn.decide(host);
     host.trial_cache.update(host.now, conn.id, &mut conn.trials);
     conn.reconcile(host, decision);
@@ -325,5 +335,5 @@ fn reevaluate(conn: &mut Conn, host: &mut HostState) {
     }
 }
 
-/// A deadline is never sooner: time must pass between two turns of a connection.
+/// Shortest time between two timers of a connection, so that time advances between them.
 const MIN_TIMER_DELAY: Duration = Duration::from_millis(1);

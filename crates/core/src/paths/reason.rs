@@ -1,7 +1,7 @@
-//! Why a connection is carried as it is: for people, with figures.
+//! Reasons of decisions, for people: one plain sentence with figures.
 //!
-//! In: what a decision rested on. Out: one plain sentence. The value is kept, and not the sentence: it is written when
-//! somebody asks, and a change of figures alone is not worth a word ([`Reason::same`]).
+//! A connection stores the value instead of the sentence. The sentence is written only on demand, and a change of
+//! figures alone is not reported ([`Reason::is_same_kind`]).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -10,22 +10,22 @@ use super::event::IpFamily;
 use super::links::LinkSet;
 use crate::units::{Bitrate, DataSize, Energy};
 
-/// What a decision rested on.
+/// Basis of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reason {
-    /// Nothing was decided yet.
+    /// No decision was made yet.
     Undecided,
-    /// The policy is fixed.
+    /// The policy always uses these links; the text is its rule.
     Fixed(&'static str, LinkSet),
-    /// It may end soon.
+    /// Not yet eligible for further links: the transfer may end soon.
     Waiting { link: usize },
-    /// Nothing moves.
+    /// No data is being transferred.
     Idle { links: LinkSet },
-    /// There is only one.
+    /// No other link is usable.
     Only { link: usize },
-    /// eMPTCP's table.
+    /// Decision by eMPTCP's energy information base.
     Eib { links: LinkSet, first_rate: Bitrate, second_rate: Bitrate, limit: Option<Bitrate> },
-    /// The least energy for what is expected.
+    /// The set with the least energy for the expected bytes.
     LeastEnergy {
         links: LinkSet,
         rate: Bitrate,
@@ -35,43 +35,43 @@ pub(super) enum Reason {
         wake_cost: Energy,
         expected: DataSize,
     },
-    /// Fewer links, on trial.
+    /// Solo trial: one link alone.
     Trial { link: usize, previous_rate: Bitrate },
-    /// To see whether one has become faster.
+    /// A link is used for a moment to measure its present rate.
     Reprobe { links: LinkSet, link: usize },
-    /// All that help.
+    /// All links that increase the throughput.
     Fastest { links: LinkSet, rate: Bitrate },
-    /// Kept away for its speed.
+    /// A slow link is left out because it would delay the others.
     LeftOut { links: LinkSet, slow: usize, slow_rate: Bitrate, rate: Bitrate },
-    /// The shortest round trip.
+    /// The path with the shortest RTT.
     ShortestRtt { link: usize, millis: u64 },
-    /// What costs no money.
+    /// Unmetered links suffice.
     Unmetered { links: LinkSet },
-    /// Nothing else works.
+    /// Links that were in use have failed.
     Failover { links: LinkSet, lost: LinkSet },
-    /// A link that is up cannot be joined.
+    /// A link is up, but a subflow over it was refused.
     JoinRefused { links: LinkSet, link: usize, obstacle: JoinObstacle },
-    /// The budget is gone.
+    /// The budget of a link is spent.
     BudgetSpent { links: LinkSet, link: usize },
 }
 
 /// Why a link that is up cannot be joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum JoinObstacle {
-    /// The server takes no subflow there.
+    /// The server refused a subflow over it.
     ServerRefused,
-    /// It has addresses of this family alone, and no address of the server of that family is known.
+    /// The link has only addresses of this family, and no address of the server in that family is known.
     NotAnnounced(IpFamily),
-    /// It has addresses of this family alone, and the program's socket is for the other one alone.
+    /// The link has only addresses of this family, and the program's socket accepts only the other one.
     SocketFamily(IpFamily),
 }
 
 impl Reason {
-    /// Whether a change to `other` is one of figures alone.
+    /// Whether `other` differs only in figures.
     pub(super) fn is_same_kind(&self, other: &Self) -> bool {
         let links = |reason: &Self| reason.links();
         let obstacle_of = |reason: &Self| match *reason {
-            Self::JoinRefused { link, obstacle: why, .. } => Some((link, why)),
+            Self::JoinRefused { link, obstacle, .. } => Some((link, obstacle)),
             _ => None,
         };
         core::mem::discriminant(self) == core::mem::discriminant(other)
@@ -100,50 +100,52 @@ impl Reason {
         }
     }
 
-    /// The sentence.
+    /// The reason as one sentence; `name` returns the name of a link.
     pub(super) fn sentence(&self, name: impl Fn(usize) -> String) -> String {
         let names = |links: LinkSet| link_names(links, &name);
         match *self {
-            Self::Undecided => "nothing was decided yet".to_string(),
+            Self::Undecided => "no decision yet".to_string(),
             Self::Fixed(rule, links) => format!("{}: {rule}", names(links)),
             Self::Waiting { link } => {
-                format!("{} alone: it may end before another radio pays", name(link))
+                format!("{} alone: the transfer may end before another radio saves energy", name(link))
             }
-            Self::Idle { links } => format!("{}: nothing moves", names(links)),
-            Self::Only { link } => format!("{} alone: no other link can carry it now", name(link)),
-            Self::Eib { links, first_rate: first, second_rate: second, limit } => match limit {
-                Some(limit) => format!("{}: first link {first}, second {second}, threshold {limit}", names(links)),
-                None => format!("{}: first link {first}, second {second}", names(links)),
+            Self::Idle { links } => format!("{}: no data is being transferred", names(links)),
+            Self::Only { link } => format!("{} alone: no other link is usable now", name(link)),
+            Self::Eib { links, first_rate, second_rate, limit } => match limit {
+                Some(limit) => {
+                    format!("{}: first link {first_rate}, second {second_rate}, threshold {limit}", names(links))
+                }
+                None => format!("{}: first link {first_rate}, second {second_rate}", names(links)),
             },
-            Self::LeastEnergy { links, rate, other, cost, other_cost, wake_cost: fixed, expected: rest } => {
-                let waking = if fixed.is_zero() {
+            Self::LeastEnergy { links, rate, other, cost, other_cost, wake_cost, expected } => {
+                let waking = if wake_cost.is_zero() {
                     String::new()
                 } else {
-                    format!(" ({fixed} of it to wake radios, now or again)")
+                    format!(" ({wake_cost} of it to wake radios, now or later)")
                 };
                 format!(
-                    "{} at {rate}: {cost} for the {rest} expected; {} would cost {other_cost}{waking}",
+                    "{} at {rate}: {cost} for the {expected} expected; {} would cost {other_cost}{waking}",
                     names(links),
                     names(other),
                 )
             }
-            Self::Trial { link, previous_rate: both } => {
-                format!("{} alone on trial: before it was {both}", name(link))
+            Self::Trial { link, previous_rate } => {
+                format!("{} alone on trial: the rate before was {previous_rate}", name(link))
             }
             Self::Reprobe { links, link } => {
-                format!("{} again, to see what {} brings now", names(links), name(link))
+                format!("{}: measuring the present rate of {}", names(links), name(link))
             }
             Self::Fastest { links, rate } => format!("{}: {rate} together", names(links)),
             Self::LeftOut { links, slow, slow_rate, rate } => {
                 format!("{} at {rate}: {} at {slow_rate} would hold it up", names(links), name(slow))
             }
-            Self::ShortestRtt { link, millis } => format!("{}: the shortest round trip, {millis}ms", name(link)),
-            Self::Unmetered { links } => format!("{}: costs no money", names(links)),
+            Self::ShortestRtt { link, millis } => format!("{}: shortest RTT, {millis}ms", name(link)),
+            Self::Unmetered { links } => format!("{}: unmetered", names(links)),
             Self::Failover { links, lost } => format!("{}: {} does not work", names(links), names(lost)),
-            Self::JoinRefused { links, link, obstacle: why } => {
+            Self::JoinRefused { links, link, obstacle } => {
                 let (links, link) = (names(links), name(link));
-                match why {
-                    JoinObstacle::ServerRefused => format!("{links}: the server takes no subflow over {link}"),
+                match obstacle {
+                    JoinObstacle::ServerRefused => format!("{links}: the server refuses subflows over {link}"),
                     JoinObstacle::NotAnnounced(family) => {
                         format!("{links}: {link} has only {family}, and the server announced no {family} address")
                     }
@@ -154,14 +156,14 @@ impl Reason {
                 }
             }
             Self::BudgetSpent { links, link } if links == LinkSet::single(link) => {
-                format!("{}: its budget is spent, and no other link can carry it now", name(link))
+                format!("{}: its budget is spent, and no other link is usable now", name(link))
             }
             Self::BudgetSpent { links, link } => format!("{}: the budget of {} is spent", names(links), name(link)),
         }
     }
 }
 
-/// `wifi`, `wifi and lte`, `no link`.
+/// Joins the names of links: `wifi`, `wifi and lte`, or `no link`.
 pub(super) fn link_names(links: LinkSet, name: &impl Fn(usize) -> String) -> String {
     let mut text = String::new();
     for link in links.iter() {

@@ -1,13 +1,14 @@
-//! Carrying a choice out: joins, priorities, ends.
+//! Reconciliation: makes the subflows of a connection equal to the decision of the policy, by joins, priorities and
+//! closes.
 //!
-//! In: which links are to carry a connection. Out: the commands that bring it there from where it is.
-//!
-//! 1. New before old: a link is given up only when one of those that stay has brought bytes; it is suspended also when
-//!    the connection is idle and no refusal is to be feared any more, or [`GRACE`] is over. All subflows as backups would be the same as none.
-//! 2. A link that has a subflow is never joined again, but to prove or replace it (`silence`).
-//! 3. A join that does not come up in 3 s or three round trips is given up without a command, and is tried again later:
-//!    each time twice as late. A subflow that the server resets at once was refused, and is left alone for longer.
-//! 4. A connection that the driver says only takes announced addresses is not joined until one is announced.
+//! 1. New before old: a link is released only when a remaining link has carried data. Exceptions are an idle
+//!    connection whose new subflow can no longer be refused, and a new subflow that has carried nothing for
+//!    [`HANDOVER_GRACE`]. If all subflows were backups, the peer would treat them as if none were.
+//! 2. A link that has a subflow is joined again only to probe or to replace that subflow (see [`super::liveness`]).
+//! 3. A join that is not established within 3 s or three RTTs is given up without a command. It is repeated later,
+//!    each time after twice the interval. A subflow that the server resets at once was refused; the link is then
+//!    left alone for longer.
+//! 4. A connection whose server accepts only announced addresses is not joined before one is announced.
 
 use super::config::{Config, Goal, Policy};
 use super::conn::{Activity, Conn, DeadPath, JoinPurpose, JoinState, Path};
@@ -22,37 +23,41 @@ use super::subflow::Subflow;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant, Ratio};
 
-/// How long a subflow that was asked to carry may bring nothing before others are given up for it nevertheless. chosen:
-/// three times the longest usual slow start's first round trips.
+/// Time after which other subflows are suspended for a newly active one even if that has carried nothing yet.
+/// Chosen: three times the usual duration of the first RTTs of slow start.
 const HANDOVER_GRACE: Duration = Duration::from_secs(2);
-/// A join that needs longer than this and three round trips has failed (facts: an unreachable path is silent for ever).
+/// A join that takes longer than this and than three RTTs has failed: over an unreachable path a SYN gets no
+/// response at all.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
-/// The first pause after a join that did not come up; doubled each time.
+/// First interval after a join that was not established; doubled each time.
 const JOIN_RETRY: Duration = Duration::from_secs(2);
-/// The longest of them.
+/// Longest of these intervals.
 const MAX_JOIN_RETRY: Duration = Duration::from_secs(300);
-/// A subflow that is reset so soon, without a byte, was refused (facts: after 0 to 100 ms; a third one after 36 ms).
+/// A subflow that is reset within this time without a byte was refused. Measured: servers reset it within 100 ms.
 const REFUSAL_WINDOW: Duration = Duration::from_secs(2);
-/// The first pause after a refusal; doubled each time, up to an hour. chosen: a server's limit lasts as long as the
-/// connection's other subflows do.
+/// First interval after a refusal; doubled each time, up to an hour. Chosen: a server's limit lasts as long as the
+/// connection's other subflows.
 const REFUSAL_RETRY: Duration = Duration::from_secs(60);
-/// The part of all looks in which a slow link brings something. chosen: at 120 kbit/s a packet comes every 100 ms, as often as it
-/// is looked; small answers over a round trip of 120 ms pause in every second one.
+/// Share of polls with new bytes from which on a response counts as steady. Chosen: at 120 kbit/s a packet arrives
+/// every 100 ms, as often as the link is polled; small responses over an RTT of 120 ms leave every second poll
+/// empty.
 const STEADY_POLLS: Ratio = Ratio::from_percent(75);
 const MAX_REFUSAL_RETRY: Duration = Duration::from_secs(3600);
-/// The connection could not be joined yet.
+/// Interval after a failure that is likely to be short: the connection could not be joined yet, or a link has just
+/// come back.
 const SHORT_RETRY: Duration = Duration::from_millis(200);
-/// There was no address for it, or no permission: the first pause and the longest.
+/// Intervals after a join without address, route or permission: the first and the longest.
 const NO_ADDRESS_RETRY: Duration = Duration::from_secs(15);
 const MAX_NO_ADDRESS_RETRY: Duration = Duration::from_secs(120);
 
 impl Conn {
-    /// Goes where the choice points.
+    /// Issues the commands that bring the connection to the decision.
     pub(super) fn reconcile(&mut self, host: &mut HostState, decision: Decision) {
         let now = host.now;
         if decision.active != self.active_links {
             (self.active_links, self.active_since) = (decision.active, now);
         }
+        // First establish what the decision needs: join missing active links, resume active ones on standby.
         for link in decision.active.iter() {
             match self.subflow_on(link).map(|sub| (sub.id, sub.backup)) {
                 None => self.join(host, link, false, JoinPurpose::Carry),
@@ -60,14 +65,18 @@ impl Conn {
                 Some((_, false)) => {}
             }
         }
+        // Standby links are joined as backups.
         for link in decision.standby.without(decision.active).iter() {
             if self.subflow_on(link).is_none() {
                 self.join(host, link, true, JoinPurpose::Carry);
             }
         }
         let (can_suspend, can_destroy) = self.can_release(decision.active, now);
+        // Then release what it does not need, once the active links can take over.
         if can_suspend {
-            // What is suspended and drained holds nothing up, and stays as a stand-by; unless it must cost nothing.
+            // A suspended and drained subflow delays nothing and remains as a standby, unless the decision keeps no
+            // standby on its link. A subflow that still holds data must be destroyed, so that the peer sends that
+            // data over the others.
             let should_destroy = |link: usize, sub: &Subflow| {
                 let holds_data = !sub.backup || sub.pending_drain().is_some();
                 decision.destroy.contains(link) && (holds_data || !decision.standby.contains(link))
@@ -75,8 +84,11 @@ impl Conn {
             let mut releases = alloc::vec::Vec::new();
             for sub in self.subflows.iter().filter(|sub| !sub.is_closing) {
                 match sub.link {
+                    // Active links keep their subflows. Those of links that are down are handled by the outage
+                    // code.
                     Some(link) if decision.active.contains(link) || !host.up_links().contains(link) => {}
                     Some(link) if can_destroy && should_destroy(link, sub) => releases.push((sub.id, true)),
+                    // Not (yet) to be destroyed: suspend it.
                     Some(_) if !sub.backup => releases.push((sub.id, false)),
                     _ => {}
                 }
@@ -93,8 +105,9 @@ impl Conn {
         self.note_reason(host, decision.reason);
     }
 
-    /// Whether the others may rest, and whether they may go: one of the links that stay carries already. One that has
-    /// brought nothing may be dead, and then a backup is what takes over.
+    /// Whether other subflows may be suspended, and whether they may be destroyed: one of the active links already
+    /// carries data. A subflow that has received nothing may have no working path, and then a suspended subflow
+    /// takes over, but a destroyed one cannot.
     fn can_release(&self, active: LinkSet, now: Instant) -> (bool, bool) {
         let idle = self.activity == Activity::Idle;
         let carries =
@@ -106,7 +119,7 @@ impl Conn {
         (can_suspend, self.subflows.iter().filter(carries).any(|sub| sub.has_carried))
     }
 
-    /// Joins a link, if nothing speaks against it.
+    /// Requests a subflow over a link, unless the link cannot be joined or a join is in progress.
     pub(super) fn join(&mut self, host: &mut HostState, link: usize, backup: bool, purpose: JoinPurpose) {
         let is_joinable = self.is_joinable(host, link);
         let (Some(host_link), Some(path)) = (host.link(link), self.paths.get_mut(link)) else { return };
@@ -118,7 +131,7 @@ impl Conn {
         path.join = JoinState::Requested(command, purpose);
     }
 
-    /// Whether a link could be joined now.
+    /// Whether a link may be joined now.
     pub(super) fn is_joinable(&self, host: &HostState, link: usize) -> bool {
         let up = host.link(link).is_some_and(|link| link.up && !link.is_budget_spent());
         let path = self.paths.get(link);
@@ -129,23 +142,27 @@ impl Conn {
         let (now, volume, progress) = (host.now, self.volume, self.start_progress());
         let Some(sub) = self.subflow_mut(id) else { return };
         sub.request_backup(now, backup);
+        // The starting points for detecting lost data and for measuring begin anew with the priority.
         sub.volume_at_start = volume;
         (sub.start_progress, sub.missing_since) = (progress, None);
         let (link, rtt) = (sub.link, sub.rtt());
         host.send_command(self.id, Command::SetBackup { subflow: id, backup });
         let Some(link) = link else { return };
         if !backup {
+            // The resumption makes the radio active.
             if let Some(host_link) = host.link(link) {
                 let id = host_link.config.id;
                 host.meter.on_bytes(now, id, Direction::Up, DataSize::ZERO);
             }
             if let Some(path) = self.paths.get_mut(link) {
+                // The first samples after a resumption show the opening window, not the path's rate.
                 path.samples_from = now + SAMPLE_HOLDOFF + rtt;
             }
         }
     }
 
-    /// A subflow of a half-closed connection could not be replaced. A budget holds all the same.
+    /// Whether a subflow may be closed. One of a half-closed connection could not be replaced and stays; a spent
+    /// budget takes precedence.
     fn may_end(&self, host: &HostState, id: super::SubflowId) -> bool {
         let link = self.subflows.iter().find(|sub| sub.id == id).and_then(|sub| sub.link);
         !self.is_half_closed || link.and_then(|link| host.link(link)).is_some_and(Link::is_budget_spent)
@@ -156,8 +173,8 @@ impl Conn {
             return;
         }
         let conn = self.id;
-        // The last one stays whatever it is; one that has just come up may yet be refused, and is none to rely on, unless
-        // the other is no better.
+        // The last subflow always stays. A subflow that was just established may still be refused by the server, so
+        // it does not count as a replacement, unless the subflow to be closed is no more reliable itself.
         let now = host.now;
         let is_reliable = |sub: &Subflow| {
             sub.initial || sub.has_carried || sub.volume() > 0 || now.since(sub.established_at) > REFUSAL_WINDOW
@@ -172,7 +189,7 @@ impl Conn {
         }
     }
 
-    /// A subflow is there.
+    /// Processes a new subflow.
     pub(super) fn on_subflow_up(&mut self, host: &mut HostState, subflow: &EstablishedSubflow) {
         let now = host.now;
         let link = subflow.link.and_then(|link| host.link_index(link));
@@ -188,41 +205,48 @@ impl Conn {
             self.initial_link = link.or(self.initial_link);
         }
         let mut closing = alloc::vec::Vec::new();
+        // Adopted subflows are reported one after another; until the first poll they must not be taken for
+        // duplicates.
         let adopting = self.adopted && self.subflows.iter().any(|sub| sub.polled_at.is_none());
         if let (Some(index), Some(path)) = (link, link.and_then(|link| self.paths.get_mut(link))) {
             let was_dead = path.dead.take().is_some();
             if was_dead && host.config.policy == Policy::Marline {
                 path.reset_measurements(now);
             }
-            if host.links.get(index).is_some_and(Link::is_silent) {
+            if host.links.get(index).is_some_and(Link::is_unresponsive) {
                 host.on_link_recovered(index);
             }
             if let Some(host_link) = host.links.get_mut(index) {
                 host_link.last_received = Some(now);
             }
-            // One whose first SYN was lost comes up after the join was given up, and is of use all the same.
+            // If the first SYN was lost, the subflow is established after the join was given up. It is useful all
+            // the same.
             let tries_mtu = path.mtu_trial.is_some_and(|smaller| !smaller.is_upload) && !path.join.is_probe();
             let is_mtu_trial = path.join.is_mtu_trial() || tries_mtu;
             (path.join, path.probed_at) = (JoinState::Idle, Some(now));
-            // Where speed is the aim it counts how soon a path is seen to be the faster one.
+            // For the goal of throughput, an early measurement of the new path is worth more than an accurate one.
             let holdoff = if host.config.goal == Goal::Speed { Duration::ZERO } else { SAMPLE_HOLDOFF };
             (path.sample_bytes, path.sample_start, path.samples_from) = (0, now, now + holdoff + sub.rtt());
-            // On a dead path the old one's sender has backed off: it goes when the new one has shown that it stays
-            // (`tidy`). Otherwise the old one is alive, and this was a proof, even if it comes late. Of those that ran
-            // before us the newest is the one to keep.
+            // A second subflow on the same link. On a dead path the old subflow's sender has backed off, so the new
+            // one replaces it once it has proved to be stable (`remove_duplicates`). Otherwise the old subflow
+            // works and the new one was a liveness probe, even if it is late: it is closed at once. Of adopted
+            // duplicates, the newest one is kept.
             if !same_link.is_empty() && !was_dead && !adopting && !is_mtu_trial {
                 sub.is_closing = true;
                 closing.push(subflow.id);
             }
         }
         if subflow.initial {
-            // A first subflow that has just begun is not one whose window opens late.
+            // The initial subflow has just started, so its samples count at once.
             if let Some(path) = link.and_then(|link| self.paths.get_mut(link)) {
                 path.samples_from = now;
             }
         }
+        // The flag is set again after `destroy`, which ignores subflows that are already closing.
         let is_closing = core::mem::take(&mut sub.is_closing);
         for old in self.subflows.iter_mut().filter(|old| old.link == link && old.rto_since.is_some()) {
+            // The new handshake shows that small packets pass: later timeouts of the old subflow indicate lost
+            // full-sized packets.
             old.timeouts_at_probe.get_or_insert(old.timeouts);
         }
         self.subflows.push(sub);
@@ -234,8 +258,9 @@ impl Conn {
         }
     }
 
-    /// Of two subflows on one link the older one goes, once the newer one carries or has stood by for a while: a server that
-    /// refuses resets it at once, and then the older one is still there.
+    /// Closes the older one of two subflows on a link, once the newer one has carried data or has existed for
+    /// [`REFUSAL_WINDOW`]. A server that refuses a second subflow resets it at once, and then the older one must
+    /// still exist.
     pub(super) fn remove_duplicates(&mut self, host: &mut HostState) {
         let now = host.now;
         let is_superseded = |sub: &&Subflow| {
@@ -255,7 +280,7 @@ impl Conn {
         }
     }
 
-    /// A subflow is gone.
+    /// Processes the end of a subflow.
     pub(super) fn on_subflow_down(&mut self, host: &mut HostState, id: super::SubflowId, reason: CloseReason) {
         let Some(position) = self.subflows.iter().position(|sub| sub.id == id) else { return };
         let sub = self.subflows.remove(position);
@@ -269,13 +294,14 @@ impl Conn {
             return;
         }
         match reason {
+            // Reset at once, without data: the server refuses subflows over this link.
             CloseReason::Reset if now.since(sub.established_at) < REFUSAL_WINDOW && sub.volume() == 0 => {
                 path.join_obstacle = Some(JoinObstacle::ServerRefused);
                 path.join_not_before =
                     now + next_backoff(REFUSAL_RETRY, &mut path.join_failures, MAX_REFUSAL_RETRY);
             }
-            // Of an address that the link has lost: it may have another one already. Not again and again: a link may say so
-            // of each subflow.
+            // The link may have lost this address and have another one already, so the first retry comes soon. If
+            // the subflow was new, the retry comes later, because a link may report this for every subflow.
             CloseReason::Unreachable => {
                 let was_established = now.since(sub.established_at) > REFUSAL_WINDOW;
                 path.dead = Some(DeadPath::new(now, now + if was_established { SHORT_RETRY } else { JOIN_RETRY }));
@@ -288,7 +314,7 @@ impl Conn {
         }
     }
 
-    /// A command was answered.
+    /// Processes the result of a command.
     pub(super) fn on_command_done(
         &mut self,
         host: &mut HostState,
@@ -308,7 +334,7 @@ impl Conn {
                     .and_then(|index| self.subflow_on(index))
                     .map_or_else(|| self.min_rtt(), Subflow::handshake_rtt);
                 if error.is_none() {
-                    // The SYN wakes the radio.
+                    // The SYN makes the link's radio active.
                     host.meter.on_bytes(now, link, Direction::Up, DataSize::ZERO);
                 }
                 let Some(path) = host.link_index(link).and_then(|index| self.paths.get_mut(index)) else { return };
@@ -319,7 +345,7 @@ impl Conn {
                 path.join = match error {
                     None => JoinState::SynSent(purpose.join_deadline(now, rtt), purpose),
                     Some(error) => {
-                        // The routes of a link that returns come a moment after its address.
+                        // When a link comes back, its routes may follow shortly after its address.
                         let short_retry = path.is_recovering().then_some(SHORT_RETRY);
                         path.join_obstacle = match error {
                             CommandError::NotAnnounced(family) => Some(JoinObstacle::NotAnnounced(family)),
@@ -329,7 +355,8 @@ impl Conn {
                         path.join_not_before = now
                             + match error {
                                 CommandError::NotYet => SHORT_RETRY,
-                                // An announcement, or another address of the link, ends this wait; nothing ends a half-closed connection's.
+                                // A new announcement or another address of the link ends this interval early; for a
+                                // half-closed connection nothing does.
                                 CommandError::NotAnnounced(_)
                                 | CommandError::SocketFamily(_)
                                 | CommandError::HalfClosed => MAX_REFUSAL_RETRY,
@@ -357,7 +384,7 @@ impl Conn {
                         sub.is_closing = false;
                     }
                 } else if error == Some(CommandError::NoSubflow) {
-                    // It is told of as gone, or the next look says so.
+                    // Its end is reported separately, or shows in the next poll.
                     if let Some(sub) = self.subflow_mut(subflow) {
                         sub.priority_check = None;
                     }
@@ -366,7 +393,7 @@ impl Conn {
         }
     }
 
-    /// The server has announced an address.
+    /// The server has announced an address: joins that waited for one are possible now.
     pub(super) fn on_address_announced(&mut self, now: Instant) {
         self.joins_denied = self.is_half_closed;
         let is_waiting = |path: &&mut Path| matches!(path.join_obstacle, Some(JoinObstacle::NotAnnounced(_)));
@@ -375,7 +402,7 @@ impl Conn {
         }
     }
 
-    /// Joins that did not come up in time.
+    /// Gives up joins that were not established in time.
     pub(super) fn expire_joins(&mut self, host: &mut HostState) {
         let now = host.now;
         for link in 0..self.paths.len() {
@@ -387,14 +414,15 @@ impl Conn {
             path.join = JoinState::Idle;
             match purpose {
                 JoinPurpose::Carry => {
-                    // It came up before, so that the link has become silent since: it is probed like one that carried.
-                    let is_silent = host.config.policy == Policy::Marline && path.probed_at.is_some();
-                    let pause = if is_silent {
+                    // The link was joined successfully before, so it has become unresponsive since. It is probed
+                    // like a path that has carried data.
+                    let is_unresponsive = host.config.policy == Policy::Marline && path.probed_at.is_some();
+                    let pause = if is_unresponsive {
                         DeadPath::FIRST_PROBE
                     } else {
                         next_backoff(JOIN_RETRY, &mut path.join_failures, MAX_JOIN_RETRY)
                     };
-                    if is_silent {
+                    if is_unresponsive {
                         path.dead.get_or_insert(DeadPath::new(now, now + pause));
                     } else {
                         path.join_not_before = now + pause;
@@ -408,16 +436,20 @@ impl Conn {
         }
     }
 
-    /// Says that nothing came of a join; then why it is carried as it is once more, so that this is the last word.
+    /// Reports that a join was not established. The reason of the present state is then reported again, so that it
+    /// is the newest note.
     fn note_join_timeout(&mut self, host: &mut HostState, link: usize, pause: Duration) {
         let (name, waited) = (host.link_name(link), JOIN_TIMEOUT.max(self.min_rtt() * 3));
-        let reason =
-            alloc::format!("join over {name}: no answer in {} s; again in {} s", waited.as_secs(), pause.as_secs());
+        let reason = alloc::format!(
+            "join over {name}: no response within {} s; next attempt in {} s",
+            waited.as_secs(),
+            pause.as_secs()
+        );
         host.outputs.push_back(Output::Note { conn: self.id, reason });
         self.noted_reason = None;
     }
 
-    /// Says why, if that is new.
+    /// Reports the reason of a decision, if it is of a new kind.
     fn note_reason(&mut self, host: &mut HostState, reason: Reason) {
         self.reason = reason;
         if self.noted_reason.is_some_and(|noted| noted.is_same_kind(&reason)) || reason == Reason::Undecided {
@@ -428,9 +460,10 @@ impl Conn {
         host.outputs.push_back(Output::Note { conn: self.id, reason: text });
     }
 
-    /// κ bytes or τ seconds have passed (eMPTCP §3.5): it is worth a thought. For ours they must be of one answer
-    /// ([`Conn::answers`]): what a connection carried before a pause tells nothing of what follows it, and one small answer
-    /// after another over a long way is no slow link, and ends before a radio pays.
+    /// Sets `is_eligible` when κ bytes or τ seconds have passed (eMPTCP §3.5), so that another link may be joined.
+    /// With marline's policy they must belong to one response ([`Conn::response`]): what a connection carried
+    /// before a pause says nothing about what follows, and many small responses over a long RTT are no slow link
+    /// and end before another radio saves energy.
     pub(super) fn update_eligibility(&mut self, config: &Config, now: Instant, interval: Duration) {
         let (carried_bytes, is_old) = match config.policy {
             Policy::Marline => (self.response.1, self.is_steady(now, config.tau)),
@@ -441,7 +474,8 @@ impl Conn {
 }
 
 impl Conn {
-    /// Whether an answer has lasted for this time: bytes came in [`STEADY`] of all looks, or fewer because a queue is full.
+    /// Whether the present response has lasted for this time without interruption: [`STEADY_POLLS`] of the polls
+    /// found bytes, or fewer because packets are queued in the network.
     pub(super) fn is_steady(&self, now: Instant, time: Duration) -> bool {
         let (polls, with_data) = self.polls;
         let is_steady = u64::from(with_data) * 1_000_000 >= u64::from(polls) * u64::from(STEADY_POLLS.ppm());
@@ -451,13 +485,13 @@ impl Conn {
 }
 
 impl JoinPurpose {
-    /// When a subflow whose SYN goes out now is too late.
+    /// Latest time at which a subflow whose SYN is sent now may be established.
     fn join_deadline(self, now: Instant, rtt: Duration) -> Instant {
         match self {
             Self::Carry => now + JOIN_TIMEOUT.max(rtt * 3),
             Self::Probe { until } => {
                 let next = now + attempt_time(rtt);
-                // No attempt that has hardly any time left.
+                // Skip an attempt that would have less than half of its time left.
                 if next + attempt_time(rtt) / 2 > until { until } else { next }
             }
             Self::Recover | Self::MtuTrial => now + (rtt * 3).max(Duration::from_secs(1)),
@@ -465,7 +499,7 @@ impl JoinPurpose {
     }
 }
 
-/// The next pause: doubled with each failure.
+/// Returns the next back-off interval, which doubles with each failure up to `max`.
 fn next_backoff(first: Duration, failures: &mut u8, max: Duration) -> Duration {
     let pause = first.saturating_mul(1 << u32::from(*failures).min(16)).min(max);
     *failures = failures.saturating_add(1);

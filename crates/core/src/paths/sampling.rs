@@ -1,18 +1,20 @@
-//! Looking at connections: what the counters say, and when to read them again.
+//! Polling and sampling: evaluates the counters of a connection, takes throughput samples of its paths, and
+//! schedules the next poll.
 //!
-//! In: counters of one subflow after another. Out: samples per path, activity, and the next look.
-//!
-//! 1. A look is whole when each subflow that is known was answered for; only then are samples taken, so that those of all
-//!    paths end at the same moment.
-//! 2. A sample lasts a round trip with its queue at least: within one, a sender that waits for its window gives bursts and
-//!    pauses, and neither is a rate. eMPTCP's lasts the handshake's round trip (§3.2), 50 ms at least.
-//! 3. A stretch in which nothing came on any path says nothing of links: the application had nothing to send, or the
-//!    path is dead, which is found out otherwise (`silence`).
-//! 4. During the drain of another path and while a window opens, samples are thrown away ([`MUTE`]); not by eMPTCP to the
-//!    letter, which knows no such thing.
-//! 5. A subflow that brought nothing for long after it was asked to carry may bring all at once what waited behind a lost
-//!    packet ([`Sub::late`]): its first look with bytes only starts the clock.
-//! 6. Active connections share [`PER_SECOND`] looks; idle ones wait for the slow round (`round`).
+//! 1. A poll is complete when each known subflow was reported. Only then are samples taken, so that those of all
+//!    paths end at the same time.
+//! 2. A sample lasts at least an RTT including queueing delay: within one RTT, a sender that waits for its window
+//!    alternates bursts and pauses, and neither is a rate. eMPTCP's samples last the RTT of the handshake (§3.2),
+//!    at least 50 ms.
+//! 3. A time in which nothing arrived on any path says nothing about links: the application had nothing to send, or
+//!    the path is dead, which is detected separately (see [`super::liveness`]).
+//! 4. During the drain of another path and while a window opens, samples are discarded ([`SAMPLE_HOLDOFF`]). The
+//!    literal eMPTCP policy does not do so.
+//! 5. A subflow that received nothing for long after it was requested to carry data may deliver data all at once
+//!    that waited behind a lost packet ([`Subflow::is_late_start`]). Its first poll with bytes only starts the
+//!    clock.
+//! 6. Active connections share [`MAX_POLLS_PER_SECOND`] polls; idle ones are polled in rotation (see
+//!    [`super::idle_poll`]).
 
 use super::config::Policy;
 use super::conn::{Activity, Conn, JoinState};
@@ -23,30 +25,32 @@ use super::throughput::ThroughputWindow;
 use super::{Command, Counters, SubflowId};
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// A resumed or new path is not judged before. Measured: at least 80 % of the link within one 100 ms window at next to no
-/// round trip; the brief of that measurement discards 300 ms.
+/// Time for which samples of a resumed or new path are discarded. Measured: at a negligible RTT, a path reaches at
+/// least 80 % of the link's rate within one window of 100 ms. Chosen: three such windows.
 pub(super) const SAMPLE_HOLDOFF: Duration = Duration::from_millis(300);
-/// Looks per second of all active connections together. chosen: at 15 µs a subflow, two subflows each, and as much again for
-/// deciding, 2 % of a core.
+/// Polls per second of all active connections together. Chosen: at 15 µs per subflow, two subflows each, and the
+/// same time for decisions, 2 % of a core.
 const MAX_POLLS_PER_SECOND: u32 = 300;
-/// Ours looks so often. chosen: a fifth of what a second path needs to be proved dead; costs 0.03 % of a core a subflow.
+/// Poll interval of marline's policy. Chosen: a fifth of the time after which a second path is found dead; costs
+/// 0.03 % of a core per subflow.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Published policies that measure nothing.
+/// Poll interval of published policies that measure nothing.
 const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// eMPTCP's shortest sampling interval: the kernel's clock and the driver's jitter drown a shorter one.
+/// eMPTCP's shortest sample: the resolution of the kernel's clock and the driver's jitter would dominate a shorter
+/// one.
 const MIN_SAMPLE_TIME: Duration = Duration::from_millis(50);
-/// A pause that begins a new stretch of activity.
+/// Pause after which a new burst of activity begins.
 const BURST_PAUSE: Duration = Duration::from_secs(1);
-/// A pause within one answer is no longer than this, or six round trips. chosen: a link of 10 kbit/s brings a packet in 1.2 s,
-/// and one that was lost is sent again after as long.
+/// Longest pause within one response, or six RTTs if longer. Chosen: a link of 10 kbit/s delivers a packet in 1.2
+/// s, and a lost packet is retransmitted after the same time.
 const RESPONSE_PAUSE: Duration = Duration::from_secs(3);
-/// How long a path carries alone before its rate counts as what it can.
+/// How long a path carries alone before its rate counts as its capacity.
 const MIN_SOLO_TIME: Duration = Duration::from_secs(1);
-/// A look that is not answered by then is asked for again.
+/// A poll that was not answered within this time is repeated.
 pub(super) const POLL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Conn {
-    /// One subflow's counters; the answer tells whether the look is whole.
+    /// Processes the counters of one subflow; returns whether the poll is complete.
     pub(super) fn on_counters(&mut self, host: &mut HostState, subflow: SubflowId, counters: Counters) -> bool {
         let (now, adopted) = (host.now, self.adopted);
         let Some(sub) = self.subflow_mut(subflow) else { return false };
@@ -64,7 +68,8 @@ impl Conn {
         self.poll_sent_at.is_some() && self.subflows.iter().all(|sub| sub.is_polled)
     }
 
-    /// The look is whole: samples, activity, priorities that did not take effect.
+    /// Processes a complete poll: takes samples, updates the activity, and repeats priorities that did not take
+    /// effect.
     pub(super) fn on_poll_complete(&mut self, host: &mut HostState) {
         let now = host.now;
         self.poll_sent_at = None;
@@ -88,6 +93,7 @@ impl Conn {
             self.set_activity(host, Activity::Busy);
             self.take_samples(host, carrying_links, begins_burst && self.volume > new_bytes);
         }
+        // Own data without a response keeps the connection busy, so that the liveness check continues.
         let is_unanswered =
             self.subflows.iter().any(|sub| sub.unanswered_since.is_some() && !sub.backup && !sub.is_closing);
         if is_unanswered {
@@ -100,6 +106,7 @@ impl Conn {
             (sub.new_bytes, sub.is_polled) = (0, false);
         }
         let quiet_time = now.since(self.last_progress.unwrap_or(self.opened).max(self.burst_start));
+        // The connection becomes idle after a pause, unless a check is still in progress or necessary.
         let is_awaited =
             is_unanswered || self.is_probing() || self.subflows.iter().any(|sub| sub.pending_drain().is_some());
         if new_bytes == 0
@@ -119,8 +126,8 @@ impl Conn {
         self.burst_bytes = self.burst_bytes.saturating_add(bytes);
     }
 
-    /// A stretch of activity begins after the connection was idle: as far as anybody knows it is as small as any other, and
-    /// how fast its paths were then says little of now.
+    /// Starts a burst after the connection was idle. Its expected size is small like that of any other, and the
+    /// earlier rates of its paths say little about the present.
     fn begin_burst(&mut self) {
         (self.burst_bytes, self.is_eligible) = (0, false);
         (self.trials.solo, self.trials.concurrent, self.trials.reprobe) = (None, None, None);
@@ -130,7 +137,7 @@ impl Conn {
         }
     }
 
-    /// What came and went since the last whole look, over some of its subflows.
+    /// Bytes since the last complete poll, over some of its subflows.
     fn new_bytes(&self, filter: impl Fn(&Subflow) -> bool) -> u64 {
         self.subflows.iter().filter(|sub| filter(sub)).fold(0, |sum, sub| sum.saturating_add(sub.new_bytes))
     }
@@ -146,9 +153,9 @@ impl Conn {
                 Some(sub) => sub.rtt().clamp(POLL_INTERVAL, SAMPLE_HOLDOFF),
                 None => POLL_INTERVAL,
             };
-            // Before the first byte nobody knows whether the sender had anything to give it: data that waits in the
-            // other path's queue comes first.
-            // And where full-sized packets may be lost, small ones tell nothing.
+            // Before the first byte it is unknown whether the sender had data for this path: data that waits in the
+            // other path's queue comes first. If full-sized packets may be lost, the rate of small ones says
+            // nothing.
             let is_representative = |sub: &Subflow| {
                 sub.has_carried && !(is_marline && (sub.is_late_start || sub.missing_since.is_some()))
             };
@@ -157,20 +164,20 @@ impl Conn {
                 self.initial_link != Some(index) && host.link(index).is_some_and(|link| link.last_rate().is_none());
             let Some(path) = self.paths.get_mut(index) else { continue };
             path.sample_bytes = path.sample_bytes.saturating_add(new_bytes);
-            let is_silent = path.dead.is_some() || host.link(index).is_some_and(|link| !link.up);
+            let is_unusable = path.dead.is_some() || host.link(index).is_some_and(|link| !link.up);
             if new_bytes > 0 {
                 (path.join_obstacle, path.is_black_hole) = (None, false);
-                // The old subflow goes on after an outage: what was measured before and in it is discarded.
+                // The old subflow continues after an outage: measurements from before and during it are discarded.
                 if path.dead.take().is_some() && is_marline {
                     path.reset_measurements(now);
                 }
-                // What was to be proved is seen.
+                // The bytes prove what the probe was to show.
                 if path.join.is_probe() {
                     (path.join, path.probed_at) = (JoinState::Idle, Some(now));
                 }
             }
             let time = now.since(path.sample_start);
-            // The first look after a pause only starts the clock: nobody knows when the bytes began.
+            // The first poll after a pause only starts the clock, because the start of the transfer is unknown.
             if !carrying_links.contains(index) {
                 path.samples = 0;
             }
@@ -179,7 +186,7 @@ impl Conn {
                 || begins_burst
                 || is_held_off
                 || !is_valid
-                || is_silent && is_marline
+                || is_unusable && is_marline
             {
                 (path.sample_bytes, path.sample_start) = (0, now);
             } else if time >= min_time {
@@ -187,10 +194,10 @@ impl Conn {
                 path.throughput.push(rate, time);
                 path.on_sample(now);
                 // "An initial bandwidth for the interface" (eMPTCP §3.2): what the forecast begins with.
-                if is_literal && is_first_use && path.holt.samples() == 0 {
-                    path.holt.on_sample(host.config.assumed_rate);
+                if is_literal && is_first_use && path.forecaster.samples() == 0 {
+                    path.forecaster.on_sample(host.config.assumed_rate);
                 }
-                path.holt.on_sample(rate);
+                path.forecaster.on_sample(rate);
                 path.samples = path.samples.saturating_add(1);
                 if carrying_links.len() == 1 && path.throughput.covered_time() >= MIN_SOLO_TIME {
                     path.solo_rate = path.throughput.median();
@@ -201,17 +208,19 @@ impl Conn {
         }
     }
 
-    /// Sends priorities again that have not shown, and destroys what does not obey.
+    /// Repeats priorities that have not taken effect, and destroys subflows whose peer does not follow them.
     fn enforce_priorities(&mut self, host: &mut HostState) {
         let (now, conn) = (host.now, self.id);
         let has_data = |sub: &Subflow| !sub.backup && !sub.is_closing && sub.new_bytes > 0;
-        // Somebody else has changed it (an administrator, or a daemon before this one).
+        // Something else has changed the priority (an administrator, or an earlier daemon): take over the kernel's
+        // value.
         for sub in self.subflows.iter_mut().filter(|sub| sub.pending_drain().is_none() && !sub.is_closing) {
             sub.backup = sub.kernel_backup().unwrap_or(sub.backup);
         }
         let with_data = self.subflows.iter().filter(|sub| has_data(sub)).count();
         let may_end = !self.is_half_closed;
         for sub in &mut self.subflows {
+            // Whether another subflow carries data, so that bytes on this one are not fail-over.
             let others = with_data > usize::from(has_data(sub));
             match sub.check_priority(now, others) {
                 PriorityVerdict::Pending | PriorityVerdict::Effective => {}
@@ -228,7 +237,7 @@ impl Conn {
         }
     }
 
-    /// Brings the sums of the links up to date.
+    /// Updates the connection's shares in the rates of the links.
     pub(super) fn update_shares(&mut self, host: &mut HostState, carrying_links: LinkSet) {
         let is_busy = self.activity == Activity::Busy;
         let now = host.now;
@@ -237,19 +246,19 @@ impl Conn {
             .iter()
             .filter(|index| is_literal || self.is_settled(*index, now))
             .fold(LinkSet::EMPTY, LinkSet::with);
-        // To the letter, every sum counts as it is.
+        // The literal eMPTCP policy counts every sum at once.
         let settle_time_max =
             if is_literal { None } else { self.subflows.iter().map(settle_time).max() }.unwrap_or_default();
         for (index, path) in self.paths.iter_mut().enumerate() {
             let is_active = is_busy && carrying_links.contains(index) && !path.throughput.covered_time().is_zero();
             let bits = |rate: Option<Bitrate>| rate.map_or(0, Bitrate::bits_per_sec);
-            // Beside another path bursts and pauses alternate, and a median is one or the other.
+            // Beside another path, bursts and pauses alternate, and a median would be one or the other.
             let rate = if carrying_links.len() > 1 {
                 path.throughput.mean(ThroughputWindow::LENGTH)
             } else {
                 path.throughput.median()
             };
-            let rates = Rates { recent: bits(rate), forecast: bits(path.holt.forecast()) };
+            let rates = Rates { recent: bits(rate), forecast: bits(path.forecaster.forecast()) };
             let share = if is_active {
                 RateShare { is_active, is_settled: settled_links.contains(index), rates }
             } else {
@@ -267,7 +276,7 @@ impl Conn {
         self.counted_bytes = bytes;
     }
 
-    /// Takes it out of the host's sums.
+    /// Removes the connection from the host's sums.
     pub(super) fn withdraw(&mut self, host: &mut HostState) {
         self.set_activity(host, Activity::Idle);
         self.update_shares(host, LinkSet::EMPTY);
@@ -282,20 +291,20 @@ impl Conn {
         self.activity = activity;
     }
 
-    /// Whether a path's window is open, as far as time tells: slow start is over, and what the server had in the queue of
-    /// another path before.
+    /// Whether a path's rate has settled, as far as its time shows: slow start is over, and data that the server
+    /// had queued for another path before has been delivered.
     pub(super) fn is_settled(&self, link: usize, now: Instant) -> bool {
         let Some(sub) = self.subflow_on(link) else { return false };
         sub.has_carried && now.since(sub.active_since.max(self.burst_start)) >= settle_time(sub)
     }
 
-    /// Nothing moved during an estimated round trip (eMPTCP §3.5).
+    /// Whether no bytes were transferred during an estimated RTT (eMPTCP §3.5).
     pub(super) fn is_quiet(&self, now: Instant, interval: Duration) -> bool {
         let rtt = self.min_rtt().max(interval * 2);
         self.last_progress.is_none_or(|moved| now.since(moved) > rtt)
     }
 
-    /// How long from one look to the next.
+    /// Interval until the next poll.
     pub(super) fn poll_interval(&self, host: &HostState) -> Duration {
         let handshake = self.subflows.iter().filter(|sub| !sub.is_closing).map(Subflow::handshake_rtt).min();
         let interval = match host.config.policy {
@@ -310,14 +319,16 @@ impl Conn {
     }
 }
 
-/// A path that was just asked to carry shows what it can after this, or ten round trips (eq. 1: the rounds of slow start
-/// to its rate, and φ = 10 samples). Measured over the kernel: 0.85 Mbit/s of 8 in LTE's first second beside slow Wi-Fi.
+/// Time after which a path that was requested to carry data shows its capacity, or ten RTTs if longer (eq. 1: the
+/// rounds of slow start up to its rate, and φ = 10 samples). Measured with the kernel: 0.85 of 8 Mbit/s in the
+/// first second of LTE beside slow Wi-Fi.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
 
-/// How long that takes a subflow.
+/// Settle time of a subflow.
 fn settle_time(sub: &Subflow) -> Duration {
     SETTLE_TIME.max(sub.handshake_rtt() * 10)
 }
 
-/// Silence after which a connection is idle, or six round trips. chosen: twice what a proof of life is begun after.
+/// Pause after which a connection is idle, or six RTTs if longer. Chosen: twice the time after which a liveness
+/// probe starts.
 const IDLE_AFTER: Duration = Duration::from_secs(1);

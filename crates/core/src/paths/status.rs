@@ -1,4 +1,4 @@
-//! What the machine knows, for status, explanations and reports.
+//! Status of connections and links, for `status` output, explanations and reports.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -9,80 +9,81 @@ use crate::energy::{EnergyBreakdown, RadioState};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// A connection as it stands.
+/// Status of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnStatus {
-    /// Which.
+    /// The connection.
     pub conn: ConnId,
-    /// In a word or two: `waiting`, `idle`, or the names of the links that carry it, with `only` behind one alone.
+    /// Short state: `waiting`, `idle`, or the names of the links that carry it, followed by `only` if there is one.
     pub state: String,
-    /// Since when it is known.
+    /// Time at which it was reported to the machine.
     pub opened: Instant,
-    /// All that it carried, both ways.
+    /// Bytes carried so far, in both directions.
     pub carried: DataSize,
-    /// What it is expected to carry yet.
+    /// Bytes that it is expected to carry in the future.
     pub expected: DataSize,
-    /// Why it is carried so: one sentence with figures.
+    /// Reason of the present decision: one sentence with figures.
     pub reason: String,
-    /// Its subflows.
+    /// Its subflows, without those being closed.
     pub subflows: Vec<SubflowStatus>,
 }
 
-/// A subflow as it stands.
+/// Status of a subflow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubflowStatus {
-    /// Which.
+    /// The subflow.
     pub subflow: SubflowId,
-    /// Over which link; none: one that nobody told of.
+    /// Its link; `None`: an unknown link.
     pub link: Option<LinkId>,
-    /// Whether it is the connection's first one.
+    /// Whether it is the connection's initial subflow.
     pub initial: bool,
-    /// Whether it was asked to stand by.
+    /// Whether it was requested as a backup.
     pub backup: bool,
-    /// Whether that has not shown yet in its bytes.
+    /// Whether a change of its priority has not shown in its byte counters yet.
     pub is_priority_pending: bool,
-    /// The median rate of the last two seconds in which it carried; none: it never did.
+    /// Median rate of the last two seconds in which it carried data; `None`: it never did.
     pub rate: Option<Bitrate>,
-    /// The round trip, with the queue as the receiver sees it.
+    /// RTT, including the queueing delay as seen by the receiver.
     pub rtt: Duration,
-    /// All that it carried, both ways.
+    /// Bytes carried so far, in both directions.
     pub carried: DataSize,
-    /// Whether its path is taken for dead.
+    /// Whether its path counts as dead.
     pub is_dead: bool,
 }
 
-/// A link as it stands.
+/// Status of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStatus {
-    /// Which.
+    /// The link.
     pub link: LinkId,
-    /// Its name.
+    /// Its name, from the configuration.
     pub name: String,
     /// Whether each byte costs money.
     pub metered: bool,
     /// Whether it can carry subflows.
     pub up: bool,
-    /// Whether a proof of life failed on it, and nothing has come over it since.
-    pub is_silent: bool,
-    /// What is expected of it: of all connections together, now or last; assumed where it was never used.
+    /// Whether a liveness probe failed on it, and nothing was received over it since.
+    pub is_unresponsive: bool,
+    /// Expected throughput of all connections together: the present one, or the last one; an assumed one if it was
+    /// never used.
     pub rate: Bitrate,
     /// Whether connections use it now.
     pub is_used: bool,
-    /// Payload that connections carried over it, both ways.
+    /// Payload bytes that connections carried over it, in both directions.
     pub carried: DataSize,
-    /// What its budget still allows; none: it has none.
+    /// Remaining budget; `None`: unlimited.
     pub budget_left: Option<DataSize>,
-    /// What its radio does; none: the model does not describe it.
+    /// State of its radio; `None`: the energy model does not describe it.
     pub radio: Option<RadioState>,
 }
 
 impl Paths {
-    /// The connections that it knows.
+    /// All known connections.
     pub fn conn_ids(&self) -> impl Iterator<Item = ConnId> + '_ {
         self.conns.keys().copied()
     }
 
-    /// One of them.
+    /// Status of one connection.
     pub fn conn_status(&self, conn: ConnId) -> Option<ConnStatus> {
         let conn = self.conns.get(&conn)?;
         let name = |index: usize| self.host.link_name(index);
@@ -126,7 +127,7 @@ impl Paths {
         text
     }
 
-    /// The links.
+    /// Status of all links.
     pub fn link_statuses(&self) -> impl Iterator<Item = LinkStatus> + '_ {
         let states = move |link: LinkId| self.host.meter.radio(link).map(|radio| radio.state(self.host.now));
         self.host.links.iter().map(move |link| LinkStatus {
@@ -134,7 +135,7 @@ impl Paths {
             name: link.config.name.clone(),
             metered: link.config.metered,
             up: link.up,
-            is_silent: link.is_silent(),
+            is_unresponsive: link.is_unresponsive(),
             rate: link.rate(&self.host.config, self.host.now),
             is_used: link.is_used(),
             carried: link.carried,
@@ -143,12 +144,12 @@ impl Paths {
         })
     }
 
-    /// What the radios drew up to `now`.
+    /// Energy that the radios drew up to `now`.
     pub fn energy_so_far(&self, now: Instant) -> EnergyBreakdown {
         self.host.meter.energy_so_far(now)
     }
 
-    /// The same, and what they draw until they sleep if nothing more comes.
+    /// Energy that the radios drew up to `now`, plus what they draw until they are idle if no more traffic follows.
     pub fn energy_until_idle(&self, now: Instant) -> EnergyBreakdown {
         self.host.meter.energy_until_idle(now)
     }

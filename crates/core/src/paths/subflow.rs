@@ -1,101 +1,104 @@
-//! One subflow: what was asked for, what the kernel counts, and whether the one agrees with the other.
+//! State of one subflow: its counters, its requested priority, and whether the priority has taken effect.
 //!
-//! In: counters and commands. Out: bytes that are new, and whether a suspension or a resumption has taken effect.
-//!
-//! 1. MP_PRIO rides in one pure acknowledgement that is never sent again, and many servers may not care for it. So a
-//!    subflow counts as suspended when its bytes stand still, and as resumed when bytes come.
-//! 2. What was queued at the server for a suspended subflow still comes over it: the drain. Bytes after it are a lost
-//!    MP_PRIO, and it is sent again, [`Check::TRIES`] times; then the subflow is destroyed.
-//! 3. Bytes on a suspended subflow while none of the active ones moves are the kernel's own fail-over, and right.
+//! 1. MP_PRIO is sent once, in a pure ACK that is not retransmitted, and many servers may ignore it. So a subflow
+//!    counts as suspended only when its byte counters stop, and as resumed only when bytes arrive.
+//! 2. Data that the server had queued for a suspended subflow still arrives over it: the drain. Bytes after the
+//!    drain mean that MP_PRIO was lost. It is sent again up to [`PriorityCheck::MAX_ATTEMPTS`] times; then the
+//!    subflow is destroyed.
+//! 3. Bytes on a suspended subflow while no active one receives data are correct: the peer's scheduler fails over
+//!    to the backup.
 
 use super::conn::ReceiveProgress;
 use super::event::{Counters, EstablishedSubflow, SubflowId};
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
 
-/// A subflow that exists.
+/// An existing subflow.
 #[derive(Clone, Debug)]
 pub(super) struct Subflow {
     pub(super) id: SubflowId,
-    /// Its link's place; none: a link that nobody told of.
+    /// Index of its link; `None`: an unknown link.
     pub(super) link: Option<usize>,
     pub(super) initial: bool,
-    /// What was asked for last.
+    /// The priority requested last.
     pub(super) backup: bool,
     pub(super) established_at: Instant,
-    /// Since when it is asked to carry data.
+    /// Time since when it is requested to carry data.
     pub(super) active_since: Instant,
-    /// Whether bytes have come since.
+    /// Whether bytes have arrived since then.
     pub(super) has_carried: bool,
-    /// Whether its first bytes since then came so late, at the last look, that they may have waited behind a lost packet.
+    /// Whether its first bytes since then arrived so late, in the last poll, that they may have waited behind a
+    /// lost packet.
     pub(super) is_late_start: bool,
-    /// It proves that a path works, and is to go.
+    /// It is being closed.
     pub(super) is_closing: bool,
     handshake_rtt: Option<Duration>,
     receiver_rtt: Option<Duration>,
     counters: Option<Counters>,
-    /// When it was looked at last.
+    /// Time of the last poll.
     pub(super) polled_at: Option<Instant>,
-    /// What it had carried when it was last found to be suspended.
+    /// Bytes that it had carried when it was last found to be suspended.
     suspended_volume: u64,
-    /// When its bytes last grew.
+    /// Time at which its byte counters last increased.
     pub(super) last_progress: Option<Instant>,
-    /// Whether the look under way was answered for it.
+    /// Whether the poll in progress has reported it.
     pub(super) is_polled: bool,
-    /// Bytes since the last whole look.
+    /// Bytes since the last complete poll.
     pub(super) new_bytes: u64,
     pub(super) timeouts: u8,
-    /// Since when what was sent over it waits for an answer, with nothing coming or going; none: nothing waits.
+    /// Time since when sent data waits for a response while nothing is received or acknowledged; `None`: nothing is
+    /// outstanding.
     pub(super) unanswered_since: Option<Instant>,
-    /// Since when retransmission timeouts follow each other and nothing is acknowledged of what was sent, which is more than
-    /// a small packet holds.
+    /// Time since when retransmission timeouts follow each other without any ACK, with more outstanding data than a
+    /// small packet holds.
     pub(super) rto_since: Option<Instant>,
-    /// How many of these timeouts there had been when another subflow showed that small packets pass.
+    /// Number of these timeouts when another subflow proved that small packets pass.
     pub(super) timeouts_at_probe: Option<u8>,
-    /// Since when a further retransmission, which was sent after that, waits for its answer.
+    /// Time since when a later retransmission waits for its ACK.
     pub(super) retransmitted_since: Option<Instant>,
-    /// How far the connection's data reached and what of it had come when this subflow was asked to carry.
+    /// Receive progress of the connection when this subflow was requested to carry data.
     pub(super) start_progress: Option<ReceiveProgress>,
-    /// Since when it is known that the peer has sent data over it, as long as nothing but small packets has come.
+    /// Time since when the peer is known to have sent data over it, while only small packets have arrived.
     pub(super) missing_since: Option<Instant>,
-    /// What the connection had carried when this one was asked to carry.
+    /// Bytes that the connection had carried when this subflow was requested to carry data.
     pub(super) volume_at_start: u64,
     pub(super) priority_check: Option<PriorityCheck>,
 }
 
-/// A priority that was asked for and has not shown yet.
+/// A requested priority that has not shown its effect yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PriorityCheck {
-    /// When it was asked for first.
+    /// Time of the first request.
     requested_at: Instant,
-    /// From when on it is looked whether it shows.
+    /// Time from which on the effect is checked.
     check_from: Instant,
-    /// How long what is queued takes to come.
+    /// Expected time until queued data has arrived.
     drain_time: Duration,
-    /// Bytes at the first look after that.
+    /// Time and byte count of the first poll after `check_from`.
     baseline: Option<(Instant, u64)>,
     attempts: u8,
 }
 
-/// What a check found.
+/// Result of a priority check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PriorityVerdict {
-    /// Nothing yet, or nothing is being checked.
+    /// No result yet, or no check in progress.
     Pending,
-    /// As it was asked for.
+    /// The requested priority is in effect.
     Effective,
-    /// Ask again.
+    /// Send MP_PRIO again.
     Repeat,
-    /// It does not obey.
+    /// The peer does not follow the request.
     Unresponsive,
 }
 
 impl PriorityCheck {
-    /// Repetitions before the last resort. chosen: five losses in a row at 5 % are one in three million.
+    /// Repetitions before the subflow is destroyed. Chosen: five consecutive losses at 5 % loss rate have a
+    /// probability of one in three million.
     const MAX_ATTEMPTS: u8 = 5;
-    /// How long bytes are watched after the drain. chosen: three times the gap between packets at 150 kbit/s.
+    /// How long bytes are observed. Chosen: three times the distance between packets at 150 kbit/s.
     const OBSERVATION_TIME: Duration = Duration::from_millis(150);
-    /// Bytes that are no payload worth a repetition: a retransmitted packet or one late one.
+    /// Bytes that do not count as continued use: one retransmitted or late packet.
     const TOLERATED_BYTES: u64 = 3000;
 }
 
@@ -131,8 +134,8 @@ impl Subflow {
         }
     }
 
-    /// Its counters; the answer is what has come and gone since the last ones. The first ones of an adopted subflow
-    /// tell its past, which is counted as volume and not as new.
+    /// Updates the counters and returns the bytes received and sent since the previous ones. The first counters of
+    /// an adopted subflow describe its past, which counts as volume but not as new.
     pub(super) fn on_counters(
         &mut self,
         now: Instant,
@@ -147,13 +150,16 @@ impl Subflow {
         };
         let (received, sent) = (counters.received - before.received, counters.sent - before.sent);
         self.receiver_rtt = counters.receiver_rtt.filter(|rtt| !rtt.is_zero()).or(self.receiver_rtt);
+        // The shortest RTT seen replaces that of the handshake, which may have waited in a queue.
         self.handshake_rtt = self.handshake_rtt.or(counters.rtt).into_iter().chain(self.receiver_rtt).min();
         self.timeouts = counters.timeouts;
         self.is_polled = true;
         self.polled_at = Some(now);
         let moved = (received + sent).bytes();
+        // Outstanding data without progress is unanswered. Any progress starts the time anew.
         let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
         self.unanswered_since = waiting.then(|| self.unanswered_since.filter(|_| moved == 0).unwrap_or(now));
+        // Timeouts without an ACK for more than a small packet: full-sized packets may be lost (see `black_hole`).
         let stuck = self.timeouts > 0 && sent.is_zero() && counters.outstanding >= FULL_PACKET;
         self.rto_since = stuck.then(|| self.rto_since.unwrap_or(now));
         self.timeouts_at_probe = self.timeouts_at_probe.filter(|_| stuck);
@@ -170,61 +176,64 @@ impl Subflow {
         [(Direction::Down, received), (Direction::Up, sent)]
     }
 
-    /// All that it ever carried.
+    /// Bytes carried so far, in both directions.
     pub(super) fn volume(&self) -> u64 {
         self.counters.map_or(0, |counted| (counted.received + counted.sent).bytes())
     }
 
-    /// What the peer has sent over it.
+    /// Bytes received from the peer.
     pub(super) fn received(&self) -> DataSize {
         self.counters.map_or(DataSize::ZERO, |counted| counted.received)
     }
 
-    /// Whether no full-sized packet has come over it. The last packet of what the peer sends at once may be smaller.
+    /// Whether no full-sized packet has arrived over it. The last packet of a burst may be smaller, so a few bytes
+    /// do not count.
     pub(super) fn has_no_full_packet(&self) -> bool {
         self.received() < FULL_PACKET
     }
 
-    /// The round trip of the handshake, as the paper takes it, or less: one that had to wait in the queue of another subflow
-    /// on its link (607 ms of 150 were seen) tells nothing of the path.
+    /// The shortest RTT seen, at first that of the handshake. A handshake that waited in the queue of another
+    /// subflow on the same link (607 ms instead of 150 ms were seen) says nothing about the path.
     pub(super) fn handshake_rtt(&self) -> Duration {
         self.handshake_rtt.unwrap_or(DEFAULT_RTT)
     }
 
-    /// How long the answer to a retransmission may take at least, by all round trips that were measured.
+    /// Shortest time to wait for the ACK of a retransmission, by all RTTs that were measured.
     pub(super) fn ack_wait(&self) -> Duration {
         let sender = self.counters.and_then(|counted| counted.rtt).unwrap_or_default();
         (self.handshake_rtt().max(sender).min(MAX_RTT) * 2).max(MIN_ACK_WAIT)
     }
 
-    /// How far the connection's data have come over it: [`Counters::reached`].
+    /// Position in the connection's data that it has reached: [`Counters::data_seq`].
     pub(super) fn data_seq(&self) -> Option<DataSize> {
         self.counters.and_then(|counted| counted.data_seq)
     }
 
-    /// The round trip with the queue, as far as the receiver sees it.
+    /// RTT including queueing delay, as far as the receiver sees it.
     pub(super) fn rtt(&self) -> Duration {
         self.receiver_rtt.unwrap_or_default().max(self.handshake_rtt()).min(MAX_RTT)
     }
 
-    /// Whether packets wait in its queue: a round trip lasts a quarter longer than the handshake did. chosen: more than a receiver's
-    /// estimate differs by itself; over the kernel 1.7 to 2.1 times where a link was full, 1.04 where it was given little.
+    /// Whether its packets wait in a queue: the RTT is a quarter longer than that of the handshake. Chosen: more
+    /// than the variation of a receiver's estimate. Measured with the kernel: 1.7 to 2.1 times on a full link, 1.04
+    /// times on one with little traffic.
     pub(super) fn is_queueing(&self) -> bool {
         self.rtt() * 4 > self.handshake_rtt() * 5
     }
 
-    /// How long what the server has queued for it takes to come, if it is suspended now.
+    /// Expected time until the data queued by the server has arrived, if the subflow is suspended now.
     pub(super) fn drain_time(&self) -> Duration {
         (self.rtt() * DRAIN_IN_RTTS).clamp(MIN_DRAIN, MAX_DRAIN)
     }
 
-    /// It was asked to be a backup, or to be none.
+    /// Records that it was requested to be a backup or not, and starts the check of the priority.
     pub(super) fn request_backup(&mut self, now: Instant, backup: bool) {
         let is_repeated = self.backup == backup;
         if !is_repeated && !backup {
             (self.active_since, self.has_carried) = (now, false);
         }
         self.backup = backup;
+        // A repetition keeps the time of the first request and counts the attempts.
         let before = self.priority_check.filter(|_| is_repeated);
         let attempts = before.map_or(0, |check| check.attempts.saturating_add(1));
         let drain = before.map_or_else(|| self.drain_time(), |check| check.drain_time);
@@ -243,20 +252,23 @@ impl Subflow {
         });
     }
 
-    /// Whether what was asked for has happened, at a whole look. `others`: active subflows have moved since the last one.
+    /// Checks at a complete poll whether the requested priority is in effect. `others_progressed`: other active
+    /// subflows have carried data since the last poll.
     pub(super) fn check_priority(&mut self, now: Instant, others_progressed: bool) -> PriorityVerdict {
         let volume = self.volume();
         let Some(check) = &mut self.priority_check else {
             if !self.backup || !others_progressed {
+                // While no other subflow carries data, this one may carry it as a backup.
                 self.suspended_volume = volume;
                 return PriorityVerdict::Pending;
             }
-            // A suspended one that begins to carry again while others move has lost its flag at the server.
+            // A suspended subflow that carries data again while others do too: the server has lost its priority.
             let leaks = volume.saturating_sub(self.suspended_volume) > PriorityCheck::TOLERATED_BYTES;
             return if leaks { PriorityVerdict::Repeat } else { PriorityVerdict::Pending };
         };
         if !self.backup {
             if self.has_carried || check.attempts >= PriorityCheck::MAX_ATTEMPTS {
+                // A resumption is in effect with the first bytes. After the last attempt it is left as it is.
                 self.priority_check = None;
                 return PriorityVerdict::Effective;
             }
@@ -267,6 +279,8 @@ impl Subflow {
             };
         }
         match check.baseline {
+            // A suspension is in effect if hardly any bytes arrive during the observation time. The clock starts
+            // with the first poll after `check_from`, about one RTT after the request.
             _ if now < check.check_from => PriorityVerdict::Pending,
             None => {
                 check.baseline = Some((now, volume));
@@ -278,10 +292,12 @@ impl Subflow {
                 PriorityVerdict::Effective
             }
             Some(_) if !others_progressed => {
+                // Nothing else carries data, so this is fail-over: observe anew.
                 check.baseline = Some((now, volume));
                 PriorityVerdict::Pending
             }
-            // Asking once too often costs a packet, so the whole drain is not waited for; it is before the last resort.
+            // A superfluous repetition costs only one packet, so it does not wait for the end of the drain.
+            // Destroying the subflow does.
             Some(_) if check.attempts < PriorityCheck::MAX_ATTEMPTS => PriorityVerdict::Repeat,
             Some(_) if now.since(check.requested_at) < check.drain_time * 2 + FINAL_WAIT => {
                 check.baseline = Some((now, volume));
@@ -291,43 +307,43 @@ impl Subflow {
         }
     }
 
-    /// How long its drain is predicted to last, while it is being checked.
+    /// Predicted duration of its drain, while a priority check is in progress.
     pub(super) fn pending_drain(&self) -> Option<Duration> {
         self.priority_check.map(|check| check.drain_time)
     }
 
-    /// Whether the other end uses it only when no other one works.
+    /// Whether the peer uses it only as a backup.
     pub(super) fn peer_backup(&self) -> bool {
         self.counters.is_some_and(|counted| counted.peer_backup)
     }
 
-    /// What the kernel says of our own flag; none: nothing was read.
+    /// The kernel's value of the own backup flag; `None`: not polled yet.
     pub(super) fn kernel_backup(&self) -> Option<bool> {
         self.counters.map(|counted| counted.backup)
     }
 }
 
-/// What waits on a subflow is at least one full-sized packet. chosen: less than a segment of the smallest MTU of IPv6, and more
-/// than a request.
+/// Size of outstanding or received data that contains at least one full-sized packet. Chosen: less than a segment
+/// at the smallest MTU of IPv6, and more than a request.
 pub(super) const FULL_PACKET: DataSize = DataSize::from_bytes(1200);
-/// chosen: a delayed acknowledgement (40 ms with Linux) and a driver that is late.
+/// Chosen: a delayed ACK (40 ms with Linux) and a late driver.
 const MIN_ACK_WAIT: Duration = Duration::from_millis(200);
-/// First bytes that come later than this may have waited behind a lost packet, which the kernel sends again after 200 ms
-/// at least.
+/// First bytes later than this may have waited behind a lost packet, which the kernel retransmits after at least
+/// 200 ms.
 const LATE_START: Duration = Duration::from_millis(500);
-/// Taken where the kernel knows no handshake. chosen: between a near and a far server.
+/// RTT assumed where the kernel reports none. Chosen: between that of a near and of a distant server.
 const DEFAULT_RTT: Duration = Duration::from_millis(100);
-/// A receiver's estimate above this is a pause of the sender and no queue.
+/// A receiver's RTT estimate above this is a pause of the sender and not a queue.
 const MAX_RTT: Duration = Duration::from_millis(2000);
-/// Measured: 132 ms of drain with 40 ms of queue (20 Mbit/s, 100 KB), cubic.
+/// Measured with cubic: 132 ms of drain at 40 ms of queueing delay (20 Mbit/s, 100 kB).
 const DRAIN_IN_RTTS: u32 = 3;
-/// The median that was measured with cubic.
+/// Median drain measured with cubic.
 const MIN_DRAIN: Duration = Duration::from_millis(130);
-/// "2-3 s on a 1 Mbit/s LTE".
+/// Drain of a full queue on a 1 Mbit/s LTE link: 2 to 3 s.
 const MAX_DRAIN: Duration = Duration::from_secs(3);
-/// What a subflow gets beyond its drain before it is destroyed.
+/// Additional time after the drain before a subflow is destroyed.
 const FINAL_WAIT: Duration = Duration::from_secs(1);
-/// First data after a resumption came after 3 to 8 ms beside the round trip; doubled for a window that starts anew.
+/// Measured: the first data after a resumption arrives 3 to 8 ms after an RTT. Doubled for a window that restarts.
 const RESUME_WAIT: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
@@ -352,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_the_drain_are_no_disobedience() {
+    fn bytes_of_the_drain_do_not_count_against_a_suspension() {
         let mut sub = test_subflow(40);
         poll(&mut sub, 1000, 1_000_000);
         sub.request_backup(Instant::from_millis(1000), true);
@@ -363,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_option_is_sent_again_five_times_and_then_the_subflow_must_go() {
+    fn a_lost_priority_is_repeated_five_times_before_the_subflow_is_unresponsive() {
         let mut sub = test_subflow(40);
         poll(&mut sub, 1000, 0);
         sub.request_backup(Instant::from_millis(1000), true);
@@ -374,7 +390,7 @@ mod tests {
             match poll_and_check(&mut sub, ms, bytes, true) {
                 PriorityVerdict::Pending => {}
                 PriorityVerdict::Repeat => {
-                    // The floor: 0.5 s and twice the predicted drain.
+                    // Upper bound for the first repetition: 0.5 s and twice the predicted drain.
                     assert!(again > 0 || ms <= 1000 + 500 + 2 * 130);
                     again += 1;
                     sub.request_backup(Instant::from_millis(ms), true);
@@ -388,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_that_carries_alone_is_a_fail_over() {
+    fn a_backup_that_carries_alone_counts_as_fail_over() {
         let mut sub = test_subflow(40);
         sub.request_backup(Instant::from_millis(0), true);
         for n in 2..40 {
@@ -397,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_that_waited_in_a_queue_is_forgotten() {
+    fn a_shorter_rtt_replaces_that_of_a_handshake_that_waited_in_a_queue() {
         let mut sub = test_subflow(607);
         let millis = |ms| Some(Duration::from_millis(ms));
         for (queued, handshake, rtt) in [(700, 607, 700), (150, 150, 150), (400, 150, 400)] {
@@ -408,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumption_shows_in_bytes() {
+    fn a_resumption_is_effective_when_bytes_arrive() {
         let mut sub = test_subflow(40);
         sub.request_backup(Instant::from_millis(0), true);
         sub.request_backup(Instant::from_millis(1000), false);

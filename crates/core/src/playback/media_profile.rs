@@ -1,14 +1,16 @@
-//! How many bytes of a video are decoded by which moment of it.
+//! Decoding curve of a video: how many of its bytes are decoded by which media time.
 //!
-//! In: a bit rate and a duration, or pieces of any length with their bytes. Out: D(s), its inverse, and whether a given
-//! rate keeps up with it.
+//! The profile is built from a bit rate and a duration, or from segments of any length with their sizes. It gives D(s),
+//! its inverse, and whether a given arrival rate keeps up with playback.
 //!
-//! 1. Within a piece the rate is constant, so the curve is a chain of straight lines, and it rises everywhere: a piece
-//!    without bytes or without time (a container's head) is laid to the one behind it, at the end to the one before.
-//! 2. [`Profile::bytes_by`] rounds down, [`Profile::time_of`] rounds up: `time_of(n)` is the first nanosecond by which
-//!    n bytes are decoded.
+//! 1. Within a segment the rate is constant, so the curve is piecewise linear and strictly increasing. A segment
+//!    without bytes or without time (a container's header) is merged with the next one, at the end with the previous
+//!    one.
+//! 2. [`MediaProfile::bytes_at`] rounds down, [`MediaProfile::time_at`] rounds up: `time_at(n)` is the first nanosecond
+//!    by which n bytes are decoded.
 //!
-//! A mean rate with a variance was not used: what stalls a player is where in the file the thick pieces lie.
+//! A mean rate with a variance would not suffice: stalls depend on where in the file the segments with a high bit rate
+//! are.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -17,34 +19,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Bitrate, DataSize};
 
-/// The decoding curve of a video. Has at least one byte and one nanosecond.
+/// The decoding curve of a video. It has at least one byte and one nanosecond.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Segment>", into = "Vec<Segment>")]
 pub struct MediaProfile {
-    /// Ends of the pieces: nanoseconds and bytes since the start, both rising.
+    /// Ends of the segments: nanoseconds and bytes since the start, both strictly increasing.
     segment_ends: Vec<(u64, u64)>,
 }
 
-/// One piece as a log has it.
+/// Duration and size of one segment, as decision logs hold them.
 type Segment = (Duration, DataSize);
 
-/// The pieces are no video.
+/// Error: the segments do not describe a video.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// No piece has a byte, or none has any time.
+    /// The segments contain no bytes or no time.
     #[error("a video needs at least one byte and some time")]
     Empty,
-    /// More than 584 years or 2^64 bytes.
+    /// The segments add up to more than 584 years or 2^64 bytes.
     #[error("a video of more than 584 years or 16 exbibytes")]
     TooLong,
 }
 
-/// Whether bytes come in time.
+/// Result of comparing arrival times with decoding times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timing {
-    /// No byte is late; the tightest one has this long to spare.
-    Spare(Duration),
-    /// The latest byte comes this much after its deadline.
+    /// No byte is late. The value is the smallest margin before a deadline.
+    InTime(Duration),
+    /// Some byte is late. The value is the largest delay after a deadline.
     Late(Duration),
 }
 
@@ -52,19 +54,19 @@ impl MediaProfile {
     /// A constant bit rate: `rate × duration` bytes, rounded down.
     ///
     /// # Errors
-    /// When that is not a single byte, or more than a `u64` holds.
+    /// If that is less than one byte, or more than a `u64` holds.
     pub fn constant(rate: Bitrate, duration: Duration) -> Result<Self, ProfileError> {
         Self::variable([(duration, rate * duration)])
     }
 
-    /// Pieces in their order, each with its duration and its bytes.
+    /// Segments in playback order, each with its duration and its size.
     ///
     /// # Errors
-    /// When there is no byte or no time in them, or more than a `u64` holds.
-    pub fn variable(pieces: impl IntoIterator<Item = Segment>) -> Result<Self, ProfileError> {
+    /// If they contain no bytes or no time, or more than a `u64` holds.
+    pub fn variable(segments: impl IntoIterator<Item = Segment>) -> Result<Self, ProfileError> {
         let mut ends: Vec<(u64, u64)> = Vec::new();
         let (mut time, mut bytes) = (0_u64, 0_u64);
-        for (duration, size) in pieces {
+        for (duration, size) in segments {
             let nanos = u64::try_from(duration.as_nanos()).map_err(|_| ProfileError::TooLong)?;
             time = time.checked_add(nanos).ok_or(ProfileError::TooLong)?;
             bytes = bytes.checked_add(size.bytes()).ok_or(ProfileError::TooLong)?;
@@ -80,12 +82,12 @@ impl MediaProfile {
         Ok(Self { segment_ends: ends })
     }
 
-    /// How long the video is.
+    /// Total duration of the video.
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.segment_ends.last().map_or(0, |(time, _)| *time))
     }
 
-    /// All bytes of it: L.
+    /// Total size of the video: L.
     pub fn size(&self) -> DataSize {
         DataSize::from_bytes(self.segment_ends.last().map_or(0, |(_, bytes)| *bytes))
     }
@@ -99,34 +101,34 @@ impl MediaProfile {
     pub fn bytes_at(&self, time: Duration) -> u64 {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let at = self.segment_ends.partition_point(|(end, _)| *end <= nanos);
-        let Some((end, most)) = self.segment_ends.get(at) else { return self.size().bytes() };
+        let Some((end, end_bytes)) = self.segment_ends.get(at) else { return self.size().bytes() };
         let (start, before) = self.segment_start(at);
-        before + scale(nanos - start, most - before, end - start, Rounding::Down)
+        before + scale(nanos - start, end_bytes - before, end - start, Rounding::Down)
     }
 
-    /// How long it takes to play the first `bytes` bytes, rounded up; the whole duration for more than there are.
+    /// How long it takes to play the first `bytes` bytes, rounded up. Beyond the size it is the total duration.
     pub fn time_at(&self, bytes: u64) -> Duration {
-        let at = self.segment_ends.partition_point(|(_, most)| *most < bytes);
-        let Some((end, most)) = self.segment_ends.get(at) else { return self.duration() };
+        let at = self.segment_ends.partition_point(|(_, end_bytes)| *end_bytes < bytes);
+        let Some((end, end_bytes)) = self.segment_ends.get(at) else { return self.duration() };
         let (start, before) = self.segment_start(at);
         let into = bytes.saturating_sub(before);
-        Duration::from_nanos(start + scale(into, end - start, most - before, Rounding::Up))
+        Duration::from_nanos(start + scale(into, end - start, end_bytes - before, Rounding::Up))
     }
 
-    /// Whether every byte from `from` on comes in time if they come at `rate` from now on, while the video is played on
-    /// from `position`.
+    /// Whether every byte from `from` on arrives in time if the bytes arrive at `rate` from now on while the video is
+    /// played from `position`.
     ///
-    /// A straight line can only fall below the curve at the end of a piece, so those are looked at, and `from` itself.
-    /// At rate zero everything but nothing is late for ever.
+    /// The straight line of arrivals can cross the decoding curve only at the end of a segment, so only those points
+    /// and `from` are checked. At rate zero everything is late forever, unless nothing is missing.
     pub fn timing_at_rate(&self, from: u64, rate: Bitrate, position: Duration) -> Timing {
         let first = (self.time_at(from), Duration::ZERO);
         let ends = self.segment_ends.iter().filter(|(_, bytes)| *bytes > from);
         let later =
             ends.map(|(time, bytes)| (Duration::from_nanos(*time), DataSize::from_bytes(bytes - from) / rate));
-        let mut tightest = Timing::Spare(Duration::MAX);
+        let mut tightest = Timing::InTime(Duration::MAX);
         for (needed, arrival) in core::iter::once(first).chain(later) {
             let timing = match (needed.saturating_sub(position), position.saturating_sub(needed)) {
-                (left, Duration::ZERO) if arrival <= left => Timing::Spare(left - arrival),
+                (left, Duration::ZERO) if arrival <= left => Timing::InTime(left - arrival),
                 (left, overdue) => Timing::Late(arrival.saturating_add(overdue).saturating_sub(left)),
             };
             tightest = tightest.worse_of(timing);
@@ -134,21 +136,21 @@ impl MediaProfile {
         tightest
     }
 
-    /// Where the piece number `at` starts.
+    /// Start time and first byte of the segment with index `at`.
     fn segment_start(&self, at: usize) -> (u64, u64) {
         at.checked_sub(1).and_then(|before| self.segment_ends.get(before)).copied().unwrap_or_default()
     }
 }
 
 impl Timing {
-    /// Whether nothing is late.
+    /// Whether no byte is late.
     pub const fn is_in_time(self) -> bool {
-        matches!(self, Self::Spare(_))
+        matches!(self, Self::InTime(_))
     }
 
     fn worse_of(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Spare(a), Self::Spare(b)) => Self::Spare(a.min(b)),
+            (Self::InTime(a), Self::InTime(b)) => Self::InTime(a.min(b)),
             (Self::Late(a), Self::Late(b)) => Self::Late(a.max(b)),
             (late @ Self::Late(_), _) | (_, late) => late,
         }
@@ -178,12 +180,12 @@ enum Rounding {
     Up,
 }
 
-/// `part × whole / of` without overflow. `part <= of`, so the result fits.
+/// `part × total / denominator` without overflow. `part <= denominator`, so the result fits.
 fn scale(part: u64, total: u64, denominator: u64, rounding: Rounding) -> u64 {
-    let (product, of) = (u128::from(part) * u128::from(total), u128::from(denominator.max(1)));
+    let (product, denominator) = (u128::from(part) * u128::from(total), u128::from(denominator.max(1)));
     let scaled = match rounding {
-        Rounding::Down => product / of,
-        Rounding::Up => product.div_ceil(of),
+        Rounding::Down => product / denominator,
+        Rounding::Up => product.div_ceil(denominator),
     };
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
@@ -201,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn byte_k_of_a_constant_rate_is_due_after_k_by_q() {
-        // 8 Mbit/s is a byte a microsecond.
+    fn at_a_constant_rate_byte_k_is_due_at_k_divided_by_q() {
+        // 8 Mbit/s is one byte per microsecond.
         let video = MediaProfile::constant(Bitrate::from_mbps(8), secs(10)).unwrap();
         assert_eq!(video.size(), bytes(10_000_000));
         assert_eq!(video.time_at(0), Duration::ZERO);
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_rate_is_a_chain_of_constant_ones() {
+    fn a_variable_rate_is_piecewise_constant() {
         let video =
             MediaProfile::variable([(secs(2), bytes(100)), (secs(1), bytes(400)), (secs(4), bytes(100))]).unwrap();
         assert_eq!(video.time_at(50), secs(1));
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_time_or_no_bytes_belongs_to_its_neighbour() {
+    fn segments_without_time_or_bytes_are_merged_with_a_neighbor() {
         let plain = MediaProfile::variable([(secs(3), bytes(150)), (secs(2), bytes(80))]).unwrap();
         let head = (Duration::ZERO, bytes(50));
         let silence = (secs(1), DataSize::ZERO);
@@ -236,23 +238,23 @@ mod tests {
     }
 
     #[test]
-    fn its_parts_make_it_again() {
+    fn a_profile_survives_conversion_to_segments_and_back() {
         let video = MediaProfile::variable([(secs(2), bytes(100)), (secs(1), bytes(400))]).unwrap();
         assert_eq!(MediaProfile::try_from(Vec::from(video.clone())), Ok(video));
     }
 
     #[test]
-    fn a_rate_keeps_up_if_the_thickest_piece_is_fed() {
+    fn a_rate_keeps_up_if_it_sustains_the_segment_with_the_highest_bit_rate() {
         let video = MediaProfile::variable([(secs(10), bytes(1000)), (secs(10), bytes(3000))]).unwrap();
         let rate = |per_second| bytes(per_second) / secs(1);
-        // 100 a second for ten seconds, then 300: at 200 all is there just in time.
-        assert_eq!(video.timing_at_rate(0, rate(200), Duration::ZERO), Timing::Spare(Duration::ZERO));
+        // 100 bytes per second for ten seconds, then 300: at 200 the last byte arrives just in time.
+        assert_eq!(video.timing_at_rate(0, rate(200), Duration::ZERO), Timing::InTime(Duration::ZERO));
         assert_eq!(video.timing_at_rate(0, rate(160), Duration::ZERO), Timing::Late(secs(5)));
-        // With 600 bytes ahead after 2 s of playing (400 in the buffer) 18 s are left for 3400 bytes.
-        assert_eq!(video.timing_at_rate(600, rate(200), secs(2)), Timing::Spare(secs(1)));
-        // What should have been there before now is late, however fast the link.
+        // With 600 bytes arrived after 2 s of playback (400 of them buffered), 18 s are left for 3400 bytes.
+        assert_eq!(video.timing_at_rate(600, rate(200), secs(2)), Timing::InTime(secs(1)));
+        // Bytes that were due in the past are late, however fast the link is.
         assert_eq!(video.timing_at_rate(100, Bitrate::MAX, secs(3)), Timing::Late(secs(2)));
         assert_eq!(video.timing_at_rate(0, Bitrate::ZERO, Duration::ZERO), Timing::Late(Duration::MAX - secs(10)));
-        assert_eq!(video.timing_at_rate(4000, Bitrate::ZERO, secs(20)), Timing::Spare(Duration::ZERO));
+        assert_eq!(video.timing_at_rate(4000, Bitrate::ZERO, secs(20)), Timing::InTime(Duration::ZERO));
     }
 }

@@ -1,19 +1,20 @@
-//! A video player, as far as whoever brings it bytes has to know it: what it has, what it plays, by when it needs more.
+//! Model of a video player, as the component that delivers its bytes needs it: what it has, what it plays, and when it
+//! needs more.
 //!
-//! In: the video's [`Profile`], the player's [`Thresholds`], and the moments at which in-order bytes reached it. Out:
-//! when it plays, when it stands still and for how long, and the deadline of every byte.
+//! From the video's [`MediaProfile`], the player's [`BufferThresholds`] and the times at which in-order bytes arrive,
+//! the model computes when the player plays, when and how long it stalls, and the deadline of every byte.
 //!
-//! 1. The player of GreenBag §II-B: it *buffers* until B bytes wait in its buffer, *plays* until the buffer is empty,
-//!    and buffers again. A(t) has arrived, D(t) is decoded, X(t) = A(t) − D(t) waits ([`Player`]).
-//! 2. I(t), the interruption, is all time spent buffering, the first wait included; the playback time is the video's
-//!    duration and the whole interruption.
-//! 3. From any moment on, the playback time is the least possible if the first k bytes are there by the moment at which
-//!    the decoder gets to them, plus I(t) ([`Player::deadline`]). With a variable bit rate k/Q becomes the profile's
-//!    time of byte k.
-//! 4. Everything is whole bytes and nanoseconds: the same arrivals give the same stalls on every machine.
+//! 1. The player is that of GreenBag §II-B: it *buffers* until its buffer holds B bytes, *plays* until the buffer is
+//!    empty, and buffers again. A(t) bytes have arrived, D(t) are decoded, X(t) = A(t) − D(t) are buffered
+//!    ([`Player`]).
+//! 2. The interruption I(t) is all time spent buffering, including the initial wait. The playback time is the duration
+//!    of the video plus the whole interruption.
+//! 3. From any time on, the playback time is minimal if for every k the first k bytes arrive before the decoder reaches
+//!    them, shifted by I(t) ([`Player::deadline`]). With a variable bit rate, k/Q becomes the profile's time of byte k.
+//! 4. All arithmetic uses whole bytes and nanoseconds, so equal arrivals give equal stalls on every machine.
 //!
-//! Frames were not modelled: GreenBag counts bits, a proxy sees bytes, and a frame (40 ms) is far below what a buffer of
-//! megabytes decides.
+//! Frames are not modeled: GreenBag counts bits, a proxy sees bytes, and a frame (40 ms) is negligible compared with
+//! buffers of megabytes.
 
 mod media_profile;
 mod player;

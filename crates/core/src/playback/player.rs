@@ -1,12 +1,12 @@
-//! The player itself: two states, one buffer, and the clock that it stops when the buffer is empty.
+//! The player model: three states, one buffer, and a media clock that stops when the buffer is empty.
 //!
-//! In: in-order bytes and the time. Out: its state, A(t), D(t), X(t), I(t), the deadline of every byte.
+//! From in-order bytes and the time it computes the state, A(t), D(t), X(t), I(t) and the deadline of every byte.
 //!
-//! 1. Buffering ends when the low threshold is reached or the rest of the video is there.
-//! 2. Playing ends at the very nanosecond at which X(t) = 0, whenever the player is next asked; or with the video.
-//! 3. A player with a high threshold stops reading there and goes on at the low one (GreenBag §IV-C: 4 MB and 20 MB).
-//! 4. `playback time = duration + interruption` for a video that is played from its start to its end, to the
-//!    nanosecond.
+//! 1. Buffering ends when the low threshold is reached or the rest of the video has arrived.
+//! 2. Playing ends at the exact nanosecond at which X(t) = 0, however late the model is advanced, or at the end of the
+//!    video.
+//! 3. A player with a high threshold stops reading there and resumes at the low one (GreenBag §IV-C: 4 MB and 20 MB).
+//! 4. `playback time = duration + interruption` holds to the nanosecond for a video that is played from start to end.
 
 use core::time::Duration;
 
@@ -15,19 +15,19 @@ use serde::{Deserialize, Serialize};
 use super::MediaProfile;
 use crate::units::{DataSize, Instant};
 
-/// When a player starts, and when it has enough.
+/// Buffer levels at which a player starts playing and stops reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BufferThresholds {
-    /// B: it plays once so much waits.
+    /// B: playback starts once this much is buffered.
     pub low: DataSize,
-    /// It stops reading when so much waits, and reads again at `low`; none: it takes what it is given.
+    /// Reading stops at this level and resumes at `low`. `None`: the player reads everything it gets.
     pub high: Option<DataSize>,
 }
 
 impl BufferThresholds {
-    /// GreenBag §IV-C: 4 MB and 20 MB, whose kilo is 2^10 (§V-A). Its measured start-up times say the same: 5.6 s at
-    /// 6 Mbit/s.
+    /// GreenBag §IV-C: 4 MB and 20 MB, whose kilo is 2^10 (§V-A). The paper's start-up time of 5.6 s at 6 Mbit/s
+    /// agrees.
     pub const GREENBAG: Self = Self { low: DataSize::from_mib(4), high: Some(DataSize::from_mib(20)) };
 }
 
@@ -38,47 +38,47 @@ impl Default for BufferThresholds {
     }
 }
 
-/// What a player does.
+/// State of a player.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlayerState {
-    /// It waits for its low threshold: an interruption.
+    /// The player waits for its low threshold: an interruption.
     Buffering,
-    /// It decodes at the video's rate.
+    /// The player decodes at the video's rate.
     Playing,
-    /// It has shown everything.
+    /// The whole video has been played.
     Ended,
 }
 
-/// A player of one video. See the [module](super).
+/// Player of one video; see the [module documentation](super).
 #[derive(Clone, Debug)]
 pub struct Player {
     profile: MediaProfile,
     thresholds: BufferThresholds,
-    began: Instant,
+    started_at: Instant,
     now: Instant,
     state: PlayerState,
-    /// What it has yet to play before the first byte of this video: other parts, which it has already.
+    /// Playing time of earlier parts that the player still has before the first byte of this video.
     lead_time: Duration,
-    /// Time of the video that is played next.
+    /// Media time of the current playback position.
     position: Duration,
-    /// One past the last byte that it has without a gap: A(t).
+    /// A(t): one past the last byte that has arrived without a gap.
     arrived: u64,
     is_reading: bool,
     playing_time: Duration,
     buffering_time: Duration,
     stalls: u32,
-    first_frame: Option<Instant>,
-    ended: Option<Instant>,
+    first_frame_at: Option<Instant>,
+    ended_at: Option<Instant>,
 }
 
 impl Player {
-    /// A player that starts to wait at `now`.
+    /// Creates a player that starts buffering at `now`.
     pub fn new(profile: MediaProfile, thresholds: BufferThresholds, now: Instant) -> Self {
         Self {
             profile,
             thresholds,
-            began: now,
+            started_at: now,
             now,
             state: PlayerState::Buffering,
             lead_time: Duration::ZERO,
@@ -88,12 +88,12 @@ impl Player {
             playing_time: Duration::ZERO,
             buffering_time: Duration::ZERO,
             stalls: 0,
-            first_frame: None,
-            ended: None,
+            first_frame_at: None,
+            ended_at: None,
         }
     }
 
-    /// Time has reached `now`: plays what there is to play.
+    /// Advances the model to `now`, playing what is buffered.
     pub fn advance(&mut self, now: Instant) {
         while self.now < now {
             let left = now - self.now;
@@ -117,31 +117,31 @@ impl Player {
         self.update_reading();
     }
 
-    /// Everything before `upto` has reached the player.
-    pub fn on_arrival(&mut self, now: Instant, upto: u64) {
+    /// Everything before `upto` has arrived at the player.
+    pub fn on_arrival(&mut self, now: Instant, end: u64) {
         self.advance(now);
-        self.arrived = self.arrived.max(upto.min(self.profile.size().bytes()));
+        self.arrived = self.arrived.max(end.min(self.profile.size().bytes()));
         self.start_if_buffered();
         self.update_reading();
     }
 
-    /// The viewer jumps to where the byte at `offset` is played. What was in the buffer is gone.
+    /// Seeks to where the byte at `offset` is played. The buffer is dropped.
     pub fn seek(&mut self, now: Instant, offset: u64) {
         self.advance(now);
         self.arrived = offset.min(self.profile.size().bytes());
         self.lead_time = Duration::ZERO;
         self.position = self.profile.time_at(self.arrived);
         self.state = PlayerState::Buffering;
-        self.ended = None;
+        self.ended_at = None;
         self.start_if_buffered();
         self.update_reading();
     }
 
-    /// A player that has been playing before anybody modelled it: it has everything before `upto`, and stands at
-    /// `position`.
-    pub fn resume_at(&mut self, now: Instant, upto: u64, position: Duration, is_playing: bool) {
+    /// Continues a player that was playing before the model existed: everything before `upto` has arrived, and the
+    /// playback position is `position`.
+    pub fn resume_at(&mut self, now: Instant, end: u64, position: Duration, is_playing: bool) {
         self.advance(now);
-        self.arrived = upto.min(self.profile.size().bytes());
+        self.arrived = end.min(self.profile.size().bytes());
         self.position = position.min(self.profile.time_at(self.arrived));
         if is_playing {
             self.start_playing();
@@ -152,8 +152,8 @@ impl Player {
         self.update_reading();
     }
 
-    /// A player of which this video is one part: it has `lead` to play before the first byte of it, or stands at
-    /// `position`.
+    /// Continues a player of which this video is one part: `lead_time` of earlier parts is still to be played before
+    /// its first byte, or its position is `position`.
     pub fn resume_part(
         &mut self,
         now: Instant,
@@ -166,8 +166,8 @@ impl Player {
         self.resume_at(now, upto, position, is_playing);
     }
 
-    /// What a real player says of itself: it stands at `position` and plays, or does not. A player that says that it
-    /// plays what it cannot have is taken to have just run dry.
+    /// Takes over the position and state that a real player reports. A report of playing bytes that have not arrived
+    /// counts as a stall that has just begun.
     pub fn on_report(&mut self, now: Instant, position: Duration, is_playing: bool) {
         self.advance(now);
         if self.state == PlayerState::Ended {
@@ -187,22 +187,22 @@ impl Player {
         self.update_reading();
     }
 
-    /// What it does.
+    /// The present state.
     pub const fn state(&self) -> PlayerState {
         self.state
     }
 
-    /// What it plays.
+    /// The video that is played.
     pub const fn profile(&self) -> &MediaProfile {
         &self.profile
     }
 
-    /// A(t): one past the last byte that it has without a gap.
+    /// A(t): one past the last byte that has arrived without a gap.
     pub const fn arrived(&self) -> u64 {
         self.arrived
     }
 
-    /// D(t): one past the last byte that is decoded.
+    /// D(t): one past the last decoded byte.
     pub fn decoded(&self) -> u64 {
         self.profile.bytes_at(self.position).min(self.arrived)
     }
@@ -212,24 +212,24 @@ impl Player {
         DataSize::from_bytes(self.arrived - self.decoded())
     }
 
-    /// The time of the video that is played next.
+    /// Media time of the current playback position.
     pub const fn position(&self) -> Duration {
         self.position
     }
 
-    /// How long it plays on if nothing more comes: GreenBag's T_P(t).
+    /// How long playback continues if nothing more arrives: GreenBag's T_P(t).
     pub fn buffered_time(&self) -> Duration {
         self.lead_time + self.profile.time_at(self.arrived).saturating_sub(self.position)
     }
 
-    /// The moment by which the first `upto` bytes must be there so that nothing is interrupted from now on. While it
-    /// buffers this moves with the time, as I(t) grows.
-    pub fn deadline(&self, upto: u64) -> Instant {
-        let due = self.profile.time_at(upto);
+    /// When the first `upto` bytes must have arrived so that playback is not interrupted from now on. While the player
+    /// is buffering, the deadline moves with the time, as I(t) grows.
+    pub fn deadline(&self, end: u64) -> Instant {
+        let due = self.profile.time_at(end);
         self.now + self.lead_time + due.saturating_sub(self.position) - self.position.saturating_sub(due)
     }
 
-    /// One past the last byte that it reads as things stand: it stops at the high threshold.
+    /// One past the last byte that the player reads at present; it stops at the high threshold.
     pub fn read_limit(&self) -> u64 {
         let end = self.profile.size().bytes();
         match self.thresholds.high {
@@ -239,7 +239,7 @@ impl Player {
         }
     }
 
-    /// When its state or its reading changes by itself; none: only bytes change anything.
+    /// When the state or the reading changes without further input; `None` if only arriving bytes change anything.
     pub fn next_change(&self) -> Option<Instant> {
         if self.state != PlayerState::Playing {
             return None;
@@ -252,7 +252,7 @@ impl Player {
         Some(empty_at.min(self.now + self.lead_time + low.saturating_sub(self.position)))
     }
 
-    /// I(t): all time spent waiting, from the beginning.
+    /// I(t): all time spent buffering since the beginning.
     pub const fn buffering_time(&self) -> Duration {
         self.buffering_time
     }
@@ -262,19 +262,19 @@ impl Player {
         self.playing_time
     }
 
-    /// How often it ran dry after it had begun to play.
+    /// Number of stalls after playback first started.
     pub const fn stalls(&self) -> u32 {
         self.stalls
     }
 
-    /// When it first began to play.
+    /// When playback first started.
     pub const fn first_frame(&self) -> Option<Instant> {
-        self.first_frame
+        self.first_frame_at
     }
 
-    /// P, once the end has been shown.
+    /// P: total playback time, once the video has ended.
     pub fn playback_time(&self) -> Option<Duration> {
-        self.ended.map(|ended| ended - self.began)
+        self.ended_at.map(|ended| ended - self.started_at)
     }
 
     fn start_if_buffered(&mut self) {
@@ -287,7 +287,7 @@ impl Player {
 
     fn start_playing(&mut self) {
         self.state = PlayerState::Playing;
-        self.first_frame.get_or_insert(self.now);
+        self.first_frame_at.get_or_insert(self.now);
     }
 
     fn stop_if_empty(&mut self) {
@@ -296,7 +296,7 @@ impl Player {
         }
         if self.arrived >= self.profile.size().bytes() {
             self.state = PlayerState::Ended;
-            self.ended = Some(self.now);
+            self.ended_at = Some(self.now);
         } else {
             self.state = PlayerState::Buffering;
             self.stalls += 1;
@@ -312,7 +312,7 @@ impl Player {
         }
     }
 
-    /// A high threshold below the low one would never let it start.
+    /// A high threshold below the low one would prevent playback from ever starting.
     fn high_bytes(&self, high: DataSize) -> u64 {
         high.max(self.thresholds.low).bytes()
     }
@@ -333,14 +333,14 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// 10 MB in 10 s, a byte a microsecond; plays from 2 MB on.
+    /// 10 MB in 10 s, one byte per microsecond; playback starts at 2 MB.
     fn player() -> Player {
         let video = MediaProfile::constant(Bitrate::from_mbps(8), ms(10_000)).unwrap();
         Player::new(video, BufferThresholds { low: DataSize::from_bytes(2 * MB), high: None }, Instant::ZERO)
     }
 
     #[test]
-    fn a_part_is_played_behind_what_the_player_has_of_others() {
+    fn a_part_is_played_after_the_buffered_earlier_parts() {
         let mut part = player();
         part.resume_part(at(1000), 0, ms(4000), ms(0), true);
         assert_eq!(
@@ -356,16 +356,16 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_of_figure_6() {
+    fn the_states_of_figure_6_are_reproduced() {
         let mut player = player();
-        // t0 = 0: buffering. t1 = 1 s: B has come.
+        // t0 = 0: buffering. t1 = 1 s: B has arrived.
         player.on_arrival(at(999), 2 * MB - 1);
         assert_eq!(player.state(), PlayerState::Buffering);
         player.on_arrival(at(1000), 2 * MB);
         assert_eq!((player.state(), player.buffering_time()), (PlayerState::Playing, ms(1000)));
         player.on_arrival(at(2000), 3 * MB);
         assert_eq!((player.decoded(), player.buffered().bytes()), (MB, 2 * MB));
-        // t2 = 4 s: X = 0. It is noticed late and counted from the right moment.
+        // t2 = 4 s: X = 0. The model is advanced late and still counts from the right time.
         assert_eq!(player.next_change(), Some(at(4000)));
         player.on_arrival(at(4700), 4 * MB);
         assert_eq!((player.state(), player.stalls(), player.decoded()), (PlayerState::Buffering, 1, 3 * MB));
@@ -377,27 +377,27 @@ mod tests {
         assert_eq!(player.decoded(), 3_700_000);
         player.on_arrival(at(6200), 10 * MB);
         player.advance(at(60_000));
-        // t4: the playback time is the duration and the interruption.
+        // t4: the playback time is the duration plus the interruption.
         assert_eq!((player.state(), player.playback_time()), (PlayerState::Ended, Some(ms(12_500))));
         assert_eq!(player.buffering_time() + player.playing_time(), ms(12_500));
     }
 
     #[test]
-    fn byte_k_is_due_at_k_by_q_and_the_interruption() {
+    fn byte_k_is_due_at_k_divided_by_q_plus_the_interruption() {
         let mut player = player();
         assert_eq!(player.deadline(5 * MB), at(5000));
         player.advance(at(400));
         assert_eq!(player.deadline(5 * MB), at(5400));
         player.on_arrival(at(1000), 2 * MB);
         assert_eq!((player.deadline(2 * MB), player.deadline(5 * MB)), (at(3000), at(6000)));
-        // While it plays the deadlines stand still, also those that are over.
+        // While playing, the deadlines are fixed, including those that have passed.
         player.advance(at(2500));
         assert_eq!((player.deadline(MB), player.deadline(5 * MB)), (at(2000), at(6000)));
         assert_eq!(player.buffered_time(), ms(500));
     }
 
     #[test]
-    fn what_comes_by_its_deadline_interrupts_nothing() {
+    fn bytes_that_arrive_by_their_deadline_cause_no_stall() {
         let mut player = player();
         player.on_arrival(at(1000), 2 * MB);
         for upto in [3 * MB, 5 * MB, 10 * MB] {
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_below_the_threshold_is_enough() {
+    fn the_end_of_the_video_is_played_even_below_the_low_threshold() {
         let mut player = player();
         player.on_arrival(at(0), 2 * MB);
         player.on_arrival(at(1000), 9 * MB);
@@ -422,14 +422,14 @@ mod tests {
     }
 
     #[test]
-    fn at_the_high_threshold_it_stops_reading_until_the_low_one() {
+    fn reading_stops_at_the_high_threshold_and_resumes_at_the_low_one() {
         let thresholds =
             BufferThresholds { low: DataSize::from_bytes(2 * MB), high: Some(DataSize::from_bytes(5 * MB)) };
         let mut player = Player::new(player().profile().clone(), thresholds, Instant::ZERO);
         assert_eq!(player.read_limit(), 5 * MB);
         player.on_arrival(at(1000), 5 * MB);
         player.advance(at(2000));
-        // 4 MB wait: it does not read before 2 MB.
+        // 4 MB are buffered: the player does not read until 2 MB are left.
         assert_eq!((player.read_limit(), player.next_change()), (5 * MB, Some(at(4000))));
         player.advance(at(3999));
         assert_eq!(player.read_limit(), 5 * MB);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seek_empties_the_buffer_and_waits() {
+    fn a_seek_drops_the_buffer_and_starts_buffering() {
         let mut player = player();
         player.on_arrival(at(1000), 6 * MB);
         player.seek(at(2000), 8 * MB);
@@ -452,21 +452,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_real_player_says_of_itself_counts() {
+    fn the_report_of_a_real_player_overrides_the_model() {
         let mut player = player();
         player.on_arrival(at(1000), 3 * MB);
         player.on_report(at(2000), ms(800), true);
         assert_eq!((player.position(), player.buffered_time()), (ms(800), ms(2200)));
         player.on_report(at(2500), ms(1000), false);
         assert_eq!((player.state(), player.stalls()), (PlayerState::Buffering, 1));
-        // It cannot have played what it does not have.
+        // The player cannot have played bytes that have not arrived.
         player.on_report(at(3000), ms(7000), true);
         assert_eq!((player.position(), player.state(), player.stalls()), (ms(3000), PlayerState::Buffering, 2));
     }
 
     #[test]
     fn greenbag_starts_after_five_and_a_half_seconds_at_six_megabits() {
-        // The start-up that every point of figure 13(a) contains.
+        // The start-up time that every point of figure 13(a) contains.
         let wait = BufferThresholds::GREENBAG.low / Bitrate::from_mbps(6);
         assert!((5.5..5.7).contains(&wait.as_secs_f64()), "{wait:?}");
     }

@@ -1,50 +1,53 @@
-//! How much a link will bring within a minute or two, and how sure that is.
+//! Forecast of the bytes that a link will deliver within up to about two minutes, with their standard deviation.
 //!
-//! In: its rate over each step of time in which it was in use. Out: the bytes to be expected over any time to come, with
-//! their standard deviation.
+//! The input is the mean rate of the link over each step of 0.5 s in which it was in use.
 //!
-//! 1. Everything ever seen of the link counts alike: over long horizons the mean of all is what comes back.
-//! 2. Now is still felt for a while: the last second's distance from the mean fades with [`Course::MEMORY`].
-//! 3. The spread of a sum grows with the root of its time, by the variance that was seen. Before much was seen, a
-//!    part of the mean is assumed ([`ASSUMED`]), which counts as much as [`WEIGHT`] seconds of looking.
-//! 4. For the variance a step counts as the median of itself and the two before it: behind a lost packet nothing can be
-//!    delivered and then all of it at once, a step of too little and a step of too much, in which the link was as
-//!    ever. A change that lasts for a second remains one.
+//! 1. All samples have equal weight in the mean: over long horizons a link returns to the mean of everything
+//!    observed.
+//! 2. The current rate matters for a while: the deviation of the last second from the mean decays with the time
+//!    constant [`Forecast::DECAY_TIME`].
+//! 3. The standard deviation of a sum grows with the square root of its time, by the observed variance. At the
+//!    beginning a fixed part of the mean (`PRIOR_SPREAD`) is assumed, which has the weight of `PRIOR_WEIGHT`
+//!    seconds of observation.
+//! 4. For the variance, each sample is replaced by the median of itself and the two before it. After a packet loss,
+//!    TCP delivers nothing and then everything at once: one sample too low and one too high, although the link has
+//!    not changed. A change that lasts for a second remains visible.
 //!
-//! An EWMA was not used: with the usual weights it remembers a few seconds, and a plan for a hundred seconds that
-//! follows it is changed with every gust (measured for GreenBag's chooser: 4 to 12 changes in two minutes, each of
-//! which costs a radio's tail). The doubt about the mean itself is left out: it shrinks while one waits, and waiting
-//! is what a plan that is looked at again can do.
+//! An EWMA was rejected: with the usual weights it remembers a few seconds, and a plan for a hundred seconds that
+//! follows it changes with every fluctuation (measured for GreenBag's link selection: 4 to 12 changes in two
+//! minutes, each of which costs a radio's energy tail). The uncertainty of the mean itself is left out here: it
+//! shrinks with time, and a plan that is revised regularly can wait.
 
 use core::time::Duration;
 
 use crate::units::{Bitrate, DataSize};
 
-/// The rates of a link, step by step, and what they promise.
+/// Statistics of a link's rate, and the forecast from them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Forecast {
     steps: u32,
-    /// Mbit/s.
+    /// In Mbit/s.
     mean_mbps: f64,
-    /// Medians of three steps in a row, and the sum of squared distances from their mean (Welford).
+    /// Number and mean of the medians of three consecutive samples, and the sum of their squared deviations
+    /// (Welford).
     median_count: u32,
     median_mean: f64,
     squared_deviations: f64,
-    /// The last steps, the newest first.
+    /// The last four samples in Mbit/s, the newest first.
     recent: [f64; 4],
 }
 
-/// Bytes to come.
+/// Expected number of bytes and its uncertainty.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ExpectedBytes {
-    /// How many are to be expected.
+    /// Expected value.
     pub mean: DataSize,
-    /// Their standard deviation.
+    /// Standard deviation.
     pub std_dev: DataSize,
 }
 
 impl ExpectedBytes {
-    /// That of another link as well; the two know nothing of each other.
+    /// The sum of this and another link's bytes; the links are assumed to be independent.
     #[must_use]
     pub fn combined(self, other: Self) -> Self {
         let (first, second) = (self.std_dev.bytes() as f64, other.std_dev.bytes() as f64);
@@ -53,13 +56,14 @@ impl ExpectedBytes {
 }
 
 impl Forecast {
-    /// How long one step is.
+    /// Duration of one sample.
     pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-    /// How long a link's present rate is felt. chosen: a rate that repeats four fifths of its distance from the mean
-    /// each second forgets it by 1/e in 4.5 s; recorded Wi-Fi and LTE links lie about there.
+    /// Time constant with which the present rate's deviation from the mean decays. Chosen: a rate that keeps four
+    /// fifths of its deviation each second decays by 1/e in 4.5 s; recorded Wi-Fi and LTE links have about this
+    /// value.
     pub const DECAY_TIME: Duration = Duration::from_millis(4500);
 
-    /// The link's rate over one more step.
+    /// Adds the link's mean rate over one more step.
     pub fn add(&mut self, rate: Bitrate) {
         let rate = rate.as_mbps_f64();
         self.steps = self.steps.saturating_add(1);
@@ -72,6 +76,7 @@ impl Forecast {
         if self.steps < 3 {
             return;
         }
+        // Median of the three newest samples.
         let [a, b, c, _] = self.recent;
         let median = a.max(b).min(a.min(b).max(c));
         self.median_count = self.median_count.saturating_add(1);
@@ -80,37 +85,39 @@ impl Forecast {
         self.squared_deviations += distance * (median - self.median_mean);
     }
 
-    /// How many steps have been seen.
+    /// Number of samples so far.
     pub const fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// The mean over everything.
+    /// Mean of all samples.
     pub fn mean_rate(&self) -> Bitrate {
         from_mbps(self.mean_mbps)
     }
 
-    /// The mean over the last second.
+    /// Mean of the last second.
     pub fn current_rate(&self) -> Bitrate {
         from_mbps(self.current_mbps())
     }
 
-    /// The mean over the last two seconds.
+    /// Mean of the last two seconds.
     pub fn recent_rate(&self) -> Bitrate {
         from_mbps(self.recent.iter().sum::<f64>() / self.recent.len() as f64)
     }
 
-    /// What comes within `time`.
+    /// Bytes that the link is expected to deliver within `time`.
     pub fn expected_bytes(&self, time: Duration) -> ExpectedBytes {
         let (time, memory) = (time.as_secs_f64(), Self::DECAY_TIME.as_secs_f64());
+        // Integral of exp(−t / memory) over `time`: the number of seconds for which the present deviation counts in
+        // full.
         let decay_weight = memory * (1.0 - libm::exp(-time / memory));
         let mean = self.mean_mbps * time + (self.current_mbps() - self.mean_mbps) * decay_weight;
         let std_dev = libm::hypot(libm::sqrt(self.variance() * SUM_VARIANCE_TIME * time), mean * MIN_SPREAD);
         ExpectedBytes { mean: from_megabits(mean), std_dev: from_megabits(std_dev) }
     }
 
-    /// How far the mean itself may be wrong, in bytes of `time`: the standard deviation of a mean of values that repeat
-    /// four fifths of their distance from it each second, by what was seen alone.
+    /// Standard error of the mean, as bytes over `time`. It uses only the observed variance, and assumes samples
+    /// that keep four fifths of their deviation each second.
     pub fn std_error(&self, time: Duration) -> DataSize {
         let observed = self.observed_secs().max(Self::SAMPLE_INTERVAL.as_secs_f64());
         from_megabits(libm::sqrt(self.sample_variance() * AUTOCORRELATION_TIME / observed) * time.as_secs_f64())
@@ -120,7 +127,7 @@ impl Forecast {
         f64::midpoint(self.recent[0], self.recent[1])
     }
 
-    /// Seconds.
+    /// Duration of all samples in seconds.
     fn observed_secs(&self) -> f64 {
         f64::from(self.steps) * Self::SAMPLE_INTERVAL.as_secs_f64()
     }
@@ -143,16 +150,16 @@ fn from_megabits(size: f64) -> DataSize {
     DataSize::from_bytes((size.max(0.0) * 125_000.0) as u64)
 }
 
-/// The spread that is assumed at first, as a part of the mean.
+/// Standard deviation assumed at the beginning, as a part of the mean.
 const PRIOR_SPREAD: f64 = 0.1;
-/// No link is surer than that, as a part of what it is to bring.
+/// Lower bound of the standard deviation, as a part of the expected bytes.
 const MIN_SPREAD: f64 = 0.002;
-/// How much the assumption weighs, in seconds.
+/// Weight of `PRIOR_SPREAD`, in seconds of observation.
 const PRIOR_WEIGHT: f64 = 2.0;
-/// (1 + ρ) ÷ (1 − ρ) of steps that repeat ρ = 0.8 of themselves each second, in seconds.
+/// (1 + ρ) ÷ (1 − ρ) for samples with a correlation ρ of 0.8 per second, in seconds.
 const AUTOCORRELATION_TIME: f64 = 9.0;
-/// The variance of a sum over a second, in variances of a step's rate. Steps that repeat each other would make it 9 s;
-/// chosen: 3 s, since a plan is looked at again before most of the time has passed.
+/// Variance of a sum over one second, in units of the samples' variance. The correlation of the samples would give
+/// 9 s. Chosen: 3 s, because a plan is revised before most of the time has passed.
 const SUM_VARIANCE_TIME: f64 = 3.0;
 
 #[cfg(test)]
@@ -166,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_link_is_expected_to_go_on_and_gets_ever_surer() {
+    fn the_uncertainty_of_a_constant_link_shrinks() {
         let spread =
             |steps: usize| forecast(core::iter::repeat_n(8, steps)).expected_bytes(Duration::from_secs(10)).std_dev;
         assert_eq!(forecast([8; 4]).expected_bytes(Duration::from_secs(10)).mean, DataSize::from_bytes(10_000_000));
@@ -174,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_present_is_felt_soon_and_not_late() {
+    fn the_present_rate_matters_over_short_horizons_only() {
         let fallen = forecast([8, 8, 8, 8, 8, 8, 2, 2]);
         assert_eq!(fallen.current_rate(), Bitrate::from_mbps(2));
         assert_eq!(fallen.mean_rate(), Bitrate::from_bits_per_sec(6_500_000));
@@ -187,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_swings_is_less_sure() {
+    fn a_fluctuating_link_has_a_larger_standard_deviation() {
         let time = Duration::from_secs(100);
         let steady = forecast([5; 100]).expected_bytes(time);
         let swings = forecast((0..100).map(|n| if n % 2 == 0 { 2 } else { 8 })).expected_bytes(time);

@@ -1,4 +1,4 @@
-//! Estimators: plain values that turn what was seen into what to expect.
+//! Estimators: plain values that predict throughput from past measurements.
 
 mod forecast;
 mod holt_winters;

@@ -1,36 +1,38 @@
-//! How fast bytes have been coming, over any recent window.
+//! Mean throughput of a byte stream over any window of the last two seconds.
 //!
-//! In: the moments at which bytes arrived. Out: the mean rate over the last so many milliseconds.
+//! The input is the time and size of each arrival.
 //!
-//! 1. Arrivals within one step are one point, so the memory is bounded whatever the packet rate.
-//! 2. The bytes of a window are those that came after its beginning; the very first arrival only starts the clock,
-//!    since nobody knows how long it had been on its way.
-//! 3. Silence counts: without arrivals the rate falls as time passes.
+//! 1. Arrivals within `RESOLUTION` count as one point, so the memory is bounded at any packet rate.
+//! 2. The bytes of a window are those that arrived after its start. The very first arrival only starts the clock,
+//!    because the time in which its bytes were transferred is unknown.
+//! 3. Time without arrivals counts: the rate falls while no data arrives.
 //!
-//! A moving average (EWMA) was not used: the answer is needed over different windows at once (one round trip to see a
-//! ramp, a second to share the rest of a file), and an average by arrivals cannot tell a fast link from a chatty one.
+//! A moving average (EWMA) was rejected: the rate is needed over several windows at once (one RTT to detect a ramp,
+//! a second to divide the rest of a file), and an average over arrivals cannot distinguish a fast link from one
+//! with many small arrivals.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use crate::units::{Bitrate, DataSize, Instant};
 
-/// Arrivals of the last [`Meter::MEMORY`].
+/// Arrivals of the last [`RateWindow::MAX_WINDOW`].
 #[derive(Clone, Debug, Default)]
 pub struct RateWindow {
-    /// Moment of arrival, and all bytes up to and with it.
+    /// Time of an arrival, and the total number of bytes up to and including it.
     arrivals: VecDeque<(Instant, u64)>,
     total: u64,
     first_arrival: Option<Instant>,
 }
 
 impl RateWindow {
-    /// Arrivals closer than this are one. chosen: a tenth of the shortest round trip that matters (20 ms links).
+    /// Arrivals closer together than this are one point. Chosen: a tenth of the shortest RTT that matters (20 ms
+    /// links).
     const RESOLUTION: Duration = Duration::from_millis(2);
-    /// How far back windows may reach.
+    /// Longest window that [`rate`](Self::rate) can use.
     pub const MAX_WINDOW: Duration = Duration::from_millis(2000);
 
-    /// Bytes arrived.
+    /// Reports that `len` bytes arrived at `now`.
     pub fn on_bytes(&mut self, now: Instant, len: DataSize) {
         self.total += len.bytes();
         self.first_arrival.get_or_insert(now);
@@ -38,27 +40,29 @@ impl RateWindow {
             Some((at, total)) if now.since(*at) < Self::RESOLUTION => *total = self.total,
             _ => self.arrivals.push_back((now, self.total)),
         }
+        // The two newest points always stay: a window needs a point at or before its start.
         while self.arrivals.len() > 2 && self.arrivals.get(1).is_some_and(|(at, _)| *at + Self::MAX_WINDOW < now) {
             self.arrivals.pop_front();
         }
     }
 
-    /// All bytes ever.
+    /// Number of bytes since the beginning.
     pub fn total(&self) -> DataSize {
         DataSize::from_bytes(self.total)
     }
 
-    /// When the first bytes of all came.
+    /// Time of the very first arrival.
     pub fn first_arrival(&self) -> Option<Instant> {
         self.first_arrival
     }
 
-    /// Bytes that arrived after `from` and not after `to`.
+    /// Number of bytes that arrived after `from` and until `to`.
     pub fn bytes_between(&self, from: Instant, to: Instant) -> DataSize {
         DataSize::from_bytes(self.bytes_until(to).saturating_sub(self.bytes_until(from)))
     }
 
-    /// Mean rate over `window` up to `now`, or since the first arrival if that is later. Zero before the second one.
+    /// Mean rate over `window` up to `now`, or since the first arrival if that is later. Zero before the second
+    /// arrival.
     pub fn rate(&self, now: Instant, window: Duration) -> Bitrate {
         let Some((first, _)) = self.arrivals.front() else { return Bitrate::ZERO };
         let from = (now - window).max(*first);
@@ -68,7 +72,7 @@ impl RateWindow {
         self.bytes_between(from, now) / (now - from)
     }
 
-    /// All bytes up to and with `at`, as far as is remembered.
+    /// Number of bytes up to and including `at`; for times older than the memory, the oldest known total.
     fn bytes_until(&self, at: Instant) -> u64 {
         let after = self.arrivals.partition_point(|(point, _)| *point <= at);
         match after.checked_sub(1) {
@@ -87,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_stream_has_its_rate_over_every_window() {
+    fn a_constant_stream_has_the_same_rate_in_every_window() {
         let mut meter = RateWindow::default();
         for t in 0..=1000 {
             meter.on_bytes(ms(t), DataSize::from_bytes(1000));
@@ -99,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_lowers_the_rate() {
+    fn time_without_arrivals_lowers_the_rate() {
         let mut meter = RateWindow::default();
         for t in 0..100 {
             meter.on_bytes(ms(t), DataSize::from_bytes(1000));
@@ -119,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn its_memory_is_bounded() {
+    fn the_number_of_stored_points_is_bounded() {
         let mut meter = RateWindow::default();
         for t in 0..20_000_000 / 100 {
             meter.on_bytes(Instant::from_nanos(t * 100_000), DataSize::from_bytes(1));

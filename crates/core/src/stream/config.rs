@@ -1,4 +1,4 @@
-//! What a stream is told before it starts.
+//! Configuration of a stream: everything it is given before it starts.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -13,35 +13,36 @@ use crate::link::{LinkId, LinkKind};
 use crate::playback::{BufferThresholds, MediaProfile};
 use crate::units::{Bitrate, DataSize, EnergyPerBit, Power, Ratio, UnknownName};
 
-/// Everything that shapes a stream, apart from what happens on the network and in the player. A log begins with it.
+/// Everything that determines a stream's behavior, apart from network and player events. A decision log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The download underneath. Its sizing policy rules only as long as the resource is not known.
+    /// The download underneath. Its sizing policy applies only until the resource is known.
     pub fetch: fetch::Config,
-    /// Which link brings what, and which radios sleep.
+    /// Rules by which links get ranges and radios go on standby.
     pub policy: Policy,
-    /// The video; none: nobody knows it, and nothing is saved.
+    /// The video; `None` if it is not known, in which case no energy is saved.
     pub video: Option<MediaProfile>,
-    /// Whether the start may wait where the links cannot carry the video: one wait instead of several.
+    /// Whether playback may start later when the links cannot sustain the video: one longer start delay replaces
+    /// several stalls.
     pub may_delay_start: bool,
-    /// The player's buffer.
+    /// Thresholds of the player's buffer.
     pub player: BufferThresholds,
-    /// What is to be small.
+    /// What to minimize.
     pub objective: Objective,
-    /// What the radio of each kind of link draws; kinds that it does not describe cost nothing.
+    /// Power that the radio of each kind of link draws. Kinds without an entry cost nothing.
     pub energy: Model,
-    /// What the bytes of links cost, where that is to be small; links that are not named cost nothing.
+    /// Prices of the links' bytes, for [`Objective::Cost`]. Links without an entry cost nothing.
     pub prices: Vec<LinkPrice>,
-    /// What an earlier run has learnt of the links.
+    /// What an earlier run learnt about the links.
     #[serde(default)]
     pub initial_estimates: Vec<InitialEstimate>,
-    /// GreenBag's own figures.
+    /// Parameters of the GreenBag policies.
     pub greenbag: GreenBagParams,
 }
 
 impl Default for Config {
-    /// `marline` with the radios of GreenBag's paper, a window of 32 MB, and no video.
+    /// Policy `marline` with the radios of the GreenBag paper, a window of 32 MB, and no video.
     fn default() -> Self {
         let window = Some(DataSize::from_bytes(32_000_000));
         Self {
@@ -63,14 +64,15 @@ impl Default for Config {
     }
 }
 
-/// How a stream spreads itself over its links.
+/// Scheduling policy: how a stream divides its requests among the links.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Ours: each piece by its deadline, radios by what they cost and how sure the future is.
+    /// Marline's own policy: it schedules each piece by its deadline, and puts radios on standby by their cost and the
+    /// uncertainty of the rate forecasts.
     #[default]
     Marline,
-    /// GreenBag that never saves: all links to the end (GB-P of §V).
+    /// GreenBag without energy saving: all links are used to the end (GB-P of §V).
     GreenbagP,
     /// GreenBag with its link-mode chooser (GB-E of §V).
     GreenbagE,
@@ -92,16 +94,16 @@ impl FromStr for Policy {
     }
 }
 
-/// What a stream makes small, once the video comes in time.
+/// What a stream minimizes once the video arrives in time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
-    /// What the radios draw.
+    /// Energy that the radios use.
     #[default]
     Energy,
-    /// Bytes over metered links.
+    /// Number of bytes over metered links.
     MeteredBytes,
-    /// What the bytes cost ([`Config::prices`]).
+    /// Price of the bytes ([`Config::prices`]).
     Cost,
 }
 
@@ -110,58 +112,57 @@ impl FromStr for Objective {
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "energy" => Ok(Self::Energy),
-            "metered-bytes" => Ok(Self::MeteredBytes),
-            "money" => Ok(Self::Cost),
-            _ => Err(UnknownName { name: name.to_string(), kind: "aim", known: "energy, metered-bytes or money" }),
+            "cost" => Ok(Self::Cost),
+            _ => Err(UnknownName { name: name.to_string(), kind: "goal", known: "energy or cost" }),
         }
     }
 }
 
-/// A link as an earlier run left it.
+/// What an earlier run learnt about one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InitialEstimate {
     /// The link.
     pub link: LinkId,
-    /// What it brought on average.
+    /// Mean rate of the link.
     pub rate: Bitrate,
-    /// It rested.
+    /// Whether the link was on standby at the end of that run.
     pub is_standby: bool,
 }
 
-/// What the bytes of one link cost.
+/// Price of the bytes of one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkPrice {
     /// The link.
     pub link: LinkId,
-    /// Millionths of the currency for 10^9 bytes. Which currency is all the same, as long as it is one.
+    /// Price of 10^9 bytes in millionths of the currency. All prices must be in the same currency.
     pub micros_per_gb: u64,
 }
 
-/// What one radio draws: active, and after its last byte.
+/// Power model of one radio as GreenBag describes it: while active, and in the tail after the last byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GreenBagRadio {
-    /// α: for each bit (mW per Mbit/s are nJ per bit).
+    /// α: energy for each bit (mW per Mbit/s are nJ per bit).
     pub per_bit: EnergyPerBit,
-    /// β: while it is active.
+    /// β: power while the radio is active.
     pub active_power: Power,
-    /// In the tail.
+    /// Power during the tail.
     pub tail_power: Power,
-    /// How long the tail is.
+    /// Duration of the tail.
     pub tail_time: Duration,
 }
 
 impl GreenBagRadio {
-    /// GreenBag's LTE (Table I; §IV-B: 1350 mW for 11.2 s; promotions are ignored there).
+    /// GreenBag's LTE radio (Table I; §IV-B: 1350 mW for 11.2 s; the paper ignores promotions).
     pub const GREENBAG_LTE: Self = Self {
         per_bit: EnergyPerBit::from_picojoules(16_720),
         active_power: Power::from_microwatts(2_022_200),
         tail_power: Power::from_milliwatts(1350),
         tail_time: Duration::from_millis(11_200),
     };
-    /// GreenBag's Wi-Fi (Table I).
+    /// GreenBag's Wi-Fi radio (Table I).
     pub const GREENBAG_WIFI: Self = Self {
         per_bit: EnergyPerBit::from_picojoules(24_190),
         active_power: Power::from_microwatts(360_900),
@@ -176,7 +177,7 @@ impl GreenBagRadio {
         Model::new("greenbag", radios, ConcurrentDraw::default(), Power::ZERO).expect("radios that share nothing")
     }
 
-    /// As the energy room has it.
+    /// The same radio as a [`RadioModel`].
     pub fn model(&self) -> RadioModel {
         let mut model =
             RadioModel::new(PowerCurve { base: self.active_power, per_bit: self.per_bit, ..PowerCurve::default() });
@@ -185,7 +186,7 @@ impl GreenBagRadio {
     }
 }
 
-/// What GreenBag sets, and what it leaves open (§IV-B).
+/// Parameters of the GreenBag policies: those that the paper sets, and those that it leaves open (§IV-B).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GreenBagParams {
@@ -196,16 +197,18 @@ pub struct GreenBagParams {
     pub recovery_weight: Ratio,
     /// w_e: all links are used again if `w_e × T_P ≤ T_R`. The paper gives no value. chosen: 0.5, as above.
     pub fall_back_weight: Ratio,
-    /// The share of a link's predicted goodput on which the link-mode chooser relies when it gives up the other links; a
-    /// link that is used alone already stays as long as it suffices without. The paper has none. chosen: 0.95;
-    /// with everything relied upon, any error of the prediction ends in a fall-back, which costs a whole tail
-    /// (15 J), and with 0.9 the radio runs longer: 124.5, 116.7, 127.1 and 137.4 J for 0.9, 0.95, 0.99 and 1 at 60 %.
+    /// The share of a link's predicted goodput on which the link-mode chooser relies when it stops using the other
+    /// links. It does not apply to a link that is already used alone, which stays so while its full predicted goodput
+    /// suffices. The paper has no such margin. chosen: 0.95. With 1, any prediction error ends in a fall-back, which
+    /// costs a whole tail (15 J); with 0.9 the radio stays active longer. At 60 %, the energy is 124.5, 116.7, 127.1
+    /// and 137.4 J for 0.9, 0.95, 0.99 and 1.
     pub goodput_margin: Ratio,
-    /// α of the goodput's moving average (§IV-B).
+    /// α of the goodput's exponential moving average (§IV-B).
     pub alpha: Ratio,
-    /// Whether lagging subsegments are taken over at all (figure 12 compares).
+    /// Whether lagging subsegments are taken over at all; figure 12 of the paper compares the two.
     pub recovery_enabled: bool,
-    /// Whether subsegments follow the links' goodput; otherwise they are equal (figure 10 compares).
+    /// Whether subsegment sizes follow the links' goodput. Otherwise they are equal; figure 10 of the paper compares
+    /// the two.
     pub adaptive_subsegments: bool,
 }
 

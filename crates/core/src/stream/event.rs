@@ -1,6 +1,6 @@
-//! What the driver tells a stream, and what the stream asks of the driver: the download's words, and a few more.
+//! Inputs and outputs of a stream: those of the download, and a few for the player.
 //!
-//! In a log the download's lines look as they do in a download's own log.
+//! The download's events are serialized as in a download's own decision log.
 
 use core::time::Duration;
 
@@ -11,58 +11,58 @@ use crate::link::LinkId;
 use crate::playback::{BufferThresholds, MediaProfile};
 use crate::units::DataSize;
 
-/// What happened.
+/// An input of the stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Input {
-    /// On the network, or the reader has taken something.
+    /// An event of the download: on the network, or data consumed by the reader.
     Fetch(fetch::Input),
-    /// In the player.
+    /// An event of the player.
     Player(PlayerInput),
 }
 
-/// What happened in the player.
+/// An event in the player.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum PlayerInput {
-    /// It reads on at this offset, which the driver cannot serve from what it holds.
+    /// The player continues reading at this offset, which the driver cannot serve from the bytes that it holds.
     Seek {
-        /// The first byte that it wants.
+        /// Offset of the first byte that the player requests.
         offset: u64,
     },
-    /// What it plays has become known, or is known better. Until then all links are used as for a download.
+    /// The video has become known, or better known. Until then all links are used as in a plain download.
     Video {
-        /// The video.
+        /// Profile of the video.
         video: MediaProfile,
-        /// When the player starts and has enough.
+        /// Thresholds of the player's buffer.
         player: BufferThresholds,
-        /// Time of the video at which it stands.
+        /// Media time of the current playback position.
         position: Duration,
-        /// Whether it plays.
+        /// Whether the player is playing.
         is_playing: bool,
     },
-    /// What it plays is one part of several that follow one another, each with a stream of its own (HLS, DASH).
+    /// The resource is one part of several that are played in sequence, each with a stream of its own (HLS, DASH).
     MediaSegment {
-        /// This part, from the first byte of the resource on.
+        /// Profile of this part, beginning with the first byte of the resource.
         video: MediaProfile,
-        /// When the player starts and has enough.
+        /// Thresholds of the player's buffer.
         player: BufferThresholds,
-        /// What it has yet to play before this part.
+        /// Playing time of earlier parts that the player still has in its buffer.
         lead_time: Duration,
-        /// Time of this part at which it stands.
+        /// Playback position within this part.
         position: Duration,
-        /// Whether it plays.
+        /// Whether the player is playing.
         is_playing: bool,
-        /// What follows this part: bytes that come over the same links.
+        /// Bytes of the parts that follow this one and arrive over the same links.
         following_bytes: DataSize,
-        /// And how long that plays.
+        /// Playing time of those bytes.
         following_time: Duration,
     },
-    /// It says of itself where it stands. Without this the stream reckons with the player's model.
+    /// The player reports its state. Without such reports the stream relies on its player model.
     Position {
-        /// Time of the video.
+        /// Media time of the current playback position.
         position: Duration,
-        /// Whether it plays.
+        /// Whether the player is playing.
         is_playing: bool,
     },
 }
@@ -79,72 +79,72 @@ impl From<PlayerInput> for Input {
     }
 }
 
-/// What the driver is to do.
+/// A command for the driver, or a report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Output {
-    /// On the network, or for the user.
+    /// A command of the download, for the network or the user.
     Fetch(fetch::Output),
-    /// For the player and for those who watch.
+    /// A stream event: for the player, or for reports.
     Stream(StreamEvent),
 }
 
-/// What only a stream says.
+/// A stream event that a plain download does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "out")]
 pub enum StreamEvent {
-    /// The player may have everything before this offset.
+    /// All bytes before this offset may be delivered to the player.
     Deliver {
-        /// One past the last byte.
+        /// Offset one past the last deliverable byte.
         end: u64,
     },
-    /// From now on these links are used. For reports; nothing is to be done.
+    /// The link mode has changed. For reports; the driver does nothing.
     Mode {
-        /// Which.
+        /// The new mode.
         mode: LinkMode,
-        /// Why.
+        /// Reason of the change.
         reason: ModeReason,
     },
-    /// A link rests from now on, or works again. For reports.
+    /// A link goes on standby or becomes active again. For reports; the driver does nothing.
     Standby {
         /// The link.
         link: LinkId,
-        /// Whether it rests.
+        /// Whether the link is now on standby.
         standby: bool,
-        /// Why.
+        /// Reason of the change.
         reason: ModeReason,
     },
-    /// A lagging link was relieved of the bytes that everything waits for. For reports.
+    /// A lagging link lost the bytes that block in-order delivery to other links. For reports.
     Recovered {
         /// The lagging link.
         link: LinkId,
     },
 }
 
-/// Which links are used: GreenBag's link mode, for any number of links.
+/// Links in use: GreenBag's link mode, extended to any number of links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMode {
-    /// All of them: GreenBag's dual-link mode.
+    /// All links: GreenBag's dual-link mode.
     #[default]
     All,
-    /// Only this one.
+    /// One link alone.
     Only(LinkId),
 }
 
-/// Why a mode was chosen.
+/// Reason for a change of mode or standby state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModeReason {
-    /// The player waits: every byte is late.
+    /// The player is buffering, so every byte is late.
     Buffering,
-    /// No single link would bring everything in time.
+    /// No single link would deliver everything in time.
     SingleLinkTooSlow,
-    /// It brings everything in time on the least energy.
+    /// The link or links in use deliver everything in time at the least cost.
     Cheapest,
-    /// The buffer would run dry before the present segment is there.
+    /// The buffer may run empty before the outstanding bytes arrive.
     BufferLow,
-    /// The only link that was used does not work.
+    /// The only active link is down.
     LinkLost,
 }
 

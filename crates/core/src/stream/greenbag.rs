@@ -1,23 +1,25 @@
-//! GreenBag's download planner (§IV-B), on a download that somebody else carries out.
+//! GreenBag's download planner (§IV-B), which schedules the requests of a [`Fetch`](crate::fetch::Fetch) machine.
 //!
-//! In: lanes, the player's model, the radios' meter. Out: orders to the download.
+//! It decides from the state of the links, the player model and the energy meter, and gives commands to the download.
 //!
-//! 1. Whenever a link is about to finish its subsegment, in this order: (1) is the subsegment that everything waits for
-//!    lagging on another link? Then it is recovered; (2) the next segment's size is chosen; (3) the link mode; (4) the
-//!    segment is divided, the earlier part to the faster link. The next request leaves one round trip before the end.
-//! 2. *Recovery*: `w_r × T_P ≤ T_R`, T_P how long the player can go on with what it has, T_R how long the lagging link
-//!    takes for the rest at its present goodput. Its requests are taken back and both links share the rest. The paper's
-//!    second principle (few recoveries) has no formula; two conditions of ours stand for it: with a new connection both together
-//!    end sooner, and the lagging request is older than two round trips.
-//! 3. *Link mode*: of all modes in which the rest of the video comes in time by the predicted goodput, the one with the
-//!    least energy, tails counted by the radios' present states; all links if no single one suffices. Leaving the others needs a
-//!    margin, and the segment to come must not break rule 4: both are ours. While the player
-//!    waits, every byte is late and all links are used.
-//! 4. *Fall-back*: all links at once if `w_e × T_P ≤ T_R`, T_R for what the single link is being asked for. The chooser
-//!    keeps the same rule for the segment to come, or it would undo the fall-back at once.
-//! 5. A link out of use finishes what it was allotted, then rests.
+//! 1. Whenever a link is about to finish its subsegment, in this order: (1) if the subsegment that blocks in-order
+//!    delivery lags on another link, it is recovered; (2) the next segment's size is chosen; (3) the link mode; (4) the
+//!    segment is divided, the earlier part to the faster link. The next request is sent one RTT before the subsegment
+//!    ends.
+//! 2. *Recovery* if `w_r × T_P ≤ T_R`. T_P is how long the buffer lasts, T_R how long the lagging link takes for the
+//!    rest at its present goodput. The link's requests are canceled and both links share the rest. The paper's second
+//!    principle (few recoveries) has no formula. Two conditions of our own stand for it: both links together finish
+//!    sooner even with a new connection, and the lagging request is older than two RTTs.
+//! 3. *Link mode*: of all modes that deliver the rest of the video in time at the predicted goodput, the one with the
+//!    least energy. Tails are counted by the present state of the radios. If no single link suffices, all are used. Two
+//!    conditions are our own: a link must suffice with a margin before the others are left, and the next segment must
+//!    not trigger rule 4. While the player is buffering, every byte is late and all links are used.
+//! 4. *Fall-back* to all links at once if `w_e × T_P ≤ T_R`, with T_R for the backlog of the single link. The chooser
+//!    applies the same rule to the next segment; otherwise it would undo the fall-back at once.
+//! 5. A link out of use finishes what was allocated to it, then goes on standby.
 //!
-//! What the paper leaves open and what was chosen: see [`super::GreenBag`]. It has two links; here "dual" is all.
+//! [`super::GreenBagParams`] lists what the paper leaves open and the values chosen. The paper has two links; here its
+//! "dual" mode means all links.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -31,16 +33,17 @@ use crate::playback::PlayerState;
 use crate::units::{Bitrate, DataSize, Energy, Ratio};
 
 impl Stream {
-    /// Gives the orders that are due. Tells whether there were any.
+    /// Gives the commands that are due; returns whether there were any.
     pub(super) fn schedule_greenbag(&mut self) -> bool {
         let mut changed = self.fall_back();
-        // What a link was to be asked for that is gone or silent, or that cannot be asked, is somebody else's now.
+        // Reserved ranges of links that are down, stalled or have no usable connection become free for other links.
         for (link, state) in &mut self.links {
             let can_request = self.fetch.conn_slot(*link).is_some() || state.requested().next().is_some();
             if !self.fetch.is_up(*link) || !can_request {
                 state.reserved.clear();
             }
         }
+        // Serve the link that finishes first, then evaluate all links again: each command changes the state of all links.
         loop {
             changed |= self.update_standby();
             let mut finishing: Vec<(LinkId, ConnSlot)> = self
@@ -57,10 +60,10 @@ impl Stream {
         }
     }
 
-    /// A link is about to have nothing to do. Tells whether anything was ordered.
+    /// Gives work to a link that is about to become idle; returns whether any command was given.
     fn serve_link(&mut self, link: LinkId, slot: ConnSlot) -> bool {
-        if let Some(orphan) = self.unallocated_range() {
-            self.allocate(orphan, link, true);
+        if let Some(unallocated) = self.unallocated_range() {
+            self.allocate(unallocated, link, true);
         }
         if let Some(range) = self.link_mut(link).reserved.pop_front() {
             return self.request_subsegment(link, slot, range);
@@ -71,28 +74,28 @@ impl Stream {
         }
     }
 
-    /// Asks for a subsegment, or for the part of it that may be asked for now.
+    /// Requests a subsegment, or as much of it as may be requested now; the rest stays reserved.
     fn request_subsegment(&mut self, link: LinkId, slot: ConnSlot, range: ByteRange) -> bool {
-        let Some(free) = self.fetch.next_unrequested(range) else {
-            // It has come, or somebody brings it; or the reader's window ends before it.
+        let Some(unrequested) = self.fetch.next_unrequested(range) else {
+            // It has arrived or is already requested, or the reader's window ends before it.
             if range.end > self.fetch.request_limit() {
                 self.link_mut(link).reserved.push_front(range);
                 return false;
             }
             return true;
         };
-        let Some(asked) = self.fetch.request_on(slot, free) else {
+        let Some(requested) = self.fetch.request_on(slot, unrequested) else {
             self.link_mut(link).reserved.push_front(range);
             return false;
         };
-        if asked.end < range.end {
-            self.link_mut(link).reserved.push_front(ByteRange::new(asked.end, range.end));
+        if requested.end < range.end {
+            self.link_mut(link).reserved.push_front(ByteRange::new(requested.end, range.end));
         }
         self.forward_outputs();
         true
     }
 
-    /// The first bytes of earlier segments that nobody brings and that nobody is to be asked for.
+    /// First range of earlier segments that is neither received nor requested nor reserved.
     fn unallocated_range(&self) -> Option<ByteRange> {
         let mut from = self.delivered_end;
         loop {
@@ -108,7 +111,8 @@ impl Stream {
         }
     }
 
-    /// Eq. 1 to 4: divides `span` between the links in use. What was left behind comes before what was allotted.
+    /// Eq. 1 to 4: divides `range` among the links in use. `at_front` puts the parts before the links' reserved ranges;
+    /// this serves ranges left behind by a failed link.
     fn allocate(&mut self, range: ByteRange, requester: LinkId, at_front: bool) {
         let links: Vec<LinkId> = match self.mode {
             LinkMode::Only(only) if self.is_working(only) => Vec::from([only]),
@@ -147,7 +151,7 @@ impl Stream {
             && (self.fetch.conn_slot(link).is_some() || self.links.get(&link).is_some_and(|state| !state.is_idle()))
     }
 
-    /// Cuts the next segment.
+    /// Chooses the link mode, then cuts and divides the next segment; returns whether there was one.
     fn cut_next_segment(&mut self, link: LinkId) -> bool {
         let Some(total) = self.fetch.total() else { return false };
         let end = self.allocated_end.saturating_add(self.config.greenbag.segment_size.bytes().max(1)).min(total);
@@ -165,7 +169,7 @@ impl Stream {
         true
     }
 
-    /// Relieves another link of the subsegment that everything waits for, if it lags.
+    /// Rule 2: cancels the requests of another link if its subsegment blocks in-order delivery and lags.
     fn recover(&mut self, link: LinkId, slot: ConnSlot) -> bool {
         let policy = self.config.greenbag;
         let Some(player) = self.player.as_ref().filter(|player| player.state() != PlayerState::Ended) else {
@@ -175,8 +179,8 @@ impl Stream {
             return false;
         }
         let blocking_subsegment = |other: LinkId| {
-            let sub = self.links.get(&other)?.requested().find(|sub| sub.span.contains(self.delivered_end))?;
-            Some((other, self.fetch.missing_bytes(sub.span), self.now.since(sub.started)))
+            let sub = self.links.get(&other)?.requested().find(|sub| sub.range.contains(self.delivered_end))?;
+            Some((other, self.fetch.missing_bytes(sub.range), self.now.since(sub.started_at)))
         };
         let others = self.links.keys().copied().filter(|other| *other != link);
         let Some((other, remaining, age)) = others.into_iter().find_map(blocking_subsegment) else { return false };
@@ -184,7 +188,7 @@ impl Stream {
         let lagging_time = remaining / lagging_goodput;
         let reconnect_time = self.fetch.conn_slot(other).map_or(DEFAULT_RECONNECT_TIME, |slot| slot.rtt * 2);
         let joint_time = (slot.rtt + reconnect_time).saturating_add(remaining / (goodput + lagging_goodput));
-        // What has not had the time of a new connection yet does not lag.
+        // A request younger than the time of a new connection does not count as lagging.
         if weighted(policy.recovery_weight, player.buffered_time()) > lagging_time
             || joint_time >= lagging_time
             || age < reconnect_time
@@ -197,7 +201,7 @@ impl Stream {
         true
     }
 
-    /// Rule 3.
+    /// Rule 3: sets the link mode.
     fn choose_mode(&mut self) {
         let (mode, reason) = self.best_mode();
         self.set_mode(mode, reason);
@@ -211,11 +215,13 @@ impl Stream {
         if player.state() == PlayerState::Buffering {
             return (LinkMode::All, ModeReason::Buffering);
         }
-        let unfinished: DataSize = self.links.values().map(|state| state.backlog()).sum();
-        let from = self.allocated_end.saturating_sub(unfinished.bytes());
+        // The rest of the video includes what is allocated to links and has not arrived.
+        let backlog: DataSize = self.links.values().map(|state| state.backlog()).sum();
+        let from = self.allocated_end.saturating_sub(backlog.bytes());
         let remaining = DataSize::from_bytes(self.fetch.total().unwrap_or(from).saturating_sub(from));
         let policy = self.config.greenbag;
-        // The fall-back's own rule with the segment to come, or the two would undo each other for ever.
+        // Apply the fall-back rule to the next segment as well. Otherwise fall-back and chooser would alternate
+        // forever.
         let avoids_fall_back = |link: LinkId| {
             let backlog = self.links.get(&link).map(|state| state.backlog()).unwrap_or_default();
             let transfer_time = (backlog + policy.segment_size.min(remaining))
@@ -223,7 +229,7 @@ impl Stream {
             weighted(policy.fall_back_weight, player.buffered_time()) > transfer_time
         };
         let suffices = |link: &LinkId| {
-            // The margin is for leaving the others; a link that is used alone already stays while it suffices.
+            // The margin applies to leaving the other links; a link that is used alone stays so while it suffices.
             let margin = if self.mode == LinkMode::Only(*link) { Ratio::ONE } else { policy.goodput_margin };
             let rate = self.predicted_goodput(*link).share(margin);
             self.is_working(*link)
@@ -242,7 +248,7 @@ impl Stream {
         }
     }
 
-    /// What the rest costs if all links share it by their goodput.
+    /// Energy that the rest costs if all links share it in proportion to their goodput.
     fn cost_of_all(&self, remaining: DataSize) -> Energy {
         let links: Vec<LinkId> = self.links.keys().copied().filter(|link| self.is_working(*link)).collect();
         let sum: Bitrate = links.iter().map(|link| self.predicted_goodput(*link)).sum();
@@ -259,7 +265,7 @@ impl Stream {
         LinkLoad { link, direction: Direction::Down, size, rate: self.predicted_goodput(link) }
     }
 
-    /// Rule 4.
+    /// Rule 4: switches to all links if the single one is lost or too slow; returns whether it did.
     fn fall_back(&mut self) -> bool {
         let LinkMode::Only(only) = self.mode else { return false };
         let is_lost = !self.is_working(only);
@@ -282,7 +288,8 @@ impl Stream {
         }
     }
 
-    /// Lets links rest that are out of use and have nothing to do, and wakes the others. Tells whether any was woken.
+    /// Rule 5: puts idle links that are out of use on standby and activates the others; returns whether any was
+    /// activated.
     fn update_standby(&mut self) -> bool {
         let mut activated = false;
         let links: Vec<LinkId> = self.fetch.links_in_service().collect();
@@ -313,7 +320,7 @@ fn weighted(weight: Ratio, time: Duration) -> Duration {
     u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
 }
 
-/// A request leaves this much before the round trip that it takes: servers think, machines are busy.
+/// A request is sent this much earlier than one RTT before the end, for processing delays of server and host.
 const REQUEST_LEAD_TIME: Duration = Duration::from_millis(20);
-/// A new connection on a link of which nothing is known takes this long.
+/// Assumed time of a new connection on a link without any measurement.
 const DEFAULT_RECONNECT_TIME: Duration = Duration::from_millis(200);

@@ -1,23 +1,26 @@
-//! One video over many links, by its deadlines and on little energy.
+//! Streaming of one video over several links: meets the player's deadlines and spends little energy.
 //!
-//! In: what happens to the download ([`crate::fetch::Input`]) and in the player ([`Viewer`]). Out: the download's orders
-//! ([`crate::fetch::Output`]), how far the player may be served, and what was decided ([`Said`]).
+//! Inputs are what happens to the download ([`crate::fetch::Input`]) and in the player ([`PlayerInput`]). Outputs are
+//! the download's commands ([`crate::fetch::Output`]), how much may be delivered to the player, and reports about the
+//! links in use ([`StreamEvent`]).
 //!
-//! 1. A stream stands on [`Fetch`] and owns one. Connections, heads, validators, portals, bans, silence and the books
-//!    are the download's; the stream only chooses: which link asks for which span next, what is taken back, which links
-//!    rest. The seam is a handful of orders and views (`fetch::steer`), carried out in the same turn.
-//! 2. A turn: the input goes to the download; what the download orders is noted (each request is some link's
-//!    subsegment) and passed on; what has come in order goes to the player's model and to the driver; then the policy
-//!    gives its orders, and the download's `tick` ends the turn.
-//! 3. Until the resource and the video are known the download asks by itself (the probes are the first subsegments, and
-//!    the first goodput), and a server without ranges is its business altogether.
-//! 4. The player is modelled ([`Player`]) from what was delivered; what a real one says of itself corrects the model.
-//! 5. Bytes that a request leaves behind when its link fails are shared again before anything new is asked for.
+//! 1. A stream owns a [`Fetch`] machine. Connections, response heads, validators, captive portals, bans, stalls and
+//!    coverage belong to the download. The stream only chooses which link requests which range next, which requests are
+//!    canceled, and which links are on standby. It controls the download through a handful of methods
+//!    (`fetch::external_scheduler`), which take effect in the same turn.
+//! 2. One turn: the input goes to the download; the download's outputs are noted (each request is a subsegment of some
+//!    link) and forwarded; bytes that have arrived in order go to the player model and to the driver; then the policy
+//!    gives its commands, and the download's `tick` ends the turn.
+//! 3. Until the resource and the video are known, the download schedules its requests itself. Its first requests also
+//!    serve as the first subsegments and give the first goodput. A server without range support is left to the download
+//!    altogether.
+//! 4. The player is modeled ([`Player`]) from what was delivered. Reports of a real player correct the model.
+//! 5. Bytes left behind by a failed link are divided again before anything new is requested.
 //!
-//! So one pump and one world drive it as they drive a download: an input of the download is an input of the stream, and
-//! the orders come back wrapped. A second machine beside `fetch` was not written, because two thirds of it would be the
-//! same; policies inside `fetch` were not either, because a player's deadlines and radios' energies are nothing that a
-//! download knows.
+//! The same driver and the same simulated world run a stream and a download: the download's inputs are inputs of the
+//! stream, and its outputs come back wrapped. A second machine beside `fetch` was rejected because two thirds of it
+//! would be the same code. Policies inside `fetch` were rejected because a download knows nothing of a player's
+//! deadlines and of the energy that radios use.
 
 mod config;
 mod event;
@@ -47,7 +50,7 @@ pub use event::{Input, LinkMode, ModeReason, Output, PlayerInput, StreamEvent};
 use link::StreamLink;
 use scheduler::Scheduler;
 
-/// The machine. See the [module](self).
+/// State machine of one video stream; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Stream {
     config: Config,
@@ -55,49 +58,49 @@ pub struct Stream {
     fetch: Fetch,
     links: BTreeMap<LinkId, StreamLink>,
     player: Option<Player>,
-    /// What follows this part of a video, and how long that plays.
+    /// Size and playing time of the video parts that follow this one.
     following: (DataSize, Duration),
     energy_meter: Meter,
     /// Links whose bytes cost money.
     metered_links: BTreeSet<LinkId>,
     mode: LinkMode,
-    planner: Scheduler,
-    /// The end of what is cut into segments so far.
+    scheduler: Scheduler,
+    /// End of the bytes that have been divided into segments so far.
     allocated_end: u64,
     delivered_end: u64,
-    /// Since when only links could be asked that rest.
+    /// Since when no link in service is active, because those that are not on standby are down.
     all_standby_since: Option<Instant>,
     timer: Option<Instant>,
     outputs: VecDeque<Output>,
 }
 
-/// What all links together are expected to bring.
+/// Total rate that all links together are expected to deliver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateForecast {
-    /// On average.
+    /// Mean rate.
     pub rate: Bitrate,
-    /// How far that may be wrong: its standard deviation.
+    /// Standard error of the mean rate.
     pub std_error: Bitrate,
 }
 
-/// Why the machine wants to be woken.
+/// Reason for the next timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerReason {
-    /// The download does.
+    /// The download's own timer.
     Fetch(fetch::TimerReason),
-    /// One link is used alone: it is looked at whether it still suffices.
+    /// Some links are on standby: check whether the active ones still suffice.
     LinkCheck,
 }
 
 impl Stream {
-    /// A stream that knows its configuration and nothing else. It waits for links.
+    /// Creates a stream that knows only its configuration. It does nothing until a link comes up.
     pub fn new(config: Config) -> Self {
         let player = config.video.clone().map(|video| Player::new(video, config.player, Instant::ZERO));
         let mut fetch = Fetch::with_external_control(config.fetch.clone());
         fetch.set_external_control(player.is_some());
-        let mut planner = Scheduler::default();
+        let mut scheduler = Scheduler::default();
         for expected in &config.initial_estimates {
-            planner.add_estimate(*expected);
+            scheduler.add_estimate(*expected);
             fetch.set_standby(expected.link, expected.is_standby);
         }
         Self {
@@ -109,7 +112,7 @@ impl Stream {
             energy_meter: Meter::new(config.energy.clone(), Instant::ZERO),
             metered_links: BTreeSet::new(),
             mode: LinkMode::All,
-            planner,
+            scheduler,
             allocated_end: 0,
             delivered_end: 0,
             all_standby_since: None,
@@ -119,42 +122,42 @@ impl Stream {
         }
     }
 
-    /// Where the download stands.
+    /// State of the download underneath.
     pub fn status(&self) -> fetch::Status {
         self.fetch.status()
     }
 
-    /// The player as the stream sees it; none: the video is not known.
+    /// The player model, or `None` while the video is unknown.
     pub const fn player(&self) -> Option<&Player> {
         self.player.as_ref()
     }
 
-    /// Which links are used.
+    /// The link mode that GreenBag's policies choose; always [`LinkMode::All`] with [`Policy::Marline`].
     pub const fn mode(&self) -> LinkMode {
         self.mode
     }
 
-    /// Whether a link rests, so that its radio may sleep.
+    /// Whether a link is on standby, so that its radio may sleep.
     pub fn is_standby(&self, link: LinkId) -> bool {
         self.fetch.is_standby(link)
     }
 
-    /// What was learnt of the links, for a run that goes on where this one ends.
+    /// What was learnt about the links, to be passed to a later run as [`Config::initial_estimates`].
     pub fn estimates(&self) -> Vec<InitialEstimate> {
-        self.planner.estimates()
+        self.scheduler.estimates()
     }
 
-    /// Links that have something to bring at present.
+    /// Links with requested or reserved bytes outstanding.
     pub fn busy_links(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.links.iter().filter(|(_, state)| !state.is_idle()).map(|(link, _)| *link)
     }
 
-    /// What it was told to follow this part of a video.
+    /// Number of bytes that follow this part of the video, as the driver reported it.
     pub const fn following_bytes(&self) -> DataSize {
         self.following.0
     }
 
-    /// What the radios drew, as far as the stream's own model tells.
+    /// Energy that the radios have used, by the stream's own radio models.
     pub const fn energy_meter(&self) -> &Meter {
         &self.energy_meter
     }
@@ -164,7 +167,7 @@ impl Stream {
             fetch::Input::LinkUp { link, profile } => {
                 self.energy_meter.add_link(self.now, *link, profile.kind);
                 let is_spared = profile.metered && self.config.objective == Objective::MeteredBytes;
-                if is_spared && self.config.policy == Policy::Marline && self.planner.start_in_standby(*link) {
+                if is_spared && self.config.policy == Policy::Marline && self.scheduler.start_in_standby(*link) {
                     self.fetch.set_standby(*link, true);
                     self.outputs.push_back(Output::Stream(StreamEvent::Standby {
                         link: *link,
@@ -181,7 +184,7 @@ impl Stream {
             fetch::Input::Data { req, len } => {
                 if let Some(link) = self.fetch.link_of(*req) {
                     self.energy_meter.on_bytes(self.now, link, Direction::Down, *len);
-                    self.planner.on_bytes(link, *len);
+                    self.scheduler.on_bytes(link, *len);
                     let alpha = self.config.greenbag.alpha;
                     self.links.entry(link).or_default().on_bytes(self.now, *req, *len, alpha);
                 }
@@ -191,7 +194,8 @@ impl Stream {
         self.fetch.handle(self.now, input);
     }
 
-    /// The video is known from now on, or known better: the player goes on where it stands, with what has come.
+    /// Sets or replaces the player model when the video becomes known or better known. Playback continues at its
+    /// current position with the bytes that have arrived.
     fn set_player(&mut self, player: Player) {
         self.player = Some(player);
         self.allocated_end = self.allocated_end.max(self.fetch.in_order_end());
@@ -208,7 +212,7 @@ impl Stream {
         self.fetch.tick(self.now);
     }
 
-    /// Passes on what the download has ordered, and notes whose subsegment each request is.
+    /// Forwards the download's outputs and notes which link each request belongs to.
     fn forward_outputs(&mut self) {
         while let Some(output) = self.fetch.poll() {
             match &output {
@@ -235,16 +239,16 @@ impl Stream {
     }
 
     fn deliver(&mut self) {
-        let mut frontier = self.fetch.in_order_end();
+        let mut in_order_end = self.fetch.in_order_end();
         if self.config.policy == Policy::Marline {
-            frontier = self.delivery_limit(frontier);
+            in_order_end = self.delivery_limit(in_order_end);
         }
         if let Some(player) = &mut self.player {
-            player.on_arrival(self.now, frontier);
+            player.on_arrival(self.now, in_order_end);
         }
-        if frontier > self.delivered_end {
-            self.delivered_end = frontier;
-            self.emit(StreamEvent::Deliver { end: frontier });
+        if in_order_end > self.delivered_end {
+            self.delivered_end = in_order_end;
+            self.emit(StreamEvent::Deliver { end: in_order_end });
         }
     }
 
@@ -252,8 +256,11 @@ impl Stream {
         self.outputs.push_back(Output::Stream(event));
     }
 
-    /// Never a stall to save energy, whoever chooses the spans: no link rests while the player waits, nor, where nobody
-    /// chooses, while none of the others works. Tells whether any wakes.
+    /// Activates links when saving energy would cause a stall; returns whether any link was activated.
+    ///
+    /// This rule holds under both schedulers, the download's own and the policy's. While the player is buffering, no
+    /// link stays on standby. While the download schedules by itself, standby links are also activated if every other
+    /// link is down.
     fn activate_if_needed(&mut self) -> bool {
         if !self.fetch.has_standby_links() {
             return false;
@@ -263,13 +270,14 @@ impl Stream {
             .as_ref()
             .is_some_and(|player| player.state() == PlayerState::Buffering && !self.can_defer(player));
         let is_active = |link: LinkId| self.fetch.is_up(link) && !self.fetch.is_standby(link);
-        // Before the first link is there, none is lost, and links come one after the other.
+        // At the start links come up one after the other. Before the first one is up, none counts as lost.
         let none_active = !self.fetch.is_externally_controlled()
             && self.fetch.links_in_service().next().is_some()
             && !self.fetch.links_in_service().any(is_active);
         self.all_standby_since = none_active.then(|| self.all_standby_since.unwrap_or(self.now));
-        let lost = self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
-        if !is_buffering && !lost {
+        let all_links_lost =
+            self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
+        if !is_buffering && !all_links_lost {
             return false;
         }
         let reason = if is_buffering { ModeReason::Buffering } else { ModeReason::LinkLost };
@@ -281,12 +289,14 @@ impl Stream {
         true
     }
 
-    /// Everything that follows from the present state.
+    /// Brings everything up to date with the present state: forwards outputs, delivers bytes, runs the policy, sets the
+    /// timer.
     fn settle(&mut self) {
         self.timer = None;
         self.forward_outputs();
         self.deliver();
         let activated = self.activate_if_needed();
+        // Without external control the download schedules its own requests; only the standby rules apply.
         if !self.fetch.is_externally_controlled() {
             if self.sample_links() && self.config.policy == Policy::Marline && self.activate_before_control()
                 || activated
@@ -306,7 +316,7 @@ impl Stream {
             self.forward_outputs();
         }
         if self.config.policy == Policy::Marline {
-            self.timer = Some(self.planner.next_sample_at());
+            self.timer = Some(self.scheduler.next_sample_at());
         } else if self.mode != LinkMode::All {
             self.timer = Some(self.now + LINK_CHECK_INTERVAL);
         }
@@ -322,30 +332,30 @@ impl Machine for Stream {
         self.now = self.now.max(now);
         match input {
             Input::Fetch(input) => self.on_fetch_input(input),
-            Input::Player(PlayerInput::Seek { offset: to }) => self.on_seek(to),
-            Input::Player(PlayerInput::Video { video, player, position, is_playing: plays }) => {
+            Input::Player(PlayerInput::Seek { offset }) => self.on_seek(offset),
+            Input::Player(PlayerInput::Video { video, player, position, is_playing }) => {
                 let mut new_player = Player::new(video, player, self.now);
-                new_player.resume_at(self.now, self.fetch.in_order_end(), position, plays);
+                new_player.resume_at(self.now, self.fetch.in_order_end(), position, is_playing);
                 self.following = Default::default();
                 self.set_player(new_player);
             }
             Input::Player(PlayerInput::MediaSegment {
                 video,
                 player,
-                lead_time: lead,
+                lead_time,
                 position,
-                is_playing: plays,
-                following_bytes: beyond,
-                following_time: plays_on,
+                is_playing,
+                following_bytes,
+                following_time,
             }) => {
                 let mut new_player = Player::new(video, player, self.now);
-                new_player.resume_part(self.now, self.fetch.in_order_end(), lead, position, plays);
-                self.following = (beyond, plays_on);
+                new_player.resume_part(self.now, self.fetch.in_order_end(), lead_time, position, is_playing);
+                self.following = (following_bytes, following_time);
                 self.set_player(new_player);
             }
-            Input::Player(PlayerInput::Position { position, is_playing: plays }) => {
+            Input::Player(PlayerInput::Position { position, is_playing }) => {
                 if let Some(player) = &mut self.player {
-                    player.on_report(self.now, position, plays);
+                    player.on_report(self.now, position, is_playing);
                 }
             }
         }
@@ -369,5 +379,6 @@ impl Machine for Stream {
     }
 }
 
-/// How often a link that is used alone is looked at. chosen: GreenBag asks the player from time to time (§IV-C).
+/// How often a link that is used alone is checked. chosen: GreenBag polls the player periodically (§IV-C) without
+/// giving an interval.
 const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(250);

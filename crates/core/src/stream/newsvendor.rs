@@ -1,52 +1,54 @@
-//! Whether the dear link goes on: a newsvendor's question.
+//! Decides whether the costly link stays in use or goes on standby, as a newsvendor problem.
 //!
-//! In: what is left of the video, what the others will bring until its end is due and how sure that is, what a byte of
-//! the dear link costs more than one of theirs, and what a wake-up costs. Out: go on, or rest.
+//! The decision depends on the missing bytes of the video, the forecast of what the other links deliver before its end
+//! is due, the extra price of a byte on the costly link, and the cost of an activation.
 //!
-//! 1. Of what is left, the dear link must bring what the others will not: a need D of which only the distribution is
-//!    known. To bring `x` more bytes and rest then costs
+//! 1. The costly link must deliver the bytes that the others will not: a demand D of which only the distribution is
+//!    known. Fetching `x` more bytes before going on standby costs
 //!
-//!    `x × price + E[(D − x)⁺] × price + P(D > x) × wake-up`:
+//! `x × price + E[(D − x)⁺] × price + P(D > x) × activation`:
 //!
-//!    too many bytes are paid for, too few wake the radio again, which costs a promotion and a whole tail. The link
-//!    goes on if some `x` costs less than none.
-//! 2. The next bytes have today's price, all others the usual one: a fast moment is used longer, a slow one shorter.
-//! 3. A wake-up weighs [`AGAIN`] times what it costs, since one that was needed is seldom the last.
+//! surplus bytes are paid for; a shortfall activates the radio again, which costs a promotion and a whole tail. The
+//! link stays in use if some `x > 0` costs less than `x = 0`.
+//! 2. The next bytes have the present price, all later ones the usual price. A link that is fast at present is
+//!    therefore used longer, a slow one shorter.
+//! 3. An activation counts [`ACTIVATION_WEIGHT`] times its cost, because one that was needed is seldom the last.
 //!
-//! Asking whether the cheap link suffices by its predicted rate (GreenBag §IV-B) was not used: a point estimate is right
-//! half of the time, and each time that it is wrong costs a tail of 15 J. Over links that fluctuate by 30 to 40 %, that
-//! chooser takes 1.22 to 1.58 times the clairvoyant's energy.
+//! GreenBag §IV-B only checks whether the cheap link suffices at its predicted rate. A point estimate is wrong half of
+//! the time, and each error costs a tail of 15 J. Over links that fluctuate by 30 to 40 %, that chooser uses 1.22 to
+//! 1.58 times the energy of the clairvoyant optimum.
 
 use core::time::Duration;
 
 use crate::predict::{ExpectedBytes, Forecast};
 use crate::units::{Bitrate, DataSize, Energy};
 
-/// What is known when the dear link could rest.
+/// What is known when the costly link could go on standby.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Newsvendor {
-    /// What nobody has brought yet.
+    /// Missing bytes of the video that no request of the costly link covers.
     pub(super) remaining: DataSize,
-    /// What the others bring before the last of it is due.
+    /// Bytes that the other links will deliver before the end of the video is due.
     pub(super) others_expected: ExpectedBytes,
-    /// What a megabyte costs more than on the others, at the dear link's rate of now.
+    /// Extra cost of a megabyte compared with the other links, at the costly link's present rate.
     pub(super) current_price: Energy,
-    /// And at its usual rate.
+    /// The same at the costly link's mean rate.
     pub(super) usual_price: Energy,
-    /// The dear link's rate of now.
+    /// Present rate of the costly link.
     pub(super) rate: Bitrate,
-    /// A promotion and a tail.
+    /// Cost of an activation: a promotion and a tail.
     pub(super) activation_cost: Energy,
 }
 
 impl Newsvendor {
-    /// See the [module](self).
+    /// Whether the costly link should stay in use; see the [module documentation](self).
     pub(super) fn keep_using(&self) -> bool {
         let spread = self.others_expected.std_dev.max(MIN_STD_DEV).bytes() as f64;
         let need = self.remaining.bytes() as f64 - self.others_expected.mean.bytes() as f64;
         let (current, usual) = (joules_per_byte(self.current_price), joules_per_byte(self.usual_price));
         let activation = self.activation_cost.as_joules_f64() * ACTIVATION_WEIGHT;
         let near_bytes = (self.rate * Forecast::DECAY_TIME).bytes() as f64;
+        // Expected cost of fetching `bytes` more before going on standby, with a normally distributed demand.
         let cost = |bytes: f64| {
             let z = (bytes - need) / spread;
             let expected_shortfall = spread * (normal_density(z) - z * upper_tail(z));
@@ -64,29 +66,30 @@ impl Newsvendor {
     }
 }
 
-/// How long the last byte should be there before it is needed.
+/// How long before its deadline the last byte should arrive.
 pub(super) const DEADLINE_MARGIN: Duration = Duration::from_millis(300);
 
 fn joules_per_byte(megabyte: Energy) -> f64 {
     megabyte.as_joules_f64() / 1e6
 }
 
-/// The standard normal distribution.
+/// Density of the standard normal distribution.
 fn normal_density(z: f64) -> f64 {
     const ROOT_2_PI: f64 = 2.506_628_274_631;
     libm::exp(-z * z / 2.0) / ROOT_2_PI
 }
 
-/// The probability that it lies above `z`.
+/// Probability that a standard normal variable exceeds `z`.
 fn upper_tail(z: f64) -> f64 {
     0.5 * libm::erfc(z * core::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// chosen: with 1 radios are woken more often (`marline-lab reproduce greenbag --sim --case X-fluct`).
+/// Weight of an activation's cost. chosen: with 1 radios are activated more often (`marline-lab reproduce greenbag
+/// --sim --case X-fluct`).
 const ACTIVATION_WEIGHT: f64 = 2.5;
-/// Nobody is surer than that: about a request.
+/// Lower bound of the forecast's standard deviation: about one request.
 const MIN_STD_DEV: DataSize = DataSize::from_kib(32);
-/// How many amounts are tried.
+/// Number of amounts that are evaluated.
 const STEPS: u32 = 80;
 
 #[cfg(test)]
@@ -95,7 +98,7 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// GreenBag's radios at 3 Mbit/s each: 4.37 J for a megabyte more over LTE, 15.12 J for a tail.
+    /// GreenBag's radios at 3 Mbit/s each: an extra megabyte over LTE costs 4.37 J, a tail 15.12 J.
     fn newsvendor(rest: u64, mean: u64, spread: u64) -> Newsvendor {
         Newsvendor {
             remaining: DataSize::from_bytes(rest),
@@ -111,24 +114,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_for_sure_is_fetched_and_what_is_not_is_not() {
+    fn certain_demand_is_fetched_and_certain_surplus_is_not() {
         assert!(newsvendor(45 * MB, 40 * MB, MB / 10).keep_using());
         assert!(!newsvendor(39 * MB, 40 * MB, MB / 10).keep_using());
         assert!(!newsvendor(0, MB, MB).keep_using());
     }
 
     #[test]
-    fn doubt_is_worth_a_few_bytes_but_not_many() {
-        // As likely as not that nothing is needed: bytes that would save a wake-up are cheap if the doubt is small.
+    fn uncertainty_justifies_a_few_bytes_but_not_many() {
+        // An even chance that nothing is needed: bytes that avoid an activation are cheap if the uncertainty is small.
         assert!(newsvendor(40 * MB, 40 * MB, MB).keep_using());
         assert!(newsvendor(39 * MB, 40 * MB, MB).keep_using());
         assert!(!newsvendor(36 * MB, 40 * MB, MB).keep_using());
-        // With great doubt the bytes are certain and the wake-up is not.
+        // With a large uncertainty the cost of the bytes is certain and the activation is not.
         assert!(!newsvendor(36 * MB, 40 * MB, 20 * MB).keep_using());
     }
 
     #[test]
-    fn a_fast_moment_is_used_longer_than_a_slow_one() {
+    fn a_link_is_used_longer_while_it_is_fast() {
         let standby_threshold = |millijoules| {
             let with_need = |need: u64| Newsvendor {
                 current_price: Energy::from_millijoules(millijoules),
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_radio_without_a_tail_stops_when_the_bytes_are_more_likely_needed_later() {
+    fn the_costly_link_goes_on_standby_if_activation_is_free() {
         let free = Newsvendor { activation_cost: Energy::ZERO, ..newsvendor(41 * MB, 40 * MB, 4 * MB) };
         assert!(!free.keep_using());
     }

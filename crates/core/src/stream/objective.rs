@@ -1,14 +1,14 @@
-//! What a link's bytes cost, by what is to be small.
+//! Cost of a link's bytes under the configured objective.
 //!
-//! In: the objective ([`Minimise`]), the radios' models, which links are metered, prices. Out: one tariff for each link,
-//! in the form of a radio's draw, so that the planner weighs all objectives by the same rules.
+//! Each link gets a tariff, built from the objective ([`Objective`]), the radio models, the set of metered links and
+//! the prices. A tariff has the form of a radio model, so the scheduler weighs all objectives by the same rules.
 //!
-//! 1. Energy: the radio's own model, with its promotion and its tail.
-//! 2. Metered bytes: each byte over a metered link costs one unit; over others nothing, and waking costs nothing.
-//! 3. Money: each byte costs what the user says; waking costs nothing.
+//! 1. Energy: the radio's own model, with its promotion and tail energy.
+//! 2. Metered bytes: each byte over a metered link costs one unit. Bytes over other links and activations cost nothing.
+//! 3. Cost: each byte has the configured price. Activations cost nothing.
 //!
-//! What a unit is does not matter: costs are only compared with costs of the same objective. A cost type of its own was
-//! not used, because the papers' energy prices have the same form (a price a bit, a price for a wake-up).
+//! The unit does not matter, because costs are only compared with costs of the same objective. A separate cost type
+//! would add nothing: the papers' energy prices have the same form, a price per bit and a price per activation.
 
 use super::{Objective, Stream};
 use crate::energy::{PowerCurve, RadioModel};
@@ -16,7 +16,7 @@ use crate::link::LinkId;
 use crate::units::{EnergyPerBit, Power};
 
 impl Stream {
-    /// What this link's bytes and its wake-ups cost; none: nothing.
+    /// Cost of this link's bytes and activations; `None` if they cost nothing.
     pub(super) fn tariff(&self, link: LinkId) -> Option<RadioModel> {
         match self.config.objective {
             Objective::Energy => self.energy_meter.radio(link).map(|radio| *radio.model()),
@@ -33,5 +33,5 @@ fn per_bit_tariff(per_bit: EnergyPerBit) -> RadioModel {
     RadioModel::new(PowerCurve { base: Power::ZERO, per_bit, ..PowerCurve::default() })
 }
 
-/// A unit is a nanojoule a bit, which is 8 J a gigabyte: of the order of what radios cost.
+/// Cost of a byte on a metered link: one nanojoule per bit, or 8 J per gigabyte, about what radios cost.
 const COST_UNIT: EnergyPerBit = EnergyPerBit::from_picojoules(1000);

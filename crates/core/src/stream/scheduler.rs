@@ -1,28 +1,33 @@
-//! Marline's planner of a stream: each piece where it comes in time, and no radio awake that need not be.
+//! Marline's stream scheduler: assigns each piece to a link that delivers it in time, and keeps radios on standby where
+//! possible.
 //!
-//! In: the links' seats and courses, the player's model, the radios' models. Out: orders to the download.
+//! It decides from the links' connection slots and rate forecasts, the player model and the radio models, and gives
+//! commands to the download.
 //!
-//! 1. *Pieces.* A link gets its next piece before its pipe runs dry, as in a download. If the piece would be there
-//!    before the first missing byte is due, it is taken from the front. Otherwise it is taken from so far ahead as the
-//!    other links will have come by then: nothing waits behind a slow link (earliest delivery first). While the player
-//!    waits, all that it waits for is due at once, and what follows is played from when that is there.
-//! 2. *Rescue.* Where the byte that the player needs next would come too late from the link that owes it, the link that
-//!    could bring it first is asked as well.
-//! 3. *Rest.* Each half second the dearest link in use asks whether it should go on ([`super::thrift`]). The price of
-//!    a byte is its radio's at the link's rate. If another link in use has been nearly gone before, none rests until the
-//!    buffer would outlast that for [`OUTAGE`]: the spread of such a link's rate does not tell of its holes.
-//! 4. *Wake.* When the buffer falls below a guard and the links in use are not sure to bring the rest in time, the
-//!    cheapest resting link wakes, and above none rests below it. The guard is what a link takes to come up, what a fade
-//!    would take of the buffer while the resting links alone carry the video, and longer during one: while the links in
-//!    use bring less than a third of their mean.
-//! 5. *Sleep.* When the window is full, all rest until a quarter of it is left, if that is longer than the tails: a
-//!    radio that trickles at the video's rate never sleeps.
-//! 6. *Hold-back.* If all links together will not bring the rest while it is played, and that is beyond doubt, the
-//!    player would stop again and again, each time until its low threshold is reached. One longer wait at the start, at
-//!    most 30 s, is shorter than all of them: it may start when the rest is to be expected in time, or as soon as what
-//!    is in doubt is more than what was lacking at first.
-//! 7. Never a stall to save energy: while the player waits, every link works. Where metered bytes are to be few, metered
-//!    links rest from the beginning, and the very first wait calls them after [`PATIENCE`] only.
+//! 1. *Pieces.* A link gets its next piece before its pipe runs empty, as in a download. If the piece would arrive
+//!    before the first missing byte is due, it is taken from the front. Otherwise it starts beyond the bytes that the
+//!    other links will have delivered by then, so that nothing waits behind a slow link (earliest delivery first).
+//!    While the player is buffering, all bytes up to its start threshold are due at once; later bytes are due relative
+//!    to the expected start.
+//! 2. *Duplicates.* If the byte that the player needs next would arrive too late on its link, the link that could
+//!    deliver it first requests it as well.
+//! 3. *Standby.* Every half second the costliest active link is checked ([`super::newsvendor`]). The price of a byte is
+//!    the energy of its radio at the link's rate. If another active link has nearly failed before, none goes on standby
+//!    until the buffer would outlast another such outage ([`OUTAGE_BUFFER`]): the variance of the rate does not show
+//!    outages.
+//! 4. *Activation.* If the buffer falls below a guard and the active links are not certain to deliver the rest in time,
+//!    the cheapest standby link is activated. Links go on standby only above the guard. The guard covers the time to
+//!    activate a link, plus what a fade of the active links would take from the buffer while the standby links alone
+//!    carry the video. During a fade, while the active links deliver less than a third of their mean, it is longer.
+//! 5. *Full window.* When the reader's window is full, all links pause until a quarter of it is left, if that takes
+//!    longer than the radio tails. A radio that trickles at the video's rate never sleeps.
+//! 6. *Start delay.* If all links together certainly cannot deliver the rest while it is played, the player would stall
+//!    repeatedly, each time until its low threshold is reached. One longer wait at the start, at most 30 s, is shorter
+//!    than the sum of the stalls. Playback starts when the rest is expected in time, or as soon as the uncertainty
+//!    exceeds the initial shortfall.
+//! 7. Energy is never saved at the price of a stall: while the player is buffering, every link is active. With
+//!    [`Objective::MeteredBytes`], metered links begin on standby, and the initial buffering activates them only after
+//!    [`METERED_START_DELAY`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -37,27 +42,27 @@ use crate::playback::{Player, PlayerState};
 use crate::predict::{ExpectedBytes, Forecast};
 use crate::units::{Bitrate, DataSize, Energy, Instant};
 
-/// What the planner remembers.
+/// State of the scheduler.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scheduler {
     links: BTreeMap<LinkId, LinkHistory>,
     next_sample_at: Instant,
     is_window_full: bool,
-    /// Since when the start is held back, and how much was lacking then.
+    /// Since when the start is held back, and the shortfall at that time.
     start_held: Option<(Instant, DataSize)>,
 }
 
-/// What is remembered of a link.
+/// History of one link.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkHistory {
     forecast: Forecast,
-    /// Bytes of the present step.
+    /// Bytes received in the present sampling interval.
     received: DataSize,
-    /// It had nothing to do for a moment of this step, which therefore says nothing of the link.
+    /// Whether the link was idle at some time in this interval, so that the interval does not measure it.
     had_idle: bool,
-    /// How many whole steps it has been in use.
+    /// Number of complete intervals in which the link was in use.
     samples: u32,
-    /// It has been nearly gone for a second.
+    /// Whether the link's current rate has ever dropped to a small part of its mean ([`OUTAGE_DIVISOR`]).
     had_outage: bool,
     is_standby: bool,
 }
@@ -67,17 +72,17 @@ impl Scheduler {
         self.links.entry(link).or_insert(LinkHistory { had_idle: true, ..LinkHistory::default() }).received += len;
     }
 
-    /// An earlier run's word counts as much as this one's first steps.
+    /// Adds an estimate of an earlier run. It has the weight of this run's first samples.
     pub(super) fn add_estimate(&mut self, expected: InitialEstimate) {
         let history =
             self.links.entry(expected.link).or_insert(LinkHistory { had_idle: true, ..LinkHistory::default() });
-        // A link of which only that is known whether it rested has no rate.
+        // An estimate without a rate only states whether the link was on standby.
         let steps = if expected.rate.is_zero() { 0 } else { MIN_SAMPLES };
         (0..steps).for_each(|_| history.forecast.add(expected.rate));
         history.is_standby = expected.is_standby;
     }
 
-    /// A link of which nothing is known begins at rest.
+    /// Puts a link without any history on standby; returns whether it did.
     pub(super) fn start_in_standby(&mut self, link: LinkId) -> bool {
         let is_new = !self.links.contains_key(&link);
         if is_new {
@@ -86,7 +91,7 @@ impl Scheduler {
         is_new
     }
 
-    /// What this run can say of the links.
+    /// Estimates of the links that have been sampled.
     pub(super) fn estimates(&self) -> Vec<InitialEstimate> {
         let sampled = self.links.iter().filter(|(_, history)| history.forecast.steps() > 0);
         sampled
@@ -98,7 +103,7 @@ impl Scheduler {
             .collect()
     }
 
-    /// When it looks at the links again.
+    /// When the links are sampled next.
     pub(super) const fn next_sample_at(&self) -> Instant {
         self.next_sample_at
     }
@@ -119,7 +124,7 @@ impl Scheduler {
 }
 
 impl Stream {
-    /// Gives the orders that are due. Tells whether there were any.
+    /// Gives the commands that are due; returns whether there were any.
     pub(super) fn schedule(&mut self) -> bool {
         let mut changed = false;
         if self.sample_links() {
@@ -132,15 +137,16 @@ impl Stream {
         changed
     }
 
-    /// Each half second: how the links were. Tells whether one is over. It is looked at before the video is known, too.
+    /// Samples the links every half second; returns whether an interval has ended. Runs also before the video is known.
     pub(super) fn sample_links(&mut self) -> bool {
-        if self.now < self.planner.next_sample_at {
+        if self.now < self.scheduler.next_sample_at {
             return false;
         }
-        let delay = self.now.since(self.planner.next_sample_at);
+        let delay = self.now.since(self.scheduler.next_sample_at);
         let time = Forecast::SAMPLE_INTERVAL.saturating_add(delay);
-        self.planner.next_sample_at = self.now + Forecast::SAMPLE_INTERVAL;
-        for (link, history) in &mut self.planner.links {
+        self.scheduler.next_sample_at = self.now + Forecast::SAMPLE_INTERVAL;
+        for (link, history) in &mut self.scheduler.links {
+            // Intervals in which the link was idle, or whose tick came much too late, measure nothing.
             if !history.had_idle && !history.is_standby && delay < Forecast::SAMPLE_INTERVAL {
                 history.samples += 1;
                 if history.samples > WARM_UP_SAMPLES {
@@ -155,27 +161,27 @@ impl Stream {
         true
     }
 
-    /// Rule 1. Tells whether anything was asked for.
+    /// Rule 1: requests the next piece; returns whether anything was requested.
     fn request_next_piece(&mut self) -> bool {
         let end = self.fetch.request_limit().min(self.fetch.total().unwrap_or(u64::MAX));
         self.pause_all_when_full(end);
-        let mut needy: Vec<(LinkId, ConnSlot)> = self
+        let mut ready_links: Vec<(LinkId, ConnSlot)> = self
             .conn_slots()
             .into_iter()
             .filter(|(_, slot)| !slot.deficit.is_zero() && slot.in_flight / slot.rate.max(MIN_RATE) < MAX_IN_FLIGHT)
             .collect();
-        needy.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
-        for (link, slot) in needy {
-            let piece = (!self.planner.is_window_full).then(|| self.choose_piece(link, slot, end)).flatten();
+        ready_links.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
+        for (link, slot) in ready_links {
+            let piece = (!self.scheduler.is_window_full).then(|| self.choose_piece(link, slot, end)).flatten();
             if piece.is_some_and(|piece| self.fetch.request_on(slot, piece).is_some()) {
                 return true;
             }
-            self.planner.mark_idle(link);
+            self.scheduler.mark_idle(link);
         }
         false
     }
 
-    /// What this link should bring next; none: the others bring all of it sooner.
+    /// The range that this link should request next; `None` if the other links deliver all of it sooner.
     fn choose_piece(&self, link: LinkId, slot: ConnSlot, end: u64) -> Option<ByteRange> {
         let first = self.fetch.next_unrequested(ByteRange::new(self.delivered_end, end))?;
         let due = self.time_until_due(first.start);
@@ -189,11 +195,12 @@ impl Stream {
         let arrival = arrival_on(&slot);
         let others: Vec<(LinkId, ConnSlot)> =
             self.conn_slots().into_iter().filter(|(other, _)| *other != link).collect();
-        // Of links that are as soon, one must be the first.
+        // Of links with equal arrival times, exactly one must be the first.
         let is_earliest = others.iter().all(|(other, slot)| (arrival_on(slot), *other) > (arrival, link));
         if arrival.saturating_add(DEADLINE_MARGIN) <= due || is_earliest {
             return Some(ByteRange::at(first.start, first.len().min(size)));
         }
+        // Start behind the bytes that the other links will have delivered when this piece arrives.
         let by_others: DataSize =
             others.iter().map(|(_, slot)| slot.rate * arrival.saturating_sub(ready_in(slot))).sum();
         let alignment = MIN_PIECE.bytes();
@@ -202,7 +209,7 @@ impl Stream {
         Some(ByteRange::at(gap.start, gap.len().min(size)))
     }
 
-    /// For how long the byte at `offset` is not needed.
+    /// Time until the byte at `offset` is needed.
     fn time_until_due(&self, offset: u64) -> Duration {
         let Some(player) = self.player.as_ref() else { return Duration::ZERO };
         let due = player.deadline(offset).since(self.now);
@@ -213,22 +220,23 @@ impl Stream {
         if offset < starts_at {
             return Duration::ZERO;
         }
+        // Playback starts once the threshold has arrived; later bytes are due relative to that time.
         let rate: Bitrate = self.conn_slots().iter().map(|(_, slot)| slot.rate).sum();
         let start_delay = DataSize::from_bytes(starts_at.saturating_sub(self.delivered_end)) / rate.max(MIN_RATE);
         due.saturating_add(start_delay.min(MAX_START_DELAY))
     }
 
-    /// Rule 2. Tells whether anything was asked for.
+    /// Rule 2: requests a late blocking byte twice; returns whether anything was requested.
     fn duplicate_blocking_byte(&mut self) -> bool {
-        let runs_for = self.player.as_ref().map_or(Duration::ZERO, |player| match player.state() {
+        let buffered_time = self.player.as_ref().map_or(Duration::ZERO, |player| match player.state() {
             PlayerState::Buffering => Duration::ZERO,
             PlayerState::Playing | PlayerState::Ended => player.buffered_time(),
         });
-        runs_for < BUFFER_GUARD
-            && self.fetch.duplicate_if_late(self.delivered_end, runs_for.saturating_sub(DEADLINE_MARGIN))
+        buffered_time < BUFFER_GUARD
+            && self.fetch.duplicate_if_late(self.delivered_end, buffered_time.saturating_sub(DEADLINE_MARGIN))
     }
 
-    /// Rules 3, 4 and 7. Tells whether anything changed.
+    /// Rules 3, 4 and 7; returns whether any link changed its state.
     fn choose_standby(&mut self) -> bool {
         let Some(player) = self.player.as_ref() else { return false };
         match player.state() {
@@ -238,18 +246,19 @@ impl Stream {
             PlayerState::Playing => {}
         }
         let time_to_end = player.deadline(u64::MAX).since(self.now).saturating_add(self.following.1);
-        let runs_for = player.buffered_time();
+        let buffered_time = player.buffered_time();
         let active = self.active_links();
         if active.is_empty() {
-            // Before the first link is there, none is lost.
+            // At the start no link is up yet, and none counts as lost.
             return self.fetch.links_in_service().next().is_some() && self.activate_all(ModeReason::LinkLost);
         }
         let remaining =
             self.fetch.missing_bytes(ByteRange::new(self.delivered_end, self.fetch.total().unwrap_or(u64::MAX)))
                 + self.following.0;
-        if runs_for < self.buffer_guard(&active) {
+        // Rule 4: below the guard, activate a link unless the active ones certainly suffice.
+        if buffered_time < self.buffer_guard(&active) {
             let others = self.expected_bytes(&active, time_to_end.saturating_sub(DEADLINE_MARGIN / 2));
-            let known = active.iter().all(|link| self.planner.forecast(*link).steps() >= MIN_SAMPLES);
+            let known = active.iter().all(|link| self.scheduler.forecast(*link).steps() >= MIN_SAMPLES);
             let enough = if known {
                 remaining <= others.mean - others.std_dev
             } else {
@@ -257,6 +266,7 @@ impl Stream {
             };
             return !enough && self.activate_cheapest();
         }
+        // Rule 3: the costliest active link is the candidate for standby.
         let Some(costly) = active
             .iter()
             .copied()
@@ -265,21 +275,22 @@ impl Stream {
             return false;
         };
         let others: Vec<LinkId> = active.into_iter().filter(|link| *link != costly).collect();
-        let is_known = |link: &LinkId| self.planner.forecast(*link).steps() >= MIN_SAMPLES;
+        let is_known = |link: &LinkId| self.scheduler.forecast(*link).steps() >= MIN_SAMPLES;
         if others.is_empty() || !is_known(&costly) || !others.iter().all(is_known) {
             return false;
         }
-        let had_outage = |link: &LinkId| self.planner.links.get(link).is_some_and(|history| history.had_outage);
-        if others.iter().any(had_outage) && runs_for < OUTAGE_BUFFER.min(time_to_end) {
+        // If a remaining link may have an outage, the buffer must be able to bridge it.
+        let had_outage = |link: &LinkId| self.scheduler.links.get(link).is_some_and(|history| history.had_outage);
+        if others.iter().any(had_outage) && buffered_time < OUTAGE_BUFFER.min(time_to_end) {
             return false;
         }
-        let forecast = self.planner.forecast(costly);
+        let forecast = self.scheduler.forecast(costly);
         let cheapest_price = others
             .iter()
             .map(|link| self.price_per_megabyte(*link, self.mean_rate(*link)))
             .min()
             .unwrap_or_default();
-        // Where nothing would be saved, nothing rests.
+        // If the costliest link is no more expensive than the cheapest, nothing can be saved.
         if self.price_per_megabyte(costly, forecast.mean_rate()) <= cheapest_price {
             return false;
         }
@@ -294,12 +305,12 @@ impl Stream {
         !newsvendor.keep_using() && self.set_standby(costly, true, ModeReason::Cheapest)
     }
 
-    /// Rules 4 and 7 where there is nothing to choose yet: a link that was let rest before this stream began must not be
-    /// missed. Tells whether one wakes.
+    /// Rules 4 and 7 before the scheduler controls the download: a link that an earlier run put on standby must be
+    /// activated when it is needed. Returns whether any link was activated.
     pub(super) fn activate_before_control(&mut self) -> bool {
-        // Links come up one after the other: at first none is lost.
+        // Links come up one after the other; at the start none counts as lost.
         let is_young = self.now < Instant::ZERO + Forecast::SAMPLE_INTERVAL;
-        if is_young || !self.planner.links.values().any(|history| history.is_standby) {
+        if is_young || !self.scheduler.links.values().any(|history| history.is_standby) {
             return false;
         }
         let Some(player) = self.player.as_ref() else {
@@ -309,31 +320,31 @@ impl Stream {
         if self.can_defer(player) && !self.active_links().is_empty() {
             return false;
         }
-        let (is_playing, runs_for) = (player.state() == PlayerState::Playing, player.buffered_time());
+        let (is_playing, buffered_time) = (player.state() == PlayerState::Playing, player.buffered_time());
         match (is_playing, self.active_links().is_empty()) {
             (false, _) => self.activate_all(ModeReason::Buffering),
             (true, true) => self.activate_all(ModeReason::LinkLost),
-            (true, false) => runs_for < BUFFER_GUARD && self.activate_cheapest(),
+            (true, false) => buffered_time < BUFFER_GUARD && self.activate_cheapest(),
         }
     }
 
-    /// Whether a player that has not begun waits a moment longer, so that metered links stay untouched.
+    /// Whether a player that has not started may buffer a little longer to spare metered links.
     pub(super) fn can_defer(&self, player: &Player) -> bool {
         self.config.objective == Objective::MeteredBytes
             && player.first_frame().is_none()
             && self.now < Instant::ZERO + METERED_START_DELAY
     }
 
-    /// Whether links that are not known yet bring the video as fast as it is played at present.
+    /// Whether links without a forecast deliver the video 10 % faster than its mean rate, by their present rates.
     fn sustains_playback(&self, player: &Player, links: &[LinkId]) -> bool {
         let rate: Bitrate = links.iter().filter_map(|link| self.fetch.conn_slot(*link)).map(|slot| slot.rate).sum();
         rate > player.profile().mean_rate() + player.profile().mean_rate() / 10
     }
 
-    /// What all links that may be used bring together; none: one of them is not known yet.
+    /// Expected rate of all links that may be used together; `None` while one of them has too few samples.
     pub fn rate_forecast(&self) -> Option<RateForecast> {
         let links = self.fetch.links_in_service().filter(|link| self.fetch.may_use(*link));
-        let forecasts: Vec<Forecast> = links.map(|link| self.planner.forecast(link)).collect();
+        let forecasts: Vec<Forecast> = links.map(|link| self.scheduler.forecast(link)).collect();
         let known = !forecasts.is_empty() && forecasts.iter().all(|forecast| forecast.steps() >= MIN_SAMPLES);
         let second = Duration::from_secs(1);
         known.then(|| RateForecast {
@@ -342,39 +353,42 @@ impl Stream {
         })
     }
 
-    /// Rule 6. How far the player may be served of what has come in order.
-    pub(super) fn delivery_limit(&mut self, frontier: u64) -> u64 {
+    /// Rule 6: end of the in-order bytes that may be delivered to the player.
+    pub(super) fn delivery_limit(&mut self, in_order_end: u64) -> u64 {
         let Some(player) = self.player.as_ref().filter(|player| player.first_frame().is_none()) else {
-            return frontier;
+            return in_order_end;
         };
         let starts_at = player.arrived().max(self.config.player.low.bytes().saturating_sub(1));
-        if !self.config.may_delay_start || frontier <= starts_at {
-            return frontier;
+        if !self.config.may_delay_start || in_order_end <= starts_at {
+            return in_order_end;
         }
         let links: Vec<LinkId> = self.fetch.links_in_service().collect();
-        if links.iter().any(|link| self.planner.forecast(*link).steps() < MIN_SAMPLES) {
-            return frontier;
+        if links.iter().any(|link| self.scheduler.forecast(*link).steps() < MIN_SAMPLES) {
+            return in_order_end;
         }
-        let remaining = self.fetch.missing_bytes(ByteRange::new(frontier, self.fetch.total().unwrap_or(u64::MAX)));
+        // Compare the missing bytes with what the links deliver while the video plays.
+        let remaining =
+            self.fetch.missing_bytes(ByteRange::new(in_order_end, self.fetch.total().unwrap_or(u64::MAX)));
         let time = player.profile().duration().saturating_sub(player.position());
         let shortfall = remaining - self.expected_bytes(&links, time.saturating_sub(DEADLINE_MARGIN)).mean;
-        let max_error = links.iter().map(|link| self.planner.forecast(*link).std_error(time)).sum::<DataSize>()
+        let max_error = links.iter().map(|link| self.scheduler.forecast(*link).std_error(time)).sum::<DataSize>()
             * CONFIDENCE_STD_ERRORS;
-        let threshold = if self.planner.start_held.is_some() { DataSize::ZERO } else { max_error };
+        // Begin to hold back only if the shortfall is certain; continue as long as one is expected.
+        let threshold = if self.scheduler.start_held.is_some() { DataSize::ZERO } else { max_error };
         if shortfall <= threshold {
-            return frontier;
+            return in_order_end;
         }
-        let (since, initial_shortfall) = *self.planner.start_held.get_or_insert((self.now, shortfall));
+        let (since, initial_shortfall) = *self.scheduler.start_held.get_or_insert((self.now, shortfall));
         if max_error > initial_shortfall || self.now.since(since) >= MAX_START_DELAY {
-            return frontier;
+            return in_order_end;
         }
         starts_at
     }
 
-    /// Rule 5.
+    /// Rule 5: pauses all links while the reader's window is full.
     fn pause_all_when_full(&mut self, end: u64) {
         let Some(player) = self.player.as_ref().filter(|player| player.state() == PlayerState::Playing) else {
-            self.planner.is_window_full = false;
+            self.scheduler.is_window_full = false;
             return;
         };
         let full = self.fetch.total().is_some_and(|total| end < total)
@@ -383,7 +397,8 @@ impl Stream {
                 .next_unrequested(ByteRange::new(self.delivered_end, end))
                 .is_none_or(|gap| gap.start + MIN_PIECE.bytes() > end);
         let window = self.config.fetch.reader_window.unwrap_or(DataSize::MAX);
-        // Of the window, not of the player: one that takes all that it can get has room for more.
+        // Measured in the window, not in the player's buffer: a player that reads everything at once still has
+        // capacity.
         let consumed = self.fetch.request_limit().saturating_sub(window.bytes());
         let left = DataSize::from_bytes(self.delivered_end.saturating_sub(consumed));
         if full {
@@ -393,67 +408,68 @@ impl Stream {
                 .filter_map(|link| self.tariff(link))
                 .map(|tariff| tariff.tail.time());
             let sleep = (window / 4 * 3) / player.profile().mean_rate();
-            self.planner.is_window_full = sleep > tails.max().unwrap_or_default();
+            self.scheduler.is_window_full = sleep > tails.max().unwrap_or_default();
         } else if left < window / 4 || player.buffered_time() < FADING_BUFFER_GUARD {
-            self.planner.is_window_full = false;
+            self.scheduler.is_window_full = false;
         }
     }
 
-    /// Links that are in use and work.
+    /// Links that are up and not on standby.
     fn active_links(&self) -> Vec<LinkId> {
-        let used = |link: &LinkId| !self.planner.is_standby(*link) && self.fetch.is_up(*link);
+        let used = |link: &LinkId| !self.scheduler.is_standby(*link) && self.fetch.is_up(*link);
         self.fetch.links_in_service().filter(used).collect()
     }
 
-    /// Where links may be asked now.
+    /// Links that can send a request now, with their connection slots.
     fn conn_slots(&self) -> Vec<(LinkId, ConnSlot)> {
         self.fetch.links_in_service().filter_map(|link| Some((link, self.fetch.conservative_slot(link)?))).collect()
     }
 
     fn mean_rate(&self, link: LinkId) -> Bitrate {
-        self.planner.forecast(link).mean_rate()
+        self.scheduler.forecast(link).mean_rate()
     }
 
     fn expected_bytes(&self, links: &[LinkId], time: Duration) -> ExpectedBytes {
         links
             .iter()
-            .map(|link| self.planner.forecast(*link).expected_bytes(time))
+            .map(|link| self.scheduler.forecast(*link).expected_bytes(time))
             .fold(ExpectedBytes::default(), ExpectedBytes::combined)
     }
 
-    /// What a megabyte costs at this rate.
+    /// Price of a megabyte at this rate.
     fn price_per_megabyte(&self, link: LinkId, rate: Bitrate) -> Energy {
         let draw = self.tariff(link).map(|tariff| tariff.curve(Direction::Down));
         draw.map(|draw| draw.transfer_energy(MEGABYTE, rate.max(MIN_RATE))).unwrap_or_default()
     }
 
-    /// Rule 4.
+    /// Rule 4: buffer below which standby links may be activated.
     fn buffer_guard(&self, used: &[LinkId]) -> Duration {
         let sum = |rate: fn(&Forecast) -> Bitrate| {
-            used.iter().map(|link| rate(&self.planner.forecast(*link))).sum::<Bitrate>()
+            used.iter().map(|link| rate(&self.scheduler.forecast(*link))).sum::<Bitrate>()
         };
         let is_fading = sum(Forecast::current_rate) * 3 < sum(Forecast::mean_rate);
         let media_rate = self.player.as_ref().map(|player| player.profile().mean_rate()).unwrap_or_default();
         let standby_rates = self
-            .planner
+            .scheduler
             .links
             .values()
             .filter(|history| history.is_standby)
             .map(|history| history.forecast.mean_rate());
+        // What the standby links alone lack during a fade, converted to playing time below.
         let shortfall = media_rate - standby_rates.sum::<Bitrate>();
         let guard = BUFFER_GUARD + (shortfall * FADE_TIME) / media_rate;
         if is_fading { guard.max(FADING_BUFFER_GUARD) } else { guard }
     }
 
     fn activate_cheapest(&mut self) -> bool {
-        let standby = self.planner.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link);
+        let standby = self.scheduler.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link);
         let cheapest = standby.min_by_key(|link| (self.price_per_megabyte(*link, self.mean_rate(*link)), *link));
         cheapest.is_some_and(|link| self.set_standby(link, false, ModeReason::BufferLow))
     }
 
     pub(super) fn activate_all(&mut self, reason: ModeReason) -> bool {
         let standby: Vec<LinkId> =
-            self.planner.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link).collect();
+            self.scheduler.links.iter().filter(|(_, history)| history.is_standby).map(|(link, _)| *link).collect();
         let mut changed = false;
         for link in standby {
             changed |= self.set_standby(link, false, reason);
@@ -462,7 +478,7 @@ impl Stream {
     }
 
     fn set_standby(&mut self, link: LinkId, standby: bool, reason: ModeReason) -> bool {
-        let Some(history) = self.planner.links.get_mut(&link) else { return false };
+        let Some(history) = self.scheduler.links.get_mut(&link) else { return false };
         (history.is_standby, history.had_idle) = (standby, true);
         if !self.fetch.set_standby(link, standby) {
             return false;
@@ -473,42 +489,43 @@ impl Stream {
 }
 
 const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
-/// A price at a lower rate would be no price.
+/// Lower bound of rates in divisions; prices at lower rates would be meaningless.
 const MIN_RATE: Bitrate = Bitrate::from_bits_per_sec(300_000);
-/// Below this buffer no link rests: a resting one takes a promotion, a round trip and a slow start to come up. chosen:
-/// shorter ones end in interruptions on links that fade (`marline-lab reproduce greenbag --sim --case X-fluct`).
+/// Below this buffer no link goes on standby: activating one takes a promotion, a round trip and a slow start. chosen:
+/// shorter guards end in stalls on fading links (`marline-lab reproduce greenbag --sim --case X-fluct`).
 const BUFFER_GUARD: Duration = Duration::from_secs(3);
-/// What a fade of the links in use may take of the buffer while the resting ones alone carry the video: of this long.
+/// Duration of a fade of the active links, during which the standby links alone carry the video.
 const FADE_TIME: Duration = Duration::from_secs(4);
-/// In a fade.
+/// The guard during a fade.
 const FADING_BUFFER_GUARD: Duration = Duration::from_secs(5);
-/// A link that brings less than its mean divided by this is nearly gone. chosen: rates that wander by 40 % of their mean
-/// do not get there (`marline-lab reproduce greenbag --sim --case X-fluct`); recorded links that drive do.
+/// A link that delivers less than its mean divided by this has an outage. chosen: rates that fluctuate by 40 % of their
+/// mean do not reach it (`marline-lab reproduce greenbag --sim --case X-fluct`); recorded links in moving vehicles do.
 const OUTAGE_DIVISOR: u64 = 5;
-/// What a link that has been nearly gone may take of the buffer when that happens again.
+/// Buffer needed to outlast the next outage of a link that has had one.
 const OUTAGE_BUFFER: Duration = Duration::from_secs(15);
-/// The longest wait that is chosen freely.
+/// Longest start delay that the scheduler chooses, and bound of the estimated one.
 const MAX_START_DELAY: Duration = Duration::from_secs(30);
-/// Standard deviations of the links' means. chosen: the few seconds that are seen by then look steadier than the link is.
+/// Standard errors of the rate forecasts that count as certainty. chosen: the few seconds sampled by then look steadier
+/// than the link is.
 const CONFIDENCE_STD_ERRORS: u64 = 4;
-/// The first steps of a link are its slow start and the emptying of what that queued.
+/// The first samples of a link show its slow start and the draining of the queue that it built.
 const WARM_UP_SAMPLES: u32 = 4;
-/// So many half seconds must have been seen of a link before anything rests or is held back.
+/// Number of half-second samples required of a link before anything goes on standby or the start is held back.
 const MIN_SAMPLES: u32 = 6;
-/// So long the start waits for links that cost nothing. chosen: what people take for a start.
+/// How long the start waits to spare metered links. chosen: a start delay that viewers accept.
 const METERED_START_DELAY: Duration = Duration::from_secs(2);
-/// So long it is waited for somebody to know the video.
+/// How long standby links wait for the video to become known.
 const UNKNOWN_MEDIA_TIMEOUT: Duration = Duration::from_secs(3);
-/// With the first missing byte due later than this, pieces are long.
+/// If the first missing byte is due later than this, pieces are long.
 const LONG_DEADLINE: Duration = Duration::from_secs(4);
-/// The time of its link that a piece takes: far from the deadline, and near it.
+/// Transfer time of a piece on its link: long pieces far from the deadline, short ones near it.
 const LONG_PIECE: Duration = Duration::from_millis(300);
 const SHORT_PIECE: Duration = Duration::from_millis(60);
-/// Smaller pieces are not worth their head.
+/// Smaller pieces are not worth a request head.
 const MIN_PIECE: DataSize = DataSize::from_kib(16);
-/// So much of a link's time may be on its way: what is asked for cannot be taken back.
+/// Most transfer time of requested data on one link. Requests cannot be shortened later.
 const MAX_IN_FLIGHT: Duration = Duration::from_secs(1);
-/// For a link of which nothing is known.
+/// Size of the first piece on a link without a measured rate.
 const FIRST_PIECE: DataSize = DataSize::from_kib(64);
-/// And how long it may take.
+/// Upper bound of an arrival estimate.
 const DEFAULT_ARRIVAL: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The stream alone, told by hand what happens: two links of steady rates, one request at a time on each connection.
+//! Tests of the stream machine alone: two links of steady rates, one request at a time on each connection.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::units::DataSize;
 const LTE: LinkId = LinkId(0);
 const WIFI: LinkId = LinkId(1);
 
-/// A driver whose links carry `rates` bytes a millisecond and whose server answers at once.
+/// A driver whose links carry `rates` bytes per millisecond and whose server responds at once.
 struct TestDriver {
     stream: Stream,
     total: u64,
@@ -89,16 +89,16 @@ impl TestDriver {
                 Output::Fetch(fetch::Output::Done) => self.done = true,
                 Output::Fetch(fetch::Output::Failed(failure)) => panic!("{failure:?}"),
                 Output::Fetch(_) => {}
-                Output::Stream(StreamEvent::Deliver { end: upto }) => {
-                    assert!(upto > self.delivered, "delivered in order");
-                    self.delivered = upto;
+                Output::Stream(StreamEvent::Deliver { end }) => {
+                    assert!(end > self.delivered, "delivered in order");
+                    self.delivered = end;
                 }
                 Output::Stream(event) => self.events.push(event),
             }
         }
     }
 
-    /// One millisecond: each link brings its bytes for the first requests of its connections.
+    /// One millisecond: each link delivers its bytes for the first requests of its connections.
     fn step(&mut self) {
         self.millis += 1;
         let mut inputs: Vec<fetch::Input> = Vec::new();
@@ -154,8 +154,8 @@ fn greenbag_p_uses_both_links_to_the_end() {
 }
 
 #[test]
-fn greenbag_e_leaves_lte_once_wifi_suffices() {
-    // 500 bytes a millisecond are watched; Wi-Fi brings 450 of them.
+fn greenbag_e_stops_using_lte_once_wifi_suffices() {
+    // 500 bytes per millisecond are played; Wi-Fi delivers 450 of them.
     let mut driver = TestDriver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
     driver.run(46_000);
     assert!(driver.done);
@@ -169,10 +169,10 @@ fn greenbag_e_leaves_lte_once_wifi_suffices() {
 }
 
 #[test]
-fn the_earlier_part_of_a_segment_is_the_faster_links() {
+fn the_earlier_part_of_a_segment_goes_to_the_faster_link() {
     let mut driver = TestDriver::new(Policy::GreenbagP, 8_000_000, 40, [100, 600]);
     driver.run(6000);
-    // Whenever LTE begins a part, what lies directly before it is Wi-Fi's.
+    // Whenever LTE begins a part, the bytes directly before it came over Wi-Fi.
     let first = |link: LinkId| {
         let own: crate::fetch::RangeSet =
             driver.received.iter().filter(|(by, _)| *by == link).map(|(_, range)| *range).collect();
@@ -206,7 +206,7 @@ fn a_lagging_bottleneck_is_taken_over_before_the_buffer_is_empty() {
 }
 
 #[test]
-fn a_link_that_goes_away_leaves_its_part_to_the_others() {
+fn the_part_of_a_lost_link_goes_to_the_others() {
     let mut driver = TestDriver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
     driver.run(3000);
     driver.handle(fetch::Input::LinkDown { link: WIFI });
@@ -216,7 +216,7 @@ fn a_link_that_goes_away_leaves_its_part_to_the_others() {
 }
 
 #[test]
-fn a_seek_drops_what_is_not_needed_and_reads_on_there() {
+fn a_seek_drops_unneeded_requests_and_continues_at_the_new_offset() {
     let mut driver = TestDriver::new(Policy::GreenbagP, 30_000_000, 60, [500, 500]);
     driver.run(3000);
     driver.delivered = 20_000_000;
@@ -229,16 +229,16 @@ fn a_seek_drops_what_is_not_needed_and_reads_on_there() {
 }
 
 #[test]
-fn a_resting_radio_is_not_called_before_it_is_needed() {
+fn a_standby_radio_is_not_activated_before_it_is_needed() {
     let mut driver = TestDriver::new(Policy::GreenbagE, 20_000_000, 40, [500, 450]);
     driver.run(15_000);
     assert_eq!(driver.stream.mode(), LinkMode::Only(WIFI));
     let before = driver.received_over(LTE);
-    // Nothing stands over it whose end would wake it, and nothing new is opened.
+    // No request over LTE is outstanding that would activate it, and no connection is opened.
     assert!(driver.conns.values().all(|(link, _)| *link == WIFI));
     driver.run(2000);
     assert!(driver.conns.values().all(|(link, _)| *link == WIFI));
-    // Wi-Fi dies: LTE is back in time.
+    // Wi-Fi fails: LTE is activated in time.
     driver.handle(fetch::Input::LinkDown { link: WIFI });
     driver.run(1000);
     assert_ne!(driver.stream.mode(), LinkMode::Only(WIFI));
@@ -248,7 +248,7 @@ fn a_resting_radio_is_not_called_before_it_is_needed() {
 }
 
 #[test]
-fn a_player_that_pauses_for_minutes_is_waited_for() {
+fn a_stream_waits_for_a_player_that_pauses_for_minutes() {
     let mut driver = TestDriver::new(Policy::GreenbagP, 10_000_000, 40, [500, 500]);
     let window = Some(DataSize::from_bytes(2_000_000));
     driver.stream = Stream::new(Config {
@@ -267,8 +267,8 @@ fn a_player_that_pauses_for_minutes_is_waited_for() {
 }
 
 impl TestDriver {
-    /// Begins anew with another configuration, on the same links; `metered` is LTE's.
-    fn restart_with(mut self, config: Config, metered: bool) -> Self {
+    /// Starts again with another configuration on the same links; `metered` applies to LTE.
+    fn with_config(mut self, config: Config, metered: bool) -> Self {
         self.stream = Stream::new(config);
         self.conns.clear();
         for (link, kind) in [(LTE, LinkKind::Lte), (WIFI, LinkKind::Wifi)] {
@@ -280,14 +280,14 @@ impl TestDriver {
 }
 
 #[test]
-fn until_the_video_is_known_everything_goes_as_in_a_download_and_then_as_in_a_stream() {
+fn a_stream_behaves_as_a_download_until_the_video_is_known() {
     let driver = TestDriver::new(Policy::Marline, 30_000_000, 60, [300, 400]);
     let config = driver.stream.config.clone();
     let (video, player) = (config.video.clone().unwrap(), config.player);
-    let mut driver = driver.restart_with(Config { video: None, ..config }, false);
+    let mut driver = driver.with_config(Config { video: None, ..config }, false);
     driver.run(6000);
     assert!(driver.events.is_empty() && driver.player_is_unknown());
-    assert!(driver.received_over(LTE) > 1_500_000, "both work");
+    assert!(driver.received_over(LTE) > 1_500_000, "both links are used");
     driver.handle(PlayerInput::Video { video, player, position: Duration::from_secs(4), is_playing: true });
     assert_eq!(driver.player().position(), Duration::from_secs(4));
     driver.run(60_000);
@@ -310,14 +310,14 @@ impl TestDriver {
 }
 
 #[test]
-fn what_is_to_be_small_decides_which_link_rests() {
-    // Either link would do alone.
-    let standby_link = |minimise, metered, prices: &[(LinkId, u64)]| {
+fn the_objective_decides_which_link_goes_on_standby() {
+    // Either link alone would suffice.
+    let standby_link = |objective, metered, prices: &[(LinkId, u64)]| {
         let driver = TestDriver::new(Policy::Marline, 20_000_000, 40, [800, 800]);
         let prices =
             prices.iter().map(|(link, micros_per_gb)| LinkPrice { link: *link, micros_per_gb: *micros_per_gb });
-        let config = Config { objective: minimise, prices: prices.collect(), ..driver.stream.config.clone() };
-        let mut driver = driver.restart_with(config, metered);
+        let config = Config { objective, prices: prices.collect(), ..driver.stream.config.clone() };
+        let mut driver = driver.with_config(config, metered);
         driver.run(8000);
         driver.events.iter().find_map(|event| match event {
             StreamEvent::Standby { link, standby: true, .. } => Some(*link),
@@ -332,7 +332,7 @@ fn what_is_to_be_small_decides_which_link_rests() {
 }
 
 #[test]
-fn a_run_that_goes_on_lets_rest_what_rested() {
+fn a_resumed_run_keeps_standby_links_on_standby() {
     let mut driver = TestDriver::new(Policy::Marline, 40_000_000, 80, [500, 600]);
     driver.run(10_000);
     let learnt = driver.stream.estimates();
@@ -359,15 +359,15 @@ fn a_run_that_goes_on_lets_rest_what_rested() {
     driver.run(5000);
     assert_eq!(driver.received_over(LTE), before, "{:?} {:?}", driver.events, driver.stream.estimates());
     assert!(driver.delivered > from && driver.player().stalls() == 0);
-    // Wi-Fi goes: LTE is back.
+    // Wi-Fi fails: LTE is activated.
     driver.handle(fetch::Input::LinkDown { link: WIFI });
     driver.run(3000);
     assert!(driver.received_over(LTE) > before);
 }
 
 #[test]
-fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
-    // 8 s of 2 Mbit/s over 3 and 4 Mbit/s; nothing is known but what earlier parts have shown.
+fn standby_of_the_costly_link_depends_on_the_following_parts() {
+    // 8 s of 2 Mbit/s over 3 and 4 Mbit/s; only the estimates of earlier parts are known.
     let run_with = |beyond: u64, lead: u64, standby: bool| {
         let driver = TestDriver::new(Policy::Marline, 2_000_000, 8, [300, 400]);
         let config = driver.stream.config.clone();
@@ -378,7 +378,7 @@ fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
             is_standby: standby && link == LTE,
         });
         let mut driver =
-            driver.restart_with(Config { video: None, initial_estimates: expected.to_vec(), ..config }, false);
+            driver.with_config(Config { video: None, initial_estimates: expected.to_vec(), ..config }, false);
         driver.handle(PlayerInput::MediaSegment {
             video,
             player,
@@ -392,7 +392,7 @@ fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
         assert!(driver.done && driver.delivered == 2_000_000);
         (driver.received_over(LTE), driver.events.clone())
     };
-    // Of 2 Mbit/s for a minute Wi-Fi brings all, of 4 Mbit/s not.
+    // Of 2 Mbit/s for a minute Wi-Fi delivers everything, of 4 Mbit/s it does not.
     let (few, event) = run_with(15_000_000, 8, false);
     assert!(
         event.contains(&StreamEvent::Standby { link: LTE, standby: true, reason: ModeReason::Cheapest }),
@@ -401,7 +401,7 @@ fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
     assert_eq!(run_with(15_000_000, 8, true).0, 0);
     let (many, event) = run_with(30_000_000, 8, false);
     assert!(many > few && event.is_empty(), "{few} {many} {event:?}");
-    // It had been resting, and the player has next to nothing.
+    // LTE was on standby, and the player has hardly any buffer.
     let (some, event) = run_with(30_000_000, 1, true);
     assert!(
         some > 0
@@ -411,15 +411,15 @@ fn of_a_part_the_dear_link_rests_by_all_that_follows_it() {
 }
 
 #[test]
-fn where_metered_bytes_are_to_be_few_there_are_none_while_the_other_link_suffices() {
+fn the_metered_link_carries_nothing_while_the_other_link_suffices() {
     let metered = |rates: [u64; 2]| {
         let driver = TestDriver::new(Policy::Marline, 10_000_000, 40, rates);
         let config = Config { objective: Objective::MeteredBytes, ..driver.stream.config.clone() };
-        let mut driver = driver.restart_with(config, true);
+        let mut driver = driver.with_config(config, true);
         driver.run(60_000);
         (driver.received_over(LTE), driver.player().stalls(), driver.done)
     };
-    // 250 bytes a millisecond are played.
+    // 250 bytes per millisecond are played.
     assert_eq!(metered([400, 800]), (0, 0, true));
     let (received, stalls, done) = metered([800, 150]);
     assert!(received > 2_000_000 && stalls == 0 && done, "{received} {stalls}");

@@ -1,4 +1,4 @@
-//! Joules, and joules per bit.
+//! Energy in joules, and energy per bit.
 
 use core::fmt;
 use core::iter::Sum;
@@ -17,9 +17,9 @@ use super::{DataSize, Power, Ratio};
 pub struct Energy(u64);
 
 impl Energy {
-    /// None.
+    /// No energy.
     pub const ZERO: Self = Self(0);
-    /// More than any battery holds.
+    /// The largest value, more than any battery holds.
     pub const MAX: Self = Self(u64::MAX);
 
     /// `n` nanojoules.
@@ -37,7 +37,7 @@ impl Energy {
         self.0 as f64 / 1e9
     }
 
-    /// Whether there is none.
+    /// Whether the energy is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -71,9 +71,9 @@ impl Sub for Energy {
 
 impl Div<Duration> for Energy {
     type Output = Power;
-    /// The mean power, rounded down. In no time at all it is the maximum, unless there was no energy.
+    /// The mean power, rounded down. Over a time of zero it is the maximum, or zero if there is no energy.
     fn div(self, time: Duration) -> Power {
-        // Nanojoules over nanoseconds are watts.
+        // Nanojoules divided by nanoseconds are watts.
         #[expect(clippy::suspicious_arithmetic_impl, reason = "watts to microwatts")]
         let microwatts = (u128::from(self.0) * 1_000_000).checked_div(time.as_nanos());
         match microwatts {
@@ -113,26 +113,26 @@ impl fmt::Display for Energy {
     }
 }
 
-/// What one bit costs, in picojoules. One nJ/bit is one mW per Mbit/s, the unit of the papers.
+/// Energy needed for one bit, in picojoules. One nJ/bit is one mW per Mbit/s, the unit of the papers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EnergyPerBit(u64);
 
 impl EnergyPerBit {
-    /// Bits cost nothing.
+    /// No energy per bit.
     pub const ZERO: Self = Self(0);
 
-    /// `n` picojoules a bit.
+    /// `n` picojoules per bit.
     pub const fn from_picojoules(n: u64) -> Self {
         Self(n)
     }
 
-    /// Whether bits cost nothing.
+    /// Whether a bit needs no energy.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// Picojoules a bit.
+    /// Picojoules per bit.
     pub const fn picojoules(self) -> u64 {
         self.0
     }
@@ -154,9 +154,9 @@ impl Sub for EnergyPerBit {
 
 impl Mul<DataSize> for EnergyPerBit {
     type Output = Energy;
-    /// What these bytes cost, rounded down to a nanojoule.
+    /// Energy for this number of bytes, rounded down to a nanojoule.
     fn mul(self, size: DataSize) -> Energy {
-        // Eight bits a byte, a thousand picojoules a nanojoule.
+        // Eight bits per byte, a thousand picojoules per nanojoule.
         let nanojoules = u128::from(self.0) * u128::from(size.bytes()) / 125;
         Energy::from_nanojoules(u64::try_from(nanojoules).unwrap_or(u64::MAX))
     }
@@ -192,7 +192,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn an_energy_over_its_time_is_a_power() {
+    fn energy_divided_by_time_is_power() {
         let tail: Energy = "15.12J".parse().unwrap();
         assert_eq!(tail / Duration::from_millis(11_200), Power::from_milliwatts(1350));
         assert_eq!(Energy::ZERO / Duration::ZERO, Power::ZERO);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_have_their_price() {
+    fn energy_per_bit_times_size_is_energy() {
         let price: EnergyPerBit = "16.72nJ/bit".parse().unwrap();
         // 8 Mbit.
         assert_eq!(price * DataSize::from_bytes(1_000_000), Energy::from_nanojoules(133_760_000));

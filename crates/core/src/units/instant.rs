@@ -1,7 +1,7 @@
-//! A point in time, counted from the start of the machine's own world.
+//! Point in time, in nanoseconds since an origin that the driver chooses.
 //!
-//! The standard library's `Instant` cannot be made from a number, so neither a simulation nor a replay could
-//! build one; this one is nothing but nanoseconds since a zero that the driver chooses.
+//! The standard library's `Instant` cannot be made from a number, so neither a simulation nor a replay could build
+//! one.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -9,15 +9,15 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since the driver's zero. Reaches 584 years; arithmetic saturates.
+/// Nanoseconds since the driver's origin. Reaches 584 years; arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The driver's zero.
+    /// The driver's origin of time.
     pub const ZERO: Self = Self(0);
-    /// Later than everything that happens.
+    /// The latest instant, used for "never".
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
     /// The instant `nanos` nanoseconds after zero.
@@ -40,7 +40,7 @@ impl Instant {
         self.0 as f64 / 1e9
     }
 
-    /// Time since `earlier`, zero if `earlier` is later.
+    /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,17 +1,17 @@
-//! Units as types: no bare number stands for time, bytes, rate or share anywhere else in marline.
+//! Units as types: time, size, rate, power, energy and ratio. No other code represents them by bare integers.
 //!
-//! In: numbers from the outside, always with their unit (`20Mbit/s`, `50ms`, `500KiB`, `0.5%`).
-//! Out: values that only combine in ways that make sense.
+//! Numbers from outside are parsed together with their unit (`20Mbit/s`, `50ms`, `500KiB`, `0.5%`), and operators
+//! exist only for combinations that make sense.
 //!
 //! 1. Kilo is 1000 and kibi is 1024. A rate counts bits, a size counts bytes.
-//! 2. Everything is an integer (nanoseconds, bytes, bits per second, parts per million, microwatts, nanojoules), so that
-//!    a replay on another machine gives the same answer to the last bit.
+//! 2. Everything is an integer (nanoseconds, bytes, bits per second, parts per million, microwatts, nanojoules), so
+//!    that a replay on another computer gives the same result to the last bit.
 //! 3. Arithmetic saturates at zero and at the type's maximum; it never panics and never wraps.
-//! 4. `size / time` and `rate * time` round down, and so do powers and energies; `size / rate` rounds up: a transfer is
-//!    never promised early.
+//! 4. `size / time` and `rate * time` round down, and so do powers and energies. `size / rate` rounds up, so that
+//!    the predicted end of a transfer is never too early.
 //!
-//! A crate of physical units was not used: it knows metres and candelas, but not that a link's rate is in bits
-//! while a file's size is in bytes.
+//! A general crate of physical units was rejected: it knows meters and candelas, but not that a link's rate is in
+//! bits while a file's size is in bytes.
 
 mod energy;
 mod instant;

@@ -1,25 +1,25 @@
-//! One reader for all written values: a decimal number, then its unit, nothing between, nothing after.
+//! Parser of values with units: a decimal number directly followed by its unit, and nothing else.
 //!
-//! `strtod` and friends were not used: they take `1e9`, `inf` and a trailing word in silence.
+//! `strtod` and similar functions were rejected: they accept `1e9`, `inf` and trailing text.
 
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
-/// Why a written value was refused. Prints the value and what was expected.
+/// Why a value with a unit was rejected. Prints the value and the expected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseUnitError {
     /// The text is not a number followed by one of the known units.
     #[error("`{text}` is not {expected}")]
     Malformed {
-        /// What was written.
+        /// The rejected text.
         text: String,
-        /// What should have been written, with an example.
+        /// The expected form, with an example.
         expected: &'static str,
     },
-    /// The value does not fit.
+    /// The value exceeds the range of the type.
     #[error("`{text}` is too large")]
     TooLarge {
-        /// What was written.
+        /// The rejected text.
         text: String,
     },
 }
@@ -30,10 +30,10 @@ impl ParseUnitError {
     }
 }
 
-/// Reads a duration: `50ms`, `1.5s`, `200us`, `10ns`, `2min`, `1h`, `30d`.
+/// Parses a duration: `50ms`, `1.5s`, `200us`, `10ns`, `2min`, `1h`, `30d`.
 ///
 /// # Errors
-/// When the text is not a number with one of these units, or the value does not fit 584 years.
+/// If the text is not a number with one of these units, or the value exceeds 584 years.
 pub fn parse_duration(s: &str) -> Result<Duration, ParseUnitError> {
     parse_with_unit(
         s,
@@ -51,7 +51,8 @@ pub fn parse_duration(s: &str) -> Result<Duration, ParseUnitError> {
     .map(Duration::from_nanos)
 }
 
-/// `number × factor` for the unit that the text ends with. Digits below the smallest unit are dropped.
+/// Parses a number and its unit, and returns the value in the smallest unit. Digits below the smallest unit are
+/// dropped.
 pub(super) fn parse_with_unit(
     s: &str,
     expected: &'static str,
@@ -68,6 +69,7 @@ pub(super) fn parse_with_unit(
     let whole: u64 = whole.parse().map_err(|_| ParseUnitError::too_large(s))?;
     let mut value = u128::from(whole) * u128::from(factor);
     let mut weight = u128::from(factor) * 1_000_000_000;
+    // Digits beyond the 18th are below the resolution of every unit.
     for digit in fraction.bytes().take(18) {
         weight /= 10;
         value += u128::from(digit - b'0') * weight / 1_000_000_000;
@@ -75,14 +77,14 @@ pub(super) fn parse_with_unit(
     u64::try_from(value).map_err(|_| ParseUnitError::too_large(s))
 }
 
-/// What was written is none of the words that are known at its place.
+/// The text is none of the names that are accepted at this position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no {kind}: {known}")]
+#[error("unknown {kind} `{name}`; use {known}")]
 pub struct UnknownName {
     pub(crate) name: String,
-    /// What it should have been, as a noun.
+    /// Expected kind of value, as a noun.
     pub(crate) kind: &'static str,
-    /// Those that are known, for people.
+    /// The accepted names, for the error message.
     pub(crate) known: &'static str,
 }
 
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_an_error_and_not_a_wrap() {
+    fn a_too_large_value_is_an_error_and_does_not_wrap() {
         assert!(matches!(parse_duration("999999999999h"), Err(ParseUnitError::TooLarge { .. })));
         assert!(matches!(parse_duration("99999999999999999999s"), Err(ParseUnitError::TooLarge { .. })));
     }

@@ -1,4 +1,4 @@
-//! Watts.
+//! Electric power in watts.
 
 use core::fmt;
 use core::iter::Sum;
@@ -17,9 +17,9 @@ use super::{Bitrate, Energy, EnergyPerBit};
 pub struct Power(u64);
 
 impl Power {
-    /// Nothing is drawn.
+    /// No power.
     pub const ZERO: Self = Self(0);
-    /// More than anything draws.
+    /// The largest value, more than any device draws.
     pub const MAX: Self = Self(u64::MAX);
 
     /// `n` microwatts.
@@ -42,7 +42,7 @@ impl Power {
         self.0 as f64 / 1e6
     }
 
-    /// Whether nothing is drawn.
+    /// Whether the power is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -77,7 +77,7 @@ impl Mul<u64> for Power {
 
 impl Mul<Duration> for Power {
     type Output = Energy;
-    /// What is drawn in this time, rounded down to a nanojoule.
+    /// Energy drawn in this time, rounded down to a nanojoule.
     fn mul(self, time: Duration) -> Energy {
         // Microwatts times nanoseconds are femtojoules.
         #[expect(clippy::suspicious_arithmetic_impl, reason = "femtojoules to nanojoules")]
@@ -88,7 +88,7 @@ impl Mul<Duration> for Power {
 
 impl Mul<Bitrate> for EnergyPerBit {
     type Output = Power;
-    /// What a steady rate draws, rounded down to a microwatt.
+    /// Power drawn at a steady rate, rounded down to a microwatt.
     fn mul(self, rate: Bitrate) -> Power {
         // Picojoules per bit times bits per second are picowatts.
         let microwatts = u128::from(self.picojoules()) * u128::from(rate.bits_per_sec()) / 1_000_000;
@@ -119,7 +119,7 @@ impl fmt::Debug for Power {
 }
 
 impl fmt::Display for Power {
-    /// Watts from 10 W on with one decimal, else milliwatts with one: `12.5W`, `2022.2mW`.
+    /// Watts with one decimal from 10 W on, milliwatts with one decimal below: `12.5W`, `2022.2mW`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             10_000_000.. => write!(f, "{}.{}W", self.0 / 1_000_000, self.0 % 1_000_000 / 100_000),
@@ -135,14 +135,14 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn a_power_over_its_time_is_an_energy() {
+    fn power_times_time_is_energy() {
         assert_eq!(Power::from_milliwatts(1350) * Duration::from_millis(11_200), Energy::from_millijoules(15_120));
         assert_eq!(Power::MAX * Duration::MAX, Energy::MAX);
         assert_eq!(Power::ZERO * Duration::MAX, Energy::ZERO);
     }
 
     #[test]
-    fn a_rate_at_a_price_per_bit_is_a_power() {
+    fn energy_per_bit_times_rate_is_power() {
         let per_bit: EnergyPerBit = "16.72nJ/bit".parse().unwrap();
         assert_eq!(per_bit * Bitrate::from_mbps(10), Power::from_microwatts(167_200));
         assert_eq!(EnergyPerBit::from_picojoules(u64::MAX) * Bitrate::MAX, Power::MAX);

@@ -1,4 +1,4 @@
-//! Bits per second.
+//! Data rate in bits per second.
 
 use core::fmt;
 use core::iter::Sum;
@@ -17,17 +17,17 @@ use super::{DataSize, Ratio};
 pub struct Bitrate(u64);
 
 impl Bitrate {
-    /// Nothing moves.
+    /// No data.
     pub const ZERO: Self = Self(0);
-    /// Faster than anything.
+    /// The largest value, more than any link carries.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `n` bit/s.
+    /// `n` bits per second.
     pub const fn from_bits_per_sec(n: u64) -> Self {
         Self(n)
     }
 
-    /// `n` Mbit/s.
+    /// `n` Mbit/s (1,000,000 bits per second each).
     pub const fn from_mbps(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
@@ -37,12 +37,12 @@ impl Bitrate {
         self.0
     }
 
-    /// Mbit/s, for reports only.
+    /// In Mbit/s, for reports only.
     pub fn as_mbps_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// Whether nothing moves.
+    /// Whether the rate is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -85,7 +85,7 @@ impl Div<u64> for Bitrate {
 
 impl Mul<Duration> for Bitrate {
     type Output = DataSize;
-    /// The bytes that the rate carries in this time, rounded down.
+    /// Number of bytes that the rate carries in this time, rounded down.
     fn mul(self, time: Duration) -> DataSize {
         #[expect(clippy::suspicious_arithmetic_impl, reason = "bits to bytes and nanoseconds to seconds")]
         let bytes = u128::from(self.0).saturating_mul(time.as_nanos()) / 8_000_000_000;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_maximum_for_ever_is_the_maximum() {
+    fn a_product_above_the_maximum_saturates() {
         assert_eq!(Bitrate::MAX * Duration::MAX, DataSize::MAX);
         assert_eq!(Bitrate::ZERO * Duration::MAX, DataSize::ZERO);
     }

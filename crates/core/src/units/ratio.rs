@@ -1,4 +1,4 @@
-//! A share or a quotient, in parts per million.
+//! Share or quotient in parts per million.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::parse::{ParseUnitError, parse_with_unit};
 
-/// Parts per million: from nothing to about 4294 times the whole. Loss, shares and quotients of times are ratios.
+/// Parts per million, from 0 to about 4294 times the whole. Used for loss rates, shares and quotients of times.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ratio(u32);
 
 impl Ratio {
-    /// None of it.
+    /// Zero percent.
     pub const ZERO: Self = Self(0);
-    /// The whole.
+    /// The whole (100 %).
     pub const ONE: Self = Self(1_000_000);
 
     /// `n` parts per million.
@@ -23,12 +23,12 @@ impl Ratio {
         Self(n)
     }
 
-    /// `n` hundredths.
+    /// `n` percent.
     pub const fn from_percent(n: u32) -> Self {
         Self(n.saturating_mul(10_000))
     }
 
-    /// `part / whole`, rounded down; of nothing: zero.
+    /// `part / whole`, rounded down; zero if `whole` is zero.
     pub fn of(part: u64, whole: u64) -> Self {
         let ppm = (u128::from(part) * 1_000_000).checked_div(u128::from(whole)).unwrap_or(0);
         Self(u32::try_from(ppm).unwrap_or(u32::MAX))
@@ -44,7 +44,7 @@ impl Ratio {
         f64::from(self.0) / 1e6
     }
 
-    /// What is missing to the whole; zero above it.
+    /// The difference to the whole; zero if this exceeds the whole.
     pub const fn complement(self) -> Self {
         Self(1_000_000_u32.saturating_sub(self.0))
     }
@@ -53,7 +53,7 @@ impl Ratio {
 impl FromStr for Ratio {
     type Err = ParseUnitError;
 
-    /// `0.5%` or `300ppm`.
+    /// Accepts `0.5%` and `300ppm`.
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
         let ppm = parse_with_unit(s, "a share such as 0.5%", &[("%", 10_000), ("ppm", 1)])?;
         u32::try_from(ppm).map(Self).map_err(|_| ParseUnitError::too_large(s))
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_nothing_is_nothing() {
+    fn a_part_of_zero_is_zero() {
         assert_eq!(Ratio::of(5, 0), Ratio::ZERO);
         assert_eq!(Ratio::of(1, 3).ppm(), 333_333);
         assert_eq!(Ratio::of(u64::MAX, 1).ppm(), u32::MAX);

@@ -1,4 +1,4 @@
-//! Bytes.
+//! Number of bytes.
 
 use core::fmt;
 use core::iter::Sum;
@@ -17,9 +17,9 @@ use super::{Bitrate, Ratio};
 pub struct DataSize(u64);
 
 impl DataSize {
-    /// No bytes.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
-    /// More than anything.
+    /// The largest value.
     pub const MAX: Self = Self(u64::MAX);
 
     /// `n` bytes.
@@ -42,7 +42,7 @@ impl DataSize {
         self.0
     }
 
-    /// Whether there are none.
+    /// Whether there are zero bytes.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -97,7 +97,7 @@ impl Div<u64> for DataSize {
 
 impl Div<Duration> for DataSize {
     type Output = Bitrate;
-    /// The mean rate, rounded down. In no time at all the rate is the maximum, unless there were no bytes.
+    /// The mean rate, rounded down. Over a time of zero it is the maximum, or zero if there are no bytes.
     fn div(self, time: Duration) -> Bitrate {
         let bits = u128::from(self.0) * 8 * 1_000_000_000;
         match bits.checked_div(time.as_nanos()) {
@@ -110,7 +110,8 @@ impl Div<Duration> for DataSize {
 
 impl Div<Bitrate> for DataSize {
     type Output = Duration;
-    /// How long the bytes take, rounded up to a nanosecond. At rate zero: the longest duration, or zero for no bytes.
+    /// Time that the bytes take at this rate, rounded up to a nanosecond. At rate zero it is the longest duration,
+    /// or zero for no bytes.
     fn div(self, rate: Bitrate) -> Duration {
         if self.is_zero() {
             return Duration::ZERO;
@@ -148,7 +149,7 @@ impl FromStr for DataSize {
                 ("MiB", 1 << 20),
                 ("GiB", 1 << 30),
                 ("TiB", 1 << 40),
-                // As curl, wget and dd have them.
+                // Like curl, wget and dd.
                 ("k", 1 << 10),
                 ("K", 1 << 10),
                 ("M", 1 << 20),
@@ -187,7 +188,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn a_rate_times_its_time_gives_the_size_back() {
+    fn size_divided_by_time_and_multiplied_again_is_the_same_size() {
         let size = DataSize::from_bytes(1_250_000);
         let rate = size / Duration::from_millis(100);
         assert_eq!(rate, Bitrate::from_mbps(100));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn division_by_nothing_is_defined() {
+    fn division_by_zero_is_defined() {
         assert_eq!(DataSize::ZERO / Duration::ZERO, Bitrate::ZERO);
         assert_eq!(DataSize::from_bytes(1) / Duration::ZERO, Bitrate::MAX);
         assert_eq!(DataSize::from_bytes(1) / Bitrate::ZERO, Duration::MAX);

@@ -1,7 +1,7 @@
-//! The bytes of a download's journal: which parts of the unfinished file are in place.
+//! Format of a download's journal, which records the byte ranges of the unfinished file that are complete.
 //!
-//! A header says which file the bytes are of; records of one fixed size follow, each valid by itself, in any order.
-//! Header and records carry message authentication codes, so that a journal counts only if this user wrote it.
+//! A header identifies the file. Records of one fixed size follow in any order, each valid by itself. Header and
+//! records carry message authentication codes, so a journal is accepted only if this user wrote it.
 //!
 //! ```text
 //! header   0  "MARLINEJ"            record   0  start    u64, the highest bit: 1 synced, 0 written
@@ -20,118 +20,118 @@
 //! ```
 //!
 //! 1. Numbers are little-endian. A record is 32 bytes and begins at a multiple of 32, so no disk sector splits one.
-//! 2. A record counts only if its MAC is right. The MAC covers the header's MAC, and the header has a nonce: a torn
-//!    tail, a hole of zeros, a stale block of an older journal and a record of another journal are all refused by this
-//!    one rule, and the records behind them still count.
-//! 3. A header that is not entirely right makes the whole journal worthless: nothing is guessed.
-//! 4. [`Record::Written`] holds as long as the [`Life`] of the header lasts (the page cache survives a process);
-//!    [`Record::Synced`] holds for ever.
-//! 5. The identity ties the journal to one unfinished file: a genuine journal beside another file proves nothing.
+//! 2. A record counts only if its MAC is valid. The MAC covers the header's MAC, and the header has a nonce. This one
+//!    rule rejects a torn end, a hole of zeros, a stale block of an older journal and a record of another journal.
+//!    Records behind them still count.
+//! 3. A header with any error makes the whole journal unusable: nothing is guessed.
+//! 4. [`Record::Written`] holds during the [`PageCacheEpoch`] of the header, because the page cache outlives a process;
+//!    [`Record::Synced`] holds forever.
+//! 5. The identity ties the journal to one unfinished file: an authentic journal beside another file proves nothing.
 //!
-//! The MAC function is the caller's, because this crate has no cryptography; `download` passes HMAC-SHA256 with a key of the
-//! user's, cut to 128 bits. Text (JSON lines) was not used: a torn line can still be a well-formed, smaller claim. A
-//! bitmap was not used: rewriting a bit in place is not atomic.
+//! The caller supplies the MAC function, because this crate has no cryptography. `download` passes HMAC-SHA256 with a
+//! key of the user's, truncated to 128 bits. Text (JSON lines) was rejected, because a torn line can still be a
+//! well-formed claim about a smaller range. A bitmap was rejected, because rewriting a bit in place is not atomic.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Bytes of one record; the header is padded to a multiple of it.
+/// Bytes of one record; the header is padded to a multiple of this length.
 pub const RECORD_LEN: usize = 32;
-/// The longest validator that is kept. Chosen: real ones are below 100 bytes; a longer one means no journal.
-pub const VALIDATOR_MAX: usize = 4096;
+/// Longest validator that is stored. chosen: real ones are below 100 bytes; with a longer one there is no journal.
+pub const MAX_VALIDATOR_LEN: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"MARLINEJ";
-/// Version 1 had checksums in the place of the MACs.
+/// Format version. Version 1 had checksums instead of MACs.
 const VERSION: u16 = 2;
 const FIXED_LEN: usize = 112;
-/// The highest bit of a record's start. No file reaches it: offsets of Linux are signed.
+/// The highest bit of a record's start marks a synced range. No file reaches it: offsets in Linux are signed.
 const SYNCED: u64 = 1 << 63;
 
-/// A message authentication code, cut to 128 bits.
+/// A message authentication code, truncated to 128 bits.
 pub type Mac = [u8; 16];
 
-/// Which file the journal is about.
+/// Header of a journal: identifies the file that it describes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Different in each journal ever written, so that each has another MAC, which ties the records to it.
+    /// Random value, different in every journal. It gives each header another MAC, which ties the records to it.
     pub nonce: u64,
-    /// Bytes of the whole file.
+    /// Size of the complete file in bytes.
     pub file_size: u64,
-    /// Digest of the URL. The URL itself may hold a password.
+    /// Digest of the URL. The URL itself may contain a password.
     pub url_digest: [u8; 32],
-    /// How long unsynced claims hold.
+    /// Time during which unsynced records hold.
     pub epoch: PageCacheEpoch,
-    /// Identity of the unfinished file that the records are about; zero where the file system offers none.
+    /// Identity of the unfinished file that the records describe; zero if the file system offers none.
     pub partial_file: [u8; 16],
-    /// The file's strong validator.
+    /// Strong validator of the file on the server.
     pub validator: StoredValidator,
 }
 
-/// A span of time in which the page cache is not lost: a boot, and within it one mount of the file system.
+/// A period in which the page cache is not lost: one boot, and within it one mount of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageCacheEpoch {
-    /// The kernel's boot id; zero: unknown.
+    /// The kernel's boot id; zero if unknown.
     pub boot_id: [u8; 16],
-    /// The mount namespace that `mount` is a number in; zero: unknown.
+    /// The mount namespace to which `mount` belongs; zero if unknown.
     pub mount_namespace: u64,
-    /// The mount; zero: unknown.
+    /// Id of the mount; zero if unknown.
     pub mount: u64,
 }
 
 impl PageCacheEpoch {
-    /// Whether what was written in `self` without a sync is still there in `now`. Another namespace numbers its
-    /// mounts anew, so there only the boot decides.
+    /// Whether unsynced data written in `self` still exists in `now`. Another namespace numbers its mounts differently,
+    /// so in that case only the boot id counts.
     pub fn is_valid_in(&self, now: &Self) -> bool {
         let same_mount = self.mount_namespace != now.mount_namespace || self.mount == now.mount;
         self.boot_id != [0; 16] && self.boot_id == now.boot_id && same_mount
     }
 }
 
-/// A strong validator, as the journal keeps it.
+/// A strong validator as the journal stores it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoredValidator {
-    /// An ETag, quotes included.
+    /// An ETag, including its quotes.
     Etag(String),
-    /// A Last-Modified date.
+    /// A Last-Modified date, as received.
     LastModified(String),
 }
 
-/// A claim about bytes `start..end`.
+/// A record about the bytes `start..end` of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// They were given to the kernel.
+    /// The bytes were written to the kernel's page cache.
     Written {
-        /// The first byte's offset.
+        /// Offset of the first byte.
         start: u64,
-        /// One past the last byte's offset.
+        /// Offset one past the last byte.
         end: u64,
     },
-    /// They were on the disk before this record was written.
+    /// The bytes were on the disk before this record was written.
     Synced {
-        /// The first byte's offset.
+        /// Offset of the first byte.
         start: u64,
-        /// One past the last byte's offset.
+        /// Offset one past the last byte.
         end: u64,
     },
 }
 
-/// Why a header is refused.
+/// Reason for rejecting a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HeaderError {
-    /// Another file's bytes, or an empty one.
+    /// The bytes are of another file, or there are none.
     #[error("it is not a journal of marline")]
     NotAJournal,
-    /// Written by another version of marline.
+    /// The journal was written by another version of marline.
     #[error("it has format {0}, this version of marline uses format 2")]
     Version(u16),
-    /// Torn, damaged, or written with another key.
+    /// The header is torn, damaged, or was written with another key.
     #[error("it is damaged, or was not written with this user's key")]
     NotAuthentic,
 }
 
 impl Header {
-    /// The header's bytes, padded to a multiple of [`RECORD_LEN`], and its MAC, which the records need. A validator
-    /// beyond [`VALIDATOR_MAX`] must not come here; its header would be refused when read.
+    /// The header's bytes, padded to a multiple of [`RECORD_LEN`], and its MAC, which the records need. The validator
+    /// must not exceed [`VALIDATOR_MAX`]; otherwise the header is rejected when it is read.
     pub fn emit(&self, mac: impl Fn(&[u8]) -> Mac) -> (Vec<u8>, Mac) {
         let (kind, text) = match &self.validator {
             StoredValidator::Etag(text) => (1, text),
@@ -156,10 +156,10 @@ impl Header {
         (out, header_mac)
     }
 
-    /// Reads a header. Also returns its MAC and how many bytes it takes, that is, where the records begin.
+    /// Parses a header. Also returns its MAC and its length, which is the offset of the first record.
     ///
     /// # Errors
-    /// When anything in it is not as [`Header::emit`] writes it with the same MAC function.
+    /// If anything differs from what [`Header::emit`] writes with the same MAC function.
     pub fn parse(bytes: &[u8], mac: impl Fn(&[u8]) -> Mac) -> Result<(Self, Mac, usize), HeaderError> {
         if bytes.first_chunk() != Some(MAGIC) {
             return Err(HeaderError::NotAJournal);
@@ -171,7 +171,7 @@ impl Header {
         }
         let fixed: &[u8; FIXED_LEN] = bytes.first_chunk().ok_or(HeaderError::NotAuthentic)?;
         let len = u32::from_le_bytes(bytes_at(fixed, 12)) as usize;
-        if len > VALIDATOR_MAX {
+        if len > MAX_VALIDATOR_LEN {
             return Err(HeaderError::NotAuthentic);
         }
         let (covered, rest) = bytes.split_at_checked(FIXED_LEN + len).ok_or(HeaderError::NotAuthentic)?;
@@ -200,7 +200,7 @@ impl Header {
         Ok((header, header_mac, (FIXED_LEN + len + header_mac.len()).next_multiple_of(RECORD_LEN)))
     }
 
-    /// Whether these are the first bytes of a journal of ours as a crash may have left it: of any version, torn, or
+    /// Whether these are the first bytes of a marline journal as a crash may have left it: of any version, torn, or
     /// never written to the disk (zeros).
     pub fn is_remnant(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(byte, ours)| *byte == 0 || byte == ours)
@@ -208,7 +208,7 @@ impl Header {
 }
 
 impl Record {
-    /// The record's bytes in the journal whose header has the MAC `header`.
+    /// Bytes of the record for the journal whose header has the MAC `header`.
     pub fn emit(self, header: &Mac, mac: impl Fn(&[u8]) -> Mac) -> [u8; RECORD_LEN] {
         let (flag, start, end) = match self {
             Self::Written { start, end } => (0, start, end),
@@ -222,10 +222,10 @@ impl Record {
         out
     }
 
-    /// Reads a record of the journal whose header has the MAC `header`; none if it is torn, damaged, empty, another
-    /// journal's or not authentic.
+    /// Parses a record of the journal whose header has the MAC `header`; `None` if it is torn, damaged, empty, not
+    /// authentic, or of another journal.
     pub fn parse(bytes: &[u8; RECORD_LEN], header: &Mac, mac: impl Fn(&[u8]) -> Mac) -> Option<Self> {
-        // Preallocated blocks are zeros; hashing them would prove nothing.
+        // Preallocated blocks are zeros; there is no need to compute their MAC.
         if *bytes == [0; RECORD_LEN] || bytes_at::<16>(bytes, 16) != Self::mac(&bytes_at(bytes, 0), header, mac) {
             return None;
         }
@@ -237,7 +237,8 @@ impl Record {
         }
     }
 
-    /// The MAC of a record covers the header's. Its input is shorter than any header, so it is never a header's MAC.
+    /// The MAC of a record covers the header's MAC. Its input is shorter than any header, so no header has the same
+    /// MAC.
     fn mac(range: &[u8; 16], header: &Mac, mac: impl Fn(&[u8]) -> Mac) -> Mac {
         let mut covered = [0; 32];
         covered[..16].copy_from_slice(header);
@@ -246,7 +247,7 @@ impl Record {
     }
 }
 
-/// All records that count in the bytes behind a header with the MAC `header`.
+/// All valid records in the bytes that follow a header with the MAC `header`.
 pub fn valid_records(bytes: &[u8], header: Mac, mac: impl Fn(&[u8]) -> Mac) -> impl Iterator<Item = Record> {
     bytes.as_chunks().0.iter().filter_map(move |record| Record::parse(record, &header, &mac))
 }
@@ -255,7 +256,7 @@ fn u64_at<const LEN: usize>(bytes: &[u8; LEN], at: usize) -> u64 {
     u64::from_le_bytes(bytes_at(bytes, at))
 }
 
-/// `N` bytes from `at`; both are constants of the layout.
+/// `N` bytes from offset `at`; both are constants of the layout.
 fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
@@ -266,7 +267,7 @@ fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// FNV-1a twice: no MAC, but every bit of the input counts.
+    /// FNV-1a twice: not a real MAC, but it depends on every bit of the input.
     fn mac(bytes: &[u8]) -> Mac {
         let hash = |seed: u64| bytes.iter().fold(seed, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
         let mut out = [0; 16];
@@ -275,7 +276,7 @@ mod tests {
         out
     }
 
-    /// Another key.
+    /// The same with another key.
     fn other_key(bytes: &[u8]) -> Mac {
         mac(bytes).map(|byte| byte ^ 1)
     }
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_as_it_was() {
+    fn a_header_reads_back_as_it_was_written() {
         for validator in [
             StoredValidator::Etag("\"x\"".into()),
             StoredValidator::LastModified("Sun, 06 Nov 1994 08:49:37 GMT".into()),
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_with_any_bit_wrong_or_any_byte_missing_is_refused() {
+    fn a_header_with_a_wrong_bit_or_a_missing_byte_is_rejected() {
         let (good, _) = header().emit(mac);
         let covered = FIXED_LEN + 8 + 16;
         for bit in 0..covered * 8 {
@@ -323,12 +324,12 @@ mod tests {
         for len in 0..covered {
             assert!(Header::parse(&good[..len], mac).is_err(), "{len} bytes");
         }
-        let long = Header { validator: StoredValidator::Etag("x".repeat(VALIDATOR_MAX + 1)), ..header() };
+        let long = Header { validator: StoredValidator::Etag("x".repeat(MAX_VALIDATOR_LEN + 1)), ..header() };
         assert_eq!(Header::parse(&long.emit(mac).0, mac), Err(HeaderError::NotAuthentic));
     }
 
     #[test]
-    fn a_journal_of_the_format_with_checksums_is_named_as_such() {
+    fn a_journal_of_format_1_is_reported_as_such() {
         let mut old = b"MARLINEJ\x01\0\x01\0".to_vec();
         old.resize(96, 7);
         assert_eq!(Header::parse(&old, mac), Err(HeaderError::Version(1)));
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_leaves_of_a_journal_is_told_from_other_files() {
+    fn journal_remnants_of_a_crash_are_distinguished_from_other_files() {
         for ours in [b"".as_slice(), b"MARL", b"MARLINEJ\x01\0", &[0; 100], &header().emit(mac).0] {
             assert!(Header::is_remnant(ours), "{ours:?}");
         }
@@ -346,12 +347,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_with_any_bit_wrong_is_no_record() {
+    fn a_record_with_a_wrong_bit_is_rejected() {
         let (good, header) = (Record::Synced { start: 5, end: 1 << 40 }, [77; 16]);
         let bytes = good.emit(&header, mac);
         assert_eq!(Record::parse(&bytes, &header, mac), Some(good));
-        assert_eq!(Record::parse(&bytes, &[78; 16], mac), None, "another journal's");
-        assert_eq!(Record::parse(&bytes, &header, other_key), None, "another key's");
+        assert_eq!(Record::parse(&bytes, &[78; 16], mac), None, "record of another journal");
+        assert_eq!(Record::parse(&bytes, &header, other_key), None, "record with another key");
         for bit in 0..RECORD_LEN * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn records_behind_a_hole_still_count_and_a_torn_tail_does_not() {
+    fn records_after_a_hole_count_and_a_torn_one_does_not() {
         let (first, second) = (Record::Written { start: 0, end: 9 }, Record::Synced { start: 0, end: 4 });
         let (mut bytes, header) = (first.emit(&[1; 16], mac).to_vec(), [1; 16]);
         bytes.extend([0; RECORD_LEN]);
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn written_claims_end_with_the_boot_or_the_mount() {
+    fn unsynced_records_hold_until_reboot_or_remount() {
         let life = header().epoch;
         assert!(life.is_valid_in(&life));
         assert!(!life.is_valid_in(&PageCacheEpoch { boot_id: [2; 16], ..life }));

@@ -1,13 +1,15 @@
-//! A batch: several downloads on one task, and the scheduler that shares the links among them.
+//! A batch: several downloads in one task, and the scheduler that divides the links among them.
 //!
-//! 1. The scheduler is `core::batch`. This driver tells it where each download stands, and passes its decisions on.
-//! 2. Names, idle connections, rate limits and budgets are one for the whole batch. So several files of one host reuse
-//!    connections, and a limit is a limit whatever number of files there is.
-//! 3. A batch of one file is a plain download: nothing is scheduled, and nothing is shared with anything.
-//! 4. When the user or the time limit ends the batch, every download that runs makes safe what it has.
+//! 1. The scheduler is the machine `core::batch`. This driver reports the load of each download to it, and passes
+//!    its decisions (start a download, change a link share) to the downloads.
+//! 2. Resolved names, idle connections, rate limits and data budgets are shared by the whole batch. So files of one
+//!    host reuse connections, and a limit does not depend on the number of files.
+//! 3. A batch of one file is a plain download: nothing is scheduled, and nothing is shared.
+//! 4. If the user or the time limit stops the batch, each active download saves its state, so that a later run
+//!    resumes it.
 
-mod control;
-mod names;
+mod download_control;
+mod file_names;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,38 +29,38 @@ use marline_core::units::{DataSize, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use url::Url;
 
-pub(super) use control::{Control, Shown, Standing, Stands, Stop};
-pub(super) use names::PATIENCE;
+pub(super) use download_control::{DownloadControl, JobLinkReport, JobReport, ObserverBuffer, StopReason};
+pub(super) use file_names::NAME_TIMEOUT;
 
 use marline_net::checksum::Checksum;
-use marline_net::cookies::Jar;
-use marline_net::http::Trust;
+use marline_net::cookies::CookieJar;
+use marline_net::http::TlsContext;
 
+use super::connections::ConnTable;
+use super::context::ClientContext;
 use super::download::download;
-use super::job::{Batch, BatchWatcher, Ended, File, GetError, Settings, Target};
-use super::limit::Bounds;
-use super::links::Uplinks;
-use super::network::Network;
-use super::report::{FileProgress, Overview, Report};
-use super::sockets::Sockets;
-use crate::name::suggested;
-use crate::store::{Finished, Record};
-use control::Stopping;
-use names::{Names, Naming};
+use super::rate_limit::RateLimiter;
+use super::report::{BatchProgress, FileProgress, Report};
+use super::request::{Batch, BatchObserver, DownloadError, FileRequest, FileResult, Settings, Target};
+use super::uplinks::Uplinks;
+use crate::name::suggest_name;
+use crate::store::{CompletedFile, CompletedFiles};
+use download_control::StopFlag;
+use file_names::{FileNames, NameSource};
 
-/// Downloads all files. Needs a tokio runtime with I/O and time, and does everything on the calling task.
+/// Downloads all files. Needs a tokio runtime with I/O and time; all downloads run in the calling task.
 ///
-/// SIGINT and SIGTERM end it cleanly with [`GetError::Interrupted`].
+/// SIGINT and SIGTERM stop the batch cleanly: unfinished files end with [`DownloadError::Interrupted`].
 ///
 /// # Errors
-/// When nothing can be begun: no link can be used, or the authorities cannot be read. How each file ends is told to the
-/// watcher.
-pub async fn run(batch: Batch, watcher: &mut dyn BatchWatcher) -> Result<(), GetError> {
-    let Batch { settings, files, parallel, keep_finished, max_time } = batch;
+/// Returns an error only if the run cannot begin (no usable link, unreadable certificate authorities or cookies) or
+/// the cookies cannot be saved. The result of each file is passed to the observer.
+pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), DownloadError> {
+    let Batch { settings, files, parallel, skip_completed: keep_finished, max_time } = batch;
     let started = std::time::Instant::now();
-    let shared = Rc::new(Shared::new(settings, &files, (max_time, keep_finished), watcher)?);
-    let mut runner = Runner::new(shared, files, parallel, started, watcher);
-    // A limit on time that has passed when nothing has begun yet is kept as well.
+    let shared = Rc::new(BatchContext::new(settings, &files, (max_time, keep_finished), observer)?);
+    let mut runner = BatchDriver::new(shared, files, parallel, started, observer);
+    // The time limit counts from the call, so it can expire even before the first download starts.
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
         .filter_map(|kind| signal(kind).ok())
@@ -70,289 +72,296 @@ pub async fn run(batch: Batch, watcher: &mut dyn BatchWatcher) -> Result<(), Get
         }
     });
     let shared = Rc::clone(&runner.shared);
-    let mut follow = std::pin::pin!(async {
-        match &shared.network {
-            Some(network) => network.run().await,
+    let mut follow_links = std::pin::pin!(async {
+        match &shared.context {
+            Some(context) => context.run().await,
             None => std::future::pending().await,
         }
     });
     poll_fn(|cx| {
         if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
-            runner.stop(Stop::Interrupted);
+            runner.stop(StopReason::Interrupted);
         }
         if limit.as_mut().poll(cx).is_ready() {
-            runner.stop(Stop::TimeUp);
+            runner.stop(StopReason::TimeLimit);
         }
-        let _ = follow.as_mut().poll(cx);
+        let _ = follow_links.as_mut().poll(cx);
         runner.poll(cx)
     })
     .await;
     shared.save_cookies()
 }
 
-/// What all downloads of a batch share.
-pub(super) struct Shared {
+/// State that all downloads of a batch share.
+pub(super) struct BatchContext {
     pub(super) settings: Settings,
-    /// None: there is one download.
-    network: Option<Network>,
-    /// The links of the one download.
-    links: RefCell<Option<Uplinks>>,
-    trust: Trust,
-    /// The cookies of all downloads.
-    pub(super) jar: Rc<Jar>,
-    pub(super) bounds: Bounds,
-    pub(super) names: RefCell<Names>,
-    pub(super) stopping: Stopping,
+    /// Shared links, names and connections; none: there is only one download.
+    context: Option<ClientContext>,
+    /// The links of a single download, until it takes them.
+    single_uplinks: RefCell<Option<Uplinks>>,
+    trust: TlsContext,
+    /// Cookies of all downloads.
+    pub(super) cookie_jar: Rc<CookieJar>,
+    pub(super) rate_limiter: RateLimiter,
+    pub(super) file_names: RefCell<FileNames>,
+    pub(super) stop_flag: StopFlag,
     pub(super) max_time: Option<Duration>,
-    pub(super) alone: bool,
-    /// The files that earlier runs have completed; none: they are not looked for.
-    finished: Option<RefCell<Finished>>,
-    /// What each download has carried over each link with a budget.
-    carried: RefCell<BTreeMap<(usize, String), DataSize>>,
+    pub(super) is_single: bool,
+    /// Files that earlier runs have completed; none: completed files are downloaded again.
+    completed_files: Option<RefCell<CompletedFiles>>,
+    /// Bytes that each download has carried over each link with a data budget.
+    link_bytes: RefCell<BTreeMap<(usize, String), DataSize>>,
 }
 
-impl Shared {
+impl BatchContext {
     fn new(
         settings: Settings,
-        files: &[File],
+        files: &[FileRequest],
         (max_time, keep_finished): (Option<Duration>, bool),
-        watcher: &mut dyn BatchWatcher,
-    ) -> Result<Self, GetError> {
-        let mut trust = Trust::new(settings.ca_file.as_deref());
-        let urls = || files.iter().flat_map(|file| &file.sources).map(|source| &source.url);
-        // A file that was named is looked at, whether or not it will be needed.
+        observer: &mut dyn BatchObserver,
+    ) -> Result<Self, DownloadError> {
+        let mut trust = TlsContext::new(settings.ca_file.as_deref());
+        let urls = || files.iter().flat_map(|file| &file.mirrors).map(|source| &source.url);
+        // A CA file that the user names is read at once, even if it is never needed: an error should not appear
+        // later.
         if settings.ca_file.is_some() || urls().any(|url| url.scheme() == "https") {
             trust.config()?;
         }
-        let jar = Jar::default();
-        for path in &settings.cookies.load {
-            let told = |error| GetError::Cookies { path: path.clone(), error, done: "loaded" };
-            let skipped = jar.load(path).map_err(told)?;
+        let cookie_jar = CookieJar::default();
+        for path in &settings.cookie_files.load {
+            let cookie_error = |error| DownloadError::Cookies { path: path.clone(), error, done: "loaded" };
+            let skipped = cookie_jar.load(path).map_err(cookie_error)?;
             if let Some(first) = skipped.first() {
                 let path = path.display();
-                watcher.line(
+                observer.on_message(
                     None,
                     &format!(
-                        "{path}: lines that are no cookie are skipped: {}, the first is line {first}",
+                        "{path}: {} lines without a cookie are skipped, the first is line {first}",
                         skipped.len()
                     ),
                 );
             }
         }
-        let (uplinks, lines) = if urls().all(|url| settings.route.is_local(url)) {
+        let (uplinks, lines) = if urls().all(|url| settings.connect_options.is_local(url)) {
             Uplinks::local(settings.links.clone())?
         } else {
             Uplinks::find(settings.links.clone())?
         };
-        lines.iter().for_each(|line| watcher.line(None, line));
+        lines.iter().for_each(|line| observer.on_message(None, line));
         if settings.config.metered == MeteredUse::Never {
-            uplinks.refuse_metered()?;
+            uplinks.require_unmetered()?;
         }
-        let alone = files.len() < 2;
-        let bounds = Bounds::new(settings.limit);
-        let (network, links) = if alone {
+        let is_single = files.len() < 2;
+        let rate_limiter = RateLimiter::new(settings.rate_limit);
+        let (context, links) = if is_single {
             (None, Some(uplinks))
         } else {
-            (Some(Network::of(settings.links.clone(), uplinks, trust.clone())), None)
+            (Some(ClientContext::from_uplinks(settings.links.clone(), uplinks, trust.clone())), None)
         };
         Ok(Self {
             settings,
-            network,
-            links: RefCell::new(links),
+            context,
+            single_uplinks: RefCell::new(links),
             trust,
-            jar: Rc::new(jar),
-            bounds,
-            names: RefCell::default(),
-            stopping: Cell::new(None),
+            cookie_jar: Rc::new(cookie_jar),
+            rate_limiter,
+            file_names: RefCell::default(),
+            stop_flag: Cell::new(None),
             max_time,
-            alone,
-            finished: keep_finished.then(|| RefCell::new(Finished::of_user())),
-            carried: RefCell::default(),
+            is_single,
+            completed_files: keep_finished.then(|| RefCell::new(CompletedFiles::load())),
+            link_bytes: RefCell::default(),
         })
     }
 
-    /// The links for a download of this URL.
-    pub(super) fn uplinks(&self, url: &Url) -> Result<Uplinks, GetError> {
-        match (&self.network, self.links.take()) {
-            (Some(network), _) => Ok(network.links_for(self.settings.route.is_local(url))?),
+    /// The links for a download of this URL: none but this host for a local URL.
+    pub(super) fn uplinks_for(&self, url: &Url) -> Result<Uplinks, DownloadError> {
+        match (&self.context, self.single_uplinks.take()) {
+            (Some(context), _) => Ok(context.uplinks_for(self.settings.connect_options.is_local(url))?),
             (None, Some(uplinks)) => Ok(uplinks),
             (None, None) => Ok(Uplinks::local(self.settings.links.clone())?.0),
         }
     }
 
-    /// What is recorded of a file that an earlier run has completed at this place, and that is still as it was.
-    pub(super) fn find_finished(&self, file: &File, place: Option<&Path>) -> Option<Record> {
-        let finished = self.finished.as_ref()?.borrow();
-        finished.find(&file.sources.first()?.url, place?).cloned()
+    /// The record of a file that an earlier run has completed at this path, if the file has not changed since.
+    pub(super) fn find_completed(&self, file: &FileRequest, target_path: Option<&Path>) -> Option<CompletedFile> {
+        let finished = self.completed_files.as_ref()?.borrow();
+        finished.find(&file.mirrors.first()?.url, target_path?).cloned()
     }
 
-    /// Records a completed file.
-    pub(super) fn add_finished(
+    /// Records a completed file, so that a later run can skip it.
+    pub(super) fn add_completed(
         &self,
         of: (&Url, &Path),
         path: &Path,
         validator: Option<Validator>,
         digest: Option<&Checksum>,
     ) {
-        if let Some(finished) = &self.finished {
+        if let Some(finished) = &self.completed_files {
             finished.borrow_mut().add(of, path, validator, digest);
         }
     }
 
-    fn save_cookies(&self) -> Result<(), GetError> {
-        let Some(path) = &self.settings.cookies.save else { return Ok(()) };
-        self.jar.save(path).map_err(|error| GetError::Cookies { path: path.clone(), error, done: "saved" })
+    fn save_cookies(&self) -> Result<(), DownloadError> {
+        let Some(path) = &self.settings.cookie_files.save else { return Ok(()) };
+        self.cookie_jar.save(path).map_err(|error| DownloadError::Cookies {
+            path: path.clone(),
+            error,
+            done: "saved",
+        })
     }
 
-    /// Connections for a download.
-    pub(super) fn sockets(&self, file: &File) -> Sockets {
-        let mut sockets = match &self.network {
-            None => Sockets::new(self.trust.clone()),
-            Some(network) => {
+    /// A connection table for a download.
+    pub(super) fn connections_for(&self, file: &FileRequest) -> ConnTable {
+        let mut sockets = match &self.context {
+            None => ConnTable::new(self.trust.clone()),
+            Some(context) => {
                 let https =
-                    file.sources.iter().find(|source| source.url.scheme() == "https").or(file.sources.first());
-                let trust = https.map(|source| network.trust_for(&source.url)).unwrap_or_default();
-                network.sockets(trust)
+                    file.mirrors.iter().find(|source| source.url.scheme() == "https").or(file.mirrors.first());
+                let trust = https.map(|source| context.trust_for(&source.url)).unwrap_or_default();
+                context.connections(trust)
             }
         };
         sockets.mptcp = self.settings.mptcp;
-        sockets.route = self.settings.route.clone();
+        sockets.connect_options = self.settings.connect_options.clone();
         sockets
     }
 
-    /// What a download has carried over a link with a budget.
-    pub(super) fn carry(&self, id: usize, link: &str, bytes: DataSize) {
-        self.carried.borrow_mut().insert((id, link.to_owned()), bytes);
+    /// Sets how many bytes a download has carried over a link with a data budget.
+    pub(super) fn set_link_bytes(&self, id: usize, link: &str, bytes: DataSize) {
+        self.link_bytes.borrow_mut().insert((id, link.to_owned()), bytes);
     }
 
-    /// What the other downloads have carried over it.
-    pub(super) fn carried_by_others(&self, id: usize, link: &str) -> DataSize {
-        let carried = self.carried.borrow();
+    /// Bytes that the other downloads have carried over the link.
+    pub(super) fn link_bytes_of_others(&self, id: usize, link: &str) -> DataSize {
+        let carried = self.link_bytes.borrow();
         carried.iter().filter(|((other, name), _)| *other != id && name == link).map(|(_, bytes)| *bytes).sum()
     }
 }
 
-type Running = Pin<Box<dyn Future<Output = Result<Report, GetError>>>>;
+type DownloadFuture = Pin<Box<dyn Future<Output = Result<Report, DownloadError>>>>;
 
-/// A download that runs.
-struct Active {
+/// A running download.
+struct ActiveDownload {
     id: usize,
-    running: Running,
-    control: Rc<RefCell<Control>>,
+    future: DownloadFuture,
+    control: Rc<RefCell<DownloadControl>>,
 }
 
-/// Drives the scheduler and the downloads.
-struct Runner<'a> {
-    shared: Rc<Shared>,
-    /// Those that have not begun.
-    files: BTreeMap<usize, File>,
-    places: Vec<Option<PathBuf>>,
+/// Runs the scheduler and the downloads.
+struct BatchDriver<'a> {
+    shared: Rc<BatchContext>,
+    /// Files that have not been started, by index.
+    pending_files: BTreeMap<usize, FileRequest>,
+    target_paths: Vec<Option<PathBuf>>,
     urls: Vec<String>,
     machine: scheduler::Batch,
-    started: std::time::Instant,
-    active: VecDeque<Active>,
-    /// Links by the names of their interfaces, as the scheduler numbers them.
+    started_at: std::time::Instant,
+    active: VecDeque<ActiveDownload>,
+    /// Names of the interfaces, and whether the link has a data budget. The index is the scheduler's link ID.
     links: Vec<(String, bool)>,
-    watcher: &'a mut dyn BatchWatcher,
-    overview: Overview,
-    /// Of the files that are over.
-    over: (u64, u64),
-    /// The sizes of running files that are known.
-    shown_at: Option<std::time::Instant>,
-    /// What was said lately.
-    said: VecDeque<(std::time::Instant, String)>,
-    /// The scheduler has decided something that the downloads have not heard yet.
-    decided: bool,
+    observer: &'a mut dyn BatchObserver,
+    progress: BatchProgress,
+    /// Bytes received and total size of the files that have ended.
+    finished_bytes: (u64, u64),
+    /// Time of the last progress report.
+    progress_at: Option<std::time::Instant>,
+    /// Messages that were recently shown, to suppress repetitions.
+    recent_messages: VecDeque<(std::time::Instant, String)>,
+    /// Whether the scheduler has made decisions that the downloads have not processed yet.
+    has_new_decisions: bool,
 }
 
-impl<'a> Runner<'a> {
+impl<'a> BatchDriver<'a> {
     fn new(
-        shared: Rc<Shared>,
-        files: Vec<File>,
+        shared: Rc<BatchContext>,
+        files: Vec<FileRequest>,
         parallel: usize,
         started: std::time::Instant,
-        watcher: &'a mut dyn BatchWatcher,
+        observer: &'a mut dyn BatchObserver,
     ) -> Self {
         let jobs = u32::try_from(files.len()).unwrap_or(u32::MAX);
         let config = scheduler::Config { jobs, parallel: u32::try_from(parallel).unwrap_or(u32::MAX) };
-        let mut places = Vec::new();
+        let mut target_paths = Vec::new();
         let mut urls = Vec::new();
         for file in &files {
-            let (place, note) = begin(&mut shared.names.borrow_mut(), file);
+            let (target_path, note) = initial_path(&mut shared.file_names.borrow_mut(), file);
             if let Some(note) = note {
-                watcher.line(None, &note);
+                observer.on_message(None, &note);
             }
-            places.push(place);
-            urls.push(file.sources.first().map(|source| source.url.to_string()).unwrap_or_default());
+            target_paths.push(target_path);
+            urls.push(file.mirrors.first().map(|source| source.url.to_string()).unwrap_or_default());
         }
-        let overview = Overview { total: files.len(), ..Overview::default() };
+        let overview = BatchProgress { total: files.len(), ..BatchProgress::default() };
         let mut machine = scheduler::Batch::new(config);
         machine.tick(Instant::ZERO);
         Self {
             shared,
-            files: files.into_iter().enumerate().collect(),
-            places,
+            pending_files: files.into_iter().enumerate().collect(),
+            target_paths,
             urls,
             machine,
-            started,
+            started_at: started,
             active: VecDeque::new(),
             links: Vec::new(),
-            watcher,
-            overview,
-            over: (0, 0),
-            shown_at: None,
-            said: VecDeque::new(),
-            decided: false,
+            observer,
+            progress: overview,
+            finished_bytes: (0, 0),
+            progress_at: None,
+            recent_messages: VecDeque::new(),
+            has_new_decisions: false,
         }
     }
 
     fn now(&self) -> Instant {
-        Instant::ZERO + self.started.elapsed()
+        Instant::ZERO + self.started_at.elapsed()
     }
 
-    /// Everything that runs is to end.
-    fn stop(&mut self, stop: Stop) {
-        if self.shared.stopping.get() != Some(Stop::Interrupted) {
-            self.shared.stopping.set(Some(stop));
+    /// Stops all downloads. An interrupt by the user takes precedence over the time limit.
+    fn stop(&mut self, stop: StopReason) {
+        if self.shared.stop_flag.get() != Some(StopReason::Interrupted) {
+            self.shared.stop_flag.set(Some(stop));
         }
     }
 
-    /// Ready when every file is over.
+    /// Polls all downloads and the scheduler. Ready when every file has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            self.take_orders();
-            self.decided = false;
-            // Each in turn is the first, so that a limit is shared.
+            self.apply_outputs();
+            self.has_new_decisions = false;
+            // Rotated, so that no download is always the first to use up a shared rate limit.
             self.active.rotate_left(usize::from(!self.active.is_empty()));
-            let mut over = Vec::new();
+            let mut finished = Vec::new();
             for active in &mut self.active {
-                if let Poll::Ready(result) = active.running.as_mut().poll(cx) {
-                    over.push((active.id, result));
+                if let Poll::Ready(result) = active.future.as_mut().poll(cx) {
+                    finished.push((active.id, result));
                 }
             }
-            self.pass_lines();
-            let ended = !over.is_empty();
-            for (id, result) in over {
-                self.end(id, result);
+            self.forward_messages();
+            let any_finished = !finished.is_empty();
+            for (id, result) in finished {
+                self.finish_file(id, result);
             }
-            self.schedule();
-            self.show(ended);
-            if self.active.is_empty() && (self.machine.is_over() || self.shared.stopping.get().is_some()) {
-                self.give_up_rest();
+            // The scheduler runs after the downloads: it needs the loads that they have just reported.
+            self.report_loads();
+            self.show_progress(any_finished);
+            if self.active.is_empty() && (self.machine.is_over() || self.shared.stop_flag.get().is_some()) {
+                self.fail_pending_files();
                 return Poll::Ready(());
             }
-            if !self.decided && !ended {
+            // New decisions need another round, because a waiting download would not notice a changed share.
+            if !self.has_new_decisions && !any_finished {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Tells the scheduler what was reported.
-    fn schedule(&mut self) {
-        if self.shared.alone {
+    /// Passes the load reports of the downloads to the scheduler.
+    fn report_loads(&mut self) {
+        if self.shared.is_single {
             return;
         }
-        let reports: Vec<(usize, Stands)> = self
+        let reports: Vec<(usize, JobReport)> = self
             .active
             .iter()
             .filter_map(|active| Some((active.id, active.control.borrow_mut().report.take()?)))
@@ -360,195 +369,199 @@ impl<'a> Runner<'a> {
         let now = self.now();
         for (id, report) in reports {
             let mut loads = Vec::new();
-            for standing in report.links {
-                let link = self.link(&standing.name, standing.budgeted, now);
-                loads.extend(standing.load.map(|load| marline_core::fetch::LinkLoad { link, ..load }));
+            for link_report in report.links {
+                let link = self.link_id(&link_report.link_name, link_report.has_budget, now);
+                loads.extend(link_report.load.map(|load| marline_core::fetch::LinkLoad { link, ..load }));
             }
             let job = JobId(u32::try_from(id).unwrap_or(u32::MAX));
-            self.machine.handle(now, scheduler::Input::Progress { job, remaining: report.left, loads });
-            self.take_orders();
+            self.machine.handle(now, scheduler::Input::Progress { job, remaining: report.remaining, loads });
+            self.apply_outputs();
         }
     }
 
-    /// The scheduler's number of a link.
-    fn link(&mut self, name: &str, budgeted: bool, now: Instant) -> LinkId {
-        let known = self.links.iter().position(|(known, _)| known == name);
-        let at = known.unwrap_or(self.links.len());
+    /// The scheduler's ID of a link. Announces a new link, or one whose budget has changed.
+    fn link_id(&mut self, name: &str, budgeted: bool, now: Instant) -> LinkId {
+        let known_index = self.links.iter().position(|(known_index, _)| known_index == name);
+        let at = known_index.unwrap_or(self.links.len());
         let link = LinkId(u16::try_from(at).unwrap_or(u16::MAX));
-        if known.is_none() || self.links.get(at).is_some_and(|(_, was)| *was != budgeted) {
+        if known_index.is_none() || self.links.get(at).is_some_and(|(_, had_budget)| *had_budget != budgeted) {
             match self.links.get_mut(at) {
-                Some(known) => known.1 = budgeted,
+                Some(entry) => entry.1 = budgeted,
                 None => self.links.push((name.to_owned(), budgeted)),
             }
             self.machine.handle(now, scheduler::Input::Link { link, has_budget: budgeted });
-            self.take_orders();
+            self.apply_outputs();
         }
         link
     }
 
-    /// Does what the scheduler wants.
-    fn take_orders(&mut self) {
+    /// Executes the decisions of the scheduler.
+    fn apply_outputs(&mut self) {
         while let Some(output) = self.machine.poll() {
-            self.decided = true;
+            self.has_new_decisions = true;
             match output {
-                Output::Start { job } => self.start(job.0 as usize),
+                Output::Start { job } => self.start_download(job.0 as usize),
                 Output::Share { job, link, share } => {
                     let Some((name, _)) = self.links.get(usize::from(link.0)) else { continue };
                     let active = self.active.iter().find(|active| active.id == job.0 as usize);
                     if let Some(active) = active {
                         let mut control = active.control.borrow_mut();
                         control.shares.insert(name.clone(), share);
-                        control.changed = true;
+                        control.shares_changed = true;
                     }
                 }
             }
         }
     }
 
-    fn start(&mut self, id: usize) {
-        if self.shared.stopping.get().is_some() {
+    fn start_download(&mut self, id: usize) {
+        if self.shared.stop_flag.get().is_some() {
             return;
         }
-        let Some(file) = self.files.remove(&id) else { return };
-        let place = self.places.get(id).cloned().flatten();
-        let control: Rc<RefCell<Control>> = Rc::default();
-        control.borrow_mut().name = name_of(place.as_deref());
-        let running = download(Rc::clone(&self.shared), id, file, place, Rc::clone(&control));
-        self.active.push_back(Active { id, running: Box::pin(running), control });
+        let Some(file) = self.pending_files.remove(&id) else { return };
+        let target_path = self.target_paths.get(id).cloned().flatten();
+        let control: Rc<RefCell<DownloadControl>> = Rc::default();
+        control.borrow_mut().file_name = display_name(target_path.as_deref());
+        let running = download(Rc::clone(&self.shared), id, file, target_path, Rc::clone(&control));
+        self.active.push_back(ActiveDownload { id, future: Box::pin(running), control });
     }
 
-    /// A file is over.
-    fn end(&mut self, id: usize, result: Result<Report, GetError>) {
-        self.shared.names.borrow_mut().settle(id);
+    /// Processes the end of a download.
+    fn finish_file(&mut self, id: usize, result: Result<Report, DownloadError>) {
+        self.shared.file_names.borrow_mut().settle(id);
         let progress = self.active.iter().find(|active| active.id == id).map(|active| {
             let control = active.control.borrow();
-            (control.progress.done, control.progress.total.unwrap_or(control.progress.done))
+            (control.progress.received, control.progress.total.unwrap_or(control.progress.received))
         });
         self.active.retain(|active| active.id != id);
         if let Some((done, size)) = progress {
-            self.over.0 += done;
-            self.over.1 += size;
+            self.finished_bytes.0 += done;
+            self.finished_bytes.1 += size;
         }
         match &result {
-            Ok(_) => self.overview.complete += 1,
-            Err(_) => self.overview.failed += 1,
+            Ok(_) => self.progress.complete += 1,
+            Err(_) => self.progress.failed += 1,
         }
         let url = self.urls.get(id).cloned().unwrap_or_default();
-        self.watcher.ended(Ended { index: id, url, result });
+        self.observer.on_file_ended(FileResult { index: id, url, result });
         let now = self.now();
         self.machine.handle(now, scheduler::Input::Ended { job: JobId(u32::try_from(id).unwrap_or(u32::MAX)) });
-        self.take_orders();
+        self.apply_outputs();
     }
 
-    /// Those that have not begun will not.
-    fn give_up_rest(&mut self) {
-        let Some(stop) = self.shared.stopping.get() else { return };
-        for (index, _) in std::mem::take(&mut self.files) {
+    /// Reports the files that were never started as failed, because the batch was stopped.
+    fn fail_pending_files(&mut self) {
+        let Some(stop) = self.shared.stop_flag.get() else { return };
+        for (index, _) in std::mem::take(&mut self.pending_files) {
             let url = self.urls.get(index).cloned().unwrap_or_default();
             let error = match stop {
-                Stop::Interrupted => GetError::Interrupted { kept: false },
-                Stop::TimeUp => {
+                StopReason::Interrupted => DownloadError::Interrupted { kept: false },
+                StopReason::TimeLimit => {
                     let limit = self.shared.max_time.unwrap_or_default();
-                    GetError::TimeUp { url: url.clone(), limit, kept: false }
+                    DownloadError::TimeLimit { url: url.clone(), limit, kept: false }
                 }
             };
-            self.overview.failed += 1;
-            self.watcher.ended(Ended { index, url, result: Err(error) });
+            self.progress.failed += 1;
+            self.observer.on_file_ended(FileResult { index, url, result: Err(error) });
         }
     }
 
-    /// Shows the lines of all downloads. What several of them say of a link is said once.
-    fn pass_lines(&mut self) {
+    /// Passes the messages of all downloads to the observer. A message about a link that several downloads emit is
+    /// shown once.
+    fn forward_messages(&mut self) {
         let now = std::time::Instant::now();
-        while self.said.front().is_some_and(|(at, _)| now.duration_since(*at) > SAID_LATELY) {
-            self.said.pop_front();
+        while self.recent_messages.front().is_some_and(|(at, _)| now.duration_since(*at) > MESSAGE_REPEAT_TIME) {
+            self.recent_messages.pop_front();
         }
         for active in &self.active {
             let (lines, name) = {
                 let mut control = active.control.borrow_mut();
-                if control.lines.is_empty() {
+                if control.messages.is_empty() {
                     continue;
                 }
-                (std::mem::take(&mut control.lines), control.name.clone())
+                (std::mem::take(&mut control.messages), control.file_name.clone())
             };
             for line in lines {
                 let of_link = line.starts_with("link ");
-                if self.shared.alone {
-                    self.watcher.line(None, &line);
+                if self.shared.is_single {
+                    self.observer.on_message(None, &line);
                 } else if !of_link {
-                    self.watcher.line(Some(&name), &line);
-                } else if self.said.iter().all(|(_, said)| *said != line) {
-                    self.watcher.line(None, &line);
-                    self.said.push_back((now, line));
+                    self.observer.on_message(Some(&name), &line);
+                } else if self.recent_messages.iter().all(|(_, recent)| *recent != line) {
+                    self.observer.on_message(None, &line);
+                    self.recent_messages.push_back((now, line));
                 }
             }
         }
     }
 
-    fn show(&mut self, at_once: bool) {
+    fn show_progress(&mut self, at_once: bool) {
         let now = std::time::Instant::now();
-        if !at_once && self.shown_at.is_some_and(|at| now.duration_since(at) < SHOW_EVERY) {
+        if !at_once && self.progress_at.is_some_and(|at| now.duration_since(at) < PROGRESS_INTERVAL) {
             return;
         }
-        self.shown_at = Some(now);
+        self.progress_at = Some(now);
         let mut files: Vec<(usize, FileProgress)> = self
             .active
             .iter()
             .map(|active| {
                 let control = active.control.borrow();
-                (active.id, FileProgress { name: control.name.clone(), progress: control.progress.clone() })
+                (active.id, FileProgress { name: control.file_name.clone(), progress: control.progress.clone() })
             })
             .collect();
         files.sort_by_key(|(id, _)| *id);
         let files: Vec<FileProgress> = files.into_iter().map(|(_, file)| file).collect();
         let sizes: Option<u64> = files.iter().map(|file| file.progress.total).sum();
-        self.overview.done = self.over.0 + files.iter().map(|file| file.progress.done).sum::<u64>();
-        self.overview.size = sizes.filter(|_| self.files.is_empty()).map(|sizes| sizes + self.over.1);
-        self.overview.rate = files.iter().map(|file| file.progress.rate).sum();
-        self.overview.elapsed = self.started.elapsed().as_secs_f64();
-        self.overview.files = files;
-        self.watcher.progress(&self.overview);
+        self.progress.received =
+            self.finished_bytes.0 + files.iter().map(|file| file.progress.received).sum::<u64>();
+        self.progress.size =
+            sizes.filter(|_| self.pending_files.is_empty()).map(|sizes| sizes + self.finished_bytes.1);
+        self.progress.rate = files.iter().map(|file| file.progress.rate).sum();
+        self.progress.elapsed_s = self.started_at.elapsed().as_secs_f64();
+        self.progress.files = files;
+        self.observer.on_progress(&self.progress);
     }
 }
 
-/// The path at which a file begins (none: standard output), and why it is not named as its URL ends.
-fn begin(names: &mut Names, file: &File) -> (Option<PathBuf>, Option<String>) {
+/// The path under which a file is stored first (none: standard output), and a note if the name differs from that in
+/// the URL.
+fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, Option<String>) {
     match &file.target {
         Target::Stdout => {
-            names.add_none();
+            names.add_unnamed();
             (None, None)
         }
-        // What is no regular file can take several, one after the other.
-        Target::File(path) | Target::Listed(path)
+        // Devices and pipes can take several files one after the other, so they have no name to reserve.
+        Target::File(path) | Target::ListedFile(path)
             if path.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) =>
         {
-            names.add_none();
+            names.add_unnamed();
             (Some(path.clone()), None)
         }
-        Target::File(path) | Target::Listed(path) => {
-            let naming = if matches!(file.target, Target::File(_)) { Naming::User } else { Naming::List };
+        Target::File(path) | Target::ListedFile(path) => {
+            let naming = if matches!(file.target, Target::File(_)) { NameSource::User } else { NameSource::List };
             let name = path.file_name().map_or_else(|| OsString::from("download"), ToOwned::to_owned);
             let dir = path.parent().unwrap_or(Path::new("."));
-            let begun = names.add(dir, &name, naming, None);
-            // As the user wrote it, if it is that.
-            let same = begun.file_name() == path.file_name();
-            (Some(if same { path.clone() } else { begun }), None)
+            let initial = names.add(dir, &name, naming, None);
+            // If the name is free, the path keeps the user's spelling.
+            let keeps_name = initial.file_name() == path.file_name();
+            (Some(if keeps_name { path.clone() } else { initial }), None)
         }
         Target::Directory(dir) => {
-            let suggestion = file.sources.first().map(|source| suggested(None, &source.url));
+            let suggestion = file.mirrors.first().map(|source| suggest_name(None, &source.url));
             let (name, note) = suggestion
                 .map_or_else(|| ("download".to_owned(), None), |suggested| (suggested.name, suggested.note));
-            (Some(names.add(dir, name.as_ref(), Naming::Url, None)), note)
+            (Some(names.add(dir, name.as_ref(), NameSource::Url, None)), note)
         }
     }
 }
 
-/// For people: the file's name without its directory.
-fn name_of(place: Option<&Path>) -> String {
-    let name = place.and_then(Path::file_name);
+/// The file name without directory, for messages.
+fn display_name(target_path: Option<&Path>) -> String {
+    let name = target_path.and_then(Path::file_name);
     name.map_or_else(|| "standard output".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-const SHOW_EVERY: Duration = Duration::from_millis(100);
-/// A line about a link that another download has said as well is not repeated for so long.
-const SAID_LATELY: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// A message about a link is not repeated within this time.
+const MESSAGE_REPEAT_TIME: Duration = Duration::from_secs(10);

@@ -1,23 +1,23 @@
-//! The checksum that the user expects, computed while the bytes pass.
+//! Computes the expected checksum incrementally, and the digest that identifies a URL in a journal.
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256, Sha512};
 
 use super::Checksum;
 
-/// A checksum under way.
+/// A hash in progress, with its expected value.
 #[derive(Clone, Debug)]
 pub(super) enum Hasher {
     Sha256(Sha256, Vec<u8>),
     Sha512(Sha512, Vec<u8>),
 }
 
-/// Name, computed and expected value of a checksum that is wrong.
+/// Name, computed and expected value of a checksum that does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
-    pub(super) name: &'static str,
-    pub(super) got: String,
-    pub(super) want: String,
+    pub(super) algorithm: &'static str,
+    pub(super) computed: String,
+    pub(super) expected: String,
 }
 
 impl Hasher {
@@ -35,7 +35,7 @@ impl Hasher {
         }
     }
 
-    /// All bytes have passed.
+    /// Compares the digest after the last byte.
     pub(super) fn finish(self) -> Result<(), Mismatch> {
         let (name, got, want) = match self {
             Self::Sha256(hasher, want) => ("sha256", hasher.finalize().to_vec(), want),
@@ -44,17 +44,17 @@ impl Hasher {
         if got == want {
             Ok(())
         } else {
-            Err(Mismatch { name, got: HEXLOWER.encode(&got), want: HEXLOWER.encode(&want) })
+            Err(Mismatch { algorithm: name, computed: HEXLOWER.encode(&got), expected: HEXLOWER.encode(&want) })
         }
     }
 }
 
-/// The digest that stands for a URL in a journal: SHA-256 of its text without user, password and fragment, which do
-/// not name the file.
-pub(super) fn of_url(url: &url::Url) -> [u8; 32] {
+/// The digest of a URL in a journal: SHA-256 of its text without user, password and fragment, which do not identify
+/// the file.
+pub(super) fn url_digest(url: &url::Url) -> [u8; 32] {
     let mut url = url.clone();
     url.set_fragment(None);
-    // Both fail only for URLs that have no host, and then there is nothing to remove.
+    // Both fail only for URLs without a host, which have nothing to remove.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     Sha256::digest(url.as_str()).into()
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digests_of_abc_are_those_of_fips_180() {
+    fn digests_of_abc_match_fips_180() {
         let sha256 = "sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let sha512 = "sha512=ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
                       2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f";
@@ -77,13 +77,13 @@ mod tests {
             assert_eq!(hasher.finish(), Ok(()));
             wrong.update(b"d");
             let mismatch = wrong.finish().unwrap_err();
-            assert_eq!(format!("{}={}", mismatch.name, mismatch.want), want);
+            assert_eq!(format!("{}={}", mismatch.algorithm, mismatch.expected), want);
         }
     }
 
     #[test]
-    fn a_password_or_fragment_makes_no_other_file() {
-        let digest = |url: &str| of_url(&url.parse().unwrap());
+    fn password_and_fragment_do_not_change_the_url_digest() {
+        let digest = |url: &str| url_digest(&url.parse().unwrap());
         assert_eq!(digest("http://u:p@h/a#x"), digest("http://h/a"));
         assert_ne!(digest("http://h/a?v=1"), digest("http://h/a?v=2"));
     }

@@ -1,4 +1,4 @@
-//! Why bytes cannot be kept, in words for the person who asked for the file: what, which file, why, what to do.
+//! Errors of storing a download. Each message names the file, the problem and a remedy.
 
 use std::fmt;
 use std::io;
@@ -7,232 +7,238 @@ use std::path::{Path, PathBuf};
 use marline_core::units::DataSize;
 use rustix::io::Errno;
 
-use crate::name::quoted;
+use crate::name::quote_name;
 
 /// Why a download cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The name is a directory's.
+    /// The path is a directory.
     #[error("{path}: is a directory; name a file in it")]
     IsDirectory {
-        /// As the user gave it.
+        /// Path as the user gave it.
         path: PathBuf,
     },
-    /// There is no such directory.
+    /// The directory of the file does not exist.
     #[error("{path}: the directory {dir} does not exist")]
     NoDirectory {
-        /// As the user gave it.
+        /// Path as the user gave it.
         path: PathBuf,
-        /// Its missing parent.
+        /// The missing directory.
         dir: PathBuf,
     },
-    /// Nothing can be written in the directory.
-    #[error("{path}: cannot be written: {why}; choose another place with -o")]
+    /// The file cannot be created or written, for lack of permission.
+    #[error("{path}: cannot be written: {why}; choose another path with -o")]
     NotWritable {
-        /// The file that was to be made.
+        /// The file to be written.
         path: PathBuf,
-        /// In the system's words.
+        /// The error of the system.
         why: io::Error,
     },
     /// The name is longer than the file system allows.
-    #[error("{path}: the name is too long: this file system takes {most} bytes")]
+    #[error("{path}: the name is too long: this file system allows {most} bytes")]
     NameTooLong {
-        /// As the user gave it.
+        /// Path as the user gave it.
         path: PathBuf,
-        /// Bytes that it may have.
+        /// Maximum length in bytes.
         most: usize,
     },
-    /// The file system does not take the name: a reserved character, or bytes that are no text.
-    #[error("{path}: the file system does not take this name: {why}; choose another name with -o{}", instead(path))]
-    BadName {
-        /// As the user gave it.
+    /// The file system rejects the name: a reserved character, or an unsupported encoding.
+    #[error("{path}: the file system rejects this name: {why}; choose another name with -o{}", instead(path))]
+    NameRefused {
+        /// Path as the user gave it.
         path: PathBuf,
-        /// In the system's words.
+        /// The error of the system.
         why: io::Error,
     },
-    /// The file system, or a limit of the process, does not take a file of this size.
+    /// The file system, or a limit of the process, does not allow a file of this size.
     #[error(
         "{path}: {total} cannot be stored in one file here: {why}; choose a directory on another file system with -o"
     )]
     TooLarge {
-        /// The final name.
+        /// Path of the complete file.
         path: PathBuf,
         /// The size of the file.
         total: DataSize,
-        /// Which limit.
+        /// The limit that applies.
         why: String,
     },
-    /// The file system cannot rename files: the complete file keeps its unfinished name.
+    /// The file system cannot rename files, so the complete file keeps its unfinished name.
     #[error("{path}: the file system cannot rename files; the complete file is {}", part.display())]
-    NoRename {
-        /// The final name.
+    RenameUnsupported {
+        /// Path of the complete file.
         path: PathBuf,
-        /// Where the file is.
+        /// Path of the unfinished file, which is complete.
         part: PathBuf,
     },
-    /// Another run has the lock.
+    /// Another run holds the lock.
     #[error(
         "{path}: another run of marline is downloading this file ({part} is locked); wait for it, or choose another name with -o"
     )]
     Locked {
-        /// The final name.
+        /// Path of the complete file.
         path: PathBuf,
         /// The locked file.
         part: PathBuf,
     },
-    /// The name of the unfinished file is taken by something that is not ours.
+    /// The name of the unfinished file or journal is taken by a file that marline did not write.
     #[error(
-        "{}: {what}, and it is not marline's to overwrite; move it away, or choose another name with -o", part.display()
+        "{}: {what}, and marline does not overwrite it; move it away, or choose another name with -o", part.display()
     )]
-    Foreign {
-        /// The name that is taken.
+    NotOurs {
+        /// The path that is taken.
         part: PathBuf,
-        /// What stands there.
+        /// What has this name.
         what: &'static str,
     },
-    /// The unfinished file is not under its name any more, but another one.
+    /// The unfinished file was replaced or removed by another program.
     #[error(
-        "{path}: another program has replaced or removed {} while it was written; run the command again", part.display()
+        "{path}: another program has replaced or removed {} during the download; run the command again", part.display()
     )]
-    Replaced {
-        /// The final name.
+    PartReplaced {
+        /// Path of the complete file.
         path: PathBuf,
         /// The unfinished file.
         part: PathBuf,
     },
-    /// The name of the file is that of another download's unfinished file or journal.
-    #[error("{path}: this is the unfinished state of another download; choose another name with -o")]
-    State {
-        /// As the user gave it.
+    /// The path is the unfinished file or the journal of another download.
+    #[error("{path}: this is an unfinished file or journal of another download; choose another name with -o")]
+    IsPartialState {
+        /// Path as the user gave it.
         path: PathBuf,
     },
-    /// It is known beforehand that the file will not fit.
+    /// The free space does not suffice; found before the download.
     #[error(
-        "disk full: {path} needs {need} more, {free} free on {on}; free some space or choose another place with -o"
+        "disk full: {path} needs {need} more, {free} free on {on}; free some space or choose another directory with -o"
     )]
-    WillNotFit {
-        /// The final name.
+    NotEnoughSpace {
+        /// Path of the complete file.
         path: PathBuf,
         /// Bytes that still have to be allocated.
         need: DataSize,
         /// Bytes that this user may allocate.
         free: DataSize,
-        /// The directory.
+        /// The directory of the file.
         on: PathBuf,
     },
-    /// The disk or the user's quota became full on the way.
+    /// The disk or the user's quota became full during the download.
     #[error("disk full: {path}: {why}; free some space and run the same command again")]
-    Full {
-        /// The file that did not get its bytes.
+    DiskFull {
+        /// The file that could not be written.
         path: PathBuf,
-        /// In the system's words.
+        /// The error of the system.
         why: io::Error,
     },
-    /// The disk does not keep what it was given.
-    #[error("{path}: the disk failed: {why}; only what was safe before that is kept")]
-    Sync {
+    /// Syncing has failed: the disk did not store written bytes.
+    #[error("{path}: syncing to the disk failed: {why}; only bytes that were synced before are kept")]
+    SyncFailed {
         /// The unfinished file.
         path: PathBuf,
-        /// In the system's words.
+        /// The error of the system.
         why: io::Error,
     },
-    /// Any other failure of the system.
+    /// Any other error of the system.
     #[error("{path}: {what} failed: {why}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// In the system's words.
+        /// The error of the system.
         why: io::Error,
     },
-    /// The reader of the stream went away.
-    #[error("{path}: its reader has closed it after {taken}")]
+    /// The reader of the stream has closed it.
+    #[error("{path}: the reader closed it after {taken}")]
     ReaderGone {
         /// The stream.
         path: PathBuf,
-        /// What had been taken.
+        /// Bytes that the reader had consumed.
         taken: DataSize,
     },
-    /// The file changed on the server after a part of it had been passed on.
+    /// The file changed on the server after a part of it was delivered.
     #[error(
-        "{path}: the file changed on the server after {passed} had been passed on, and a stream cannot take them back; run the command again"
+        "{path}: the file changed on the server after {passed} were delivered, which a stream cannot undo; run the command again"
     )]
-    PassedOn {
+    ChangedAfterDelivery {
         /// The stream.
         path: PathBuf,
-        /// What had been passed on.
+        /// Bytes that were delivered.
         passed: DataSize,
     },
-    /// Bytes came from beyond the window of a stream: a defect of the caller, refused so that memory stays bounded.
-    #[error("{path}: bytes at {at} lie beyond the window, which ends at {end}")]
-    Window {
+    /// Bytes beyond the window of a stream: a defect of the caller. Rejected, so that memory stays bounded.
+    #[error("{path}: bytes at offset {at} are beyond the window, which ends at {end}")]
+    BeyondWindow {
         /// The stream.
         path: PathBuf,
-        /// The first byte.
+        /// Offset of the first byte.
         at: u64,
-        /// One past the window's last byte.
+        /// One past the last byte of the window.
         end: u64,
     },
-    /// The caller calls the file complete although bytes are missing: a defect, refused so that no file is corrupt.
-    #[error("{path}: not complete: {missing} are missing, the first at {first}")]
+    /// The caller treats the file as complete although bytes are missing: a defect. Rejected, so that no file is
+    /// corrupt.
+    #[error("{path}: not complete: {missing} are missing, the first byte at offset {first}")]
     Incomplete {
-        /// The final name.
+        /// Path of the complete file.
         path: PathBuf,
-        /// How much.
+        /// Number of missing bytes.
         missing: DataSize,
-        /// The first missing byte.
+        /// Offset of the first missing byte.
         first: u64,
     },
-    /// The file is not the one that the checksum is of.
+    /// The file does not have the expected checksum.
     #[error("{path}: checksum mismatch: {name} is {got}, expected {want}; {kept}")]
-    Checksum {
-        /// The final name.
+    ChecksumMismatch {
+        /// Path of the complete file.
         path: PathBuf,
         /// `sha256` or `sha512`.
         name: &'static str,
-        /// In hexadecimal digits.
+        /// Computed digest, in hexadecimal digits.
         got: String,
-        /// In hexadecimal digits.
+        /// Expected digest, in hexadecimal digits.
         want: String,
-        /// What became of the bytes.
-        kept: Kept,
+        /// Where the bytes are now.
+        kept: Recoverable,
     },
 }
 
-/// What became of bytes that have another checksum than the user expects.
+/// Location of the bytes that do not match their checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// They are in this file, to look at; the next run starts from zero.
-    In(PathBuf),
-    /// They have been passed on.
-    PassedOn,
+pub enum Recoverable {
+    /// In this file, for inspection; the next run starts from zero.
+    InFile(PathBuf),
+    /// Delivered to the reader of the stream.
+    Delivered,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for Recoverable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::In(path) => {
-                write!(f, "the bytes are left in {} and the next run starts from zero", path.display())
+            Self::InFile(path) => {
+                write!(f, "the bytes are kept in {}, and the next run starts from zero", path.display())
             }
-            Self::PassedOn => f.write_str("its reader must throw them away"),
+            Self::Delivered => f.write_str("the reader must discard the bytes"),
         }
     }
 }
 
-/// A name that every file system takes, for the end of a sentence; nothing if there is none.
+/// Suggests a name that every file system accepts, as the end of a sentence; empty if there is none.
 fn instead(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let plain = super::fit::portable(&name);
-    if plain.is_empty() || plain == name { String::new() } else { format!(", for example {}", quoted(&plain)) }
+    let suggestion = super::portable_name::portable_name(&name);
+    if suggestion.is_empty() || suggestion == name {
+        String::new()
+    } else {
+        format!(", for example {}", quote_name(&suggestion))
+    }
 }
 
 impl StoreError {
     /// Whether the file system refused to open a new file for reading and writing.
-    pub(super) fn is_refusal(&self, part: &Path) -> bool {
+    pub(super) fn is_open_refused(&self, part: &Path) -> bool {
         match self {
-            Self::BadName { .. } => true,
-            // Permission, as rclone says it; the next try shows whether it is that.
+            Self::NameRefused { .. } => true,
+            // Some FUSE file systems (rclone) report a lack of permission. The attempt to write sequentially shows
+            // whether it is real.
             Self::NotWritable { path, .. } => path == part,
             Self::Io { what: "opening", why, .. } => {
                 matches!(Errno::from_io_error(why), Some(Errno::OPNOTSUPP | Errno::NOSYS))
@@ -241,18 +247,18 @@ impl StoreError {
         }
     }
 
-    /// The error for `what` having failed on `path`.
-    pub(super) fn io(path: &Path, what: &'static str, why: io::Error) -> Self {
+    /// The error for a failed `operation` on `path`.
+    pub(super) fn io(path: &Path, operation: &'static str, why: io::Error) -> Self {
         let path = path.to_owned();
         match Errno::from_io_error(&why) {
-            Some(Errno::NOSPC | Errno::DQUOT) => Self::Full { path, why },
+            Some(Errno::NOSPC | Errno::DQUOT) => Self::DiskFull { path, why },
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, why },
-            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: super::NAME_MAX },
+            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: super::MAX_NAME_LEN },
             Some(Errno::FBIG) => {
-                Self::Io { path, what: "writing a file of this size (FAT takes less than 4 GiB)", why }
+                Self::Io { path, what: "writing a file of this size (FAT allows less than 4 GiB)", why }
             }
             Some(Errno::ISDIR) => Self::IsDirectory { path },
-            _ => Self::Io { path, what, why },
+            _ => Self::Io { path, what: operation, why },
         }
     }
 }

@@ -1,57 +1,59 @@
-//! Where downloaded bytes go: a file that survives crashes, or a stream that is strictly in order.
+//! Storage of downloaded bytes: a file that survives crashes, or a stream that is strictly in order.
 //!
-//! In: pieces at any offset, from the pump. Out: the complete file under its name, or nothing under that name.
+//! The driver writes pieces at any offset. In the end the complete file exists under its name, or no file under
+//! that name.
 //!
-//! The discipline, which the tests check against a model of a file system that drops
-//! any un-synced subset of writes:
+//! The following rules are tested against a model of a file system that loses any subset of the unsynced writes:
 //!
-//! 1. Bytes go to `FILE.part` at once and once. `FILE` appears by a rename when all of them are there, checked and
-//!    synced; an older `FILE` is replaced in that moment and not before.
-//! 2. `FILE.part.journal` says what is in place. It is begun after 1 MB or 1 s, and only for files with a length and
-//!    a strong validator. After a crash of the process its `written` claims hold, after a crash of the machine only
-//!    its `synced` ones; `part` has the order of system calls behind that.
-//! 3. A journal that is torn, damaged, of another URL, not authentic (`key`), or that claims more than there is, means a
-//!    start from zero and one line that says why ([`StartOver`]). Nothing is ever repaired by guessing.
-//! 4. One run on one file: `FILE.part` is locked (flock), and a second run is refused. A `FILE.part` that is not ours is
-//!    left as it is ([`StoreError::Foreign`]).
-//! 5. When the size is known, the free space is looked up, and on file systems where that takes a millisecond the
-//!    room is reserved (`disk` has the measurement), so that a full disk is known before the first byte. A disk that
-//!    becomes full on the way is an error, and what is there can be resumed.
-//! 6. What is read within this program (a player behind the proxy) takes the same way, without a thread (`reader`).
-//! 7. What is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory, no journal.
-//!    `/dev/null` takes bytes in any order.
+//! 1. Each byte is written once, at once, to `FILE.part`. `FILE` appears by a rename when all bytes are complete,
+//!    verified and synced. An older `FILE` is replaced at that moment and not earlier.
+//! 2. `FILE.part.journal` records which bytes are stored. It is created after 1 MB or 1 s, and only for files with
+//!    a known size and a strong validator. After a crash of the process its `written` records hold, after a crash
+//!    of the host only its `synced` records. `partial_file` has the order of system calls that ensures this.
+//! 3. A download starts from zero if the journal is torn, damaged, not authentic (`mac_key`), of another URL, or
+//!    records more than the file has. One message gives the reason ([`RestartReason`]). Nothing is repaired by
+//!    guessing.
+//! 4. Only one run writes a file: `FILE.part` is locked (flock), and a second run fails. A `FILE.part` that marline
+//!    did not write is left unchanged ([`StoreError::NotOurs`]).
+//! 5. When the size is known, the free space is checked. On file systems where that takes a millisecond the space
+//!    is allocated (`fs` has the measurement). So a full disk is noticed before the first byte. If the disk
+//!    becomes full later, the run fails, and the stored bytes can be resumed.
+//! 6. Bytes for a reader within this program (a player behind the proxy) take the same path, without a thread
+//!    (`memory_stream`).
+//! 7. A target that is no regular file (a pipe, a terminal, a device) is a stream: in order, with bounded memory,
+//!    without a journal. `/dev/null` accepts bytes in any order.
 //!
-//! aio or io_uring for the writes were not used: a `pwrite` into the page cache is a copy, and a copy by another
-//! thread costs more than it saves at these rates.
+//! Writing with aio or io_uring was rejected: a `pwrite` into the page cache is a copy, and at these rates a copy
+//! by another thread costs more than it saves.
 
+mod coalesce;
+mod completed_files;
 #[cfg(test)]
-mod crashes;
+mod crash_tests;
 mod digest;
-mod disk;
 mod error;
-mod finished;
-mod fit;
-mod found;
-mod inorder;
-mod key;
-mod log;
 #[cfg(test)]
-mod model;
+mod fake_fs;
+mod fs;
 #[cfg(test)]
-mod odd;
-mod order;
-mod part;
-mod place;
+mod fs_quirks;
+mod fsync_thread;
+mod journal_file;
+mod mac_key;
+mod memory_stream;
+mod partial_file;
+mod paths;
+mod portable_name;
+mod reorder_buffer;
+mod resume;
+mod sequential_file;
+mod stream_writer;
 #[cfg(test)]
-mod planted;
-#[cfg(test)]
-mod quirks;
-mod reader;
-mod runs;
-mod stream;
-mod syncer;
+mod tampering_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unusual_fs_tests;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -67,395 +69,431 @@ use marline_net::checksum::Checksum;
 use tokio::sync::Notify;
 use url::Url;
 
-pub use error::{Kept, StoreError};
-pub(crate) use finished::{Finished, Record};
-pub use found::StartOver;
-pub use place::NAME_MAX;
-pub(crate) use place::RESERVED;
-pub use reader::{Identity, Reader};
+pub(crate) use completed_files::{CompletedFile, CompletedFiles};
+pub use error::{Recoverable, StoreError};
+pub use memory_stream::{Reader, StreamIdentity};
+pub use paths::MAX_NAME_LEN;
+pub(crate) use paths::PART_SUFFIXES;
+pub use resume::RestartReason;
 
 use digest::{Hasher, Mismatch};
-use disk::{Disk as _, Os};
-use inorder::InOrder;
-use part::Part;
-use place::Place;
-use stream::{Sink, Stream};
+use fs::{FileSystem as _, OsFileSystem};
+use partial_file::PartialFile;
+use paths::DownloadPaths;
+use sequential_file::SequentialFile;
+use stream_writer::{StreamTarget, StreamWriter};
 
-/// How far a stream's pieces may run ahead of its reader. Chosen: 400 Mbit/s for a third of a second, more than
-/// links that differ by a few hundred milliseconds need.
-pub const WINDOW: DataSize = DataSize::from_mib(16);
+/// How far the pieces of a stream may be ahead of its reader. Chosen: 400 Mbit/s for a third of a second, which is
+/// more than needed for links whose delays differ by a few hundred milliseconds.
+pub const STREAM_WINDOW: DataSize = DataSize::from_mib(16);
 
-/// What the user's key is used for here.
-const PURPOSE: &str = "marline journal of a download, format 2";
+/// Derives the journal's MAC key from the user's key. Changing the text invalidates all existing journals.
+const KEY_PURPOSE: &str = "marline journal of a download, format 2";
 
-/// One download's bytes.
+/// The target of one download.
 #[derive(Debug)]
 pub struct Store {
-    kind: Kind,
-    /// What the user called it; none: standard output.
-    called: Option<PathBuf>,
+    backend: Backend,
+    /// Path as the user wrote it; none: standard output, or a name that was changed since.
+    requested_path: Option<PathBuf>,
     checksum: Option<Checksum>,
-    /// The checksum under way.
-    checking: Option<Checking>,
+    /// The verification in progress.
+    checksum_run: Option<ChecksumRun>,
     total: Option<DataSize>,
-    /// What the user should read.
+    /// Messages for the user.
     notes: Vec<String>,
 }
 
 /// A complete file that is being read for its checksum.
 #[derive(Debug)]
-struct Checking {
+struct ChecksumRun {
     hasher: Hasher,
     /// One past the last byte that was read.
-    at: u64,
+    offset: u64,
     total: u64,
-    piece: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
-enum Kind {
-    File(Box<Part<Os>>),
-    InOrder(Box<InOrder>),
-    Stream(Box<Stream>),
-    Reader(reader::Writer),
-    /// `/dev/null`.
-    Nowhere,
+enum Backend {
+    File(Box<PartialFile<OsFileSystem>>),
+    Sequential(Box<SequentialFile>),
+    Stream(Box<StreamWriter>),
+    Reader(memory_stream::Writer),
+    /// `/dev/null`: bytes are discarded.
+    Null,
 }
 
-/// A store, and what an earlier run left in it.
+/// A store, and the state that an earlier run has left.
 #[derive(Debug)]
 pub struct Opened {
-    /// Takes the bytes.
+    /// The store, which accepts the bytes of the download.
     pub store: Store,
-    /// What is there already.
+    /// Bytes that the new run can keep; none: it starts from zero.
     pub resume: Option<Resume>,
-    /// Why what is there is not used; one line for the user.
-    pub start_over: Option<StartOver>,
+    /// Why existing bytes are not used; one line for the user.
+    pub restart_reason: Option<RestartReason>,
 }
 
 impl Store {
-    /// Opens the file at `path` for a download from `urls`, all of the same file, and looks for what an earlier run
-    /// left. What is there but no regular file becomes a stream.
+    /// Opens the file at `path` for a download from `urls`, all of the same file, and reads the state that an
+    /// earlier run has left. An existing target that is not a regular file becomes a stream.
     ///
     /// # Errors
-    /// When the file cannot be made there, or another run is at it.
+    /// The file cannot be created, or another run is writing it.
     pub fn open(path: &Path, urls: &[Url]) -> Result<Opened, StoreError> {
         let meta = match std::fs::metadata(path) {
             Ok(meta) if meta.is_dir() => return Err(StoreError::IsDirectory { path: path.to_owned() }),
             Ok(meta) => Some(meta),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(StoreError::io(path, "looking at it", e)),
+            Err(e) => return Err(StoreError::io(path, "reading its attributes", e)),
         };
         if let Some(meta) = meta.as_ref().filter(|meta| !meta.is_file()) {
             let null = meta.file_type().is_char_device() && path == Path::new("/dev/null");
-            let stream = || Box::new(Stream::new(path.to_owned(), Sink::Path(path.to_owned()), WINDOW));
-            let kind = if null { Kind::Nowhere } else { Kind::Stream(stream()) };
-            return Ok(Opened { store: Self::of(kind, Some(path)), resume: None, start_over: None });
+            let stream = || {
+                Box::new(StreamWriter::new(
+                    path.to_owned(),
+                    StreamTarget::PathToOpen(path.to_owned()),
+                    STREAM_WINDOW,
+                ))
+            };
+            let kind = if null { Backend::Null } else { Backend::Stream(stream()) };
+            return Ok(Opened { store: Self::new(kind, Some(path)), resume: None, restart_reason: None });
         }
-        // Through a symbolic link, as a plain write would go; a rename would replace the link itself.
+        // A symbolic link is followed, as by a plain write. The rename at the end would replace the link itself.
         let real = if path.is_symlink() { path.canonicalize().ok() } else { None };
         let real = real.unwrap_or_else(|| path.to_owned());
-        let most = Os::default().longest_name(place::dir_of(&real));
-        let place = Place::new(&real, most);
-        if real.file_name().is_none_or(|name| name.len() > most) {
-            return Err(StoreError::NameTooLong { path: path.to_owned(), most });
+        let max_len = OsFileSystem::default().max_name_len(paths::parent_dir(&real));
+        let paths = DownloadPaths::new(&real, max_len);
+        if real.file_name().is_none_or(|name| name.len() > max_len) {
+            return Err(StoreError::NameTooLong { path: path.to_owned(), most: max_len });
         }
-        if !place.dir.is_dir() {
-            return Err(StoreError::NoDirectory { path: path.to_owned(), dir: place.dir });
+        if !paths.dir.is_dir() {
+            return Err(StoreError::NoDirectory { path: path.to_owned(), dir: paths.dir });
         }
-        if place::is_state(&real) {
-            return Err(StoreError::State { path: path.to_owned() });
+        if paths::is_partial_state(&real) {
+            return Err(StoreError::IsPartialState { path: path.to_owned() });
         }
-        let urls: Vec<_> = urls.iter().map(digest::of_url).collect();
-        match Part::open(Os::default(), place.clone(), &urls) {
-            Ok((part, found)) if part.takes_any_order() => {
-                let (resume, start_over) = found.split(&urls);
-                Ok(Opened { store: Self::of(Kind::File(Box::new(part)), Some(path)), resume, start_over })
+        let urls: Vec<_> = urls.iter().map(digest::url_digest).collect();
+        match PartialFile::open(OsFileSystem::default(), paths.clone(), &urls) {
+            Ok((part, existing)) if part.supports_random_writes() => {
+                let (resume, start_over) = existing.into_resume(&urls);
+                Ok(Opened {
+                    store: Self::new(Backend::File(Box::new(part)), Some(path)),
+                    resume,
+                    restart_reason: start_over,
+                })
             }
             Ok((part, _)) => {
-                Self::in_order(part.give_way()?, path).map_err(|e| StoreError::io(&place.part, "opening", e))
+                Self::open_sequential(part.abandon()?, path).map_err(|e| StoreError::io(&paths.part, "opening", e))
             }
-            // Some take a file only when it is open for nothing but writing.
-            Err(why) if why.is_refusal(&place.part) => Self::in_order(place, path).map_err(|_| match why {
-                StoreError::BadName { why, .. } => StoreError::BadName { path: path.to_owned(), why },
-                why => why,
-            }),
+            // Some file systems open a file for writing only, not for reading and writing.
+            Err(why) if why.is_open_refused(&paths.part) => {
+                Self::open_sequential(paths, path).map_err(|_| match why {
+                    StoreError::NameRefused { why, .. } => StoreError::NameRefused { path: path.to_owned(), why },
+                    why => why,
+                })
+            }
             Err(why) => Err(why),
         }
     }
 
-    /// Like [`Store::open`], for a name that a URL or a server suggests: what the file system does not take of it is
-    /// changed, and [`Store::take_note`] says so.
+    /// Like [`Store::open`], for a name that a URL or a server suggests. If the file system rejects it, the name is
+    /// adapted, and [`Store::take_note`] returns a message about it.
     ///
     /// # Errors
     /// As [`Store::open`].
     pub fn open_suggested(path: &Path, urls: &[Url]) -> Result<Opened, StoreError> {
         let Some(name) = path.file_name().and_then(OsStr::to_str) else { return Self::open(path, urls) };
-        let most = Os::default().longest_name(place::dir_of(path));
-        let mut refused = None;
-        for candidate in fit::candidates(name, most) {
+        let max_len = OsFileSystem::default().max_name_len(paths::parent_dir(path));
+        let mut first_error = None;
+        for candidate in portable_name::name_candidates(name, max_len) {
             match Self::open(&path.with_file_name(&candidate), urls) {
-                Err(why @ (StoreError::BadName { .. } | StoreError::NameTooLong { .. })) => {
-                    refused.get_or_insert(why);
+                Err(why @ (StoreError::NameRefused { .. } | StoreError::NameTooLong { .. })) => {
+                    first_error.get_or_insert(why);
                 }
                 Ok(mut opened) => {
-                    opened.store.notes.extend((candidate != name).then(|| place::adapted(name, &candidate)));
+                    opened.store.notes.extend((candidate != name).then(|| paths::adapted_note(name, &candidate)));
                     return Ok(opened);
                 }
                 Err(why) => return Err(why),
             }
         }
-        Err(refused.unwrap_or_else(|| StoreError::NameTooLong { path: path.to_owned(), most: 0 }))
+        Err(first_error.unwrap_or_else(|| StoreError::NameTooLong { path: path.to_owned(), most: 0 }))
     }
 
-    /// The file, written from its first byte to its last.
-    fn in_order(place: Place, path: &Path) -> io::Result<Opened> {
-        let dir = place.dir.display().to_string();
-        let mut store = Self::of(Kind::InOrder(Box::new(InOrder::create(place)?)), Some(path));
+    /// A file that is written sequentially, from its first byte to its last.
+    fn open_sequential(paths: DownloadPaths, path: &Path) -> io::Result<Opened> {
+        let dir = paths.dir.display().to_string();
+        let mut store = Self::new(Backend::Sequential(Box::new(SequentialFile::create(paths)?)), Some(path));
         store.notes.push(format!(
-            "{dir}: this file system takes bytes only in order; the download cannot be resumed if it is interrupted"
+            "{dir}: this file system accepts only sequential writes; the download cannot be resumed if it is interrupted"
         ));
-        Ok(Opened { store, resume: None, start_over: None })
+        Ok(Opened { store, resume: None, restart_reason: None })
     }
 
-    /// Standard output.
+    /// Opens standard output as a stream.
     ///
     /// # Errors
-    /// When it is closed.
+    /// Standard output is closed.
     pub fn stdout() -> Result<Self, StoreError> {
         let path = PathBuf::from("standard output");
-        if marline_sys::early::is_stdout_closed() {
+        if marline_sys::pre_main::is_stdout_closed() {
             return Err(StoreError::io(&path, "opening", rustix::io::Errno::BADF.into()));
         }
         let fd = io::stdout().as_fd().try_clone_to_owned().map_err(|e| StoreError::io(&path, "opening", e))?;
-        Ok(Self::of(Kind::Stream(Box::new(Stream::new(path, Sink::Open(File::from(fd)), WINDOW))), None))
+        Ok(Self::new(
+            Backend::Stream(Box::new(StreamWriter::new(
+                path,
+                StreamTarget::OpenFile(File::from(fd)),
+                STREAM_WINDOW,
+            ))),
+            None,
+        ))
     }
 
-    /// For a reader within this program, of the bytes from `from` onwards. With `fixed` it knows the file already.
+    /// A stream for a reader within this program that begins at offset `from`. With `fixed`, the reader already
+    /// knows the file, and it must not change.
     pub(crate) fn for_reader(from: u64, window: DataSize, fixed: bool) -> (Self, Reader) {
-        let (writer, reader) = reader::pair(from, window, fixed);
-        (Self::of(Kind::Reader(writer), None), reader)
+        let (writer, reader) = memory_stream::reader_pair(from, window, fixed);
+        (Self::new(Backend::Reader(writer), None), reader)
     }
 
-    fn of(kind: Kind, called: Option<&Path>) -> Self {
+    fn new(kind: Backend, called: Option<&Path>) -> Self {
         Self {
-            kind,
-            called: called.map(Path::to_owned),
+            backend: kind,
+            requested_path: called.map(Path::to_owned),
             checksum: None,
-            checking: None,
+            checksum_run: None,
             total: None,
             notes: Vec::new(),
         }
     }
 
-    /// What the whole must hash to. To be called before the first [`Store::write`].
-    pub fn expect(&mut self, checksum: Checksum) {
-        match &mut self.kind {
-            Kind::File(_) => self.checksum = Some(checksum),
-            Kind::InOrder(file) => file.stream.expect(Hasher::new(&checksum)),
-            Kind::Stream(stream) => stream.expect(Hasher::new(&checksum)),
-            // Nobody asks for one: the player would have to be told after it has played.
-            Kind::Reader(_) => {}
-            Kind::Nowhere => {
+    /// Sets the expected checksum of the full file. Call it before the first [`Store::write`].
+    pub fn expect_checksum(&mut self, checksum: Checksum) {
+        match &mut self.backend {
+            Backend::File(_) => self.checksum = Some(checksum),
+            Backend::Sequential(file) => file.stream.set_hasher(Hasher::new(&checksum)),
+            Backend::Stream(stream) => stream.set_hasher(Hasher::new(&checksum)),
+            // Not supported: the player would learn of a mismatch only after it has played the bytes.
+            Backend::Reader(_) => {}
+            // A checksum needs the bytes in order, so the device is written like any other stream.
+            Backend::Null => {
                 let path = PathBuf::from("/dev/null");
-                let mut stream = Stream::new(path.clone(), Sink::Path(path), WINDOW);
-                stream.expect(Hasher::new(&checksum));
-                self.kind = Kind::Stream(Box::new(stream));
+                let mut stream = StreamWriter::new(path.clone(), StreamTarget::PathToOpen(path), STREAM_WINDOW);
+                stream.set_hasher(Hasher::new(&checksum));
+                self.backend = Backend::Stream(Box::new(stream));
             }
         }
     }
 
-    /// Whether a digest that becomes known on the way can still be compared: streams have passed bytes on by then.
-    pub fn can_be_checked_later(&self) -> bool {
-        matches!(self.kind, Kind::File(_))
+    /// Whether a digest that becomes known during the download can still be verified. Streams have delivered bytes
+    /// by then.
+    pub fn supports_late_checksum(&self) -> bool {
+        matches!(self.backend, Backend::File(_))
     }
 
-    /// For streams: how far beyond [`Store::consumed`] a write may reach. None: any order will do.
+    /// For streams: how far beyond [`Store::consumed`] a write may reach. None: no limit, bytes may come in any
+    /// order.
     pub fn window(&self) -> Option<DataSize> {
-        match &self.kind {
-            Kind::InOrder(file) => Some(file.stream.window()),
-            Kind::Stream(stream) => Some(stream.window()),
-            Kind::Reader(writer) => Some(writer.window()),
-            Kind::File(_) | Kind::Nowhere => None,
+        match &self.backend {
+            Backend::Sequential(file) => Some(file.stream.window()),
+            Backend::Stream(stream) => Some(stream.window()),
+            Backend::Reader(writer) => Some(writer.window()),
+            Backend::File(_) | Backend::Null => None,
         }
     }
 
-    /// For streams: one past the last byte that the reader has taken. Zero for files.
+    /// For streams: one past the last byte that the reader has consumed. Zero for files.
     pub fn consumed(&self) -> u64 {
-        match &self.kind {
-            Kind::InOrder(file) => file.stream.taken(),
-            Kind::Stream(stream) => stream.taken(),
-            Kind::Reader(writer) => writer.taken(),
-            Kind::File(_) | Kind::Nowhere => 0,
+        match &self.backend {
+            Backend::Sequential(file) => file.stream.consumed_end(),
+            Backend::Stream(stream) => stream.consumed_end(),
+            Backend::Reader(writer) => writer.consumed_end(),
+            Backend::File(_) | Backend::Null => 0,
         }
     }
 
-    /// For streams: told when [`Store::consumed`] has grown or the reader is gone ([`Store::tick`] then says so).
-    pub fn wake(&self) -> Option<Arc<Notify>> {
-        match &self.kind {
-            Kind::InOrder(file) => Some(file.stream.wake()),
-            Kind::Stream(stream) => Some(stream.wake()),
-            Kind::Reader(writer) => Some(writer.notify()),
-            Kind::File(_) | Kind::Nowhere => None,
+    /// For streams: notified when [`Store::consumed`] has grown or the reader is gone ([`Store::tick`] then fails).
+    pub fn reader_notify(&self) -> Option<Arc<Notify>> {
+        match &self.backend {
+            Backend::Sequential(file) => Some(file.stream.consumed_notify()),
+            Backend::Stream(stream) => Some(stream.consumed_notify()),
+            Backend::Reader(writer) => Some(writer.consumed_notify()),
+            Backend::File(_) | Backend::Null => None,
         }
     }
 
-    /// The final name is another one, in the same directory (Content-Disposition). A name that a server chose
-    /// replaces no file: if it is taken, a number is put behind it. A name that the file system does not take is adapted
-    /// to it, and [`Store::take_note`] says so; one with a slash is ignored. Without effect on streams.
-    pub fn name(&mut self, name: &OsStr) {
-        let note = match &mut self.kind {
-            Kind::File(part) => part.suggest(name),
-            Kind::InOrder(file) => file.place.suggest(&Os::default(), name),
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => return,
+    /// Sets another final name in the same directory (Content-Disposition). A name from a server replaces no file:
+    /// if it is taken, a number is appended. A name that the file system rejects is adapted, and
+    /// [`Store::take_note`] returns a message about it. A name with a slash is ignored. Without effect on streams.
+    pub fn suggest_name(&mut self, name: &OsStr) {
+        let note = match &mut self.backend {
+            Backend::File(part) => part.suggest_name(name),
+            Backend::Sequential(file) => file.paths.suggest_name(&OsFileSystem::default(), name),
+            Backend::Stream(_) | Backend::Reader(_) | Backend::Null => return,
         };
         self.notes.extend(note);
-        self.called = None;
+        self.requested_path = None;
     }
 
-    /// The final name is this one, in the same directory. `replaces`: a file that has it is replaced; otherwise a number
-    /// is put behind it. Without effect on streams.
-    pub(crate) fn call(&mut self, name: &OsStr, replaces: bool) {
-        self.name(name);
-        match &mut self.kind {
-            Kind::File(part) => part.place_mut().keep_old = !replaces,
-            Kind::InOrder(file) => file.place.keep_old = !replaces,
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => {}
+    /// Sets the final name, in the same directory. With `replaces`, an existing file is replaced; otherwise a
+    /// number is appended to the new name. Without effect on streams.
+    pub(crate) fn set_final_name(&mut self, name: &OsStr, replaces: bool) {
+        self.suggest_name(name);
+        match &mut self.backend {
+            Backend::File(part) => part.paths_mut().keep_existing = !replaces,
+            Backend::Sequential(file) => file.paths.keep_existing = !replaces,
+            Backend::Stream(_) | Backend::Reader(_) | Backend::Null => {}
         }
     }
 
-    /// What comes from now on is of this URL.
-    pub(crate) fn set_source(&mut self, url: &Url) {
-        if let Kind::File(part) = &mut self.kind {
-            part.set_url(digest::of_url(url));
+    /// Sets the URL to which the following bytes belong; the journal records it.
+    pub(crate) fn set_url(&mut self, url: &Url) {
+        if let Backend::File(part) = &mut self.backend {
+            part.set_url_digest(digest::url_digest(url));
         }
     }
 
-    /// Reads some bytes that are in their place; none of a stream.
+    /// Reads stored bytes; always zero bytes for streams.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<usize, StoreError> {
-        match &self.kind {
-            Kind::File(part) => part.read(at, bytes),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(0),
+        match &self.backend {
+            Backend::File(part) => part.read(at, bytes),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => Ok(0),
         }
     }
 
-    /// The file is known; from now on a journal may be kept.
+    /// Sets size and validator of the file. From now on a journal may be kept.
     ///
     /// # Errors
-    /// When the disk has no room for it, or the journal cannot be written.
-    pub fn identified(&mut self, total: Option<DataSize>, validator: Option<&Validator>) -> Result<(), StoreError> {
+    /// The disk has not enough space, or the journal cannot be written.
+    pub fn on_identified(
+        &mut self,
+        total: Option<DataSize>,
+        validator: Option<&Validator>,
+    ) -> Result<(), StoreError> {
         self.total = total;
-        match &mut self.kind {
-            Kind::File(part) => part.identified(total, validator),
-            Kind::InOrder(file) => total.map_or(Ok(()), |total| file.identified(total)),
-            Kind::Reader(writer) => {
-                writer.identified(total, validator);
+        match &mut self.backend {
+            Backend::File(part) => part.on_identified(total, validator),
+            Backend::Sequential(file) => total.map_or(Ok(()), |total| file.check_space(total)),
+            Backend::Reader(writer) => {
+                writer.on_identified(total, validator);
                 Ok(())
             }
-            Kind::Stream(_) | Kind::Nowhere => Ok(()),
+            Backend::Stream(_) | Backend::Null => Ok(()),
         }
     }
 
-    /// A response with this strong ETag has this Last-Modified. Gives another one that an earlier run of this download was
-    /// told under the same ETag.
+    /// Records that a response with this strong ETag has this Last-Modified. Returns the previous value if an
+    /// earlier run received another one under the same ETag.
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub fn note_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
-        match &mut self.kind {
-            Kind::File(part) => part.note_modified(etag, modified),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(None),
+    pub fn set_last_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
+        match &mut self.backend {
+            Backend::File(part) => part.set_last_modified(etag, modified),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => Ok(None),
         }
     }
 
-    /// Puts bytes in their place. Cheap: one system call for a file, one copy for a stream; never waits for a disk
-    /// or a reader.
+    /// Stores bytes at an offset. Costs one system call for a file and one copy for a stream. It never waits for a
+    /// disk or a reader.
     ///
     /// # Errors
-    /// When the disk is full or fails, the reader is gone, or a piece lies beyond a stream's window.
+    /// The disk is full or fails, the reader is gone, or the bytes exceed the window of a stream.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        match &mut self.kind {
-            Kind::File(part) => part.write(at, bytes),
-            Kind::InOrder(file) => file.stream.write(at, bytes),
-            Kind::Stream(stream) => stream.write(at, bytes),
-            Kind::Reader(writer) => writer.write(at, bytes),
-            Kind::Nowhere => Ok(()),
+        match &mut self.backend {
+            Backend::File(part) => part.write(at, bytes),
+            Backend::Sequential(file) => file.stream.write(at, bytes),
+            Backend::Stream(stream) => stream.write(at, bytes),
+            Backend::Reader(writer) => writer.write(at, bytes),
+            Backend::Null => Ok(()),
         }
     }
 
-    /// Lets time pass; to be called at [`Store::deadline`], and whenever it is convenient.
+    /// Performs the work that is due. Call it at [`Store::deadline`]; earlier calls do no harm.
     ///
     /// # Errors
-    /// As [`Store::write`], for what happened in the background.
+    /// As [`Store::write`], for operations that run in the background.
     pub fn tick(&mut self, now: Instant) -> Result<(), StoreError> {
-        match &mut self.kind {
-            Kind::File(part) => part.tick(now),
-            Kind::InOrder(file) => file.stream.check(),
-            Kind::Stream(stream) => stream.check(),
-            Kind::Reader(writer) => writer.check(),
-            Kind::Nowhere => Ok(()),
+        match &mut self.backend {
+            Backend::File(part) => part.tick(now),
+            Backend::Sequential(file) => file.stream.check_reader(),
+            Backend::Stream(stream) => stream.check_reader(),
+            Backend::Reader(writer) => writer.check_reader(),
+            Backend::Null => Ok(()),
         }
     }
 
-    /// A line for the user about how the bytes are stored, once it is known.
+    /// The next message for the user about how the bytes are stored.
     pub fn take_note(&mut self) -> Option<String> {
-        match &mut self.kind {
+        match &mut self.backend {
             _ if !self.notes.is_empty() => Some(self.notes.remove(0)),
-            Kind::File(part) => part.take_note(),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
+            Backend::File(part) => part.take_note(),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => None,
         }
     }
 
     /// When [`Store::tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
-        match &self.kind {
-            Kind::File(part) => part.deadline(),
-            Kind::InOrder(_) | Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => None,
+        match &self.backend {
+            Backend::File(part) => part.deadline(),
+            Backend::Sequential(_) | Backend::Stream(_) | Backend::Reader(_) | Backend::Null => None,
         }
     }
 
-    /// The file is another one now: everything that is stored is thrown away.
+    /// Discards all stored bytes, because the file has changed.
     ///
     /// # Errors
-    /// When that fails, or a stream's reader has already had some of it.
+    /// The bytes cannot be discarded, or the reader of a stream has consumed some of them.
     pub fn restart(&mut self) -> Result<(), StoreError> {
         self.total = None;
-        match &mut self.kind {
-            Kind::File(part) => part.restart(),
-            Kind::InOrder(file) => file.stream.restart(),
-            Kind::Stream(stream) => stream.restart(),
-            Kind::Reader(writer) => writer.restart(),
-            Kind::Nowhere => Ok(()),
+        match &mut self.backend {
+            Backend::File(part) => part.restart(),
+            Backend::Sequential(file) => file.stream.restart(),
+            Backend::Stream(stream) => stream.restart(),
+            Backend::Reader(writer) => writer.restart(),
+            Backend::Null => Ok(()),
         }
     }
 
-    /// All bytes are there: reads some of them again for the checksum; how many have been read by now. None: there is
-    /// nothing (more) to check. In pieces, so that whoever waits for gigabytes can still be stopped.
+    /// Reads the next part of the complete file for its checksum. Returns the number of bytes read so far; none:
+    /// nothing (more) to verify. The work is split, so that the user can stop a verification of gigabytes.
     ///
     /// # Errors
-    /// When bytes are missing, the checksum is another one, or the disk fails.
-    pub fn check(&mut self) -> Result<Option<u64>, StoreError> {
-        let Kind::File(part) = &mut self.kind else { return Ok(None) };
-        let mut checking = match (self.checking.take(), &self.checksum) {
+    /// Bytes are missing, the checksum differs, or the disk fails.
+    pub fn check_step(&mut self) -> Result<Option<u64>, StoreError> {
+        let Backend::File(part) = &mut self.backend else { return Ok(None) };
+        let mut checking = match (self.checksum_run.take(), &self.checksum) {
             (Some(checking), _) => checking,
             (None, None) => return Ok(None),
             (None, Some(checksum)) => {
                 let hasher = Hasher::new(checksum);
-                Checking { hasher, at: 0, total: part.whole()?, piece: vec![0; PIECE] }
+                ChecksumRun { hasher, offset: 0, total: part.check_complete()?, buffer: vec![0; CHECK_LEN] }
             }
         };
-        let len = if checking.at < checking.total { part.read(checking.at, &mut checking.piece)? } else { 0 };
+        let len =
+            if checking.offset < checking.total { part.read(checking.offset, &mut checking.buffer)? } else { 0 };
         if len > 0 {
-            checking.hasher.update(checking.piece.get(..len).unwrap_or_default());
-            checking.at += len as u64;
-            let at = checking.at;
-            self.checking = Some(checking);
+            checking.hasher.update(checking.buffer.get(..len).unwrap_or_default());
+            checking.offset += len as u64;
+            let at = checking.offset;
+            self.checksum_run = Some(checking);
             return Ok(Some(at));
         }
-        checking.hasher.finish().map_err(|Mismatch { name, got, want }| {
-            let path = part.place().path.clone();
-            match part.distrust() {
-                Ok(kept) => StoreError::Checksum { path, name, got, want, kept: Kept::In(kept.to_owned()) },
+        checking.hasher.finish().map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
+            // A resume must not continue with these bytes, so the journal is removed. The bytes stay for
+            // inspection.
+            let path = part.paths().final_path.clone();
+            match part.invalidate() {
+                Ok(part_path) => StoreError::ChecksumMismatch {
+                    path,
+                    name,
+                    got,
+                    want,
+                    kept: Recoverable::InFile(part_path.to_owned()),
+                },
                 Err(e) => e,
             }
         })?;
@@ -463,58 +501,58 @@ impl Store {
         Ok(None)
     }
 
-    /// All bytes are there: checks them (the rest of [`Store::check`]), makes them safe and gives the file its name,
-    /// which comes back as the user wrote it (none for standard output). A stream's reader is waited for; who must not
-    /// block waits for [`Store::consumed`] first.
+    /// Completes the file: finishes [`Store::check_step`], syncs the bytes and renames the file. Returns its path
+    /// as the user wrote it (none for standard output). For a stream, it blocks until the reader has consumed
+    /// everything; a caller that must not block waits for [`Store::consumed`] first.
     ///
     /// # Errors
-    /// When bytes are missing, the checksum is another one, or the disk fails.
+    /// Bytes are missing, the checksum differs, or the disk fails.
     pub fn finish(mut self) -> Result<Option<PathBuf>, StoreError> {
-        while self.check()?.is_some() {}
-        let Self { kind, called, total, .. } = self;
+        while self.check_step()?.is_some() {}
+        let Self { backend: kind, requested_path: called, total, .. } = self;
         match kind {
-            Kind::File(mut part) => {
-                part.complete()?;
+            Backend::File(mut part) => {
+                part.complete_and_sync()?;
                 let path = part.publish()?;
                 Ok(Some(called.unwrap_or(path)))
             }
-            Kind::InOrder(file) => {
+            Backend::Sequential(file) => {
                 let path = file.finish(total.map(DataSize::bytes))?;
                 Ok(Some(called.unwrap_or(path)))
             }
-            Kind::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
-            Kind::Reader(_) | Kind::Nowhere => Ok(called),
+            Backend::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
+            Backend::Reader(_) | Backend::Null => Ok(called),
         }
     }
 
-    /// The run ends early. What is there is made safe; true if the next run can go on from it.
+    /// Ends the run early and makes the stored bytes durable. Returns whether the next run can resume.
     ///
     /// # Errors
-    /// When the disk fails.
+    /// The disk fails.
     pub fn suspend(self) -> Result<bool, StoreError> {
-        match self.kind {
-            Kind::File(part) => part.suspend(),
-            Kind::InOrder(file) => file.abandon().map(|()| false),
-            Kind::Stream(_) | Kind::Reader(_) | Kind::Nowhere => Ok(false),
+        match self.backend {
+            Backend::File(part) => part.suspend(),
+            Backend::Sequential(file) => file.abandon().map(|()| false),
+            Backend::Stream(_) | Backend::Reader(_) | Backend::Null => Ok(false),
         }
     }
 }
 
-/// Whether a file at `other` would be the one at `path`, or be in the way of it while it is unfinished.
-pub(crate) fn is_of(other: &Path, path: &Path) -> bool {
-    // A device takes what anybody writes.
+/// Whether a file at `other` would be the target at `path`, or one of the target's unfinished files.
+pub(crate) fn conflicts_with(other: &Path, path: &Path) -> bool {
+    // Several writers of a device do not conflict.
     if path.metadata().is_ok_and(|meta| !meta.is_file()) {
         return false;
     }
-    let path = place::followed(path);
-    let place = Place::new(&path, Os::default().longest_name(place::dir_of(&path)));
-    let other = place::followed(other);
-    let names = [&place.path, &place.part, &place.journal, &place.new_journal];
-    names.into_iter().any(|name| place::is_same(&other, name))
+    let path = paths::follow_symlinks(path);
+    let paths = DownloadPaths::new(&path, OsFileSystem::default().max_name_len(paths::parent_dir(&path)));
+    let other = paths::follow_symlinks(other);
+    let names = [&paths.final_path, &paths.part, &paths.journal, &paths.new_journal];
+    names.into_iter().any(|name| paths::is_same_file(&other, name))
 }
 
-/// Whether a file at `other` is the one to which standard output goes.
-pub(crate) fn is_stdout(other: &Path) -> bool {
+/// Whether `other` is the file to which standard output is redirected.
+pub(crate) fn is_stdout_file(other: &Path) -> bool {
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return false };
     match (other.metadata(), File::from(out).metadata()) {
         (Ok(other), Ok(out)) => out.is_file() && (other.dev(), other.ino()) == (out.dev(), out.ino()),
@@ -522,5 +560,5 @@ pub(crate) fn is_stdout(other: &Path) -> bool {
     }
 }
 
-/// Read at once for a checksum. chosen: half a millisecond of SHA-256.
-const PIECE: usize = 256 * 1024;
+/// Bytes read in one step of the checksum. chosen: half a millisecond of SHA-256.
+const CHECK_LEN: usize = 256 * 1024;

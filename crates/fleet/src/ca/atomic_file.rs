@@ -1,9 +1,9 @@
-//! Files of an authority, written so that a crash leaves the old or the new, and never a half.
+//! Files of an authority, written so that a crash leaves the old or the new contents, never a part.
 //!
-//! 1. A file appears, or changes, whole: its bytes go to another name, to the disk, and then to the right name.
-//! 2. A list grows by whole lines. A line without its end was cut off by a crash before anybody saw what it speaks of; the
-//!    next line takes its place.
-//! 3. Two processes take turns: whoever changes something holds the lock of the directory.
+//! 1. A file is created or replaced atomically: its bytes are written to a temporary name, synced, and renamed.
+//! 2. A log grows by complete lines. A line without a line end was truncated by a crash before anything depended on it;
+//!    the next line overwrites it.
+//! 3. Changes are serialized between processes by a lock of the directory.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -16,17 +16,17 @@ use rustix::io::Errno;
 
 use super::CaError;
 
-/// A file that its owner alone may read.
+/// Mode of a file that only its owner may read.
 pub(super) const SECRET_MODE: u32 = 0o600;
-/// A file that everybody may read.
+/// Mode of a file that everybody may read.
 pub(super) const PUBLIC_MODE: u32 = 0o644;
 
-/// Held while something is changed; the kernel gives it back however the process ends.
+/// Exclusive lock of a directory. The kernel releases it however the process ends.
 #[derive(Debug)]
 pub(super) struct DirLock(#[expect(dead_code, reason = "it is held, not read")] File);
 
 impl DirLock {
-    /// Waits for whoever has it.
+    /// Waits until the lock is free.
     pub(super) fn acquire(dir: &Path) -> Result<Self, CaError> {
         let file = File::open(dir).map_err(CaError::file(dir))?;
         loop {
@@ -39,7 +39,7 @@ impl DirLock {
     }
 }
 
-/// Makes a directory for its owner alone, and those above it as usual.
+/// Creates a directory for its owner alone, and missing parents with default permissions.
 pub(super) fn make_dir(dir: &Path) -> Result<(), CaError> {
     if let Some(parent) = dir.parent().filter(|above| !above.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(CaError::file(parent))?;
@@ -47,20 +47,20 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), CaError> {
     match DirBuilder::new()
         .mode(0o700)
         .create(dir)
-        .and_then(|()| atomic_file::sync_directory(atomic_file::parent(dir)))
+        .and_then(|()| atomic_file::sync_directory(atomic_file::parent_dir(dir)))
     {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(CaError::File { path: dir.into(), error }),
         _ => Ok(()),
     }
 }
 
-/// Removes what processes that were killed have left in a locked directory.
+/// Removes temporary files that killed processes have left in a locked directory.
 pub(super) fn remove_temp_files(dir: &Path) -> Result<(), CaError> {
     for entry in std::fs::read_dir(dir).map_err(CaError::file(dir))? {
         let entry = entry.map_err(CaError::file(dir))?;
         let name = entry.file_name();
         let is_left =
-            name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(atomic_file::TEMPORARY));
+            name.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(atomic_file::TEMP_SUFFIX));
         if is_left {
             std::fs::remove_file(entry.path()).map_err(CaError::file(entry.path()))?;
         }
@@ -68,7 +68,7 @@ pub(super) fn remove_temp_files(dir: &Path) -> Result<(), CaError> {
     Ok(())
 }
 
-/// Refuses a file or directory of which others have any of these rights.
+/// Rejects a file or directory that grants others any of these permissions.
 pub(super) fn check_mode(
     path: &Path,
     forbidden: u32,
@@ -83,7 +83,7 @@ pub(super) fn check_mode(
     }
 }
 
-/// Refuses a directory of another user, who could have put links into it: root would follow them.
+/// Rejects a directory of another user, who could have placed symbolic links in it that root would follow.
 pub(super) fn check_owner(dir: &Path) -> Result<(), CaError> {
     let owner = std::fs::metadata(dir).map_err(CaError::file(dir))?.uid();
     if owner == rustix::process::geteuid().as_raw() {
@@ -93,7 +93,7 @@ pub(super) fn check_owner(dir: &Path) -> Result<(), CaError> {
     }
 }
 
-/// The whole text of a file, no longer than [`LONGEST`]; none if it is not there.
+/// The whole text of a file, at most [`MAX_LEN`] bytes; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<String>, CaError> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -103,20 +103,20 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, CaError> {
     let mut text = String::new();
     let read = file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(CaError::file(path))?;
     let fits = u64::try_from(read).is_ok_and(|read| read <= MAX_LEN);
-    if fits { Ok(Some(text)) } else { Err(CaError::damaged(path, "it is too long to be one of ours")) }
+    if fits { Ok(Some(text)) } else { Err(CaError::damaged(path, "it is too large for a file of an authority")) }
 }
 
-/// Chosen: a list of a million certificates has 200 MB.
+/// Largest file in bytes. chosen: a log of a million certificates has 200 MB.
 const MAX_LEN: u64 = 1 << 30;
 
-/// Writes a file of a locked directory whole, over the old one if there is one.
+/// Replaces or creates a file of a locked directory atomically.
 pub(super) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CaError> {
     Ok(atomic_file::replace(path, bytes, mode)?)
 }
 
-/// Writes a file whole, unless there is one of its name.
+/// Creates a file atomically, unless one of this name exists.
 pub(super) fn create(path: &Path, bytes: &[u8], mode: u32, help: &'static str) -> Result<(), CaError> {
-    match atomic_file::create(path, bytes, mode) {
+    match atomic_file::create_new(path, bytes, mode) {
         Err(FileError { path, error }) if error.kind() == ErrorKind::AlreadyExists => {
             Err(CaError::Exists { path, help })
         }
@@ -124,7 +124,7 @@ pub(super) fn create(path: &Path, bytes: &[u8], mode: u32, help: &'static str) -
     }
 }
 
-/// Puts a line at the end of a list of a locked directory, and waits until it is on the disk.
+/// Appends a line to a log of a locked directory and syncs it to the disk.
 pub(super) fn append(path: &Path, line: &str) -> Result<(), CaError> {
     let write = || {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -132,7 +132,7 @@ pub(super) fn append(path: &Path, line: &str) -> Result<(), CaError> {
             OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path)?;
         let meta = file.metadata()?;
         if !meta.is_file() || meta.nlink() != 1 || meta.uid() != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("it is not a file of this user with one name"));
+            return Err(io::Error::other("it is not a regular file of this user with a single link"));
         }
         let end = end_of_lines(&mut file)?;
         file.set_len(end)?;
@@ -143,11 +143,11 @@ pub(super) fn append(path: &Path, line: &str) -> Result<(), CaError> {
     write().map_err(CaError::file(path))
 }
 
-/// Where the last whole line ends.
+/// Offset of the end of the last complete line.
 fn end_of_lines(file: &mut File) -> io::Result<u64> {
     let mut end = file.metadata()?.len();
     let mut byte = [0];
-    // A line has some hundred bytes; only one that a crash has cut is walked through.
+    // A line has some hundred bytes; only one truncated by a crash is scanned.
     while end > 0 {
         file.seek(SeekFrom::Start(end - 1))?;
         file.read_exact(&mut byte)?;
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_was_cut_off_gives_its_place_to_the_next() {
+    fn a_truncated_line_is_overwritten_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join("list");
         std::fs::write(&list, "one\ntw").unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_appended_through_a_link() {
+    fn nothing_is_appended_through_symbolic_or_hard_links() {
         let dir = tempfile::tempdir().unwrap();
         let victim = dir.path().join("victim");
         std::fs::write(&victim, "one\ntwo").unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_overwritten_and_no_half_file_stays() {
+    fn existing_files_are_not_overwritten_and_no_partial_file_remains() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         create(&file, b"first", SECRET_MODE, "").unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_process_changes_something_at_a_time() {
+    fn only_one_process_holds_the_directory_lock() {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirLock::acquire(dir.path()).unwrap();
         let other = File::open(dir.path()).unwrap();

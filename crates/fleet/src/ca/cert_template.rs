@@ -1,7 +1,7 @@
-//! What an authority certifies: who somebody is, where it is reached, and for how long.
+//! Contents of a certificate before a key is known: identity, addresses and lifetime.
 //!
-//! 1. Only relays and the fleet have addresses, and they need one: it is what their clients verify.
-//! 2. A grant lasts between a minute and ten years, as long as the authority itself lives.
+//! 1. Only relays and the fleet service have addresses, and they need at least one, because their clients verify it.
+//! 2. The lifetime is between a minute and ten years, the lifetime of the authority itself.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use super::{CaError, LIFETIME, serde_text};
 use crate::identity::{Identity, Role};
 
-/// Where a relay or the fleet is reached: a DNS name or an IP address, without a port.
+/// Address of a relay or the fleet service: a DNS name or an IP address, without a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address(ServerName<'static>);
 
 impl Address {
-    /// As rustls asks for it.
+    /// The address in the form that rustls needs.
     pub fn server_name(&self) -> &ServerName<'static> {
         &self.0
     }
@@ -35,7 +35,7 @@ impl Display for Address {
 impl FromStr for Address {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |_| format!("`{text}` is no address: a DNS name or an IP address, without a port");
+        let wrong = |_| format!("`{text}` is not an address: expected a DNS name or an IP address, without a port");
         ServerName::try_from(text.to_owned()).map(Self).map_err(wrong)
     }
 }
@@ -53,7 +53,7 @@ impl From<Address> for String {
     }
 }
 
-/// What a certificate will say.
+/// Contents of a certificate to be issued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "TemplateRepr", into = "TemplateRepr")]
 pub struct CertTemplate {
@@ -63,10 +63,10 @@ pub struct CertTemplate {
 }
 
 impl CertTemplate {
-    /// Somebody, where it is reached, and how long its certificate lives.
+    /// Creates a template from an identity, its addresses and the lifetime of its certificate.
     ///
     /// # Errors
-    /// The role has no addresses, or needs one; or the life is too short or too long.
+    /// If the addresses do not match the role, or the lifetime is too short or too long.
     pub fn new(identity: Identity, addresses: Vec<Address>, lifetime: Duration) -> Result<Self, CaError> {
         let role = identity.role;
         let wrong = match (is_server_role(role), addresses.is_empty()) {
@@ -76,39 +76,39 @@ impl CertTemplate {
                 Some(format!("{identity}: more than {MAX_ADDRESSES} addresses"))
             }
             _ if !(MIN_LIFETIME..=LIFETIME).contains(&lifetime) => {
-                Some(format!("{identity}: a certificate lives between 1min and 3650d, not {lifetime:?}"))
+                Some(format!("{identity}: the lifetime must be 1min to 3650d, not {lifetime:?}"))
             }
             _ => None,
         };
         wrong.map_or(Ok(Self { identity, addresses, lifetime }), |wrong| Err(CaError::Refused(wrong)))
     }
 
-    /// Who.
+    /// Identity of the member.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Where it is reached.
+    /// Addresses under which the member is reached; empty for clients.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// How long its certificate lives.
+    /// Lifetime of the certificate.
     pub fn lifetime(&self) -> Duration {
         self.lifetime
     }
 }
 
-/// Whether others connect to it.
+/// Whether members of this role are servers.
 pub(super) fn is_server_role(role: Role) -> bool {
     matches!(role, Role::Relay | Role::Fleet)
 }
 
 const MIN_LIFETIME: Duration = Duration::from_secs(60);
-/// Chosen: keeps a token in one line of a terminal's paste.
+/// Highest number of addresses. chosen: keeps a token short enough to be pasted into a terminal as one line.
 const MAX_ADDRESSES: usize = 16;
 
-/// A grant as it stands in a token.
+/// Serialized form of a template in a token.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TemplateRepr {
@@ -121,8 +121,8 @@ struct TemplateRepr {
 
 impl From<CertTemplate> for TemplateRepr {
     fn from(template: CertTemplate) -> Self {
-        let CertTemplate { identity, addresses, lifetime: life } = template;
-        Self { identity, addresses, lifetime: format!("{}s", life.as_secs()) }
+        let CertTemplate { identity, addresses, lifetime } = template;
+        Self { identity, addresses, lifetime: format!("{}s", lifetime.as_secs()) }
     }
 }
 
@@ -138,28 +138,28 @@ impl TryFrom<TemplateRepr> for CertTemplate {
 mod tests {
     use super::*;
 
-    fn grant(identity: &str, addresses: &[&str], seconds: u64) -> Result<CertTemplate, String> {
+    fn template(identity: &str, addresses: &[&str], seconds: u64) -> Result<CertTemplate, String> {
         let addresses = addresses.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let life = Duration::from_secs(seconds);
         CertTemplate::new(identity.parse()?, addresses, life).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn who_is_connected_to_has_addresses_and_nobody_else() {
-        assert!(grant("marline://edge/a", &[], 60).is_ok());
-        assert!(grant("marline://relay/a", &["r.example", "192.0.2.1", "2001:db8::1"], 60).is_ok());
-        assert!(grant("marline://edge/a", &["r.example"], 60).unwrap_err().contains("has no addresses"));
-        assert!(grant("marline://fleet/a", &[], 60).unwrap_err().contains("needs an address"));
-        assert!(grant("marline://relay/a", &["r.example:443"], 60).unwrap_err().contains("without a port"));
-        assert!(grant("marline://relay/a", &["*.example"], 60).is_err());
+    fn servers_need_addresses_and_clients_have_none() {
+        assert!(template("marline://edge/a", &[], 60).is_ok());
+        assert!(template("marline://relay/a", &["r.example", "192.0.2.1", "2001:db8::1"], 60).is_ok());
+        assert!(template("marline://edge/a", &["r.example"], 60).unwrap_err().contains("has no addresses"));
+        assert!(template("marline://fleet/a", &[], 60).unwrap_err().contains("needs an address"));
+        assert!(template("marline://relay/a", &["r.example:443"], 60).unwrap_err().contains("without a port"));
+        assert!(template("marline://relay/a", &["*.example"], 60).is_err());
     }
 
     #[test]
-    fn a_life_has_its_bounds_and_a_grant_is_its_text() {
+    fn the_lifetime_is_limited_and_a_template_survives_serialization() {
         for seconds in [0, 59, 3650 * 86_400 + 1] {
-            assert!(grant("marline://edge/a", &[], seconds).unwrap_err().contains("lives between"));
+            assert!(template("marline://edge/a", &[], seconds).unwrap_err().contains("must be 1min"));
         }
-        let one = grant("marline://relay/a", &["r.example", "192.0.2.1"], 3600).unwrap();
+        let one = template("marline://relay/a", &["r.example", "192.0.2.1"], 3600).unwrap();
         let text = serde_json::to_string(&one).unwrap();
         assert_eq!(
             text,

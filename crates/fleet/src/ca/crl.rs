@@ -1,9 +1,9 @@
-//! The revocation list (RFC 5280 §5): what stands in DIR/revoked.pem, and how it is read back.
+//! The revocation list (RFC 5280 §5) in DIR/revoked.pem: signing and parsing.
 //!
-//! 1. A list that is not signed by the authority is none.
-//! 2. Its number grows with each new one; an older one can be told from a newer one.
-//! 3. `nextUpdate` is ten years away: how fresh a list is depends on how often its readers fetch it, and a fleet that revokes
-//!    nobody for a month must not fall silent.
+//! 1. A list that the authority has not signed is rejected.
+//! 2. Each new list has a greater number, so older and newer lists can be distinguished.
+//! 3. `nextUpdate` is ten years ahead. How current a list is depends on how often its readers fetch it, and a fleet
+//!    without revocations for a month must continue to work.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use super::timestamp::UtcSeconds;
 use super::{CaError, LIFETIME};
 
-/// A revocation list that its authority has signed.
+/// A revocation list with a verified signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Crl {
     pub(crate) der: CertificateRevocationListDer<'static>,
     pub(crate) number: u64,
-    /// Serials, as in certificates, and since when.
+    /// Serial numbers, as encoded in certificates, with the time of revocation.
     pub(crate) revoked: BTreeMap<Vec<u8>, UtcSeconds>,
 }
 
@@ -32,12 +32,12 @@ pub(super) fn path(dir: &Path) -> PathBuf {
 }
 
 impl Crl {
-    /// Reads PEM. What is wrong is said without the file's name.
+    /// Parses and verifies a PEM list. Error texts do not contain the file name.
     pub(crate) fn parse(pem: &[u8], authority: &CertificateDer<'_>) -> Result<Self, String> {
         Self::of(CertificateRevocationListDer::from_pem_slice(pem).map_err(|error| error.to_string())?, authority)
     }
 
-    /// Checks a list that this authority has issued.
+    /// Verifies a DER list against this authority.
     pub(crate) fn of(
         der: CertificateRevocationListDer<'static>,
         authority: &CertificateDer<'_>,
@@ -53,7 +53,7 @@ fn parse_signed(
 ) -> Result<(u64, BTreeMap<Vec<u8>, UtcSeconds>), String> {
     let (_, signer) = x509_parser::parse_x509_certificate(authority).map_err(|error| error.to_string())?;
     let (_, list) =
-        CertificateRevocationList::from_der(der).map_err(|error| format!("no revocation list: {error}"))?;
+        CertificateRevocationList::from_der(der).map_err(|error| format!("not a revocation list: {error}"))?;
     let signed =
         list.issuer().as_raw() == signer.subject().as_raw() && list.verify_signature(signer.public_key()).is_ok();
     if !signed {
@@ -68,7 +68,7 @@ fn parse_signed(
     Ok((number, list.iter_revoked_certificates().map(entry).collect()))
 }
 
-/// A new list, as PEM.
+/// Signs a new list; returns it as PEM.
 pub(super) fn sign(
     issuer: &Issuer<'_, KeyPair>,
     number: u64,
@@ -92,5 +92,5 @@ pub(super) fn sign(
     Ok(params.signed_by(issuer)?.pem()?)
 }
 
-/// How far clocks may be apart: certificates and lists begin so much before they are made. Chosen.
+/// Tolerated difference of clocks: the validity of certificates and lists begins this much in the past. chosen.
 pub(super) const CLOCK_SKEW: Duration = Duration::from_secs(600);

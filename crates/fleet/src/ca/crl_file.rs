@@ -1,11 +1,12 @@
-//! Who has been taken back, as those see it who let somebody in: a file that somebody else replaces.
+//! The revocation list as a server uses it: a file that another process may replace.
 //!
-//! 1. [`Revocations::refresh`] looks at the file's time, size and inode, and reads it only when one of them has changed: one
-//!    `stat` before each connection costs nothing.
-//! 2. A file that is missing, damaged, signed by somebody else or older than what was read before changes nothing; it is an
-//!    error to be logged, and those revoked stay revoked.
-//! 3. A list that was sent ([`Revocations::take`]) counts, though the file may refuse it: a disk that is full lets nobody in again.
-//! 4. rustls asks the list only in full handshakes. Who resumes a session is looked up with [`Revocations::is_revoked`].
+//! 1. [`RevocationFile::refresh`] compares the file's time, size and inode, and reads it only if one of them has
+//!    changed. One `stat` before each connection is cheap.
+//! 2. A file that is missing, damaged, signed by another authority or older than the present list changes nothing. It
+//!    is an error to be logged, and revoked members stay revoked.
+//! 3. A list received from the fleet service ([`RevocationFile::update`]) applies even if the file cannot be written: a
+//!    full disk must not readmit revoked members.
+//! 4. rustls checks the list only in full handshakes. For resumed sessions use [`RevocationFile::is_revoked`].
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -17,17 +18,17 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use super::crl::Crl;
 use super::{CaError, atomic_file};
 
-/// Everybody may read it.
+/// The file is readable for everybody.
 const FILE_MODE: u32 = 0o644;
 
-/// The revocation list in a file.
+/// The revocation list of an authority, backed by a file.
 #[derive(Clone, Debug)]
 pub struct RevocationFile {
     path: PathBuf,
     authority: CertificateDer<'static>,
     file_stat: FileStat,
     crl: Crl,
-    /// The newest one that was sent; clones share it.
+    /// The newest received list, shared with clones.
     received: Arc<Mutex<Option<Crl>>>,
 }
 
@@ -35,7 +36,7 @@ impl RevocationFile {
     /// Reads the list of this authority.
     ///
     /// # Errors
-    /// The file is missing, damaged, or signed by somebody else.
+    /// If the file is missing, damaged, or signed by another authority.
     pub fn open(path: &Path, authority: &CertificateDer<'_>) -> Result<Self, CaError> {
         let authority = authority.clone().into_owned();
         let file_stat = FileStat::of(path)?;
@@ -43,20 +44,20 @@ impl RevocationFile {
         Ok(Self { path: path.into(), authority, file_stat, crl, received: Arc::default() })
     }
 
-    /// Whose list it is.
+    /// Certificate of the authority that issues the list.
     pub(crate) fn authority(&self) -> &CertificateDer<'static> {
         &self.authority
     }
 
-    /// The list that counts.
+    /// The list in force.
     pub(crate) fn current(&self) -> &Crl {
         &self.crl
     }
 
-    /// Reads the file again if it has changed; whether the list is a new one.
+    /// Reads the file again if it has changed, or takes over a received list; returns whether the list is new.
     ///
     /// # Errors
-    /// As [`Revocations::open`], or the file is older than what was read before. The list stays as it was.
+    /// As [`RevocationFile::open`], or if the file is older than the present list, which then stays in force.
     pub fn refresh(&mut self) -> Result<bool, CaError> {
         let sent = self.received.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(sent) = sent.filter(|sent| sent.number > self.crl.number) {
@@ -66,16 +67,16 @@ impl RevocationFile {
         if FileStat::of(&self.path)? == self.file_stat { Ok(false) } else { self.reread() }
     }
 
-    /// Reads the file again, though it looks unchanged; whether the list is a new one.
+    /// Reads the file again even if it looks unchanged; returns whether the list is new.
     ///
     /// # Errors
-    /// As [`Revocations::refresh`].
+    /// As [`RevocationFile::refresh`].
     pub fn reread(&mut self) -> Result<bool, CaError> {
         let file_stat = FileStat::of(&self.path)?;
         let crl = read_crl(&self.path, &self.authority)?;
         if crl.number < self.crl.number {
             let older =
-                format!("list {} is older than list {}, which was here before", crl.number, self.crl.number);
+                format!("list {} is older than list {}, which was read before", crl.number, self.crl.number);
             return Err(CaError::damaged(&self.path, older));
         }
         self.file_stat = file_stat;
@@ -84,14 +85,16 @@ impl RevocationFile {
         Ok(is_new)
     }
 
-    /// Puts a list that somebody has sent into the file, if it is this authority's and newer; whether it was. It counts from the
-    /// next [`Revocations::refresh`] on, of this value or of a clone.
+    /// Writes a received list to the file if it is this authority's and newer; returns whether it was. It takes effect
+    /// with the next [`RevocationFile::refresh`] of this value or of a clone.
     ///
     /// # Errors
-    /// It is damaged or signed by somebody else; or the file cannot be written, and it counts until the process ends.
+    /// If the list is damaged or signed by another authority. If the file cannot be written, the list still applies
+    /// until the process ends.
     pub fn update(&self, pem: &str) -> Result<bool, CaError> {
         let crl = Crl::parse(pem.as_bytes(), &self.authority);
-        let crl = crl.map_err(|text| CaError::damaged(&self.path, format!("a list that was sent: {text}")))?;
+        let crl =
+            crl.map_err(|text| CaError::damaged(&self.path, format!("a received revocation list: {text}")))?;
         if crl.number <= self.crl.number {
             return Ok(false);
         }
@@ -104,16 +107,16 @@ impl RevocationFile {
         Ok(true)
     }
 
-    /// Puts a list that was sent into a file, new or not, if it is this authority's and newer than what stands there.
+    /// Writes a received list to a file, which need not exist, if the list is this authority's and newer than the file.
     ///
     /// # Errors
-    /// It is damaged, somebody else's, or cannot be written.
+    /// If the list is damaged or signed by another authority, or cannot be written.
     pub fn install_if_newer(path: &Path, authority: &CertificateDer<'_>, pem: &str) -> Result<bool, CaError> {
         if path.exists() {
             return Self::open(path, authority)?.update(pem);
         }
         let checked = Crl::parse(pem.as_bytes(), authority);
-        checked.map_err(|text| CaError::damaged(path, format!("a list that was sent: {text}")))?;
+        checked.map_err(|text| CaError::damaged(path, format!("a received revocation list: {text}")))?;
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             std::fs::create_dir_all(dir).map_err(CaError::file(dir))?;
         }
@@ -121,22 +124,22 @@ impl RevocationFile {
         Ok(true)
     }
 
-    /// Where its file is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The list, for rustls.
+    /// The list as DER, for rustls.
     pub fn crl_der(&self) -> CertificateRevocationListDer<'static> {
         self.crl.der.clone()
     }
 
-    /// Which list it is; later ones have greater numbers.
+    /// Number of the list; newer lists have greater numbers.
     pub fn number(&self) -> u64 {
         self.crl.number
     }
 
-    /// Whether the certificate with this serial, as it stands in the certificate, was taken back.
+    /// Whether the certificate with this serial number, as encoded in the certificate, is revoked.
     pub fn is_revoked(&self, serial: &[u8]) -> bool {
         self.crl.revoked.contains_key(serial)
     }
@@ -147,12 +150,12 @@ fn read_crl(path: &Path, authority: &CertificateDer<'_>) -> Result<Crl, CaError>
     Crl::parse(pem.as_bytes(), authority).map_err(|text| CaError::damaged(path, text))
 }
 
-/// By what a change of a file is seen: modification time to the nanosecond, size, device and inode.
+/// Attributes that reveal a change of the file: modification time to the nanosecond, size, device and inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileStat(i64, i64, u64, u64, u64);
 
 impl FileStat {
-    /// Looked at before the file is read: what changes in between is read at the next look.
+    /// Must be read before the file: a change in between is then detected the next time.
     fn of(path: &Path) -> Result<Self, CaError> {
         let of = |meta: Metadata| Self(meta.mtime(), meta.mtime_nsec(), meta.size(), meta.dev(), meta.ino());
         std::fs::metadata(path).map(of).map_err(CaError::file(path))

@@ -1,8 +1,8 @@
-//! Certificate requests (PKCS #10, RFC 2986): a public key, and the proof that who sends it has the private one.
+//! Certificate requests (PKCS #10, RFC 2986): a public key, with proof that the sender has the private key.
 //!
-//! 1. The signature of a request must be that of its own key; nothing else of it is looked at. Names and extensions that
-//!    it asks for are not even refused: the authority decides names.
-//! 2. Keys are ECDSA P-256: small handshakes, and ring signs with them in constant time.
+//! 1. The signature of a request must match its own key; nothing else in it is used. Requested names and extensions are
+//!    not even rejected, because the authority decides the names.
+//! 2. Keys are ECDSA P-256: handshakes are small, and ring signs with them in constant time.
 
 use std::fmt;
 
@@ -14,17 +14,17 @@ use x509_parser::prelude::FromDer;
 
 use super::CaError;
 
-/// A public key whose owner has proved to have the private one.
+/// A public key whose owner has proved possession of the private key.
 #[derive(Clone, Debug)]
 pub struct CertRequest {
     key: SubjectPublicKeyInfo,
 }
 
 impl CertRequest {
-    /// Reads PEM or DER.
+    /// Parses PEM or DER.
     ///
     /// # Errors
-    /// It is no request, its key is of another kind, or its signature is wrong: [`CaError::Request`].
+    /// If it is not a request, its key is of another kind, or its signature is wrong: [`CaError::Request`].
     pub fn parse(bytes: &[u8]) -> Result<Self, CaError> {
         if bytes.len() > MAX_LEN {
             return Err(CaError::Request(format!("has more than {MAX_LEN} bytes")));
@@ -55,15 +55,15 @@ impl CertRequest {
         Ok(Self { key })
     }
 
-    pub(super) fn key(&self) -> &SubjectPublicKeyInfo {
+    pub(super) fn public_key(&self) -> &SubjectPublicKeyInfo {
         &self.key
     }
 }
 
-/// Chosen: one of P-256 has 300 bytes, and a long one of openssl with names 2000.
+/// Longest request in bytes. chosen: a P-256 request has 300 bytes, a long one of openssl with names 2000.
 const MAX_LEN: usize = 16 * 1024;
 
-/// A private key as PEM. It does not print itself.
+/// A private key as PEM. Its debug output is masked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyPem(String);
 
@@ -72,7 +72,7 @@ impl KeyPem {
         Self(key.serialize_pem())
     }
 
-    /// The text, for the one place that needs it.
+    /// The PEM text, for the code that stores or uses it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -84,20 +84,20 @@ impl fmt::Debug for KeyPem {
     }
 }
 
-/// What who enrols makes: a key that it keeps, and a request that it sends.
+/// Key and request of a new member: it keeps the key and sends the request.
 #[derive(Clone, Debug)]
 pub struct KeyWithRequest {
-    /// Stays where it was made.
+    /// The private key, which stays where it was created.
     pub key: KeyPem,
-    /// PEM, to be sent.
+    /// The certificate request as PEM.
     pub request: String,
 }
 
 impl KeyWithRequest {
-    /// A fresh one.
+    /// Generates a new key and its request.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// If the system provides no random numbers.
     pub fn generate() -> Result<Self, CaError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -112,18 +112,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_read_as_pem_and_as_der() {
+    fn a_request_can_be_parsed_as_pem_and_der() {
         let new = KeyWithRequest::generate().unwrap();
         let der = CertificateSigningRequestDer::from_pem_slice(new.request.as_bytes()).unwrap();
         let (pem, der) = (CertRequest::parse(new.request.as_bytes()).unwrap(), CertRequest::parse(&der).unwrap());
-        assert_eq!(pem.key(), der.key());
+        assert_eq!(pem.public_key(), der.public_key());
         let pair = KeyPair::from_pem(new.key.reveal()).unwrap();
-        assert_eq!(pem.key().subject_public_key_info(), pair.subject_public_key_info());
+        assert_eq!(pem.public_key().subject_public_key_info(), pair.subject_public_key_info());
         assert!(!format!("{new:?}").contains("PRIVATE"));
     }
 
     #[test]
-    fn a_request_that_is_not_signed_by_its_own_key_is_refused() {
+    fn a_request_not_signed_by_its_own_key_is_rejected() {
         let new = KeyWithRequest::generate().unwrap();
         let der = CertificateSigningRequestDer::from_pem_slice(new.request.as_bytes()).unwrap().to_vec();
         let refused = |der: &[u8]| CertRequest::parse(der).unwrap_err().to_string();
@@ -131,10 +131,10 @@ mod tests {
         let mut forged = der.clone();
         *forged.last_mut().unwrap() ^= 1;
         assert_eq!(refused(&forged), "the certificate request is not signed with its own key");
-        // The key of another one in this one's place.
+        // A request with its key replaced by another one's.
         let other = KeyWithRequest::generate().unwrap();
-        let other = CertRequest::parse(other.request.as_bytes()).unwrap().key().subject_public_key_info();
-        let own_key = CertRequest::parse(&der).unwrap().key().subject_public_key_info();
+        let other = CertRequest::parse(other.request.as_bytes()).unwrap().public_key().subject_public_key_info();
+        let own_key = CertRequest::parse(&der).unwrap().public_key().subject_public_key_info();
         let at = der.windows(own_key.len()).position(|part| part == own_key).unwrap();
         let mut swapped = der.clone();
         swapped[at..at + own_key.len()].copy_from_slice(&other);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_kind_is_refused() {
+    fn a_key_of_another_kind_is_rejected() {
         for kind in [&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P384_SHA384] {
             let key = KeyPair::generate_for(kind).unwrap();
             let request = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();

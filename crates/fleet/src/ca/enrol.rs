@@ -1,9 +1,10 @@
-//! Enrolling: a token and a request become a certificate, once.
+//! Enrolment: exchanges a token and a certificate request for a certificate, once.
 //!
-//! 1. All that can be wrong with the token and the request is looked at first: a bad request does not cost the token.
-//! 2. The token is spent before the certificate is made. Between the two a crash loses the token and nothing else; the other
-//!    way round it could bring two certificates.
-//! 3. A bearer that does not hear the answer needs a new token, too, and the certificate that it never got stands on the list.
+//! 1. Token and request are verified completely before the token is used up, so a bad request does not cost the token.
+//! 2. The token is marked as used before the certificate is signed. A crash in between loses only the token. The
+//!    reverse order could issue two certificates.
+//! 3. A member that does not receive the response needs a new token as well. The certificate that it never received
+//!    remains in the issued log.
 
 use super::csr::CertRequest;
 use super::error::EnrolError;
@@ -11,22 +12,22 @@ use super::ids::Nonce;
 use super::timestamp::UtcSeconds;
 use super::{Authority, CaError, IssuedChain};
 
-/// Remembers which tokens were used. One fleet process has a [`SpentFile`](super::SpentFile); several need a store that they
-/// share.
+/// Store of used tokens. A single fleet process uses a [`UsedTokensFile`](super::UsedTokensFile); several processes
+/// need a store that they share.
 pub trait UsedTokens {
-    /// Takes a nonce, for ever and for everybody who shares this store: false if it was taken before. When this returns, it
-    /// is remembered whatever happens. It may be forgotten some time after `until`.
+    /// Marks a nonce as used, for all processes that share this store; returns `false` if it was used before. The mark
+    /// is durable when this returns. It may be dropped some time after `until`.
     ///
     /// # Errors
-    /// Whether it was taken before cannot be known; the token is not to be honoured.
-    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError>;
+    /// If it is unknown whether the nonce was used; the token must then be rejected.
+    fn mark_used(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError>;
 }
 
 impl Authority {
-    /// The certificate that a token brings, for the key of a request (PEM or DER).
+    /// Issues the certificate of a token for the key of a request (PEM or DER).
     ///
     /// # Errors
-    /// The token or the request is no good, or the authority cannot.
+    /// If the token or the request is invalid, or the authority fails.
     pub fn enrol(
         &self,
         token: &str,
@@ -39,7 +40,7 @@ impl Authority {
             CaError::Request(text) => EnrolError::Request(text),
             error => EnrolError::Authority(error),
         })?;
-        if !used_tokens.claim(token.nonce, token.expires_at)? {
+        if !used_tokens.mark_used(token.nonce, token.expires_at)? {
             return Err(EnrolError::Used);
         }
         Ok(self.issue(&token.template, &request, now)?)

@@ -1,86 +1,86 @@
-//! What can go wrong with an authority and its directory: whose fault it is, and what helps.
+//! Errors of an authority and its directory, with the remedy where there is one.
 
 use std::io;
 use std::path::PathBuf;
 
 use marline_net::atomic_file::FileError;
 
-/// An authority could not do it.
+/// An operation of the authority failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
-    /// A file or directory refuses.
+    /// A file operation failed.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// What is to be made is there already.
+    /// The file to be created exists already.
     #[error("{}: it exists already, and is not overwritten; {help}", path.display())]
     Exists {
-        /// Which file.
+        /// The existing file.
         path: PathBuf,
-        /// What helps.
+        /// What the user can do.
         help: &'static str,
     },
-    /// There is no authority.
-    #[error("{0}: no authority here; `marline fleet ca init --dir {0}` makes one", dir.display())]
+    /// The directory contains no authority.
+    #[error("{0}: no authority here; `marline fleet ca init --ca-dir {0}` creates one", dir.display())]
     Absent {
-        /// Where it was looked for.
+        /// The directory.
         dir: PathBuf,
     },
-    /// Its key is not in its directory.
+    /// The authority's key is not in its directory.
     #[error(
-        "{}: it is missing, so this authority signs nothing here: put it back from a copy, or issue and revoke where the key is \
+        "{}: it is missing, so this authority cannot sign here: restore it from a copy, or issue and revoke where the key is \
          kept (docs/fleet.md, \"The root key off-line\")",
         dir.join("ca.key").display()
     )]
     KeyMissing {
-        /// Where the authority is.
+        /// Directory of the authority.
         dir: PathBuf,
     },
-    /// Making it was interrupted.
-    #[error("{0}: making this authority was interrupted; `marline fleet ca init --dir {0}` finishes it", dir.display())]
+    /// The creation of the authority was interrupted.
+    #[error("{0}: the creation of this authority was interrupted; `marline fleet ca init --ca-dir {0}` completes it", dir.display())]
     Incomplete {
-        /// Where.
+        /// Directory of the authority.
         dir: PathBuf,
     },
     /// The directory belongs to another user.
     #[error("{}: it belongs to another user ({owner}); run this command as that user: sudo -u '#{owner}' marline …", dir.display())]
     OtherOwner {
-        /// The directory of the authority.
+        /// Directory of the authority.
         dir: PathBuf,
         /// The numeric user id of its owner.
         owner: u32,
     },
-    /// Others than the owner may do too much.
-    #[error("{0}: others than its owner may {action} it (mode {mode:04o}): chmod {required_mode:o} {0}", path.display())]
+    /// The permissions of a file or directory allow other users too much.
+    #[error("{0}: users other than its owner may {action} it (mode {mode:04o}): chmod {required_mode:o} {0}", path.display())]
     TooPermissive {
-        /// Which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// Read or write.
+        /// What others may do: read or write.
         action: &'static str,
-        /// Its mode.
+        /// Its present mode.
         mode: u32,
         /// The mode that it should have.
         required_mode: u32,
     },
-    /// A file does not hold what it should.
+    /// A file has unexpected contents.
     #[error("{}: {text}", path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong, and what helps.
+        /// The problem, and the remedy.
         text: String,
     },
-    /// What was asked for is not possible.
+    /// The operation is not possible.
     #[error("{0}")]
     Refused(String),
-    /// What was sent to be signed is no good.
+    /// A certificate request is invalid.
     #[error("the certificate request {0}")]
     Request(String),
-    /// The library or the system refuses.
+    /// A library or the system reports an error.
     #[error("{0}")]
     Library(String),
 }
@@ -92,7 +92,7 @@ impl From<FileError> for CaError {
 }
 
 impl CaError {
-    /// For [`Result::map_err`] after something was done with the file.
+    /// For [`Result::map_err`] after an operation on the file.
     pub(super) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::File { path, error }
@@ -102,14 +102,14 @@ impl CaError {
         Self::Damaged { path: path.into(), text: text.to_string() }
     }
 
-    /// Whether a privilege is missing: another user could do it.
+    /// Whether a privilege is missing, so that another user could do it.
     pub fn is_not_permitted(&self) -> bool {
         matches!(self, Self::File { error, .. } if error.kind() == io::ErrorKind::PermissionDenied)
     }
 }
 
 impl CaError {
-    /// Whether the process has as many files open as it may: one that is closed helps.
+    /// Whether the process has reached its limit of open files, so that closing one helps.
     pub(crate) fn is_out_of_descriptors(&self) -> bool {
         // Linux: EMFILE, ENFILE.
         matches!(self, Self::File { error, .. } if matches!(error.raw_os_error(), Some(24 | 23)))
@@ -118,43 +118,43 @@ impl CaError {
 
 impl From<rcgen::Error> for CaError {
     fn from(error: rcgen::Error) -> Self {
-        Self::Library(format!("the certificate cannot be made: {error}"))
+        Self::Library(format!("the certificate cannot be created: {error}"))
     }
 }
 
-/// Why a certificate is not renewed.
+/// Reason for not renewing a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum RenewError {
-    /// It is too early, or of no use.
+    /// It is too early, or a renewal would not extend the validity.
     #[error("{0}")]
     NotDue(String),
-    /// The certificate that was shown opens no door.
+    /// The presented certificate is not accepted.
     #[error("{0}")]
     NotAllowed(String),
-    /// The authority cannot.
+    /// The authority failed.
     #[error(transparent)]
     Authority(#[from] CaError),
 }
 
-/// Why a token brings no certificate.
+/// Reason for not issuing a certificate for a token.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
-    /// It is no token.
-    #[error("this is no enrolment token, or not all of it: {0}")]
+    /// The text is not a token.
+    #[error("this is not a complete enrolment token: {0}")]
     Malformed(String),
-    /// Another authority made it, or nobody.
+    /// Another authority signed it, or none.
     #[error("the token is not from this authority")]
     OtherAuthority,
-    /// It came too late.
-    #[error("the token has expired; ask for a new one")]
+    /// The token has expired.
+    #[error("the token has expired; get a new one from the operator of the fleet")]
     Expired,
-    /// It has brought a certificate before.
-    #[error("the token was used already; ask for a new one")]
+    /// The token was used before.
+    #[error("the token has already been used; get a new one from the operator of the fleet")]
     Used,
-    /// What is to be certified is no good.
+    /// The certificate request is invalid.
     #[error("the certificate request {0}")]
     Request(String),
-    /// The authority cannot; the token may be lost.
+    /// The authority failed; the token may count as used.
     #[error(transparent)]
     Authority(#[from] CaError),
 }

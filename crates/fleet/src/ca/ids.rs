@@ -1,8 +1,9 @@
-//! The numbers of a CA: a certificate's serial, a token's nonce, an authority's fingerprint. All are written in hexadecimal.
+//! Identifiers of the CA, written in hexadecimal: serial numbers of certificates, nonces of tokens, fingerprints of
+//! authorities.
 //!
-//! A serial has 16 bytes of which the first begins with the bits `01`: positive and without a leading zero in DER
-//! (RFC 5280 §4.1.2.2), so that the same bytes stand in the certificate, in the revocation list and in our files. 126 of
-//! its bits are random.
+//! A serial number has 16 bytes, of which the first begins with the bits `01`. In DER it is therefore positive and has
+//! no leading zero (RFC 5280 §4.1.2.2), so that certificate, revocation list and log contain the same bytes. 126 bits
+//! are random.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::CaError;
 
-/// The number of one certificate.
+/// Serial number of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Serial([u8; 16]);
 
@@ -26,12 +27,12 @@ impl Serial {
         Ok(Self(bytes))
     }
 
-    /// As it stands in a certificate.
+    /// From the bytes in a certificate; `None` if there are not 16.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().map(Self).ok()
     }
 
-    /// As in the certificate.
+    /// The bytes as in the certificate.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -39,16 +40,19 @@ impl Serial {
 
 impl FromStr for Serial {
     type Err = String;
-    /// Also as openssl writes it, in capitals and with colons.
+    /// Also accepts openssl's form, in capitals and with colons.
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.replace(':', "").to_ascii_lowercase();
-        let wrong =
-            || format!("`{text}` is no serial number: 32 hexadecimal digits, as `marline fleet ca list` shows");
+        let wrong = || {
+            format!(
+                "`{text}` is not a serial number: expected 32 hexadecimal digits, as `marline fleet ca list` shows"
+            )
+        };
         parse_hex(&digits).map(Self).ok_or_else(wrong)
     }
 }
 
-/// What makes a token one of its own.
+/// Random number that makes each token unique.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nonce([u8; 16]);
 
@@ -61,16 +65,16 @@ impl Nonce {
 impl FromStr for Nonce {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        parse_hex(text).map(Self).ok_or_else(|| format!("`{text}` is no nonce: 32 hexadecimal digits"))
+        parse_hex(text).map(Self).ok_or_else(|| format!("`{text}` is not a nonce: expected 32 hexadecimal digits"))
     }
 }
 
-/// SHA-256 of an authority's certificate (DER): whoever knows it knows whom to trust.
+/// SHA-256 of an authority's certificate (DER), by which a new member recognizes its authority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of this certificate.
+    /// Fingerprint of this certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         Self(Sha256::digest(certificate).into())
     }
@@ -79,7 +83,9 @@ impl Fingerprint {
 impl FromStr for Fingerprint {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        parse_hex(text).map(Self).ok_or_else(|| format!("`{text}` is no fingerprint: 64 hexadecimal digits"))
+        parse_hex(text)
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not a fingerprint: expected 64 hexadecimal digits"))
     }
 }
 
@@ -102,11 +108,11 @@ impl_hex!(Serial Nonce Fingerprint);
 fn random_bytes<const N: usize>() -> Result<[u8; N], CaError> {
     let mut bytes = [0; N];
     let filled = crate::tls::crypto_provider().secure_random.fill(&mut bytes);
-    filled.map_err(|_| CaError::Library("the system gives no random numbers".to_owned()))?;
+    filled.map_err(|_| CaError::Library("the system provides no random numbers".to_owned()))?;
     Ok(bytes)
 }
 
-/// Lower case alone: a number has one text.
+/// Parses lower-case digits only, so that each number has exactly one text.
 fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }
@@ -116,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_its_text_and_no_other_length() {
+    fn an_identifier_has_one_text_and_a_fixed_length() {
         let text = "4f0123456789abcdef0123456789abcd";
         let serial: Serial = text.parse().unwrap();
         assert_eq!((serial.to_string(), serial.as_bytes().len()), (text.to_owned(), 16));
@@ -127,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn serials_are_positive_and_keep_their_sixteen_bytes_in_der() {
+    fn serial_numbers_are_positive_and_have_sixteen_bytes_in_der() {
         let serials: Vec<Serial> = (0..64).map(|_| Serial::random().unwrap()).collect();
         assert!(serials.iter().all(|serial| (0x40..0x80).contains(&serial.as_bytes()[0])));
         assert!(serials.windows(2).all(|two| two[0] != two[1]));

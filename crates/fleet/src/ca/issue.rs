@@ -1,8 +1,8 @@
-//! Certificates: what a grant and a public key become.
+//! Issuing certificates: combines a template and a public key into a certificate.
 //!
-//! 1. The names are the grant's: its identity as the one URI, its addresses as DNS names and IPs.
-//! 2. Who connects may present it (`clientAuth`); who is connected to may also serve with it (`serverAuth`).
-//! 3. It begins ten minutes early, for boxes whose clock is behind, and ends no later than the authority.
+//! 1. The names are those of the template: its identity as the only URI, its addresses as DNS names and IP addresses.
+//! 2. Every certificate can be used by clients (`clientAuth`); those of server roles also by servers (`serverAuth`).
+//! 3. The validity begins ten minutes early, for hosts whose clock is behind, and ends no later than the authority's.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,19 +24,20 @@ use super::timestamp::UtcSeconds;
 use super::{Address, Authority, CaError, CertTemplate};
 use crate::identity::Name;
 
-/// A certificate and its authority's.
+/// A certificate with that of its issuer.
 #[derive(Clone, Debug)]
 pub struct IssuedChain {
-    /// The certificate.
+    /// The issued certificate.
     pub certificate: CertificateDer<'static>,
-    /// Who signed it.
+    /// Certificate of the authority that signed it.
     pub issuer: CertificateDer<'static>,
-    /// What stands on the list of what was issued.
+    /// Its record in the issued log.
     pub record: IssuedCert,
 }
 
 impl IssuedChain {
-    /// Both as PEM: the authority's comes last, so that who knows no more than its fingerprint can verify the first.
+    /// Both certificates as PEM. The authority's comes last, so that a member that knows only its fingerprint can
+    /// verify the first.
     pub fn pem(&self) -> String {
         pem(&self.certificate) + &pem(&self.issuer)
     }
@@ -46,17 +47,17 @@ impl Authority {
     /// Certifies the key of a request.
     ///
     /// # Errors
-    /// The authority is over, or a file refuses.
+    /// If the authority has expired, or a file operation fails.
     pub fn issue(
         &self,
         template: &CertTemplate,
         request: &CertRequest,
         now: UtcSeconds,
     ) -> Result<IssuedChain, CaError> {
-        self.certify(template, request.key(), now)
+        self.certify(template, request.public_key(), now)
     }
 
-    /// Makes a key and certifies it, for those who do it by hand.
+    /// Creates a key and certifies it, for members that are set up by hand.
     ///
     /// # Errors
     /// As [`Authority::issue`].
@@ -81,7 +82,7 @@ impl Authority {
         Ok(IssuedChain { certificate, issuer: self.certificate.clone(), record: issued })
     }
 
-    /// A certificate that does not stand on the list yet, and that nobody may see before it does.
+    /// Signs a certificate without recording it. The caller must record it before anybody sees it.
     pub(super) fn sign_unrecorded(
         &self,
         template: &CertTemplate,
@@ -89,7 +90,10 @@ impl Authority {
         now: UtcSeconds,
     ) -> Result<(CertificateDer<'static>, IssuedCert), CaError> {
         if now >= self.not_after {
-            let expired = format!("this authority ended at {}: make a new one and enrol again", self.not_after);
+            let expired = format!(
+                "this authority expired at {}: create a new one and enrol all members again",
+                self.not_after
+            );
             return Err(CaError::Refused(expired));
         }
         let issued = IssuedCert {
@@ -129,36 +133,36 @@ fn cert_params(issued: &IssuedCert, addresses: &[Address]) -> Result<Certificate
     Ok(params)
 }
 
-/// The files of one member in DIR: NAME.pem, NAME.key and ca.pem.
+/// The files of one member in a directory: NAME.pem, NAME.key and ca.pem.
 #[derive(Clone, Debug)]
 pub struct MemberFiles {
-    /// The certificate and its authority's.
+    /// Path of the certificate, followed by its authority's.
     pub certificate: PathBuf,
-    /// The private key, for its owner's eyes alone.
+    /// Path of the private key, which only its owner may read.
     pub key: PathBuf,
-    /// The authority's certificate.
+    /// Path of the authority's certificate, or of a bundle.
     pub authority: PathBuf,
 }
 
 impl MemberFiles {
-    /// Where they are, or will be.
+    /// Paths of the files of the member `name`, existing or not.
     ///
     /// # Errors
-    /// The member is called as a file of the authority is.
+    /// If the name is that of a file of the authority.
     pub fn of(dir: &Path, name: &Name) -> Result<Self, CaError> {
         if let "ca" | "revoked" = name.as_str() {
-            let taken = format!("`{name}` cannot be in files: {name}.pem is the authority's");
+            let taken = format!("`{name}` cannot be used as a name: {name}.pem is a file of the authority");
             return Err(CaError::Refused(taken));
         }
         let file = |kind: &str| dir.join(format!("{name}.{kind}"));
         Ok(Self { certificate: file("pem"), key: file("key"), authority: dir.join("ca.pem") })
     }
 
-    /// Whether there is room for them, before a certificate is made in vain.
+    /// Checks that the files can be created, before a certificate is issued in vain.
     ///
     /// # Errors
-    /// One of them is there already; a ca.pem with the same authority in it may be.
-    pub fn check(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
+    /// If one of them exists already, except a ca.pem that contains the same authority.
+    pub fn check_can_write(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
         let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: EXISTS_HELP });
         if self.certificate.exists() {
             return taken(&self.certificate);
@@ -172,7 +176,7 @@ impl MemberFiles {
         }
     }
 
-    /// The same for who has a token and no certificate yet: he knows the authority by its fingerprint.
+    /// The same for a member with a token and no certificate yet, which knows the authority by its fingerprint.
     pub(crate) fn check_absent(&self, authority: Fingerprint) -> Result<(), CaError> {
         let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: EXISTS_HELP });
         match atomic_file::read(&self.authority)? {
@@ -184,36 +188,36 @@ impl MemberFiles {
         }
     }
 
-    /// Puts a renewed certificate in the place of the old one, whole or not at all; its key is the same.
+    /// Replaces the certificate atomically by a renewed one for the same key.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn replace_certificate(&self, chain: &str) -> Result<(), CaError> {
         atomic_file::replace(&self.certificate, chain.as_bytes(), atomic_file::PUBLIC_MODE)
     }
 
-    /// Writes them. The certificate comes last: whoever sees it sees all.
+    /// Writes the files. The certificate is written last, so that once it exists all files are complete.
     ///
     /// # Errors
-    /// As [`MemberFiles::check`], or a file refuses.
+    /// As [`MemberFiles::check`], or if a file operation fails.
     pub fn write(&self, chain: &IssuedChain, key: Option<&KeyPem>) -> Result<(), CaError> {
         self.write_parts(&chain.pem(), (&chain.issuer, &pem(&chain.issuer)), key)
     }
 
-    /// Whether the `ca.pem` that is there trusts other authorities than this bundle.
+    /// Whether the existing `ca.pem` contains other authorities than this bundle.
     pub(crate) fn has_other_authorities(&self, bundle: &str) -> Result<bool, CaError> {
         let existing = atomic_file::read(&self.authority)?;
         Ok(existing.is_some_and(|existing| authority_fingerprints(&existing) != authority_fingerprints(bundle)))
     }
 
-    /// The same for who enrols, whose certificate came as text, and perhaps with other authorities in a bundle.
+    /// The same for enrolment, where the certificate arrives as text and possibly with a bundle of other authorities.
     pub(crate) fn write_parts(
         &self,
         chain: &str,
         (authority, bundle): (&CertificateDer<'_>, &str),
         key: Option<&KeyPem>,
     ) -> Result<(), CaError> {
-        self.check(authority, key.is_some())?;
+        self.check_can_write(authority, key.is_some())?;
         if let Some(key) = key {
             atomic_file::create(&self.key, key.reveal().as_bytes(), atomic_file::SECRET_MODE, EXISTS_HELP)?;
         }
@@ -224,12 +228,12 @@ impl MemberFiles {
     }
 }
 
-/// Whether this authority is in a `ca.pem`, alone or in a bundle.
+/// Whether a `ca.pem`, which may be a bundle, contains this authority.
 fn contains_authority(text: &str, authority: Fingerprint) -> bool {
     authority_fingerprints(text).contains(&authority)
 }
 
-/// The authorities in a file or a bundle.
+/// Fingerprints of the authorities in a file or a bundle.
 fn authority_fingerprints(text: &str) -> BTreeSet<Fingerprint> {
     CertificateDer::pem_slice_iter(text.as_bytes())
         .flatten()
@@ -239,12 +243,12 @@ fn authority_fingerprints(text: &str) -> BTreeSet<Fingerprint> {
 
 const EXISTS_HELP: &str = "move it away, or name another directory";
 
-/// A certificate as text.
+/// A certificate as PEM.
 pub(crate) fn pem(certificate: &CertificateDer<'_>) -> String {
     pem_encode("CERTIFICATE", certificate)
 }
 
-/// RFC 7468.
+/// PEM encoding (RFC 7468) with lines of 64 characters.
 pub(crate) fn pem_encode(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);

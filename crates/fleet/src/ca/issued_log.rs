@@ -1,7 +1,7 @@
-//! What was issued: DIR/issued.jsonl, one line of JSON for each certificate, before anybody sees the certificate.
+//! Log of issued certificates: DIR/issued.jsonl, one JSON line for each, written before anybody sees the certificate.
 //!
-//! So whatever certificate there is in the world, its serial is found by its name and can be revoked. The list only grows;
-//! a last line without its end belongs to a certificate that nobody has got.
+//! The serial number of every existing certificate can therefore be found by its name and revoked. The log only grows.
+//! A last line without a line end belongs to a certificate that nobody has received.
 
 use std::path::{Path, PathBuf};
 
@@ -12,36 +12,36 @@ use super::timestamp::UtcSeconds;
 use super::{CaError, atomic_file, serde_text};
 use crate::identity::Identity;
 
-/// One certificate.
+/// Record of one issued certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IssuedCert {
-    /// Its number.
+    /// Serial number.
     #[serde(with = "serde_text")]
     pub serial: Serial,
-    /// Whose it is.
+    /// Identity that it certifies.
     #[serde(with = "serde_text")]
     pub identity: Identity,
-    /// It is valid from here,
+    /// Beginning of its validity.
     #[serde(with = "serde_text")]
     pub not_before: UtcSeconds,
-    /// to here.
+    /// End of its validity.
     #[serde(with = "serde_text")]
     pub not_after: UtcSeconds,
-    /// The certificate that was shown for it; none: it came by a token, or by hand.
+    /// The certificate that it renews; `None` if it was issued for a token or by hand.
     #[serde(default, with = "serde_text::optional", skip_serializing_if = "Option::is_none")]
     pub renews: Option<Serial>,
 }
 
-/// How a certificate stands.
+/// State of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CertState {
-    /// It opens doors.
+    /// Valid: it is accepted.
     Valid,
-    /// It is over.
+    /// Its validity has ended.
     Expired,
-    /// It was taken back.
+    /// It has been revoked.
     Revoked,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn log_path(dir: &Path) -> PathBuf {
     dir.join("issued.jsonl")
 }
 
-/// Puts it on the list of a locked directory.
+/// Appends a record. The directory must be locked.
 pub(super) fn append_record(dir: &Path, issued: &IssuedCert) -> Result<(), CaError> {
     let line = serde_json::to_string(issued).map_err(|error| CaError::Library(error.to_string()))?;
     atomic_file::append(&log_path(dir), &line)
@@ -57,7 +57,7 @@ pub(super) fn append_record(dir: &Path, issued: &IssuedCert) -> Result<(), CaErr
 
 pub(super) fn read_records(dir: &Path) -> Result<Vec<IssuedCert>, CaError> {
     let path = log_path(dir);
-    let missing = || CaError::damaged(&path, "it is missing: put it back from a copy");
+    let missing = || CaError::damaged(&path, "it is missing: restore it from a copy");
     let text = atomic_file::read(&path)?.ok_or_else(missing)?;
     let complete = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let line = |(at, line): (usize, &str)| {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_without_the_line_that_was_cut_off_and_damage_is_named() {
+    fn a_log_is_read_without_a_truncated_line_and_damage_is_reported_with_its_line() {
         let dir = tempfile::tempdir().unwrap();
         let at = |text: &str| text.parse().unwrap();
         let issued = IssuedCert {

@@ -1,25 +1,27 @@
-//! The certificate authority of a fleet: one key that says who is who, in one directory.
+//! The certificate authority of a fleet: one key that certifies the identities of all members, in one directory.
 //!
-//! In: who shall be let in, and a public key. Out: a certificate, or the refusal. What an authority has:
+//! It issues certificates for public keys of authorized members, and keeps:
 //!
-//! | file | what | secret |
+//! | file | contents | secret |
 //! |---|---|---|
-//! | ca.pem | its own certificate, ten years | no: everybody has it |
-//! | ca.key | the private key, PKCS #8 | yes: whoever has it is the fleet |
-//! | issued.jsonl | every certificate: serial, identity, from, to | no |
-//! | revoked.pem | the revocation list | no: everybody fetches it |
-//! | spent | nonces of tokens that were used and would not have expired | no |
+//! | ca.pem | its own certificate, valid for ten years | no: every member has it |
+//! | ca.key | the private key, PKCS #8 | yes: its holder controls the fleet |
+//! | issued.jsonl | every issued certificate: serial, identity, validity | no |
+//! | revoked.pem | the revocation list | no: every member fetches it |
+//! | spent | nonces of used tokens that have not expired yet | no |
 //!
-//! 1. ECDSA P-256 throughout; one level, no intermediates (`pathlen:0`): who revokes reaches everybody at the next fetch
-//!    of one small list, and a stolen CA key is a new fleet either way.
-//! 2. A certificate is on the list of what was issued, and a token among those spent, and both on the disk, before anybody
-//!    sees the certificate.
-//! 3. ca.pem comes last when an authority is made: while it is missing nothing was signed, and `init` takes up what is there.
-//! 4. Processes take turns by the directory's lock: a daemon that enrols and an operator's command share one directory.
-//! 5. Nothing here waits for a network; files are synced, so that a call may take tens of milliseconds of a disk.
+//! 1. ECDSA P-256 throughout, and one level without intermediates (`pathlen:0`). A revocation reaches every member at
+//!    the next fetch of one small list, and a stolen CA key requires a new fleet in any case.
+//! 2. Before anybody sees a certificate, it is recorded in the issued log and its token among the used ones, both
+//!    synced to the disk.
+//! 3. When an authority is created, ca.pem is written last. While it is missing, nothing was signed, and `init`
+//!    continues with the existing files.
+//! 4. Processes serialize their changes by a lock of the directory: a daemon that enrols members and an operator's
+//!    command share one directory.
+//! 5. Nothing here waits for a network. Files are synced, so a call may take tens of milliseconds of disk time.
 //!
-//! A CA in the cloud, or step-ca beside it, was not used: the fleet must come up on one box without anybody's account, and
-//! what is needed of a CA fits in this folder.
+//! A cloud CA, or step-ca as a separate service, was rejected: the fleet must start on one host without any account,
+//! and the required functions of a CA fit in this folder.
 
 mod atomic_file;
 mod cert_template;
@@ -73,23 +75,23 @@ use marline_net::private_file::{SecretError, read_secret};
 
 use self::atomic_file::DirLock;
 
-/// An authority, open for work. Clones are not made: processes and threads share the directory instead.
+/// An open certificate authority. It has no `Clone`: processes and threads share its directory instead.
 pub struct Authority {
     dir: PathBuf,
     certificate: CertificateDer<'static>,
-    /// None: its key is kept elsewhere, and it signs nothing here.
+    /// `None` if the key is kept elsewhere; then this authority cannot sign here.
     signer: Option<Issuer<'static, KeyPair>>,
     not_after: UtcSeconds,
 }
 
 impl Authority {
-    /// Makes an authority called `name` in `dir`, or finishes one whose making was interrupted.
+    /// Creates an authority called `name` in `dir`, or completes an interrupted creation.
     ///
     /// # Errors
-    /// There is one already, it lost its certificate, `name` is none, or a file refuses.
+    /// If there is an authority already, it has lost its certificate, `name` is invalid, or a file operation fails.
     pub fn init(dir: &Path, name: &str, now: UtcSeconds) -> Result<Self, CaError> {
         if !(1..=MAX_NAME_LEN).contains(&name.chars().count()) || name.chars().any(char::is_control) {
-            let wrong = format!("`{name}` is no name of an authority: 1 to {MAX_NAME_LEN} characters");
+            let wrong = format!("`{name}` is not a valid name of an authority: use 1 to {MAX_NAME_LEN} characters");
             return Err(CaError::Refused(wrong));
         }
         atomic_file::make_dir(dir)?;
@@ -98,12 +100,12 @@ impl Authority {
         let _lock = DirLock::acquire(dir)?;
         atomic_file::remove_temp_files(dir)?;
         if certificate_path(dir).exists() {
-            let help = "take another --dir, or move this authority away first";
+            let help = "use another --dir, or move this authority away first";
             return Err(CaError::Exists { path: certificate_path(dir), help });
         }
         if issued_log::log_path(dir).exists() && !issued_log::read_records(dir)?.is_empty() {
             let lost =
-                "it is missing, and certificates were issued: put it back, every member of the fleet has a copy";
+                "it is missing, and certificates were issued: restore it; every member of the fleet has a copy";
             return Err(CaError::damaged(certificate_path(dir), lost));
         }
         let key = match atomic_file::read(&key_path(dir))? {
@@ -124,21 +126,22 @@ impl Authority {
         Self::open(dir)
     }
 
-    /// Opens the authority in `dir`.
+    /// Opens the authority in `dir` for signing.
     ///
     /// # Errors
-    /// There is none or half of one, its files do not fit together, its key is not there, or others may read it.
+    /// If there is none or an incomplete one, its files contradict each other, its key is missing, or others may read
+    /// it.
     pub fn open(dir: &Path) -> Result<Self, CaError> {
         let authority = Self::open_read_only(dir)?;
         authority.signer()?;
         Ok(authority)
     }
 
-    /// Opens the authority in `dir`, whose key may be kept elsewhere: then it serves its certificate and its revocation list, and signs
-    /// nothing.
+    /// Opens the authority in `dir`, whose key may be kept elsewhere. Without the key it serves its certificate and its
+    /// revocation list, and signs nothing.
     ///
     /// # Errors
-    /// As [`open`](Self::open), but for a key that is not there.
+    /// As [`open`](Self::open), except for a missing key.
     pub fn open_read_only(dir: &Path) -> Result<Self, CaError> {
         let path = certificate_path(dir);
         let Some(pem) = atomic_file::read(&path)? else {
@@ -164,7 +167,7 @@ impl Authority {
         Ok(Self { dir: dir.into(), certificate, signer, not_after })
     }
 
-    /// Whether its key is here.
+    /// Whether its key is available, so that it can sign.
     pub fn can_sign(&self) -> bool {
         self.signer.is_some()
     }
@@ -173,31 +176,31 @@ impl Authority {
         self.signer.as_ref().ok_or_else(|| CaError::KeyMissing { dir: self.dir.clone() })
     }
 
-    /// Its own certificate.
+    /// The authority's own certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// What tokens carry, so that who enrols knows whom to trust.
+    /// Fingerprint of its certificate. Tokens contain it, so that a new member knows which authority to trust.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 
-    /// When it ends; no certificate outlives it.
+    /// End of its validity; no certificate outlives it.
     pub fn not_after(&self) -> UtcSeconds {
         self.not_after
     }
 
-    /// Where its revocation list is.
+    /// Path of its revocation list.
     pub fn crl_path(&self) -> PathBuf {
         crl::path(&self.dir)
     }
 
-    /// Every certificate that was issued, the oldest first, and how it stands.
+    /// All issued certificates, oldest first, with their states.
     ///
     /// # Errors
-    /// A file cannot be read.
-    pub fn issued(&self, now: UtcSeconds) -> Result<Vec<(IssuedCert, CertState)>, CaError> {
+    /// If a file cannot be read.
+    pub fn issued_certs(&self, now: UtcSeconds) -> Result<Vec<(IssuedCert, CertState)>, CaError> {
         let revoked = self.crl()?.revoked;
         let state = |issued: &IssuedCert| match issued {
             _ if issued.not_after < now => CertState::Expired,
@@ -244,21 +247,21 @@ fn read_key(dir: &Path) -> Result<KeyPair, CaError> {
             CaError::KeyMissing { dir: dir.into() }
         }
         SecretError::File { path, error } => CaError::File { path, error },
-        SecretError::Open { path, mode } => {
+        SecretError::Exposed { path, mode } => {
             CaError::TooPermissive { path, action: "read", mode, required_mode: 0o600 }
         }
     })?;
     let pem = String::from_utf8(pem).unwrap_or_default();
-    // The library's words could repeat a part of the key.
+    // The library's error messages could repeat a part of the key.
     let key = KeyPair::from_pem(&pem).ok().filter(|key| key.algorithm() == &rcgen::PKCS_ECDSA_P256_SHA256);
     key.ok_or_else(|| CaError::damaged(&path, "it holds no private key of ECDSA P-256 as PEM (PKCS #8)"))
 }
 
-/// Until when the certificate is valid, if it is an authority's with this key.
+/// Returns the end of the certificate's validity, if it is a CA certificate with this key.
 fn check_certificate(certificate: &CertificateDer<'_>, key: Option<&KeyPair>) -> Result<UtcSeconds, String> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
     if !parsed.is_ca() {
-        return Err("it is no authority's certificate".to_owned());
+        return Err("it is not a CA certificate".to_owned());
     }
     if key.is_some_and(|key| parsed.public_key().raw != key.subject_public_key_info()) {
         return Err("ca.key is not the key of this certificate".to_owned());
@@ -266,7 +269,7 @@ fn check_certificate(certificate: &CertificateDer<'_>, key: Option<&KeyPair>) ->
     Ok(UtcSeconds::from_unix(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default()))
 }
 
-/// How long an authority lives.
+/// Lifetime of an authority's certificate: ten years.
 const LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
-/// RFC 5280 A.1, ub-common-name.
+/// Longest name in characters (RFC 5280 A.1, ub-common-name).
 const MAX_NAME_LEN: usize = 64;

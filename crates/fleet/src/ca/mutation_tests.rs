@@ -1,4 +1,4 @@
-//! Random changes to what comes from outside: nothing panics, and nothing that was changed says something else than before.
+//! Random changes to external inputs: nothing panics, and changed inputs are never accepted with another meaning.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use super::crl::Crl;
 use super::*;
 
-/// An authority that has revoked somebody; a token, a request and the list of it.
+/// An authority with one revoked certificate; a token, a request and the revocation list.
 struct Samples {
     _home: tempfile::TempDir,
     authority: Authority,
@@ -41,7 +41,7 @@ impl Samples {
     }
 }
 
-/// Bytes put elsewhere, changed, doubled and cut.
+/// Replaced, inserted and removed bytes, and truncation.
 fn mutations() -> impl Strategy<Value = Vec<(prop::sample::Index, u8, u8)>> {
     prop::collection::vec((any::<prop::sample::Index>(), 0_u8..4, any::<u8>()), 1..4)
 }
@@ -64,11 +64,11 @@ fn mutate(bytes: &[u8], changes: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_changed_is_refused_or_says_the_same() {
+fn changed_inputs_are_rejected_or_mean_the_same() {
     let samples = Samples::new();
     let Samples { authority, token, request, crl: list, now, .. } = &samples;
     let expected = authority.verify_token(token.reveal(), *now).unwrap();
-    let key = CertRequest::parse(request).unwrap().key().subject_public_key_info();
+    let key = CertRequest::parse(request).unwrap().public_key().subject_public_key_info();
     let crl = Crl::parse(list, authority.certificate()).unwrap();
     assert_eq!(crl.revoked.len(), 1);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(3000));
@@ -76,12 +76,12 @@ fn what_was_changed_is_refused_or_says_the_same() {
         if let Ok(text) = String::from_utf8(mutate(token.reveal().as_bytes(), &changes))
             && let Ok(read) = authority.verify_token(&text, *now)
         {
-            // White space around it, or the same byte again.
+            // The change was white space around the token, or an equal byte.
             prop_assert_eq!(text.trim(), token.reveal());
             prop_assert_eq!(&read, &expected);
         }
         if let Ok(read) = CertRequest::parse(&mutate(request, &changes)) {
-            prop_assert_eq!(read.key().subject_public_key_info(), key.clone());
+            prop_assert_eq!(read.public_key().subject_public_key_info(), key.clone());
         }
         if let Ok(read) = Crl::parse(&mutate(list, &changes), authority.certificate()) {
             prop_assert_eq!((read.number, &read.revoked), (crl.number, &crl.revoked));
@@ -92,7 +92,7 @@ fn what_was_changed_is_refused_or_says_the_same() {
 }
 
 #[test]
-fn what_is_noise_is_refused() {
+fn noise_is_rejected() {
     let samples = Samples::new();
     let authority = &samples.authority;
     proptest!(ProptestConfig::with_cases(2000), |(bytes: Vec<u8>, text in "mlt1\\.[A-Za-z0-9_-]{0,40}\\.[A-Za-z0-9_-]{0,40}")| {

@@ -1,11 +1,12 @@
-//! Taking certificates back.
+//! Revocation of certificates.
 //!
-//! 1. A new list takes the old one's place whole, with the next number.
-//! 2. What was revoked stays on the list until a day after it has expired, then it opens no door anyway.
-//! 3. To revoke twice is no error, and changes nothing.
-//! 4. With a certificate goes what it was renewed to ([`Authority::renew`]): who has stolen the first one may have the others.
-//! 5. Several machines with copies of one authority may each take somebody back before they hear of each other. Lists are put
-//!    together then ([`Authority::take_list`]): who stands on either stands on the next one.
+//! 1. A new list replaces the old one atomically and has the next number.
+//! 2. A revoked certificate stays on the list until a day after its expiry; after that it is rejected anyway.
+//! 3. Revoking a certificate twice is not an error and changes nothing.
+//! 4. Revoking a certificate also revokes its renewals ([`Authority::renew`]), which may be in the hands of the same
+//!    thief.
+//! 5. Several hosts with copies of one authority may revoke certificates before they learn of each other's lists. The
+//!    lists are then merged ([`Authority::merge_crl`]): the next list contains the entries of both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,10 +20,10 @@ use super::{Authority, CaError};
 use crate::identity::Identity;
 
 impl Authority {
-    /// Takes one certificate back; what it was.
+    /// Revokes one certificate; returns its record.
     ///
     /// # Errors
-    /// No such certificate was issued here, it has expired, or a file refuses.
+    /// If the certificate was not issued here or has expired, or a file operation fails.
     pub fn revoke(&self, serial: Serial, now: UtcSeconds) -> Result<IssuedCert, CaError> {
         let _lock = DirLock::acquire(&self.dir)?;
         let issued = issued_log::read_records(&self.dir)?;
@@ -35,10 +36,11 @@ impl Authority {
         Ok(one)
     }
 
-    /// Takes back every certificate of somebody that has not expired; which they were. Also those that were revoked before.
+    /// Revokes every certificate of a member that has not expired; returns their records, including those that were
+    /// already revoked.
     ///
     /// # Errors
-    /// There is none, or a file refuses.
+    /// If there is none, or a file operation fails.
     pub fn revoke_name(&self, identity: &Identity, now: UtcSeconds) -> Result<Vec<IssuedCert>, CaError> {
         let _lock = DirLock::acquire(&self.dir)?;
         let issued = issued_log::read_records(&self.dir)?;
@@ -51,15 +53,15 @@ impl Authority {
         Ok(revoked_certs)
     }
 
-    /// Puts another machine's list of this authority and ours together; whether ours is a new one. Where neither says it all, the new
-    /// one has a greater number than both, so that it takes the place of either.
+    /// Merges another host's list of this authority with ours; returns whether ours has changed. If neither contains
+    /// all entries, the merged list gets a greater number than both, so that it replaces both.
     ///
     /// # Errors
-    /// It is damaged or signed by somebody else, or a file refuses.
+    /// If the list is damaged or signed by another authority, or a file operation fails.
     pub fn merge_crl(&self, pem: &str, now: UtcSeconds) -> Result<bool, CaError> {
         let path = crl::path(&self.dir);
         let other = Crl::parse(pem.as_bytes(), &self.certificate);
-        let other = other.map_err(|text| CaError::damaged(&path, format!("a list that was sent: {text}")))?;
+        let other = other.map_err(|text| CaError::damaged(&path, format!("a received revocation list: {text}")))?;
         let _lock = DirLock::acquire(&self.dir)?;
         let own_crl = self.crl()?;
         let mut merged = own_crl.revoked.clone();
@@ -75,6 +77,7 @@ impl Authority {
             return Ok(false);
         }
         atomic_file::remove_temp_files(&self.dir)?;
+        // The other list already contains everything: take it over unchanged, so that all hosts have the same bytes.
         if other_is_complete && other.number > own_crl.number {
             atomic_file::replace(&path, pem.as_bytes(), atomic_file::PUBLIC_MODE)?;
         } else {
@@ -87,8 +90,9 @@ impl Authority {
 
     pub(super) fn crl(&self) -> Result<Crl, CaError> {
         let path = crl::path(&self.dir);
-        let missing =
-            || CaError::damaged(&path, "it is missing: put it back from a copy, else the revoked are let in");
+        let missing = || {
+            CaError::damaged(&path, "it is missing: restore it from a copy, otherwise revoked members are accepted")
+        };
         let pem = atomic_file::read(&path)?.ok_or_else(missing)?;
         Crl::parse(pem.as_bytes(), &self.certificate).map_err(|text| CaError::damaged(&path, text))
     }
@@ -102,7 +106,7 @@ impl Authority {
         let old = self.crl()?;
         let ends: BTreeMap<&[u8], UtcSeconds> =
             issued.iter().map(|issued| (issued.serial.as_bytes(), issued.not_after)).collect();
-        // What is not on the list of what was issued never leaves: nobody knows when it ends.
+        // Certificates missing in the issued log stay on the list forever, because their expiry is unknown.
         let is_retained = |serial: &[u8]| ends.get(serial).is_none_or(|end| end.saturating_add(RETENTION) >= now);
         let mut revoked = old.revoked.clone();
         revoked.retain(|serial, _| is_retained(serial));
@@ -119,7 +123,7 @@ impl Authority {
     }
 }
 
-/// Rule 4. The list of what was issued is in the order of time.
+/// Rule 4. The issued log is in chronological order, so one pass finds chains of renewals.
 fn add_renewals(revoked: &mut BTreeMap<Vec<u8>, UtcSeconds>, issued: &[IssuedCert], now: UtcSeconds) {
     for one in issued.iter().filter(|one| one.not_after >= now) {
         if one.renews.is_some_and(|renewed_serial| revoked.contains_key(renewed_serial.as_bytes())) {

@@ -1,4 +1,4 @@
-//! Values that stand in JSON as their text, as people write and read them: `#[serde(with = "serde_text")]`.
+//! Serializes values as their text form (`Display`, `FromStr`) in JSON: `#[serde(with = "serde_text")]`.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ where
     String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
-/// The same for what may be absent: `#[serde(with = "serde_text::optional")]`.
+/// The same for optional values: `#[serde(with = "serde_text::optional")]`.
 pub(super) mod optional {
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 

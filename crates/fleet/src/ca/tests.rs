@@ -1,4 +1,4 @@
-//! An authority in a directory of its own: what is made, interrupted, enrolled, spent and taken back.
+//! Tests of an authority in its own directory: creation, interruption, enrolment, used tokens and revocation.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn an_authority_is_made_once_and_its_key_is_for_its_owner() {
+fn an_authority_is_created_once_and_its_key_is_private() {
     let (_home, authority) = new_authority();
     let dir = &authority.dir;
     assert_eq!((mode(dir), mode(&dir.join("ca.key")), mode(&dir.join("ca.pem"))), (0o700, 0o600, 0o644));
@@ -56,7 +56,7 @@ fn an_authority_is_made_once_and_its_key_is_for_its_owner() {
 }
 
 #[test]
-fn its_certificate_is_one_of_an_authority_without_others_below() {
+fn the_certificate_is_that_of_a_ca_without_intermediates() {
     let (_home, authority) = new_authority();
     let (_, parsed) = x509_parser::parse_x509_certificate(authority.certificate()).unwrap();
     let basic = parsed.basic_constraints().unwrap().unwrap();
@@ -67,7 +67,7 @@ fn its_certificate_is_one_of_an_authority_without_others_below() {
 }
 
 #[test]
-fn a_name_that_is_none_makes_nothing() {
+fn an_invalid_name_creates_nothing() {
     let dir = tempfile::tempdir().unwrap();
     for bad in ["", "a\nb", &"a".repeat(65)] {
         assert!(matches!(Authority::init(&dir.path().join("ca"), bad, now()), Err(CaError::Refused(_))));
@@ -76,7 +76,7 @@ fn a_name_that_is_none_makes_nothing() {
 }
 
 #[test]
-fn wherever_the_making_was_interrupted_it_is_finished() {
+fn an_interrupted_creation_is_completed_from_any_step() {
     let order = ["ca.key", "issued.jsonl", "revoked.pem"];
     for made in 0..=order.len() {
         let (_home, whole) = new_authority();
@@ -86,21 +86,21 @@ fn wherever_the_making_was_interrupted_it_is_finished() {
         for file in &order[..made] {
             std::fs::copy(whole.dir.join(file), dir.join(file)).unwrap();
         }
-        // What the interrupted one was writing.
+        // A temporary file of the interrupted process.
         std::fs::write(dir.join(".ca.key.77.new"), "-----BEGIN PRIV").unwrap();
         let message = Authority::open(&dir).unwrap_err().to_string();
-        assert!(message.contains("`marline fleet ca init --dir"), "{message}");
+        assert!(message.contains("`marline fleet ca init --ca-dir"), "{message}");
         assert_eq!(message.contains("interrupted"), made > 0, "{message}");
         let authority = Authority::init(&dir, "test fleet", now()).unwrap();
         authority.issue(&edge_template(), &CertRequest::parse(&new_request()).unwrap(), now()).unwrap();
         let again = Authority::open(&dir).unwrap();
-        assert_eq!(again.issued(now()).unwrap().len(), 1);
-        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "nothing is left over");
+        assert_eq!(again.issued_certs(now()).unwrap().len(), 1);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "no temporary file remains");
     }
 }
 
 #[test]
-fn a_certificate_that_was_lost_is_not_made_anew() {
+fn a_lost_ca_certificate_is_not_created_again() {
     let (_home, authority) = new_authority();
     authority.issue_with_key(&edge_template(), now()).unwrap();
     std::fs::remove_file(authority.dir.join("ca.pem")).unwrap();
@@ -110,7 +110,7 @@ fn a_certificate_that_was_lost_is_not_made_anew() {
 }
 
 #[test]
-fn a_key_that_others_may_read_is_refused_with_the_way_out() {
+fn a_key_that_others_may_read_is_rejected_with_the_remedy() {
     let (_home, authority) = new_authority();
     let key = authority.dir.join("ca.key");
     for bad in [0o640, 0o604, 0o660] {
@@ -126,7 +126,7 @@ fn a_key_that_others_may_read_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn the_key_of_another_authority_is_noticed() {
+fn the_key_of_another_authority_is_detected() {
     let ((_home, authority), (_other_home, other)) = (new_authority(), new_authority());
     std::fs::copy(other.dir.join("ca.key"), authority.dir.join("ca.key")).unwrap();
     let message = Authority::open(&authority.dir).unwrap_err().to_string();
@@ -138,7 +138,7 @@ fn the_key_of_another_authority_is_noticed() {
 }
 
 #[test]
-fn a_certificate_says_what_the_grant_says_and_nothing_of_the_request() {
+fn a_certificate_contains_the_template_and_only_the_key_of_the_request() {
     let (_home, authority) = new_authority();
     let key = KeyPair::generate().unwrap();
     let mut asked = CertificateParams::new(vec!["evil.example".to_owned()]).unwrap();
@@ -170,11 +170,11 @@ fn no_certificate_outlives_its_authority() {
     let (chain, _) = authority.issue_with_key(&edge_template(), late).unwrap();
     assert_eq!(chain.record.not_after, authority.not_after());
     let message = authority.issue_with_key(&edge_template(), authority.not_after()).unwrap_err().to_string();
-    assert!(message.contains("this authority ended at 2036-09-29T12:00:00Z"), "{message}");
+    assert!(message.contains("this authority expired at 2036-09-29T12:00:00Z"), "{message}");
 }
 
 #[test]
-fn files_of_a_member_are_written_once_and_its_key_is_for_its_owner() {
+fn files_of_a_member_are_written_once_and_its_key_is_private() {
     let (home, authority) = new_authority();
     let (chain, key) = authority.issue_with_key(&edge_template(), now()).unwrap();
     let files = MemberFiles::of(home.path(), &edge_template().identity().name).unwrap();
@@ -183,19 +183,19 @@ fn files_of_a_member_are_written_once_and_its_key_is_for_its_owner() {
     let certificate = pem(authority.certificate());
     assert_eq!(std::fs::read_to_string(&files.authority).unwrap(), certificate);
     let ours = std::fs::read_to_string(authority.dir.join("ca.pem")).unwrap();
-    assert_eq!(ours, certificate, "both are written alike");
+    assert_eq!(ours, certificate, "both files are equal");
     let before = std::fs::read(&files.key).unwrap();
     assert!(matches!(files.write(&chain, Some(&key)), Err(CaError::Exists { .. })));
     assert_eq!(std::fs::read(&files.key).unwrap(), before);
     let (_other_home, other) = new_authority();
     let second = MemberFiles::of(home.path(), &"cam-8".parse().unwrap()).unwrap();
-    assert!(second.check(authority.certificate(), true).is_ok());
-    assert!(matches!(second.check(other.certificate(), true), Err(CaError::Exists { .. })));
+    assert!(second.check_can_write(authority.certificate(), true).is_ok());
+    assert!(matches!(second.check_can_write(other.certificate(), true), Err(CaError::Exists { .. })));
     assert!(MemberFiles::of(home.path(), &"ca".parse().unwrap()).is_err());
 }
 
 #[test]
-fn a_token_brings_one_certificate() {
+fn a_token_yields_exactly_one_certificate() {
     let (_home, authority) = new_authority();
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
@@ -212,11 +212,11 @@ fn a_token_brings_one_certificate() {
     // Another process, and the same one after a restart.
     let mut again = UsedTokensFile::open(&authority, now()).unwrap();
     assert!(matches!(refused(&mut again), Err(EnrolError::Used)));
-    assert_eq!(authority.issued(now()).unwrap().len(), 1);
+    assert_eq!(authority.issued_certs(now()).unwrap().len(), 1);
 }
 
 #[test]
-fn a_spent_token_stays_spent_in_a_file_that_a_crash_has_cut() {
+fn a_used_token_stays_used_in_a_file_truncated_by_a_crash() {
     for cut in 0..=21 {
         let (_home, authority) = new_authority();
         let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
@@ -228,7 +228,7 @@ fn a_spent_token_stays_spent_in_a_file_that_a_crash_has_cut() {
         let path = authority.dir.join("spent");
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - cut]).unwrap();
-        // Both a process that was running and one that starts now.
+        // A process that was running, and one that starts now.
         for mut used_tokens in [used_tokens, UsedTokensFile::open(&authority, now()).unwrap()] {
             for token in &tokens[..2] {
                 let refused = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens);
@@ -246,7 +246,7 @@ fn a_spent_token_stays_spent_in_a_file_that_a_crash_has_cut() {
 }
 
 #[test]
-fn two_processes_never_honour_the_same_token() {
+fn two_processes_never_accept_the_same_token() {
     let (_home, authority) = new_authority();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     let dir = &authority.dir;
@@ -259,11 +259,11 @@ fn two_processes_never_honour_the_same_token() {
         let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
         all.into_iter().map(|one| one.join().unwrap()).sum()
     });
-    assert_eq!((won, authority.issued(now()).unwrap().len()), (1, 1));
+    assert_eq!((won, authority.issued_certs(now()).unwrap().len()), (1, 1));
 }
 
 #[test]
-fn what_is_spent_is_forgotten_a_day_after_it_expires_and_not_earlier() {
+fn used_tokens_are_dropped_a_day_after_their_expiry_and_not_earlier() {
     let (_home, authority) = new_authority();
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
@@ -277,10 +277,10 @@ fn what_is_spent_is_forgotten_a_day_after_it_expires_and_not_earlier() {
 }
 
 #[test]
-fn a_clock_that_goes_back_an_hour_lets_nobody_in_twice_or_out_again() {
+fn setting_the_clock_back_reuses_no_token_and_undoes_no_revocation() {
     let (_home, authority) = new_authority();
     let (back, mut used_tokens) = (now().saturating_sub(HOUR), UsedTokensFile::open(&authority, now()).unwrap());
-    // A token of the later time can be used, once, and by then its certificate is valid for those whose clock is right.
+    // A token from the later time can be used, once. Its certificate is then valid for members with a correct clock.
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     let chain = authority.enrol(token.reveal(), &new_request(), back, &mut used_tokens).unwrap();
     assert_eq!(chain.record.not_before, back.saturating_sub(Duration::from_secs(600)));
@@ -288,11 +288,11 @@ fn a_clock_that_goes_back_an_hour_lets_nobody_in_twice_or_out_again() {
         let mut again = UsedTokensFile::open(&authority, at).unwrap();
         assert!(matches!(authority.enrol(token.reveal(), &new_request(), at, &mut again), Err(EnrolError::Used)));
     }
-    // Ten minutes are what clocks may differ by.
+    // Clocks may differ by ten minutes.
     let (ahead, _) =
         authority.issue_with_key(&edge_template(), now().saturating_add(Duration::from_secs(599))).unwrap();
     assert!(ahead.record.not_before < now());
-    // A list that is made after the clock went back is newer, and holds who stood on the one before.
+    // A list signed after the clock went back is newer, and contains the entries of the previous one.
     let (first, second) = (chain.record.serial, ahead.record.serial);
     let mut crl = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
     authority.revoke(first, now()).unwrap();
@@ -304,7 +304,7 @@ fn a_clock_that_goes_back_an_hour_lets_nobody_in_twice_or_out_again() {
 }
 
 #[test]
-fn a_spent_file_that_cannot_be_read_lets_nobody_in() {
+fn an_unreadable_file_of_used_tokens_stops_enrolment() {
     let (_home, authority) = new_authority();
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
@@ -312,11 +312,11 @@ fn a_spent_file_that_cannot_be_read_lets_nobody_in() {
     let message = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap_err().to_string();
     assert!(message.contains("spent: line 1 cannot be read"), "{message}");
     assert!(UsedTokensFile::open(&authority, now()).is_err());
-    assert_eq!(authority.issued(now()).unwrap(), []);
+    assert_eq!(authority.issued_certs(now()).unwrap(), []);
 }
 
 #[test]
-fn a_token_that_is_late_strange_or_changed_is_refused_and_a_bad_request_does_not_cost_it() {
+fn expired_foreign_and_changed_tokens_are_rejected_and_a_bad_request_does_not_use_up_a_token() {
     let ((_home, authority), (_other_home, other)) = (new_authority(), new_authority());
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
@@ -340,12 +340,12 @@ fn a_token_that_is_late_strange_or_changed_is_refused_and_a_bad_request_does_not
     let cut = &token.reveal()[..token.reveal().len() - 3];
     assert!(at(cut, now(), &good).is_err());
     assert!(matches!(at(token.reveal(), now(), b"no request"), Err(EnrolError::Request(_))));
-    // With the end of the line that it was pasted from.
+    // Surrounded by white space, as when a line is pasted.
     assert!(at(&format!(" {}\n", token.reveal()), now(), &good).is_ok());
 }
 
 #[test]
-fn who_is_revoked_is_on_a_new_list_and_stays_there_until_a_day_after_its_end() {
+fn a_revoked_certificate_stays_on_the_list_until_a_day_after_its_expiry() {
     let (_home, authority) = new_authority();
     let chains: Vec<IssuedChain> =
         (0..3).map(|_| authority.issue_with_key(&edge_template(), now()).unwrap().0).collect();
@@ -359,15 +359,16 @@ fn who_is_revoked_is_on_a_new_list_and_stays_there_until_a_day_after_its_end() {
     };
     assert_eq!(revoked(&crl), [true, false, false]);
     authority.revoke(chains[0].record.serial, now()).unwrap();
-    assert!(!crl.refresh().unwrap(), "twice changes nothing");
+    assert!(!crl.refresh().unwrap(), "revoking twice changes nothing");
     assert_eq!(authority.revoke_name(edge_template().identity(), now()).unwrap().len(), 3);
     assert!(crl.refresh().unwrap() && crl.number() == 3);
     assert_eq!(revoked(&crl), [true, true, true]);
-    let states: Vec<CertState> = authority.issued(now()).unwrap().into_iter().map(|(_, state)| state).collect();
+    let states: Vec<CertState> =
+        authority.issued_certs(now()).unwrap().into_iter().map(|(_, state)| state).collect();
     assert_eq!(states, [CertState::Revoked; 3]);
-    // A list that is made long after them is without them.
+    // A list that is signed long after their expiry does not contain them.
     let end = now().saturating_add(MONTH);
-    assert_eq!(authority.issued(end.saturating_add(HOUR)).unwrap()[0].1, CertState::Expired);
+    assert_eq!(authority.issued_certs(end.saturating_add(HOUR)).unwrap()[0].1, CertState::Expired);
     let (late, _) = authority.issue_with_key(&edge_template(), end).unwrap();
     authority.revoke(late.record.serial, end.saturating_add(23 * HOUR)).unwrap();
     assert!(crl.refresh().unwrap());
@@ -380,7 +381,7 @@ fn who_is_revoked_is_on_a_new_list_and_stays_there_until_a_day_after_its_end() {
 }
 
 #[test]
-fn what_was_never_issued_or_is_over_cannot_be_revoked() {
+fn unknown_and_expired_certificates_cannot_be_revoked() {
     let (_home, authority) = new_authority();
     let (chain, _) = authority.issue_with_key(&edge_template(), now()).unwrap();
     let strange: Serial = "4f0123456789abcdef0123456789abcd".parse().unwrap();
@@ -391,11 +392,11 @@ fn what_was_never_issued_or_is_over_cannot_be_revoked() {
         authority.revoke_name(edge_template().identity(), late).unwrap_err().to_string().contains("no certificate")
     );
     let same_name = "marline://operator/cam-7".parse().unwrap();
-    assert!(authority.revoke_name(&same_name, now()).is_err(), "an edge is no operator");
+    assert!(authority.revoke_name(&same_name, now()).is_err(), "an edge is not an operator");
 }
 
 #[test]
-fn a_list_that_is_damaged_strange_or_older_changes_nothing() {
+fn a_damaged_foreign_or_older_list_changes_nothing() {
     let ((_home, authority), (_other_home, other)) = (new_authority(), new_authority());
     let path = authority.crl_path();
     let older = std::fs::read(&path).unwrap();
@@ -419,14 +420,14 @@ fn a_list_that_is_damaged_strange_or_older_changes_nothing() {
     std::fs::remove_file(&path).unwrap();
     assert!(crl.refresh().is_err() && crl.is_revoked(chain.record.serial.as_bytes()));
     std::fs::write(&path, &newer).unwrap();
-    assert!(!crl.refresh().unwrap(), "the same list in another file is no new one");
-    // The authority itself does not go on from a list that is not its own either.
+    assert!(!crl.refresh().unwrap(), "the same list in a new file is not a new list");
+    // The authority itself does not use a list of another authority either.
     std::fs::write(&path, &strange).unwrap();
-    assert!(authority.issued(now()).is_err());
+    assert!(authority.issued_certs(now()).is_err());
     assert!(authority.revoke_name(edge_template().identity(), now()).is_err());
 }
 
-/// Another machine's directory, with a copy of this authority.
+/// The directory of another host, with a copy of this authority.
 fn copy_authority(authority: &Authority) -> (TempDir, Authority) {
     let dir = tempfile::tempdir().unwrap();
     set_mode(dir.path(), 0o700);
@@ -438,7 +439,7 @@ fn copy_authority(authority: &Authority) -> (TempDir, Authority) {
 }
 
 #[test]
-fn two_machines_that_revoke_at_once_lose_nobody() {
+fn concurrent_revocations_on_two_hosts_are_merged() {
     let (_home, here) = new_authority();
     let chains: Vec<IssuedChain> =
         (0..3).map(|_| here.issue_with_key(&edge_template(), now()).unwrap().0).collect();
@@ -452,18 +453,19 @@ fn two_machines_that_revoke_at_once_lose_nobody() {
     here.revoke(chains[0].record.serial, now()).unwrap();
     there.revoke(chains[1].record.serial, now()).unwrap();
     assert_eq!((list(&here), list(&there)), ((2, vec![true, false, false]), (2, vec![false, true, false])));
-    // Neither takes the other's place: both stand on the next one, and it is everybody's.
+    // Neither list simply replaces the other: the next list contains both entries, and both hosts use it.
     assert!(here.merge_crl(&text(&there), now()).unwrap());
     assert_eq!(list(&here), (3, vec![true, true, false]));
     assert!(there.merge_crl(&text(&here), now()).unwrap());
     assert_eq!(text(&there), text(&here));
-    assert!(!here.merge_crl(&text(&there), now()).unwrap(), "nothing is left to do");
-    // Both may have put both together: the lists say the same then, and nothing changes.
+    assert!(!here.merge_crl(&text(&there), now()).unwrap(), "the lists are equal");
+    // Both hosts may have merged the lists: the lists are then equal, and nothing changes.
     let older = text(&there);
     there.revoke(chains[2].record.serial, now()).unwrap();
-    assert!(!there.merge_crl(&older, now()).unwrap(), "an older one that says less");
+    assert!(!there.merge_crl(&older, now()).unwrap(), "an older list with fewer entries");
     assert_eq!(list(&there), (4, vec![true; 3]));
-    // One that was away, and has revoked meanwhile, says less but has no greater number: it must not win, nor be lost.
+    // A host that was offline and has revoked meanwhile has fewer entries and no greater number: its list must neither
+    // win nor be lost.
     let (_dir, away) = copy_authority(&here);
     away.revoke(chains[2].record.serial, now()).unwrap();
     assert!(!away.merge_crl(&text(&there), now()).unwrap() && list(&away) == list(&there));
@@ -473,11 +475,11 @@ fn two_machines_that_revoke_at_once_lose_nobody() {
 }
 
 #[test]
-fn a_list_that_was_sent_counts_where_the_file_refuses_it() {
+fn a_received_list_applies_even_if_the_file_cannot_be_written() {
     let (_home, authority) = new_authority();
     let chain = authority.issue_with_key(&edge_template(), now()).unwrap().0;
     let dir = tempfile::tempdir().unwrap();
-    // Nobody can move a file to where a directory is, whatever his rights: as on a disk that is full.
+    // A file cannot be renamed over a directory, whatever the privileges; this simulates a full disk.
     let path = dir.path().join("revoked.pem");
     std::fs::copy(authority.crl_path(), &path).unwrap();
     let mut list = RevocationFile::open(&path, authority.certificate()).unwrap();
@@ -486,7 +488,7 @@ fn a_list_that_was_sent_counts_where_the_file_refuses_it() {
     authority.revoke(chain.record.serial, now()).unwrap();
     let newer = std::fs::read_to_string(authority.crl_path()).unwrap();
     let held = list.clone();
-    assert!(held.update(&newer).is_err(), "it is not kept");
+    assert!(held.update(&newer).is_err(), "the list is not stored");
     assert!(list.refresh().unwrap() && list.is_revoked(chain.record.serial.as_bytes()) && list.number() == 2);
-    assert!(!list.update(&newer).unwrap(), "it is not asked for again");
+    assert!(!list.update(&newer).unwrap(), "the list is already known");
 }

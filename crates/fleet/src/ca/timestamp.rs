@@ -1,7 +1,7 @@
-//! A second of the calendar, as it stands in certificates, lists and tokens: `2026-10-02T12:00:00Z` (RFC 3339, UTC).
+//! Time in whole seconds as certificates, lists and tokens contain it: `2026-10-02T12:00:00Z` (RFC 3339, UTC).
 //!
-//! Certificates count in seconds, so a [`Stamp`] does, too. It lies between the years 1970 and 9999, the last that a
-//! certificate can say (RFC 5280 §4.1.2.5); what would lead out of them ends at their edge.
+//! Certificates count in seconds, so [`UtcSeconds`] does as well. Its range is the years 1970 to 9999, the last that a
+//! certificate can represent (RFC 5280 §4.1.2.5). Arithmetic saturates at these limits.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -18,12 +18,12 @@ impl UtcSeconds {
     /// The last second of 9999.
     pub const MAX: Self = Self(253_402_300_799);
 
-    /// What this machine's clock says.
+    /// The present time of this host's clock.
     pub fn now() -> Self {
         Self::of(SystemTime::now())
     }
 
-    /// The second that this time is in.
+    /// The second that contains this time.
     pub fn of(time: SystemTime) -> Self {
         Self::from_unix(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
     }
@@ -32,19 +32,19 @@ impl UtcSeconds {
         Self(seconds.min(Self::MAX.0))
     }
 
-    /// So much later; parts of a second are dropped.
+    /// Adds a duration, without its fraction of a second.
     #[must_use]
     pub fn saturating_add(self, time: Duration) -> Self {
         Self::from_unix(self.0.saturating_add(time.as_secs()))
     }
 
-    /// So much earlier; parts of a second are dropped.
+    /// Subtracts a duration, without its fraction of a second.
     #[must_use]
     pub fn saturating_sub(self, time: Duration) -> Self {
         Self(self.0.saturating_sub(time.as_secs()))
     }
 
-    /// How long it is since the beginning of 1970.
+    /// Time since the beginning of 1970.
     pub fn since_epoch(self) -> Duration {
         Duration::from_secs(self.0)
     }
@@ -62,10 +62,10 @@ impl FromStr for UtcSeconds {
     fn from_str(text: &str) -> Result<Self, String> {
         let time = OffsetDateTime::parse(text, &Rfc3339).ok();
         let stamp = time.and_then(|time| u64::try_from(time.unix_timestamp()).ok()).map(Self::from_unix);
-        // RFC 3339 also has fractions, leap seconds and other offsets. A second has one text here.
+        // RFC 3339 also allows fractions, leap seconds and other offsets. Here each second has exactly one text.
         stamp
             .filter(|stamp| stamp.to_string() == text)
-            .ok_or_else(|| format!("`{text}` is no time such as 2026-10-02T12:00:00Z"))
+            .ok_or_else(|| format!("`{text}` is not a time of the form 2026-10-02T12:00:00Z"))
     }
 }
 
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_is_written_as_the_calendar_has_it() {
-        // `date -u -d @N +%FT%TZ`.
+    fn a_time_is_formatted_and_parsed_as_calendar_date() {
+        // Expected values from `date -u -d @N +%FT%TZ`.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_of_the_calendar_ends_at_its_edge() {
+    fn arithmetic_saturates_at_the_limits_of_the_calendar() {
         assert_eq!(UtcSeconds(5).saturating_sub(Duration::from_secs(9)), UtcSeconds(0));
         assert_eq!(UtcSeconds(5).saturating_add(Duration::MAX), UtcSeconds::MAX);
     }

@@ -1,15 +1,18 @@
-//! Enrolment tokens: a line of text that brings its bearer one certificate.
+//! Enrolment tokens: a line of text that its holder can exchange for one certificate.
 //!
-//! `mlt1.PAYLOAD.SIGNATURE`, both base64url without padding. The payload is JSON: the grant (identity, addresses, life of the
-//! certificate), `until`, a nonce and the fingerprint of the authority. The signature is the authority's (ECDSA P-256,
-//! SHA-256, ASN.1) over [`PURPOSE`] and the payload as it is written.
+//! `mlt1.PAYLOAD.SIGNATURE`, both parts base64url without padding. The payload is JSON: the template (identity,
+//! addresses, lifetime of the certificate; field `grant`), the expiry of the token (`until`), a nonce and the
+//! fingerprint of the authority. The signature is the authority's (ECDSA P-256, SHA-256, ASN.1) over
+//! [`SIGNING_CONTEXT`] and the encoded payload.
 //!
-//! 1. A token proves itself; those that are outstanding are stored nowhere. Only what was spent is remembered.
-//! 2. [`PURPOSE`] keeps tokens apart from certificates and revocation lists, which the same key signs and which begin with
-//!    another byte.
-//! 3. Verifying needs no comparison in constant time: there is no secret that an answer's time could betray.
-//! 4. The fingerprint is for who enrols: it came by the hand that brought the token, and says whom to tell it.
-//! 5. A token is a secret until it is spent: it does not print itself.
+//! 1. A token is self-contained: outstanding tokens are not stored anywhere, only used ones.
+//! 2. [`SIGNING_CONTEXT`] separates tokens from certificates and revocation lists, which the same key signs and which
+//!    begin with another byte.
+//! 3. Verification needs no constant-time comparison, because the authority holds no secret that response times could
+//!    reveal.
+//! 4. The fingerprint is for the new member. It arrives with the token over a trusted channel and identifies the
+//!    authority to which the token may be sent.
+//! 5. A token is a secret until it is used, so its debug output is masked.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,40 +29,40 @@ use super::ids::{Fingerprint, Nonce};
 use super::timestamp::UtcSeconds;
 use super::{Authority, CaError, CertTemplate, serde_text};
 
-/// What a token says.
+/// Contents of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// What the certificate will say.
+    /// Contents of the certificate to be issued.
     #[serde(rename = "grant")]
     pub template: CertTemplate,
-    /// Until when the token can be used.
+    /// Expiry of the token.
     #[serde(rename = "until", with = "serde_text")]
     pub expires_at: UtcSeconds,
-    /// What is spent with it.
+    /// Identifies the token among the used ones.
     #[serde(with = "serde_text")]
     pub nonce: Nonce,
-    /// Whose token it is, and whom its bearer may trust.
+    /// Fingerprint of the authority that signed the token and that its holder may trust.
     #[serde(with = "serde_text")]
     pub authority: Fingerprint,
 }
 
 impl Token {
-    /// Reads a token without verifying it, as who enrols does: it trusts who gave the token to it.
+    /// Parses a token without verifying it, as a new member does, which trusts the source of its token.
     ///
     /// # Errors
-    /// It is none: [`EnrolError::Malformed`].
+    /// If the text is not a token: [`EnrolError::Malformed`].
     pub fn parse_unverified(text: &str) -> Result<Self, EnrolError> {
         TokenParts::of(text).map(|parts| parts.token)
     }
 }
 
-/// A token as text. It does not print itself.
+/// A token as text. Its debug output is masked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenText(String);
 
 impl TokenText {
-    /// The text, for the one place that needs it.
+    /// The text, for the code that prints or sends it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -72,10 +75,10 @@ impl fmt::Debug for TokenText {
 }
 
 impl Authority {
-    /// A token that can be used once in the next `valid`.
+    /// Creates a token that can be used once within `lifetime`.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// If the system provides no random numbers.
     pub fn create_token(
         &self,
         template: &CertTemplate,
@@ -95,7 +98,7 @@ impl Authority {
         Ok(TokenText(format!("{PREFIX}.{payload}.{signature}")))
     }
 
-    /// What a token of this authority says, whether or not it was used.
+    /// Verifies a token of this authority and returns its contents. Does not check whether it was used.
     pub(super) fn verify_token(&self, text: &str, now: UtcSeconds) -> Result<Token, EnrolError> {
         let TokenParts { token, payload, signature } = TokenParts::of(text)?;
         let certificate = EndEntityCert::try_from(&self.certificate)
@@ -125,22 +128,22 @@ impl<'a> TokenParts<'a> {
         let (Some(PREFIX), Some(payload), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return Err(wrong("it is not mlt1.….…"));
+            return Err(wrong("it is not of the form mlt1.PAYLOAD.SIGNATURE"));
         };
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| wrong("it is not base64url"));
-        // The library's words would repeat what may be a secret.
+        // The library's error messages could repeat a part of the secret.
         let token =
-            serde_json::from_slice(&decode(payload)?).map_err(|_| wrong("it does not say what a token says"))?;
+            serde_json::from_slice(&decode(payload)?).map_err(|_| wrong("its payload is not that of a token"))?;
         Ok(Self { token, payload, signature: decode(signature)? })
     }
 }
 
-/// What is signed: the payload as it stands in the text.
+/// The signed bytes: context and encoded payload.
 fn signed_bytes(payload: &str) -> Vec<u8> {
     [SIGNING_CONTEXT, payload.as_bytes()].concat()
 }
 
 const PREFIX: &str = "mlt1";
 const SIGNING_CONTEXT: &[u8] = b"marline enrolment token 1\0";
-/// One with sixteen long addresses has about 6000.
+/// Longest token in bytes. A token with sixteen long addresses has about 6000.
 const MAX_LEN: usize = 8192;

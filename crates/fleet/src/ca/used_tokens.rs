@@ -1,11 +1,12 @@
-//! Which tokens were used: DIR/spent, one line for each, `NONCE UNTIL`.
+//! File of used tokens: DIR/spent, one line `NONCE UNTIL` for each.
 //!
-//! 1. A nonce is on the disk before its certificate is made; the directory's lock makes looking and writing one step, also
+//! 1. A nonce is on the disk before its certificate is signed. The directory lock makes check and write one step, even
 //!    for two processes.
-//! 2. Each line has the same length. A last line that a crash has cut short counts if its nonce is whole; a nonce that is not
-//!    whole was never answered.
-//! 3. Lines go when the file is opened a day after their token has expired: a clock that is put back by less opens no door.
-//! 4. A line that cannot be read refuses everybody, until a person has looked at it.
+//! 2. All lines have the same length. A last line truncated by a crash counts if its nonce is complete. With an
+//!    incomplete nonce no certificate was issued.
+//! 3. Lines are dropped when the file is opened a day after their token has expired. Setting the clock back by less
+//!    than that does not make a token usable again.
+//! 4. If a line cannot be parsed, every enrolment is refused until an operator has repaired the file.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -18,20 +19,20 @@ use super::ids::Nonce;
 use super::timestamp::UtcSeconds;
 use super::{Authority, CaError};
 
-/// The tokens that were used with the authority of one directory.
+/// The used tokens of the authority in one directory.
 #[derive(Debug)]
 pub struct UsedTokensFile {
     dir: PathBuf,
     used: BTreeMap<Nonce, UtcSeconds>,
-    /// Inode and length of what was read or written last.
+    /// Inode and length after the last read or write.
     last_stat: Option<(u64, u64)>,
 }
 
 impl UsedTokensFile {
-    /// Of this authority; forgets what has expired.
+    /// Opens the file of this authority and drops expired entries.
     ///
     /// # Errors
-    /// The file refuses, or is damaged.
+    /// If the file operation fails, or the file is damaged.
     pub fn open(authority: &Authority, now: UtcSeconds) -> Result<Self, CaError> {
         let mut used_tokens = Self { dir: authority.dir.clone(), used: BTreeMap::new(), last_stat: None };
         let _lock = DirLock::acquire(&used_tokens.dir)?;
@@ -45,7 +46,7 @@ impl UsedTokensFile {
         self.dir.join("spent")
     }
 
-    /// Reads what another process has written in the meantime.
+    /// Reads entries that another process has added.
     fn reload(&mut self) -> Result<(), CaError> {
         let path = self.path();
         let stat = stat_file(&path);
@@ -54,7 +55,7 @@ impl UsedTokensFile {
         }
         let read =
             parse(&atomic_file::read(&path)?.unwrap_or_default()).map_err(|text| CaError::damaged(&path, text))?;
-        // What was known stays known, even if somebody has removed the file.
+        // Known entries are kept, even if somebody has removed the file.
         self.used.extend(read);
         self.last_stat = stat;
         Ok(())
@@ -69,13 +70,13 @@ impl UsedTokensFile {
 }
 
 impl UsedTokens for UsedTokensFile {
-    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
+    fn mark_used(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
         let _lock = DirLock::acquire(&self.dir)?;
         self.reload()?;
         if self.used.contains_key(&nonce) {
             return Ok(false);
         }
-        // What a crash has cut short but counts must not be lost with the end of the file.
+        // A truncated line that counts must not be lost when the next line is appended.
         let is_whole = stat_file(&self.path()).is_some_and(|(_, length)| length == self.expected_len());
         if !is_whole {
             self.rewrite()?;
@@ -88,7 +89,7 @@ impl UsedTokens for UsedTokensFile {
 }
 
 impl UsedTokensFile {
-    /// Of the file, if each line is whole.
+    /// Length of the file if every line is complete.
     fn expected_len(&self) -> u64 {
         u64::try_from(self.used.len().saturating_mul(LINE_LEN + 1)).unwrap_or(u64::MAX)
     }
@@ -121,7 +122,7 @@ fn parse(text: &str) -> Result<BTreeMap<Nonce, UtcSeconds>, String> {
 const NONCE_LEN: usize = 32;
 /// A nonce, a space, and a time.
 const LINE_LEN: usize = NONCE_LEN + 1 + 20;
-/// Chosen: more than a clock that lost its time server is ever put back by.
+/// chosen: more than a clock that lost its time server is ever set back.
 const RETENTION: Duration = Duration::from_secs(86_400);
 
 #[cfg(test)]
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_was_cut_counts_if_its_nonce_is_whole() {
+    fn a_truncated_line_counts_if_its_nonce_is_complete() {
         let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
         let whole = format_line(nonce, UtcSeconds::from_unix(1_800_000_000));
         assert_eq!(whole.len(), LINE_LEN);

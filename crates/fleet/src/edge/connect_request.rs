@@ -1,6 +1,5 @@
-//! One request for a tunnel over a connection that stands, and what a relay answers.
-//!
-//! In: a connection and a target. Out: the tunnel, or why not. An answer has at most [`LONGEST`] bytes.
+//! Requests a tunnel over an open connection to a relay (HTTP CONNECT), and parses the relay's response. A response head is limited to
+//! [`MAX_RESPONSE_LEN`] bytes.
 
 use std::io;
 use std::time::Duration;
@@ -11,43 +10,44 @@ use tokio::time::timeout;
 use super::dial::RelayConn;
 use crate::tunnel::Target;
 
-/// What a relay needs to reach a server, and then some.
+/// Longer than a relay needs to reach a server.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(16);
-/// The longest answer of a relay.
+/// The maximum length of a relay's response head, in bytes.
 const MAX_RESPONSE_LEN: usize = 4096;
 
-/// Why there is no tunnel.
+/// Why no tunnel was opened.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// What the relay has answered.
-    Refused(Answer),
-    /// The connection is no good.
+    /// The relay's error response.
+    Refused(RelayResponse),
+    /// The connection failed.
     Connection(io::Error),
 }
 
 impl ConnectError {
-    /// The connection is no good, or was given up before the request came: what it says is no answer to it.
-    pub(super) fn is_no_answer(&self) -> bool {
+    /// Whether the connection failed, or was closed before the request arrived: then a response that was received does not belong to the
+    /// request.
+    pub(super) fn is_connection_failure(&self) -> bool {
         match self {
             Self::Connection(_) => true,
-            Self::Refused(answer) => answer.status == TIMED_OUT,
+            Self::Refused(answer) => answer.status == REQUEST_TIMEOUT_STATUS,
         }
     }
 }
 
-/// What a relay answers.
+/// A relay's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct RelayResponse {
     pub(crate) status: u16,
-    /// Why, of the words that an edge decides by or passes on ([`ERRORS`], RFC 9209).
+    /// The error type, if it is one that an edge decides by or passes on ([`ERRORS`], RFC 9209).
     pub(crate) error: Option<&'static str>,
     /// The reason as text for the user.
-    pub(crate) words: String,
-    /// How long its head is.
-    pub(crate) len: usize,
+    pub(crate) details: String,
+    /// Length of the response head in bytes.
+    pub(crate) head_len: usize,
 }
 
-/// Asks for a tunnel; with it comes what came behind the answer.
+/// Requests a tunnel. Also returns the payload that arrived after the response head.
 pub(super) async fn request_tunnel(
     mut conn: RelayConn,
     target: &Target,
@@ -62,7 +62,7 @@ pub(super) async fn request_tunnel(
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Some(answer) = parse_response(&bytes)? {
-                let rest = bytes.split_off(answer.len);
+                let rest = bytes.split_off(answer.head_len);
                 return Ok((answer, rest));
             }
         }
@@ -75,32 +75,32 @@ pub(super) async fn request_tunnel(
     }
 }
 
-/// A relay's answer; none: there is more to come.
-pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<Answer>> {
+/// Parses a relay's response; `None`: it is not complete yet.
+pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<RelayResponse>> {
     let mut fields = [httparse::EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
     let bad = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     match head.parse(bytes) {
         Ok(httparse::Status::Complete(len)) => {
-            let status = head.code.ok_or_else(|| bad("an answer without a status"))?;
+            let status = head.code.ok_or_else(|| bad("a response without a status"))?;
             let proxy_status = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("proxy-status"));
             let details = proxy_status.map_or(head.reason.unwrap_or_default().to_owned(), |field| {
                 let text = String::from_utf8_lossy(field.value).into_owned();
                 text.split_once("details=\"")
                     .map_or(text.clone(), |(_, rest)| rest.trim_end_matches('"').to_owned())
             });
-            let error = proxy_status.and_then(|field| error(&String::from_utf8_lossy(field.value)));
-            Ok(Some(Answer { status, error, words: details, len }))
+            let error = proxy_status.and_then(|field| proxy_status_error(&String::from_utf8_lossy(field.value)));
+            Ok(Some(RelayResponse { status, error, details, head_len: len }))
         }
         Ok(httparse::Status::Partial) if bytes.len() < MAX_RESPONSE_LEN => Ok(None),
-        Ok(httparse::Status::Partial) => Err(bad("the answer is too long")),
+        Ok(httparse::Status::Partial) => Err(bad("the response head is too long")),
         Err(error) => Err(bad(&error.to_string())),
     }
 }
 
-/// HTTP's status of a relay that has waited for long enough.
-pub(super) const TIMED_OUT: u16 = 408;
-/// Those of the errors of RFC 9209, section 2.3, that a relay answers with where it does not reach a server.
+/// HTTP status of a relay that has waited too long for a request.
+pub(super) const REQUEST_TIMEOUT_STATUS: u16 = 408;
+/// The errors of RFC 9209 section 2.3 that a relay returns if it cannot reach a server.
 const ERRORS: [&str; 7] = [
     "connection_refused",
     "connection_timeout",
@@ -111,8 +111,8 @@ const ERRORS: [&str; 7] = [
     "http_request_denied",
 ];
 
-/// The error in a field `Proxy-Status`; none: it names none, or another one.
-fn error(field: &str) -> Option<&'static str> {
+/// The error type in a `Proxy-Status` field; `None`: it has none, or another one.
+fn proxy_status_error(field: &str) -> Option<&'static str> {
     let parameters = field.split_once("details=").map_or(field, |(before, _)| before).split(';');
     let word = parameters.filter_map(|parameter| parameter.trim().strip_prefix("error=")).next()?.trim();
     ERRORS.into_iter().find(|error| *error == word)
@@ -124,16 +124,21 @@ mod tests {
     use crate::tunnel::{Problem, Status};
 
     #[test]
-    fn a_relays_answers_are_understood() {
+    fn a_relays_responses_are_parsed() {
         assert_eq!(
             parse_response(crate::tunnel::CONNECTED.as_bytes()).unwrap(),
-            Some(Answer { status: 200, error: None, words: "Connection established".to_owned(), len: 39 })
+            Some(RelayResponse {
+                status: 200,
+                error: None,
+                details: "Connection established".to_owned(),
+                head_len: 39
+            })
         );
         let problem =
             Problem::new(Status::ServiceUnavailable, "connection_limit_reached", "this relay is draining")
                 .to_response();
         let of = parse_response(problem.as_bytes()).unwrap().unwrap();
-        assert_eq!((of.status, of.error, of.words.as_str()), (503, None, "this relay is draining"));
+        assert_eq!((of.status, of.error, of.details.as_str()), (503, None, "this relay is draining"));
         for error in ERRORS {
             let problem = Problem::new(Status::Forbidden, error, "h: error=dns_error; no").to_response();
             assert_eq!(parse_response(problem.as_bytes()).unwrap().unwrap().error, Some(error));

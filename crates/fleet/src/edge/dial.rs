@@ -1,9 +1,10 @@
-//! A new connection: to a relay over MPTCP and TLS, or to any address over one link.
+//! Opens connections: to a relay over MPTCP and TLS, or to any address over one link.
 //!
-//! In: addresses. Out: the first connection that stands, and the time that its handshake took.
+//! Connecting to a relay returns the first connection that succeeds and the RTT of its handshake. Handshakes are started a few at a time
+//! ([`HandshakeLimiter`]), and plain TCP is tried where a network drops SYNs with MPTCP's option.
 //!
-//! Data in the socket's queue that was not sent yet is kept short ([`NOT_SENT`]): what waits there cannot go over another
-//! link any more, and a live stream's newest picture would wait behind it.
+//! Unsent data in the socket's queue is kept short ([`NOTSENT_LOWAT`]): data that is queued there can no longer go over another link, and a
+//! live stream's newest picture would have to wait behind it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use marline_net::links::Interface;
-use marline_net::mptcp::{self, is_spoken};
+use marline_net::mptcp::{self, is_negotiated};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -26,18 +27,18 @@ use crate::happy_eyeballs::connect_first;
 use crate::link_dialer::{ConnObservation, LinkDialer};
 use crate::tunnel::BufferedSocket;
 
-/// chosen: three SYNs would be 7 s, and a live stream cannot wait so long; another relay may be near.
+/// chosen: three SYNs of the kernel take 7 s, and a live stream cannot wait so long; another relay may be close.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-/// chosen: a satellite's SYN-ACK comes before.
+/// chosen: longer than the handshake over a satellite link.
 const PLAIN_TCP_DELAY: Duration = Duration::from_millis(700);
-/// chosen: until after MPTCP's second SYN, which is sent after 1 s, and before the third one, upon whose loss the kernel gives up MPTCP for
-/// all destinations.
+/// chosen: after MPTCP's second SYN, which the kernel sends after 1 s, and before the third one, after whose loss the kernel stops using
+/// MPTCP for all destinations.
 const PLAIN_TCP_GRACE: Duration = Duration::from_millis(500);
 /// chosen: what 100 Mbit/s send in 10 ms.
 const NOTSENT_LOWAT: u32 = 128 * 1024;
-/// How many handshakes begin at once, and how long each of them counts. chosen: a small processor finishes so many well within
-/// [`HANDSHAKE`], and over a satellite 250 flows still begin in a second.
+/// How many handshakes start at once, and how long each of them holds its slot. chosen: a small processor completes so many well within
+/// [`HANDSHAKE_TIMEOUT`], and over a satellite link 250 flows still start within a second.
 const MAX_HANDSHAKES: usize = 64;
 const HANDSHAKE_SLOT: Duration = Duration::from_millis(250);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
@@ -46,19 +47,19 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// A connection to a relay.
 pub(super) type RelayConn = TlsStream<BufferedSocket>;
 
-/// How a connection is made.
+/// How a connection is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DialOptions {
-    /// Over this device alone; none: as the kernel and the links' policy have it.
+    /// Bind to this device; `None`: routes and the links' policy decide.
     pub(super) device: Option<String>,
-    /// Without MPTCP.
+    /// Use plain TCP instead of MPTCP.
     pub(super) plain_tcp: bool,
-    /// With this congestion control; none: the kernel's.
+    /// Use this congestion control; `None`: the kernel's default.
     pub(super) congestion: Option<CongestionControl>,
 }
 
-/// Spreads out handshakes that begin together. If hundreds ran at once, none would be over before nearly all are, and a busy
-/// processor would make a healthy relay look like one that does not answer.
+/// Spreads out handshakes that start together. If hundreds ran at once, none would finish before nearly all others do, and a busy processor
+/// would make a healthy relay look unresponsive.
 #[derive(Debug)]
 pub(super) struct HandshakeLimiter(Semaphore);
 
@@ -82,14 +83,14 @@ impl HandshakeLimiter {
     }
 }
 
-/// A connection to this relay over the first link that reaches it, and the round trip of its first handshake.
+/// Connects to this relay over the first link that reaches it; returns the connection and the RTT of its first handshake.
 pub(super) async fn dial(
     entry: &Arc<RelayEntry>,
     trusted: &ClientTrust,
     options: &DialOptions,
     dialer: &Arc<LinkDialer>,
 ) -> io::Result<(RelayConn, Duration)> {
-    // A device that was named is used alone.
+    // If a device is given, no other link is tried.
     if options.device.is_some() {
         return dial_over(entry, trusted, options, None, dialer).await.map(|(dialled, _)| dialled);
     }
@@ -103,7 +104,7 @@ pub(super) async fn dial(
     dialer.connect(attempt).await
 }
 
-/// The same over this link alone; none: as the kernel has it.
+/// Connects to this relay over this link only; `None`: routes decide.
 pub(super) async fn dial_over(
     entry: &RelayEntry,
     trusted: &ClientTrust,
@@ -124,7 +125,7 @@ pub(super) async fn dial_over(
     let rtt = started_at.elapsed();
     entry.note_answer(options.device.as_deref(), true);
     let conn = tls_handshake(socket, entry, trusted).await.inspect_err(|_| {
-        // While other flows are carried, the processor or the link is busy, and the relay is what answers.
+        // While other flows are carried, the processor or the link is busy, and the server at this address is the relay.
         if !entry.has_tunnel_since(started_at) {
             entry.note_answer(options.device.as_deref(), false);
         }
@@ -141,7 +142,7 @@ pub(super) async fn dial_over(
     Ok(((conn, rtt), observation))
 }
 
-/// The relay proves that it is the one.
+/// Completes the TLS handshake and checks that the server is this relay.
 pub(super) async fn tls_handshake(
     socket: TcpStream,
     entry: &RelayEntry,
@@ -155,9 +156,9 @@ pub(super) async fn tls_handshake(
     Ok(conn)
 }
 
-/// Whether a connection speaks MPTCP. A fallback to plain TCP is not reported by the kernel.
+/// Records whether a connection speaks MPTCP. The kernel does not report a fallback to plain TCP as an error.
 fn observe_mptcp(conn: &RelayConn, entry: &RelayEntry, link: &Interface, dialer: &LinkDialer) -> ConnObservation {
-    let Some(speaks) = is_spoken(conn.get_ref().0.socket()) else { return ConnObservation::Reached };
+    let Some(speaks) = is_negotiated(conn.get_ref().0.socket()) else { return ConnObservation::Reached };
     match entry.note_mptcp(&link.name, &dialer.link_names(), speaks) {
         MptcpSupport::Stripped => ConnObservation::MptcpStripped,
         MptcpSupport::Supported => ConnObservation::Reached,
@@ -168,7 +169,7 @@ fn observe_mptcp(conn: &RelayConn, entry: &RelayEntry, link: &Interface, dialer:
     }
 }
 
-/// A connection to one of these addresses, and whether it had to be made without MPTCP: some networks drop SYNs with its option.
+/// Connects to one of these addresses; returns whether it had to be done without MPTCP, because some networks drop SYNs with its option.
 async fn connect_with_fallback(addresses: &[SocketAddr], options: &DialOptions) -> io::Result<(TcpStream, bool)> {
     let mptcp = connect_first(addresses, |address| connect(address, options.clone()));
     tokio::pin!(mptcp);
@@ -179,6 +180,8 @@ async fn connect_with_fallback(addresses: &[SocketAddr], options: &DialOptions) 
         result = &mut mptcp => return result.map(|socket| (socket, false)),
         () = sleep(PLAIN_TCP_DELAY) => {}
     }
+    // MPTCP has not connected in time: its SYN may be lost or dropped. Plain TCP is tried as well, and its result waits for a grace period,
+    // in which a retransmitted MPTCP SYN may still succeed.
     let plain_options = DialOptions { plain_tcp: true, ..options.clone() };
     let plain_tcp = async {
         let reached = connect_first(addresses, |address| connect(address, plain_options.clone())).await;
@@ -198,17 +201,17 @@ async fn connect_with_fallback(addresses: &[SocketAddr], options: &DialOptions) 
     }
 }
 
-/// Whether this relay may carry (still).
+/// Checks the relay's certificate against the current trust configuration and revocation list.
 pub(super) fn check_peer(conn: &RelayConn, entry: &RelayEntry, trusted: &ClientTrust) -> io::Result<()> {
     let presented = conn.get_ref().1.peer_certificates();
-    let checked = trusted.check(presented, entry.config.member.as_ref());
+    let checked = trusted.check_relay(presented, entry.config.member.as_ref());
     checked.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))
 }
 
-/// One connection.
+/// Opens one TCP or MPTCP connection.
 pub(super) async fn connect(address: SocketAddr, options: DialOptions) -> io::Result<TcpStream> {
-    // A kernel without MPTCP has one link at a time.
-    let opened = if options.plain_tcp { None } else { mptcp::socket(address).ok() };
+    // A kernel without MPTCP uses one link at a time.
+    let opened = if options.plain_tcp { None } else { mptcp::mptcp_socket_to(address).ok() };
     let (socket, address) = match opened {
         Some(opened) => opened,
         None => {
@@ -218,12 +221,12 @@ pub(super) async fn connect(address: SocketAddr, options: DialOptions) -> io::Re
     };
     if let Some(device) = &options.device {
         match socket.bind_device(Some(device.as_bytes())) {
-            // Before Linux 5.7 it needs CAP_NET_RAW: then the kernel chooses the link.
+            // Before Linux 5.7, binding needs CAP_NET_RAW; without it the kernel chooses the link.
             Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
     }
-    // Older kernels refuse some of these for MPTCP: then small packets wait, or a dead relay is found later.
+    // Older kernels refuse some of these options for MPTCP. Then small packets are delayed, or a dead relay is detected later.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_keepalive(true);
     let _ =
@@ -232,7 +235,7 @@ pub(super) async fn connect(address: SocketAddr, options: DialOptions) -> io::Re
         congestion.apply_to(&socket);
     }
     let socket = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
-    // MPTCP knows this option since Linux 5.19 or so; without it more waits in the queue.
+    // MPTCP supports this option since about Linux 5.19; without it more data is queued.
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(NOTSENT_LOWAT);
     Ok(socket)
 }
@@ -246,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_handshakes_begin_at_once_and_none_waits_for_those_that_hang() {
+    fn few_handshakes_start_at_once_and_none_waits_for_those_that_hang() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (limiter, running, most) =
@@ -280,7 +283,7 @@ mod tests {
             }
             let started_at = Instant::now();
             while running.load(Ordering::Relaxed) < most {
-                assert!(started_at.elapsed() < Duration::from_secs(20), "{running:?} have begun");
+                assert!(started_at.elapsed() < Duration::from_secs(20), "{running:?} have started");
                 sleep(HANDSHAKE_SLOT / 10).await;
             }
             assert!(started_at.elapsed() >= 2 * HANDSHAKE_SLOT);

@@ -1,20 +1,18 @@
-//! To a server without a relay: plain TCP over one link.
+//! Connects to an origin server without a relay: plain TCP over one link.
 //!
-//! In: a target, and who asks. Out: a connection.
-//!
-//! 1. Over the links in turn ([`Starts`]); where fewer than two are known, as the kernel's routes have it.
-//! 2. Each address is checked before it is connected to ([`marline_net::reach`]): other hosts do not reach this machine, metadata
-//!    services, or private networks that they are not in.
-//! 3. No more than [`LOOK_UPS`] names are looked up at once: whoever asks for many that hang leaves the edge the threads by which it
-//!    finds its relays again. A place is taken until the look-up has really ended.
+//! 1. The links are tried in turn ([`LinkDialer`]); if fewer than two are known, the kernel's routes decide.
+//! 2. Each address is checked before connecting ([`marline_net::reach`]): other hosts cannot reach this host, metadata services, or private
+//!    networks that they are not in.
+//! 3. At most [`MAX_LOOKUPS`] names are resolved by the system's resolver at once, so that a client with many hanging lookups leaves
+//!    threads to the edge for finding its relays again. A permit is held until the lookup has actually ended.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_net::egress::{AddressZone, EgressPolicy};
 use marline_net::links::Interface;
-use marline_net::reach::{Right, Zone};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -25,15 +23,15 @@ use crate::happy_eyeballs::connect_first;
 use crate::link_dialer::{ConnObservation, LinkDialer};
 use crate::tunnel::{Problem, Status, Target};
 
-/// chosen: as a relay's.
+/// chosen: the same as a relay's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: a page's worth of names; a thread each.
+/// chosen: the names of one web page; each lookup takes a thread.
 pub(super) const MAX_LOOKUPS: usize = 16;
 
-/// A connection to the server, over the first link that reaches it.
+/// Connects to the server over the first link that reaches it.
 pub(super) async fn connect_directly(
     target: &Target,
-    right: Right,
+    right: EgressPolicy,
     lookup_permits: &Arc<Semaphore>,
     dialer: &Arc<LinkDialer>,
 ) -> Result<TcpStream, Problem> {
@@ -44,7 +42,7 @@ pub(super) async fn connect_directly(
         async move {
             let addresses = match &link {
                 None => resolve(&target, &lookup_permits).await?,
-                Some(link) => link_dialer.resolve(right.host(), (&target.host, target.port), link).await?,
+                Some(link) => link_dialer.resolve(right.requester(), (&target.host, target.port), link).await?,
             };
             match filter_allowed(&target.host, addresses, right) {
                 Ok(addresses) => connect_over_link(addresses, link.as_deref(), &link_dialer)
@@ -61,15 +59,16 @@ pub(super) async fn connect_directly(
         .map_err(bad_gateway)?
 }
 
-/// Over this link. A private network may be behind a static route, which only the kernel knows.
+/// Connects over this link. A private network may be behind a static route, which only the kernel knows; then the connection is not bound
+/// to the link.
 async fn connect_over_link(
     addresses: Vec<SocketAddr>,
     link: Option<&Interface>,
     dialer: &LinkDialer,
 ) -> io::Result<(TcpStream, ConnObservation)> {
-    let is_behind_links = addresses
-        .iter()
-        .any(|address| Zone::of(address.ip()) == Zone::Internet && dialer.is_behind_links(address.ip()));
+    let is_behind_links = addresses.iter().any(|address| {
+        AddressZone::of(address.ip()) == AddressZone::Internet && dialer.is_behind_links(address.ip())
+    });
     let device = link.filter(|_| is_behind_links).map(|link| link.name.clone());
     let addresses = match link.filter(|_| is_behind_links) {
         Some(link) => LinkDialer::with_link_families(addresses, link)?,
@@ -83,7 +82,7 @@ async fn connect_over_link(
     Ok((socket, if is_behind_links { ConnObservation::Reached } else { ConnObservation::NotViaLinks }))
 }
 
-/// Rule 3.
+/// Resolves the target by the system's resolver (rule 3).
 async fn resolve(target: &Target, lookup_permits: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, target.port)]);
@@ -102,8 +101,8 @@ fn bad_gateway(error: io::Error) -> Problem {
     Problem::new(Status::BadGateway, "destination_unavailable", error.to_string())
 }
 
-/// Rule 2.
-fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: Right) -> Result<Vec<SocketAddr>, Problem> {
+/// The addresses that a client with this right may reach (rule 2).
+fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: EgressPolicy) -> Result<Vec<SocketAddr>, Problem> {
     let (mut good, mut forbidden) = (Vec::new(), None);
     for address in addresses {
         match right.check(address) {
@@ -112,7 +111,7 @@ fn filter_allowed(host: &str, addresses: Vec<SocketAddr>, right: Right) -> Resul
         }
     }
     match forbidden.filter(|_| good.is_empty()) {
-        Some(why) => Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", why.of(host))),
+        Some(why) => Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", why.describe(host))),
         None => Ok(good),
     }
 }
@@ -125,7 +124,7 @@ mod tests {
     fn other_hosts_reach_neither_the_edge_nor_private_networks_directly() {
         let [local, private, other] =
             ["127.0.0.1:80", "10.9.9.9:80", "192.0.2.1:80"].map(|text| text.parse().unwrap());
-        let client = Right::of_peer("198.51.100.9:1".parse().unwrap());
+        let client = EgressPolicy::for_peer("198.51.100.9:1".parse().unwrap());
         for refused in [local, private] {
             assert_eq!(
                 filter_allowed("h", vec![refused], client).unwrap_err().status,
@@ -133,13 +132,13 @@ mod tests {
                 "{refused}"
             );
             assert_eq!(filter_allowed("h", vec![refused, other], client).unwrap(), [other]);
-            assert_eq!(filter_allowed("h", vec![refused], Right::user()).unwrap(), [refused]);
+            assert_eq!(filter_allowed("h", vec![refused], EgressPolicy::user()).unwrap(), [refused]);
         }
         assert!(filter_allowed("h", Vec::new(), client).unwrap().is_empty());
     }
 
     #[test]
-    fn names_wait_for_a_place_and_addresses_do_not() {
+    fn lookups_wait_for_a_permit_and_addresses_do_not() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (permits, [address, name]) = (

@@ -1,20 +1,18 @@
-//! One flow: a way to its server, and its bytes.
+//! Carries one flow: opens its upstream connection and copies bytes in both directions until the end.
 //!
-//! In: a target. Out: a tunnel of a relay, or a connection of our own; carried to its end.
+//! 1. If a relay's rules refuse a target, the flow is refused: a direct connection would only bypass the rule. Private networks that this
+//!    host reaches by itself are an exception (`private_networks`).
+//! 2. A direct connection is only used if no relay is available at all.
+//! 3. If one side breaks, or the edge itself ends the flow, the other side is reset.
 //!
-//! 1. What a relay's rules refuse is refused: going there directly would only hide the rule. Private networks that this box reaches by
-//!    itself are another matter (`nearby`).
-//! 2. Direct is for when no relay can be had at all.
-//! 3. What breaks on one side, or with the edge itself, is reset on the other.
-//!
-//! A direct flow is not spliced, though both its sides are plain TCP: a lane has to grant each piece before it goes, and looks at
-//! what a live program has sent and nobody has read yet. In a pipe of the kernel's bytes have left the one and come to no other.
+//! A direct flow is not spliced, although both sides are plain TCP. The shaper must grant each piece before it is sent, and samples what a
+//! live client has sent that is not read yet. In a kernel pipe, bytes would have left one socket without having reached the other.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use marline_net::links::is_refused;
-use marline_net::reach::{Right, Zone};
+use marline_net::egress::{AddressZone, EgressPolicy};
+use marline_net::links::is_rejected_by_route;
 use tokio::net::TcpStream;
 
 use super::Edge;
@@ -25,33 +23,35 @@ use super::short_queue::ShortQueuePacer;
 use super::traffic_meter::{MeteredPacer, TrafficMeter};
 use crate::tunnel::{Problem, Status, Target, close, copy_bidirectional};
 
-/// A way to a server.
+/// The upstream connection of a flow.
 pub(super) enum Upstream {
-    /// Through a relay.
+    /// A tunnel through a relay.
     Relay(Box<Tunnel>),
-    /// Without one.
+    /// A direct connection to the origin server.
     Direct(TcpStream),
 }
 
 impl Upstream {
-    /// As far as is known: where a relay has reached the server, it may be anywhere.
-    fn leads_to_the_internet(&self) -> bool {
+    /// Whether the server is on the Internet, as far as known: a server behind a relay may be anywhere.
+    fn is_internet(&self) -> bool {
         match self {
             Self::Relay(_) => true,
-            Self::Direct(socket) => socket.peer_addr().is_ok_and(|peer| Zone::of(peer.ip()) == Zone::Internet),
+            Self::Direct(socket) => {
+                socket.peer_addr().is_ok_and(|peer| AddressZone::of(peer.ip()) == AddressZone::Internet)
+            }
         }
     }
 }
 
-/// Opens a way for a client with this right, which reaches private networks as `passes` says.
+/// Opens an upstream connection for a client with this right, which may reach private networks as `access` allows.
 pub(super) async fn open(
     edge: &Edge,
     target: &Target,
-    right: Right,
+    right: EgressPolicy,
     access: PrivateAccess,
 ) -> Result<Upstream, Problem> {
     let private_address = private_networks::private_address(target);
-    if let Some(address) = private_address.filter(|address| is_refused(address.ip())) {
+    if let Some(address) = private_address.filter(|address| is_rejected_by_route(address.ip())) {
         let details =
             format!("the routing table of this host refuses {} (unreachable, prohibit or blackhole)", address.ip());
         edge.state.send_modify(|state| state.failed += 1);
@@ -61,30 +61,35 @@ pub(super) async fn open(
     let routed_address = private_address.filter(|address| private_networks::has_specific_route(*address));
     let domains = &edge.config.local_domains;
     let upstream = match (access, routed_address, private_address) {
-        (PrivateAccess::Full, Some(near), _) => {
-            private_networks::connect_directly(edge, near).await.map(Upstream::Direct)
+        // A private address with a specific route: no relay is needed.
+        (PrivateAccess::Full, Some(routed), _) => {
+            private_networks::connect_directly(edge, routed).await.map(Upstream::Direct)
         }
+        // A private address without a specific route: a relay first, then the UDP link.
         (_, None, Some(private)) => match connect_via_relay(edge, target, right).await {
-            Ok(way) => Ok(way),
-            // Where that leads nowhere, what the relay has answered tells more.
+            Ok(upstream) => Ok(upstream),
+            // If that fails as well, the relay's error explains more.
             Err(refused) => {
                 private_networks::connect_directly(edge, private).await.map(Upstream::Direct).map_err(|_| refused)
             }
         },
+        // A public address or a name: a relay first. For a local name that the relay cannot resolve, the local DNS servers are queried.
         (PrivateAccess::Full, ..) => match connect_via_relay(edge, target, right).await {
-            Ok(way) => {
-                if way.leads_to_the_internet() {
+            Ok(upstream) => {
+                if upstream.is_internet() {
                     edge.public_names.note(target, domains);
                 }
-                Ok(way)
+                Ok(upstream)
             }
             Err(refused)
-                if private_networks::may_be_named(target, &refused, domains) && !edge.public_names.has(target) =>
+                if private_networks::may_be_local_name(target, &refused, domains)
+                    && !edge.public_names.may_have(target) =>
             {
-                private_networks::reach_named(edge, target, right).await.map(Upstream::Direct).ok_or(refused)
+                private_networks::connect_by_name(edge, target, right).await.map(Upstream::Direct).ok_or(refused)
             }
             Err(refused) => Err(refused),
         },
+        // Everything else: other targets of redirected LAN connections, and clients without access to private networks.
         _ => connect_via_relay(edge, target, right).await,
     };
     if upstream.is_err() {
@@ -93,7 +98,7 @@ pub(super) async fn open(
     upstream
 }
 
-async fn connect_via_relay(edge: &Edge, target: &Target, right: Right) -> Result<Upstream, Problem> {
+async fn connect_via_relay(edge: &Edge, target: &Target, right: EgressPolicy) -> Result<Upstream, Problem> {
     edge.note_target(target);
     let tunnel_result = edge.relay_pool.open_tunnel(target).await;
     match tunnel_result {
@@ -105,7 +110,7 @@ async fn connect_via_relay(edge: &Edge, target: &Target, right: Right) -> Result
             Ok(Upstream::Relay(Box::new(tunnel)))
         }
         Err(TunnelError::NoRelay(why)) if edge.config.allow_direct => {
-            tracing::warn!(why, "directly, over one link");
+            tracing::warn!(why, "no relay is available: flow connects directly, over one link");
             let connected =
                 direct::connect_directly(target, right, &edge.lookup_permits, &edge.relay_pool.dialer).await;
             let connected = connected.inspect(|_| {
@@ -121,7 +126,7 @@ async fn connect_via_relay(edge: &Edge, target: &Target, right: Right) -> Result
             Err(Problem::new(
                 Status::ServiceUnavailable,
                 "proxy_internal_error",
-                format!("no relay can be had: {why}"),
+                format!("no relay is available: {why}"),
             ))
         }
         Err(waiting @ TunnelError::Waiting) => {
@@ -129,12 +134,12 @@ async fn connect_via_relay(edge: &Edge, target: &Target, right: Right) -> Result
         }
         Err(TunnelError::Refused(answer)) => {
             let error = answer.error.unwrap_or("http_request_denied");
-            Err(Problem::new(map_status(answer.status), error, answer.words))
+            Err(Problem::new(map_status(answer.status), error, answer.details))
         }
     }
 }
 
-/// A relay's answer as ours.
+/// The status for the client, from a relay's response.
 fn map_status(status: u16) -> Status {
     match status {
         403 => Status::Forbidden,
@@ -145,7 +150,7 @@ fn map_status(status: u16) -> Status {
     }
 }
 
-/// Carries a flow to its end.
+/// Copies bytes until both directions have ended, or one has failed.
 pub(super) async fn forward(
     edge: &Edge,
     upstream: Upstream,
@@ -158,16 +163,16 @@ pub(super) async fn forward(
     let metered = |meter: &Arc<TrafficMeter>| MeteredPacer::new(Arc::clone(meter));
     let ended = match upstream {
         Upstream::Relay(tunnel) => {
-            let Tunnel { conn: mut road, entry, early_data } = *tunnel;
-            let socket = road.get_ref().0.socket();
+            let Tunnel { mut conn, entry, early_data } = *tunnel;
+            let socket = conn.get_ref().0.socket();
             let pacer = ShortQueuePacer::new(socket, metered(&entry.traffic_meter));
             let mut pacer = edge.shaper.shape(target, socket.as_fd(), client.as_fd(), pacer);
-            let ended = copy_bidirectional(client, &mut road, from_client, early_data, &mut pacer).await;
-            // An end that TLS has not announced is none: what waits in the queue goes with it.
-            ended.inspect_err(|_| close::reset_on_close(road.get_ref().0.socket()))
+            let ended = copy_bidirectional(client, &mut conn, from_client, early_data, &mut pacer).await;
+            // TLS requires a close notification, so this end is an error: data in the send queue is discarded.
+            ended.inspect_err(|_| close::reset_on_close(conn.get_ref().0.socket()))
         }
         Upstream::Direct(mut server) => {
-            // What cannot be set changes the pace of small packets, nothing else.
+            // If this fails, small packets are delayed, nothing else.
             let _ = server.set_nodelay(true);
             close::reset_on_close(&server);
             let mut pacer = edge.shaper.shape(target, server.as_fd(), client.as_fd(), metered(&edge.direct_meter));
@@ -177,11 +182,11 @@ pub(super) async fn forward(
     };
     match ended {
         Ok(()) => close::close_gracefully(client),
-        Err(error) => tracing::debug!(%error, "broke"),
+        Err(error) => tracing::debug!(%error, "flow ended with an error"),
     }
 }
 
-/// Counts a flow as open, however it ends.
+/// Counts a flow as open until it is dropped.
 struct OpenFlowGuard<'a>(&'a Edge);
 
 impl<'a> OpenFlowGuard<'a> {

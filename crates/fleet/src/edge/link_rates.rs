@@ -1,12 +1,12 @@
-//! The links of an edge, as they are seen to carry: their rates, their shares, and what their bytes cost.
+//! Measures the links of an edge: the rates of their MPTCP subflows, their byte counters, and which link is the best alone.
 //!
-//! In: what `marline paths` tells of links and subflows, looked at each [`LOOK`]. Out: [`LinkNow`] for each link; which one is the
-//! best alone; whether links are others than before.
+//! The daemon of `marline paths` reports links and subflows; it is polled each [`SAMPLE_INTERVAL`]. The result is a [`LinkState`] for each
+//! link.
 //!
-//! 1. Nothing is sent to learn this: a link's rate is the most that its subflows have carried in one look, and counts for
-//!    [`MEMORY`]. So B_o(c), what one link reaches alone, is a lower bound until a link was full once.
-//! 2. A subflow that was not there at the look before has told nothing yet.
-//! 3. Where nobody steers there are the links' names and their counters, and no rates.
+//! 1. No probes are sent: a link's peak rate is the highest that its subflows have carried in one interval, and is kept for
+//!    [`PEAK_MEMORY`]. Therefore B_o(c), the rate of the best single link (BASS), is a lower bound until the link has been saturated once.
+//! 2. A subflow that was not in the previous sample does not count yet.
+//! 3. Without a daemon, only the names and byte counters of the links are known, and no rates.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,69 +15,70 @@ use std::time::Duration;
 
 use marline_core::link_choice::LinkObservation;
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::links::{Interface, MeteredHints, Named, Survey, survey};
-use marline_paths::control::{Answer, Question, ask};
+use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, list_interfaces};
+use marline_paths::control::{ControlReply, ControlRequest, query};
 use marline_paths::status::Status;
 
 use crate::link_dialer::route_preference;
 
-/// chosen: long enough for a rate, short enough for a link that has gone.
+/// chosen: long enough to measure a rate, short enough to notice a failed link.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
-/// chosen: as a relay's measured rate.
+/// chosen: the same as for a relay's measured rate.
 const PEAK_MEMORY: Duration = Duration::from_secs(30 * 60);
 
-/// One link.
+/// State of one link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LinkState {
-    /// Its interface.
+    /// The interface.
     pub name: String,
-    /// Its bytes cost money.
+    /// Whether its traffic costs money.
     pub metered: bool,
-    /// It can carry.
+    /// Whether it is usable.
     pub up: bool,
-    /// It did not answer when it was asked, and nothing has come over it since.
+    /// Whether a liveness probe was not answered, and nothing has been received since.
     #[serde(default)]
     pub unresponsive: bool,
-    /// Why new connections to relays do not begin over it; none: they do, or it was not tried.
+    /// Why new connections to relays do not begin over it; `None`: they do, or it was not tried.
     #[serde(default)]
     pub failure: Option<String>,
-    /// MPTCP's option is removed on the way to relays: a flow that begins over it uses it alone, and it joins no flow.
+    /// Whether MPTCP's option is removed between it and the relays: a flow that begins over it uses only this link, and it cannot join
+    /// other flows.
     #[serde(default)]
     pub mptcp_stripped: bool,
-    /// What has gone over it since it was looked at first, whoever sent it.
+    /// Bytes sent over it since the first sample, by all programs.
     pub sent_bytes: u64,
-    /// What has come over it since then, for whomever.
+    /// Bytes received over it since the first sample, by all programs.
     #[serde(default)]
     pub received_bytes: u64,
-    /// What goes over it now towards relays.
+    /// The current sending rate towards relays.
     #[serde(rename = "rate_bps")]
     pub rate: Bitrate,
-    /// The most that did of late.
+    /// The highest recent sending rate towards relays.
     #[serde(rename = "peak_bps")]
     pub peak_rate: Bitrate,
-    /// What comes over it now from relays.
+    /// The current receiving rate from relays.
     #[serde(default, rename = "down_bps")]
     pub down_rate: Bitrate,
 }
 
-/// What is seen in one look.
+/// One sample of all links and subflows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkSample {
     pub(super) links: Vec<InterfaceSample>,
-    /// Of each subflow: connection, its end here, its link, and what it has sent and received.
+    /// For each subflow, by connection token and local address: its link, and the bytes sent and received.
     subflows: BTreeMap<(u32, SocketAddr), (String, [u64; 2])>,
-    /// Whether a daemon steers them.
-    pub(super) has_daemon: bool,
+    /// Whether a daemon manages the links.
+    pub(super) has_path_manager: bool,
 }
 
-/// A link in one look.
+/// One link in a sample.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InterfaceSample {
     pub(super) name: String,
     metered: bool,
     up: bool,
     unresponsive: bool,
-    /// Sent and received.
+    /// Bytes sent and received by the interface.
     byte_counters: [u64; 2],
 }
 
@@ -96,34 +97,35 @@ impl From<&Status> for LinkSample {
                 Some(((connection.token, subflow.local), (link, [subflow.sent_bytes, subflow.received_bytes])))
             })
         });
-        Self { links: links.collect(), subflows: subflows.collect(), has_daemon: true }
+        Self { links: links.collect(), subflows: subflows.collect(), has_path_manager: true }
     }
 }
 
-/// What is known of all links.
+/// History of all links.
 #[derive(Debug, Default)]
 pub(super) struct LinkRates {
     sampled_at: Instant,
     previous: LinkSample,
-    /// What the counters of each interface said last, and what has passed since the first look.
+    /// For each interface: its last counters, and the bytes sent and received since the first sample.
     totals: BTreeMap<String, ([u64; 2], [u64; 2])>,
     peaks: BTreeMap<String, (Bitrate, Instant)>,
 }
 
 impl LinkRates {
-    /// How they stand after another look.
+    /// Adds a sample and returns the state of the links.
     pub(super) fn update(&mut self, now: Instant, sample: LinkSample) -> Vec<LinkState> {
         let time = now.since(std::mem::replace(&mut self.sampled_at, now));
         let mut carried: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
         for (key, (link, counters)) in &sample.subflows {
             if let Some((_, previous)) = self.previous.subflows.get(key) {
-                let of = carried.entry(link).or_default();
-                (0..2)
-                    .for_each(|direction| of[direction] += counters[direction].saturating_sub(previous[direction]));
+                let total = carried.entry(link).or_default();
+                (0..2).for_each(|direction| {
+                    total[direction] += counters[direction].saturating_sub(previous[direction])
+                });
             }
         }
         let states = sample.links.iter().map(
-            |InterfaceSample { name, metered, up, unresponsive: silent, byte_counters: passed }| {
+            |InterfaceSample { name, metered, up, unresponsive: is_unresponsive, byte_counters: counters }| {
                 let bytes = carried.get(name.as_str()).copied().unwrap_or_default();
                 let [rate, down_rate] = bytes
                     .map(|bytes| if time.is_zero() { Bitrate::ZERO } else { DataSize::from_bytes(bytes) / time });
@@ -131,17 +133,18 @@ impl LinkRates {
                 if rate >= peak.0 || now.since(peak.1) > PEAK_MEMORY {
                     *peak = (rate, now);
                 }
-                let (last, sum) = self.totals.entry(name.clone()).or_insert((*passed, [0; 2]));
+                let (last, sum) = self.totals.entry(name.clone()).or_insert((*counters, [0; 2]));
                 for direction in 0..2 {
-                    // An interface that was made anew counts from 0.
-                    sum[direction] += passed[direction].checked_sub(last[direction]).unwrap_or(passed[direction]);
+                    // An interface that was created again counts from 0.
+                    sum[direction] +=
+                        counters[direction].checked_sub(last[direction]).unwrap_or(counters[direction]);
                 }
-                *last = *passed;
+                *last = *counters;
                 LinkState {
                     name: name.clone(),
                     metered: *metered,
                     up: *up,
-                    unresponsive: *silent,
+                    unresponsive: *is_unresponsive,
                     failure: None,
                     mptcp_stripped: false,
                     sent_bytes: sum[0],
@@ -158,7 +161,7 @@ impl LinkRates {
     }
 }
 
-/// The best single link: the one that has shown the highest rate of those that are up and answer.
+/// The best single link: the one with the highest peak rate of those that are up and responsive.
 pub(super) fn best_link(links: &[LinkState]) -> Option<&LinkState> {
     links
         .iter()
@@ -166,24 +169,24 @@ pub(super) fn best_link(links: &[LinkState]) -> Option<&LinkState> {
         .max_by_key(|link| link.peak_rate)
 }
 
-/// The links that are up, for connections that begin: in the order of the kernel's preference, with their interfaces.
+/// The links that are up, for new connections: in the order of the kernel's preference, with their interfaces.
 pub(super) fn links_to_dial(
     sample: &LinkSample,
     states: &[LinkState],
-    survey: &Survey,
+    survey: &InterfaceList,
 ) -> Vec<(LinkObservation, Interface)> {
-    // What a VPN is to carry goes beside it over no link that was not named.
-    if survey.vpn.is_some() && !sample.has_daemon {
+    // Traffic that a VPN must carry may bypass it only over links that the user has named.
+    if survey.vpn.is_some() && !sample.has_path_manager {
         return Vec::new();
     }
     let usable = sample.links.iter().filter(|seen| seen.up).filter_map(|seen| {
-        let interface = survey.named(&seen.name)?;
+        let interface = survey.by_name(&seen.name)?;
         let receives = states.iter().any(|link| link.name == seen.name && !link.down_rate.is_zero());
         let (name, index) = (seen.name.clone(), interface.index);
         let of = LinkObservation {
             name,
             index,
-            is_silent: seen.unresponsive,
+            is_unresponsive: seen.unresponsive,
             is_receiving: receives,
             metered: seen.metered,
         };
@@ -194,29 +197,29 @@ pub(super) fn links_to_dial(
     usable.into_iter().map(|(_, link_seen, interface)| (link_seen, interface)).collect()
 }
 
-/// Looks once. Blocks for as long as the daemon of `run_dir` takes to answer.
+/// Samples the links once. Blocks while the daemon of `run_dir` answers.
 pub(super) fn sample_links(run_dir: &Path) -> LinkSample {
-    match ask(run_dir, &Question::Status { at_most: None }) {
-        Ok(Answer::Status(status)) => LinkSample::from(&*status),
+    match query(run_dir, &ControlRequest::Status { max_connections: None }) {
+        Ok(ControlReply::Status(status)) => LinkSample::from(&*status),
         _ => sample_without_daemon(),
     }
 }
 
-/// Rule 3.
+/// Samples the links without a daemon (rule 3).
 fn sample_without_daemon() -> LinkSample {
-    let Ok(survey) = survey() else { return LinkSample::default() };
+    let Ok(survey) = list_interfaces() else { return LinkSample::default() };
     let usable = survey.interfaces.iter().filter(|interface| interface.is_usable());
     let links = usable.map(|interface| {
-        let profile = Named::new(&interface.name).on(interface, &MeteredHints::none());
-        let passed = read_counters(&interface.name);
+        let profile = LinkArg::new(&interface.name).profile_for(interface, &MeteredHints::unknown());
+        let counters = read_counters(&interface.name);
         let (name, metered) = (interface.name.clone(), profile.metered);
-        InterfaceSample { name, metered, up: true, unresponsive: false, byte_counters: passed }
+        InterfaceSample { name, metered, up: true, unresponsive: false, byte_counters: counters }
     });
-    LinkSample { links: links.collect(), subflows: BTreeMap::new(), has_daemon: false }
+    LinkSample { links: links.collect(), subflows: BTreeMap::new(), has_path_manager: false }
 }
 
-/// What the kernel has counted on an interface, sent and received; the same source whether or not a daemon steers, so that a total does
-/// not jump when that changes.
+/// The kernel's byte counters of an interface, sent and received. The source is the same with and without a daemon, so that totals do not
+/// jump when that changes.
 fn read_counters(name: &str) -> [u64; 2] {
     ["tx", "rx"].map(|which| {
         let file = format!("/sys/class/net/{name}/statistics/{which}_bytes");
@@ -239,11 +242,11 @@ mod tests {
         let of = |(token, link, sent): (u32, &str, u64)| {
             ((token, format!("10.0.0.{token}:1").parse().unwrap()), (link.to_owned(), [sent, 2 * sent]))
         };
-        LinkSample { links, subflows: sent.map(of).into_iter().collect(), has_daemon: true }
+        LinkSample { links, subflows: sent.map(of).into_iter().collect(), has_path_manager: true }
     }
 
     #[test]
-    fn totals_begin_at_the_first_look_and_outlast_an_interface_that_is_made_anew() {
+    fn totals_start_at_the_first_sample_and_survive_an_interface_that_is_created_again() {
         let mut links = LinkRates::default();
         let with = |passed| {
             let seen = InterfaceSample {
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_has_shown_what_its_subflows_carried() {
+    fn the_rates_of_a_link_are_those_of_its_subflows() {
         let mut links = LinkRates::default();
         let second = |n: u64| Instant::from_millis(n * 1000);
         let first = links.update(second(1), sample([(1, "wlan0", 9_000_000), (2, "wwan0", 0), (3, "wwan0", 0)]));

@@ -1,20 +1,21 @@
-//! Where programs reach the edge: SOCKS5 (RFC 1928) and CONNECT (RFC 9110 §9.3.6) on one port, and a LAN's own connections.
+//! Accepts the edge's clients: SOCKS5 (RFC 1928) and HTTP CONNECT (RFC 9110 section 9.3.6) on one port, and redirected connections of a
+//! LAN.
 //!
-//! In: a connection. Out: where it wants to go, and the answers that its language has; what a LAN's client has sent to
-//! its server itself is answered by bytes or by a reset.
+//! A proxy client names its target and gets the replies of its protocol. A LAN client does not know about the edge: it gets the bytes of
+//! its server, or a reset.
 //!
-//! 1. The first byte tells which language it is: 5 is SOCKS5's version, and no method of HTTP begins with it.
-//! 2. Listeners are the loopback's unless the user names others: whoever can reach one may use it, within the bounds of
-//!    [`Guests`](marline_net::admission::Guests), and does not reach this machine itself through it ([`local`]).
-//! 3. What is refused is answered so that it is heard: what the program has sent is read away, for a short time and up to
-//!    [`SENT_AHEAD`], as a socket closed over it would reset.
+//! 1. The first byte distinguishes the protocols: 5 is SOCKS5's version, and no HTTP method begins with it.
+//! 2. The listeners are bound to loopback addresses unless the user configures others. Any host that can reach a listener may use it,
+//!    within the limits of [`Guests`](marline_net::admission::Guests), but cannot reach this host itself through it ([`target_acl`]).
+//! 3. After a refusal, data that the client has already sent is read and discarded, for a short time and up to [`MAX_DISCARDED`]. Closing a
+//!    socket with unread data would reset the connection, and the client might not receive the reply.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_net::reach::Right;
+use marline_net::egress::EgressPolicy;
 use marline_net::socks5;
 use marline_paths::gateway::{Gateway, GatewayError};
 use socket2::{SockRef, TcpKeepalive};
@@ -23,44 +24,44 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Edge, flow, lan_routing, nameless, private_networks, target_acl, udp_watch};
+use super::{Edge, dns_watch, flow, lan_routing, private_networks, target_acl, udp_watch};
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
 
-/// chosen: a program on this machine or beside it.
+/// chosen: clients run on this host or on its LAN.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// chosen: how long an answer's last bytes may be on their way before the connection is reset; as a relay's.
+/// chosen: how long the last bytes of a reply may take before the connection is reset; the same as a relay's.
 const LINGER: Duration = Duration::from_secs(2);
-/// chosen: a phone that sleeps answers within minutes.
+/// chosen: a sleeping phone answers within minutes.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// chosen: what a program sends before it looks for an answer.
+/// chosen: more than a client sends before it reads the reply.
 const MAX_DISCARDED: usize = 256 * 1024;
 
-/// How many are told at once that there is no room.
+/// How many refused clients get a reply at once; the others are reset.
 pub(super) const MAX_REFUSALS: usize = 256;
 
-/// Why it cannot be listened.
+/// A listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}: {error}")]
 pub struct ListenError {
-    /// Where.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// Why not.
+    /// The error of the kernel.
     pub error: io::Error,
 }
 
-/// The listeners.
+/// The open listeners of an edge.
 #[derive(Debug)]
 pub struct ClientListener {
     listeners: Vec<TcpListener>,
 }
 
 impl ClientListener {
-    /// Listens where the edge is to be found.
+    /// Opens a listener on each configured address.
     ///
     /// # Errors
-    /// Somebody else does, or the address is not this machine's.
+    /// The address is in use, or not one of this host's.
     pub async fn open(edge: &Edge) -> Result<Self, ListenError> {
         let mut listeners = Vec::new();
         for address in &edge.config.listen {
@@ -70,16 +71,16 @@ impl ClientListener {
         Ok(Self { listeners })
     }
 
-    /// Where it is listened.
+    /// The addresses of the listeners, with the ports that the kernel chose.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Serves programs until dropped.
+    /// Accepts and serves clients until dropped.
     pub async fn serve(self, edge: &Arc<Edge>) {
         let mut accepting = tokio::task::JoinSet::new();
-        let lanes = Arc::clone(edge);
-        accepting.spawn(async move { match lanes.shaper.watch().await {} });
+        let shaper_edge = Arc::clone(edge);
+        accepting.spawn(async move { match shaper_edge.shaper.watch().await {} });
         for listener in self.listeners {
             accepting.spawn(accept(listener, Arc::clone(edge)));
         }
@@ -99,44 +100,44 @@ async fn accept(listener: TcpListener, edge: Arc<Edge>) {
     }
 }
 
-/// Serves a LAN's clients, and leads the rest of its packets, until the gateway is lost, or this is dropped.
+/// Serves LAN clients, and routes LAN packets that need no tunnel, until the gateway is lost or this is dropped.
 ///
 /// # Errors
-/// The rules that lead connections here have gone.
+/// The rules that redirect connections to the edge were removed.
 pub async fn serve_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
-    let beyond = gateway.beyond();
+    let beyond = gateway.non_tcp_route();
     tokio::select! {
         lost = accept_lan(gateway, edge) => lost,
         never = lan_routing::run(beyond, edge) => match never {},
         never = udp_watch::run(edge) => match never {},
-        never = nameless::watch(edge) => match never {},
+        never = dns_watch::run(edge) => match never {},
     }
 }
 
 async fn accept_lan(gateway: &mut Gateway, edge: &Arc<Edge>) -> GatewayError {
     loop {
-        match gateway.arrive().await {
+        match gateway.accept().await {
             Ok((client, destination)) => match client.peer_addr() {
                 Ok(client_addr) => admit(client, client_addr, Some(destination), edge),
-                Err(error) => tracing::debug!(%error, "gone already"),
+                Err(error) => tracing::debug!(%error, "LAN client has closed its connection already"),
             },
             Err(lost) => return lost,
         }
     }
 }
 
-/// Serves a connection, if there is room for one more; who has to go for it is reset. What a LAN has sent knows where it is `going`.
+/// Serves a connection, if the limits allow it; a flow that is evicted for it is reset. A redirected LAN connection has its `destination`.
 fn admit(mut client: TcpStream, client_addr: SocketAddr, destination: Option<SocketAddr>, edge: &Arc<Edge>) {
     let (evict_tx, mut evict_rx) = oneshot::channel();
-    let Ok((permit, evicted)) = edge.admission().came(client_addr.ip(), evict_tx) else {
-        tracing::debug!(%client_addr, "no room");
+    let Ok((permit, evicted)) = edge.admission().admit(client_addr.ip(), evict_tx) else {
+        tracing::debug!(%client_addr, "client refused: limit of flows reached");
         return refuse_at_capacity(client, destination, edge);
     };
     if let Some(evicted_tx) = evicted {
-        // One that has gone by itself does not hear it.
+        // The evicted flow may have ended on its own.
         let _ = evicted_tx.send(());
     }
-    // Who has left the LAN without a word keeps no place for ever.
+    // A client that left the LAN without closing its connections must not hold its slots forever.
     let _ = SockRef::from(&client)
         .set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL));
     let edge = Arc::clone(edge);
@@ -150,11 +151,11 @@ fn admit(mut client: TcpStream, client_addr: SocketAddr, destination: Option<Soc
             } => {}
             Ok(()) = &mut evict_rx => close::reset_on_close(&client),
         }
-        edge.admission().left(permit);
+        edge.admission().release(permit);
     });
 }
 
-/// Answers that there is no room, in the language of the program; a LAN's client, and those beyond [`REFUSALS`], are reset.
+/// Replies that the limit is reached, in the client's protocol. LAN clients, and those beyond [`MAX_REFUSALS`], are reset.
 fn refuse_at_capacity(mut client: TcpStream, destination: Option<SocketAddr>, edge: &Edge) {
     close::reset_on_close(&client);
     let Some(permit) = Arc::clone(&edge.refusal_permits).try_acquire_owned().ok().filter(|_| destination.is_none())
@@ -167,35 +168,40 @@ fn refuse_at_capacity(mut client: TcpStream, destination: Option<SocketAddr>, ed
         let problem = Problem::new(
             Status::ServiceUnavailable,
             "connection_limit_reached",
-            "too many flows at once".to_owned(),
+            "the edge has reached its limit of flows".to_owned(),
         );
         match protocol {
-            ProxyProtocol::Socks5 => send_refusal(&mut client, &socks5::answer(socks5_reply(problem.status))).await,
+            ProxyProtocol::Socks5 => send_refusal(&mut client, &socks5::reply(socks5_reply(problem.status))).await,
             ProxyProtocol::HttpConnect => send_refusal(&mut client, problem.to_response().as_bytes()).await,
         }
         close::close_gracefully(&client);
     });
 }
 
-/// A connection that was going to a server, and knows nothing of an edge.
+/// Serves a redirected connection, whose client does not know about the edge.
 async fn serve_lan_client(client: &mut TcpStream, client_addr: SocketAddr, destination: SocketAddr, edge: &Edge) {
-    // What cannot be set changes the pace of small packets, nothing else.
+    // If this fails, small packets are delayed, nothing else.
     let _ = client.set_nodelay(true);
     let target = Target::new(&destination.ip().to_canonical().to_string(), destination.port());
     let target = target.filter(|target| !target_acl::is_forbidden(client_addr, target));
     let Some(target) = target else { return close::reset_on_close(client) };
-    match flow::open(edge, &target, Right::of_peer(client_addr), private_networks::PrivateAccess::UnroutedOnly)
-        .await
+    match flow::open(
+        edge,
+        &target,
+        EgressPolicy::for_peer(client_addr),
+        private_networks::PrivateAccess::UnroutedOnly,
+    )
+    .await
     {
         Ok(upstream) => flow::forward(edge, upstream, &target, client, Vec::new()).await,
         Err(problem) => {
-            tracing::debug!(%client_addr, %destination, why = problem.details, "not carried");
+            tracing::debug!(%client_addr, %destination, why = problem.details, "flow refused");
             close::reset_on_close(client);
         }
     }
 }
 
-/// The language of a program.
+/// The protocol of a proxy client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProxyProtocol {
     Socks5,
@@ -203,22 +209,27 @@ enum ProxyProtocol {
 }
 
 async fn serve_client(client: &mut TcpStream, client_addr: SocketAddr, edge: &Edge) {
-    // What cannot be set changes the pace of small packets, nothing else.
+    // If this fails, small packets are delayed, nothing else.
     let _ = client.set_nodelay(true);
     let Ok(Ok((protocol, target, from_client))) = timeout(REQUEST_TIMEOUT, read_request(client)).await else {
         return;
     };
     let upstream = if target_acl::is_forbidden(client_addr, &target) {
-        let details = format!("{} is this machine's own, and not for others", target.host);
+        let details = format!("{} is an address of the edge itself, which other hosts may not reach", target.host);
         Err(Problem::new(Status::Forbidden, "destination_ip_prohibited", details))
     } else {
-        flow::open(edge, &target, Right::of_peer(client_addr), private_networks::private_access(edge, client_addr))
-            .await
+        flow::open(
+            edge,
+            &target,
+            EgressPolicy::for_peer(client_addr),
+            private_networks::private_access(edge, client_addr),
+        )
+        .await
     };
     match (upstream, protocol) {
         (Ok(upstream), protocol) => {
             let sent = match protocol {
-                ProxyProtocol::Socks5 => client.write_all(&socks5::answer(socks5::SUCCEEDED)).await,
+                ProxyProtocol::Socks5 => client.write_all(&socks5::reply(socks5::SUCCEEDED)).await,
                 ProxyProtocol::HttpConnect => client.write_all(CONNECTED.as_bytes()).await,
             };
             if sent.is_ok() {
@@ -226,32 +237,32 @@ async fn serve_client(client: &mut TcpStream, client_addr: SocketAddr, edge: &Ed
             }
         }
         (Err(problem), ProxyProtocol::Socks5) => {
-            send_refusal(client, &socks5::answer(socks5_reply(problem.status))).await
+            send_refusal(client, &socks5::reply(socks5_reply(problem.status))).await
         }
         (Err(problem), ProxyProtocol::HttpConnect) => send_refusal(client, problem.to_response().as_bytes()).await,
     }
 }
 
-/// RFC 1928 §6.
+/// The reply code for a status (RFC 1928 section 6).
 fn socks5_reply(status: Status) -> u8 {
     match status {
         Status::Forbidden => socks5::NOT_ALLOWED,
         Status::BadGateway | Status::GatewayTimeout => socks5::HOST_UNREACHABLE,
-        _ => socks5::GENERAL,
+        _ => socks5::GENERAL_FAILURE,
     }
 }
 
-/// Where it wants to go, and what it has sent behind that.
+/// Reads the request: the protocol, the target, and payload that the client has sent after the request.
 async fn read_request(client: &mut TcpStream) -> io::Result<(ProxyProtocol, Target, Vec<u8>)> {
     let mut first = [0];
     client.peek(&mut first).await?;
     if first == [5] {
-        return match socks5::hear(client).await? {
+        return match socks5::read_request(client).await? {
             Ok((host, port)) => match Target::new(&host, port) {
                 Some(target) => Ok((ProxyProtocol::Socks5, target, Vec::new())),
-                None => refuse_request(client, &socks5::answer(socks5::GENERAL)).await,
+                None => refuse_request(client, &socks5::reply(socks5::GENERAL_FAILURE)).await,
             },
-            Err(code) => refuse_request(client, &socks5::answer(code)).await,
+            Err(code) => refuse_request(client, &socks5::reply(code)).await,
         };
     }
     let mut bytes = Vec::with_capacity(512);
@@ -275,7 +286,7 @@ async fn refuse_request<T>(client: &mut TcpStream, response: &[u8]) -> io::Resul
     Err(io::ErrorKind::InvalidInput.into())
 }
 
-/// Says no, and closes so that it is heard.
+/// Sends a refusal, and closes the connection so that the client receives it.
 async fn send_refusal(client: &mut TcpStream, response: &[u8]) {
     let exchange = async {
         client.write_all(response).await?;

@@ -1,11 +1,10 @@
-//! Which flows are live streams: by port, by host, or both.
+//! Defines which flows are live streams: by port, by host, or both (`PORT`, `HOST` or `HOST:PORT`).
 //!
-//! In: what the user has written, `PORT`, `HOST` or `HOST:PORT`. Out: whether a flow is one.
+//! A host name is compared with the name in the client's request. A redirected LAN connection has no name, and matches by port or address
+//! only.
 //!
-//! A name is compared as the flow names it: what came over the LAN as an address has none, and is known by port or address.
-//!
-//! They also say where the edge's traffic goes to, for the fleet's choice of a relay ([`Wanted`]): a phone that opens a page beside a
-//! stream is no reason for another one.
+//! Live streams also determine the origin server for the fleet's choice of a relay ([`StreamOrigin`]): opening a web page during a stream
+//! is no reason for another relay.
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -14,10 +13,10 @@ use std::str::FromStr;
 use crate::service::api_types::Endpoint;
 use crate::tunnel::Target;
 
-/// The port of RTMP (Adobe's specification §5; IANA: macromedia-fcs).
+/// The port of RTMP (Adobe's RTMP specification section 5; IANA: macromedia-fcs).
 const RTMP_PORT: u16 = 1935;
 
-/// Flows that are live streams. With neither host nor port it would be all, which cannot be written.
+/// Condition for flows that are live streams. Without host and port it would match all flows; such a condition cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveMatch {
     host: Option<String>,
@@ -25,7 +24,7 @@ pub struct LiveMatch {
 }
 
 impl LiveMatch {
-    /// RTMP, wherever it goes.
+    /// RTMP flows to any host.
     pub const fn rtmp() -> Self {
         Self { host: None, port: Some(RTMP_PORT) }
     }
@@ -36,7 +35,7 @@ impl LiveMatch {
     }
 }
 
-/// Where the newest live stream goes; before there was one, where the newest flow does.
+/// Target of the newest live stream; before the first one, target of the newest flow.
 #[derive(Debug, Default)]
 pub(super) struct StreamOrigin {
     pub(super) origin: Option<Endpoint>,
@@ -44,7 +43,7 @@ pub(super) struct StreamOrigin {
 }
 
 impl StreamOrigin {
-    /// A flow goes there; whether that is news.
+    /// Records the target of a new flow; returns whether the origin changed.
     pub(super) fn update(&mut self, origin: Endpoint, is_live: bool) -> bool {
         let counts = is_live || !self.is_live;
         let is_news = counts && self.origin.as_ref() != Some(&origin);
@@ -60,7 +59,7 @@ impl FromStr for LiveMatch {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("`{text}` is no port, no host and no host with a port, such as 1936 or ingest.example.org:443")
+            format!("`{text}` is not a port, a host or a host with a port, such as 1936 or ingest.example.org:443")
         };
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             let port = text.parse().ok().filter(|port| *port > 0);
@@ -69,7 +68,7 @@ impl FromStr for LiveMatch {
         if let Some(target) = Target::parse(text) {
             return Ok(Self { host: Some(target.host), port: Some(target.port) });
         }
-        // An address of IPv6 may stand without brackets where no port follows.
+        // An IPv6 address needs no brackets if no port follows.
         let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         let host = inner.parse::<IpAddr>().map_or_else(|_| inner.to_owned(), |address| address.to_string());
         let target = Target::new(&host, RTMP_PORT).ok_or_else(wrong)?;
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_a_host_or_both_say_which() {
+    fn a_flow_matches_by_port_host_or_both() {
         let is =
             |live: &str, target: &str| live.parse::<LiveMatch>().unwrap().matches(&Target::parse(target).unwrap());
         assert!(is("1936", "a.example:1936") && !is("1936", "a.example:1935"));
@@ -106,24 +105,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn other_text_is_refused() {
         for text in ["", "0", "65536", "a b", "a.example:0", "a.example:x", "http://a.example", "1.2.3.4.5"] {
             assert!(text.parse::<LiveMatch>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_page_beside_a_stream_says_nothing_of_where_the_stream_goes() {
+    fn a_page_opened_during_a_stream_does_not_change_the_origin() {
         let mut stream_origin = StreamOrigin::default();
-        let mut hear = |origin: &str, is_live| {
+        let mut update = |origin: &str, is_live| {
             let is_news = stream_origin.update(origin.parse().unwrap(), is_live);
             (is_news, stream_origin.origin.as_ref().unwrap().to_string())
         };
-        assert_eq!(hear("page.example:443", false), (true, "page.example:443".to_owned()));
-        assert_eq!(hear("page.example:443", false), (false, "page.example:443".to_owned()));
-        assert_eq!(hear("other.example:443", false), (true, "other.example:443".to_owned()));
-        assert_eq!(hear("live.example:1935", true), (true, "live.example:1935".to_owned()));
-        assert_eq!(hear("page.example:443", false), (false, "live.example:1935".to_owned()));
-        assert_eq!(hear("new.example:1935", true), (true, "new.example:1935".to_owned()));
+        assert_eq!(update("page.example:443", false), (true, "page.example:443".to_owned()));
+        assert_eq!(update("page.example:443", false), (false, "page.example:443".to_owned()));
+        assert_eq!(update("other.example:443", false), (true, "other.example:443".to_owned()));
+        assert_eq!(update("live.example:1935", true), (true, "live.example:1935".to_owned()));
+        assert_eq!(update("page.example:443", false), (false, "live.example:1935".to_owned()));
+        assert_eq!(update("new.example:1935", true), (true, "new.example:1935".to_owned()));
     }
 }

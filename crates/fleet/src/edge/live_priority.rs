@@ -1,22 +1,22 @@
-//! The live stream first: how much the other flows may send while one runs.
+//! Gives live streams priority: decides how much the other (bulk) flows may send while a live stream is running.
 //!
-//! In: for each live flow, from time to time, how many bytes were given to its connection and how many of them are not
-//! acknowledged; what the other (bulk) flows ask to send. Out: how many bytes they may send now, or when to ask again.
+//! For each live flow it is sampled how many bytes were written to its connection and how many of them are unacknowledged. Bulk flows
+//! request permission to send; the reply is a number of bytes, or a time after which to request again.
 //!
-//! 1. A live flow's wait is what is unacknowledged divided by what is acknowledged a second (Little's law): the time from the
-//!    edge to the relay and back, queues included. Of the looks of [`WINDOW`] the least counts: a key frame is a queue that goes
-//!    away, one that stays is somebody else's, or a link that is full (CoDel, RFC 8289 §3.2).
-//! 2. It waits too long when that is [`TOO_LONG`] more than the least of the last minute.
-//! 3. Then the bulk's allowance, all of it together, is cut at once to half of what it has sent of late, and again each
-//!    [`AGAIN`] until it helps. While nothing waits and the allowance keeps somebody waiting it grows: soon back to seven tenths of
-//!    what was sent when the waiting began, as the queue that the cuts had to wait for is gone; from there slowly, for each
-//!    attempt costs the live flow a queue (AIMD; Chiu and Jain 1989).
-//! 4. Bulk flows have equal parts of it, and what one leaves the others have ([`Shares`]).
-//! 5. Without a live flow that has sent within [`QUIET`] there is no allowance, and nobody waits. One of which nothing has been
-//!    acknowledged for so long waits for its server, or for a link that has gone: holding others back does not help it.
+//! 1. A live flow's delay is its unacknowledged bytes divided by its acknowledged rate (Little's law): the RTT between edge and relay,
+//!    queues included. The minimum over [`DELAY_WINDOW`] counts. A key frame causes a queue that drains; a standing queue belongs to other
+//!    flows, or to a link that is full (CoDel, RFC 8289 section 3.2).
+//! 2. A live flow is delayed if this exceeds the minimum of the last minute by more than [`MAX_EXTRA_DELAY`].
+//! 3. Then the allowance of all bulk flows together is cut at once to half of what they recently sent, and again each [`CUT_INTERVAL`]
+//!    until the delay falls. While no live flow is delayed and the allowance limits some bulk flow, it grows. First it returns quickly to
+//!    seven tenths of the rate at which the delay began, since the queue that caused the cuts is gone. From there it grows slowly, because
+//!    each increase costs the live flow a queue (AIMD; Chiu and Jain 1989).
+//! 4. Bulk flows share the allowance equally, and what one does not use goes to the others ([`FairScheduler`]).
+//! 5. Without a live flow that has sent within [`LIVE_IDLE_TIMEOUT`] there is no allowance, and bulk flows are not limited. A live flow
+//!    without an acknowledgement for so long waits for its server, or for a link in an outage; limiting others does not help it.
 //!
-//! Pacing by the kernel was not used: MPTCP's sockets do not take `SO_MAX_PACING_RATE`. Nor a queue of our own: what is not read
-//! from a program waits in its own socket, and slows it down.
+//! Kernel pacing is not used, because MPTCP sockets do not support `SO_MAX_PACING_RATE`. There is no queue either: data that is not read
+//! from a client stays in the client's socket, and flow control slows the client down.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,64 +25,64 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 use crate::fair_share::FairScheduler;
 use crate::tunnel::PaceGrant;
 
-/// How often it is to be looked. chosen: a video has 20 to 60 pictures a second.
+/// Interval of the samples. chosen: a video has 20 to 60 pictures a second.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
-/// chosen: four looks; twice the time between pictures of a slow video.
+/// chosen: four samples; twice the time between pictures of a slow video.
 const DELAY_WINDOW: Duration = Duration::from_millis(200);
 /// chosen: less than the smallest queue of a modem, more than the jitter of a radio's schedule.
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(60);
-/// chosen: the longest round trip of a terrestrial link under load, so that a cut is seen before the next one.
+/// chosen: the longest RTT of a terrestrial link under load, so that the effect of a cut is seen before the next one.
 const CUT_INTERVAL: Duration = Duration::from_millis(300);
 /// chosen: an encoder that pauses longer has stopped.
 const LIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The least that bulk flows have together: they shall not break. chosen: a mail, a page of text.
+/// The minimum allowance of all bulk flows together, so that their connections do not break. chosen: enough for a mail or a page of text.
 const MIN_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(128_000);
-/// chosen: from the floor to 4 Mbit/s in about 12 s.
+/// Added with each sample. chosen: from the minimum to 4 Mbit/s in about 12 s.
 const ADDITIVE_INCREASE: Bitrate = Bitrate::from_bits_per_sec(12_500);
-/// Of itself, with each look.
+/// The allowance also grows by this part of itself with each sample.
 const GROWTH_DIVISOR: u64 = 400;
-/// Of the rate at which the live flow began to wait. chosen: what TCP's CUBIC goes back to.
+/// Share of the rate at which the live flow's delay began. chosen: what TCP's CUBIC returns to.
 const RECOVERY_SHARE: Ratio = Ratio::from_percent(70);
-/// Of what is missing to that, with each look. chosen: most of it within 3 s.
+/// Part of the missing rate that is recovered with each sample. chosen: most of it within 3 s.
 const RECOVERY_DIVISOR: u64 = 30;
-/// An allowance that has kept nobody waiting for so long does not grow: the longest that anybody is told to wait, and a look.
+/// An allowance that has not limited any flow for this long does not grow: the longest pause that a flow is given, plus a sample.
 const LIMITED_WINDOW: Duration = Duration::from_millis(1050);
-/// Over how long rates are measured. chosen: several key frames a second or two apart weigh alike.
+/// Window over which rates are measured. chosen: several key frames a second or two apart have equal weight.
 const RATE_WINDOW: Duration = Duration::from_secs(2);
-/// The least wait is that of the last minute: in parts, of which the oldest is forgotten.
+/// The minimum delay is that of the last minute, kept in buckets of which the oldest is dropped.
 const MIN_DELAY_BUCKETS: usize = 6;
 const MIN_DELAY_BUCKET: Duration = Duration::from_secs(10);
 
-/// All flows of an edge.
+/// Priority of the live flows of an edge over its bulk flows.
 #[derive(Debug)]
 pub(super) struct LivePriority {
     live: BTreeMap<u64, LiveFlowState>,
     bulk_scheduler: FairScheduler<u64>,
     allowance: Option<Bitrate>,
     last_cut: Option<Instant>,
-    /// Whether a live flow waited at the last look.
+    /// Whether a live flow was delayed at the last sample.
     is_delayed: bool,
-    /// What may soon be sent again after a cut.
+    /// The rate to which the allowance recovers quickly after a cut.
     recovery_rate: Bitrate,
-    /// When the allowance kept somebody waiting last.
+    /// When the allowance last limited a flow.
     last_limited: Option<Instant>,
-    /// What the bulk has sent in all, and that at each look of [`RATE_OVER`].
+    /// Bytes that bulk flows have sent in total, and the total at each sample of [`RATE_WINDOW`].
     sent: DataSize,
     samples: VecDeque<(Instant, DataSize)>,
 }
 
-/// One live flow.
+/// Samples of one live flow.
 #[derive(Debug, Default)]
 struct LiveFlowState {
-    /// What was acknowledged in all, and the wait, at each look of [`RATE_OVER`].
+    /// Total acknowledged bytes and the delay, at each sample of [`RATE_WINDOW`].
     samples: VecDeque<(Instant, DataSize, Duration)>,
-    /// The least wait of each part of the last minute, and when the newest began.
+    /// The minimum delay of each bucket of the last minute, and when the newest bucket began.
     min_delays: VecDeque<Duration>,
     bucket_start: Option<Instant>,
     sent: DataSize,
-    /// When it was given something last.
+    /// When data was last written to it.
     last_sent: Option<Instant>,
-    /// When something of it was acknowledged last, or nothing was to be.
+    /// When data was last acknowledged, or nothing was unacknowledged.
     last_acked: Option<Instant>,
 }
 
@@ -101,23 +101,23 @@ impl LivePriority {
         }
     }
 
-    /// A live flow has begun.
+    /// Adds a live flow.
     pub(super) fn begin(&mut self, id: u64) {
         self.live.insert(id, LiveFlowState::default());
     }
 
-    /// A flow has ended.
+    /// Removes a flow, live or bulk.
     pub(super) fn end(&mut self, id: u64) {
         self.live.remove(&id);
         self.bulk_scheduler.remove(&id);
     }
 
-    /// What all bulk flows may send together; none: as much as they can.
+    /// What all bulk flows together may send; `None`: unlimited.
     pub(super) fn allowance(&self) -> Option<Bitrate> {
         self.allowance
     }
 
-    /// What a bulk flow may send of `wanted`.
+    /// How much of `wanted` a bulk flow may send now.
     pub(super) fn request(&mut self, now: Instant, id: u64, wanted: DataSize) -> PaceGrant {
         let granted = self.bulk_scheduler.request(now, &id, wanted);
         if matches!(granted, PaceGrant::RetryAfter(_)) {
@@ -126,20 +126,20 @@ impl LivePriority {
         granted
     }
 
-    /// So much of what was granted to a bulk flow has been sent.
+    /// Reports how much of a grant a bulk flow has actually sent.
     pub(super) fn settle(&mut self, id: u64, granted: DataSize, sent: DataSize) {
         self.sent += sent;
         self.bulk_scheduler.settle(&id, granted, sent);
     }
 
-    /// A look at a live flow: what it was given in all, and what of it is not acknowledged.
+    /// Adds a sample of a live flow: the bytes written to it in total, and how many of them are unacknowledged.
     pub(super) fn sample(&mut self, now: Instant, id: u64, sent: DataSize, unacknowledged: DataSize) {
         if let Some(stream) = self.live.get_mut(&id) {
             stream.sample(now, sent, unacknowledged);
         }
     }
 
-    /// All live flows were looked at: decides anew.
+    /// All live flows have been sampled: updates the allowance.
     pub(super) fn update(&mut self, now: Instant) {
         while self.samples.front().is_some_and(|(at, _)| now.since(*at) > RATE_WINDOW) {
             self.samples.pop_front();
@@ -153,6 +153,8 @@ impl LivePriority {
         let is_delayed = self.live.values().any(|stream| stream.is_live(now) && stream.is_delayed(now));
         let is_new = !std::mem::replace(&mut self.is_delayed, is_delayed) && is_delayed;
         if is_delayed {
+            // After a cut the queue needs time to drain, so the next cut follows after an interval only. The recent rate bounds the
+            // allowance because bulk flows may send less than they are allowed; otherwise a cut might have no effect.
             if self.last_cut.is_none_or(|cut| now.since(cut) >= CUT_INTERVAL) {
                 let allowed = self.allowance.map_or(rate, |allowance| allowance.min(rate.max(MIN_ALLOWANCE * 2)));
                 if is_new {
@@ -161,18 +163,20 @@ impl LivePriority {
                 self.allowance = Some((allowed / 2).max(MIN_ALLOWANCE));
                 self.last_cut = Some(now);
             }
+        // The allowance grows only if it limits some flow: otherwise it would rise without any evidence that the links can carry more.
         } else if let Some(allowance) =
             self.allowance.filter(|_| self.last_limited.is_some_and(|at| now.since(at) < LIMITED_WINDOW))
         {
+            // Additive increase, a proportional part, and a part of what is missing to the recovery rate (zero above it).
             let recovery = (self.recovery_rate - allowance) / RECOVERY_DIVISOR;
             self.allowance = Some(allowance + ADDITIVE_INCREASE + allowance / GROWTH_DIVISOR + recovery);
         }
         self.bulk_scheduler.resize(self.allowance);
     }
 
-    /// What the bulk has sent a second of late.
+    /// The recent sending rate of all bulk flows.
     fn rate(&self, now: Instant) -> Bitrate {
-        // Since the last cut: what was sent before is no measure of what is sent.
+        // Only since the last cut: the rate before it does not show what is sent now.
         let since = self.last_cut.unwrap_or_default();
         let first = self.samples.iter().find(|(at, _)| *at >= since);
         first.map_or(Bitrate::ZERO, |(at, sent)| rate(self.sent - *sent, now.since(*at)))
@@ -196,7 +200,7 @@ impl LiveFlowState {
         let delay = match rate.filter(|rate| !rate.is_zero()) {
             _ if unacknowledged.is_zero() => Duration::ZERO,
             Some(rate) => unacknowledged / rate,
-            // Nothing has been acknowledged yet, or nothing is any more.
+            // No data was acknowledged within the window, so the delay is at least this long.
             None => self.samples.front().map_or(Duration::ZERO, |(at, ..)| now.since(*at)),
         };
         self.samples.push_back((now, acknowledged, delay));
@@ -207,14 +211,14 @@ impl LiveFlowState {
                 self.min_delays.pop_front();
             }
         }
-        // A rate over less than the window says little.
+        // A rate over a shorter time than the window is not reliable.
         let window_min = self.window_min_delay(now);
         if let (Some(least), Some(window_min)) = (self.min_delays.back_mut(), window_min) {
             *least = (*least).min(window_min);
         }
     }
 
-    /// The least wait of the window; none: it has not been looked at for so long.
+    /// The minimum delay of the window; `None`: there are no samples over such a time yet.
     fn window_min_delay(&self, now: Instant) -> Option<Duration> {
         let observed = self.samples.front().map(|(at, ..)| now.since(*at))?;
         let recent = self.samples.iter().filter(|(at, ..)| now.since(*at) <= DELAY_WINDOW);
@@ -241,16 +245,16 @@ fn rate(size: DataSize, time: Duration) -> Bitrate {
 mod tests {
     use super::*;
 
-    /// A link of so many bytes a millisecond with one queue for all, a live flow, and bulk flows that send what they may.
-    struct World {
+    /// A link with one queue for all flows, a live flow, and bulk flows that send as much as they may.
+    struct Simulation {
         priority: LivePriority,
         rate: u64,
-        /// Bytes a millisecond of the live flow.
-        wants: u64,
-        /// Bytes in the queue: whose, how many.
+        /// Bytes per millisecond of the live flow.
+        live_rate: u64,
+        /// The queue: flow and bytes of each piece.
         queue: VecDeque<(u64, u64)>,
-        given: u64,
-        arrived: u64,
+        live_sent: u64,
+        live_arrived: u64,
         bulk: Vec<u64>,
         next: Vec<u64>,
         ms: u64,
@@ -258,7 +262,7 @@ mod tests {
 
     const LIVE: u64 = 100;
 
-    impl World {
+    impl Simulation {
         fn new(rate: u64, wants: u64, bulk: usize) -> Self {
             let mut priority = LivePriority::new();
             if wants > 0 {
@@ -267,10 +271,10 @@ mod tests {
             Self {
                 priority,
                 rate,
-                wants,
+                live_rate: wants,
                 queue: VecDeque::new(),
-                given: 0,
-                arrived: 0,
+                live_sent: 0,
+                live_arrived: 0,
                 bulk: vec![0; bulk],
                 next: vec![0; bulk],
                 ms: 0,
@@ -281,10 +285,10 @@ mod tests {
             for _ in 0..seconds * 1000 {
                 self.ms += 1;
                 let now = Instant::from_millis(self.ms);
-                // A picture each 40 ms.
-                if self.wants > 0 && self.ms.is_multiple_of(40) {
-                    self.given += self.wants * 40;
-                    self.queue.push_back((LIVE, self.wants * 40));
+                // A picture is sent each 40 ms.
+                if self.live_rate > 0 && self.ms.is_multiple_of(40) {
+                    self.live_sent += self.live_rate * 40;
+                    self.queue.push_back((LIVE, self.live_rate * 40));
                 }
                 for n in 0..self.bulk.len() {
                     let waiting: u64 =
@@ -308,19 +312,19 @@ mod tests {
                 while let Some((flow, bytes)) = self.queue.front_mut().filter(|_| left > 0) {
                     let sent = left.min(*bytes);
                     (*bytes, left) = (*bytes - sent, left - sent);
-                    self.arrived += if *flow == LIVE { sent } else { 0 };
+                    self.live_arrived += if *flow == LIVE { sent } else { 0 };
                     if *bytes == 0 {
                         self.queue.pop_front();
                     }
                 }
                 if self.ms.is_multiple_of(50) {
-                    if self.wants > 0 {
+                    if self.live_rate > 0 {
                         let waiting: u64 =
                             self.queue.iter().filter(|(flow, _)| *flow == LIVE).map(|(_, b)| b).sum();
-                        // What is on its way for 20 ms, and what waits.
-                        let in_flight = (self.wants * 20).min(self.given);
+                        // The live flow's data in flight for 20 ms, and its data in the queue.
+                        let in_flight = (self.live_rate * 20).min(self.live_sent);
                         let size = DataSize::from_bytes;
-                        self.priority.sample(now, LIVE, size(self.given), size(waiting + in_flight));
+                        self.priority.sample(now, LIVE, size(self.live_sent), size(waiting + in_flight));
                     }
                     self.priority.update(now);
                 }
@@ -332,32 +336,32 @@ mod tests {
         }
     }
 
-    /// 8 Mbit/s are 1000 bytes a millisecond.
+    /// 8 Mbit/s are 1000 bytes per millisecond.
     #[test]
-    fn without_a_live_flow_nobody_waits() {
-        let mut world = World::new(1000, 0, 2);
+    fn without_a_live_flow_bulk_flows_are_not_limited() {
+        let mut world = Simulation::new(1000, 0, 2);
         world.run(10);
         assert_eq!(world.priority.allowance(), None);
         assert!(world.sent() >= 9_900_000, "{}", world.sent());
     }
 
     #[test]
-    fn the_live_flow_keeps_its_rate_and_the_others_have_most_of_the_rest() {
-        let mut world = World::new(1000, 600, 2);
+    fn the_live_flow_keeps_its_rate_and_bulk_flows_use_most_of_the_remaining_capacity() {
+        let mut world = Simulation::new(1000, 600, 2);
         world.run(20);
-        let (arrived, sent) = (world.arrived, world.sent());
+        let (arrived, sent) = (world.live_arrived, world.sent());
         world.run(60);
-        let (arrived, sent) = (world.arrived - arrived, world.sent() - sent);
+        let (arrived, sent) = (world.live_arrived - arrived, world.sent() - sent);
         assert!(arrived >= 35_500_000, "of 36000000 bytes {arrived}");
-        // Of 400 bytes a millisecond that are left.
+        // The live flow leaves 400 bytes per millisecond.
         assert!((16_000_000..25_000_000).contains(&sent), "{sent}");
         let [one, other] = world.bulk[..] else { panic!() };
         assert!(one.abs_diff(other) < one / 10, "{one} and {other}");
     }
 
     #[test]
-    fn where_the_live_flow_needs_all_the_others_have_the_floor_and_no_more() {
-        let mut world = World::new(600, 600, 3);
+    fn if_the_live_flow_needs_all_capacity_bulk_flows_get_only_the_minimum() {
+        let mut world = Simulation::new(600, 600, 3);
         world.run(20);
         let sent = world.sent();
         world.run(20);
@@ -367,24 +371,24 @@ mod tests {
     }
 
     #[test]
-    fn when_the_live_flow_has_ended_the_others_are_free_again() {
-        let mut world = World::new(1000, 600, 3);
+    fn bulk_flows_are_unlimited_again_after_the_live_flow_ends_or_stops_sending() {
+        let mut world = Simulation::new(1000, 600, 3);
         world.run(20);
         assert!(world.priority.allowance().is_some());
         world.priority.end(LIVE);
-        world.wants = 0;
+        world.live_rate = 0;
         let sent = world.sent();
         world.run(5);
         assert_eq!(world.priority.allowance(), None);
         assert!(world.sent() - sent >= 4_700_000);
-        // And when it only falls silent.
-        let mut world = World::new(1000, 600, 1);
+        // The same if the live flow stops sending without ending.
+        let mut world = Simulation::new(1000, 600, 1);
         world.run(20);
-        world.wants = 0;
+        world.live_rate = 0;
         world.priority.sample(
             Instant::from_millis(world.ms),
             LIVE,
-            DataSize::from_bytes(world.given),
+            DataSize::from_bytes(world.live_sent),
             DataSize::ZERO,
         );
         world.priority.update(Instant::from_millis(world.ms + 6000));
@@ -392,14 +396,15 @@ mod tests {
     }
 
     #[test]
-    fn a_live_flow_whose_server_takes_nothing_any_more_holds_nobody_back() {
+    fn a_live_flow_whose_server_stopped_reading_limits_no_bulk_flow() {
         let mut priority = LivePriority::new();
         priority.begin(LIVE);
         let size = DataSize::from_bytes;
         let mut allowed = Vec::new();
         for look in 0..1200_u64 {
             let now = Instant::from_millis(look * 50);
-            // Ten seconds at 400 kB/s; then the server stops, what the kernel takes fills up, and after 30 s it goes on.
+            // The live flow sends 400 kB/s for ten seconds. Then the server stops reading, and the kernel's buffers fill up. After 30 s it
+            // continues.
             let acknowledged = 20_000 * if look < 200 { look } else { 200 + look.saturating_sub(800) };
             let sent = (acknowledged + 8_000).max(20_000 * look.min(250));
             priority.sample(now, LIVE, size(sent), size(sent - acknowledged));
@@ -409,13 +414,13 @@ mod tests {
             priority.update(now);
             allowed.push(priority.allowance().is_some());
         }
-        assert!(!allowed[190] && allowed[240], "held back while it may help");
-        assert!(allowed[320..800].iter().all(|is| !is), "nobody waits for a server");
-        assert!(allowed[810], "a stream that moves again goes first");
+        assert!(!allowed[190] && allowed[240], "limited while that may help");
+        assert!(allowed[320..800].iter().all(|is| !is), "a stalled server limits no bulk flow");
+        assert!(allowed[810], "a stream that continues has priority again");
     }
 
     #[test]
-    fn a_key_frame_is_no_reason() {
+    fn a_key_frame_does_not_limit_bulk_flows() {
         let mut priority = LivePriority::new();
         priority.begin(LIVE);
         let size = DataSize::from_bytes;
@@ -423,7 +428,7 @@ mod tests {
         for look in 0..400_u64 {
             let now = Instant::from_millis(look * 50);
             sent += 20_000;
-            // Each second a queue that is gone at the next look but one.
+            // Each second a queue forms that is gone two samples later.
             let queued = if look % 20 < 2 { 120_000 } else { 8_000 };
             priority.sample(now, LIVE, size(sent), size(queued));
             let PaceGrant::Granted(granted) = priority.request(now, 1, size(16_384)) else { panic!("at {now}") };

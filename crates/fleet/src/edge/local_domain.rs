@@ -1,18 +1,19 @@
-//! Local domains: names of hosts in private networks, which are not registered in the public DNS.
+//! Local domains: domains whose names belong to hosts in private networks and are not registered in the public DNS.
 //!
-//! A name of another domain may be one of an attacker, who changes its addresses to private ones (DNS rebinding). So this box looks up no
-//! other names by itself for programs that use the proxy (`nearby`), unless the user names their domain.
+//! A name of another domain may belong to an attacker, who changes its addresses to private ones (DNS rebinding). Therefore this host
+//! resolves no other names for proxy clients (`private_networks`), unless the user configures their domain.
 //!
-//! `.box` as a whole is not among them: it is a public top-level domain. `fritz.box` belongs to the maker of routers that use it.
+//! The whole of `.box` is not included, because it is a public top-level domain. `fritz.box` belongs to the manufacturer of the routers
+//! that use it.
 
 use std::str::FromStr;
 
-/// A domain whose names, and all names below it, are local. Lower case, without dots at its ends.
+/// A domain that is local together with all names below it. Lower case, without dots at its ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalDomain(String);
 
 impl LocalDomain {
-    fn has(&self, name: &str) -> bool {
+    fn contains(&self, name: &str) -> bool {
         has(&self.0, name)
     }
 }
@@ -26,21 +27,21 @@ impl FromStr for LocalDomain {
             let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             (1..=63).contains(&label.len()) && label.bytes().all(is_of_name)
         };
-        // An address has no domain.
+        // An IP address has no domain.
         let is_name =
             domain.split('.').all(is_label) && domain.rsplit('.').next().is_some_and(|last| !is_number(last));
-        if domain.len() > LONGEST || !is_name {
-            return Err(format!("`{text}` is no domain such as office.example or corp"));
+        if domain.len() > MAX_NAME_LEN || !is_name {
+            return Err(format!("`{text}` is not a domain name such as office.example or corp"));
         }
         Ok(Self(domain))
     }
 }
 
-/// Whether a name is local: one without a dot, or one of these domains or of those that are always local.
+/// Whether a name is local: a name without a dot, or one in these domains or in those that are always local.
 pub(super) fn is_local(name: &str, domains: &[LocalDomain]) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    let is_always = !name.contains('.') || ALWAYS.iter().any(|domain| has(domain, &name));
-    !name.is_empty() && (is_always || domains.iter().any(|domain| domain.has(&name)))
+    let is_always = !name.contains('.') || BUILT_IN_DOMAINS.iter().any(|domain| has(domain, &name));
+    !name.is_empty() && (is_always || domains.iter().any(|domain| domain.contains(&name)))
 }
 
 fn has(domain: &str, name: &str) -> bool {
@@ -51,10 +52,11 @@ fn is_number(label: &str) -> bool {
     label.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `home.arpa`: RFC 8375. `internal`: ICANN has reserved it for private use. `local`: RFC 6762. `lan`: no top-level domain, OpenWrt's default.
-const ALWAYS: [&str; 5] = ["fritz.box", "home.arpa", "internal", "lan", "local"];
-/// RFC 1035, section 3.1, as text.
-const LONGEST: usize = 253;
+/// Domains that are always local. `home.arpa`: RFC 8375. `internal`: reserved by ICANN for private use. `local`: RFC 6762. `lan`: not a
+/// top-level domain, OpenWrt's default.
+const BUILT_IN_DOMAINS: [&str; 5] = ["fritz.box", "home.arpa", "internal", "lan", "local"];
+/// Maximum length of a name as text, without the dot at its end (RFC 1035 section 3.1).
+const MAX_NAME_LEN: usize = 253;
 
 #[cfg(test)]
 mod tests {
@@ -71,7 +73,7 @@ mod tests {
             ("printer.local", true, true),
             ("fritz.box", true, true),
             ("nas.fritz.box", true, true),
-            // Anybody may register these.
+            // Anyone may register these.
             ("evil.box", false, false),
             ("evilfritz.box", false, false),
             ("lan.example.org", false, false),
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_is_a_name() {
+    fn a_domain_must_be_a_valid_name() {
         for wrong in ["", ".", "a..b", "192.0.2.1", "a b", "https://a.example/", "[::1]", "*.example"] {
             assert!(wrong.parse::<LocalDomain>().is_err(), "{wrong}");
         }

@@ -1,36 +1,37 @@
-//! `marline edge`: takes connections of applications and carries them over all links to a relay (BASS's B-box, §III-A).
+//! `marline edge`: accepts connections of applications and carries them over all links to a relay (the B-box of BASS, section III-A).
 //!
-//! In: connections of programs that speak SOCKS5 or CONNECT. Out: for each, one connection over MPTCP and TLS to a relay, which
-//! goes on to the server (`road`); where no relay can be had, one to the server itself over one link (`direct`).
+//! Clients connect by SOCKS5 or HTTP CONNECT, or a LAN's connections are redirected here. For each of them the edge opens a tunnel over
+//! MPTCP and TLS to a relay, which connects to the origin server (`relay_pool`). If no relay is available, the edge may connect to the
+//! origin server itself over one link (`direct`).
 //!
-//! 1. Which links carry a connection to the relay, and when, is decided by [`marline_core::paths`] for all MPTCP connections of this
-//!    machine; here is only who is asked to carry on.
-//! 2. A connection to the relay waits ready, so that a flow costs one round trip and not four (`road`, 1).
-//! 3. Relays are asked in their order; one that failed is asked last until it has answered again. The order is the command
-//!    line's, or what the fleet's service says ([`Agent`], [`machine`]).
-//! 4. Who uses it is bounded, in all and by address (`guests`); from elsewhere nobody reaches this machine itself (`local`); and a
-//!    live stream goes before what else is sent (`priority`).
-//! 5. What a LAN sends and no flow carries passes over the best single link (`rest` decides, `pass` does it).
-//! 6. Direct is the last resort, is told once, and is a choice ([`Config::direct`]): it shows the server another address, and uses
-//!    one link.
+//! 1. [`marline_core::paths`] decides, for all MPTCP connections of this host, which links carry a connection and when. The edge only
+//!    decides over which link a connection begins.
+//! 2. Spare connections to the relay are kept open, so that a new flow costs one RTT and not four (`relay_pool`, rule 1).
+//! 3. Relays are tried in their order; one that failed is tried last until an attempt succeeds. The order is that of the command line, or
+//!    comes from the fleet service ([`SelectorDriver`], [`relay_selector`]).
+//! 4. The number of flows is limited, in total and per client address ([`AdmissionConfig`]). Clients other than this host cannot reach this
+//!    host's own addresses (`target_acl`). Live streams have priority over other traffic (`live_priority`).
+//! 5. LAN packets that no tunnel carries, above all UDP, leave over the best single link (`udp_link` chooses it, `lan_routing` sets it up).
+//! 6. A direct connection is the last resort, is reported to the user, and needs [`Config::allow_direct`]: it shows the origin server
+//!    another source address, and uses one link.
 
-mod again;
+mod backoff;
 mod connect_request;
 mod dial;
 mod direct;
+mod dns_link;
+mod dns_watch;
 mod flow;
 mod lan_routing;
+mod link_probe;
 mod link_rates;
 mod listener;
 mod live_match;
 mod live_priority;
 mod local_domain;
-mod nameless;
-mod names;
 mod portal;
 mod private_networks;
 mod rate_convergence;
-mod reached;
 mod relay_list;
 mod relay_pool;
 pub mod relay_selector;
@@ -44,7 +45,7 @@ mod traffic_meter;
 mod trust;
 mod udp_link;
 mod udp_watch;
-mod unused;
+mod unused_links;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -54,17 +55,17 @@ use std::time::Duration;
 
 use marline_core::link_choice::LinkFailure;
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::admission::Guests;
-use marline_net::links::{Monitor, Survey};
+use marline_net::admission::ConnAdmission;
+use marline_net::links::{InterfaceList, Monitor};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use connect_request::parse_response;
+pub use dns_link::{DnsLinkOverride, DnsLinkReason, DnsLinkState};
 pub use link_rates::LinkState;
 pub use listener::{ClientListener, ListenError, serve_lan};
 pub use live_match::LiveMatch;
 pub use local_domain::LocalDomain;
-pub use names::{NamesNow, NamesOver, NamesWhy};
 pub use portal::PortalProbe;
 pub use relay_list::RelayConfig;
 pub use selector_driver::{FleetStatus, SelectorDriver};
@@ -72,7 +73,7 @@ pub use state_file::{StateFile, run_state_writer};
 pub use throughput_probe::{ProbeLimits, ProbeResult};
 pub use trust::{ClientTrust, install_credentials, read_crl, run_trust};
 pub use udp_link::{UdpLinkReason, UdpLinkState};
-pub use unused::UnusedLink;
+pub use unused_links::UnusedLink;
 
 use self::relay_selector::PersistedState;
 use crate::congestion::CongestionControl;
@@ -82,37 +83,37 @@ use crate::service::api_types::Endpoint;
 
 use crate::tunnel::Target;
 
-/// What an edge does.
+/// Options of an edge.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where programs reach it.
+    /// Addresses on which clients reach it by SOCKS5 or CONNECT.
     pub listen: Vec<SocketAddr>,
-    /// The relays that it may use, the best first.
+    /// The relays that it may use, in order of preference.
     pub relays: Vec<RelayConfig>,
-    /// Connections to the best relay that wait ready.
+    /// How many spare connections to the first relay are kept open.
     pub spare_connections: usize,
-    /// Whether a server is reached without a relay where none can be had.
+    /// Whether flows may connect directly to the origin server while no relay is available.
     pub allow_direct: bool,
-    /// The congestion control towards relays; none: the kernel's.
+    /// The congestion control towards relays; `None`: the kernel's default.
     pub congestion: Option<CongestionControl>,
-    /// Whether a LAN's connections come as well.
+    /// Whether it also accepts redirected connections of a LAN.
     pub lan: bool,
-    /// Whom it serves, and who comes first.
+    /// Which clients are served, and which flows have priority.
     pub admission: AdmissionConfig,
-    /// How captive portals are looked for that do not answer in a relay's place.
+    /// How captive portals are detected that do not intercept the connection to the relay.
     pub portal_probe: PortalProbe,
-    /// Domains whose names this box looks up where no relay knows them, beside those that are always local.
+    /// Domains whose names this host resolves if no relay can, in addition to those that are always local.
     pub local_domains: Vec<LocalDomain>,
 }
 
-/// Whom an edge serves, and who comes first.
+/// Admission limits of an edge, and the flows that have priority.
 #[derive(Clone, Debug)]
 pub struct AdmissionConfig {
-    /// Flows that come before all others; RTMP unless something else is said.
+    /// Flows that have priority over all others; by default RTMP.
     pub live_matches: Vec<LiveMatch>,
-    /// How many flows there may be.
+    /// The maximum number of open flows.
     pub max_flows: usize,
-    /// How many of one address; the loopback's may have all.
+    /// The maximum number for one client address; loopback addresses are only bound by `max_flows`.
     pub max_flows_per_client: usize,
 }
 
@@ -126,19 +127,19 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// chosen: a household with several browsers has some hundred; and a relay carries 512 of one edge
-/// ([`Limits`](crate::relay::Limits)), a flow that is asked for twice counted twice.
+/// chosen: a household with several browsers has some hundred flows. It stays below the 512 tunnels that a relay carries for one edge
+/// ([`Limits`](crate::relay::Limits)), because a flow that is requested from a relay twice counts twice there.
 const MAX_FLOWS: usize = 448;
-/// chosen: one client cannot take all places, and a browser has enough.
+/// chosen: one client cannot take all slots, and it is enough for a browser.
 const MAX_FLOWS_PER_CLIENT: usize = 320;
 
-/// Descriptors of one flow: both its sides, the one that its queue is looked at by, and two by which a live stream is.
+/// File descriptors of one flow: both sockets, one to sample the queue, and two more to sample a live stream.
 const FDS_PER_FLOW: u64 = 5;
-/// chosen: listeners, connections that wait ready, addresses that are tried side by side, the service, lists, look-ups.
+/// chosen: listeners, spare connections, concurrent connection attempts, the fleet service, lists, DNS lookups.
 const RESERVED_FDS: u64 = 96;
 
 impl AdmissionConfig {
-    /// The same, or fewer flows where a process that may have so many descriptors cannot have them.
+    /// Reduces the limits if a process with this many file descriptors could not keep so many flows open.
     #[must_use]
     pub fn fit_descriptors(self, descriptors: u64) -> Self {
         let max_flows =
@@ -151,96 +152,97 @@ impl AdmissionConfig {
     }
 }
 
-/// How an edge stands.
+/// Counts of flows, and the relay used last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FlowStats {
-    /// Flows that are open.
+    /// Currently open flows.
     pub open: u64,
-    /// Flows that were carried, by relay.
+    /// Flows carried since the start, by relay label.
     pub carried: BTreeMap<String, u64>,
-    /// Flows that went to their servers directly.
+    /// Flows that connected directly to their origin servers.
     pub direct: u64,
-    /// Flows that could not be carried.
+    /// Flows that failed.
     pub failed: u64,
-    /// Of these, flows that no relay could be had for and that may not go directly.
+    /// Of the failed flows, those for which no relay was available and a direct connection was not allowed.
     #[serde(default)]
     pub refused: u64,
-    /// Which relay the newest flow went through; none: it went directly, or there was none yet.
+    /// The relay of the newest flow; `None`: it connected directly, or there was no flow yet.
     pub last_relay: Option<String>,
 }
 
-/// One of the relays that new flows are led to.
+/// State of one relay of the list for new flows.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RelayStatus {
-    /// What people call it.
+    /// The label for people.
     pub label: String,
-    /// Where it listens.
+    /// Where it listens, in order of preference.
     pub addresses: Vec<Endpoint>,
-    /// It did not carry when it was asked last.
+    /// Whether the last attempt to use it failed.
     pub failing: bool,
-    /// Why it did not; none: it carries, or was not asked yet.
+    /// Why it failed; `None`: it did not, or was not tried yet.
     #[serde(default)]
     pub error: Option<String>,
-    /// Connections to it fall back to plain TCP over each link: a flow uses one link.
+    /// Whether connections to it fall back to plain TCP over every link: then a flow uses one link.
     #[serde(default)]
     pub without_mptcp: bool,
-    /// What went through it since it is used.
+    /// Payload bytes sent to it since it was added to the list.
     pub sent_bytes: u64,
-    /// What came.
+    /// Payload bytes received from it.
     pub received_bytes: u64,
 }
 
-/// An edge: what its flows share.
+/// An edge: the state that its flows share.
 #[derive(Debug)]
 pub struct Edge {
     config: Config,
     relay_pool: Arc<relay_pool::RelayPool>,
     shaper: shaper::Shaper,
-    admission: Mutex<Guests<oneshot::Sender<()>>>,
+    admission: Mutex<ConnAdmission<oneshot::Sender<()>>>,
     state: watch::Sender<FlowStats>,
     links: watch::Sender<Vec<LinkState>>,
     udp_link: watch::Sender<Option<UdpLinkState>>,
-    names: watch::Sender<Option<NamesNow>>,
-    /// The interfaces by which the rest of a LAN's packets and this host's own name queries leave.
+    dns_links: watch::Sender<Option<DnsLinkState>>,
+    /// The interfaces that carry LAN packets without a tunnel and this host's own DNS queries.
     lan_uplink: watch::Sender<BTreeSet<String>>,
-    /// Links over which UDP of the LAN goes unanswered (`unanswered`).
+    /// Links over which UDP of the LAN is not answered (`udp_watch`).
     unanswered_links: watch::Sender<BTreeSet<String>>,
-    /// Links whose name servers give no names (`nameless`).
-    nameless: watch::Sender<BTreeSet<String>>,
+    /// Links whose DNS servers do not answer (`dns_watch`).
+    dns_failures: watch::Sender<BTreeSet<String>>,
     public_names: private_networks::PublicNames,
-    /// Why what is known of relays could not be written down last.
+    /// Why the state file could not be written the last time.
     state_file_error: watch::Sender<Option<String>>,
     unused_links: watch::Sender<Vec<UnusedLink>>,
     stream_origin: watch::Sender<live_match::StreamOrigin>,
     direct_meter: Arc<traffic_meter::TrafficMeter>,
     lookup_permits: Arc<Semaphore>,
     refusal_permits: Arc<Semaphore>,
-    /// The tunnel that has the default route.
+    /// Interface of the VPN that has the default route.
     vpn: watch::Sender<Option<String>>,
-    /// What was wrong with the revocation list when it was read last.
+    /// What was wrong with the revocation list when it was last read.
     list_reload: ListReload,
 }
 
 impl Edge {
-    /// An edge that is known to relays by what is in `trusted`, and trusts whom that trusts.
+    /// Creates an edge with the credentials and the certificate authority of `trusted`.
     pub fn new(config: Config, trusted: impl Into<ClientTrust>) -> Arc<Self> {
-        let roads = relay_pool::RelayPool::new(&config, trusted.into());
-        let lanes = shaper::Shaper::new(config.admission.live_matches.clone());
-        let guests = Mutex::new(
-            Guests::new(config.admission.max_flows, config.admission.max_flows_per_client).exempting_loopback(),
+        let relay_pool = relay_pool::RelayPool::new(&config, trusted.into());
+        let shaper = shaper::Shaper::new(config.admission.live_matches.clone());
+        let admission = Mutex::new(
+            ConnAdmission::new(config.admission.max_flows, config.admission.max_flows_per_client)
+                .exempting_loopback(),
         );
         Arc::new(Self {
             config,
-            relay_pool: roads,
-            shaper: lanes,
-            admission: guests,
+            relay_pool,
+            shaper,
+            admission,
             state: watch::Sender::default(),
             links: watch::Sender::default(),
             udp_link: watch::Sender::default(),
-            names: watch::Sender::default(),
+            dns_links: watch::Sender::default(),
             lan_uplink: watch::Sender::default(),
             unanswered_links: watch::Sender::default(),
-            nameless: watch::Sender::default(),
+            dns_failures: watch::Sender::default(),
             public_names: private_networks::PublicNames::default(),
             state_file_error: watch::Sender::default(),
             unused_links: watch::Sender::default(),
@@ -253,34 +255,36 @@ impl Edge {
         })
     }
 
-    /// How it stands; changes are told.
+    /// The counts of flows. Receivers are notified of changes.
     pub fn state(&self) -> watch::Receiver<FlowStats> {
         self.state.subscribe()
     }
 
-    /// Its links as they were seen last.
+    /// The links as last sampled.
     pub fn links(&self) -> Vec<LinkState> {
         self.mark_unanswered(self.links.borrow().clone())
     }
 
-    /// The same with links over which UDP of the LAN goes unanswered.
+    /// Marks the links over which UDP of the LAN is not answered.
     fn mark_unanswered(&self, mut links: Vec<LinkState>) -> Vec<LinkState> {
         let unanswered = self.unanswered_links.borrow();
         links.iter_mut().for_each(|link| link.unresponsive |= unanswered.contains(&link.name));
         links
     }
 
-    /// Which way the rest of a LAN's packets takes; none: it serves no LAN, or has not checked yet. Receivers are notified of changes.
+    /// Which link LAN packets without a tunnel take; `None`: the edge serves no LAN, or has not checked yet. Receivers are notified of
+    /// changes.
     pub fn udp_link(&self) -> watch::Receiver<Option<UdpLinkState>> {
         self.udp_link.subscribe()
     }
 
-    /// Over which links this host's own name queries leave; none: it serves no LAN, or has not checked yet. Receivers are notified of changes.
-    pub fn names(&self) -> watch::Receiver<Option<NamesNow>> {
-        self.names.subscribe()
+    /// Over which links this host's own DNS queries leave; `None`: the edge serves no LAN, or has not checked yet. Receivers are notified
+    /// of changes.
+    pub fn dns_links(&self) -> watch::Receiver<Option<DnsLinkState>> {
+        self.dns_links.subscribe()
     }
 
-    /// The relays that new flows are led to, the best first.
+    /// State of the relays for new flows, in order of preference.
     pub fn relays(&self) -> Vec<RelayStatus> {
         let row = |entry: Arc<relay_list::RelayEntry>| {
             let reading = entry.traffic_meter.read();
@@ -297,28 +301,29 @@ impl Edge {
         self.relay_pool.relays.all().into_iter().map(row).collect()
     }
 
-    /// Changes when one of its relays fails, fails for another reason, or carries again.
+    /// Changes when a relay fails, fails for another reason, or recovers.
     pub fn relay_changes(&self) -> watch::Receiver<u64> {
         self.relay_pool.changes()
     }
 
-    /// Why what is known of relays cannot be written down; none: it can be, or was not yet. Changes are told.
+    /// Why the state file cannot be written; `None`: it can, or has not been written yet. Receivers are notified of changes.
     pub fn state_file_error(&self) -> watch::Receiver<Option<String>> {
         self.state_file_error.subscribe()
     }
 
-    /// Links that connections to relays do not use, and why. Changes are told.
+    /// Links that connections to relays do not use, and why. Receivers are notified of changes.
     pub fn unused_links(&self) -> watch::Receiver<Vec<UnusedLink>> {
         self.unused_links.subscribe()
     }
 
-    /// What it shows to the service ([`Client::showing`](crate::service::Client::showing)), and whom it takes for it.
+    /// The TLS configuration towards the fleet service ([`Client::with_tls`](crate::service::Client::with_tls)): the edge's certificate,
+    /// and the authorities that it trusts.
     pub fn client_config(self: &Arc<Self>) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
         let edge = Arc::clone(self);
         move || edge.relay_pool.trusted().tls
     }
 
-    /// What a later run needs to know where it asks no service: where the relays of the command line are.
+    /// What a later run needs if it uses no fleet service: the last addresses of the relays of the command line.
     pub fn save(&self) -> PersistedState {
         let configured = self.relay_pool.relays.all().into_iter().filter(|entry| entry.config.member.is_none());
         let saved_addresses = |entry: Arc<relay_list::RelayEntry>| {
@@ -327,7 +332,7 @@ impl Edge {
         PersistedState { addresses: configured.filter_map(saved_addresses).collect(), ..PersistedState::default() }
     }
 
-    /// Begins with what an earlier run has saved: a relay's last addresses serve while its name cannot be looked up.
+    /// Restores what an earlier run saved: a relay's last addresses are used while its name cannot be resolved.
     pub fn restore(&self, saved: &PersistedState) {
         for entry in self.relay_pool.relays.all() {
             let endpoint = entry.config.endpoints.first().map(ToString::to_string);
@@ -338,23 +343,23 @@ impl Edge {
         }
     }
 
-    /// Trusts others from now on.
+    /// Replaces the credentials and trusted authorities.
     pub fn set_trust(&self, trusted: ClientTrust) {
         self.relay_pool.set_trust(trusted);
     }
 
-    /// Uses these relays for new flows from now on, the best first.
+    /// Replaces the relays for new flows; the best comes first.
     pub fn set_relays(&self, relays: &[RelayConfig]) {
         self.relay_pool.set_relays(relays);
     }
 
-    /// Measures what it reaches to a relay of its list, by its label; none: it is not on the list. And what was sent for that.
+    /// Measures the throughput to the relay with this label; `None`: it is not on the list. The size is what the measurement sent.
     pub async fn probe(
         &self,
         label: &str,
         limits: &ProbeLimits,
     ) -> Option<(std::io::Result<ProbeResult>, DataSize)> {
-        let entry = self.relay_pool.relays.all().into_iter().find(|station| station.config.label == label)?;
+        let entry = self.relay_pool.relays.all().into_iter().find(|entry| entry.config.label == label)?;
         Some(
             throughput_probe::probe(
                 &entry,
@@ -367,56 +372,58 @@ impl Edge {
         )
     }
 
-    /// What flows that are not live streams may send together just now; none: as much as they can.
+    /// The rate that all flows other than live streams may send at together; `None`: unlimited.
     pub fn allowance(&self) -> Option<Bitrate> {
         self.shaper.allowance()
     }
 
-    fn admission(&self) -> MutexGuard<'_, Guests<oneshot::Sender<()>>> {
+    fn admission(&self) -> MutexGuard<'_, ConnAdmission<oneshot::Sender<()>>> {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps connections ready until dropped.
+    /// Maintains spare connections, retries of failed relays, and probes of links and portals, until dropped.
     pub async fn run_relay_pool(&self) -> std::convert::Infallible {
         tokio::select! {
             never = self.relay_pool.run_spares() => never,
             never = self.relay_pool.run_link_changes() => never,
             never = self.relay_pool.run_retries() => never,
             never = self.relay_pool.run_link_probes() => never,
-            never = self.relay_pool.keep_probing_portals() => never,
+            never = self.relay_pool.run_portal_probes() => never,
         }
     }
 
-    /// Looks at its links once, so that the first connections begin over those that are there; `run_dir` is that of `marline paths`.
+    /// Samples the links once, so that the first connections begin over links that are up; `run_dir` is that of `marline paths`.
     pub async fn sample_links(&self, run_dir: &Path) {
         self.sample_links_into(&mut link_rates::LinkRates::default(), Instant::default(), run_dir, false).await;
     }
 
-    /// Looks at its links until dropped; `run_dir` is that of `marline paths`.
+    /// Samples the links periodically until dropped; `run_dir` is that of `marline paths`.
     pub async fn poll_links(&self, run_dir: &Path) -> std::convert::Infallible {
         let (epoch, mut links) = (std::time::Instant::now(), link_rates::LinkRates::default());
         let (mut failing, mut monitor, mut stripped) = (self.relay_pool.dialer.failing(), Monitor::new().ok(), 0);
         for round in 0_u64.. {
             let now = Instant::from_millis(u64::try_from(epoch.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let states =
-                self.sample_links_into(&mut links, now, run_dir, round % unused::SAMPLES_PER_CHECK == 0).await;
+            let states = self
+                .sample_links_into(&mut links, now, run_dir, round % unused_links::SAMPLES_PER_CHECK == 0)
+                .await;
             let next = tokio::time::sleep(link_rates::SAMPLE_INTERVAL);
             tokio::pin!(next);
             loop {
                 self.publish_links(states.clone());
                 tokio::select! {
                     () = &mut next => break,
-                    // A link that does not answer is left at once, not at the next look.
+                    // A failed link is published at once, not at the next sample.
                     _ = failing.changed() => {
                         let is_stripped = |row: &FailingLink| row.reason == LinkFailure::MptcpStripped && row.alternative.is_some();
                         let stripped_now = failing.borrow_and_update().iter().filter(|row| is_stripped(row)).count();
-                        // Ready connections that use one link are made again over the link that gives several.
+                        // Spare connections that use one link are replaced: the alternative link gives them several.
                         if stripped_now > stripped {
-                            self.relay_pool.drop_ready();
+                            self.relay_pool.drop_spares();
                         }
                         stripped = stripped_now;
                     }
-                    // What a VPN is to carry goes beside it not even for a moment.
+                    // Traffic that a VPN must carry may not bypass it even for a moment, so a network change is checked before the next
+                    // sample.
                     () = network_changed(&mut monitor) => {
                         self.check_vpn(run_dir).await;
                         tokio::time::sleep(ROUTE_SETTLE_TIME).await;
@@ -437,8 +444,8 @@ impl Edge {
         let dir = run_dir.to_owned();
         let sampling = tokio::task::spawn_blocking(move || {
             let sample = link_rates::sample_links(&dir);
-            let unused = with_unused.then(|| unused::find_unused(&sample));
-            (sample, unused, marline_net::links::survey().ok())
+            let unused = with_unused.then(|| unused_links::find_unused(&sample));
+            (sample, unused, marline_net::links::list_interfaces().ok())
         });
         let Ok((sample, unused, survey)) = sampling.await else { return self.links() };
         if let Some(found) = unused {
@@ -451,53 +458,53 @@ impl Edge {
         states
     }
 
-    /// Looks whether a VPN has come or gone since the last look at the links.
+    /// Checks whether a VPN has appeared or disappeared since the last sample of the links.
     async fn check_vpn(&self, run_dir: &Path) {
-        let Ok(Ok(survey)) = tokio::task::spawn_blocking(marline_net::links::survey).await else { return };
+        let Ok(Ok(survey)) = tokio::task::spawn_blocking(marline_net::links::list_interfaces).await else { return };
         if !self.update_vpn(survey.vpn) {
             return;
         }
-        // As the kernel's routes have it, until it is known which links are used beside the VPN.
-        self.relay_pool.dialer.clear_links();
+        // The kernel's routes decide until it is known which links may bypass the VPN.
+        self.relay_pool.dialer.use_kernel_routes();
         tokio::time::sleep(DAEMON_DELAY).await;
         let dir = run_dir.to_owned();
-        let sample = move || (link_rates::sample_links(&dir), marline_net::links::survey());
+        let sample = move || (link_rates::sample_links(&dir), marline_net::links::list_interfaces());
         if let Ok((sample, Ok(survey))) = tokio::task::spawn_blocking(sample).await {
             self.set_dial_links(&sample, &[], survey);
-            self.relay_pool.drop_ready();
+            self.relay_pool.drop_spares();
         }
     }
 
-    /// Connections begin over these links from now on.
-    fn set_dial_links(&self, sample: &link_rates::LinkSample, states: &[LinkState], survey: Survey) {
+    /// Sets the links over which connections begin from now on.
+    fn set_dial_links(&self, sample: &link_rates::LinkSample, states: &[LinkState], survey: InterfaceList) {
         let dial_links = link_rates::links_to_dial(sample, states, &survey);
         let is_link = |name: &str| dial_links.iter().any(|(link, _)| link.name == name);
         let others: Vec<_> =
             survey.interfaces.iter().filter(|interface| !is_link(&interface.name)).cloned().collect();
         let has_vpn = survey.vpn.is_some();
         if self.update_vpn(survey.vpn) && has_vpn {
-            // Whoever steers the links may not have seen it yet.
-            self.relay_pool.dialer.clear_links();
+            // The daemon that manages the links may not have noticed the VPN yet.
+            self.relay_pool.dialer.use_kernel_routes();
         } else if self.relay_pool.dialer.set_links(dial_links, &others) {
             self.relay_pool.retry_now();
         }
     }
 
-    /// The tunnel that has the default route now; whether that is news. Connections from before lead past it, or through one that has
-    /// ended.
+    /// Records the VPN that has the default route now; returns whether it changed. Spare connections from before bypass the new VPN, or use
+    /// one that has ended, so they are dropped.
     fn update_vpn(&self, vpn: Option<String>) -> bool {
         let is_news = self.vpn.send_replace(vpn.clone()) != vpn;
         if is_news {
-            self.relay_pool.drop_ready();
+            self.relay_pool.drop_spares();
         }
         is_news
     }
 
-    /// Publishes the links with what attempts to begin connections have shown of them.
+    /// Publishes the links, with the failures that connection attempts found.
     fn publish_links(&self, mut links: Vec<LinkState>) {
         for failing_link in self.relay_pool.dialer.failing().borrow().iter() {
             if let Some(link) = links.iter_mut().find(|link| link.name == failing_link.name) {
-                // One that carries running flows is busy, and not gone.
+                // A link that carries data of open flows is busy, not in an outage.
                 link.unresponsive |=
                     failing_link.reason.is_outage() && link.rate.is_zero() && link.down_rate.is_zero();
                 link.mptcp_stripped = failing_link.reason == LinkFailure::MptcpStripped;
@@ -507,30 +514,32 @@ impl Edge {
         self.links.send_if_modified(|current| std::mem::replace(current, links.clone()) != links);
     }
 
-    /// Links over which connections to relays do not begin. Changes are reported.
+    /// Links over which connections to relays do not begin. Receivers are notified of changes.
     pub fn failing_links(&self) -> watch::Receiver<Vec<FailingLink>> {
         self.relay_pool.dialer.failing()
     }
 
-    /// Whether the URL of the portal probe may be wrong or blocked: it is answered like a portal over each link. Receivers are notified of changes.
+    /// Whether the URL of the portal probe may be wrong or blocked: the responses over all links look like a portal's. Receivers are
+    /// notified of changes.
     pub fn portal_probe_doubted(&self) -> watch::Receiver<bool> {
         self.relay_pool.dialer.portal_probe_doubted()
     }
 
-    /// A flow wants to go there.
+    /// Records the target of a new flow, for the choice of a relay near the live stream's origin server.
     fn note_target(&self, target: &Target) {
         if let Ok(origin) = target.authority().parse() {
-            self.stream_origin.send_if_modified(|wanted| wanted.update(origin, self.shaper.is_live(target)));
+            self.stream_origin
+                .send_if_modified(|stream_origin| stream_origin.update(origin, self.shaper.is_live(target)));
         }
     }
 }
 
-/// chosen: until then whoever steers the links has seen the change as well.
+/// chosen: by then the daemon that manages the links has also noticed the change.
 const DAEMON_DELAY: Duration = Duration::from_millis(300);
-/// chosen: a routing daemon changes many routes one by one.
+/// chosen: a routing daemon changes many routes one after the other.
 const ROUTE_SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// Ends when the kernel's routes or interfaces have changed; never where it does not say.
+/// Returns when the kernel's routes or interfaces have changed; never if the kernel does not report changes.
 async fn network_changed(monitor: &mut Option<Monitor>) {
     if let Some(open) = monitor
         && open.changed().await.is_ok()
@@ -546,16 +555,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_uses_an_edge_finds_room_at_its_relay_and_for_its_descriptors() {
-        let (usual, of_a_relay) = (AdmissionConfig::default(), crate::relay::Limits::default());
-        // So it is the edge that decides who has to go, and not who came last.
-        assert!(usual.max_flows < of_a_relay.tunnels_per_edge && usual.max_flows_per_client < usual.max_flows);
+    fn flow_limits_fit_the_relays_limits_and_the_file_descriptors() {
+        let (edge_limits, relay_limits) = (AdmissionConfig::default(), crate::relay::Limits::default());
+        // So the edge decides which flow is evicted, and the relay does not just refuse the newest.
+        assert!(
+            edge_limits.max_flows < relay_limits.tunnels_per_edge
+                && edge_limits.max_flows_per_client < edge_limits.max_flows
+        );
         let bounds = |descriptors| {
             let AdmissionConfig { max_flows: flows, max_flows_per_client: flows_of_one, .. } =
                 AdmissionConfig::default().fit_descriptors(descriptors);
             (flows, flows_of_one)
         };
-        assert_eq!(bounds(16_384), (usual.max_flows, usual.max_flows_per_client));
+        assert_eq!(bounds(16_384), (edge_limits.max_flows, edge_limits.max_flows_per_client));
         assert_eq!([bounds(1024), bounds(256), bounds(0)], [(185, 138), (32, 24), (2, 1)]);
     }
 }

@@ -1,17 +1,20 @@
-//! A request of plain HTTP over one link, whose answer a captive portal gives in the place of the server.
+//! Detects captive portals: sends a plain HTTP request over one link, which a captive portal answers instead of the server.
 //!
-//! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, as it must for browsers to show it, or
-//! with 511. Other answers are those of a server or a proxy that refuses, and say nothing of a portal. The request is bound to the link's
-//! device, it takes at most [`TIME`], and no more than a head is read.
+//! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, because browsers must show it, or with
+//! 511. Other statuses come from a server or proxy that refuses, and are no evidence of a portal. The request is bound to the link's
+//! device, takes at most [`TIME`], and reads no more than the response head.
 //!
-//! Only an answer from an address that the link itself is responsible for makes it a link with a portal: one that its own name servers have
-//! given, `/etc/hosts`, or the URL. `/etc/resolv.conf` counts for a public server only if no link is known to have servers of its own. An address that the system's resolver has from another link may be one of an attacker there, who answers
-//! as a portal does to whom he likes. A portal's name servers may give private addresses for a name that has led to the Internet before.
-//! These are asked as well: the request gives away nothing, and leads to no LAN of this machine. Where the name servers give nothing, the
-//! request goes to the address at which the server has answered over this link before, since a portal answers there as well.
+//! A response shows a portal on a link only if it comes from an address for which the link itself is responsible: one from the link's own
+//! DNS servers, from `/etc/hosts`, or given in the URL. A public server of `/etc/resolv.conf` counts only if no link is known to have DNS
+//! servers of its own. An address that the system's resolver got over another link may belong to an attacker there, who can imitate a
+//! portal for any host.
 //!
-//! The request is in clear, which is its purpose: it names the program (`User-Agent`) and nothing that identifies the edge. What a DHCP
-//! server says of a portal (RFC 8910) was not used: it does not say whether the link is still captive, and few networks say it.
+//! A portal's DNS servers may give private addresses for a name that has led to the Internet before. These addresses are tried as well: the
+//! request reveals nothing, and cannot reach a LAN of this host. If the DNS servers give no address, the request goes to the address at
+//! which the server has answered over this link before, since a portal answers there as well.
+//!
+//! The request is unencrypted on purpose. It names the program (`User-Agent`) and nothing that identifies the edge. The captive portal
+//! option of DHCP (RFC 8910) is not used: it does not tell whether the link is still captive, and few networks send it.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -22,12 +25,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use marline_core::fetch::{ReqId, RequestRange};
-use marline_core::link_choice::PortalAnswer;
+use marline_core::link_choice::PortalProbeResult;
 use marline_core::units::DataSize;
-use marline_net::dns::Source;
-use marline_net::http::{Connection, Event, Get, Sink};
+use marline_net::dns::AnswerSource;
+use marline_net::egress::AddressZone;
+use marline_net::http::{Connection, Event, GetRequest, Sink};
 use marline_net::links::Interface;
-use marline_net::reach::Zone;
 use tokio::time::timeout;
 use url::Url;
 
@@ -35,7 +38,7 @@ use super::dial::{DialOptions, connect};
 use crate::happy_eyeballs::connect_first;
 use crate::link_dialer::LinkDialer;
 
-/// Whether captive portals are looked for by requests, and with which URL.
+/// Whether captive portals are detected by HTTP requests, and with which URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortalProbe(Option<Target>);
 
@@ -48,24 +51,24 @@ struct Target {
 }
 
 impl PortalProbe {
-    /// What is requested unless something else is said: it answers each request with 204, and Android devices request it on each network.
+    /// The default URL: it answers each request with 204, and Android devices request it on each network.
     pub const DEFAULT: &str = "http://connectivitycheck.gstatic.com/generate_204";
 
-    /// None is sent.
+    /// Sends no requests.
     pub const OFF: Self = Self(None);
 }
 
-/// Finds portals.
+/// Sends portal probes, and caches the server's addresses for each link.
 #[derive(Debug)]
-pub(super) struct Portals {
+pub(super) struct PortalProber {
     target: Option<Target>,
-    /// Where the server has answered last, by the link's number.
-    known: Mutex<BTreeMap<u32, Vec<SocketAddr>>>,
+    /// Where the server last answered over each link, by interface index.
+    known_addresses: Mutex<BTreeMap<u32, Vec<SocketAddr>>>,
 }
 
-impl Portals {
+impl PortalProber {
     pub(super) fn new(probe: &PortalProbe) -> Self {
-        Self { target: probe.0.clone(), known: Mutex::default() }
+        Self { target: probe.0.clone(), known_addresses: Mutex::default() }
     }
 
     pub(super) fn is_off(&self) -> bool {
@@ -73,26 +76,26 @@ impl Portals {
     }
 
     /// What answers over this link.
-    pub(super) async fn probe(&self, link: &Interface, starts: &LinkDialer) -> PortalAnswer {
-        let Some(target) = &self.target else { return PortalAnswer::Nothing };
-        match timeout(TIME, self.status(target, link, starts)).await {
-            Ok(Ok((status, is_of_link))) => judge(status, is_of_link),
+    pub(super) async fn probe(&self, link: &Interface, dialer: &LinkDialer) -> PortalProbeResult {
+        let Some(target) = &self.target else { return PortalProbeResult::NoResponse };
+        match timeout(PROBE_TIMEOUT, self.status(target, link, dialer)).await {
+            Ok(Ok((status, is_of_link))) => classify_status(status, is_of_link),
             Ok(Err(error)) => {
                 tracing::debug!(link = link.name, %error, "no answer to the portal probe");
-                PortalAnswer::Nothing
+                PortalProbeResult::NoResponse
             }
-            Err(_) => PortalAnswer::Nothing,
+            Err(_) => PortalProbeResult::NoResponse,
         }
     }
 
-    /// The status of the answer, and whether the link is responsible for the address that it comes from.
-    async fn status(&self, target: &Target, link: &Interface, starts: &LinkDialer) -> io::Result<(u16, bool)> {
-        let (mut addresses, is_of_link) = self.addresses(target, link, starts).await?;
-        // A name server of the link does not make this request lead to this machine or into a LAN of it.
-        addresses.retain(|address| starts.is_behind_links(address.ip()));
-        addresses.truncate(ADDRESSES);
+    /// The status of the response, and whether the link is responsible for the address that it comes from.
+    async fn status(&self, target: &Target, link: &Interface, dialer: &LinkDialer) -> io::Result<(u16, bool)> {
+        let (mut addresses, is_of_link) = self.addresses(target, link, dialer).await?;
+        // A DNS server of the link must not direct this request to this host or into one of its LANs.
+        addresses.retain(|address| dialer.is_behind_links(address.ip()));
+        addresses.truncate(MAX_ADDRESSES);
         let status = target.status(&LinkDialer::with_link_families(addresses.clone(), link)?, link).await?;
-        if is_of_link && judge(status, true) == PortalAnswer::Open {
+        if is_of_link && classify_status(status, true) == PortalProbeResult::Open {
             self.known().insert(link.index, addresses);
         }
         Ok((status, is_of_link))
@@ -102,26 +105,26 @@ impl Portals {
         &self,
         target: &Target,
         link: &Interface,
-        starts: &LinkDialer,
+        dialer: &LinkDialer,
     ) -> io::Result<(Vec<SocketAddr>, bool)> {
         let to = |addresses: Vec<IpAddr>| {
             addresses.into_iter().map(|address| SocketAddr::new(address, target.port)).collect()
         };
-        let why = match starts.resolver.resolve_for(None, &target.host, Some(link), LOOK_UP).await {
-            Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await)),
+        let why = match dialer.resolver.resolve_for(None, &target.host, Some(link), LOOKUP_TIMEOUT).await {
+            Ok(answer) => return Ok((to(answer.addresses), is_of_link(&answer.source, dialer).await)),
             Err(why) => why,
         };
-        if why.denied
-            && let Some(answer) = starts.resolver.given_over(&target.host, link).await
+        if why.is_definitive
+            && let Some(answer) = dialer.resolver.query_link_servers(&target.host, link).await
         {
-            return Ok((to(answer.addresses), is_of_link(&answer.source, starts).await));
+            return Ok((to(answer.addresses), is_of_link(&answer.source, dialer).await));
         }
         let known = self.known().get(&link.index).cloned();
-        known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.text))
+        known.map(|known| (known, true)).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, why.message))
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<u32, Vec<SocketAddr>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,7 +138,9 @@ impl FromStr for PortalProbe {
         let url = Url::parse(text).map_err(|error| format!("`{text}` is neither a URL nor `off`: {error}"))?;
         let host = url.host_str().filter(|_| url.scheme() == "http" && url.username().is_empty());
         let host = host.filter(|_| url.password().is_none());
-        let host = host.ok_or_else(|| format!("`{text}`: a URL with http:// and without a login is needed"))?;
+        let host = host.ok_or_else(|| {
+            format!("`{text}`: the URL must begin with http:// and contain no user name or password")
+        })?;
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
         Ok(Self(Some(Target {
@@ -148,71 +153,79 @@ impl FromStr for PortalProbe {
 }
 
 impl Target {
-    /// The status of the answer that comes from one of these addresses.
+    /// Sends the request to the first of these addresses that accepts a connection, and returns the response's status.
     async fn status(&self, addresses: &[SocketAddr], link: &Interface) -> io::Result<u16> {
         let by = DialOptions { device: Some(link.name.clone()), plain_tcp: true, ..DialOptions::default() };
         let mut connection =
-            Connection::over(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
+            Connection::from_socket(connect_first(addresses, |address| connect(address, by.clone())).await?)?;
         let (path_and_query, authority) = (self.path_and_query.clone(), self.authority.clone());
-        let get = Get { path_and_query, authority, ask: RequestRange::Full, if_range: None, headers: Vec::new() };
+        let get = GetRequest {
+            path_and_query,
+            authority,
+            range: RequestRange::Full,
+            if_range: None,
+            headers: Vec::new(),
+        };
         connection.request(ReqId(0), &get);
-        let mut scratch = vec![0; HEAD];
-        match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut Unread, DataSize::ZERO)).await {
+        let mut scratch = vec![0; READ_SIZE];
+        match poll_fn(|cx| connection.poll_event(cx, &mut scratch, &mut DiscardBody, DataSize::ZERO)).await {
             Event::Head { head, .. } => Ok(head.status),
-            Event::Closed { trouble } | Event::Aborted { trouble, .. } => Err(io::Error::other(trouble.text)),
+            Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. } => {
+                Err(io::Error::other(trouble.text))
+            }
             Event::Data { .. } | Event::End { .. } => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
-/// Whether a link is responsible for an address from this source, which was asked over it.
-async fn is_of_link(source: &Source, starts: &LinkDialer) -> bool {
+/// Whether a link is responsible for an address from this source, which was queried over it.
+async fn is_of_link(source: &AnswerSource, dialer: &LinkDialer) -> bool {
     let mut is_dynamic = false;
-    if is_in_doubt(source) {
-        for link in starts.links() {
-            is_dynamic |= starts.resolver.has_own_servers(&link).await;
+    if may_be_of_another_link(source) {
+        for link in dialer.links() {
+            is_dynamic |= dialer.resolver.has_link_servers(&link).await;
         }
     }
-    *source != Source::System && !is_dynamic
+    *source != AnswerSource::System && !is_dynamic
 }
 
-/// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has named, if there are such. A private one is in the
-/// link's network, or the kernel's route to it leads over the link.
-fn is_in_doubt(source: &Source) -> bool {
-    matches!(source, Source::ResolvConf { server, .. } if Zone::of(*server) == Zone::Internet)
+/// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has announced, if some links have such servers. A
+/// private one is in the link's network, or the kernel routes it over the link.
+fn may_be_of_another_link(source: &AnswerSource) -> bool {
+    matches!(source, AnswerSource::ResolvConf { server, .. } if AddressZone::of(*server) == AddressZone::Internet)
 }
 
-/// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511: RFC 6585, section 6.
-fn judge(status: u16, is_of_link: bool) -> PortalAnswer {
+/// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511 is defined in RFC 6585 section 6.
+fn classify_status(status: u16, is_of_link: bool) -> PortalProbeResult {
     match status {
-        204 => PortalAnswer::Open,
-        200..=399 | 511 if is_of_link => PortalAnswer::Captive,
-        _ => PortalAnswer::Nothing,
+        204 => PortalProbeResult::Open,
+        200..=399 | 511 if is_of_link => PortalProbeResult::Captive,
+        _ => PortalProbeResult::NoResponse,
     }
 }
 
-/// No body is accepted.
-struct Unread;
+/// Discards the response body.
+struct DiscardBody;
 
-impl Sink for Unread {
+impl Sink for DiscardBody {
     fn body(&mut self, _: ReqId, _: &[u8]) {}
 }
 
-/// chosen: a link that takes longer for a name and two round trips is not waited for.
-const TIME: Duration = Duration::from_secs(5);
-/// chosen: a name server's first answer and a repeated one; as much time is left for the request.
-const LOOK_UP: Duration = Duration::from_millis(2500);
-/// chosen: a name may have many.
-const ADDRESSES: usize = 4;
-/// Read at once.
-const HEAD: usize = 4096;
+/// chosen: a link that needs longer for a lookup and two RTTs is not waited for.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// chosen: a DNS server's first answer and a repeated one; the same time is left for the request.
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(2500);
+/// chosen: a name may have many addresses.
+const MAX_ADDRESSES: usize = 4;
+/// Bytes read at once.
+const READ_SIZE: usize = 4096;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_url_is_one_of_plain_http_or_off() {
+    fn the_url_is_plain_http_or_off() {
         let target = |text: &str| text.parse::<PortalProbe>().map(|probe| probe.0);
         let of = target("http://[2001:db8::1]:8080/a?b=c#d").unwrap().unwrap();
         assert_eq!((&*of.host, of.port, &*of.authority), ("2001:db8::1", 8080, "[2001:db8::1]:8080"));
@@ -228,32 +241,39 @@ mod tests {
     }
 
     #[test]
-    fn a_public_server_that_belongs_to_no_link_may_be_another_links() {
-        let of = |server: &str| Source::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
+    fn a_public_dns_server_without_a_known_link_may_belong_to_another_link() {
+        let of =
+            |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
         assert!(
-            is_in_doubt(&of("198.51.100.53")) && !is_in_doubt(&of("192.168.7.1")) && !is_in_doubt(&of("fe80::1"))
+            may_be_of_another_link(&of("198.51.100.53"))
+                && !may_be_of_another_link(&of("192.168.7.1"))
+                && !may_be_of_another_link(&of("fe80::1"))
         );
-        let lease = Source::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
-        assert!(!is_in_doubt(&lease) && !is_in_doubt(&Source::Literal));
+        let lease = AnswerSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
+        assert!(!may_be_of_another_link(&lease) && !may_be_of_another_link(&AnswerSource::Literal));
     }
 
     #[test]
-    fn redirects_and_pages_are_a_portals_where_the_link_is_responsible_for_the_address() {
-        use PortalAnswer::{Captive, Nothing, Open};
+    fn redirects_and_pages_show_a_portal_if_the_link_is_responsible_for_the_address() {
+        use PortalProbeResult::{Captive, NoResponse, Open};
         for (status, of_link, of_another) in [
             (204, Open, Open),
-            (200, Captive, Nothing),
-            (302, Captive, Nothing),
-            (511, Captive, Nothing),
-            // Of a server or a proxy that refuses or is overloaded, or of one that does not know the URL.
-            (400, Nothing, Nothing),
-            (403, Nothing, Nothing),
-            (404, Nothing, Nothing),
-            (429, Nothing, Nothing),
-            (502, Nothing, Nothing),
-            (504, Nothing, Nothing),
+            (200, Captive, NoResponse),
+            (302, Captive, NoResponse),
+            (511, Captive, NoResponse),
+            // From a server or proxy that refuses, is overloaded or does not know the URL.
+            (400, NoResponse, NoResponse),
+            (403, NoResponse, NoResponse),
+            (404, NoResponse, NoResponse),
+            (429, NoResponse, NoResponse),
+            (502, NoResponse, NoResponse),
+            (504, NoResponse, NoResponse),
         ] {
-            assert_eq!((judge(status, true), judge(status, false)), (of_link, of_another), "{status}");
+            assert_eq!(
+                (classify_status(status, true), classify_status(status, false)),
+                (of_link, of_another),
+                "{status}"
+            );
         }
     }
 }

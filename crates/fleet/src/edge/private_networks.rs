@@ -1,30 +1,31 @@
-//! Private networks that this box reaches without a relay: modems' pages behind its links, offices behind its static routes.
+//! Connects to private networks that this host reaches without a relay: web pages of modems behind its links, offices behind its static
+//! routes.
 //!
-//! TCP of a LAN to a network for which the kernel has more than a default route does not come here: it is forwarded like UDP
-//! (`marline_paths::gateway`). Three cases are left.
+//! LAN connections to a network for which the kernel has a more specific route than a default route do not arrive here: the kernel forwards
+//! them like UDP (`marline_paths::gateway`). Three cases remain.
 //!
-//! 1. A program that uses the proxy names a private address. Where the kernel has more than a default route, this box connects at once.
-//! 2. Only a default route leads to the address. A relay that is allowed to reach private networks goes first; when none carries the flow,
-//!    this box connects over the link that UDP takes.
-//! 3. A program that uses the proxy names a host of a local domain (`fritz.box`, `local_domain`). A relay goes first. If it knows no address
-//!    for the name or refuses its address, the name servers of this box and of its links are asked. Where all addresses are private and the
-//!    kernel has more than a default route for them, this box connects. No other name is looked up here: an attacker who owns it may change
-//!    its addresses to private ones (DNS rebinding), and the look-ups show it to the access networks. A local name that has led to the Internet
-//!    within [`LASTS`] is not looked up either ([`PublicNames`]).
+//! 1. A proxy client names a private address. If the kernel has a more specific route, this host connects at once.
+//! 2. Only a default route leads to the address. A relay that may reach private networks is tried first. If no relay carries the flow, this
+//!    host connects over the UDP link.
+//! 3. A proxy client names a host of a local domain (`fritz.box`, `local_domain`). A relay is tried first. If it finds no address for the
+//!    name or refuses its address, the DNS servers of this host and of its links are queried. If all addresses are private and the kernel
+//!    has a more specific route for them, this host connects. Other names are not resolved here: an attacker who owns the domain may change
+//!    its addresses to private ones (DNS rebinding), and the queries would reveal the name to the access networks. A local name that has
+//!    led to the Internet within [`LASTS`] is not resolved either ([`PublicNames`]).
 //!
-//! A connection of a LAN that TPROXY has led here although there is such a route, because its packets bear a mark of another program, goes to
-//! a relay alone ([`Passes::BesideRoutes`]): a connection of this box would bypass the host's rules for forwarded packets.
+//! If such a route exists but TPROXY redirected a LAN connection nevertheless, because its packets carry a mark of another program, only a
+//! relay is tried ([`PrivateAccess::UnroutedOnly`]): a connection of this host would bypass its rules for forwarded packets.
 //!
-//! Only for programs of this machine and for hosts of the LAN ([`may_pass`]): both reach these networks by routing anyway. That holds
-//! with `--no-direct` as well, which is about the Internet.
+//! Only programs on this host and hosts of the LAN get this access ([`private_access`]): both reach these networks by routing anyway. It
+//! also holds with `--no-direct`, which concerns the Internet only.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use marline_net::links::{is_beside_links, is_routed, survey};
-use marline_net::reach::{Right, Zone};
+use marline_net::egress::{AddressZone, EgressPolicy};
+use marline_net::links::{has_non_default_route, is_outside_links, list_interfaces};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
@@ -34,34 +35,35 @@ use super::dial::{DialOptions, connect};
 use super::local_domain::{LocalDomain, is_local};
 use crate::tunnel::{Problem, Status, Target};
 
-/// chosen: as for a connection without a relay.
+/// chosen: the same as for a direct connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: a name server's first answer and a repeated one.
-const LOOK_UP: Duration = Duration::from_secs(3);
-/// chosen: longer than a page is left open, and more local names than a site has.
-const LASTS: Duration = Duration::from_secs(6 * 3600);
-const MOST: usize = 10_000;
+/// chosen: a DNS server's first answer and a repeated one.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long, and for how many names, it is remembered that a local name led to the Internet. chosen: longer than a page stays open, and
+/// more local names than a site has.
+const NAME_LIFETIME: Duration = Duration::from_secs(6 * 3600);
+const MAX_NAMES: usize = 10_000;
 
-/// The private networks to which this box makes connections for a client.
+/// The private networks to which this host opens connections for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PrivateAccess {
-    /// None.
+    /// No private network.
     Denied,
-    /// Those to which only a default route leads: the rest is forwarded.
+    /// Only those that are reached by a default route; the kernel forwards packets to the others.
     UnroutedOnly,
-    /// All that it reaches.
+    /// All that this host reaches.
     Full,
 }
 
-/// Local names that have led to the Internet: through a relay, or directly.
+/// Local names that have led to the Internet, through a relay or directly.
 #[derive(Debug, Default)]
-pub(super) struct PublicNames(Mutex<Seen>);
+pub(super) struct PublicNames(Mutex<SeenNames>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenNames {
     names: BTreeMap<String, Instant>,
-    /// When the newest of the names was seen that are forgotten before their time.
-    forgotten: Option<Instant>,
+    /// When the newest of those names was seen that were dropped before they expired.
+    newest_dropped: Option<Instant>,
 }
 
 impl PublicNames {
@@ -72,73 +74,74 @@ impl PublicNames {
         }
     }
 
-    /// Whether it has led there, as far as that is known: where it may have been forgotten, it has.
-    pub(super) fn has(&self, target: &Target) -> bool {
-        self.lock().has(Instant::now(), &target.host)
+    /// Whether the name may have led to the Internet; if it may have been dropped early, the answer is yes.
+    pub(super) fn may_have(&self, target: &Target) -> bool {
+        self.lock().may_have(Instant::now(), &target.host)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, SeenNames> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl SeenNames {
     fn note(&mut self, now: Instant, host: &str) {
-        if self.names.len() >= MOST && !self.names.contains_key(host) {
+        if self.names.len() >= MAX_NAMES && !self.names.contains_key(host) {
             self.names.retain(|_, seen| is_fresh(now, *seen));
         }
-        if self.names.len() >= MOST && !self.names.contains_key(host) {
+        if self.names.len() >= MAX_NAMES && !self.names.contains_key(host) {
             let oldest = self.names.iter().min_by_key(|(_, seen)| **seen).map(|(name, seen)| (name.clone(), *seen));
             if let Some((oldest, seen)) = oldest {
                 self.names.remove(&oldest);
-                self.forgotten = self.forgotten.max(Some(seen));
+                self.newest_dropped = self.newest_dropped.max(Some(seen));
             }
         }
         self.names.insert(host.to_owned(), now);
     }
 
-    fn has(&self, now: Instant, host: &str) -> bool {
-        let seen = self.names.get(host).into_iter().chain(&self.forgotten);
+    fn may_have(&self, now: Instant, host: &str) -> bool {
+        let seen = self.names.get(host).into_iter().chain(&self.newest_dropped);
         seen.copied().any(|seen| is_fresh(now, seen))
     }
 }
 
 fn is_fresh(now: Instant, seen: Instant) -> bool {
-    now.saturating_duration_since(seen) < LASTS
+    now.saturating_duration_since(seen) < NAME_LIFETIME
 }
 
 fn is_local_name(target: &Target, domains: &[LocalDomain]) -> bool {
     target.host.parse::<IpAddr>().is_err() && is_local(&target.host, domains)
 }
 
-/// Those of a client of the proxy: a program of this machine and a host of the LAN reach them by routing, too.
+/// The access of a proxy client: programs on this host and hosts of the LAN reach private networks by routing, too.
 pub(super) fn private_access(edge: &Edge, client_addr: SocketAddr) -> PrivateAccess {
-    match !Right::of_peer(client_addr).is_another_hosts() || (edge.config.lan && is_beside_links(client_addr.ip()))
+    match !EgressPolicy::for_peer(client_addr).is_for_remote_host()
+        || (edge.config.lan && is_outside_links(client_addr.ip()))
     {
         true => PrivateAccess::Full,
         false => PrivateAccess::Denied,
     }
 }
 
-/// The address of a target in a private network.
+/// The address of a target in a private network; `None`: the target is something else.
 pub(super) fn private_address(target: &Target) -> Option<SocketAddr> {
     let address: IpAddr = target.host.parse().ok()?;
-    (Zone::of(address) == Zone::Private).then(|| SocketAddr::new(address.to_canonical(), target.port))
+    (AddressZone::of(address) == AddressZone::Private).then(|| SocketAddr::new(address.to_canonical(), target.port))
 }
 
-/// Whether the target has a local name, and a relay has answered that it knows no address for it or may not connect to the address.
-pub(super) fn may_be_named(target: &Target, answer: &Problem, domains: &[LocalDomain]) -> bool {
+/// Whether the target has a local name, and a relay has replied that it finds no address for it or may not connect to it.
+pub(super) fn may_be_local_name(target: &Target, answer: &Problem, domains: &[LocalDomain]) -> bool {
     is_local_name(target, domains) && matches!(answer.error, "dns_error" | "destination_ip_prohibited")
 }
 
-/// Whether the routing table has more than a default route for it.
+/// Whether the routing table has a more specific route than a default route for it.
 pub(super) fn has_specific_route(address: SocketAddr) -> bool {
-    is_routed(address.ip())
+    has_non_default_route(address.ip())
 }
 
-/// A connection of this box to it; where no route is known, over the link that UDP of the LAN takes.
+/// Connects from this host; without a specific route, over the UDP link.
 pub(super) async fn connect_directly(edge: &Edge, address: SocketAddr) -> Result<TcpStream, Problem> {
-    let udp_link = edge.udp_link.borrow().as_ref().and_then(|rest| rest.link.clone());
+    let udp_link = edge.udp_link.borrow().as_ref().and_then(|state| state.link.clone());
     let device = udp_link.filter(|_| !has_specific_route(address));
     let options = DialOptions { device, plain_tcp: true, ..DialOptions::default() };
     match timeout(CONNECT_TIMEOUT, connect(address, options)).await {
@@ -148,16 +151,17 @@ pub(super) async fn connect_directly(edge: &Edge, address: SocketAddr) -> Result
     }
 }
 
-/// A connection of this box to a private network by name; none: no name server gives private addresses that it has a route to.
-pub(super) async fn reach_named(edge: &Edge, target: &Target, right: Right) -> Option<TcpStream> {
+/// Connects from this host to a private network by name; `None`: no DNS server gives private addresses with a specific route.
+pub(super) async fn connect_by_name(edge: &Edge, target: &Target, right: EgressPolicy) -> Option<TcpStream> {
     let mut answers = JoinSet::new();
-    let survey = spawn_blocking(survey).await.ok()?.ok();
+    let survey = spawn_blocking(list_interfaces).await.ok()?.ok();
     let names = edge.relay_pool.dialer.link_names();
     let links = survey.into_iter().flat_map(|survey| survey.interfaces).filter(|link| names.contains(&link.name));
+    // The servers of all links and the system's resolver are queried at once; the first usable answer counts.
     for link in links.map(Some).chain([None]) {
-        let (starts, host) = (Arc::clone(&edge.relay_pool.dialer), target.host.clone());
+        let (dialer, host) = (Arc::clone(&edge.relay_pool.dialer), target.host.clone());
         answers.spawn(async move {
-            let found = starts.resolver.resolve_for(right.host(), &host, link.as_ref(), LOOK_UP).await;
+            let found = dialer.resolver.resolve_for(right.requester(), &host, link.as_ref(), LOOKUP_TIMEOUT).await;
             found.map(|answer| answer.addresses).unwrap_or_default()
         });
     }
@@ -167,7 +171,8 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: Right) -> O
             .into_iter()
             .map(|address| SocketAddr::new(address, target.port))
             .collect();
-        if !are_near(&addresses) {
+        // An answer with a public address may come from an attacker who controls the name (DNS rebinding).
+        if !are_routed_private(&addresses) {
             continue;
         }
         for address in addresses {
@@ -180,9 +185,11 @@ pub(super) async fn reach_named(edge: &Edge, target: &Target, right: Right) -> O
     None
 }
 
-/// Whether there are addresses, all of private networks that this box has routes to.
-fn are_near(addresses: &[SocketAddr]) -> bool {
-    let is_near = |address: &SocketAddr| Zone::of(address.ip()) == Zone::Private && has_specific_route(*address);
+/// Whether there are addresses, all of them in private networks with a specific route.
+fn are_routed_private(addresses: &[SocketAddr]) -> bool {
+    let is_near = |address: &SocketAddr| {
+        AddressZone::of(address.ip()) == AddressZone::Private && has_specific_route(*address)
+    };
     !addresses.is_empty() && addresses.iter().all(is_near)
 }
 
@@ -191,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn local_names_that_a_relay_does_not_know_or_refuses_may_be_those_of_a_private_network() {
+    fn a_local_name_that_a_relay_cannot_resolve_or_refuses_may_be_in_a_private_network() {
         let answer = |error| Problem::new(Status::BadGateway, error, String::new());
         let local = Target::parse("fritz.box:80").unwrap();
         for (error, may) in [
@@ -201,15 +208,15 @@ mod tests {
             ("connection_refused", false),
             ("http_request_denied", false),
         ] {
-            assert_eq!(may_be_named(&local, &answer(error), &[]), may, "{error}");
+            assert_eq!(may_be_local_name(&local, &answer(error), &[]), may, "{error}");
         }
         for other in ["192.0.2.1:80", "www.example:80"] {
-            assert!(!may_be_named(&Target::parse(other).unwrap(), &answer("dns_error"), &[]), "{other}");
+            assert!(!may_be_local_name(&Target::parse(other).unwrap(), &answer("dns_error"), &[]), "{other}");
         }
         let named = ["example".parse().unwrap()];
-        assert!(may_be_named(&Target::parse("www.example:80").unwrap(), &answer("dns_error"), &named));
-        let credentials = ["127.0.0.1:80", "192.0.2.1:80"].map(|address| address.parse().unwrap());
-        assert!(!are_near(&[]) && !are_near(&credentials));
+        assert!(may_be_local_name(&Target::parse("www.example:80").unwrap(), &answer("dns_error"), &named));
+        let unroutable = ["127.0.0.1:80", "192.0.2.1:80"].map(|address| address.parse().unwrap());
+        assert!(!are_routed_private(&[]) && !are_routed_private(&unroutable));
     }
 
     #[test]
@@ -220,26 +227,29 @@ mod tests {
         for target in [&local, &other, &address] {
             names.note(target, &[]);
         }
-        assert!(names.has(&local) && !names.has(&other) && !names.has(&address));
+        assert!(names.may_have(&local) && !names.may_have(&other) && !names.may_have(&address));
     }
 
     #[test]
-    fn where_a_name_was_forgotten_before_its_time_every_name_may_have_led_to_the_internet() {
-        let (mut seen, started_at) = (Seen::default(), Instant::now());
+    fn after_a_name_was_dropped_early_every_name_may_have_led_to_the_internet() {
+        let (mut seen, started_at) = (SeenNames::default(), Instant::now());
         seen.note(started_at, "a.lan");
         let later = started_at + Duration::from_secs(60);
-        for n in 1..MOST {
+        for n in 1..MAX_NAMES {
             seen.note(later, &format!("{n}.lan"));
         }
-        assert!(seen.has(later, "a.lan") && !seen.has(later, "b.lan"));
-        // One too many.
+        assert!(seen.may_have(later, "a.lan") && !seen.may_have(later, "b.lan"));
+        // One name more than the limit.
         seen.note(later, "c.lan");
-        assert!(seen.names.len() == MOST && seen.has(later, "a.lan") && seen.has(later, "b.lan"));
-        assert!(seen.has(started_at + LASTS - Duration::from_secs(1), "b.lan"));
-        // By then the name would not count any more.
-        assert!(!seen.has(started_at + LASTS, "a.lan") && !seen.has(started_at + LASTS, "b.lan"));
-        // Names that do not count any more make room first.
-        seen.note(later + LASTS, "d.lan");
-        assert!(seen.names.len() == 1 && !seen.has(later + LASTS, "b.lan"));
+        assert!(seen.names.len() == MAX_NAMES && seen.may_have(later, "a.lan") && seen.may_have(later, "b.lan"));
+        assert!(seen.may_have(started_at + NAME_LIFETIME - Duration::from_secs(1), "b.lan"));
+        // The name would have expired by then.
+        assert!(
+            !seen.may_have(started_at + NAME_LIFETIME, "a.lan")
+                && !seen.may_have(started_at + NAME_LIFETIME, "b.lan")
+        );
+        // Expired names are dropped first.
+        seen.note(later + NAME_LIFETIME, "d.lan");
+        assert!(seen.names.len() == 1 && !seen.may_have(later + NAME_LIFETIME, "b.lan"));
     }
 }

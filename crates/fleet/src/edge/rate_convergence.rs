@@ -1,11 +1,9 @@
-//! When a probe has shown what it can: a relay's counts become a rate.
+//! Determines a relay's throughput B(c, s) from the byte counts of a probe, as soon as the rate has settled.
 //!
-//! In: how many bytes have come at the relay, and in what time. Out: B(c, s), as soon as it has settled.
-//!
-//! 1. A rate is the mean of a window of [`WINDOW`]. The first of them belong to slow start and to links that have not joined yet:
-//!    nothing settles before [`EARLIEST`], or [`ROUND_TRIPS`] round trips where these take longer.
-//! 2. It has settled when three windows running differ by no more than a tenth.
-//! 3. A probe that ends before has reached what its best two windows running did.
+//! 1. Rates are means over windows of [`RATE_WINDOW`]. The first windows belong to slow start and to links that have not joined yet, so no
+//!    rate counts before [`MIN_TIME`], or [`MIN_RTTS`] RTTs if these take longer.
+//! 2. The rate has settled when three consecutive windows differ by no more than a tenth.
+//! 3. If a probe ends earlier, its result is the best mean of two consecutive windows.
 
 use std::time::Duration;
 
@@ -13,12 +11,12 @@ use marline_core::units::{Bitrate, DataSize};
 
 /// chosen: five packets at 300 kbit/s.
 const RATE_WINDOW: Duration = Duration::from_millis(200);
-/// chosen: a second link joins some round trips after the first one.
+/// chosen: a second link joins some RTTs after the first one.
 const MIN_TIME: Duration = Duration::from_millis(800);
-/// chosen: slow start doubles ten packets to a thousand in seven.
+/// chosen: slow start grows from ten packets to a thousand in seven RTTs.
 const MIN_RTTS: u32 = 8;
 
-/// A probe's windows.
+/// The windows of one probe.
 #[derive(Clone, Debug)]
 pub(super) struct RateConvergence {
     min_time: Duration,
@@ -32,7 +30,7 @@ impl RateConvergence {
         Self { min_time: earliest, last_count: (0, Duration::ZERO), windows: Vec::new() }
     }
 
-    /// So many bytes have come in so long a time; the rate, once it has settled.
+    /// Adds a count: the total bytes received, and the time since the start. Returns the rate once it has settled.
     pub(super) fn add(&mut self, bytes: u64, time: Duration) -> Option<Bitrate> {
         let elapsed = time.saturating_sub(self.last_count.1);
         if elapsed < RATE_WINDOW {
@@ -40,6 +38,7 @@ impl RateConvergence {
         }
         self.windows.push((bytes.saturating_sub(self.last_count.0), elapsed));
         self.last_count = (bytes, time);
+        // Early windows are recorded for `best_rate`, but do not settle (rule 1).
         let last = self.windows.last_chunk::<3>().filter(|_| time >= self.min_time)?;
         let rates = last.map(rate);
         let (min_rate, max_rate) = (rates.iter().min()?, rates.iter().max()?);
@@ -47,11 +46,11 @@ impl RateConvergence {
         (is_settled && !max_rate.is_zero()).then(|| mean(last))
     }
 
-    /// What was reached; none: nothing came.
+    /// The best rate so far; `None`: nothing was received.
     pub(super) fn best_rate(&self) -> Option<Bitrate> {
         let best_pair = self.windows.windows(2).map(mean).max();
         let first_rate = self.windows.first().map(|window| rate(*window));
-        // A whole window has not passed: what there is.
+        // With fewer than two windows, the first one has to do.
         best_pair.or(first_rate).filter(|rate| !rate.is_zero())
     }
 }
@@ -68,7 +67,7 @@ fn mean(windows: &[(u64, Duration)]) -> Bitrate {
 mod tests {
     use super::*;
 
-    /// Bytes at the end of each tenth of a second; when it settled, and at which rate.
+    /// Adds the bytes of each tenth of a second; returns when the rate settled, and the rate.
     fn run(convergence: &mut RateConvergence, tenths: &[u64]) -> Option<(usize, Bitrate)> {
         let mut sum = 0;
         for (n, bytes) in tenths.iter().enumerate() {
@@ -81,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_rate_settles_and_no_sooner_than_others_can_join() {
+    fn a_steady_rate_settles_but_not_before_other_links_can_join() {
         let mut settle = RateConvergence::new(Duration::from_millis(20));
         let steady = [100_000; 15];
         assert_eq!(run(&mut settle, &steady), Some((8, Bitrate::from_mbps(8))));
-        // A long way takes longer.
+        // A longer RTT takes longer.
         let mut settle = RateConvergence::new(Duration::from_millis(150));
         assert_eq!(run(&mut settle, &steady).unwrap().0, 12);
-        // A second link comes after half a second.
+        // A second link joins after half a second.
         let mut settle = RateConvergence::new(Duration::from_millis(20));
         let joined = [[100_000; 5], [200_000; 5], [200_000; 5]].concat();
         let (at, rate) = run(&mut settle, &joined).unwrap();
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_settles_has_reached_its_best() {
+    fn a_rate_that_never_settles_gives_the_best_windows() {
         let mut settle = RateConvergence::new(Duration::from_millis(20));
         let wild: Vec<u64> = (0..15).map(|n| if n % 4 < 2 { 50_000 } else { 150_000 }).collect();
         assert_eq!(run(&mut settle, &wild), None);

@@ -1,14 +1,15 @@
-//! The relays that an edge may use: where they are, and how they have answered.
+//! List of the relays that an edge may use: their addresses, and the results of attempts to use them.
 //!
-//! In: a list, the best first, from the command line or from the fleet's service; how attempts went. Out: the order in which
-//! they are asked.
+//! The list comes from the command line or from the fleet service, the best relay first. The results of attempts determine the order in
+//! which relays are tried.
 //!
-//! 1. A relay that stays on the list keeps what is known of it; flows over one that left it are not touched.
-//! 2. A relay that failed is asked after the others until an attempt succeeds. It is tried in the background at intervals that grow
-//!    from [`FIRST_RETRY`] to [`LAST_RETRY`], at once when a link comes, and after [`DIRECT_RETRY`] while flows go directly for want
-//!    of it and no portal probe is sent. One that answers and refuses flows is tried by a flow, after [`LAST_RETRY`].
-//! 3. Names are looked up when they are needed: what cannot be resolved now may be later. What was found last serves while
-//!    nobody answers, and nobody waits for longer than [`AGAIN`] to learn that: the server of names may be behind a link that has gone.
+//! 1. A relay that stays on the list keeps its state. Flows over a relay that left the list continue.
+//! 2. A relay that failed is tried after the others until an attempt succeeds. It is retried in the background at intervals that grow
+//!    from [`FIRST_RETRY`] to [`LAST_RETRY`], at once when a link appears, and after [`DIRECT_RETRY`] while flows go directly because no
+//!    relay is reachable and no portal probe is sent. A relay that answers and refuses flows is only retried by a flow, after
+//!    [`LAST_RETRY`].
+//! 3. Names are resolved when they are needed, because a failed lookup may succeed later. The last known addresses are used while no DNS
+//!    server answers, and a lookup then takes at most [`REFRESH_TIMEOUT`]: the DNS server may be behind a link in an outage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,79 +28,79 @@ use crate::identity::Name;
 use crate::link_dialer::LinkDialer;
 use crate::service::api_types::Endpoint;
 
-/// chosen: a relay that was restarted is there again.
+/// chosen: a relay that was restarted is up again.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// chosen: how soon a relay that has come back is used again, and how long one that has no room, or drains, is left alone.
+/// chosen: how soon a recovered relay is used again, and how long a full or draining relay gets no flows.
 const LAST_RETRY: Duration = Duration::from_secs(10);
-/// chosen: without a portal probe only a handshake with a relay shows a captive portal that has appeared on a link, and until then the portal
-/// answers direct flows.
+/// chosen: without a portal probe only a handshake with a relay detects a captive portal that has appeared on a link, and until then the
+/// portal answers direct flows.
 const DIRECT_RETRY: Duration = Duration::from_secs(2);
-/// chosen: as a name's usual life; one that has moved is found by then.
+/// chosen: the usual TTL of a DNS record, so that a relay's new address is found by then.
 const DNS_LIFETIME: Duration = Duration::from_secs(60);
-/// chosen: a resolver's first attempt and its second one.
+/// chosen: a resolver's first query and its second one.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Where an address is known. chosen: a server of names that is there answers sooner, and a new flow cannot wait much longer.
+/// Limit of a lookup if an address is known. chosen: a reachable DNS server answers sooner, and a new flow cannot wait much longer.
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Where a relay is.
+/// Address and identity of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayConfig {
-    /// What people call it.
+    /// The label for people.
     pub label: String,
-    /// The name or address in its certificate.
+    /// The name or address that its certificate must contain.
     pub server_name: ServerName<'static>,
-    /// Where it listens, the best first.
+    /// Where it listens, in order of preference.
     pub endpoints: Vec<Endpoint>,
-    /// Who it is, where the fleet's service has said so: its certificate must say the same.
+    /// Its identity, if it comes from the fleet service: the certificate must name the same.
     pub member: Option<Name>,
 }
 
-/// One relay, and what is known of it.
+/// One relay of the list with its state.
 #[derive(Debug)]
 pub(super) struct RelayEntry {
     pub(super) config: RelayConfig,
     pub(super) traffic_meter: Arc<TrafficMeter>,
-    /// Of handshakes with it.
+    /// Limits concurrent handshakes with it.
     pub(super) handshake_limiter: HandshakeLimiter,
     state: Mutex<RelayHealth>,
 }
 
 #[derive(Debug, Default)]
 struct RelayHealth {
-    /// The last attempt has failed.
+    /// The last attempt failed.
     failure: Option<Failure>,
-    /// When it was tried first.
+    /// When it was first tried.
     first_tried: Option<Instant>,
-    /// The links over which its address has answered a connection.
+    /// The links over which its address has accepted a connection; `None`: a connection that was not bound to a link.
     answering_links: BTreeSet<Option<String>>,
-    /// Whether a connection over this link spoke MPTCP.
+    /// Whether the last connection over each link spoke MPTCP.
     mptcp_by_link: BTreeMap<String, bool>,
-    /// [`Station::is_mptcp_news`].
+    /// The value that [`RelayEntry::has_mptcp_changed`] last compared with.
     was_mptcp_unsupported: bool,
-    /// When it opened a tunnel last.
+    /// When it last opened a tunnel.
     last_tunnel: Option<Instant>,
-    /// Its addresses, and since when each is known; none: an earlier run has found it.
+    /// Its addresses, and when each was resolved; `None`: by an earlier run.
     resolved: Vec<(SocketAddr, Option<Instant>)>,
 }
 
 #[derive(Clone, Debug)]
 struct Failure {
     reason: String,
-    /// It answers, and takes no flow for now.
+    /// The relay answers, but accepts no flow for now.
     is_refusal: bool,
     /// When the next attempt is due, and how long after this one.
     retry_at: Instant,
     pause: Duration,
 }
 
-/// What a connection shows of MPTCP.
+/// What a connection shows about MPTCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MptcpSupport {
-    /// Both sides speak it.
+    /// Both endpoints speak it.
     Supported,
-    /// It fell back to plain TCP on this link, and another link speaks it or was not tried yet.
+    /// The connection fell back to plain TCP on this link, and another link carries MPTCP or was not tried yet.
     Stripped,
-    /// It fell back on each link: the relay does not speak it.
+    /// Connections fell back on every link: the relay does not support it.
     Unsupported,
 }
 
@@ -117,12 +118,12 @@ impl RelayEntry {
         }
     }
 
-    /// How an attempt to reach it went; whether that, or the reason for a failure, is news.
+    /// Records the result of an attempt to reach it; returns whether the state, or the reason of the failure, changed.
     pub(super) fn note_attempt(&self, result: Result<(), &str>) -> bool {
         self.note_attempt_at(Instant::now(), result.map_err(|why| (why, FIRST_RETRY)))
     }
 
-    /// It answers, and takes no flow for now; whether that is news.
+    /// Records that it answers but accepts no flow for now; returns whether that is a change.
     pub(super) fn note_refusal(&self, reason: &str) -> bool {
         self.note_attempt_at(Instant::now(), Err((reason, LAST_RETRY)))
     }
@@ -133,11 +134,11 @@ impl RelayEntry {
         state.failure = result.err().map(|(why, pause)| {
             let is_refusal = pause == LAST_RETRY;
             match &previous {
-                // It was asked again, and refuses again.
+                // It was tried again, and refused again.
                 Some(failed) if is_refusal && failed.retry_at <= now => {
                     Failure { reason: why.to_owned(), is_refusal, retry_at: now + pause, pause }
                 }
-                // Flows that fail together, or while the next attempt is due anyway, do not postpone it.
+                // Flows that fail together, or before the next attempt is due, do not postpone it.
                 Some(failed) => Failure { reason: why.to_owned(), is_refusal, ..*failed },
                 None => Failure { reason: why.to_owned(), is_refusal, retry_at: now + pause, pause },
             }
@@ -145,17 +146,17 @@ impl RelayEntry {
         previous.map(|failed| failed.reason) != state.failure.as_ref().map(|failed| failed.reason.clone())
     }
 
-    /// Why it cannot be reached, as far as is known; none: it can be, or it was not tried yet.
+    /// Why it is not reachable, as far as known; `None`: it is, or was not tried yet.
     pub(super) fn unreachable_reason(&self) -> Option<String> {
         self.lock().failure.as_ref().filter(|failed| !failed.is_refusal).map(|failed| failed.reason.clone())
     }
 
-    /// When it is to be tried again in the background; none: it has not failed, or refuses flows.
+    /// When the next attempt in the background is due; `None`: it has not failed, or refuses flows.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         self.lock().failure.as_ref().filter(|failed| !failed.is_refusal).map(|failed| failed.retry_at)
     }
 
-    /// It is tried again now: the next time comes after a longer pause, whatever becomes of this attempt.
+    /// An attempt in the background starts now: the next one follows after a longer pause, whatever the result.
     pub(super) fn start_retry(&self, now: Instant) {
         if let Some(failed) = &mut self.lock().failure {
             failed.pause = (2 * failed.pause).min(LAST_RETRY);
@@ -170,8 +171,8 @@ impl RelayEntry {
         }
     }
 
-    /// A flow goes directly because no relay can be reached: the next attempt is due [`DIRECT_RETRY`] after the last one. Returns true if
-    /// it would have come later.
+    /// A flow goes directly because no relay is reachable: the next attempt is due [`DIRECT_RETRY`] after the last one. Returns whether
+    /// this made it earlier.
     pub(super) fn retry_soon(&self) -> bool {
         let mut state = self.lock();
         let Some(failed) =
@@ -184,17 +185,17 @@ impl RelayEntry {
         true
     }
 
-    /// It is tried now; when that was so for the first time.
+    /// Records that it is tried now, and returns when it was tried for the first time.
     pub(super) fn first_tried(&self) -> Instant {
         *self.lock().first_tried.get_or_insert_with(Instant::now)
     }
 
-    /// Whether its address has ever answered a connection.
+    /// Whether its address has ever accepted a connection.
     pub(super) fn has_answered(&self) -> bool {
         !self.lock().answering_links.is_empty()
     }
 
-    /// Over this link its address answers a connection, or something else than the relay has answered there.
+    /// Records whether the relay, or something else, answered at its address over this link.
     pub(super) fn note_answer(&self, link: Option<&str>, is_relay: bool) {
         let (link, answered) = (link.map(str::to_owned), &mut self.lock().answering_links);
         if is_relay {
@@ -204,11 +205,11 @@ impl RelayEntry {
         };
     }
 
-    /// Whether a new connection over one of these links speaks MPTCP.
+    /// Records whether a new connection over `link`, one of `links`, speaks MPTCP.
     pub(super) fn note_mptcp(&self, link: &str, links: &[String], is_mptcp: bool) -> MptcpSupport {
         let mut state = self.lock();
         if is_mptcp && is_mptcp_unsupported(&state.mptcp_by_link) {
-            // What the other links have shown was the relay's doing.
+            // The relay speaks MPTCP again: what the other links showed before was the relay's fault.
             state.mptcp_by_link.clear();
         }
         state.mptcp_by_link.retain(|name, _| links.contains(name));
@@ -221,51 +222,51 @@ impl RelayEntry {
         }
     }
 
-    /// Whether it has begun or ceased to speak MPTCP since this was asked last.
+    /// Whether it has started or stopped speaking MPTCP since the last call.
     pub(super) fn has_mptcp_changed(&self) -> bool {
         let mut state = self.lock();
         let now = is_mptcp_unsupported(&state.mptcp_by_link);
         std::mem::replace(&mut state.was_mptcp_unsupported, now) != now
     }
 
-    /// No link carries MPTCP to it, and there are several.
+    /// Whether there are several links and none of them carries MPTCP to it.
     pub(super) fn is_without_mptcp(&self) -> bool {
         is_mptcp_unsupported(&self.lock().mptcp_by_link)
     }
 
-    /// It has opened a tunnel.
+    /// Records that it has opened a tunnel.
     pub(super) fn note_tunnel(&self) {
         self.lock().last_tunnel = Some(Instant::now());
     }
 
-    /// Whether it has opened a tunnel since then.
+    /// Whether it has opened a tunnel since this time.
     pub(super) fn has_tunnel_since(&self, since: Instant) -> bool {
         self.lock().last_tunnel.is_some_and(|at| at >= since)
     }
 
-    /// Why the last attempt failed, however long ago that is; none: it did not.
+    /// Why the last attempt failed, however long ago; `None`: it did not.
     pub(super) fn failure_reason(&self) -> Option<String> {
         self.lock().failure.as_ref().map(|failed| failed.reason.clone())
     }
 
-    /// The last attempt failed, however long ago that is.
+    /// Whether the last attempt failed, however long ago.
     pub(super) fn has_failed(&self) -> bool {
         self.lock().failure.is_some()
     }
 
-    /// The last attempt failed, and it is too early for the next one. A relay that refuses flows is asked by a flow: a handshake alone does
-    /// not show whether it takes one.
+    /// Whether the last attempt failed and the next one is not due yet. A relay that refuses flows is retried by a flow, because a
+    /// handshake alone does not show whether it accepts one.
     fn is_deferred(&self) -> bool {
         self.lock().failure.as_ref().is_some_and(|failed| !failed.is_refusal || Instant::now() < failed.retry_at)
     }
 
-    /// The addresses that were found last.
+    /// The last known addresses, fresh or not.
     pub(super) fn last_addresses(&self) -> Option<Vec<SocketAddr>> {
         let found: Vec<_> = self.lock().resolved.iter().map(|(address, _)| *address).collect();
         (!found.is_empty()).then_some(found)
     }
 
-    /// Those that need not be asked for again yet.
+    /// The addresses that need no new lookup yet.
     fn fresh_addresses(&self) -> Option<Vec<SocketAddr>> {
         let is_fresh = |since: Option<Instant>| since.is_some_and(|since| since.elapsed() < DNS_LIFETIME);
         let state = self.lock();
@@ -274,7 +275,7 @@ impl RelayEntry {
         (!fresh.is_empty()).then_some(fresh)
     }
 
-    /// What an earlier run has found; it serves while nothing answers.
+    /// Sets addresses that an earlier run found. They are used while lookups fail.
     pub(super) fn restore_addresses(&self, addresses: Vec<SocketAddr>) {
         let mut state = self.lock();
         if state.resolved.is_empty() {
@@ -282,7 +283,7 @@ impl RelayEntry {
         }
     }
 
-    /// Its addresses.
+    /// Its addresses, from the system's resolver.
     pub(super) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         match self.fresh_addresses() {
             Some(addresses) => Ok(addresses),
@@ -290,15 +291,15 @@ impl RelayEntry {
         }
     }
 
-    /// Its addresses, from the name servers of this link; none: from the system's. An answer over one link is not kept for the others: a
-    /// captive portal answers each name with its own address.
+    /// Its addresses, from the DNS servers of this link; without a link, from the system's resolver. An answer over one link is not cached
+    /// for the others, because a captive portal answers each name with its own address.
     pub(super) async fn addresses_over(
         &self,
         link: Option<&Interface>,
-        starts: &LinkDialer,
+        dialer: &LinkDialer,
     ) -> io::Result<Vec<SocketAddr>> {
         let Some(link) = link else { return self.addresses().await };
-        // What is known may be of a family that this link does not have.
+        // Cached addresses may be of a family that this link does not have.
         let is_of_link =
             |addresses: &Vec<SocketAddr>| LinkDialer::with_link_families(addresses.clone(), link).is_ok();
         if let Some(addresses) = self.fresh_addresses().filter(is_of_link) {
@@ -308,7 +309,7 @@ impl RelayEntry {
             let mut addresses = Vec::new();
             let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
             for endpoint in &self.config.endpoints {
-                match starts.resolve(None, (&endpoint.host(), endpoint.port()), link).await {
+                match dialer.resolve(None, (&endpoint.host(), endpoint.port()), link).await {
                     Ok(found) => addresses.extend(found),
                     Err(error) => last = error,
                 }
@@ -321,16 +322,16 @@ impl RelayEntry {
         }
     }
 
-    /// The relay was reached at one of these. Addresses of a family that the link does not have are kept: another one may have that family
-    /// alone.
+    /// Records that the relay was reached at one of these addresses. Known addresses of a family that the link does not have are kept,
+    /// because another link may only have that family.
     pub(super) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         let found = &mut self.lock().resolved;
         found.retain(|(known, _)| addresses.iter().all(|address| address.is_ipv4() != known.is_ipv4()));
         found.splice(0..0, addresses.into_iter().map(|address| (address, Some(Instant::now()))));
     }
 
-    /// What is found, or what is known where that takes too long or brings nothing; it is not asked for again for as long as an answer
-    /// is fresh.
+    /// The result of the lookup, or the fallback if the lookup fails or takes too long. Either way there is no new lookup until the result
+    /// is no longer fresh.
     async fn with_fallback(
         &self,
         fallback: Option<Vec<SocketAddr>>,
@@ -345,7 +346,7 @@ impl RelayEntry {
         Ok(addresses)
     }
 
-    /// The addresses of all places.
+    /// Resolves all endpoints by the system's resolver.
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let mut addresses = Vec::new();
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
@@ -353,7 +354,7 @@ impl RelayEntry {
             match timeout(LOOKUP_TIMEOUT, lookup_host(endpoint.to_string())).await {
                 Ok(Ok(found)) => addresses.extend(found),
                 Ok(Err(error)) => last = error,
-                Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, "the name's server does not answer"),
+                Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, "the name server does not answer"),
             }
         }
         if addresses.is_empty() { Err(last) } else { Ok(addresses) }
@@ -364,7 +365,7 @@ impl RelayEntry {
     }
 }
 
-/// The list of now.
+/// The current list.
 #[derive(Debug)]
 pub(super) struct RelayList(Mutex<Vec<Arc<RelayEntry>>>);
 
@@ -375,7 +376,7 @@ impl RelayList {
         relays
     }
 
-    /// Another list; whether it is another one.
+    /// Replaces the list; returns whether it differs.
     pub(super) fn replace(&self, list: &[RelayConfig]) -> bool {
         let mut current = self.lock();
         if current.iter().map(|entry| &entry.config).eq(list) {
@@ -388,12 +389,12 @@ impl RelayList {
         true
     }
 
-    /// All, the best first.
+    /// All relays, in order of preference.
     pub(super) fn all(&self) -> Vec<Arc<RelayEntry>> {
         self.lock().clone()
     }
 
-    /// All, in the order in which they are asked.
+    /// All relays, in the order in which they are tried: those that failed recently come last.
     pub(super) fn order(&self) -> Vec<Arc<RelayEntry>> {
         let (last, first): (Vec<_>, Vec<_>) = self.all().into_iter().partition(|entry| entry.is_deferred());
         [first, last].concat()
@@ -424,14 +425,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_last_serves_while_the_server_of_names_is_silent() {
+    fn the_last_addresses_are_used_while_the_name_server_does_not_answer() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (entry, known) = (RelayEntry::new(config("a")), vec!["192.0.2.1:1".parse().unwrap()]);
-            let silent = || entry.with_fallback(Some(known.clone()), std::future::pending());
-            // A second relay is asked after this time, and so is a new connection to the first.
-            assert_eq!(timeout(CONNECT_TIMEOUT, silent()).await.unwrap().unwrap(), known);
-            // Nobody waits for it again for a while.
+            let unanswered_lookup = || entry.with_fallback(Some(known.clone()), std::future::pending());
+            // A second relay, and a new connection to the first, are tried after this time.
+            assert_eq!(timeout(CONNECT_TIMEOUT, unanswered_lookup()).await.unwrap().unwrap(), known);
+            // Later calls do not wait for a lookup again for a while.
             assert_eq!(timeout(REFRESH_TIMEOUT / 2, entry.addresses()).await.unwrap().unwrap(), known);
             let gone = async { Err(io::ErrorKind::NotFound.into()) };
             assert_eq!(entry.with_fallback(Some(known.clone()), gone).await.unwrap(), known);
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_over_a_link_without_ipv6_does_not_displace_ipv6_addresses() {
+    fn addresses_found_over_a_link_without_ipv6_do_not_replace_ipv6_addresses() {
         let (entry, all) = (RelayEntry::new(config("a")), ["192.0.2.1:1", "[2001:db8::1]:1", "192.0.2.2:1"]);
         let [four, six, moved] = all.map(|address| address.parse().unwrap());
         entry.restore_addresses(vec![four, six]);
@@ -455,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_that_failed_is_tried_again_at_growing_intervals_however_many_flows_fail() {
+    fn a_failed_relay_is_retried_at_growing_intervals_however_many_flows_fail() {
         let (entry, started_at) = (RelayEntry::new(config("a")), Instant::now());
         assert_eq!(entry.retry_at(), None);
         let (mut now, mut pauses) = (started_at, Vec::new());
@@ -469,14 +470,14 @@ mod tests {
             entry.start_retry(now);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
-        // Flows go directly for want of it: the last attempt was ten seconds before the next one, and no later one is as far away.
+        // Flows go directly because of it. The last attempt was ten seconds before the next one, and later pauses are shorter.
         let next = entry.retry_at().unwrap();
         assert!(entry.retry_soon() && !entry.retry_soon());
         assert_eq!(entry.retry_at(), Some(next - LAST_RETRY + DIRECT_RETRY));
         entry.start_retry(next);
         assert!(entry.retry_soon());
         assert_eq!(entry.retry_at(), Some(next + DIRECT_RETRY));
-        // A link has come.
+        // A link has appeared.
         entry.retry_now();
         let retry = entry.retry_at().unwrap();
         assert!(retry <= Instant::now());
@@ -484,37 +485,37 @@ mod tests {
         assert_eq!(entry.retry_at(), Some(retry + 2 * FIRST_RETRY));
         assert!(entry.note_attempt(Ok(())));
         assert_eq!(entry.retry_at(), None);
-        // One that has no room is asked by flows alone: at once where no other relay is there, else after ten seconds, each time.
-        entry.note_attempt_at(now, Err(("no room", LAST_RETRY)));
+        // A full relay is only tried by flows: at once if there is no other relay, else after ten seconds, each time.
+        entry.note_attempt_at(now, Err(("at capacity", LAST_RETRY)));
         assert!(entry.retry_at().is_none() && entry.failure_reason().is_some());
         let due = |entry: &RelayEntry| entry.lock().failure.as_ref().unwrap().retry_at;
         assert_eq!(due(&entry), now + LAST_RETRY);
-        entry.note_attempt_at(now + LAST_RETRY, Err(("no room", LAST_RETRY)));
+        entry.note_attempt_at(now + LAST_RETRY, Err(("at capacity", LAST_RETRY)));
         assert_eq!(due(&entry), now + 2 * LAST_RETRY);
     }
 
     #[test]
-    fn a_link_that_strips_mptcp_is_told_from_a_relay_that_does_not_speak_it() {
+    fn a_link_that_strips_mptcp_is_distinguished_from_a_relay_that_does_not_support_it() {
         let (entry, links) = (RelayEntry::new(config("a")), ["wan1".to_owned(), "wan2".to_owned()]);
         let note = |link: &str, speaks| entry.note_mptcp(link, &links, speaks);
         assert_eq!(note("wan1", false), MptcpSupport::Stripped);
         assert_eq!(note("wan2", true), MptcpSupport::Supported);
         assert_eq!(note("wan1", false), MptcpSupport::Stripped);
-        // The relay is started again without MPTCP.
+        // The relay is restarted without MPTCP.
         assert_eq!(note("wan2", false), MptcpSupport::Unsupported);
         assert_eq!(note("wan1", false), MptcpSupport::Unsupported);
         assert!(entry.is_without_mptcp() && entry.has_mptcp_changed() && !entry.has_mptcp_changed());
-        // And again with it.
+        // The relay is restarted with MPTCP.
         assert_eq!(note("wan1", true), MptcpSupport::Supported);
         assert!(!entry.is_without_mptcp());
         assert_eq!(note("wan2", false), MptcpSupport::Stripped);
-        // A link that has gone counts no longer.
+        // A link that was removed no longer counts.
         assert_eq!(entry.note_mptcp("wan2", &links[1..], false), MptcpSupport::Stripped);
         assert!(!entry.is_without_mptcp());
     }
 
     #[test]
-    fn who_failed_is_asked_last_also_on_a_new_list() {
+    fn a_failed_relay_is_tried_last_also_on_a_new_list() {
         let relays = RelayList::new(&[config("a"), config("b"), config("c")]);
         relays.all()[0].note_attempt(Err("no answer"));
         assert_eq!(labels(&relays.order()), "bca");

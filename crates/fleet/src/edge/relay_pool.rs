@@ -1,21 +1,19 @@
-//! The way to a relay: which one is asked, and connections that wait ready.
+//! Opens tunnels through relays: keeps spare connections, tries relays in order with hedging, and retries those that failed.
 //!
-//! In: relays, and a target. Out: a tunnel to it through one of them, or why not.
-//!
-//! 1. [`Config::warm`](super::Config::warm) connections to the first relay that works wait ready: a flow takes the oldest one that is
-//!    still open, and another one is made at once. They are made anew before the relay gives them up ([`FRESH`]). One that gives
-//!    them up sooner drains, or does not know the edge any more: then it is left in peace, from [`SHORTEST`] to [`LONGEST`].
-//!    They are dropped when connections begin over another link than before.
-//! 2. What a ready connection says before it is asked is no answer: the relay has given it up. It is thrown away, and so is one
-//!    that answers 408.
-//! 3. Relays are asked in their order ([`Relays::order`]). One that has not answered after [`HEDGE`] is still waited for while the
-//!    next one is asked as well: the first tunnel is taken. A CONNECT may be sent twice as long as no payload went with it.
-//! 4. After the same time a ready connection that does not answer is doubted: a new one to the same relay must stand, or the
-//!    relay has gone, and all that wait for it with it. If it stands the server is slow, and both are waited for.
-//! 5. Where flows may go directly and no relay could be reached by the last attempt, new flows are not held up by them: they are tried again in the
-//!    background ([`Roads::keep_trying`]). A relay that has never answered holds up a flow for [`UNKNOWN`].
-//! 6. What a relay answers to a request is the server's matter or the rules', and no reason to ask another one, but for "no
-//!    room" (503) and for a request that it has not seen (408): then the next one is asked.
+//! 1. [`Config::spare_connections`](super::Config::spare_connections) connections to the first working relay are kept open. A flow takes
+//!    the oldest one that is still usable, and a replacement is opened at once. They are replaced before the relay closes them
+//!    ([`MAX_SPARE_AGE`]). A relay that closes them earlier drains, or no longer accepts the edge; then the next attempt follows after
+//!    [`MIN_PAUSE`], growing to [`MAX_PAUSE`]. They are dropped when new connections begin over another link than before.
+//! 2. If a relay sends data over a spare connection before a request, it is closing the connection. Such a connection is dropped, and so is
+//!    one that answers a request with 408.
+//! 3. Relays are tried in their order ([`RelayList::order`]). After [`HEDGE_DELAY`] without an answer the next one is tried as well, and
+//!    the first tunnel is used. A CONNECT request may be sent twice because no payload goes with it.
+//! 4. If a spare connection does not answer within the same time, a new connection to the same relay is opened. If that fails, the relay is
+//!    unreachable, and so are all its spare connections. If it succeeds, the origin server is slow, and the edge waits for both.
+//! 5. If flows may go directly and no relay was reachable at the last attempt, new flows do not wait for relays: they are retried in the
+//!    background ([`RelayPool::run_retries`]). A relay that has never answered delays a flow by at most [`UNKNOWN_RELAY_WAIT`].
+//! 6. An error response of a relay concerns the origin server or the access rules, so no other relay is tried. The exceptions are 503 (full
+//!    or draining) and 408 (the relay has not seen the request): then the next one is tried.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -33,88 +31,88 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Config;
-use super::connect_request::{Answer, ConnectError, TIMED_OUT, request_tunnel};
+use super::connect_request::{ConnectError, REQUEST_TIMEOUT_STATUS, RelayResponse, request_tunnel};
 use super::dial::{self, CONNECT_TIMEOUT, DialOptions, RelayConn, dial, dial_over};
-use super::portal::Portals;
+use super::portal::PortalProber;
 use super::relay_list::{RelayConfig, RelayEntry, RelayList};
 use super::trust::ClientTrust;
 use crate::link_dialer::{ConnObservation, LinkDialer};
 use crate::tunnel::Target;
 
-/// chosen: less than the five minutes for which a relay waits.
+/// chosen: less than the five minutes for which a relay keeps an idle connection.
 const MAX_SPARE_AGE: Duration = Duration::from_secs(240);
-/// chosen: a relay that was restarted is there again; two thousand edges that come back to one that drains cost it little.
+/// chosen: a relay that was restarted is up again; two thousand edges that return to a draining relay cost it little.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// chosen: a tunnel over a ready connection takes a round trip to the relay and one on to the server; a second relay must
-/// carry within three seconds of a first one that has vanished.
+/// chosen: a tunnel over a spare connection takes an RTT to the relay and one to the origin server; a second relay must carry flows within
+/// three seconds after the first one disappears.
 const HEDGE_DELAY: Duration = Duration::from_millis(1500);
 
-/// chosen: more than the round trip of a satellite. One flow over a slower link goes directly.
+/// chosen: more than the RTT of a satellite link. One flow over a slower link goes directly.
 const UNKNOWN_RELAY_WAIT: Duration = Duration::from_millis(700);
 
-/// chosen: a relay on a busy machine has read a certificate by then; nothing waits for it but the next state of a relay that has failed.
+/// chosen: by then a relay on a busy machine has verified a certificate; only the next state of a failed relay waits for it.
 const REJECTION_WAIT: Duration = Duration::from_millis(200);
-/// chosen: a link that comes and goes costs few handshakes.
+/// chosen: a link that flaps costs few handshakes.
 const LINK_CHANGE_PAUSE: Duration = Duration::from_secs(5);
 
-/// chosen: an assignment comes with one of the next heartbeats, and programs give up after half a minute.
+/// chosen: one of the next heartbeats brings an assignment, and programs give up after half a minute.
 const ADMISSION_WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
 
-/// chosen: each of them takes as long as a relay may take to answer.
+/// chosen: each attempt takes as long as a relay may take to answer.
 const MAX_ATTEMPTS: usize = 3;
 
-/// Why there is no tunnel.
+/// Why no tunnel was opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TunnelError {
-    /// No relay could be reached, or none had room: the last one's words.
-    #[error("no relay can be had: {0}")]
+    /// No relay was reachable, or all refused: the error of the last one.
+    #[error("no relay is available: {0}")]
     NoRelay(String),
-    /// The fleet's service has said that no relay has room for this edge, and has given none in time.
-    #[error("no relay of the fleet has room for this edge; it waits for one")]
+    /// The fleet service has reported that no relay has capacity for this edge, and has assigned none in time.
+    #[error("no relay of the fleet has capacity for this edge; the edge waits for an assignment")]
     Waiting,
-    /// A relay has answered.
-    #[error("{}", .0.words)]
-    Refused(Answer),
+    /// A relay has refused the request; another relay would as well.
+    #[error("{}", .0.details)]
+    Refused(RelayResponse),
 }
 
-/// A way to a server through a relay.
+/// An open tunnel to an origin server through a relay.
 #[derive(Debug)]
 pub(super) struct Tunnel {
     pub(super) conn: RelayConn,
     pub(super) entry: Arc<RelayEntry>,
-    /// What came behind the relay's answer.
+    /// Payload that arrived together with the relay's response.
     pub(super) early_data: Vec<u8>,
 }
 
-/// All ways.
+/// Spare connections, and the relays that tunnels may use.
 #[derive(Debug)]
 pub(super) struct RelayPool {
     pub(super) relays: RelayList,
     spare_connections: usize,
-    /// Whether flows may go without a relay.
+    /// Whether flows may go directly, without a relay.
     allow_direct: bool,
     options: DialOptions,
-    portals: Portals,
+    portals: PortalProber,
     pub(super) dialer: Arc<LinkDialer>,
     trusted: Mutex<ClientTrust>,
-    /// Counts up when connections that were made before must not be used any more.
+    /// Incremented when connections that were opened before must not be used any more.
     generation: AtomicU64,
-    /// The oldest first: to which relay, since when.
-    ready: Mutex<VecDeque<(Arc<RelayEntry>, Instant, RelayConn)>>,
-    /// A ready connection was taken, or the list is another one.
+    /// Spare connections, the oldest first: the relay, and since when.
+    spares: Mutex<VecDeque<(Arc<RelayEntry>, Instant, RelayConn)>>,
+    /// A spare connection was taken, or the relay list has changed.
     wake: Notify,
     /// A relay has failed.
     relay_failed: Notify,
-    /// The next attempt to reach a relay that failed is another one.
+    /// The time of the next retry of a failed relay has changed.
     retry_changed: Notify,
-    /// See [`Roads::changes`].
+    /// See [`RelayPool::changes`].
     changes: watch::Sender<u64>,
-    /// The fleet's relays are not used until its service has given one.
-    is_held: watch::Sender<bool>,
+    /// Whether the fleet's relays are not used until the service has assigned one.
+    waits_for_assignment: watch::Sender<bool>,
 }
 
-/// One of the relays' results.
+/// Result of one relay's attempt.
 type Attempt = (Arc<RelayEntry>, Result<(RelayConn, Vec<u8>), ConnectError>);
 
 impl RelayPool {
@@ -124,27 +122,27 @@ impl RelayPool {
             spare_connections: config.spare_connections,
             allow_direct: config.allow_direct,
             options: DialOptions { congestion: config.congestion.clone(), ..DialOptions::default() },
-            portals: Portals::new(&config.portal_probe),
+            portals: PortalProber::new(&config.portal_probe),
             dialer: LinkDialer::new(),
             trusted: Mutex::new(trusted),
             generation: AtomicU64::default(),
-            ready: Mutex::default(),
+            spares: Mutex::default(),
             wake: Notify::new(),
             relay_failed: Notify::new(),
             retry_changed: Notify::new(),
             changes: watch::Sender::default(),
-            is_held: watch::Sender::default(),
+            waits_for_assignment: watch::Sender::default(),
         })
     }
 
-    /// Other relays from now on; flows that run are not touched.
+    /// Replaces the relays; open flows continue.
     pub(super) fn set_relays(&self, list: &[RelayConfig]) {
         if self.relays.replace(list) {
             self.wake.notify_one();
         }
     }
 
-    /// Trusts others from now on.
+    /// Replaces the credentials and trusted authorities.
     pub(super) fn set_trust(&self, trusted: ClientTrust) {
         *lock(&self.trusted) = trusted;
         self.wake.notify_one();
@@ -154,49 +152,49 @@ impl RelayPool {
         lock(&self.trusted).clone()
     }
 
-    /// Whether new flows wait for the fleet's service to give a relay. Relays of the command line are used all the same.
-    pub(super) fn set_held(&self, is_held: bool) {
-        if self.is_held.send_if_modified(|now| std::mem::replace(now, is_held) != is_held) {
+    /// Sets whether new flows wait until the fleet service assigns a relay. Relays of the command line are used in any case.
+    pub(super) fn set_waiting(&self, is_held: bool) {
+        if self.waits_for_assignment.send_if_modified(|now| std::mem::replace(now, is_held) != is_held) {
             self.retry_changed.notify_one();
             self.wake.notify_one();
         }
     }
 
-    /// The relays that may be used, in the order in which they are asked.
-    fn order(&self) -> Vec<Arc<RelayEntry>> {
+    /// The usable relays, in the order in which they are tried.
+    fn usable_relays(&self) -> Vec<Arc<RelayEntry>> {
         let mut order = self.relays.order();
-        if *self.is_held.borrow() {
+        if *self.waits_for_assignment.borrow() {
             order.retain(|entry| entry.config.member.is_none());
         }
         order
     }
 
-    /// Waits, where new flows wait and no other relay is there.
+    /// Waits for an assignment if new flows have to and there is no other relay.
     async fn wait_for_admission(&self) -> Result<(), TunnelError> {
-        let mut held = self.is_held.subscribe();
-        if !*held.borrow() || !self.order().is_empty() {
+        let mut held = self.waits_for_assignment.subscribe();
+        if !*held.borrow() || !self.usable_relays().is_empty() {
             return Ok(());
         }
         let assigned = timeout(ADMISSION_WAIT, held.wait_for(|held| !held)).await;
         assigned.map(drop).map_err(|_| TunnelError::Waiting)
     }
 
-    /// Ends when a relay has failed since this was asked last.
+    /// Returns when a relay has failed since the last call.
     pub(super) async fn relay_failed(&self) {
         self.relay_failed.notified().await;
     }
 
-    /// A tunnel.
+    /// Opens a tunnel to this target.
     pub(super) async fn open_tunnel(self: &Arc<Self>, target: &Target) -> Result<Tunnel, TunnelError> {
         self.wait_for_admission().await?;
         if !self.allow_direct {
             return self.open_tunnel_retrying(target).await;
         }
         // Rule 5.
-        let order = self.order();
+        let order = self.usable_relays();
         let failures: Vec<String> = order.iter().filter_map(|entry| entry.unreachable_reason()).collect();
         if failures.len() == order.len() {
-            // Where a request of plain HTTP finds a portal, no handshake with a relay is needed for that.
+            // If a portal is detected by a plain HTTP request, no handshake with a relay is needed for it.
             let soon = |is_sooner, entry: &Arc<RelayEntry>| entry.retry_soon() | is_sooner;
             if self.portals.is_off() && order.iter().fold(false, soon) {
                 self.retry_changed.notify_one();
@@ -211,11 +209,11 @@ impl RelayPool {
         }
     }
 
-    /// Ends when no relay of the list has ever answered, and they had [`UNKNOWN`] for it.
+    /// Returns when no relay of the list has ever answered, although each had [`UNKNOWN_RELAY_WAIT`] to do so.
     async fn unknown_relay_timeout(&self) {
-        let last = self.order().iter().map(|entry| entry.first_tried()).max();
+        let last = self.usable_relays().iter().map(|entry| entry.first_tried()).max();
         sleep_until((last.unwrap_or_else(Instant::now) + UNKNOWN_RELAY_WAIT).into()).await;
-        if self.order().iter().any(|entry| entry.has_answered()) {
+        if self.usable_relays().iter().any(|entry| entry.has_answered()) {
             std::future::pending::<()>().await;
         }
     }
@@ -224,7 +222,7 @@ impl RelayPool {
         let started_at = Instant::now();
         for _ in 1..MAX_ATTEMPTS {
             match self.open_tunnel_once(target).await {
-                // A relay that has carried other flows meanwhile is slow, and not gone: many flows that begin at once are.
+                // A relay that has carried other flows meanwhile is slow, not unreachable: that happens when many flows start at once.
                 Err(TunnelError::NoRelay(_))
                     if self.relays.all().iter().any(|relay| relay.has_tunnel_since(started_at)) => {}
                 result => return result,
@@ -236,9 +234,11 @@ impl RelayPool {
     async fn open_tunnel_once(self: &Arc<Self>, target: &Target) -> Result<Tunnel, TunnelError> {
         let started_at = Instant::now();
         let mut last = NO_RELAY_TEXT.to_owned();
-        let mut remaining = self.order().into_iter();
+        let mut remaining = self.usable_relays().into_iter();
         let mut running: JoinSet<Attempt> = JoinSet::new();
         loop {
+            // Each pass starts the next relay's attempt. It is reached when an attempt has failed, or when none has ended within the hedge
+            // delay; earlier attempts go on meanwhile.
             if let Some(entry) = remaining.next() {
                 let (pool, target) = (Arc::clone(self), target.clone());
                 running.spawn(async move {
@@ -254,6 +254,7 @@ impl RelayPool {
                         last = error.to_string();
                         continue;
                     }
+                    // No attempt is running: all relays have failed, or the list is empty.
                     None if is_last => return Err(TunnelError::NoRelay(last)),
                     None => continue,
                 },
@@ -265,39 +266,44 @@ impl RelayPool {
                     self.mark_up(&entry);
                     return Ok(Tunnel { conn, entry, early_data });
                 }
-                Err(ConnectError::Refused(answer)) if !matches!(answer.status, SERVICE_UNAVAILABLE | TIMED_OUT) => {
+                // Rule 6: another relay would refuse as well.
+                Err(ConnectError::Refused(answer))
+                    if !matches!(answer.status, SERVICE_UNAVAILABLE | REQUEST_TIMEOUT_STATUS) =>
+                {
                     return Err(TunnelError::Refused(answer));
                 }
                 Err(ConnectError::Refused(answer)) => {
-                    self.discard_ready(&entry, entry.note_refusal(&answer.words));
-                    last = answer.words;
+                    self.handle_failure(&entry, entry.note_refusal(&answer.details));
+                    last = answer.details;
                 }
                 Err(ConnectError::Connection(error)) => {
                     self.mark_failed(&entry, &error.to_string(), started_at);
                     last = format!("{}: {error}", entry.config.label);
                 }
             }
-            tracing::warn!(relay = entry.config.label, why = last, "a relay does not carry");
+            tracing::warn!(relay = entry.config.label, why = last, "relay cannot carry a flow");
         }
     }
 
-    /// Through this relay: over a connection that waits, or over a new one.
+    /// Requests the tunnel from this relay: over a spare connection, or over a new one.
     async fn try_relay(
         self: &Arc<Self>,
         entry: &Arc<RelayEntry>,
         target: &Target,
     ) -> Result<(RelayConn, Vec<u8>), ConnectError> {
-        while let Some(conn) = self.take_ready(entry) {
+        while let Some(conn) = self.take_spare(entry) {
             let first_request = request_tunnel(conn, target);
             tokio::pin!(first_request);
+            // Rule 2: a connection that the relay has closed meanwhile costs no time, so the next spare one is tried. Rule 4: if there is
+            // no answer, a new connection shows whether the relay is reachable.
             let second_dial = tokio::select! {
                 first = &mut first_request => match first {
-                    Err(error) if error.is_no_answer() => continue,
+                    Err(error) if error.is_connection_failure() => continue,
                     result => return result,
                 },
                 () = sleep(HEDGE_DELAY) => self.dial_in_background(entry),
             };
-            // It goes on if nobody waits for it any more: what it finds counts for the next flow.
+            // The dial continues if its caller is dropped: its result counts for the next flow.
             let second_request = async {
                 let conn = join_dial(second_dial).await?;
                 request_tunnel(conn, target).await
@@ -305,7 +311,7 @@ impl RelayPool {
             tokio::pin!(second_request);
             return tokio::select! {
                 first = &mut first_request => match first {
-                    Err(error) if error.is_no_answer() => second_request.await,
+                    Err(error) if error.is_connection_failure() => second_request.await,
                     result => result,
                 },
                 result = &mut second_request => result,
@@ -315,14 +321,14 @@ impl RelayPool {
         request_tunnel(conn, target).await
     }
 
-    /// A new connection, which notes how that went, whoever waits for it.
+    /// Opens a new connection in a task that records the result even if its caller is dropped.
     fn dial_in_background(self: &Arc<Self>, entry: &Arc<RelayEntry>) -> JoinHandle<io::Result<RelayConn>> {
         let (pool, entry, trusted) = (Arc::clone(self), Arc::clone(entry), self.trusted());
         tokio::spawn(async move {
             let started_at = Instant::now();
             entry.first_tried();
             match entry.handshake_limiter.run(dial(&entry, &trusted, &pool.options, &pool.dialer)).await {
-                // One that has failed works when it has carried a flow, or was tried again.
+                // A failed relay counts as recovered only after it has carried a flow, or after a retry.
                 Ok((conn, _)) if entry.has_failed() => {
                     pool.notify_changes(entry.has_mptcp_changed());
                     Ok(conn)
@@ -346,20 +352,21 @@ impl RelayPool {
         }
     }
 
-    /// Rule 4. An attempt that fails while others succeed says nothing of the relay: many that begin at once are slow.
+    /// Records a failure and drops the spare connections (rule 4). An attempt that fails while others succeed is no evidence against the
+    /// relay: many that start at once are slow.
     fn mark_failed(&self, entry: &Arc<RelayEntry>, reason: &str, since: Instant) {
         if entry.has_tunnel_since(since) {
             return;
         }
-        self.discard_ready(entry, entry.note_attempt(Err(reason)));
+        self.handle_failure(entry, entry.note_attempt(Err(reason)));
     }
 
-    fn discard_ready(&self, entry: &Arc<RelayEntry>, has_changed: bool) {
+    fn handle_failure(&self, entry: &Arc<RelayEntry>, has_changed: bool) {
         self.notify_changes(has_changed);
-        if self.order().iter().all(|entry| entry.unreachable_reason().is_some()) {
-            self.dialer.none_reached();
+        if self.usable_relays().iter().all(|entry| entry.unreachable_reason().is_some()) {
+            self.dialer.record_no_relay_reached();
         }
-        lock(&self.ready).retain(|(of, ..)| !Arc::ptr_eq(of, entry));
+        lock(&self.spares).retain(|(of, ..)| !Arc::ptr_eq(of, entry));
         self.wake.notify_one();
         self.relay_failed.notify_one();
         self.retry_changed.notify_one();
@@ -371,13 +378,13 @@ impl RelayPool {
         }
     }
 
-    /// Changes when a relay fails, fails for another reason, or carries again.
+    /// Changes when a relay fails, fails for another reason, or recovers.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Tries each relay of the command line that no ready connection is made to, so that one that cannot be reached is known at once and
-    /// not when it is needed. The service's are measured.
+    /// Tries each relay of the command line that gets no spare connection, so that an unreachable one is known at once and not when it is
+    /// needed. Relays of the fleet service are probed by the relay selection.
     fn dial_configured(self: &Arc<Self>) {
         let configured = self.relays.all().into_iter().filter(|entry| entry.config.member.is_none());
         configured
@@ -385,17 +392,17 @@ impl RelayPool {
             .for_each(|entry| drop(self.dial_in_background(&entry)));
     }
 
-    /// Tries relays that have failed at once: a link has come. They may answer over it; so may a captive portal, which the handshake
-    /// detects.
+    /// Retries failed relays at once, because a link has appeared. They may be reachable over it; or a captive portal answers, which the
+    /// handshake detects.
     pub(super) fn retry_now(&self) {
         self.relays.all().iter().for_each(|entry| entry.retry_now());
         self.retry_changed.notify_one();
     }
 
-    /// Tries relays that have failed again, until dropped.
+    /// Retries failed relays when they are due, until dropped.
     pub(super) async fn run_retries(self: &Arc<Self>) -> Infallible {
         loop {
-            let next = self.order().into_iter().filter_map(|entry| Some((entry.retry_at()?, entry)));
+            let next = self.usable_relays().into_iter().filter_map(|entry| Some((entry.retry_at()?, entry)));
             match next.min_by_key(|(at, _)| *at) {
                 Some((at, entry)) if at <= Instant::now() => {
                     entry.start_retry(at.max(Instant::now()));
@@ -407,8 +414,9 @@ impl RelayPool {
         }
     }
 
-    /// Tries a relay that has failed. In TLS 1.3 the client's handshake is over before the relay has seen the client's certificate, and a
-    /// relay that rejects it closes the connection (RFC 8446, section 4.4.2.4): one that works is silent for a round trip longer.
+    /// Retries a failed relay. In TLS 1.3 the client completes its handshake before the relay has seen the client's certificate, and a
+    /// relay that rejects it closes the connection (RFC 8446, section 4.4.2.4). Therefore a working relay must keep the connection open for
+    /// another two RTTs.
     async fn retry_relay(self: Arc<Self>, entry: Arc<RelayEntry>) {
         let (started_at, trusted) = (Instant::now(), self.trusted());
         let probe = async {
@@ -421,24 +429,24 @@ impl RelayPool {
         };
         match probe.await {
             Ok(()) => self.mark_up(&entry),
-            // It closes without a reason: the reason from before is a better one.
+            // The relay closes without a reason: the earlier reason is more useful.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted) => {}
             Err(error) => self.mark_failed(&entry, &error.to_string(), started_at),
         }
     }
 
-    /// Probes the links that have failed until dropped.
+    /// Probes failed links until dropped.
     pub(super) async fn run_link_probes(self: &Arc<Self>) -> Infallible {
         loop {
             let link = self.dialer.next_probe().await;
-            let first_relay = self.order().into_iter().next();
+            let first_relay = self.usable_relays().into_iter().next();
             tokio::spawn(Arc::clone(self).probe_link(link, first_relay));
         }
     }
 
-    /// At the first relay; while that cannot be reached at all, at the server to which a flow has gone directly. Whether something still
-    /// answers in the relay's place shows in an attempt to reach a relay only.
+    /// Probes a link at the first relay, or, while that is not reachable at all, at the server that a direct flow has reached. Whether a
+    /// portal still answers instead of the relay shows only in an attempt to reach a relay.
     async fn probe_link(self: Arc<Self>, link: Arc<Interface>, first_relay: Option<Arc<RelayEntry>>) {
         let started_at = Instant::now();
         let works = first_relay.as_ref().is_some_and(|entry| entry.unreachable_reason().is_none());
@@ -460,72 +468,76 @@ impl RelayPool {
         self.dialer.record_probe(&link.name, started_at, result, works || relay.is_none());
     }
 
-    /// Looks for captive portals until dropped.
-    pub(super) async fn keep_probing_portals(self: &Arc<Self>) -> Infallible {
+    /// Probes links for captive portals until dropped.
+    pub(super) async fn run_portal_probes(self: &Arc<Self>) -> Infallible {
         if self.portals.is_off() {
             std::future::pending::<()>().await;
         }
         loop {
-            let (roads, link) = (Arc::clone(self), self.dialer.due_for_portal().await);
+            let (roads, link) = (Arc::clone(self), self.dialer.next_portal_probe().await);
             tokio::spawn(async move {
                 let answer = roads.portals.probe(&link, &roads.dialer).await;
-                if roads.dialer.portal_answered(&link.name, answer) {
+                if roads.dialer.record_portal_answer(&link.name, answer) {
                     roads.retry_now();
                 }
             });
         }
     }
 
-    /// Drops the connections that wait ready when connections begin over another link than these have: their first packets would wait for it.
+    /// Drops the spare connections when new connections begin over another link than they did: otherwise their first packets would wait for
+    /// the old link.
     pub(super) async fn run_link_changes(&self) -> Infallible {
         let mut preferred_link = self.dialer.preferred_link();
         loop {
             if preferred_link.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-            self.drop_ready();
+            self.drop_spares();
             sleep(LINK_CHANGE_PAUSE).await;
         }
     }
 
-    /// Drops the connections that wait ready: those that are made from now on take another way.
-    pub(super) fn drop_ready(&self) {
+    /// Drops the spare connections; those opened from now on use the new links.
+    pub(super) fn drop_spares(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
-        lock(&self.ready).clear();
+        lock(&self.spares).clear();
         self.wake.notify_one();
     }
 
-    /// Keeps connections ready until dropped.
+    /// Keeps spare connections open until dropped.
     pub(super) async fn run_spares(self: &Arc<Self>) -> Infallible {
         self.dial_configured();
         let (mut pause, mut given_up) = (MIN_PAUSE, None::<Instant>);
         loop {
-            let Some(first_relay) = self.order().into_iter().next() else {
+            let Some(first_relay) = self.usable_relays().into_iter().next() else {
                 self.wake.notified().await;
                 continue;
             };
             if first_relay.has_failed() {
-                // It is tried again elsewhere.
+                // `run_retries` tries it again.
                 let _ = timeout(MAX_PAUSE, self.wake.notified()).await;
                 continue;
             }
+            // The relay has closed a spare connection early (rule 1). If that happens repeatedly, the pause grows.
             if self.drop_stale(&first_relay) {
                 let is_again = given_up.replace(Instant::now()).is_some_and(|at| at.elapsed() < MAX_PAUSE * 2);
                 pause = if is_again { (pause * 2).min(MAX_PAUSE) } else { MIN_PAUSE };
                 self.pause_while_first(&first_relay, pause).await;
                 continue;
             }
-            let count = lock(&self.ready).len();
+            // The relay has closed none of them: fill up the spare connections, one at a time.
+            let count = lock(&self.spares).len();
             if count >= self.spare_connections {
                 let _ = timeout(MAX_SPARE_AGE / 8, self.wake.notified()).await;
                 continue;
             }
-            let era = self.generation.load(Ordering::Relaxed);
+            // A change of links during the handshake makes the new connection unusable, which the generation shows.
+            let generation = self.generation.load(Ordering::Relaxed);
             match join_dial(self.dial_in_background(&first_relay)).await {
                 Ok(conn) => {
-                    // `drop_ready` increments `era` before it takes this lock.
-                    let mut ready = lock(&self.ready);
-                    if self.generation.load(Ordering::Relaxed) == era {
+                    // `drop_ready` increments the generation before it takes this lock.
+                    let mut ready = lock(&self.spares);
+                    if self.generation.load(Ordering::Relaxed) == generation {
                         ready.push_back((first_relay, Instant::now(), conn));
                     }
                 }
@@ -537,10 +549,10 @@ impl RelayPool {
         }
     }
 
-    /// The oldest connection to this relay that is still good.
-    fn take_ready(&self, entry: &Arc<RelayEntry>) -> Option<RelayConn> {
+    /// The oldest spare connection to this relay that is still usable.
+    fn take_spare(&self, entry: &Arc<RelayEntry>) -> Option<RelayConn> {
         let trusted = self.trusted();
-        let mut ready = lock(&self.ready);
+        let mut ready = lock(&self.spares);
         while let Some(index) = ready.iter().position(|(of, ..)| Arc::ptr_eq(of, entry)) {
             let (_, since, mut conn) = ready.remove(index)?;
             self.wake.notify_one();
@@ -554,9 +566,9 @@ impl RelayPool {
         None
     }
 
-    /// Waits for so long, or until this relay is no longer the first.
+    /// Waits for this time, or until this relay is no longer the first.
     async fn pause_while_first(&self, first_relay: &Arc<RelayEntry>, time: Duration) {
-        let is_first = || self.order().first().is_some_and(|current| Arc::ptr_eq(current, first_relay));
+        let is_first = || self.usable_relays().first().is_some_and(|current| Arc::ptr_eq(current, first_relay));
         let until_replaced = async {
             while is_first() {
                 self.wake.notified().await;
@@ -565,10 +577,11 @@ impl RelayPool {
         let _ = timeout(time, until_replaced).await;
     }
 
-    /// Those that are no good any more, or lead to a relay that is no longer the first. Whether it has given up one of them.
+    /// Drops spare connections that are no longer usable, or belong to a relay that is no longer the first. Returns whether the relay has
+    /// closed one of them.
     fn drop_stale(&self, first_relay: &Arc<RelayEntry>) -> bool {
         let (trusted, mut given_up) = (self.trusted(), false);
-        lock(&self.ready).retain_mut(|(entry, since, conn)| {
+        lock(&self.spares).retain_mut(|(entry, since, conn)| {
             let is_wanted = Arc::ptr_eq(entry, first_relay)
                 && since.elapsed() < MAX_SPARE_AGE
                 && dial::check_peer(conn, entry, &trusted).is_ok();
@@ -581,10 +594,10 @@ impl RelayPool {
 }
 
 const NO_RELAY_TEXT: &str = "no relay is configured";
-/// HTTP's status of a relay that has no room or drains.
+/// HTTP status of a relay that is full or drains.
 const SERVICE_UNAVAILABLE: u16 = 503;
 
-/// Rule 2: open, and nothing has come.
+/// Whether the connection is open and nothing was received (rule 2).
 fn is_idle(conn: &mut RelayConn) -> bool {
     let mut byte = [0];
     let mut cx = Context::from_waker(Waker::noop());
@@ -633,21 +646,21 @@ mod tests {
         runtime.block_on(async {
             let target = Target::new("192.0.2.1", 80).unwrap();
             let pool = new_pool(vec![relay_config(Some("a"))]);
-            pool.set_held(true);
+            pool.set_waiting(true);
             let started_at = Instant::now();
             assert!(matches!(pool.open_tunnel(&target).await, Err(TunnelError::Waiting)));
             assert!(started_at.elapsed() >= ADMISSION_WAIT);
-            // Given one in time, the flow is led to it, where nothing listens.
+            // An assignment in time releases the flow; its relay is not listening.
             let shared_pool = Arc::clone(&pool);
             let release = tokio::spawn(async move {
                 sleep(ADMISSION_WAIT / 4).await;
-                shared_pool.set_held(false);
+                shared_pool.set_waiting(false);
             });
             assert!(matches!(pool.open_tunnel(&target).await, Err(TunnelError::NoRelay(_))));
             release.await.unwrap();
             let mixed_pool = new_pool(vec![relay_config(Some("a")), relay_config(None)]);
-            mixed_pool.set_held(true);
-            assert_eq!(mixed_pool.order().len(), 1);
+            mixed_pool.set_waiting(true);
+            assert_eq!(mixed_pool.usable_relays().len(), 1);
             assert!(matches!(mixed_pool.open_tunnel(&target).await, Err(TunnelError::NoRelay(_))));
         });
     }

@@ -1,13 +1,11 @@
-//! The edge and the fleet's service: what the [`machine`](super::machine) wants asked and measured is done here.
+//! Driver of the relay selection: sends the requests of the [`RelaySelector`] to the fleet service, runs its probes, and sets the edge's
+//! relays. It also keeps the file of the revocation list up to date.
 //!
-//! In: a service, an edge, and what was known before. Out: the relays that the edge leads its flows to; the newest revocation
-//! list in its file.
-//!
-//! 1. One thing at a time. Flows do not wait for any of it.
-//! 2. A service that does not answer is said once, and once more when it answers again.
+//! 1. Operations run one at a time. Flows do not wait for them.
+//! 2. An unreachable service is logged once, and once more when it answers again.
 //! 3. Relays of the command line come after those of the service.
-//! 4. The list of the revoked is fetched when the service's answer names a newer one than is held; one that could not be had or
-//!    kept is fetched again after a minute.
+//! 4. The revocation list is fetched when a reply of the service names a newer one. A list that could not be fetched or stored is fetched
+//!    again after a minute.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -32,46 +30,46 @@ use crate::identity::Name;
 use crate::service::api_types::{AssignmentReply, Candidate, CurrentAssignment, NoRelayReason};
 use crate::service::{Client, ClientError};
 
-/// chosen: what is wrong with a list or its file is not right five seconds later, and is said each time.
+/// chosen: a fault of a list or its file is usually not fixed within five seconds, and each attempt logs it.
 const CRL_RETRY: Duration = Duration::from_secs(60);
-/// chosen: an edge that ends is not held up.
+/// chosen: the shutdown of an edge is not delayed longer.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// chosen: the first look at the links takes less.
+/// chosen: the first sample of the links takes less.
 const FIRST_LINKS_TIMEOUT: Duration = Duration::from_secs(3);
-/// The machine's time begins so late that there is a before.
+/// The selector's clock starts this late, so that times before the start can be expressed.
 const EPOCH_OFFSET: Duration = Duration::from_secs(100 * 86_400);
 
-/// What an edge has of the fleet's service.
+/// State of the edge's relation to the fleet service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
-    /// The service answers.
+    /// Whether the service answers.
     pub reachable: bool,
-    /// Why not.
+    /// Why it does not; `None`: it does.
     pub error: Option<String>,
-    /// What it has given.
+    /// The relay that it has assigned.
     pub assignment: Option<CurrentAssignment>,
-    /// Why it has given nothing.
+    /// Why it has assigned none.
     pub reason: Option<NoRelayReason>,
-    /// New flows wait until it gives a relay: none has room, and nothing may go directly.
+    /// Whether new flows wait for an assignment: no relay has capacity, and no flow may go directly.
     #[serde(default)]
     pub waiting: bool,
-    /// The relays that flows are led to, the best first.
+    /// The relays for new flows, in order of preference.
     pub relays: Vec<RelayInfo>,
-    /// B_o(c): the most that one link has shown alone.
+    /// B_o(c): the highest rate that a single link has reached.
     #[serde(rename = "best_link_bps")]
     pub best_link_rate: Bitrate,
 }
 
-/// Asks the service for an edge.
+/// Runs the relay selection of one edge against a fleet service.
 pub struct SelectorDriver {
     edge: Arc<Edge>,
     client: Client,
     selector: RelaySelector,
     epoch: std::time::Instant,
     state_writer: StateWriter,
-    /// Whose list, and where.
+    /// The authority of the revocation list, and the path of its file.
     crl: (CertificateDer<'static>, PathBuf),
-    /// When the list could not be fetched.
+    /// When the list could last not be fetched.
     crl_failed_at: Option<std::time::Instant>,
     configured: Vec<RelayConfig>,
     readings: BTreeMap<Name, MeterReading>,
@@ -81,7 +79,8 @@ pub struct SelectorDriver {
 }
 
 impl SelectorDriver {
-    /// For this edge. `named` are the relays of the command line, `list` is where the revocation list of `authority` is kept.
+    /// Creates the driver of this edge. `configured` are the relays of the command line, `list` is the authority of the revocation list and
+    /// the path of its file.
     pub fn new(
         edge: &Arc<Edge>,
         client: Client,
@@ -109,21 +108,21 @@ impl SelectorDriver {
         }
     }
 
-    /// How it stands; changes are told.
+    /// The current state. Receivers are notified of changes.
     pub fn status(&self) -> watch::Receiver<FleetStatus> {
         self.status.subscribe()
     }
 
-    /// Asks, measures and leads until dropped.
+    /// Runs the selection until dropped.
     pub async fn run(&mut self) -> Infallible {
-        let (mut links, mut wanted) = (self.edge.links.subscribe(), self.edge.stream_origin.subscribe());
+        let (mut links, mut stream_origin) = (self.edge.links.subscribe(), self.edge.stream_origin.subscribe());
         self.run_outputs().await;
-        // Rates belong to links.
+        // Rates are recorded with the links over which they were measured, so links must be known first.
         let _ = timeout(FIRST_LINKS_TIMEOUT, links.wait_for(|links| !links.is_empty())).await.map(drop);
         let edge = Arc::clone(&self.edge);
         loop {
             self.update_links(&links.borrow_and_update().clone());
-            if let Some(origin) = wanted.borrow_and_update().origin.clone()
+            if let Some(origin) = stream_origin.borrow_and_update().origin.clone()
                 && self.selector.set_origin(origin)
             {
                 self.state_writer.mark_dirty();
@@ -135,24 +134,24 @@ impl SelectorDriver {
             }
             self.run_outputs().await;
             self.publish_status();
-            // Everything has been answered, so there is one.
+            // No operation is in progress here, so there is a deadline.
             let deadline = self.selector.deadline().unwrap_or_else(|| self.now() + FIRST_LINKS_TIMEOUT);
             tokio::select! {
                 () = sleep(deadline.since(self.now())) => {}
                 () = edge.relay_pool.relay_failed() => {}
                 _ = links.changed() => {}
-                _ = wanted.changed() => {}
+                _ = stream_origin.changed() => {}
             }
         }
     }
 
-    /// Tells the service that its relay is needed no longer, and keeps what is known.
+    /// Saves the state, and informs the service that the edge no longer needs its relay.
     pub async fn release(&mut self) {
         self.state_writer.finish(self.selector.save()).await;
         let nothing = serde_json::json!({});
         let released = self.client.post::<AssignmentReply>("/v1/edges/release", &nothing);
         if let Ok(Err(error)) = timeout(RELEASE_TIMEOUT, released).await {
-            tracing::debug!(%error, "not released; the lease will end");
+            tracing::debug!(%error, "cannot release the assignment; its lease will expire");
         }
     }
 
@@ -160,7 +159,7 @@ impl SelectorDriver {
         Instant::default() + EPOCH_OFFSET + self.epoch.elapsed()
     }
 
-    /// What the machine wants.
+    /// Executes the selector's actions until there are none.
     async fn run_outputs(&mut self) {
         while let Some(output) = self.selector.poll() {
             match output {
@@ -173,15 +172,15 @@ impl SelectorDriver {
                     let (probe, sent) = match result {
                         Some((Ok(probed), sent)) => (Some(probed), sent),
                         Some((Err(error), sent)) => {
-                            tracing::warn!(%relay, %error, "not measured");
+                            tracing::warn!(%relay, %error, "cannot measure the throughput to a relay");
                             (None, sent)
                         }
                         None => (None, DataSize::ZERO),
                     };
                     self.selector.handle_probe(&relay, probe, sent, self.now());
                 }
-                Output::RequestAssignment(wish) => {
-                    let response = self.client.post("/v1/edges/request", &wish).await;
+                Output::RequestAssignment(request) => {
+                    let response = self.client.post("/v1/edges/request", &request).await;
                     self.handle_reply(response).await;
                 }
                 Output::SendReport(report) => {
@@ -206,13 +205,13 @@ impl SelectorDriver {
                 self.selector.handle_reply(reply, self.now());
                 let was_unreachable = self.status.borrow().error.is_some();
                 if was_unreachable {
-                    tracing::info!("the fleet's service answers again");
+                    tracing::info!("the fleet service answers again");
                 }
                 self.status.send_modify(|view| (view.reachable, view.error) = (true, None));
                 if self.needs_crl(newest)
                     && let Err(error) = self.fetch_crl().await
                 {
-                    tracing::warn!("the revocation list: {error}");
+                    tracing::warn!("cannot update the revocation list: {error}");
                     self.crl_failed_at = Some(std::time::Instant::now());
                 }
             }
@@ -224,17 +223,17 @@ impl SelectorDriver {
         self.selector.handle_unreachable(self.now());
         let text = error.to_string();
         if self.status.borrow().error.is_none() {
-            tracing::warn!("{text}: flows go on with the relays that are known");
+            tracing::warn!("request to the fleet service failed: {text}; flows continue over the known relays");
         }
         self.status.send_modify(|view| (view.reachable, view.error) = (false, Some(text)));
     }
 
-    /// Candidates near it, for its origin.
+    /// The request path for candidates near the edge's position and for its origin.
     fn candidates_path(&self) -> String {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         let request = self.selector.assignment_request();
         query.append_pair("origin", &request.origin.to_string());
-        // A position prints itself as JSON alone.
+        // The degrees of a position are only accessible in its JSON form.
         let position = request.position.and_then(|position| serde_json::to_value(position).ok());
         for field in ["latitude", "longitude"] {
             if let Some(degrees) = position.as_ref().and_then(|position| position.get(field)) {
@@ -244,7 +243,7 @@ impl SelectorDriver {
         format!("/v1/candidates?{}", query.finish())
     }
 
-    /// Rule 5.
+    /// Whether a newer revocation list exists, and the last attempt to fetch one is long enough ago (rule 4).
     fn needs_crl(&self, newest: u64) -> bool {
         let held = self.edge.relay_pool.trusted().revocations.map(|list| list.number());
         held.is_none_or(|held| held < newest) && self.crl_failed_at.is_none_or(|at| at.elapsed() >= CRL_RETRY)
@@ -255,7 +254,7 @@ impl SelectorDriver {
         let (authority, path) = &self.crl;
         let trusted = self.edge.relay_pool.trusted();
         if trusted.other_authorities.has_issued(&text) {
-            // While the authority is replaced, the service may be of the other one, whose list belongs into `ca.pem`.
+            // While the authority is being replaced, the service may belong to the other one, whose list belongs into `ca.pem`.
             self.crl_failed_at = Some(std::time::Instant::now());
             return Ok(());
         }
@@ -290,7 +289,7 @@ impl SelectorDriver {
         }
     }
 
-    /// What has gone through each relay since the last look.
+    /// Records the traffic through each relay since the last call.
     fn sample(&mut self) {
         let time = self.sampled_at.elapsed();
         if time < Duration::from_secs(1) {
@@ -315,10 +314,10 @@ impl SelectorDriver {
     }
 
     fn publish_status(&self) {
-        let ((given, reason), is_waiting) = (self.selector.assignment(), self.selector.is_waiting());
-        self.edge.relay_pool.set_held(is_waiting);
+        let ((assignment, reason), is_waiting) = (self.selector.assignment(), self.selector.is_waiting());
+        self.edge.relay_pool.set_waiting(is_waiting);
         self.status.send_modify(|view| {
-            view.assignment = given.cloned();
+            view.assignment = assignment.cloned();
             view.reason = reason;
             view.waiting = is_waiting;
             view.relays =
@@ -330,11 +329,11 @@ impl SelectorDriver {
 
 impl std::fmt::Debug for SelectorDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent").field("machine", &self.selector).finish_non_exhaustive()
+        f.debug_struct("SelectorDriver").field("selector", &self.selector).finish_non_exhaustive()
     }
 }
 
-/// Where a relay is, once that is known.
+/// The address of a relay; `None`: it is not known yet.
 fn relay_config(known: &RelayInfo) -> Option<RelayConfig> {
     Some(RelayConfig {
         label: known.relay.to_string(),

@@ -1,12 +1,10 @@
-//! The live stream's lane and the others': what [`Priority`] decides, done to flows.
+//! Applies the decisions of [`LivePriority`] to flows: each flow gets a [`Pacer`] that grants or delays its pieces.
 //!
-//! In: flows as they begin, their pieces, the kernel's word on what waits. Out: a [`Pace`] for each flow.
-//!
-//! 1. Live flows go as fast as they can. Of bulk flows only what they send upward is held back: what they receive competes with the
-//!    live stream for nothing but the acknowledgements' few bytes.
-//! 2. While there is a live flow, and only then, it is looked each [`LOOK`] at what of it is not acknowledged yet: by the other
-//!    end of its way, or, where its pace keeps its queue short, not even read from the program.
-//! 3. A lane is around another pace, which hears of every piece as well.
+//! 1. Live flows are never delayed. Of bulk flows only the upload is limited: their download competes with the live stream only by the few
+//!    bytes of its ACKs.
+//! 2. While there is a live flow, and only then, its unacknowledged bytes are sampled each [`SAMPLE_INTERVAL`]. They include what the peer
+//!    has not acknowledged, and what is not yet read from the client because another pacer keeps the send queue short.
+//! 3. The pacer wraps another pacer, which is also called for every piece.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,14 +12,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use marline_core::units::{Bitrate, DataSize, Instant};
-use marline_net::queue::unacknowledged;
+use marline_net::mptcp_send_queue::unacknowledged;
 use tokio::sync::Notify;
 
 use super::live_match::LiveMatch;
 use super::live_priority::{LivePriority, SAMPLE_INTERVAL};
 use crate::tunnel::{PaceGrant, Pacer, Target};
 
-/// All lanes of an edge.
+/// Shaper of all flows of an edge.
 #[derive(Debug)]
 pub(super) struct Shaper {
     live_matches: Vec<LiveMatch>,
@@ -34,7 +32,7 @@ pub(super) struct Shaper {
 struct ShaperState {
     priority: LivePriority,
     next_id: u64,
-    /// The live flows: their sockets, and what they were given.
+    /// The live flows: their sockets, and the bytes sent.
     live_flows: BTreeMap<u64, LiveFlow>,
 }
 
@@ -46,7 +44,8 @@ struct LiveFlow {
 }
 
 impl LiveFlow {
-    /// What the program has sent in all, and what of it is not acknowledged. A kernel that does not tell keeps nobody waiting.
+    /// The total bytes that the client has sent, and how many of them are unacknowledged. If the kernel does not report a count, it is
+    /// taken as zero, so that no bulk flow is limited.
     fn sample(&self) -> (DataSize, DataSize) {
         let unread = DataSize::from_bytes(rustix::io::ioctl_fionread(&self.client).unwrap_or(0));
         (self.sent + unread, unread + unacknowledged(&self.upstream).unwrap_or_default())
@@ -64,12 +63,12 @@ impl Shaper {
         }
     }
 
-    /// Whether a flow that goes there is a live stream.
+    /// Whether a flow to this target is a live stream.
     pub(super) fn is_live(&self, target: &Target) -> bool {
         self.live_matches.iter().any(|live| live.matches(target))
     }
 
-    /// The lane of a flow over the socket `far`, whose program is at `near`.
+    /// The pacer of a flow between the socket `client` and the socket `upstream`, around the pacer `inner`.
     pub(super) fn shape<P: Pacer>(
         &self,
         target: &Target,
@@ -82,7 +81,7 @@ impl Shaper {
         state.next_id += 1;
         let clone_fds =
             || Some((upstream.as_fd().try_clone_to_owned().ok()?, client.as_fd().try_clone_to_owned().ok()?));
-        // Without descriptors of its own it cannot be watched, and goes with the others.
+        // Without duplicated descriptors a live flow cannot be sampled, and is treated as bulk.
         let fds = self.is_live(target).then(clone_fds).flatten();
         let is_live = fds.is_some();
         if let Some((upstream, client)) = fds {
@@ -93,7 +92,7 @@ impl Shaper {
         ShapedFlow { shaper: self, id, is_live, inner }
     }
 
-    /// Looks at the live flows until dropped.
+    /// Samples the live flows until dropped.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             if self.lock().live_flows.is_empty() {
@@ -109,12 +108,12 @@ impl Shaper {
             }
             priority.update(now);
             if let Some(allowance) = priority.allowance().filter(|_| previous.is_none()) {
-                tracing::debug!(%allowance, "a live stream waits: other flows are held back");
+                tracing::debug!(%allowance, "live stream is delayed: limiting the other flows");
             }
         }
     }
 
-    /// What bulk flows may send together; none: as much as they can.
+    /// The rate that all bulk flows together may send at; `None`: unlimited.
     pub(super) fn allowance(&self) -> Option<Bitrate> {
         self.lock().priority.allowance()
     }
@@ -128,7 +127,7 @@ impl Shaper {
     }
 }
 
-/// One flow's.
+/// Pacer of one flow: limits it if it is a bulk flow, and counts it if it is live.
 #[derive(Debug)]
 pub(super) struct ShapedFlow<'a, P> {
     shaper: &'a Shaper,
@@ -145,7 +144,7 @@ impl<P: Pacer> Pacer for ShapedFlow<'_, P> {
         };
         let now = self.shaper.now();
         let granted = self.shaper.lock().priority.request(now, self.id, wanted);
-        // What is not granted here is given back there.
+        // The inner pacer gets back what this one does not grant.
         let unused = wanted - if let PaceGrant::Granted(size) = granted { size } else { DataSize::ZERO };
         if !unused.is_zero() {
             self.inner.settle(is_up, unused, DataSize::ZERO);
@@ -174,7 +173,7 @@ impl<P> Drop for ShapedFlow<'_, P> {
         state.live_flows.remove(&self.id);
         state.priority.end(self.id);
         if state.live_flows.is_empty() {
-            // Nobody looks any more who could give it back.
+            // Without live flows there are no more samples that would end the allowance.
             let now = self.shaper.now();
             state.priority.update(now);
         }

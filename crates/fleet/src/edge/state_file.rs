@@ -1,11 +1,9 @@
-//! What an edge knows over its restarts, in one small file: relays, their rates, where the stream went to.
+//! State file: keeps what an edge knows about relays, their rates and the stream's origin server across restarts.
 //!
-//! In: a path. Out: what was kept, and how long ago.
-//!
-//! 1. The file is for its owner alone, and is written beside and moved: a crash leaves the old one or the new one. One that
-//!    cannot be read is as good as none: all in it can be learnt again.
-//! 2. While an edge runs it is written at most each [`EACH`], in a thread of its own: until it is on the disk no flow waits for it,
-//!    and whoever opens flows wears out no flash by that ([`Keeper`]).
+//! 1. Only the owner may read the file. It is replaced atomically: a crash leaves the old or the new version. A file that cannot be read
+//!    counts as missing, because everything in it can be measured again.
+//! 2. While an edge runs, the file is written at most each [`WRITE_INTERVAL`], in a thread of its own. So no flow waits for the disk, and
+//!    clients that open many flows do not wear out flash memory ([`StateWriter`]).
 
 use std::convert::Infallible;
 use std::io;
@@ -21,10 +19,10 @@ use super::Edge;
 use super::relay_selector::PersistedState;
 use crate::ca::UtcSeconds;
 
-/// A file that is longer is none of ours.
+/// A longer file is not a state file.
 const MAX_LEN: u64 = 256 * 1024;
 
-/// The file.
+/// The path of a state file.
 #[derive(Clone, Debug)]
 pub struct StateFile {
     path: PathBuf,
@@ -34,16 +32,17 @@ pub struct StateFile {
 struct StateFileContents {
     version: u32,
     saved_unix_s: u64,
+    #[serde(alias = "known")]
     state: PersistedState,
 }
 
 impl StateFile {
-    /// At this path; its directory is made when something is kept.
+    /// A state file at this path; its directory is created when the file is written.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// What was kept, and how long ago.
+    /// The saved state and its age; `None`: there is no valid file.
     pub fn read(&self) -> Option<(PersistedState, Duration)> {
         let is_short = std::fs::metadata(&self.path).is_ok_and(|meta| meta.len() <= MAX_LEN);
         let text = std::fs::read_to_string(&self.path).ok().filter(|_| is_short)?;
@@ -54,51 +53,55 @@ impl StateFile {
             }
             Ok(_) => None,
             Err(error) => {
-                tracing::warn!("{}: {error}: relays are measured anew", self.path.display());
+                tracing::warn!(
+                    "{}: cannot read the state file: {error}; relays will be measured again",
+                    self.path.display()
+                );
                 None
             }
         }
     }
 
-    /// Keeps it.
+    /// Replaces the saved state.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file or its directory cannot be written; the error names it.
     pub fn write(&self, state: PersistedState) -> io::Result<()> {
         let text = StateFileContents { version: 1, saved_unix_s: UtcSeconds::now().since_epoch().as_secs(), state };
         if let Some(dir) = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir)?;
+            let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", dir.display()));
+            std::fs::create_dir_all(dir).map_err(named)?;
         }
         Ok(atomic_file::replace(&self.path, &serde_json::to_vec(&text)?, 0o600)?)
     }
 }
 
-/// chosen: what was learnt in half a minute can be learnt again.
+/// chosen: what was measured in half a minute can be measured again.
 const WRITE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Keeps what is known while an edge runs.
+/// Writes the state file while an edge runs.
 #[derive(Debug)]
 pub(super) struct StateWriter {
     file: StateFile,
     is_dirty: bool,
     last_write: Option<Instant>,
     writing: Option<JoinHandle<()>>,
-    /// Why it could not be written last.
+    /// Why the last write failed; `None`: it did not.
     error: watch::Sender<Option<String>>,
 }
 
 impl StateWriter {
-    /// Whether it can be written is told to `trouble`.
+    /// Write errors are published on `error`.
     pub(super) fn new(file: StateFile, error: watch::Sender<Option<String>>) -> Self {
         Self { file, is_dirty: false, last_write: None, writing: None, error }
     }
 
-    /// There is something new.
+    /// The state has changed since the last write.
     pub(super) fn mark_dirty(&mut self) {
         self.is_dirty = true;
     }
 
-    /// Writes what is known, if it is time: what is new, and what could not be written.
+    /// Writes the state if it has changed or the last write failed, but not more often than the interval allows.
     pub(super) fn write_if_due(&mut self, state: impl FnOnce() -> PersistedState) {
         let is_early = self.last_write.is_some_and(|at| at.elapsed() < WRITE_INTERVAL);
         let is_writing = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
@@ -110,17 +113,17 @@ impl StateWriter {
         }
     }
 
-    /// Writes it for the last time.
+    /// Writes the state for the last time.
     pub(super) async fn finish(&mut self, state: PersistedState) {
         if let Some(writing) = self.writing.take() {
-            // Two would write into one file.
+            // A write in progress would replace the same file.
             let _ = writing.await;
         }
         write_state(&self.file, state, &self.error);
     }
 }
 
-/// Keeps what an edge knows that asks no service, until dropped; what is new when it ends is not written by this.
+/// Saves the state of an edge without a fleet service until dropped; a change just before the end is not written.
 pub async fn run_state_writer(edge: &Edge, file: &StateFile) -> Infallible {
     let mut writer = StateWriter::new(file.clone(), edge.state_file_error.clone());
     let mut saved = PersistedState::default();
@@ -136,9 +139,9 @@ pub async fn run_state_writer(edge: &Edge, file: &StateFile) -> Infallible {
 }
 
 fn write_state(file: &StateFile, state: PersistedState, error_tx: &watch::Sender<Option<String>>) {
-    let error = file.write(state).err().map(|error| format!("{}: {error}", file.path.display()));
+    let error = file.write(state).err().map(|error| error.to_string());
     if let Some(why) = &error {
-        tracing::warn!(why, "what is known of relays is not kept");
+        tracing::warn!(why, "cannot write the state file: measured relays will be unknown after a restart");
     }
     error_tx.send_if_modified(|previous| {
         let is_new = *previous != error;
@@ -154,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_is_read_again_and_what_is_damaged_is_none() {
+    fn a_saved_state_is_read_again_and_a_damaged_file_counts_as_missing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state/edge.json");
         let file = StateFile::new(&path);
@@ -162,8 +165,8 @@ mod tests {
         let state = PersistedState { origin: Some("a.example:1935".parse().unwrap()), ..PersistedState::default() };
         file.write(state.clone()).unwrap();
         file.write(state.clone()).unwrap();
-        let (read, passed) = file.read().unwrap();
-        assert!(read == state && passed < Duration::from_secs(60));
+        let (read, age) = file.read().unwrap();
+        assert!(read == state && age < Duration::from_secs(60));
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         for damaged in ["", "{}", "{\"version\":2,\"saved_unix_s\":0,\"known\":{}}"] {
@@ -173,12 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_no_file_and_is_told_until_it_can_be() {
+    fn a_failed_write_leaves_no_file_and_is_reported_until_one_succeeds() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("edge.json");
-            // A file cannot take the place of a directory: it fails after it was written, as on a full disk.
+            // A directory cannot be replaced by a file: writing fails at the last step, as on a full disk.
             std::fs::create_dir(&path).unwrap();
             let error = watch::Sender::<Option<String>>::default();
             let mut writer = StateWriter::new(StateFile::new(&path), error.clone());
@@ -192,12 +195,12 @@ mod tests {
             assert_eq!(*error.borrow(), None);
             writer.last_write = None;
             writer.write_if_due(PersistedState::default);
-            assert!(writer.writing.is_none(), "there is nothing to be written");
+            assert!(writer.writing.is_none(), "nothing has changed");
         });
     }
 
     #[test]
-    fn many_news_are_written_once() {
+    fn many_changes_are_written_once() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let dir = tempfile::tempdir().unwrap();

@@ -1,27 +1,25 @@
-//! What only programs of this machine may reach through the edge: the machine itself.
+//! Access control for targets: which addresses only programs on this host may reach through the edge.
 //!
-//! In: who asks, and where to. Out: whether that is refused.
+//! 1. Other hosts cannot reach the loopback, this host's own addresses, link-local and multicast addresses, metadata services, and names of
+//!    the loopback. A service that listens for local programs trusts them, and a connection from the edge looks like one of these.
+//! 2. Programs on this host could connect there themselves, so they may.
 //!
-//! 1. Other hosts are refused the loopback, this machine's own addresses, link-local and multicast addresses, metadata services, and
-//!    the names of the loopback: a service that listens for programs of this machine trusts them, and the edge is one of these.
-//! 2. A program of this machine could go there itself, and may.
-//!
-//! Other names are looked up by the relay, which refuses its own neighbourhood, and so are private addresses, which it may be told to
-//! allow. For a connection without a relay each address is checked again ([`direct`](super::direct)).
+//! Other names are resolved by the relay, which protects its own network. Private addresses are also left to the relay, whose operator may
+//! allow them. For a direct connection each address is checked again ([`direct`](super::direct)).
 
 use std::net::SocketAddr;
 
-use marline_net::reach::{Right, Zone};
+use marline_net::egress::{AddressZone, EgressPolicy};
 
 use crate::tunnel::Target;
 
-/// Whether who asks from there may not go to this target, by whatever way.
+/// Whether a client at this address may not reach the target, neither through a relay nor directly.
 pub(super) fn is_forbidden(client_addr: SocketAddr, target: &Target) -> bool {
-    if !Right::of_peer(client_addr).is_another_hosts() {
+    if !EgressPolicy::for_peer(client_addr).is_for_remote_host() {
         return false;
     }
     match target.host.parse() {
-        Ok(address) => Zone::of(address) > Zone::Private,
+        Ok(address) => AddressZone::of(address) > AddressZone::Private,
         Err(_) => target.host == "localhost" || target.host.ends_with(".localhost"),
     }
 }
@@ -31,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn from_elsewhere_nobody_reaches_this_machine() {
+    fn other_hosts_do_not_reach_this_host_through_the_edge() {
         let to = |text: &str| Target::parse(text).unwrap();
         let [here, elsewhere, mapped] =
             ["127.0.0.1:9", "192.0.2.7:9", "[::ffff:127.0.0.1]:9"].map(|from| from.parse::<SocketAddr>().unwrap());

@@ -1,12 +1,10 @@
-//! B(c, s): how fast this edge sends to a relay over all its links, by sending (BASS §IV-B).
+//! Throughput probe: measures B(c, s), the rate at which this edge can send to a relay over all its links, by sending data (BASS section
+//! IV-B).
 //!
-//! In: a relay, and how much may be sent for how long. Out: the rate that the relay has counted, and the round trip.
-//!
-//! 1. It is the same connection as a flow's: MPTCP with all links and TLS, with the edge's certificate. The relay says each
-//!    tenth of a second what has come; when the rate has settled (`settle`) the connection is reset, and what waits in its queue
-//!    is not sent.
-//! 2. Where the bytes of a link are dear and used up, the probe goes over one other link alone, without MPTCP: what that
-//!    brings is a lower bound.
+//! 1. The connection is the same as a flow's: MPTCP over all links and TLS, with the edge's certificate. The relay reports each tenth of a
+//!    second how many bytes it has received. When the rate has settled (`rate_convergence`), the connection is reset, and data in its send
+//!    queue is discarded.
+//! 2. If the budget of a metered link is used up, the probe uses a single other link, without MPTCP: its result is a lower bound.
 
 use std::io;
 use std::sync::Arc;
@@ -27,29 +25,29 @@ use crate::congestion::CongestionControl;
 use crate::link_dialer::LinkDialer;
 use crate::tunnel::PROBE_PATH;
 
-/// How much a probe may take.
+/// Limits of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeLimits {
-    /// Bytes at most.
+    /// Maximum number of bytes to send.
     pub max_bytes: DataSize,
-    /// For how long at most, once the connection stands.
+    /// Maximum duration after the connection is open.
     pub max_time: Duration,
-    /// Over this device alone.
+    /// Send over this interface only; `None`: over all links.
     pub device: Option<String>,
 }
 
-/// What a probe has brought.
+/// Result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeResult {
-    /// B(c, s).
+    /// B(c, s), the throughput to the relay.
     pub rate: Bitrate,
-    /// Of the connection's first handshake.
+    /// RTT of the connection's first handshake.
     pub rtt: Duration,
-    /// What was sent for it.
+    /// Bytes sent by the probe.
     pub bytes: DataSize,
 }
 
-/// Measures. What was sent is told whether it succeeds or not.
+/// Runs a probe. Returns the bytes sent as well, because a failed probe also costs traffic.
 pub(super) async fn probe(
     entry: &Arc<RelayEntry>,
     trusted: &ClientTrust,
@@ -64,7 +62,7 @@ pub(super) async fn probe(
     };
     let mut sent = 0;
     let result = measure(&mut conn, limits, rtt, &mut sent).await;
-    // What waits in the queue is not worth a link's time.
+    // Data in the send queue is not worth transmitting.
     let _ = SockRef::from(conn.get_ref().0.socket()).set_linger(Some(Duration::ZERO));
     let bytes = DataSize::from_bytes(sent);
     (result.map(|rate| ProbeResult { rate, rtt, bytes }), bytes)
@@ -88,9 +86,9 @@ async fn measure(conn: &mut RelayConn, limits: &ProbeLimits, rtt: Duration, sent
             () = &mut deadline => break,
             ended = &mut sending, if is_sending => {
                 is_sending = false;
-                // A relay that refuses closes; what it says is read below.
+                // A relay that refuses closes the connection; its response is read below.
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a probe is not taken any more");
+                    tracing::debug!(%error, "the relay stopped receiving a probe");
                 }
             }
             read = reader.read(&mut bytes) => {
@@ -106,11 +104,11 @@ async fn measure(conn: &mut RelayConn, limits: &ProbeLimits, rtt: Duration, sent
             }
         }
     }
-    let no_counts = || io::Error::new(io::ErrorKind::TimedOut, "the relay has counted nothing in time");
+    let no_counts = || io::Error::new(io::ErrorKind::TimedOut, "no byte counts from the relay in time");
     convergence.best_rate().or(counts.mean_rate()).ok_or_else(no_counts)
 }
 
-/// Chunks, until so much was sent; then the last one.
+/// Sends chunks until `max_bytes` are sent, then the last (empty) chunk.
 async fn send(
     writer: &mut WriteHalf<&mut RelayConn>,
     queue: &SendQueue,
@@ -122,7 +120,7 @@ async fn send(
     chunk.resize(chunk.len() + SIZE, 0);
     chunk.extend(b"\r\n");
     while *sent < max_bytes {
-        while let Some(wait) = queue.wait() {
+        while let Some(wait) = queue.delay() {
             sleep(wait).await;
         }
         writer.write_all(&chunk).await?;
@@ -132,7 +130,7 @@ async fn send(
     writer.flush().await
 }
 
-/// What the relay says: its head, and lines in chunks.
+/// Parses the relay's response: its head, then byte counts as lines in chunks.
 #[derive(Debug, Default)]
 struct CountReader {
     bytes: Vec<u8>,
@@ -141,21 +139,21 @@ struct CountReader {
     last_count: Option<(u64, Duration)>,
 }
 
-/// chosen: a hundred lines are less.
+/// Maximum length of unparsed data. chosen: more than a hundred lines.
 const MAX_RESPONSE: usize = 16 * 1024;
 
 impl CountReader {
-    /// The counts in what has come.
+    /// Parses received data; returns the counts that are complete.
     fn feed(&mut self, bytes: &[u8]) -> io::Result<Vec<(u64, Duration)>> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > MAX_RESPONSE {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the relay says too much"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the relay's response is too long"));
         }
         if !self.has_head {
             match parse_response(&self.bytes)? {
                 None => return Ok(Vec::new()),
-                Some(answer) if answer.status == 200 => drop(self.bytes.drain(..answer.len)),
-                Some(answer) => return Err(io::Error::other(format!("{} {}", answer.status, answer.words))),
+                Some(answer) if answer.status == 200 => drop(self.bytes.drain(..answer.head_len)),
+                Some(answer) => return Err(io::Error::other(format!("{} {}", answer.status, answer.details))),
             }
             self.has_head = true;
         }
@@ -164,9 +162,9 @@ impl CountReader {
             let line: Vec<u8> = self.bytes.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line);
             let line = line.trim();
-            // The lines between are those of the chunks: one number, or none.
+            // Lines without a space belong to the chunked encoding: a chunk size or an empty line.
             if let Some((count, nanos)) = line.split_once(' ') {
-                let wrong = |_| io::Error::new(io::ErrorKind::InvalidData, "the relay does not count");
+                let wrong = |_| io::Error::new(io::ErrorKind::InvalidData, "malformed byte count from the relay");
                 let count = count.parse().map_err(wrong)?;
                 let time = Duration::from_nanos(nanos.parse().map_err(wrong)?);
                 self.last_count = Some((count, time));
@@ -177,7 +175,7 @@ impl CountReader {
         Ok(counts)
     }
 
-    /// The mean of all, for what was too short for a window.
+    /// The mean of the whole probe, for one that was shorter than a window.
     fn mean_rate(&self) -> Option<Bitrate> {
         let (count, time) = self.last_count.filter(|(count, time)| *count > 0 && !time.is_zero())?;
         Some(DataSize::from_bytes(count) / time)
@@ -189,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relays_counts_are_understood_however_they_are_cut() {
+    fn a_relays_counts_are_parsed_however_the_data_is_split() {
         let text =
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n1000 100000000\n\r\n10\r\n3000 200000000\n\r\n0\r\n\r\n";
         for cut in 1..text.len() {

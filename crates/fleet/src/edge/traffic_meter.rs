@@ -1,9 +1,9 @@
-//! What goes through a relay, and whether more wants to.
+//! Counts what passes through a relay, or directly: bytes in each direction, and for how long data was blocked because the links did not
+//! accept it.
 //!
-//! In: pieces of flows as they are carried. Out: bytes each way, and for how long data waited that the links did not take.
-//!
-//! A flow waits from the moment at which it has a piece until all of it is with the kernel. The time in which at least one flow
-//! waits is what tells a link that is full from a program that sends little: nobody says how much he would send.
+//! A flow is blocked from the moment it has a piece of data until the kernel has accepted all of it. The time during which at least one
+//! flow is blocked distinguishes a saturated link from programs that send little, because programs do not announce how much they would
+//! send.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use marline_core::units::DataSize;
 
 use crate::tunnel::{PaceGrant, Pacer};
 
-/// What passes one way out.
+/// Counter of one relay, or of all direct flows.
 #[derive(Debug, Default)]
 pub(super) struct TrafficMeter(Mutex<MeterCounts>);
 
@@ -25,14 +25,14 @@ struct MeterCounts {
     blocked_time: Duration,
 }
 
-/// What has passed since the beginning.
+/// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MeterReading {
-    /// Bytes from programs.
+    /// Bytes from clients.
     pub(super) up: u64,
-    /// Bytes to them.
+    /// Bytes to clients.
     pub(super) down: u64,
-    /// For how long something waited to go.
+    /// How long at least one flow was blocked.
     pub(super) blocked: Duration,
 }
 
@@ -62,7 +62,7 @@ impl MeterCounts {
     }
 }
 
-/// One flow, as fast as both ends can.
+/// Pacer of one flow that counts its bytes and never delays them.
 #[derive(Debug)]
 pub(super) struct MeteredPacer {
     meter: Arc<TrafficMeter>,
@@ -76,12 +76,12 @@ impl MeteredPacer {
 }
 
 impl Pacer for MeteredPacer {
-    fn request(&mut self, is_up: bool, wanted: DataSize) -> PaceGrant {
-        // The piece before is with the kernel.
+    fn request(&mut self, is_up: bool, requested: DataSize) -> PaceGrant {
+        // A new request means that the kernel has accepted the previous piece.
         if is_up && std::mem::take(&mut self.is_blocked) {
             self.meter.lock().unblock();
         }
-        PaceGrant::Granted(wanted)
+        PaceGrant::Granted(requested)
     }
 
     fn settle(&mut self, is_up: bool, _: DataSize, sent: DataSize) {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_counts_while_a_piece_is_not_gone() {
+    fn time_counts_as_blocked_until_the_kernel_accepts_a_piece() {
         let meter = Arc::new(TrafficMeter::default());
         let (mut one, mut other) = (MeteredPacer::new(Arc::clone(&meter)), MeteredPacer::new(Arc::clone(&meter)));
         let size = DataSize::from_bytes(1000);

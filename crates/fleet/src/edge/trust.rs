@@ -1,11 +1,12 @@
-//! Whom an edge trusts to carry its flows: relays of its authority that were not taken back.
+//! Decides which relays an edge trusts to carry its flows: relays with a certificate of its authority that is not revoked.
 //!
-//! In: who the edge is, and a revocation list. Out: the configuration of TLS, and whether a relay may carry.
+//! It builds the TLS configuration from the edge's credentials and a revocation list, and checks the certificates of relays.
 //!
-//! 1. An authority signs edges, relays and services alike: only a certificate of the role relay carries, and where the service
-//!    has named the relay, only that one's.
-//! 2. Who has no list yet takes one as soon as there is a file; a new one counts within seconds (`list_reload`).
-//! 3. The list counts in handshakes and again when a connection that waited is taken: it may be newer than the connection.
+//! 1. An authority signs edges, relays and services alike. Only a certificate with the role relay is accepted; if the fleet service has
+//!    named the relay, only that relay's certificate.
+//! 2. If there is no revocation list yet, one is used as soon as its file exists; a new version takes effect within seconds
+//!    (`list_reload`).
+//! 3. The list is checked in the handshake and again when a spare connection is used, because it may be newer than the connection.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -20,7 +21,7 @@ use crate::ca::{CaError, RevocationFile, UtcSeconds};
 use crate::identity::{Name, Role};
 use crate::tls::{Credentials, OtherAuthorities, Peer, TlsError, client_config};
 
-/// What counts now.
+/// The current credentials, authorities and revocation list.
 #[derive(Clone, Debug)]
 pub struct ClientTrust {
     pub(super) tls: Arc<ClientConfig>,
@@ -30,25 +31,25 @@ pub struct ClientTrust {
 }
 
 impl ClientTrust {
-    /// Of who it is, and a list if there is one.
+    /// Creates the trust configuration of an edge with these credentials, and a revocation list if there is one.
     ///
     /// # Errors
-    /// The certificate, its key or the list are no good.
+    /// The certificate, its key or the list is invalid.
     pub fn new(credentials: &Credentials, revocations: Option<RevocationFile>) -> Result<Self, TlsError> {
         let tls = client_config(credentials, revocations.as_ref().map(RevocationFile::crl_der), true)?;
         let (others, authority) = (credentials.other_authorities().clone(), Some(credentials.authority().clone()));
         Ok(Self { tls: Arc::new(tls), revocations, other_authorities: others, authority })
     }
 
-    /// Whether the other side of a connection may carry.
-    pub(super) fn check(
+    /// Whether the peer of a connection may carry flows; `member` is the name that the fleet service has given.
+    pub(super) fn check_relay(
         &self,
         certificates: Option<&[CertificateDer<'_>]>,
         member: Option<&Name>,
     ) -> Result<(), TlsError> {
         let peer = Peer::of(certificates)?;
         if peer.identity.role != Role::Relay {
-            return Err(TlsError::Peer(format!("{} is no relay", peer.identity)));
+            return Err(TlsError::Peer(format!("{} is not a relay", peer.identity)));
         }
         if let Some(member) = member.filter(|member| peer.identity.name != **member) {
             return Err(TlsError::Peer(format!("{} is not the relay {member}", peer.identity)));
@@ -67,19 +68,19 @@ impl From<Arc<ClientConfig>> for ClientTrust {
     }
 }
 
-/// The list in a file; none: there is no such file.
+/// Reads the revocation list from a file; `None`: there is no such file.
 ///
 /// # Errors
-/// It is damaged, or another authority's.
+/// The list is damaged, or was issued by another authority.
 pub fn read_crl(credentials: &Credentials, path: &Path) -> Result<Option<RevocationFile>, CaError> {
     if path.exists() { RevocationFile::open(path, credentials.authority()).map(Some) } else { Ok(None) }
 }
 
-/// Puts another certificate in force, `from` the one before, and reads the list at this path again: one that cannot be read is logged,
-/// and the list before stays in force. With another authority the list must be of that authority.
+/// Replaces the credentials, and reads the revocation list at this path again. If the list cannot be read, that is logged and the current
+/// list stays in force. If the authority differs from that of the `previous` credentials, the list must be of the new authority.
 ///
 /// # Errors
-/// One line: the certificate is no good, and the one before stays.
+/// One line: the new credentials are invalid, and the previous ones stay in force.
 pub fn install_credentials(
     edge: &Edge,
     previous: &Credentials,
@@ -94,7 +95,7 @@ pub fn install_credentials(
     Ok(())
 }
 
-/// Keeps an edge's trust as its list has it until dropped. `credentials` holds what the edge presents.
+/// Updates the edge's trust when its revocation list changes, until dropped. `credentials` holds what the edge presents.
 pub async fn run_trust(edge: &Edge, credentials: watch::Receiver<Credentials>, path: &Path) -> Infallible {
     let check = || -> Result<bool, String> {
         let credentials = credentials.borrow().clone();

@@ -1,16 +1,18 @@
-//! Which link the rest of a LAN's packets takes: UDP, and whatever else one link alone has to carry.
+//! Chooses the link for LAN packets that no tunnel carries: UDP, and everything else that has to use a single link.
 //!
-//! In: the links as they were seen to carry, and which one the host's own default route leads over. Out: a link, and why; none:
-//! the host's own default route, as it is.
+//! The inputs are the observed links and the link of the host's own default route. The result is a link and the reason, or none: then
+//! packets follow the host's own default route.
 //!
-//! 1. The best is the one that has shown the highest rate of those that are up, answer, and cost nothing by the byte. A metered one
-//!    is taken where there is no other, one that does not answer where nothing else is up.
-//! 2. A change gives the streams that run another address, which may end them. So a link is left at once only when it is down or
-//!    does not answer; otherwise when the same other one was better for [`CALM`]: it costs nothing and this one does, or it has
-//!    shown [`MORE`] of what this one has.
-//! 3. A rate below [`KNOWN`] is none. What a link has shown counts for as long as the rest takes it, until it shows something else.
-//! 4. The host's own default route counts until a rate has been known for [`FIRST`]: by then all links have had a look. Its link is
-//!    kept if none is better by rule 2. Where that does not carry, another one is taken at once, known or not.
+//! 1. The best link has the highest observed rate of those that are up, responsive and not metered. A metered link is used only if there is
+//!    no other; an unresponsive one only if nothing else is up.
+//! 2. A change gives running streams another source address, which may end them. Therefore a link is left at once only if it is down or
+//!    unresponsive. Otherwise the same other link must be better for [`MIN_HOLD_TIME`]: it is not metered and the current one is, or its
+//!    rate is [`MIN_GAIN`] of the current one's.
+//! 3. A rate below [`MIN_KNOWN_RATE`] counts as unknown. The rate that the current link has shown is kept until it shows another known
+//!    rate.
+//! 4. The host's own default route is used until some link's rate has been known for [`INITIAL_DELAY`]: by then all links have been
+//!    sampled. Its link is kept if no other one is better by rule 2. If it is not usable, another link is taken at once, whether its rate
+//!    is known or not.
 
 use std::time::Duration;
 
@@ -18,79 +20,81 @@ use marline_core::units::{Bitrate, Instant, Ratio};
 
 use super::link_rates::LinkState;
 
-/// chosen: what a handshake, a page or keeping alive send stays below it, and a live stream is above.
+/// chosen: handshakes, a web page or keep-alives stay below it, and a live stream is above.
 const MIN_KNOWN_RATE: Bitrate = Bitrate::from_bits_per_sec(250_000);
-/// chosen: a call that breaks is worth it for half as much again, and not for what rates vary by.
+/// chosen: a gain of half is worth a broken call; the usual variation of rates is not.
 const MIN_GAIN: Ratio = Ratio::from_percent(150);
-/// chosen: a link that comes and goes within a minute does not take streams along.
+/// chosen: a link that appears and disappears within a minute does not move streams.
 const MIN_HOLD_TIME: Duration = Duration::from_secs(60);
-/// chosen: five looks.
+/// chosen: five samples.
 const INITIAL_DELAY: Duration = Duration::from_secs(10);
 
-/// The way of the rest.
+/// The link for LAN packets without a tunnel, and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct UdpLinkState {
-    /// The link; none: as the host's own default route has it.
+    /// The interface; `None`: packets follow the host's own default route.
     pub link: Option<String>,
-    /// Why this one.
+    /// Why this link was chosen.
     pub reason: UdpLinkReason,
 }
 
-/// Why the rest takes its way.
+/// Why LAN packets take their link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UdpLinkReason {
     /// No link that is up has shown a rate yet.
     #[default]
     Unknown,
-    /// When it was taken it had shown the highest rate of those that may be.
+    /// When it was chosen it had the highest rate of the eligible links.
     Fastest,
-    /// The host's own default route leads over it, and no other is much better.
+    /// It has the host's own default route, and no other link is much better.
     DefaultRoute,
-    /// When it was taken its rate was not known, but the way before did not carry, or cost money.
+    /// Its rate was not known when it was chosen, but the previous link was not usable or was metered.
     Replacement,
-    /// The kernel refuses the way over the best one.
+    /// The kernel refused the route over the best link.
     KernelRefused,
 }
 
 impl UdpLinkReason {
-    /// In a sentence.
+    /// The reason as a clause for a log line or status.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Unknown => "no link that is up has shown a rate yet",
             Self::Fastest => "it has shown the highest rate",
-            Self::DefaultRoute => "the host's own default route leads there, and no other link has shown much more",
-            Self::Replacement => "the one before does not carry, or costs money",
-            Self::KernelRefused => "the kernel refuses the way over the best link",
+            Self::DefaultRoute => "it has the host's own default route, and no other link is much faster",
+            Self::Replacement => "the previous link is not usable, or is metered",
+            Self::KernelRefused => "the kernel refused the route over the best link",
         }
     }
 }
 
-/// The choice.
+/// The selection with its hysteresis.
 #[derive(Debug, Default)]
 pub(super) struct UdpLinkSelector {
     state: UdpLinkState,
-    /// What the link has shown.
+    /// The last known rate of the current link.
     peak: Bitrate,
-    /// Who is better, and since when.
+    /// The link that is better than the current one, and since when.
     candidate: Option<(String, Instant)>,
-    /// Since when a rate is known.
+    /// Since when the rate of some link is known.
     known_since: Option<Instant>,
 }
 
 impl UdpLinkSelector {
-    pub(super) fn now(&self) -> &UdpLinkState {
+    pub(super) fn state(&self) -> &UdpLinkState {
         &self.state
     }
 
-    /// Looks at the links; `own` is the one of the host's own default route.
+    /// Evaluates a sample of the links; `default_link` is the one of the host's own default route.
     pub(super) fn update(&mut self, now: Instant, links: &[LinkState], default_link: Option<&str>) {
         let find_link = |name: &str| links.iter().find(|link| link.name == name);
         let Some(best) = best(links.iter().filter(|link| link.up)) else {
+            // No link is up: the host's routes apply, and the known rates are dropped.
             return *self = Self::default();
         };
         match self.state.link.as_deref() {
             Some(current) => {
+                // An unresponsive link is kept only while no other one is usable.
                 match find_link(current).filter(|link| is_usable(link) || (link.up && !is_usable(best))) {
                     Some(current) => self.reconsider(now, current, best),
                     None => self.switch_to(best, None),
@@ -100,7 +104,7 @@ impl UdpLinkSelector {
         }
     }
 
-    /// Rule 4.
+    /// Keeps the host's own default route, or chooses the first link (rule 4).
     fn choose_first(
         &mut self,
         now: Instant,
@@ -122,7 +126,7 @@ impl UdpLinkSelector {
         }
     }
 
-    /// Rule 2.
+    /// Keeps the current link, or switches after the hold time (rule 2).
     fn reconsider(&mut self, now: Instant, current: &LinkState, best: &LinkState) {
         if !peak_rate(current).is_zero() {
             self.peak = peak_rate(current);
@@ -147,7 +151,7 @@ impl UdpLinkSelector {
     }
 }
 
-/// The best one of these; of equals the first.
+/// The best of these links; the first one of equals.
 pub(super) fn best<'a>(links: impl DoubleEndedIterator<Item = &'a LinkState>) -> Option<&'a LinkState> {
     links.rev().max_by_key(|link| (preference(link), peak_rate(link)))
 }
@@ -156,17 +160,17 @@ fn is_usable(link: &LinkState) -> bool {
     link.up && !link.unresponsive
 }
 
-/// What goes before rates: answers, costs nothing.
+/// Criteria before the rate: responsive, then not metered.
 fn preference(link: &LinkState) -> (bool, bool) {
     (!link.unresponsive, !link.metered)
 }
 
-/// Rule 3.
+/// The peak rate, or zero if it counts as unknown (rule 3).
 fn peak_rate(link: &LinkState) -> Bitrate {
     if link.peak_rate < MIN_KNOWN_RATE { Bitrate::ZERO } else { link.peak_rate }
 }
 
-/// Whether it is worth leaving the other one, which has shown that much.
+/// Whether it is worth leaving `other`, whose rate is `other_peak`, for `link`.
 fn is_better(link: &LinkState, (other, other_peak): (&LinkState, Bitrate)) -> bool {
     let faster = !peak_rate(link).is_zero() && peak_rate(link) >= other_peak.share(MIN_GAIN);
     link.name != other.name
@@ -185,13 +189,13 @@ mod tests {
         Instant::from_millis(seconds * 1000)
     }
 
-    /// Looks each two seconds from one moment to another; gives what is taken then.
+    /// Updates each two seconds from one time to another; returns the link chosen at the end.
     fn run(selector: &mut UdpLinkSelector, (from, to): (u64, u64), links: &[LinkState]) -> Option<String> {
         (from..=to).step_by(2).for_each(|second| selector.update(at(second), links, Some("eth0")));
-        selector.now().link.clone()
+        selector.state().link.clone()
     }
 
-    /// One that has taken the faster one of two.
+    /// A selector that has chosen the faster one of two links.
     fn selector_on_faster_link() -> UdpLinkSelector {
         let mut selector = UdpLinkSelector::default();
         assert_eq!(run(&mut selector, (0, 10), &[link("eth0", 4), link("wlan0", 8)]).unwrap(), "wlan0");
@@ -199,38 +203,42 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_own_route_counts_until_rates_have_been_known_for_a_while() {
+    fn the_hosts_default_route_is_used_until_rates_have_been_known_for_a_while() {
         let mut selector = UdpLinkSelector::default();
         assert_eq!(run(&mut selector, (0, 100), &[link("eth0", 0), link("wlan0", 0)]), None);
-        assert_eq!(selector.now().reason, UdpLinkReason::Unknown);
+        assert_eq!(selector.state().reason, UdpLinkReason::Unknown);
         let small = LinkState { peak_rate: Bitrate::from_bits_per_sec(200_000), ..link("wlan0", 0) };
-        assert_eq!(run(&mut selector, (102, 200), &[link("eth0", 0), small]), None, "a handshake is no rate");
+        assert_eq!(
+            run(&mut selector, (102, 200), &[link("eth0", 0), small]),
+            None,
+            "the rate of a handshake does not count"
+        );
         assert_eq!(run(&mut selector, (202, 210), &[link("eth0", 4), link("wlan0", 8)]), None);
         assert_eq!(run(&mut selector, (212, 212), &[link("eth0", 4), link("wlan0", 8)]).unwrap(), "wlan0");
-        assert_eq!(selector.now().reason, UdpLinkReason::Fastest);
+        assert_eq!(selector.state().reason, UdpLinkReason::Fastest);
     }
 
     #[test]
-    fn the_link_of_the_hosts_own_route_is_kept_if_none_is_much_better() {
+    fn the_link_of_the_default_route_is_kept_if_no_other_is_much_better() {
         let mut selector = UdpLinkSelector::default();
         assert_eq!(run(&mut selector, (0, 10), &[link("wlan0", 5), link("eth0", 4)]).unwrap(), "eth0");
-        assert_eq!(selector.now().reason, UdpLinkReason::DefaultRoute);
+        assert_eq!(selector.state().reason, UdpLinkReason::DefaultRoute);
         assert_eq!(run(&mut selector, (12, 600), &[link("wlan0", 5), link("eth0", 4)]).unwrap(), "eth0");
     }
 
     #[test]
-    fn where_the_hosts_own_route_does_not_carry_another_link_is_taken_at_once() {
+    fn another_link_is_taken_at_once_if_that_of_the_default_route_is_not_usable() {
         for dead in
             [LinkState { up: false, ..link("eth0", 9) }, LinkState { unresponsive: true, ..link("eth0", 9) }]
         {
             let mut selector = UdpLinkSelector::default();
             assert_eq!(run(&mut selector, (0, 0), &[dead, link("wlan0", 0)]).unwrap(), "wlan0");
-            assert_eq!(selector.now().reason, UdpLinkReason::Replacement);
+            assert_eq!(selector.state().reason, UdpLinkReason::Replacement);
         }
     }
 
     #[test]
-    fn a_link_that_is_down_gone_or_silent_is_left_at_once() {
+    fn a_link_that_is_down_removed_or_unresponsive_is_left_at_once() {
         let others = [link("eth0", 1), link("wwan0", 2)];
         let down = LinkState { up: false, ..link("wlan0", 8) };
         let silent = LinkState { unresponsive: true, ..link("wlan0", 8) };
@@ -244,11 +252,11 @@ mod tests {
         let mut selector = selector_on_faster_link();
         let down: Vec<LinkState> = links.into_iter().map(|link| LinkState { up: false, ..link }).collect();
         assert_eq!(run(&mut selector, (12, 12), &down), None);
-        assert_eq!(selector.now().reason, UdpLinkReason::Unknown);
+        assert_eq!(selector.state().reason, UdpLinkReason::Unknown);
     }
 
     #[test]
-    fn another_one_must_have_shown_half_as_much_again_for_a_minute() {
+    fn another_link_must_be_faster_by_half_for_a_minute() {
         let mut selector = selector_on_faster_link();
         assert_eq!(run(&mut selector, (12, 600), &[link("eth0", 11), link("wlan0", 8)]).unwrap(), "wlan0");
         let much = [link("eth0", 12), link("wlan0", 8)];
@@ -257,11 +265,11 @@ mod tests {
         let mut selector = selector_on_faster_link();
         run(&mut selector, (12, 60), &much);
         run(&mut selector, (62, 62), &[link("eth0", 0), link("wlan0", 8)]);
-        assert_eq!(run(&mut selector, (64, 122), &much).unwrap(), "wlan0", "the minute begins anew");
+        assert_eq!(run(&mut selector, (64, 122), &much).unwrap(), "wlan0", "the minute starts again");
     }
 
     #[test]
-    fn what_a_link_has_shown_is_not_forgotten_for_lack_of_use() {
+    fn the_known_rate_of_an_idle_link_is_kept() {
         let mut selector = selector_on_faster_link();
         assert_eq!(run(&mut selector, (12, 600), &[link("eth0", 1), link("wlan0", 0)]).unwrap(), "wlan0");
         assert_eq!(
@@ -272,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metered_link_is_taken_only_where_there_is_no_other() {
+    fn a_metered_link_is_taken_only_if_there_is_no_other() {
         let metered = LinkState { metered: true, ..link("wwan0", 90) };
         let mut selector = UdpLinkSelector::default();
         assert_eq!(run(&mut selector, (0, 10), &[metered.clone(), link("eth0", 1)]).unwrap(), "eth0");
@@ -281,7 +289,7 @@ mod tests {
         assert_eq!(
             run(&mut selector, (14, 72), &[metered.clone(), link("eth0", 0)]).unwrap(),
             "wwan0",
-            "it may go again"
+            "it may fail again"
         );
         assert_eq!(run(&mut selector, (74, 74), &[metered, link("eth0", 0)]).unwrap(), "eth0");
     }

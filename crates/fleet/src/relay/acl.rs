@@ -1,33 +1,31 @@
-//! Where edges may be carried to: rules on what was asked for, and on the address that it turned out to be.
+//! Access rules: which targets edges may reach through a relay, by host name, port and resolved address.
 //!
-//! In: a host and a port, then each address that the host's name has. Out: yes, or the rule that refuses.
-//!
-//! 1. Names and ports are looked at first, addresses after each resolution; the address that was looked at is the one that is
-//!    connected to, so that a name cannot change in between.
-//! 2. Only addresses of the public Internet are allowed (RFC 6890 and IANA's registries of special-purpose addresses), unless
-//!    a network is named: everything else is the relay's own neighbourhood, or a cloud's metadata.
-//! 3. An IPv6 address that carries an IPv4 one (mapped, NAT64, 6to4, Teredo) is both, and each of them has to be allowed.
-//! 4. The relay's own addresses and its loopback are refused, public or not: they are the relay's own services. A network that is
-//!    allowed does not open them; that address alone does, or one within 127.0.0.0/8.
-//! 5. Without a list of names every name is allowed; a list has whole names, or `*.` before a domain's.
-//! 6. Why an address is refused does not name it: it may be one of the relay's neighbourhood, which is nobody's business.
+//! 1. Host and port are checked first, addresses after name resolution. The relay connects to exactly the address that was checked, so
+//!    that a name cannot change in between.
+//! 2. Only addresses of the public Internet are allowed (RFC 6890 and IANA's registries of special-purpose addresses), unless the
+//!    configuration allows a network: all other addresses belong to the relay's local network or to a cloud's metadata service.
+//! 3. An IPv6 address that embeds an IPv4 address (mapped, NAT64, 6to4, Teredo) counts as both, and both must be allowed.
+//! 4. The relay's own addresses, including loopback, are refused even if public, because services of the relay itself listen
+//!    there. A network in the configuration does not allow them; only the single address does, or a network within 127.0.0.0/8.
+//! 5. Without a list of host names all names are allowed. A list contains whole names, or `*.` before a domain.
+//! 6. The text of a refusal does not contain the address, because it may belong to the relay's private network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-pub use marline_net::reach::Network;
-use marline_net::reach::embedded_v4;
+pub use marline_net::egress::IpPrefix;
+use marline_net::egress::embedded_v4;
 
-/// What a relay allows.
+/// The access rules of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
-    /// Ports that may be asked for.
+    /// Ports that edges may request.
     pub ports: Vec<PortRange>,
-    /// Names that may be asked for; none: all. Addresses are then refused, as they have no name.
+    /// Host names that edges may request; empty: all. With a list, targets given as addresses are refused, because they have no name.
     pub hosts: Vec<HostPattern>,
-    /// Networks that are allowed though they are not public.
-    pub networks: Vec<Network>,
+    /// Networks that are allowed although they are not public.
+    pub networks: Vec<IpPrefix>,
 }
 
 impl Default for Acl {
@@ -36,31 +34,31 @@ impl Default for Acl {
     }
 }
 
-/// chosen: what services for live video listen on: RTMP, RTMPS and HLS or WHIP over HTTPS, HTTP.
+/// chosen: the ports of live video services: RTMP; RTMPS and HLS or WHIP over HTTPS; HTTP.
 const DEFAULT_PORTS: [u16; 3] = [1935, 443, 80];
 
-/// Why somebody is not carried to where he asked for.
+/// Why a target is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The port is not on the list.
+    /// The port is not allowed.
     #[error("port {0} is not allowed here")]
     Port(u16),
-    /// The name is not on the list.
+    /// The host name is not allowed.
     #[error("this host is not allowed here")]
     Host,
-    /// The address is not one of the public Internet.
+    /// The address is not public.
     #[error("its address is not allowed here")]
     Address(IpAddr),
-    /// The address is the relay's own.
+    /// The address belongs to the relay.
     #[error("its address is not allowed here")]
     OwnAddress(IpAddr),
 }
 
 impl Acl {
-    /// Whether `host` (a name in lower case without a final dot, or an address) and `port` may be asked for.
+    /// Whether an edge may request `host` (a lower-case name without a final dot, or an address) and `port`.
     ///
     /// # Errors
-    /// Which rule refuses.
+    /// The rule that refuses the target.
     pub fn check_target(&self, host: &str, port: u16) -> Result<(), Refusal> {
         if !self.ports.iter().any(|ports| ports.0.contains(&port)) {
             return Err(Refusal::Port(port));
@@ -69,20 +67,20 @@ impl Acl {
         if is_listed { Ok(()) } else { Err(Refusal::Host) }
     }
 
-    /// Whether `address` may be connected to. `own` tells which addresses are the relay's.
+    /// Whether the relay may connect to `address`. `is_own` states which addresses belong to the relay.
     ///
     /// # Errors
-    /// Which rule refuses.
+    /// The rule that refuses the address.
     pub fn check_address(&self, address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Result<(), Refusal> {
         let address = address.to_canonical();
         let embedded = embedded_v4(address).into_iter().map(IpAddr::V4);
         std::iter::once(address).chain(embedded).try_for_each(|address| self.check_one(address, &is_own))
     }
 
-    /// The same of one address, whatever it carries.
+    /// Checks one address without regard to an address embedded in it.
     fn check_one(&self, address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Result<(), Refusal> {
-        let mut exceptions = self.networks.iter().filter(|network| network.has(address));
-        if (is_local(address) || is_own(address)) && !exceptions.clone().any(|network| network.is_one()) {
+        let mut exceptions = self.networks.iter().filter(|network| network.contains(address));
+        if (is_local(address) || is_own(address)) && !exceptions.clone().any(|network| network.is_single_host()) {
             return Err(Refusal::OwnAddress(address));
         }
         let is_public_address = match address {
@@ -93,17 +91,19 @@ impl Acl {
     }
 }
 
-/// Whatever interfaces there are, these lead to this machine.
+/// Addresses that lead to this host whatever its interfaces are.
 fn is_local(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified()
 }
 
 fn is_public(address: Ipv4Addr) -> bool {
-    !SPECIAL_PURPOSE.iter().any(|(network, bits)| Network::new(IpAddr::V4(*network), *bits).has(address.into()))
+    !SPECIAL_PURPOSE
+        .iter()
+        .any(|(network, bits)| IpPrefix::new(IpAddr::V4(*network), *bits).contains(address.into()))
 }
 
-/// IANA IPv4 Special-Purpose Address Registry, multicast (RFC 5771) and what is reserved (RFC 1112 §4); then the address at
-/// which Azure's machines find their host, which is public by its number alone.
+/// IANA IPv4 Special-Purpose Address Registry, multicast (RFC 5771) and reserved addresses (RFC 1112 §4). Then the address at which
+/// virtual machines of Azure reach their host, which is in a public range.
 const SPECIAL_PURPOSE: [(Ipv4Addr, u8); 16] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
@@ -123,13 +123,13 @@ const SPECIAL_PURPOSE: [(Ipv4Addr, u8); 16] = [
     (Ipv4Addr::new(168, 63, 129, 16), 32),
 ];
 
-/// Global unicast (RFC 4291 §2.4, today 2000::/3) without what IANA has set apart in it. An address of 6to4 or of the
-/// well-known prefix of NAT64 (RFC 6052 §2.1) is as public as the IPv4 address in it.
+/// Global unicast (RFC 4291 §2.4, today 2000::/3) without the blocks that IANA has set apart. An address of 6to4 or of the well-known
+/// prefix of NAT64 (RFC 6052 §2.1) is as public as the IPv4 address embedded in it.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, c, d, e, f, ..] = address.segments();
     match (a, b) {
         (0x64, 0xff9b) => [c, d, e, f] == [0; 4],
-        // Teredo, benchmarking, ORCHID and the other protocols' assignments; documentation, old and new.
+        // Teredo, benchmarking, ORCHID and other protocol assignments; the documentation prefixes, old and new.
         (0x2001, ..0x200) | (0x2001, 0xdb8) | (0x3fff, ..0x1000) => false,
         (0x2000..=0x3fff, _) => true,
         _ => false,
@@ -141,7 +141,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 pub struct PortRange(RangeInclusive<u16>);
 
 impl PortRange {
-    /// One.
+    /// A range of a single port.
     pub fn single(port: u16) -> Self {
         Self(port..=port)
     }
@@ -153,12 +153,12 @@ impl FromStr for PortRange {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (first.parse(), last.parse()) {
             (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(Self(first..=last)),
-            _ => Err(format!("`{text}` is no port such as 1935, nor a range such as 8000-8999")),
+            _ => Err(format!("`{text}` is not a port such as 1935 or a range such as 8000-8999")),
         }
     }
 }
 
-/// A name, or all names below one.
+/// A host name, or with a leading `*.` all names below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern {
     name: String,
@@ -181,7 +181,7 @@ impl FromStr for HostPattern {
         let (below, name) = text.strip_prefix("*.").map_or((false, text), |rest| (true, rest));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if name.is_empty() || !name.bytes().all(plain) {
-            return Err(format!("`{text}` is no name such as live.example.org or *.example.org"));
+            return Err(format!("`{text}` is not a host name such as live.example.org or *.example.org"));
         }
         Ok(Self { name: name.trim_end_matches('.').to_ascii_lowercase(), is_wildcard: below })
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_relays_neighbourhood_and_metadata_are_refused() {
+    fn local_addresses_and_metadata_services_are_refused() {
         for address in [
             "127.0.0.1",
             "127.255.0.9",
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn no_network_that_is_allowed_opens_what_an_address_carries_or_the_relay_itself() {
+    fn an_allowed_network_permits_neither_embedded_addresses_nor_the_relay_itself() {
         let own_addresses =
             ["1.2.3.4", "2606:4700::1", "10.7.0.1"].map(|address| address.parse::<IpAddr>().unwrap());
         let rules = |networks: &[&str]| Acl {
@@ -291,13 +291,13 @@ mod tests {
             "64:ff9b:1:abcd:1:203:400:0",
             "2002:102:304::1",
             "2002:7f00:1::1",
-            // Teredo: the client's address stands there inverted, the server's as it is.
+            // Teredo contains the client's address inverted and the server's address unchanged.
             "2001:0:909:909::fefd:fcfb",
             "2001:0:102:304::f6f6:f6f6",
         ] {
             assert!(!is_allowed(&all, address), "{address}");
         }
-        // What is not named stays closed inside of what is.
+        // An allowed network does not permit embedded addresses outside the allowed networks.
         let local = ["64:ff9b:1::/48", "64:ff9b::/96", "2002::/16", "2001::/32"];
         for address in ["64:ff9b:1::10.1.1.1", "64:ff9b:1:a01:1:100::", "64:ff9b::a9fe:a9fe", "2002:a00:1::1"] {
             assert!(!is_allowed(&local, address) && is_allowed(&all, address), "{address}");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_tell_the_address() {
+    fn a_refusal_does_not_reveal_the_address() {
         for why in [Refusal::Address("10.1.2.3".parse().unwrap()), Refusal::OwnAddress("10.1.2.3".parse().unwrap())]
         {
             assert_eq!(why.to_string(), "its address is not allowed here");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_network_is_allowed_and_the_relay_itself_is_not() {
+    fn a_configured_network_is_allowed_and_the_relay_itself_is_not() {
         let is_own = |address: IpAddr| address == "1.2.3.4".parse::<IpAddr>().unwrap();
         let rules =
             Acl { networks: vec!["10.7.0.0/16".parse().unwrap(), "fd00::/8".parse().unwrap()], ..Acl::default() };
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_names_are_looked_at_first() {
+    fn ports_and_names_are_checked_first() {
         let rules = Acl {
             ports: vec!["1935".parse().unwrap(), "8000-8002".parse().unwrap()],
             hosts: vec!["live.example.org".parse().unwrap(), "*.twitch.tv".parse().unwrap()],
@@ -364,8 +364,8 @@ mod tests {
             assert!(text.parse::<PortRange>().is_err(), "{text}");
         }
         for text in ["10.0.0.0/33", "::/129", "10.0.0", "a/8", "10.0.0.0/"] {
-            assert!(text.parse::<Network>().is_err(), "{text}");
+            assert!(text.parse::<IpPrefix>().is_err(), "{text}");
         }
-        assert!("0.0.0.0/0".parse::<Network>().unwrap().has("9.9.9.9".parse().unwrap()));
+        assert!("0.0.0.0/0".parse::<IpPrefix>().unwrap().contains("9.9.9.9".parse().unwrap()));
     }
 }

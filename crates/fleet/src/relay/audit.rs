@@ -1,10 +1,10 @@
-//! The relay's audit log: a JSON line for each flow that an edge asked for, carried or refused.
+//! Audit log of the relay: one JSON line for each flow that an edge requests, carried or refused.
 //!
-//! A thread writes; flows hand it their lines through a bounded queue and never wait. When the disk is full or too slow, lines are lost, the
-//! relay goes on, and the next line that is written says how many are missing. A line is written whole or not at all.
+//! A thread of its own writes. Flows pass their records through a bounded queue and never wait. If the disk is full or too slow, records
+//! are lost, the relay continues, and the next written line states how many are missing. A line is written completely or not at all.
 //!
-//! The file is for its owner alone (mode 0600), because it says who reached what. After it was renamed, [`Log::reopen`] (SIGHUP) begins a
-//! new one.
+//! Only the owner may read the file (mode 0600), because it shows which edge has reached which host. After the file was renamed,
+//! [`AuditLog::reopen`] (SIGHUP) starts a new one.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,23 +24,23 @@ use crate::ca::UtcSeconds;
 use crate::identity::Name;
 use crate::tunnel::{Problem, Target};
 
-/// Lines that wait for the disk. chosen: a second of a busy relay, some megabytes.
+/// Records that wait for the disk. chosen: one second of a busy relay, some megabytes.
 const QUEUE_LEN: usize = 8192;
 
 /// One flow, from its request to its end.
 #[derive(Debug, Serialize)]
 pub(super) struct FlowRecord {
-    /// When it was asked for.
+    /// When the edge requested the flow, in UTC.
     time: String,
     edge: Name,
-    /// `HOST:PORT`; none: the request was not understood.
+    /// `HOST:PORT`; none: the request could not be parsed.
     target: Option<String>,
-    /// The address that the relay connected to, or that a rule has refused.
+    /// The address that the relay has connected to, or that a rule has refused.
     pub(super) address: Option<SocketAddr>,
     verdict: Verdict,
-    /// Which rule has refused it, or RFC 9209's word for what failed; none: it was carried.
+    /// The rule that has refused the flow, or the error type of RFC 9209; none: the flow was carried.
     pub(super) rule: Option<&'static str>,
-    /// The same in words.
+    /// The error text of a refusal, or why a carried flow was interrupted.
     reason: Option<String>,
     up_bytes: u64,
     down_bytes: u64,
@@ -54,12 +54,12 @@ pub(super) struct FlowRecord {
 enum Verdict {
     Allowed,
     Refused,
-    /// The rules allow it, and it could not be carried.
+    /// The rules allow the flow, but it could not be carried.
     Failed,
 }
 
 impl FlowRecord {
-    /// Asked for now.
+    /// A flow of this edge that begins now.
     pub(super) fn new(edge: &Name) -> Self {
         Self {
             time: UtcSeconds::now().to_string(),
@@ -80,7 +80,7 @@ impl FlowRecord {
         self.target = Some(target.authority());
     }
 
-    /// It was answered with this.
+    /// Records the problem with which the relay has responded.
     pub(super) fn set_refused(&mut self, problem: &Problem) {
         use crate::tunnel::Status;
         self.verdict = match problem.status {
@@ -91,7 +91,7 @@ impl FlowRecord {
         self.reason = Some(problem.details.clone());
     }
 
-    /// So much went through; `broken` says why it was cut off.
+    /// Records the carried bytes; `broken`: the error that interrupted the flow.
     pub(super) fn set_carried(&mut self, [up, down]: [u64; 2], broken: Option<&io::Error>) {
         (self.up_bytes, self.down_bytes) = (up, down);
         self.reason = broken.map(ToString::to_string);
@@ -104,7 +104,7 @@ enum Message {
     Stop,
 }
 
-/// The log. It ends with [`Log::finish`].
+/// The audit log. [`AuditLog::finish`] writes the waiting records and ends it.
 #[derive(Debug)]
 pub struct AuditLog {
     queue: SyncSender<Message>,
@@ -119,10 +119,10 @@ impl std::fmt::Debug for Message {
 }
 
 impl AuditLog {
-    /// Appends to this file, which is made if it is not there.
+    /// Appends to this file, and creates it if necessary.
     ///
     /// # Errors
-    /// It cannot be opened, or another user could have put it there.
+    /// The file cannot be opened, or another user could have created it.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
         let (queue, records) = sync_channel(QUEUE_LEN);
         let lost = Arc::new(AtomicU64::new(0));
@@ -136,13 +136,13 @@ impl AuditLog {
         Ok(Arc::new(Self { queue, lost, writer: Mutex::new(Some(writer)) }))
     }
 
-    /// Opens the file of its name again: the old one was renamed.
+    /// Reopens the file by its name, after the old file was renamed.
     pub fn reopen(&self) {
-        // A full queue is on its way to a disk that does not answer: the next request for it comes.
+        // If the queue is full, the disk does not respond; the request is dropped, and SIGHUP must be repeated.
         let _ = self.queue.try_send(Message::Reopen);
     }
 
-    /// Writes what waits, and ends.
+    /// Writes the waiting records and stops the thread.
     pub fn finish(&self) {
         if self.queue.send(Message::Stop).is_ok()
             && let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -162,7 +162,7 @@ impl AuditLog {
 struct Writer {
     path: PathBuf,
     file: Option<File>,
-    /// Lines that could not be written.
+    /// Records that could not be written since the last successful write.
     lost: Arc<AtomicU64>,
     is_failing: bool,
 }
@@ -195,13 +195,16 @@ impl Writer {
             let time = UtcSeconds::now();
             text += &format!("{{\"time\":\"{time}\",\"verdict\":\"lost\",\"count\":{lost}}}\n");
         }
-        // Hosts are checked and words are the relay's own; whatever else comes in is escaped as JSON escapes it.
+        // Hosts are validated and error texts are the relay's own; JSON escapes all other characters.
         text += &printable(&serde_json::to_string(flow).unwrap_or_default());
         text.push('\n');
         match self.append(text.as_bytes()) {
             Ok(()) => {
                 if std::mem::take(&mut self.is_failing) {
-                    tracing::warn!("audit log {}: written again; lines are missing", self.path.display());
+                    tracing::warn!(
+                        "audit log {}: writing succeeds again; the log states how many records were lost",
+                        self.path.display()
+                    );
                 }
             }
             Err(error) => {
@@ -211,7 +214,7 @@ impl Writer {
         }
     }
 
-    /// Whole, or not at all.
+    /// Appends the bytes; after a failure the file is cut back to its previous length.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let old_len = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| meta.len());
@@ -222,11 +225,11 @@ impl Writer {
         written
     }
 
-    /// Once until it goes again.
+    /// Logs a failure once, until writing succeeds again.
     fn note_failure(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(
-                "audit log {}: {error}: lines are lost and counted; the relay goes on",
+                "audit log {}: {error}: records are lost until writing succeeds; the relay continues",
                 self.path.display()
             );
         }
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_renamed_is_followed_by_a_new_one() {
+    fn after_a_rename_a_new_file_is_started() {
         let dir = tempfile::tempdir().unwrap();
         let (path, old) = (dir.path().join("audit"), dir.path().join("audit.1"));
         let log = AuditLog::open(&path).unwrap();
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_full_holds_up_no_flow() {
+    fn a_full_queue_delays_no_flow() {
         let (queue, lines) = sync_channel(1);
         let log = AuditLog { queue, lost: Arc::default(), writer: Mutex::new(None) };
         for _ in 0..100 {

@@ -1,12 +1,11 @@
-//! One connection of an edge, from its handshake's end to its own.
+//! Serves one connection of an edge after its TLS handshake: reads one request, and carries the tunnel to its end.
 //!
-//! In: a connection, and who it is. Out: one request answered; a tunnel carried to its end.
-//!
-//! 1. An edge may wait with its request ([`WARM`]), so that a connection is ready when a flow comes. Once a byte of the head is there
-//!    the rest has [`HEAD`]: who sends one byte a minute is gone.
-//! 2. One connection carries one tunnel. After any other answer it is closed: what the edge has sent ahead is no request.
-//! 3. What breaks on one side, or with the relay itself, is reset on the other: half a stream is never taken for a whole.
-//! 4. A certificate that is revoked meanwhile ends the tunnel; a relay that drains ends those that wait.
+//! 1. An edge may open connections in advance and send its request later ([`IDLE_TIMEOUT`]), so that a connection is ready for the next
+//!    flow. After the first byte the rest of the head must arrive within [`HEAD_TIMEOUT`], which ends connections that send one byte
+//!    a minute.
+//! 2. A connection carries one tunnel. After any other response it is closed, because the early data behind the head is not a request.
+//! 3. If one side fails, or the relay itself, the other side is reset: an incomplete stream must never look complete.
+//! 4. A tunnel ends when its certificate is revoked. A draining relay closes the connections that still wait for a request.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use marline_core::units::DataSize;
-use marline_net::reach::is_own;
+use marline_net::egress::is_own_address;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -34,16 +33,16 @@ use crate::tunnel::{
     copy_bidirectional_with, parse,
 };
 
-/// chosen: a mobile network's NAT forgets sooner than that (RFC 5382: 2 h 4 min; operators: 5 to 30 min).
+/// chosen: shorter than the timeouts of mobile NATs (RFC 5382: at least 2 h 4 min; operators: 5 to 30 min).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// chosen: a head is one packet; two retransmissions of it.
+/// chosen: a head is one packet; enough for two retransmissions of it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: how long an answer's last bytes may be on their way before the connection is reset.
+/// chosen: time for the last bytes of a response to arrive before the connection is reset.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many have so long at once: they have no seat, and a descriptor each. chosen: a third of what is kept aside for others than
-/// tunnels.
+/// How many refused connections may linger that long. They count towards no limit, and need one descriptor each. chosen: a third of the
+/// descriptors that are reserved for everything except tunnels.
 pub(super) const MAX_REFUSALS: usize = 32;
-/// The others hear it if they have sent nothing ahead.
+/// For all other refused connections. They receive the response if the edge has sent no early data.
 const SHORT_LINGER_TIMEOUT: Duration = Duration::from_millis(20);
 
 pub(super) type EdgeConn = TlsStream<BufferedSocket>;
@@ -55,7 +54,7 @@ pub(super) async fn serve(mut conn: EdgeConn, relay: &Relay) {
         Err(error) => Err(denied(&error)),
     };
     if let Err(problem) = result {
-        tracing::debug!(why = problem.details, "not carried");
+        tracing::debug!(why = problem.details, "request refused");
         match relay.refusal_permits.try_acquire() {
             Ok(_permit) => send_problem(&mut conn, &problem, LINGER_TIMEOUT).await,
             Err(_) => send_problem(&mut conn, &problem, SHORT_LINGER_TIMEOUT).await,
@@ -67,10 +66,10 @@ fn denied(why: &TlsError) -> Problem {
     Problem::new(Status::Forbidden, "http_request_denied", why.to_string())
 }
 
-/// One request of somebody who is known.
+/// Serves one request of an authenticated edge.
 async fn admit(conn: &mut EdgeConn, peer: Peer, relay: &Relay) -> Result<(), Problem> {
     let mut trusted = relay.trusted.clone();
-    // A resumed session has been asked nothing.
+    // TLS does not verify the certificate again in a resumed session.
     trusted.borrow().check(&peer).map_err(|why| denied(&why))?;
     let mut permit = relay.registry.admit(peer.identity.name.clone())?;
     let mut flow = FlowRecord::new(&peer.identity.name);
@@ -86,11 +85,11 @@ async fn admit(conn: &mut EdgeConn, peer: Peer, relay: &Relay) -> Result<(), Pro
     result.map(drop)
 }
 
-/// What became of a request.
+/// The outcome of a request.
 enum Served {
     /// A tunnel was carried to its end.
     Carried,
-    /// The edge went without asking, or measured.
+    /// The edge closed the connection without a request, or sent a probe.
     NoFlow,
 }
 
@@ -122,22 +121,23 @@ async fn serve_request(
         }
         None => return Ok(Served::NoFlow),
     };
-    // Waiting with a ready connection is no part of the flow.
+    // The idle time of a connection opened in advance is not part of the flow.
     *flow = FlowRecord::new(&peer.identity.name);
     flow.set_target(&target);
     permit.open_tunnel()?;
     let context = UpstreamContext {
         acl: &relay.config.acl,
-        is_own: &is_own,
+        is_own: &is_own_address,
         resolver: &relay.resolver,
         congestion: relay.config.congestion.as_ref(),
     };
     let mut server = connect(&target, &peer.identity.name, &context, flow).await?;
     close::reset_on_close(&server);
-    tracing::debug!(edge = %permit.name(), host = target.host, port = target.port, "carried");
+    tracing::debug!(edge = %permit.name(), host = target.host, port = target.port, "tunnel opened");
     let rcvbuf = TunnelRcvbuf::new(&relay.rcvbuf_budget);
     let window = target.authority().parse().ok().map(|origin| RateWindow::new(&relay.origins, origin));
     let mut pacer = CountingPacer { permit, sent: [0; 2] };
+    // Revocation ends the copying with an error, so that both sides are reset below.
     let copying = async {
         conn.write_all(CONNECTED.as_bytes()).await?;
         conn.flush().await?;
@@ -151,14 +151,14 @@ async fn serve_request(
     match ended {
         Ok(()) => close::close_gracefully(&server),
         Err(error) => {
-            tracing::debug!(edge = %pacer.permit.name(), host = target.host, port = target.port, %error, "broke");
+            tracing::debug!(edge = %pacer.permit.name(), host = target.host, port = target.port, %error, "tunnel interrupted");
             close::reset_on_close(conn.get_ref().0.socket());
         }
     }
     Ok(Served::Carried)
 }
 
-/// An edge's share of the relay, and what this flow has taken of it: from the edge, and to it.
+/// The edge's share of the relay's capacity, with the bytes that this flow has used: from the edge, and to it.
 struct CountingPacer<'a> {
     permit: &'a mut ConnPermit,
     sent: [u64; 2],
@@ -190,16 +190,16 @@ async fn copy_flow(
     copy_bidirectional_with((conn, server), (early_data, Vec::new()), pacer, watch).await
 }
 
-/// A request, and what came behind it.
+/// A request, with the data received behind it.
 enum EdgeRequest {
     Tunnel(Request, Vec<u8>),
     Probe(Vec<u8>),
 }
 
-/// None: the edge has gone without asking.
+/// Reads the request; none: the edge closed the connection without one.
 async fn read_request(conn: &mut EdgeConn) -> Result<Option<EdgeRequest>, Problem> {
     let mut bytes = Vec::with_capacity(1024);
-    let timed_out = |_| Problem::new(Status::RequestTimeout, "http_request_error", "no request in time");
+    let timed_out = |_| Problem::new(Status::RequestTimeout, "http_request_error", "no request arrived in time");
     let first = timeout(IDLE_TIMEOUT, conn.read_buf(&mut bytes)).await.map_err(timed_out)?;
     if !matches!(first, Ok(1..)) {
         return Ok(None);
@@ -221,25 +221,25 @@ async fn read_request(conn: &mut EdgeConn) -> Result<Option<EdgeRequest>, Proble
     timeout(HEAD_TIMEOUT, read_rest).await.map_err(timed_out)?
 }
 
-/// Ends when somebody may not be here any more.
+/// Waits until the peer's certificate is not accepted any more, and returns the reason.
 async fn wait_for_revocation(trusted: &mut watch::Receiver<Arc<ServerTrust>>, peer: &Peer) -> TlsError {
     loop {
         if let Err(why) = trusted.borrow_and_update().check(peer) {
             return why;
         }
         if trusted.changed().await.is_err() {
-            // Nobody tells any more: the relay ends.
+            // The sender is gone, because the relay is shutting down.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Says why not, and closes so that it is heard.
+/// Sends the problem, and closes so that the edge can receive it.
 async fn send_problem(conn: &mut EdgeConn, problem: &Problem, linger: Duration) {
     let exchange = async {
         conn.write_all(problem.to_response().as_bytes()).await?;
         conn.shutdown().await?;
-        // What was sent ahead is read away: a socket closed over it would reset, and the answer be lost.
+        // Read early data to its end: closing a socket with unread data sends a reset, which can discard the response.
         let mut discard_buf = [0; 4096];
         while conn.read(&mut discard_buf).await? > 0 {}
         io::Result::Ok(())

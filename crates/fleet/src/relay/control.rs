@@ -1,77 +1,76 @@
-//! What a relay's owner asks it, and tells it: `marline relay status`, `drain` and `stop`.
+//! Control socket of a relay, for `marline relay status`, `drain` and `stop`.
 //!
-//! In: a [`Question`] over the relay's socket in the run directory ([`marline_net::control`]). Out: its [`Status`].
+//! Each [`Request`] over the socket in the run directory ([`marline_net::control`]) gets the relay's [`Status`] as response.
 //!
-//! 1. The socket has the relay's name, so that several of them share a run directory. Where a relay of this name lives, another
-//!    one is not heard.
-//! 2. `drain` is undone by its opposite; `stop` is not: it does what the first SIGTERM does, and with `now` what the second one
-//!    does.
+//! 1. The name of the socket contains the relay's name, so that several relays can share a run directory. A second relay of the
+//!    same name cannot listen while the first one runs.
+//! 2. `drain` can be undone. `stop` cannot: it has the effect of the first SIGTERM, and with `now` that of the second.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_core::units::Bitrate;
-use marline_net::control::{Ear, ask};
+use marline_net::control_socket::{ControlServer, query_daemon};
 use serde::{Deserialize, Serialize};
 
-pub use marline_net::control::AskError;
+pub use marline_net::control_socket::ControlError;
 
 use super::origin_rates::OriginRate;
 use super::{Relay, RelayState};
 use crate::identity::Name;
 
-/// What can be asked.
+/// A request to a running relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
 pub enum Request {
-    /// How it stands.
+    /// Report the status.
     Status,
-    /// No new tunnels, or new ones again.
+    /// Accept no new tunnels, or accept them again.
     Drain {
-        /// New ones again.
+        /// Accept them again.
         #[serde(default)]
         undo: bool,
     },
-    /// End, when the last tunnel has.
+    /// Stop when the last tunnel has ended.
     Stop {
-        /// Do not wait for it.
+        /// Stop at once.
         #[serde(default)]
         now: bool,
     },
 }
 
-/// How a relay stands, for its owner.
+/// The status of a relay, for its owner.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
+    /// Name of the relay.
     pub name: Name,
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// For how long it has run, in seconds.
+    /// Time since its start, in seconds.
     pub uptime_s: u64,
-    /// It ends when the last tunnel has.
+    /// The relay stops when the last tunnel has ended.
     pub ending: bool,
-    /// What it may carry each way; none: it is not known.
+    /// The capacity for each direction; none: not configured.
     #[serde(rename = "capacity_bps")]
     pub capacity: Option<Bitrate>,
     /// Tunnels, edges and bytes.
     #[serde(flatten)]
     pub state: RelayState,
-    /// What it reaches to servers.
+    /// Measured rates to origin servers.
     pub origins: Vec<OriginRate>,
 }
 
-/// The listening end; the socket goes with it.
+/// The listening socket; removed when dropped.
 #[derive(Debug)]
-pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] Ear);
+pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] ControlServer);
 
-/// The command that listens.
+/// The command that listens, for error texts.
 pub const COMMAND_NAME: &str = "marline relay";
 
-/// Where a relay of this name is asked.
+/// Path of the control socket of the relay of this name.
 pub fn socket_path(run_dir: &Path, name: &Name) -> PathBuf {
     run_dir.join(format!("{SOCKET_PREFIX}{name}{SOCKET_SUFFIX}"))
 }
@@ -79,7 +78,7 @@ pub fn socket_path(run_dir: &Path, name: &Name) -> PathBuf {
 const SOCKET_PREFIX: &str = "relay-";
 const SOCKET_SUFFIX: &str = ".sock";
 
-/// The relays whose sockets are there, in the order of their names; a crash may have left one.
+/// The names of the relays that have sockets in the directory, sorted. A crashed relay may have left its socket.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -97,15 +96,15 @@ pub fn running_relays(run_dir: &Path) -> io::Result<Vec<Name>> {
 }
 
 impl ControlSocket {
-    /// Listens for a relay of this name.
+    /// Listens for requests to a relay of this name.
     ///
     /// # Errors
-    /// The directory cannot be made or written, or another relay of this name answers there.
+    /// The directory cannot be created or written, or another relay of this name is running.
     pub fn listen(run_dir: &Path, name: &Name, relay: &Arc<Relay>) -> io::Result<Self> {
         let path = socket_path(run_dir, name);
         let (relay, name) = (Arc::clone(relay), name.clone());
         let started_at = std::time::Instant::now();
-        let listener = Ear::listen(&path, move |request: Request| {
+        let listener = ControlServer::listen(&path, move |request: Request| {
             let result = relay.execute(request);
             std::future::ready(result.map(|()| relay.status(&name, started_at.elapsed().as_secs())))
         })?;
@@ -120,7 +119,7 @@ impl Relay {
             Request::Drain { undo: false } => self.drain(),
             Request::Drain { undo: true } => {
                 if !self.undrain() {
-                    return Err("this relay is ending, which cannot be undone".to_owned());
+                    return Err("this relay is stopping, which cannot be undone".to_owned());
                 }
             }
             Request::Stop { now } => self.stop(now),
@@ -142,10 +141,10 @@ impl Relay {
     }
 }
 
-/// Asks the relay of this name.
+/// Sends a request to the relay of this name, and returns its status.
 ///
 /// # Errors
-/// One line: nobody is there, he does not answer, or he refuses.
-pub fn send_request(run_dir: &Path, name: &Name, request: Request) -> Result<Status, AskError> {
-    ask(COMMAND_NAME, &socket_path(run_dir, name), &request)
+/// No relay of this name runs, it does not respond, or it refuses the request.
+pub fn send_request(run_dir: &Path, name: &Name, request: Request) -> Result<Status, ControlError> {
+    query_daemon(COMMAND_NAME, &socket_path(run_dir, name), &request)
 }

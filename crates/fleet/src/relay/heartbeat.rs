@@ -1,15 +1,14 @@
-//! What a relay tells the fleet's service, and what it is told.
+//! Sends the relay's heartbeats to the fleet service, and applies the replies.
 //!
-//! In: how the relay stands. Out: heartbeats; and, from their answers, what is reserved for whom, whether it is to take new
-//! tunnels, and the newest revocation list in its file.
+//! A reply contains reservations, whether the relay must refuse new tunnels, and the number of the newest revocation list.
 //!
-//! 1. What is assigned counts if its epoch is no older than the newest one seen, and its version is newer in that epoch: after a
-//!    fail-over two processes may speak, and the older one is not heard (`Heard`).
-//! 2. A service that does not answer changes nothing: streams go on, and what was reserved stays reserved. It is said once.
-//! 3. What is free is the capacity less what is reserved or was carried lately, whichever is more.
-//! 4. A service that has just begun asks what is kept for whom, and is told at once ([`BeatAnswer::tell_held`]).
-//! 5. A list that is newer than the one in force, and the authority's, goes to the relay's file, and is read from there as any
-//!    other (`super::trust`).
+//! 1. A reply counts if its epoch is no older than the newest epoch received, and its version is no older within that epoch: after a
+//!    failover two processes may respond for a while, and the older one is ignored (`NewestVersion`).
+//! 2. An unreachable service changes nothing: streams continue and reservations stay in force. It is reported once.
+//! 3. The free capacity is the capacity less the reserved rate or the rate carried since the last heartbeat, whichever is larger.
+//! 4. A service that has restarted requests the reservations, and gets them at once ([`HeartbeatReply::report_reservations`]).
+//! 5. A revocation list of the relay's authority that is newer than the present one is written to the relay's file, from which
+//!    `super::trust` reads it like any other.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,25 +22,25 @@ use crate::identity::Name;
 use crate::service::api_types::{Endpoint, Heartbeat, HeartbeatReply, MAX_RESERVATIONS, StateVersion};
 use crate::service::{Client, ClientError, Position};
 
-/// Until the service says otherwise.
+/// Interval until the service states another one.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
-/// A service cannot ask to be called more often than this.
+/// Lower bound for the interval that a service may request.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What does not change while a relay runs.
+/// The part of a heartbeat that is constant while a relay runs.
 #[derive(Clone, Debug)]
 pub struct HeartbeatConfig {
-    /// T(s), each way.
+    /// T(s): the capacity for each direction.
     pub capacity: Bitrate,
-    /// Where edges reach it.
+    /// Addresses at which edges reach the relay.
     pub addresses: Vec<Endpoint>,
-    /// What they verify its certificate by.
+    /// The name or address for which edges verify its certificate.
     pub server_name: Address,
-    /// Where it is.
+    /// Geographical position of the relay.
     pub position: Option<Position>,
 }
 
-/// Announces the relay until dropped; `say` is told when the service answers, and when it does not any more.
+/// Sends heartbeats until dropped. `report` is called when the service responds, and when it does not respond any more.
 pub async fn send_heartbeats(
     relay: &Relay,
     config: &HeartbeatConfig,
@@ -51,7 +50,7 @@ pub async fn send_heartbeats(
     let (mut newest, mut rate, mut is_service_up, mut sends_reservations) =
         (NewestVersion::default(), CarriedRate::new(relay), None, false);
     let mut interval = DEFAULT_INTERVAL;
-    // The number of a list that is not of this relay's authority, and that authority.
+    // Number of a list of another authority, and the relay's authority at that time: do not fetch the same list again.
     let mut foreign_crl = None;
     loop {
         let heartbeat = Heartbeat {
@@ -62,7 +61,7 @@ pub async fn send_heartbeats(
         match client.post::<HeartbeatReply>("/v1/relays/heartbeat", &heartbeat).await {
             Ok(reply) => {
                 interval = Duration::from_millis(reply.heartbeat_ms).clamp(MIN_INTERVAL, DEFAULT_INTERVAL * 12);
-                // Who has just told has nothing new to tell.
+                // Reservations that the service has just received need not be sent again at once.
                 pause = if reply.report_reservations && !sends_reservations { MIN_INTERVAL } else { interval };
                 sends_reservations = reply.report_reservations;
                 match is_service_up.replace(true) {
@@ -80,14 +79,14 @@ pub async fn send_heartbeats(
                     match fetch_crl(&mut client, relay).await {
                         Ok(true) => foreign_crl = None,
                         Ok(false) => foreign_crl = fetched,
-                        Err(error) => tracing::warn!("the revocation list: {error}"),
+                        Err(error) => tracing::warn!("cannot update the revocation list: {error}"),
                     }
                 }
             }
             Err(error) => {
                 if is_service_up.replace(false) != Some(false) {
                     report(&format!(
-                        "the fleet's service does not answer: {error}; streams go on, and what is reserved stays reserved"
+                        "the fleet's service does not answer: {error}; streams continue, and reservations stay in force"
                     ));
                 }
             }
@@ -96,7 +95,7 @@ pub async fn send_heartbeats(
     }
 }
 
-/// What is kept for whom, as far as a heartbeat can say it.
+/// The assigned reservations, as many as a heartbeat may contain.
 fn reservations(relay: &Relay) -> BTreeMap<Name, Bitrate> {
     relay.assigned().into_iter().take(MAX_RESERVATIONS).collect()
 }
@@ -121,24 +120,25 @@ fn build_heartbeat(relay: &Relay, config: &HeartbeatConfig, carried: Bitrate, se
     }
 }
 
-/// Does what the service says, if it is news.
+/// Applies a reply of the service, unless it is outdated.
 fn apply_reply(relay: &Relay, reply: &HeartbeatReply, newest: &mut NewestVersion) {
     if !newest.accept(reply.version) {
         return;
     }
     relay.registry.set_closed(reply.draining);
     if let Some(assignments) = &reply.reservations {
-        let of = |reserved: &crate::service::api_types::Reservation| (reserved.edge.clone(), reserved.reservation);
-        relay.registry.set_assigned(assignments.iter().map(of).collect());
+        let to_pair =
+            |reserved: &crate::service::api_types::Reservation| (reserved.edge.clone(), reserved.reservation);
+        relay.registry.set_assigned(assignments.iter().map(to_pair).collect());
     }
 }
 
-/// The newest state that was told.
+/// The newest version received.
 #[derive(Clone, Copy, Debug, Default)]
 struct NewestVersion(StateVersion);
 
 impl NewestVersion {
-    /// Whether a state is no older than what was told before; it is the newest then.
+    /// Whether a version is no older than all versions before; it then becomes the newest.
     fn accept(&mut self, version: StateVersion) -> bool {
         let is_newest = version >= self.0;
         self.0 = self.0.max(version);
@@ -146,7 +146,7 @@ impl NewestVersion {
     }
 }
 
-/// What was carried between two heartbeats, in the direction that had more.
+/// The rate between two heartbeats, of the direction that carried more.
 struct CarriedRate {
     since: Instant,
     totals: [u64; 2],
@@ -165,8 +165,8 @@ impl CarriedRate {
     }
 }
 
-/// The newest list, in the relay's file. Tunnels do not wait for its disk. False: while the authority is replaced, the service's list is
-/// that of the other one, which belongs into `ca.pem`.
+/// Fetches the newest list into the relay's file; tunnels do not wait for the disk. False: the service's list is that of another authority,
+/// as while an authority is replaced. That list belongs into `ca.pem`.
 async fn fetch_crl(client: &mut Client, relay: &Relay) -> Result<bool, CrlError> {
     let list = client.get_text("/v1/revoked").await?;
     let trusted = relay.trusted.borrow().clone();
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_led_before_is_not_heard() {
+    fn replies_of_an_earlier_leader_are_ignored() {
         let mut newest = NewestVersion::default();
         let state_version = |epoch, version| StateVersion { epoch, version };
         for (version, is) in [

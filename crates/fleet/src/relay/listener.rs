@@ -1,20 +1,21 @@
-//! The listeners of a relay, and the way of a connection until it is known whose it is.
+//! Listeners of a relay, and the TLS handshake of each connection.
 //!
-//! In: connections. Out: a task for each that has shown a certificate ([`serve::serve`]).
+//! After its handshake a connection is served by a task of its own ([`conn::serve`]).
 //!
-//! 1. A handshake has [`HANDSHAKE`], and there are only so many at once ([`Handshakes`]).
-//!    Where descriptors have run out the same one goes as where handshakes have.
-//! 2. Sockets have room for what several links bring at once ([`LARGE`]; how many may: `rooms`): the kernel's own beginning, 128 KiB, holds up two links
-//!    of 8 Mbit/s and 60 ms until it has grown, and MPTCP's grows slowly. That needs CAP_NET_ADMIN; without it there is as
-//!    much as `net.core.rmem_max` allows, if that is more, and [`Doors::narrow`] tells.
-//! 3. Dead edges are found by the kernel's keep-alive: a link that has gone says nothing.
+//! 1. A handshake must finish within [`HANDSHAKE_TIMEOUT`], and the number of concurrent handshakes is limited ([`Handshakes`]). If
+//!    descriptors run out, the same handshake is evicted as if the limit were reached.
+//! 2. Receive buffers are large enough for several links together ([`LARGE_RCVBUF`]; `rcvbuf_budget` limits their number). The kernel
+//!    starts with 128 KiB, which limits two links of 8 Mbit/s and 60 ms until the buffer has grown, and MPTCP's grows slowly. Setting
+//!    the size needs CAP_NET_ADMIN. Without it the size is that of `net.core.rmem_max`, if this is larger than the default;
+//!    [`Listeners::has_small_buffers`] reports the other case.
+//! 3. The kernel's keep-alive detects vanished edges: a failed link sends no packets that would end the connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline_net::admission::{HandshakeTicket, Handshakes};
+use marline_net::admission::{HandshakeTicket, PendingHandshakes};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,44 +27,44 @@ use super::rcvbuf_budget::LARGE_RCVBUF;
 use super::{Relay, conn};
 use crate::tunnel::BufferedSocket;
 
-/// chosen: three round trips over a satellite, and two retransmissions.
+/// chosen: three RTTs over a satellite, and two retransmissions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: a dead edge is gone after two minutes, and its reservation with it; a mobile radio is not woken for less.
+/// chosen: a vanished edge and its reservation are removed after two minutes; a mobile radio is not woken more often.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// chosen: what comes in one round trip from 2,000 edges that come back at once.
+/// chosen: the connections that arrive within one RTT when 2,000 edges reconnect at once.
 const BACKLOG: i32 = 4096;
-/// chosen: descriptors or memory may be there again then.
+/// chosen: by then descriptors or memory may be available again.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 const ACCEPT_RETRY_EVICTED: Duration = Duration::from_millis(1);
-/// Why it cannot be listened.
+/// An address at which the relay cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}: {error}")]
 pub struct ListenError {
-    /// Where.
+    /// The address.
     pub address: SocketAddr,
-    /// Why not.
+    /// The system's error.
     pub error: io::Error,
 }
 
-/// The listeners.
+/// The listening sockets of a relay.
 #[derive(Debug)]
 pub struct Listeners {
     listeners: Vec<std::net::TcpListener>,
-    handshakes: Arc<Mutex<Handshakes<AbortHandle>>>,
+    handshakes: Arc<Mutex<PendingHandshakes<AbortHandle>>>,
     has_mptcp: bool,
     has_small_buffers: bool,
 }
 
 impl Listeners {
-    /// Listens where the relay is to be found.
+    /// Listens at all addresses of the configuration.
     ///
     /// # Errors
-    /// Somebody else does, the address is not this machine's, or a privilege is missing.
+    /// A port is in use, an address does not belong to this host, or a privilege is missing.
     pub fn open(relay: &Relay) -> Result<Self, ListenError> {
         let mut opened = Self {
             listeners: Vec::new(),
-            handshakes: Arc::new(Mutex::new(Handshakes::new(relay.config.limits.handshakes))),
+            handshakes: Arc::new(Mutex::new(PendingHandshakes::new(relay.config.limits.handshakes))),
             has_mptcp: true,
             has_small_buffers: false,
         };
@@ -88,22 +89,22 @@ impl Listeners {
         Ok(opened)
     }
 
-    /// Whether connections have less room than several links need.
+    /// Whether the receive buffers are too small for several links together (rule 2).
     pub fn has_small_buffers(&self) -> bool {
         self.has_small_buffers
     }
 
-    /// Whether edges can use all their links.
+    /// Whether all listeners use MPTCP, so that edges can use all their links.
     pub fn has_mptcp(&self) -> bool {
         self.has_mptcp
     }
 
-    /// Where it is listened.
+    /// The addresses of the listeners.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Takes in who comes, on this thread, until dropped.
+    /// Accepts and serves connections on this thread, until dropped.
     ///
     /// # Errors
     /// The listeners cannot be used by this runtime.
@@ -126,7 +127,7 @@ const ENFILE: i32 = 23;
 const EPROTONOSUPPORT: i32 = 93;
 const ENOPROTOOPT: i32 = 92;
 
-/// Gives what a listener accepts its room; whether it could.
+/// Enlarges the receive buffer that accepted connections inherit; false: it is not permitted.
 fn enlarge_buffers(socket: &Socket) -> bool {
     if set_socket_recv_buffer_size_force(socket, LARGE_RCVBUF).is_ok() {
         return true;
@@ -136,7 +137,7 @@ fn enlarge_buffers(socket: &Socket) -> bool {
         probe.set_recv_buffer_size(LARGE_RCVBUF)?;
         probe.recv_buffer_size()
     });
-    // A size that is set does not grow any more: less than the usual one may grow to is no gain.
+    // A buffer of a fixed size does not grow any more, so a size below the maximum of automatic growth would be a loss.
     if granted.is_ok_and(|size| size >= LARGE_RCVBUF && size > default_size)
         && socket.set_recv_buffer_size(LARGE_RCVBUF).is_ok()
     {
@@ -155,7 +156,7 @@ fn bind(address: SocketAddr, protocol: Protocol) -> io::Result<Socket> {
     Ok(socket)
 }
 
-async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<Handshakes<AbortHandle>>>) {
+async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<PendingHandshakes<AbortHandle>>>) {
     loop {
         match listener.accept().await {
             Ok((socket, from)) => spawn_handshake(socket, from.ip(), Arc::clone(&relay), &handshakes),
@@ -165,14 +166,14 @@ async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<
                 let evicted = if is_full { evict(&handshakes) } else { None };
                 let wait = if evicted.is_some() { ACCEPT_RETRY_EVICTED } else { ACCEPT_RETRY };
                 evicted.inspect(AbortHandle::abort);
-                // Who has to go has gone afterwards, and his descriptor is free.
+                // The aborted task needs a moment until its descriptor is closed.
                 tokio::time::sleep(wait).await;
             }
         }
     }
 }
 
-fn evict(handshakes: &Mutex<Handshakes<AbortHandle>>) -> Option<AbortHandle> {
+fn evict(handshakes: &Mutex<PendingHandshakes<AbortHandle>>) -> Option<AbortHandle> {
     handshakes.lock().unwrap_or_else(PoisonError::into_inner).evict()
 }
 
@@ -180,7 +181,7 @@ fn spawn_handshake(
     socket: TcpStream,
     from: IpAddr,
     relay: Arc<Relay>,
-    handshakes: &Arc<Mutex<Handshakes<AbortHandle>>>,
+    handshakes: &Arc<Mutex<PendingHandshakes<AbortHandle>>>,
 ) {
     let (ticket_tx, ticket_rx) = tokio::sync::oneshot::channel();
     let open_handshakes = Arc::clone(handshakes);
@@ -192,12 +193,12 @@ fn spawn_handshake(
         };
         match result {
             Ok(Ok(edge)) => conn::serve(edge, &relay).await,
-            Ok(Err(error)) => tracing::debug!(%from, %error, "not let in"),
-            Err(_) => tracing::debug!(%from, "no handshake in time"),
+            Ok(Err(error)) => tracing::debug!(%from, %error, "connection refused"),
+            Err(_) => tracing::debug!(%from, "TLS handshake timed out"),
         }
     });
     let mut handshakes = handshakes.lock().unwrap_or_else(PoisonError::into_inner);
-    let (ticket, evicted) = handshakes.came(from, task.abort_handle());
+    let (ticket, evicted) = handshakes.admit(from, task.abort_handle());
     drop(handshakes);
     let _ = ticket_tx.send(ticket);
     if let Some(evicted) = evicted {
@@ -205,15 +206,15 @@ fn spawn_handshake(
     }
 }
 
-/// Free when dropped, also when the task is ended.
+/// The registration of a handshake; removed when dropped, also if the task is aborted.
 struct HandshakePermit<'a> {
-    handshakes: &'a Mutex<Handshakes<AbortHandle>>,
+    handshakes: &'a Mutex<PendingHandshakes<AbortHandle>>,
     ticket: HandshakeTicket,
 }
 
 impl Drop for HandshakePermit<'_> {
     fn drop(&mut self) {
-        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
+        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).release(self.ticket);
     }
 }
 
@@ -221,7 +222,7 @@ async fn tls_handshake(
     socket: TcpStream,
     relay: &Relay,
 ) -> io::Result<tokio_rustls::server::TlsStream<BufferedSocket>> {
-    // Older kernels refuse some of these for MPTCP: then small packets wait, or dead edges are found later.
+    // Older kernels refuse some of these options for MPTCP. Then small packets are delayed, or vanished edges are detected later.
     let _ = socket.set_nodelay(true);
     let _ = SockRef::from(&socket).set_keepalive(true);
     let keep_alive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);

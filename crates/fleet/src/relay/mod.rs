@@ -1,13 +1,13 @@
-//! `marline relay`: carries edges' connections to the servers that they mean (BASS's aggregation server, §III-A).
+//! `marline relay`: carries edges' connections to origin servers (the aggregation server of BASS, §III-A).
 //!
-//! In: connections over MPTCP and TLS 1.3 whose certificates say which edge they are of. Out: a TCP connection for each, to where
-//! its request (CONNECT) wants, if [`rules`] allow it and there is room.
+//! It accepts connections over MPTCP and TLS 1.3; the client certificate identifies the edge. For each CONNECT request it opens a TCP
+//! connection to the target, if the access rules ([`acl`]) and the limits permit it.
 //!
-//! 1. Nobody is carried who has no certificate of an edge: there is no other way in (`serve`).
-//! 2. Listeners speak MPTCP; who speaks TCP alone is served as well.
-//! 3. A relay that drains still listens: a link that joins a running connection comes to the same port, and would be refused.
-//! 4. What is revoked ends within seconds, in mid-stream as well (`trust`).
-//! 5. Threads have a runtime each and share nothing but the listeners and the `registry`.
+//! 1. Only clients with a certificate of an edge are served; there are no other credentials (`listener`).
+//! 2. Listeners use MPTCP; clients that speak plain TCP are served as well.
+//! 3. A draining relay still listens, because additional MPTCP subflows of open connections come to the same port.
+//! 4. A revoked certificate ends its connections within seconds, including running streams (`trust`).
+//! 5. Each thread has its own runtime. Threads share only the listeners, the `registry` and the other fields of [`Relay`].
 
 pub mod acl;
 pub mod audit;
@@ -40,42 +40,42 @@ use crate::congestion::CongestionControl;
 use crate::identity::Name;
 use registry::Registry;
 
-/// What a relay does.
+/// Configuration of a relay.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Where it listens.
+    /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// Where it carries to.
+    /// The targets to which edges may connect.
     pub acl: acl::Acl,
-    /// How much.
+    /// Limits for connections, tunnels and capacity.
     pub limits: Limits,
-    /// The congestion control towards servers; none: the kernel's.
+    /// Congestion control of connections to servers; none: the kernel's default.
     pub congestion: Option<CongestionControl>,
-    /// Where each flow is written down; none: nowhere.
+    /// Records each flow; none: no records.
     pub audit: Option<Arc<audit::AuditLog>>,
 }
 
-/// How a relay stands.
+/// The current state of a relay, for its owner.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RelayState {
-    /// Tunnels that are open.
+    /// Open tunnels.
     pub tunnels: usize,
-    /// Whether it takes no new ones any more.
+    /// The relay itself accepts no new tunnels.
     pub draining: bool,
-    /// Whether it takes no new ones for as long as the fleet says so.
+    /// The fleet has requested that the relay accept no new tunnels.
     pub closed: bool,
-    /// What is reserved of its capacity.
+    /// The part of its capacity that is reserved.
     #[serde(rename = "reserved_bps")]
     pub reserved: Bitrate,
-    /// Bytes from edges since it began.
+    /// Bytes received from edges since the start.
     pub up_bytes: u64,
-    /// Bytes to edges since it began.
+    /// Bytes sent to edges since the start.
     pub down_bytes: u64,
-    /// Edges that are connected, by name.
+    /// Connected edges, sorted by name.
     pub edges: Vec<ConnectedEdge>,
 }
 
-/// A relay: what its connections share.
+/// A relay: the state that all its connections share.
 #[derive(Debug)]
 pub struct Relay {
     config: Config,
@@ -86,12 +86,12 @@ pub struct Relay {
     rcvbuf_budget: Arc<rcvbuf_budget::RcvbufBudget>,
     origins: origin_rates::OriginRates,
     lifecycle: watch::Sender<LifecycleState>,
-    /// Places for those who are told no.
+    /// Limits the refused connections that get a full linger time.
     refusal_permits: Semaphore,
 }
 
 impl Relay {
-    /// A relay that trusts what `trusted` says last.
+    /// A relay that always uses the latest value of `trusted`.
     pub fn new(config: Config, trusted: watch::Receiver<Arc<ServerTrust>>) -> Arc<Self> {
         let registry = Registry::new(config.limits);
         let (resolver, rcvbuf_budget) =
@@ -112,41 +112,41 @@ impl Relay {
         })
     }
 
-    /// Takes no new tunnels; those that are open end when they end.
+    /// Accepts no new tunnels; open ones continue.
     pub fn drain(&self) {
         self.set_lifecycle(LifecycleState::Draining);
     }
 
-    /// Takes new tunnels again; whether it does: one that is ending does not.
+    /// Accepts new tunnels again. Returns false if the relay is stopping, which cannot be undone.
     pub fn undrain(&self) -> bool {
         self.lifecycle.send_if_modified(|state| {
-            let may = *state <= LifecycleState::Draining;
-            if may {
+            let can_undrain = *state <= LifecycleState::Draining;
+            if can_undrain {
                 *state = LifecycleState::Open;
-                // In here, or one that was told to end in between would take tunnels again.
+                // Inside the closure: otherwise a stop between the two changes would be followed by new tunnels.
                 self.registry.set_draining(false);
             }
-            may
+            can_undrain
         })
     }
 
-    /// Drains, and is to end when the last tunnel has, or at once.
+    /// Drains and stops: at once (`now`), or when the last tunnel has ended.
     pub fn stop(&self, now: bool) {
         self.set_lifecycle(if now { LifecycleState::StopNow } else { LifecycleState::StopWhenIdle });
     }
 
     fn set_lifecycle(&self, next: LifecycleState) {
         self.lifecycle.send_modify(|state| {
-            // What ends does not go back.
+            // A relay that is stopping does not return to an earlier state.
             *state = next.max(*state);
             self.registry.set_draining(true);
         });
     }
 
-    /// Ends when it is to end, if it waits for its tunnels or not.
+    /// Waits for an order to stop: to stop at once (`now`), or of any kind.
     pub async fn wait_for_stop(&self, now: bool) {
         let target = if now { LifecycleState::StopNow } else { LifecycleState::StopWhenIdle };
-        // The sender is here: it does not go.
+        // `self` owns the sender, so the channel is not closed.
         let _ = self.lifecycle.subscribe().wait_for(|state| *state >= target).await;
     }
 
@@ -154,7 +154,7 @@ impl Relay {
         *self.lifecycle.borrow() >= LifecycleState::StopWhenIdle
     }
 
-    /// Ends when it drains and the last tunnel has ended.
+    /// Waits until the relay drains and the last tunnel has ended.
     pub async fn wait_until_idle(&self) {
         self.wait_for_drain().await;
         while self.registry.tunnels() > 0 {
@@ -162,7 +162,7 @@ impl Relay {
         }
     }
 
-    /// How it stands.
+    /// The current state.
     pub fn state(&self) -> RelayState {
         let [up_bytes, down_bytes] = self.registry.total_bytes();
         RelayState {
@@ -176,35 +176,35 @@ impl Relay {
         }
     }
 
-    /// What the fleet has reserved for whom.
+    /// The reservations that the fleet service has assigned, by edge.
     pub fn assigned(&self) -> BTreeMap<Name, Bitrate> {
         self.registry.assigned()
     }
 
-    /// What it reaches to servers.
+    /// The measured rates to origin servers.
     pub fn origins(&self) -> Vec<OriginRate> {
         self.origins.rates()
     }
 
-    /// Ends when it drains.
+    /// Waits until the relay drains.
     async fn wait_for_drain(&self) {
-        // The sender is here: it does not go.
+        // `self` owns the sender, so the channel is not closed.
         let _ = self.lifecycle.subscribe().wait_for(|state| *state >= LifecycleState::Draining).await;
     }
 }
 
-/// Where it is on its way.
+/// The life cycle of a relay. It goes back only from `Draining` to `Open`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LifecycleState {
-    /// It takes new tunnels.
+    /// Accepts new tunnels.
     Open,
-    /// It takes none.
+    /// Accepts no new tunnels.
     Draining,
-    /// It takes none, and ends with the last one.
+    /// Accepts no new tunnels, and stops when the last one has ended.
     StopWhenIdle,
-    /// It ends now.
+    /// Stops at once.
     StopNow,
 }
 
-/// How often it is looked whether the last tunnel has ended.
+/// Interval of the check whether the last tunnel has ended.
 const IDLE_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(200);

@@ -1,15 +1,15 @@
-//! What the relay reaches to servers: BASS's B_o(s), without a byte sent for it.
+//! Measures the rates from the relay to origin servers, BASS's B_o(s), from the traffic of tunnels.
 //!
-//! In: for each tunnel, how many bytes have gone up by when, and whether some wait for the server. Out: the best rate of late for
-//! each `host:port`, as edges name it, and whether more may be possible.
+//! For each `host:port`, as edges name it, it keeps the best recent rate, and whether this is only a lower bound.
 //!
-//! 1. A sample is what goes up in a [`WINDOW`] of a tunnel. Bytes that wait for the server in half of it say that the way to the
-//!    server was the limit: then the sample is what the relay reaches. Else the edge was, or its share, and it reaches that at least.
-//! 2. The best sample of [`LATELY`] counts, among those of the better kind: one that was the server's limit says more than one that
-//!    was not, unless that one is greater.
-//! 3. No more than [`MOST`] servers are known: whose last sample is the oldest makes way.
+//! 1. A sample is the rate of the upload in a [`WINDOW_TIME`] of a tunnel. If bytes wait for the server during at least half of the window,
+//!    the path to the server is the bottleneck and the sample is B_o(s). Otherwise the edge or its share of the relay is the
+//!    bottleneck, and the sample is a lower bound.
+//! 2. The best sample of the last two [`HISTORY_PERIOD`]s counts. A true limit takes precedence over a lower bound, unless the lower bound
+//!    is greater.
+//! 3. At most [`MAX_ORIGINS`] servers are kept; a new one replaces the server with the oldest last sample.
 //!
-//! A test transfer was not used: an ingest that is not ours is no place to send one to.
+//! There are no test transfers, because the ingest servers belong to others.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,34 +19,34 @@ use marline_core::units::{Bitrate, DataSize};
 
 use crate::service::api_types::Endpoint;
 
-/// chosen: BASS measures 5 s; a live stream's rate is even over one.
+/// chosen: BASS measures for 5 s; the rate of a live stream is even over one second.
 const WINDOW_TIME: Duration = Duration::from_secs(1);
-/// A window that lasts longer had a pause in it, and says little.
+/// A longer window contained a pause, and its rate has no meaning.
 const MAX_WINDOW: Duration = Duration::from_millis(1500);
-/// chosen: less is one key frame, and no rate.
+/// chosen: less is a single key frame, and not a rate.
 const MIN_SAMPLE: DataSize = DataSize::from_bytes(64 * 1024);
-/// Each of the two parts of what is remembered. chosen: paths change by the hour.
+/// Length of the present and of the previous period. chosen: paths change over hours.
 const HISTORY_PERIOD: Duration = Duration::from_secs(300);
-/// chosen: an operator's fleet streams to a handful of ingests.
+/// chosen: a fleet streams to a handful of ingest servers.
 const MAX_ORIGINS: usize = 64;
 
-/// What was reached to one server.
+/// The measured rate to one origin server.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OriginRate {
-    /// Which one.
+    /// The server.
     pub origin: Endpoint,
-    /// How fast.
+    /// The rate.
     #[serde(rename = "rate_bps")]
     pub rate: Bitrate,
-    /// It was not the server, or the way to it, that was the limit.
+    /// The rate is a lower bound: neither the server nor the path to it was the bottleneck.
     pub lower_bound: bool,
 }
 
-/// All servers.
+/// The rates to all origin servers.
 #[derive(Debug, Default)]
 pub(super) struct OriginRates(Mutex<BTreeMap<Endpoint, RateHistory>>);
 
-/// The best rates of two stretches of time: [lower bounds, limits] of the last one and of this one.
+/// The best rates of two periods: `[lower bounds, limits]` of the previous one and of the current one.
 #[derive(Clone, Copy, Debug)]
 struct RateHistory {
     previous: [Bitrate; 2],
@@ -94,7 +94,7 @@ impl OriginRates {
         }
     }
 
-    /// What is known now.
+    /// All rates that are known now.
     pub(super) fn rates(&self) -> Vec<OriginRate> {
         self.rates_at(Instant::now())
     }
@@ -111,14 +111,14 @@ impl OriginRates {
     }
 }
 
-/// One tunnel's windows.
+/// The current measuring window of one tunnel.
 #[derive(Debug)]
 pub(super) struct RateWindow<'a> {
     origins: &'a OriginRates,
     origin: Endpoint,
     window_start: Instant,
     bytes: u64,
-    /// Since when bytes wait for the server, and how long they have waited before in this window.
+    /// Since when bytes wait for the server, and how long they waited earlier in this window.
     blocked_since: Option<Instant>,
     blocked: Duration,
 }
@@ -135,7 +135,7 @@ impl<'a> RateWindow<'a> {
         }
     }
 
-    /// So many bytes have gone up by now, and some wait for the server or none do.
+    /// Records the number of bytes uploaded so far, and whether bytes wait for the server now.
     pub(super) fn update(&mut self, up: u64, is_blocked: bool) {
         self.update_at(Instant::now(), up, is_blocked);
     }
@@ -171,28 +171,28 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_makes_bytes_wait_is_the_limit_and_an_edge_that_sends_little_is_not() {
+    fn only_a_server_for_which_bytes_wait_is_the_limit() {
         let (origins, started_at) = (OriginRates::default(), Instant::now());
         let at = |ms| started_at + Duration::from_millis(ms);
         let mut window = RateWindow::new(&origins, endpoint("live.example:1935"));
         window.window_start = started_at;
-        // 1 Mbit in the first second, and nothing waits.
+        // 1 Mbit in the first second, and no bytes wait.
         (1..=10_u64).for_each(|n| window.update_at(at(100 * n), 12_500 * n, false));
         assert_eq!(known(&origins, at(1000)), [("live.example:1935".to_owned(), 1_000_000, true)]);
-        // 0.8 Mbit in the second one, in which bytes wait for 600 ms: less, and yet what is reached is 1 Mbit/s at least.
+        // 0.8 Mbit in the second one, in which bytes wait for 600 ms: a limit below the known lower bound of 1 Mbit/s.
         (1..=10_u64).for_each(|n| window.update_at(at(1000 + 100 * n), 125_000 + 10_000 * n, n < 7));
         assert_eq!(known(&origins, at(2000)), [("live.example:1935".to_owned(), 1_000_000, true)]);
-        // 4 Mbit, and all the time something waits.
+        // 4 Mbit, with bytes waiting all the time.
         (1..=10_u64).for_each(|n| window.update_at(at(2000 + 100 * n), 225_000 + 50_000 * n, true));
         assert_eq!(known(&origins, at(3000)), [("live.example:1935".to_owned(), 4_000_000, false)]);
-        // After a pause there is no rate.
+        // A window with a pause gives no rate.
         window.update_at(at(9000), 50_000_000, true);
         assert_eq!(known(&origins, at(9000)), [("live.example:1935".to_owned(), 4_000_000, false)]);
         assert_eq!(known(&origins, at(9000) + 3 * HISTORY_PERIOD), []);
     }
 
     #[test]
-    fn many_names_are_no_many_servers() {
+    fn the_number_of_servers_is_bounded() {
         let (origins, started_at) = (OriginRates::default(), Instant::now());
         for n in 0..1000_u64 {
             let origin = endpoint(&format!("n{n}.example:80"));

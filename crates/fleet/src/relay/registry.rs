@@ -1,14 +1,13 @@
-//! Who is here: edges, their connections and tunnels, and whether there is room for one more.
+//! Registry of connected edges, their connections and tunnels, and admission control for new ones.
 //!
-//! In: connections and tunnels that come. Out: a [`Seat`] for each, or the [`Problem`] to be answered. A seat that is dropped
-//! is free.
+//! Each admitted connection gets a [`ConnPermit`], which releases everything when dropped; others get the [`Problem`] to respond with.
 //!
-//! 1. Room is looked for in this order: the relay drains; the edge's own limit; the relay's limit; the capacity that is not
-//!    reserved yet. An edge's reservation is made with its first tunnel and ends with its last connection; what the fleet has
-//!    assigned is reserved as long as it is, whether its edge is here or not.
-//! 2. Bytes are counted for each edge and direction without a lock; capacity is shared under one, held for a few steps.
-//! 3. When what is reserved changes, those who get less come first, and then those who get more, as far as there is room; who gets
-//!    nothing more keeps what he has, and it is tried again when somebody has left.
+//! 1. Limits are checked in this order: the relay drains; the limit of the edge; the limit of the relay; the unreserved capacity. An edge's
+//!    reservation begins with its first tunnel and ends with its last connection. A reservation assigned by the fleet exists as
+//!    long as it is assigned, whether the edge is connected or not.
+//! 2. Bytes of each edge and direction are counted without a lock. Capacity is shared under a lock that is held for a few steps.
+//! 3. When reservations change, reductions are applied first and then increases, as far as capacity is available. An edge whose increase
+//!    does not fit keeps its present reservation; it is tried again when an edge has left.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,22 +19,22 @@ use crate::fair_share::FairScheduler;
 use crate::identity::Name;
 use crate::tunnel::{PaceGrant, Pacer, Problem, Status};
 
-/// How much there may be of everything.
+/// Limits of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tunnels in all.
+    /// Tunnels in total.
     pub tunnels: usize,
     /// Tunnels of one edge.
     pub tunnels_per_edge: usize,
-    /// Connections in all, those that wait for a request and those that carry.
+    /// Connections in total, with or without a tunnel.
     pub connections: usize,
-    /// Connections that have not said yet who they are.
+    /// Connections in the TLS handshake.
     pub handshakes: usize,
-    /// What the relay may carry a second in each direction: BASS's T(s). None: it is not known.
+    /// Capacity for each direction: BASS's T(s). None: unlimited, because it is not known.
     pub capacity: Option<Bitrate>,
-    /// What is reserved for an edge that nobody has assigned to this relay.
+    /// Reservation of an edge that the fleet has not assigned to this relay.
     pub default_reservation: Bitrate,
-    /// Memory of the kernel for connections whose bytes come; others have little.
+    /// Kernel memory for large receive buffers of active connections (see `rcvbuf_budget`).
     pub receive_buffers: DataSize,
 }
 
@@ -54,8 +53,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same, or less where a process that may have so many descriptors cannot do it: a connection needs one, a tunnel
-    /// another one to its server, a handshake one, and some are kept for everything else.
+    /// The same limits, reduced to what a process with this many file descriptors can handle: one for each connection, another one for
+    /// each tunnel's connection to its server, one for each handshake, and `RESERVED_FDS` for everything else.
     #[must_use]
     pub fn fit_descriptors(self, descriptors: u64) -> Self {
         let Self { tunnels, connections, handshakes, .. } = self;
@@ -64,9 +63,9 @@ impl Limits {
         if needed_fds <= available_fds {
             return self;
         }
-        // Tunnels come first, two descriptors for each; what is left is for connections that wait, and a thirty-second in any case:
-        // without one no tunnel begins. Handshakes are short: about a hundredth is theirs, but 64 where a quarter allows it, and more
-        // where nobody else wants it.
+        // Tunnels have priority, with two descriptors each. The rest is for connections that wait, at least a thirty-second, because
+        // without a waiting connection no tunnel can begin. Handshakes are short: they get about a hundredth, but up to 64 if that is
+        // no more than a quarter, and more if the descriptors are not needed otherwise.
         let spare_fds = available_fds.saturating_sub(tunnels.saturating_mul(2));
         let handshakes =
             handshakes.min((available_fds / 96).max(64.min(available_fds / 4)).max(spare_fds / 4)).max(1);
@@ -78,14 +77,14 @@ impl Limits {
     }
 }
 
-/// Descriptors for everything that is neither a connection nor a tunnel. chosen: listeners, runtimes, the control socket and who
-/// asks at it, the service, lists, look-ups, and servers whose addresses are tried side by side.
+/// Descriptors for everything except connections and tunnels. chosen: listeners, runtimes, the control socket and its clients, the
+/// service, lists, DNS lookups, and connection attempts to several addresses of a server at once.
 const RESERVED_FDS: usize = 96;
 
-/// Connections of one edge beside its tunnels, that wait for a request. chosen: an edge keeps two or three ready.
+/// Connections of one edge beyond its tunnels that may wait for a request. chosen: an edge keeps two or three ready.
 const SPARES_PER_EDGE: usize = 64;
 
-/// Everybody who is here.
+/// All connected edges.
 #[derive(Debug)]
 pub(super) struct Registry {
     limits: Limits,
@@ -101,11 +100,11 @@ struct RegistryState {
     connections: usize,
     tunnels: usize,
     is_draining: bool,
-    /// The fleet wants it to take no new tunnels for now.
+    /// The fleet has requested that no new tunnels be accepted.
     is_closed: bool,
-    /// What the fleet has reserved for whom.
+    /// The reservations that the fleet has assigned.
     assigned: BTreeMap<Name, Bitrate>,
-    /// Of edges that have gone.
+    /// Bytes of edges that have disconnected: up, down.
     departed_bytes: [u64; 2],
 }
 
@@ -117,40 +116,41 @@ struct EdgeEntry {
     counters: Arc<ByteCounters>,
 }
 
-/// The bytes of an edge.
+/// Byte counters of an edge.
 #[derive(Debug, Default)]
 pub(super) struct ByteCounters {
     up: AtomicU64,
     down: AtomicU64,
 }
 
-/// How an edge stands.
+/// The state of a connected edge.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ConnectedEdge {
-    /// Its name.
+    /// Name of the edge.
     pub name: String,
-    /// Its connections, those that wait too.
+    /// Its connections, with or without a tunnel.
     pub connections: usize,
     /// Its tunnels.
     pub tunnels: usize,
-    /// What is reserved for it.
+    /// The rate reserved for it.
     #[serde(rename = "reserved_bps")]
     pub reserved: Bitrate,
-    /// Bytes that it has sent since it came.
+    /// Bytes received from it since it connected.
     pub up_bytes: u64,
-    /// Bytes that it has received since it came.
+    /// Bytes sent to it since it connected.
     pub down_bytes: u64,
 }
 
 impl RegistryState {
-    /// Reserves what is to be, as far as there is room; who is here comes before those who are not.
+    /// Makes the reservations equal to the assigned ones, as far as capacity is available (rule 3). Edges with tunnels come first.
     fn apply_reservations(&mut self, reserve: Bitrate) {
         let Self { up, down, edges, assigned, .. } = self;
         up.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
         down.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
         let (active, waiting): (Vec<_>, Vec<_>) = edges.iter().partition(|(_, edge)| edge.reserved.is_some());
+        // Assigned edges without a tunnel: their reservations are kept, but come after those in use.
         let absent = assigned.keys().filter(|name| edges.get(*name).is_none_or(|edge| edge.reserved.is_none()));
-        // Who only waits with his connections, and is assigned no longer.
+        // Edges that have only waiting connections, and are not assigned any more.
         let waiting_unassigned =
             waiting.into_iter().map(|(name, _)| name).filter(|name| !assigned.contains_key(*name));
         let target_of = |name: &Name| (name.clone(), assigned.get(name).copied().unwrap_or(reserve));
@@ -159,10 +159,11 @@ impl RegistryState {
             .map(|name| (name.clone(), Bitrate::ZERO))
             .chain(active.into_iter().map(|(name, _)| name).chain(absent).map(target_of))
             .collect();
+        // Reductions first: they free the capacity for the increases, whatever the order of names.
         let (shrinking, growing): (Vec<_>, Vec<_>) =
             targets.into_iter().partition(|(name, target)| *target <= up.reserved_for(name));
         for (name, target) in shrinking.into_iter().chain(growing) {
-            // Both have the same capacity and the same reservations.
+            // Both directions have the same capacity and the same reservations, so the second call cannot fail.
             if up.admit(&name, target).is_ok() {
                 let _ = down.admit(&name, target);
             }
@@ -190,7 +191,7 @@ impl Registry {
         Arc::new(Self { limits, epoch: std::time::Instant::now(), state: Mutex::new(state) })
     }
 
-    /// A connection whose edge is known.
+    /// Admits a connection of an authenticated edge.
     pub(super) fn admit(self: &Arc<Self>, name: Name) -> Result<ConnPermit, Problem> {
         let mut state = self.lock();
         if state.connections >= self.limits.connections {
@@ -204,22 +205,22 @@ impl Registry {
         state.connections += 1;
         let edge = state.edges.entry(name.clone()).or_default();
         edge.connections += 1;
-        let meter = Arc::clone(&edge.counters);
+        let counters = Arc::clone(&edge.counters);
         drop(state);
-        Ok(ConnPermit { registry: Arc::clone(self), name, counters: meter, has_tunnel: false })
+        Ok(ConnPermit { registry: Arc::clone(self), name, counters, has_tunnel: false })
     }
 
-    /// No tunnels from now on, or tunnels again.
+    /// Sets whether the relay itself refuses new tunnels.
     pub(super) fn set_draining(&self, draining: bool) {
         self.lock().is_draining = draining;
     }
 
-    /// No tunnels for as long as the fleet says so.
+    /// Sets whether the fleet has requested that new tunnels be refused.
     pub(super) fn set_closed(&self, closed: bool) {
         self.lock().is_closed = closed;
     }
 
-    /// What is reserved for whom from now on.
+    /// Replaces the assigned reservations.
     pub(super) fn set_assigned(&self, assigned: BTreeMap<Name, Bitrate>) {
         let mut state = self.lock();
         state.assigned = assigned;
@@ -238,17 +239,17 @@ impl Registry {
         self.lock().is_draining
     }
 
-    /// Tunnels that are open.
+    /// The number of open tunnels.
     pub(super) fn tunnels(&self) -> usize {
         self.lock().tunnels
     }
 
-    /// What is reserved in all.
+    /// The sum of all reservations.
     pub(super) fn reserved(&self) -> Bitrate {
         self.lock().up.reserved()
     }
 
-    /// Bytes from edges and to edges since the relay began.
+    /// Bytes from edges and to edges since the start of the relay.
     pub(super) fn total_bytes(&self) -> [u64; 2] {
         let state = self.lock();
         state.edges.values().fold(state.departed_bytes, |[up, down], edge| {
@@ -273,7 +274,7 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
-        // Nothing in here panics half way through a change.
+        // No code under this lock panics in the middle of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -282,7 +283,7 @@ fn unavailable(details: &str) -> Problem {
     Problem::new(Status::ServiceUnavailable, "connection_limit_reached", details)
 }
 
-/// One connection's place, and its tunnel's.
+/// The permit for one connection and its tunnel; dropping it releases both.
 #[derive(Debug)]
 pub(super) struct ConnPermit {
     registry: Arc<Registry>,
@@ -296,7 +297,7 @@ impl ConnPermit {
         &self.name
     }
 
-    /// A place for its tunnel.
+    /// Admits the tunnel of this connection.
     pub(super) fn open_tunnel(&mut self) -> Result<(), Problem> {
         let limits = &self.registry.limits;
         let mut state = self.registry.lock();
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_fleet_says_is_reserved_is() {
+    fn reservations_assigned_by_the_fleet_are_enforced() {
         let limits = Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() };
         let registry = Registry::new(limits);
         registry.set_assigned([(name("a"), Bitrate::from_mbps(30)), (name("b"), Bitrate::from_mbps(70))].into());
@@ -389,7 +390,7 @@ mod tests {
         assert_eq!(b.open_tunnel().unwrap_err().status, Status::ServiceUnavailable);
         c.open_tunnel().unwrap();
         assert_eq!(registry.reserved(), Bitrate::from_mbps(31));
-        // What is more than there is leaves him what he has.
+        // An assignment beyond the capacity leaves the edge its present reservation.
         registry.set_assigned([(name("a"), Bitrate::from_mbps(99)), (name("c"), Bitrate::from_mbps(5))].into());
         assert_eq!(registry.reserved(), Bitrate::from_mbps(35));
         registry.set_closed(true);
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_names_decides_nothing_and_room_that_comes_free_is_used() {
+    fn reservations_do_not_depend_on_the_order_of_names_and_use_freed_capacity() {
         let limits = Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() };
         let registry = Registry::new(limits);
         let assign = |of: &[(&str, u64)]| {
@@ -409,13 +410,13 @@ mod tests {
         let [mut a, mut b] = ["a", "b"].map(|edge| registry.admit(name(edge)).unwrap());
         a.open_tunnel().unwrap();
         b.open_tunnel().unwrap();
-        // The one that comes first in the alphabet grows by what the other one gives.
+        // The edge that sorts first grows by the capacity that the other one gives up.
         assign(&[("a", 70), ("b", 20)]);
         assert_eq!(
             registry.edges().iter().map(|edge| edge.reserved.bits_per_sec()).collect::<Vec<_>>(),
             [70_000_000, 20_000_000]
         );
-        // One who is not here has his room, and a stranger does not get it.
+        // Capacity is kept for an assigned edge that is not connected, and an unassigned edge does not get it.
         assign(&[("a", 70), ("d", 25)]);
         drop(b);
         let [mut c, mut d] = ["c", "d"].map(|edge| registry.admit(name(edge)).unwrap());
@@ -423,7 +424,7 @@ mod tests {
         d.open_tunnel().unwrap();
         drop(d);
         assert_eq!(c.open_tunnel().unwrap_err().status, Status::ServiceUnavailable);
-        // What there was no room for is there when somebody has left.
+        // An increase that did not fit is applied when another edge has left.
         assign(&[("a", 40), ("c", 40)]);
         c.open_tunnel().unwrap();
         assign(&[("a", 40), ("c", 90)]);
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_without_a_tunnel_keeps_nothing_that_is_no_longer_assigned() {
+    fn an_edge_without_a_tunnel_loses_a_reservation_that_is_no_longer_assigned() {
         let registry = Registry::new(Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() });
         registry.set_assigned([(name("a"), Bitrate::from_mbps(90))].into());
         let mut idle_permit = registry.admit(name("a")).unwrap();
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_what_descriptors_allow() {
+    fn limits_fit_the_available_descriptors() {
         let usual = Limits::default();
         assert_eq!(usual.fit_descriptors(1 << 20), usual);
         for descriptors in [0, 64, 128, 1024, 4096, 20_000, 50_000] {
@@ -459,10 +460,10 @@ mod tests {
             let all = limits.tunnels + limits.connections + limits.handshakes + RESERVED_FDS;
             assert!(all as u64 <= descriptors.max(RESERVED_FDS as u64 + 3), "{descriptors}: {limits:?}");
         }
-        // Tunnels come first: two descriptors for each, and some for connections that wait.
+        // Tunnels have priority: two descriptors for each, and some for connections that wait.
         let all = usual.fit_descriptors(20_000);
         assert_eq!((all.tunnels, all.connections, all.handshakes), (9541, 10_156, 207));
-        // Who wants none that wait has them all for tunnels.
+        // Without a limit for waiting connections all descriptors are for tunnels.
         let all = Limits { tunnels: 9800, connections: 9800, ..usual }.fit_descriptors(20_000);
         assert_eq!((all.tunnels, all.connections), (9800, 9800));
         let few = Limits { tunnels: 10, connections: 20, handshakes: 5, ..usual };
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_looked_for_in_order_and_free_again() {
+    fn limits_are_checked_in_order_and_capacity_is_released() {
         let limits = Limits {
             tunnels: 3,
             tunnels_per_edge: 2,

@@ -1,13 +1,12 @@
-//! What names mean, for many edges at once: a look-up may hang for half a minute, and must hold up nobody but who asked for it.
+//! Name resolution for many edges at once, such that a slow lookup delays only the edge that requested it.
 //!
-//! In: an edge, and a name. Out: the name's addresses, or why there are none.
+//! 1. It uses the system's resolver ([`absolute`]), each lookup on a thread of its own, because a lookup may block for half a minute.
+//!    The relay does not wait for these threads when it stops.
+//! 2. An edge may have [`MAX_PER_EDGE`] lookups at once, and all edges together [`MAX_TOTAL`]; further ones wait. A permit is
+//!    held until the lookup has really ended, even if the edge was given up on after [`LOOKUP_TIMEOUT`].
 //!
-//! 1. The system's resolver is asked ([`absolute`]), on a thread of its own, which nobody waits for when the relay ends.
-//! 2. An edge has [`OF_ONE`] look-ups at once and all together [`IN_ALL`]; more wait. A place is taken until the look-up has really
-//!    ended, however long ago the edge was told that it took too long ([`PATIENCE`]).
-//!
-//! Answers are not kept: the system's resolver does that where anybody wants it, and an old answer would be another one than the
-//! one that was looked at.
+//! Results are not cached: the system's resolver does that if configured, and a cached result could differ from the one that was
+//! checked against the access rules.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,24 +15,24 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use marline_net::dns::absolute;
+use marline_net::dns::resolve_absolute;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::identity::Name;
 
-/// chosen: an edge that opens a page's worth of flows at once asks for a handful of names.
+/// chosen: an edge that opens the flows of a web page at once needs a handful of names.
 const MAX_PER_EDGE: usize = 4;
-/// chosen: 64 edges whose names all hang leave nothing; a thread is 256 KiB of addresses and a few pages.
+/// chosen: 64 edges whose lookups all hang use up all; a thread takes 256 KiB of address space and a few pages of memory.
 const MAX_TOTAL: usize = 256;
-/// chosen: an edge that has waited for so long asks for something else.
+/// chosen: clients give up and try something else after that long.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: glibc's resolver needs less than half.
+/// Stack size in bytes. chosen: the resolver of glibc needs less than half.
 const THREAD_STACK: usize = 256 * 1024;
 
 type LookupFn = fn(&str) -> io::Result<Vec<IpAddr>>;
 
-/// The look-ups that run.
+/// Limits the running lookups.
 pub(super) struct Resolver {
     lookup: LookupFn,
     permits: Arc<Semaphore>,
@@ -42,24 +41,24 @@ pub(super) struct Resolver {
 
 impl fmt::Debug for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Names").field("free", &self.permits.available_permits()).finish_non_exhaustive()
+        f.debug_struct("Resolver").field("free", &self.permits.available_permits()).finish_non_exhaustive()
     }
 }
 
 impl Default for Resolver {
     fn default() -> Self {
-        Self::with_lookup(absolute)
+        Self::with_lookup(resolve_absolute)
     }
 }
 
-/// Why there are no addresses.
+/// Why a name was not resolved.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ResolveError {
-    /// The resolver says so.
+    /// The resolver reports an error.
     #[error("{0}")]
     Failed(io::Error),
-    /// It, or a place to ask it from, was not there in time.
-    #[error("its name is not resolved in time")]
+    /// No result, or no permit for a lookup, within [`LOOKUP_TIMEOUT`].
+    #[error("resolving the name took too long")]
     TimedOut,
 }
 
@@ -68,10 +67,10 @@ impl Resolver {
         Self { lookup, permits: Arc::new(Semaphore::new(MAX_TOTAL)), edge_permits: Mutex::default() }
     }
 
-    /// The addresses of `host`, for this edge.
+    /// Resolves `host` for this edge.
     pub(super) async fn resolve(&self, edge: &Name, host: &str) -> Result<Vec<IpAddr>, ResolveError> {
         let query = async {
-            // The edge's own place first: who waits for it holds none of the others'.
+            // The edge's own permit first: while an edge waits for it, it holds none of the shared permits.
             let edge_permit = acquire(&self.permits_of_edge(edge)).await?;
             let permit = acquire(&self.permits).await?;
             let (result_tx, result_rx) = oneshot::channel();
@@ -79,7 +78,7 @@ impl Resolver {
             let run = move || {
                 let found = lookup(&host);
                 drop((edge_permit, permit));
-                // Who has asked may have gone.
+                // After a timeout the receiver is gone.
                 let _ = result_tx.send(found);
             };
             std::thread::Builder::new().name("names".to_owned()).stack_size(THREAD_STACK).spawn(run)?;
@@ -93,7 +92,7 @@ impl Resolver {
 
     fn permits_of_edge(&self, edge: &Name) -> Arc<Semaphore> {
         let mut edges = self.edge_permits.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody uses any more.
+        // Remove the semaphores of edges without running lookups.
         edges.retain(|_, permits| Arc::strong_count(permits) > 1);
         Arc::clone(edges.entry(edge.clone()).or_insert_with(|| Arc::new(Semaphore::new(MAX_PER_EDGE))))
     }
@@ -111,7 +110,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
     }
 
-    /// `slow` hangs for as long as the test runs.
+    /// A lookup function that hangs for `slow` as long as the test runs.
     fn hang(host: &str) -> io::Result<Vec<IpAddr>> {
         if host == "slow" {
             std::thread::sleep(Duration::from_secs(600));
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_whose_names_hang_holds_up_nobody_else() {
+    fn an_edge_whose_lookups_hang_delays_no_other_edge() {
         block_on(async {
             let names = Arc::new(Resolver::with_lookup(hang));
             let [bad, good] = ["bad", "good"].map(|name| name.parse::<Name>().unwrap());
@@ -132,14 +131,14 @@ mod tests {
             assert_eq!(names.permits.available_permits(), MAX_TOTAL - MAX_PER_EDGE);
             let found = timeout(LOOKUP_TIMEOUT, names.resolve(&good, "fast")).await.unwrap().unwrap();
             assert_eq!(found, [IpAddr::from([192, 0, 2, 1])]);
-            // Who has waited too long has gone, and the look-up has not: its place stays taken.
+            // The request has timed out, but the lookup has not ended: its permit stays in use.
             assert!(matches!(names.resolve(&bad, "fast").await, Err(ResolveError::TimedOut)));
             assert_eq!(names.permits.available_permits(), MAX_TOTAL - MAX_PER_EDGE);
         });
     }
 
     #[test]
-    fn what_is_done_leaves_nothing_behind() {
+    fn finished_lookups_release_their_permits() {
         block_on(async {
             let names = Resolver::with_lookup(hang);
             for n in 0..20 {

@@ -1,12 +1,13 @@
-//! How fast an edge can send to this relay: bytes that are counted and thrown away (BASS §IV-B, B(c, s)).
+//! Throughput probe: an edge sends bytes to the relay, which counts and discards them (BASS §IV-B, B(c, s)).
 //!
-//! In: `PUT /.well-known/marline/probe` with a chunked body (RFC 9112 §7.1) over a connection as any other of an edge. Out: a line
-//! each [`EACH`], how many bytes have come and in how many nanoseconds since the first of them, until the body ends, the edge
-//! has gone, or [`MOST`] or [`LONGEST`] is reached. An edge that knows enough just closes.
+//! The request is `PUT /.well-known/marline/probe` with a chunked body (RFC 9112 §7.1), over a connection like any other of an edge. The
+//! response contains a line each [`REPORT_INTERVAL`]: the bytes received so far, and the nanoseconds since the relay sent the head of the
+//! response. The probe ends with the body or the connection, or after [`MAX_BYTES`] or [`MAX_TIME`]. An edge that has enough data
+//! closes the connection.
 //!
-//! 1. Who is no edge of this authority does not come here. What is sent counts as the edge's share of the relay's capacity, as
-//!    a tunnel's bytes do.
-//! 2. One at a time for each edge, [`AT_ONCE`] in all, and none while the relay takes no new tunnels.
+//! 1. Only edges authenticated by their certificate can probe. Bytes of a probe count against the edge's share of the relay's
+//!    capacity, like those of a tunnel.
+//! 2. Each edge may run one probe at a time, all edges together [`MAX_PROBES`], and none while the relay accepts no new tunnels.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,25 +22,25 @@ use super::registry::ConnPermit;
 use crate::identity::Name;
 use crate::tunnel::{PROBE_PATH, PaceGrant, Pacer as _, Problem, Status};
 
-/// chosen: an edge asks for a second and a half.
+/// chosen: an edge needs one and a half seconds.
 const MAX_TIME: Duration = Duration::from_secs(4);
-/// chosen: 85 Mbit/s for so long; more is not needed to tell relays apart.
+/// chosen: 85 Mbit/s for that long, which is enough to compare relays.
 const MAX_BYTES: u64 = 32 * 1024 * 1024;
-/// chosen: a fifth of what an edge needs at least.
+/// chosen: a fifteenth of the time that an edge measures.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
-/// chosen: a buffer each.
+/// chosen: each probe needs a buffer.
 const MAX_PROBES: usize = 64;
-/// chosen: as a tunnel's pieces.
+/// chosen: the size of a tunnel's reads.
 const READ_SIZE: usize = 64 * 1024;
 
 const RESPONSE_HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: no-store\r\n\
                     Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
 
-/// Who is probing.
+/// The edges that are probing.
 #[derive(Debug, Default)]
 pub(super) struct ActiveProbes(Mutex<BTreeSet<Name>>);
 
-/// A place among them.
+/// The permit of an edge to probe; released when dropped.
 struct ProbePermit<'a>(&'a ActiveProbes, Name);
 
 impl ActiveProbes {
@@ -49,11 +50,11 @@ impl ActiveProbes {
             return Err(Problem::new(
                 Status::ServiceUnavailable,
                 "connection_limit_reached",
-                "too many probes at once",
+                "too many probes are running",
             ));
         }
         if !probing.insert(name.clone()) {
-            let details = format!("{name} is probing already");
+            let details = format!("{name} already runs a probe");
             return Err(Problem::new(Status::TooManyRequests, "connection_limit_reached", details));
         }
         Ok(ProbePermit(self, name.clone()))
@@ -66,7 +67,7 @@ impl Drop for ProbePermit<'_> {
     }
 }
 
-/// The length of the head, if it is one of a probe and whole.
+/// The length of the request's head, if it is complete and that of a probe.
 pub(super) fn parse_request(bytes: &[u8]) -> Option<usize> {
     let mut fields = [httparse::EMPTY_HEADER; 16];
     let mut head = httparse::Request::new(&mut fields);
@@ -78,7 +79,7 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<usize> {
     is_probe.then_some(len)
 }
 
-/// Counts what comes, and says how much it was.
+/// Counts the received bytes and reports them to the edge.
 pub(super) async fn serve_probe(
     conn: &mut super::conn::EdgeConn,
     early_data: &[u8],
@@ -87,7 +88,7 @@ pub(super) async fn serve_probe(
 ) -> Result<(), Problem> {
     let _permit = probes.admit(permit.name())?;
     if let Err(error) = receive(conn, early_data, permit).await {
-        tracing::debug!(edge = %permit.name(), %error, "a probe broke off");
+        tracing::debug!(edge = %permit.name(), %error, "probe interrupted");
     }
     Ok(())
 }
@@ -115,6 +116,7 @@ async fn receive(conn: &mut super::conn::EdgeConn, early_data: &[u8], permit: &m
         let size = usize::try_from(granted.bytes()).unwrap_or(READ_SIZE).clamp(1, READ_SIZE);
         let read = timeout_at(deadline, conn.read(buf.get_mut(..size).unwrap_or_default())).await;
         let len = read.as_ref().ok().and_then(|read| read.as_ref().ok()).copied().unwrap_or_default();
+        // The unused part of the grant goes back, also after a timeout or an error.
         permit.settle(true, granted, DataSize::from_bytes(len as u64));
         let Ok(read) = read else { break };
         if read? == 0 {
@@ -138,16 +140,16 @@ async fn send_count(conn: &mut super::conn::EdgeConn, bytes: u64, time: Duration
     conn.flush().await
 }
 
-/// Finds the end of a chunked body.
+/// Parser that finds the end of a chunked body.
 #[derive(Debug, Default)]
 struct ChunkedBody {
-    /// Of the chunk that is being passed, its line end included.
+    /// The rest of the current chunk in bytes, including its line end.
     left: u64,
     line: Vec<u8>,
 }
 
 impl ChunkedBody {
-    /// Passes bytes over; whether the body goes on.
+    /// Consumes bytes; returns whether the body continues.
     fn feed(&mut self, mut bytes: &[u8]) -> io::Result<bool> {
         while !bytes.is_empty() {
             let skip = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
@@ -160,11 +162,11 @@ impl ChunkedBody {
                 match httparse::parse_chunk_size(&self.line) {
                     Ok(httparse::Status::Complete((_, 0))) => return Ok(false),
                     Ok(httparse::Status::Complete((_, size))) => self.left = size.saturating_add(2),
-                    _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no chunk of a body")),
+                    _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "invalid chunk size")),
                 }
                 self.line.clear();
             } else if self.line.len() > 64 {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the line of a chunk is too long"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the chunk size line is too long"));
             }
         }
         Ok(true)
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_probe_is_asked_for_by_its_path_and_a_chunked_body() {
+    fn a_probe_is_recognized_by_its_path_and_a_chunked_body() {
         let head = format!("PUT {PROBE_PATH} HTTP/1.1\r\nHost: r\r\nTransfer-Encoding: chunked\r\n\r\n");
         assert_eq!(parse_request(format!("{head}5\r\n").as_bytes()), Some(head.len()));
         assert_eq!(parse_request(&head.as_bytes()[..20]), None);
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_with_its_last_chunk_however_it_is_cut() {
+    fn a_body_ends_with_its_last_chunk_however_it_is_split() {
         let text = b"3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n";
         for cut in 1..text.len() {
             let mut body = ChunkedBody::default();
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_probes_once_at_a_time() {
+    fn an_edge_runs_one_probe_at_a_time() {
         let probes = ActiveProbes::default();
         let name: Name = "cam-1".parse().unwrap();
         let permit = probes.admit(&name).ok();

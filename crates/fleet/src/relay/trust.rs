@@ -1,9 +1,9 @@
-//! Whom a server of the fleet trusts: its own certificate, its authority, and the list of those that were taken back.
+//! Trust of a server of the fleet: its credentials, the authorities it accepts, and the revocation list.
 //!
-//! In: files. Out: the newest [`Trusted`], for every handshake, and for every connection to be told when it changes.
+//! It reads them from files. [`TrustStore`] provides the newest [`ServerTrust`] to each handshake, and notifies connections of changes.
 //!
-//! 1. A new list (`list_reload`) means a new configuration of TLS, and every connection asks whether it is meant.
-//! 2. A certificate that expires while its tunnel is open ends it: dates are looked at with each list, and each [`DATES`].
+//! 1. A new list (`list_reload`) leads to a new TLS configuration, and every connection checks its peer again.
+//! 2. A certificate that expires ends its connection. Dates are checked with each new list, and each [`EXPIRY_CHECK_INTERVAL`].
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -17,21 +17,21 @@ use crate::identity::Role;
 use crate::list_reload::ListReload;
 use crate::tls::{ClientAuth, Credentials, OtherAuthorities, Peer, TlsError, client_config, server_config};
 
-/// chosen: certificates live for weeks.
+/// chosen: short compared with the validity of certificates, which is weeks.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What counts now.
+/// A snapshot of the TLS configurations and revocation lists in force.
 #[derive(Debug)]
 pub struct ServerTrust {
     pub(crate) tls: Arc<rustls::ServerConfig>,
-    /// With which it asks the service, and a process of the service the others.
+    /// Configuration for connections to the fleet service, and between processes of the service.
     pub(crate) client_tls: Arc<rustls::ClientConfig>,
     pub(crate) revocations: RevocationFile,
     pub(crate) other_authorities: OtherAuthorities,
 }
 
 impl ServerTrust {
-    fn of(credentials: &Credentials, clients: &ClientAuth, revocations: RevocationFile) -> Result<Self, TlsError> {
+    fn new(credentials: &Credentials, clients: &ClientAuth, revocations: RevocationFile) -> Result<Self, TlsError> {
         let tls = server_config(credentials, revocations.crl_der(), clients, true)?;
         let peers = Arc::new(client_config(credentials, Some(revocations.crl_der()), true)?);
         Ok(Self {
@@ -42,14 +42,14 @@ impl ServerTrust {
         })
     }
 
-    /// Whether somebody may be here.
+    /// Whether the certificate of a peer is valid now and not revoked.
     pub(crate) fn check(&self, peer: &Peer) -> Result<(), TlsError> {
         peer.check(&self.revocations, UtcSeconds::now())?;
         self.other_authorities.check_not_revoked(peer)
     }
 }
 
-/// Keeps it new.
+/// Holds the newest [`ServerTrust`], and updates it when files change.
 #[derive(Debug)]
 pub struct TrustStore {
     credentials: Mutex<Credentials>,
@@ -58,22 +58,22 @@ pub struct TrustStore {
     reload: ListReload,
 }
 
-/// Why a server can trust nobody.
+/// Why the configuration of a server cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// Its own files are no good.
+    /// Its credentials are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The list is no good.
+    /// The revocation list is invalid.
     #[error(transparent)]
     List(#[from] CaError),
 }
 
 impl TrustStore {
-    /// Of a relay, which lets edges in: who it is, and the list of its authority.
+    /// The store of a relay, which accepts edges: its credentials, and the revocation list of its authority.
     ///
     /// # Errors
-    /// A file cannot be read, or is no good.
+    /// A file cannot be read or is invalid.
     pub fn new(credentials: Credentials, crl_path: &Path) -> Result<Self, TrustError> {
         Self::with_clients(
             credentials,
@@ -82,7 +82,7 @@ impl TrustStore {
         )
     }
 
-    /// Of who lets others in.
+    /// The store of a server that accepts these clients.
     ///
     /// # Errors
     /// As [`TrustStore::new`].
@@ -92,16 +92,16 @@ impl TrustStore {
         clients: ClientAuth,
     ) -> Result<Self, TrustError> {
         let revocations = RevocationFile::open(crl_path, credentials.authority())?;
-        let trusted = ServerTrust::of(&credentials, &clients, revocations)?;
+        let trusted = ServerTrust::new(&credentials, &clients, revocations)?;
         let current = watch::Sender::new(Arc::new(trusted));
         Ok(Self { credentials: Mutex::new(credentials), clients, current, reload: ListReload::default() })
     }
 
-    /// Shows another certificate from now on, and reads the revocation list again: one that cannot be read is logged, and the list
-    /// before stays in force. With another authority, the list in the same file must be of that authority.
+    /// Replaces the credentials, and reads the revocation list again. If the list cannot be read, this is logged, and the previous list
+    /// stays in force. With credentials of another authority, the list in the same file must be of that authority.
     ///
     /// # Errors
-    /// The certificate is no good, and the one before stays.
+    /// The new credentials or the list of a new authority are invalid; the previous ones stay in use.
     pub fn install(&self, credentials: Credentials) -> Result<(), TrustError> {
         let current = self.current.borrow().revocations.clone();
         let is_same =
@@ -110,37 +110,37 @@ impl TrustStore {
             (credentials, self.reload.reread(current))
         } else {
             let read = RevocationFile::open(current.path(), credentials.authority())?;
-            // The list of the authority before is known better than the bundle has it.
+            // The previous list of the old authority may be newer than the one in the bundle.
             (credentials.with_crl(&current), read)
         };
-        let trusted = ServerTrust::of(&credentials, &self.clients, revocations)?;
+        let trusted = ServerTrust::new(&credentials, &self.clients, revocations)?;
         *self.credentials.lock().unwrap_or_else(PoisonError::into_inner) = credentials;
         self.current.send_replace(Arc::new(trusted));
         Ok(())
     }
 
-    /// What it shows to others.
+    /// The server's own credentials.
     pub fn credentials(&self) -> Credentials {
         self.credentials.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What counts, from now on.
+    /// Receives the current snapshot and all later ones.
     pub fn subscribe(&self) -> watch::Receiver<Arc<ServerTrust>> {
         self.current.subscribe()
     }
 
-    /// What it shows to the service ([`Client::showing`](crate::service::Client::showing)), and whom it takes for it.
+    /// The newest TLS configuration for connections to the service ([`Client::with_tls`](crate::service::Client::with_tls)).
     pub fn client_config(&self) -> impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static {
         let newest = self.subscribe();
         move || Arc::clone(&newest.borrow().client_tls)
     }
 
-    /// Keeps it new until dropped.
+    /// Reloads the list when it changes, until dropped.
     pub async fn run(&self) -> Infallible {
         let mut last_expiry_check = Instant::now();
         let check = || {
             let refreshed = self.refresh();
-            // Whatever became of the list: certificates end.
+            // Even if the list is unchanged or invalid: wakes all connections, so that they check the dates of certificates.
             if last_expiry_check.elapsed() >= EXPIRY_CHECK_INTERVAL {
                 self.current.send_modify(|_| {});
                 last_expiry_check = Instant::now();
@@ -154,8 +154,8 @@ impl TrustStore {
         let current = self.current.borrow().revocations.clone();
         let Some(revocations) = self.reload.changed(&current)? else { return Ok(false) };
         let credentials = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
-        self.current.send_replace(Arc::new(ServerTrust::of(&credentials, &self.clients, revocations)?));
-        tracing::info!("a new revocation list");
+        self.current.send_replace(Arc::new(ServerTrust::new(&credentials, &self.clients, revocations)?));
+        tracing::info!("loaded a new revocation list");
         Ok(true)
     }
 }

@@ -1,14 +1,13 @@
-//! To the server that an edge means: its addresses, the rules on them, a connection.
+//! Connects to the origin server that an edge requests: resolves its name, checks the access rules, opens a TCP connection.
 //!
-//! In: a [`Target`]. Out: a connection to one of its addresses, or the [`Problem`] to be answered.
+//! A failure returns the [`Problem`] with which the relay responds.
 //!
-//! 1. A name is resolved once, and the addresses that the rules let pass are the ones that are connected to: a second answer that
-//!    names another address is never asked for.
-//! 2. A name with one address that is allowed and one that is not leads to the first. With none that is allowed the
-//!    answer is the rule's.
-//! 3. The first one that answers wins ([`race`]).
-//! 4. The kernel finds out when a server has gone without a word ([`KEEP_ALIVE`]), and no more waits in its queue unsent than
-//!    [`NOT_SENT`]: what a server does not take slows the edge down, and costs little memory.
+//! 1. A name is resolved once, and the relay connects to the addresses that have passed the rules. A second lookup, which might
+//!    return another address, is never made.
+//! 2. If only some addresses of a name are allowed, these are used. If none is, the response states the rule.
+//! 3. The first address that connects wins ([`connect_first`]).
+//! 4. The kernel's keep-alive detects vanished servers ([`KEEPALIVE_TIME`]). At most [`NOTSENT_LOWAT`] bytes wait unsent in the kernel:
+//!    a slow server thus slows down the edge, and needs little memory.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,19 +25,19 @@ use crate::happy_eyeballs::{connect_first, interleave_families};
 use crate::identity::Name;
 use crate::tunnel::{Problem, Status, Target};
 
-/// chosen: three SYNs (RFC 6298 §2: 1, 3, 7 s) would be 7 s.
+/// chosen: three SYNs (RFC 6298 §2: after 1, 3 and 7 s) need 7 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: more addresses than anybody has who means well.
+/// chosen: more addresses than a well-behaved name has.
 const MAX_ADDRESSES: usize = 8;
 
-/// chosen: a server that has gone is found after four minutes; who answers is not troubled more often than by NATs' needs.
+/// chosen: a vanished server is detected after four minutes; a live one is probed no more often than NATs require.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_PROBES: u32 = 6;
-/// chosen: what 1 Gbit/s sends in a millisecond.
+/// chosen: the bytes that 1 Gbit/s sends in one millisecond.
 const NOTSENT_LOWAT: u32 = 128 * 1024;
 
-/// What is known of where an edge may go.
+/// What decides where and how to connect.
 pub(super) struct UpstreamContext<'a> {
     pub(super) acl: &'a Acl,
     /// Whether an address is the relay's own.
@@ -47,9 +46,9 @@ pub(super) struct UpstreamContext<'a> {
     pub(super) congestion: Option<&'a CongestionControl>,
 }
 
-/// A connection to there, for this edge.
+/// Connects to the target for this edge.
 ///
-/// `flow` gets the address and the rule that decide.
+/// Records in `flow` the address, or the rule that refused it.
 pub(super) async fn connect(
     target: &Target,
     edge: &Name,
@@ -75,7 +74,8 @@ pub(super) async fn connect(
         }
     }
     if allowed.is_empty() {
-        let none = || Problem::new(Status::BadGateway, "dns_error", format!("{}: no address", target.host));
+        let none =
+            || Problem::new(Status::BadGateway, "dns_error", format!("{}: the name has no address", target.host));
         return Err(refusal.map_or_else(none, |(address, why)| {
             tracing::debug!(%edge, host = target.host, %address, "refused");
             (flow.address, flow.rule) = (Some(SocketAddr::new(address, target.port)), Some(rule_name(&why)));
@@ -89,13 +89,15 @@ pub(super) async fn connect(
             Ok(connection)
         }
         Ok(Err(error)) => Err(unreachable_problem(target, &error)),
-        Err(_) => {
-            Err(Problem::new(Status::GatewayTimeout, "connection_timeout", format!("{}: no answer", target.host)))
-        }
+        Err(_) => Err(Problem::new(
+            Status::GatewayTimeout,
+            "connection_timeout",
+            format!("{}: no answer to the connection attempt", target.host),
+        )),
     }
 }
 
-/// What cannot be set changes the pace of small packets, or how soon it is known that a server has gone, nothing else.
+/// Sets the socket options. A failure is ignored: it affects only the delay of small packets and the detection of vanished servers.
 fn set_socket_options(server: &TcpStream, congestion: Option<&CongestionControl>) {
     if let Some(congestion) = congestion {
         congestion.apply_to(server);
@@ -107,7 +109,7 @@ fn set_socket_options(server: &TcpStream, congestion: Option<&CongestionControl>
     let _ = socket.set_tcp_notsent_lowat(NOTSENT_LOWAT);
 }
 
-/// The rule's name in the audit log: the option that allows it.
+/// The name of the rule in the audit log: the option that would allow the target.
 fn rule_name(why: &Refusal) -> &'static str {
     match why {
         Refusal::Port(_) => "allow-port",
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rules_let_pass_is_connected_to() {
+    fn an_allowed_target_is_connected() {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_relays_own_neighbourhood_is_refused_after_it_is_resolved() {
+    fn a_name_with_a_local_address_is_refused_after_resolution() {
         block_on(async {
             let rules = Acl { networks: Vec::new(), ..loopback_acl() };
             for host in ["localhost", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1"] {
@@ -194,7 +196,7 @@ mod tests {
                     "{host}"
                 );
             }
-            // What it turned out to be is not told.
+            // The refusal does not reveal the resolved address.
             let problem = connect_with(&target("localhost", 80), &rules).await.unwrap_err();
             assert_eq!(problem.details, "localhost:80: its address is not allowed here");
             let problem = connect_with(&target("localhost", 22), &Acl::default()).await.unwrap_err();
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_there_is_said_to_be_so() {
+    fn an_unreachable_server_is_reported() {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -214,11 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_changes_after_it_was_looked_at_leads_to_what_was_looked_at() {
-        static ASKED: AtomicUsize = AtomicUsize::new(0);
+    fn a_name_that_changes_after_the_check_leads_to_the_checked_address() {
+        static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
         fn rebinds(_: &str) -> io::Result<Vec<IpAddr>> {
-            // The first answer is allowed; every later one would be the relay's neighbour.
-            let host = if ASKED.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 };
+            // The first result is allowed; every later one would be an address of the relay's network.
+            let host = if LOOKUPS.fetch_add(1, Ordering::Relaxed) == 0 { 1 } else { 2 };
             Ok(vec![IpAddr::from([127, 0, 0, host])])
         }
         block_on(async {
@@ -231,7 +233,7 @@ mod tests {
             let name = target("rebinds.example", port);
             let connection = super::connect(&name, &edge, &context, &mut FlowRecord::new(&edge)).await.unwrap();
             assert_eq!(connection.peer_addr().unwrap(), listener.local_addr().unwrap());
-            assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+            assert_eq!(LOOKUPS.load(Ordering::Relaxed), 1);
             let problem = super::connect(&name, &edge, &context, &mut FlowRecord::new(&edge)).await.unwrap_err();
             assert_eq!(problem.error, "destination_ip_prohibited");
         });

@@ -1,13 +1,14 @@
-//! The API: requests become calls, and what comes of them JSON.
+//! HTTP handlers of the API: parse a request, call the coordinator, serialize the reply or a [`Problem`].
 //!
-//! In: a request, and who sends it. Out: an answer or a [`Problem`].
-//!
-//! 1. Who somebody is and whether he may still be here is asked of his certificate at each request: connections last.
-//! 2. A body has at most [`LONGEST`] bytes, a relay's heartbeat [`LONGEST_BEAT`], comes in time, is called `application/json`, and has no field that is not known.
-//! 3. A process that does not lead asks the one that does ([`forward`](super::forward)). When that one is not reached, heartbeats are
-//!    answered by what is known, and everybody else keeps what he has: 503 `not-leading`.
-//! 4. A process of the service may ask for members whom it has let in: it says for whom ([`FOR`]), and nobody else is heard who
-//!    does.
+//! 1. The caller's identity comes from its certificate. The certificate is checked again at each request, because connections are
+//!    long-lived and it may have expired or been revoked since the handshake.
+//! 2. A body has at most [`MAX_BODY`] bytes (a relay's heartbeat [`MAX_HEARTBEAT_BODY`]), must arrive in time, must be declared
+//!    `application/json`, and must not contain unknown fields.
+//! 3. A process that is not the leader forwards requests to the leader ([`leader_proxy`](super::leader_proxy)). If the leader cannot
+//!    be reached, heartbeats are answered from local knowledge; all other requests fail with 503 `not-leading`, and edges keep
+//!    the assignments they have.
+//! 4. Only a process of the service (role `fleet`) may act on behalf of another member: it names the member in [`FOR_HEADER`]. The
+//!    header is ignored in requests of all other roles.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,64 +34,64 @@ use crate::ca::IssuedChain;
 use crate::identity::{Name, Role};
 use crate::tls::{Peer, is_valid_for};
 
-/// The longest body.
+/// The largest request body in bytes, except for heartbeats.
 pub const MAX_BODY: usize = 64 * 1024;
-/// The longest one of a heartbeat: once, after the service has begun, it names all whom a relay keeps something for (16,384 names of
-/// 63 letters and their rates).
+/// The largest heartbeat body in bytes. After a restart of the service one heartbeat lists every reservation that the relay holds:
+/// up to 16,384 names of 63 letters, each with its rate.
 pub(super) const MAX_HEARTBEAT_BODY: usize = 2 << 20;
-/// How long a request for a relay waits.
+/// How long an edge's request for a relay waits for the matching; then the reply is `pending`.
 const DECISION_WAIT: Duration = Duration::from_secs(2);
 const API_DESCRIPTION: &str = include_str!("../../../../docs/fleet-api.json");
 
-/// A token, and the key that is to be certified.
+/// Body of an enrolment request: a token, and the public key to be certified.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnrolRequest {
-    /// As `marline fleet ca token` printed it.
+    /// The token that `marline fleet ca token` printed.
     pub token: String,
-    /// PKCS #10, PEM.
+    /// Certificate request (PKCS #10) in PEM.
     pub request: String,
 }
 
-/// What enrolment and renewal bring.
+/// Reply to enrolment and to renewal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EnrolReply {
-    /// The certificate and its authority's, PEM.
+    /// The issued certificate, followed by the certificate of its authority, in PEM.
     pub certificate: String,
-    /// The authority's, then those of the other authorities that the service trusts, each with its revocation list, PEM.
+    /// The issuing authority's certificate, then the other authorities that the service trusts with their revocation lists, in PEM.
     pub authority: String,
-    /// Until when the certificate is valid.
+    /// When the certificate expires, as an RFC 3339 time in UTC.
     pub not_after: String,
 }
 
-/// An operator's word on a relay.
+/// An operator's request to drain a relay or to end its drain.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
-    /// It takes no new streams, or takes them again.
+    /// `true`: the relay takes no new streams; `false`: it takes them again.
     pub draining: bool,
-    /// For so long; none: until it is said otherwise.
+    /// How long the drain lasts, in milliseconds; none: until an operator ends it.
     #[serde(default)]
     pub duration_ms: Option<u64>,
 }
 
-/// What came of it.
+/// Reply to [`DrainRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainReply {
-    /// The relay has announced itself.
+    /// The relay has sent a heartbeat to this service.
     pub known: bool,
-    /// It will be remembered after a restart.
+    /// The store has accepted the change, so that it survives a restart of the service.
     pub durable: bool,
 }
 
-/// Who has connected, and what it has shown.
+/// The authenticated caller of a request, with the certificate from its TLS handshake.
 pub(super) struct Caller {
     pub(super) peer: Peer,
     pub(super) certificate: CertificateDer<'static>,
     pub(super) address: IpAddr,
 }
 
-/// Answers one request; `in_time` is for its body.
+/// Handles one request; every failure becomes a problem response. `body_timeout` limits the reading of the body.
 pub(super) async fn respond(
     coordinator: &Arc<Coordinator>,
     caller: Option<&Caller>,
@@ -127,26 +128,30 @@ async fn route(
         Route::Service => return json(&coordinator.status()),
         Route::Enrol => return enrol_reply(coordinator, coordinator.enrol(parse(&body)?).await?),
         Route::Renew => {
-            // Its own, whoever it speaks for.
-            let shown = caller.ok_or_else(|| Problem::not_allowed("who are you?"))?;
-            return enrol_reply(coordinator, coordinator.renew(shown.certificate.clone()).await?);
+            // A process that forwards for others may renew only its own certificate, never that of the member in the header.
+            let presented_by =
+                caller.ok_or_else(|| Problem::not_allowed("a client certificate of this fleet is required"))?;
+            return enrol_reply(coordinator, coordinator.renew(presented_by.certificate.clone()).await?);
         }
         _ => {}
     }
     if let (Route::Heartbeat, None, Some(caller)) = (route, &on_behalf_of, caller) {
         check_announced(&parse(&body)?, &caller.certificate)?;
     }
-    let me = on_behalf_of.as_ref().or(peer).ok_or_else(|| Problem::not_allowed("who are you?"))?;
+    let member = on_behalf_of
+        .as_ref()
+        .or(peer)
+        .ok_or_else(|| Problem::not_allowed("a client certificate of this fleet is required"))?;
     let query = uri.query().unwrap_or_default();
     if coordinator.is_leader() {
-        return handle_as_leader(coordinator, (route, path), (me, process), query, &body).await;
+        return handle_as_leader(coordinator, (route, path), (member, process), query, &body).await;
     }
-    // What another process has passed on is not passed on again: nobody leads, or they do not know who.
+    // A forwarded request is not forwarded again: no process leads, or the other process has an outdated view of the leader.
     let forwarded = match on_behalf_of {
         None => {
             coordinator
                 .forward_to_leader(
-                    (me, process),
+                    (member, process),
                     &method,
                     uri.path_and_query().map_or("/", |it| it.as_str()),
                     &body,
@@ -157,20 +162,22 @@ async fn route(
     };
     match forwarded {
         Some(answer) => Ok(answer),
-        // Rule 3.
+        // Rule 3: a relay gets a reply even without a leader.
         None if route == Route::Heartbeat => {
-            handle_as_leader(coordinator, (route, path), (me, process), query, &body).await
+            handle_as_leader(coordinator, (route, path), (member, process), query, &body).await
         }
-        None => Err(unavailable("not-leading", "no process of the service is known to lead")),
+        None => {
+            Err(unavailable("not-leading", "no process of the fleet service is known to be the leader; try again"))
+        }
     }
 }
 
-/// Refuses a relay that announces a host which its certificate is not for: edges would be led to a host of its choice. Asked where the
-/// relay has shown its certificate; what another process of the service passes on was asked there.
+/// Refuses a heartbeat that announces a host for which the relay's certificate is not valid: edges would connect to a host of the
+/// relay's choice. Only the process that received the certificate checks this; a forwarded heartbeat has been checked by the sender.
 fn check_announced(heartbeat: &Heartbeat, certificate: &CertificateDer<'_>) -> Result<(), Problem> {
     let refused = |host: &str| {
         Problem::not_allowed(format!(
-            "`{host}` is announced, and the relay's certificate is not for that name or address"
+            "`{host}` is announced, but the relay's certificate is not valid for that name or address"
         ))
     };
     if !is_valid_for(certificate, &heartbeat.server_name) {
@@ -185,7 +192,7 @@ fn check_announced(heartbeat: &Heartbeat, certificate: &CertificateDer<'_>) -> R
     Ok(())
 }
 
-/// For whom another process of the service asks.
+/// The member on whose behalf another process of the service calls; none: the caller acts for itself (rule 4).
 fn read_on_behalf_of(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Peer>, Problem> {
     let Some(peer) = peer.filter(|peer| peer.identity.role == Role::Fleet) else { return Ok(None) };
     let Some(header) = headers.get(FOR_HEADER) else { return Ok(None) };
@@ -194,14 +201,14 @@ fn read_on_behalf_of(peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<
     Ok(Some(Peer { identity, not_after: until.unwrap_or(peer.not_after), ..peer.clone() }))
 }
 
-/// Which process of a member asks, and at which address. None: it does not say.
+/// The calling process of a member, by its instance number and address. None: the request carries no instance number.
 fn caller_process(caller: Option<&Caller>, is_forwarded: bool, headers: &HeaderMap) -> Option<CallerProcess> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     let address = if is_forwarded { text(FOR_ADDRESS_HEADER)?.parse().ok()? } else { caller?.address };
     Some(CallerProcess { instance: text(INSTANCE_HEADER)?.parse().ok()?, address })
 }
 
-/// What the process answers that leads; and of heartbeats each one.
+/// Handles the requests that need the scheduler. Runs on the leader, and for heartbeats also on a process without a reachable leader.
 async fn handle_as_leader(
     coordinator: &Arc<Coordinator>,
     (route, path): (Route, Option<Name>),
@@ -271,14 +278,14 @@ async fn handle_as_leader(
                 .fill_duplicates(Role::Edge, rows.iter_mut().map(|row| (&row.name, &mut row.duplicate_addresses)));
             json(&rows)
         }
-        // Answered before.
+        // `route` has answered these already, without the scheduler.
         Route::OpenApi | Route::Health | Route::RevocationList | Route::Service | Route::Enrol | Route::Renew => {
-            Err(unavailable("not-leading", "each process answers this by itself"))
+            Err(unavailable("not-leading", "this request is not meant for the leader"))
         }
     }
 }
 
-/// With the number of the newest revocation list.
+/// Adds the number of the newest revocation list to a reply.
 fn with_crl_number(coordinator: &Coordinator, reply: AssignmentReply) -> AssignmentReply {
     AssignmentReply { revocations: coordinator.trusted().revocations.number(), ..reply }
 }
@@ -295,10 +302,10 @@ async fn request_relay(
 ) -> Result<Response<Full<Bytes>>, Problem> {
     let decision = coordinator.decision(edge);
     coordinator.with_scheduler(|scheduler, now| scheduler.request(edge, request, now)).map_err(unprocessable)?;
-    // Who is not decided about in time is told so: it has not lost its place.
+    // After a timeout the reply is `pending`. The edge keeps its position in the queue and can simply repeat the request.
     let _ = tokio::time::timeout(DECISION_WAIT, decision).await;
     if !coordinator.is_leader() {
-        return Err(unavailable("not-leading", "the process that was asked leads no longer"));
+        return Err(unavailable("not-leading", "this process is no longer the leader; try again"));
     }
     json(&with_crl_number(coordinator, coordinator.with_scheduler(|scheduler, _| scheduler.reply_for(edge))))
 }
@@ -309,56 +316,59 @@ async fn drain(
     relay: Option<Name>,
     drain: DrainRequest,
 ) -> Result<Response<Full<Bytes>>, Problem> {
-    let relay = relay.ok_or_else(|| Problem::malformed("which relay?"))?;
+    let relay = relay.ok_or_else(|| Problem::malformed("the path names no relay"))?;
     let known = coordinator.with_scheduler(|scheduler, _| scheduler.has_relay(&relay));
     let durable =
         coordinator.drain(operator, relay, drain.draining, drain.duration_ms.map(Duration::from_millis)).await;
     json(&DrainReply { known, durable })
 }
 
-/// Rule 2.
+/// Reads a request body within the limits of rule 2.
 async fn read_body(route: Route, request: Request<Incoming>, body_timeout: Duration) -> Result<Bytes, Problem> {
     let media_type = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    // Nothing that a page of another site could make a browser send.
+    // A browser cannot send this media type across sites without a CORS preflight, which this API does not answer.
     if media_type.split(';').next().map(str::trim) != Some("application/json") {
-        let detail = "the body must be called application/json";
+        let detail = "the request needs `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media-type", detail));
     }
     let longest = if route == Route::Heartbeat { MAX_HEARTBEAT_BODY } else { MAX_BODY };
-    let too_long = || Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", format!("more than {longest} bytes"));
+    let too_long = || {
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", format!("the body is longer than {longest} bytes"))
+    };
     if request.body().size_hint().lower() > longest as u64 {
         return Err(too_long());
     }
     let read = tokio::time::timeout(body_timeout, Limited::new(request.into_body(), longest).collect()).await;
     let read =
-        read.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "slow", "the body did not come in time"))?;
+        read.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "slow", "the body did not arrive in time"))?;
     let read = read.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
         Some(_) => too_long(),
-        None => Problem::malformed(format!("the body broke off: {error}")),
+        None => Problem::malformed(format!("the body is incomplete: {error}")),
     })?;
     Ok(read.to_bytes())
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    // The library's words name the field; of a token they could repeat a part, and a token stands in no number.
-    serde_json::from_slice(body).map_err(|error| Problem::malformed(format!("the body: {error}")))
+    // serde_json's error names the field. It can quote a value of the wrong type, but never a token, because its field is a string.
+    serde_json::from_slice(body).map_err(|error| Problem::malformed(format!("cannot parse the body: {error}")))
 }
 
 fn parse_proximity(query: &str) -> Result<Proximity, String> {
     let (mut latitude, mut longitude, mut proximity) = (None, None, Proximity::default());
     for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let degrees = || value.parse::<f64>().map_err(|_| format!("`{value}`: degrees such as 50.1"));
+        let degrees =
+            || value.parse::<f64>().map_err(|_| format!("`{value}` is not a number of degrees such as 50.1"));
         match &*key {
             "latitude" => latitude = Some(degrees()?),
             "longitude" => longitude = Some(degrees()?),
             "origin" => proximity.origin = Some(value.parse()?),
-            other => return Err(format!("`{other}` is not known: latitude, longitude, origin")),
+            other => return Err(format!("unknown parameter `{other}`: use latitude, longitude, origin")),
         }
     }
     proximity.position = match (latitude, longitude) {
         (Some(latitude), Some(longitude)) => Some(Position::new(latitude, longitude)?),
         (None, None) => None,
-        _ => return Err("latitude and longitude belong together".to_owned()),
+        _ => return Err("give both latitude and longitude, or neither".to_owned()),
     };
     Ok(proximity)
 }
@@ -367,7 +377,7 @@ fn unprocessable(text: String) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "impossible", text)
 }
 
-/// The list, as relays keep it in a file.
+/// The revocation list in PEM, the format in which relays store it.
 fn crl_pem(coordinator: &Coordinator) -> String {
     crate::ca::pem_encode("X509 CRL", &coordinator.trusted().revocations.crl_der())
 }

@@ -1,4 +1,4 @@
-//! Whether `docs/fleet-api.json` says what the types say: field by field, for each body that there is.
+//! Tests that `docs/fleet-api.json` matches the types of the API, field by field for each body.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn name() -> Name {
     "a".parse().unwrap()
 }
 
-/// One of each, with everything that it can say.
+/// One value of each body type, with every optional field present.
 fn sample_bodies() -> Vec<(&'static str, Value)> {
     let (rate, version, text) = (Bitrate::from_mbps(1), StateVersion { epoch: 1, version: 2 }, String::new);
     let (endpoint, address): (Endpoint, Address) = ("a.example:1".parse().unwrap(), "a.example".parse().unwrap());
@@ -132,7 +132,7 @@ fn sample_bodies() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn each_body_has_the_fields_that_are_described() {
+fn each_body_has_exactly_the_fields_of_its_schema() {
     let description: Value = serde_json::from_str(include_str!("../../../../docs/fleet-api.json")).unwrap();
     let schemas = description["components"]["schemas"].as_object().unwrap();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
@@ -145,7 +145,7 @@ fn each_body_has_the_fields_that_are_described() {
 }
 
 #[test]
-fn what_is_described_as_closed_refuses_other_fields() {
+fn closed_schemas_reject_unknown_fields() {
     let description: Value = serde_json::from_str(include_str!("../../../../docs/fleet-api.json")).unwrap();
     for (kind, mut value) in sample_bodies() {
         let closed = description["components"]["schemas"][kind]["additionalProperties"] == Value::Bool(false);

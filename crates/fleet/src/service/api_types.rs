@@ -1,10 +1,10 @@
-//! What is said over the API: the bodies of requests and answers, as types.
+//! Types of the request and response bodies of the API.
 //!
-//! In: JSON. Out: values that cannot be wrong: unknown fields are refused, and so are lists that nobody needs who means well.
-//! `docs/fleet-api.json` describes the same for others.
+//! Values are validated while they are parsed: unknown fields are rejected, and so are lists longer than a well-behaved member
+//! needs. `docs/fleet-api.json` describes the same bodies as OpenAPI; a test compares the two.
 //!
-//! 1. Nobody says who he is: that stands in his certificate, and no body has a field for it.
-//! 2. Names carry their unit; a rate is a whole number of bits per second.
+//! 1. No body contains the sender's name: the certificate identifies the sender.
+//! 2. Field names in JSON carry their unit (`_bps`, `_ms`, `_km`); a rate is a whole number of bits per second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
@@ -19,19 +19,19 @@ use crate::ca::Address;
 use crate::identity::Name;
 use crate::tunnel::Target;
 
-/// A host and a port: where an edge's stream goes to, or where a relay listens.
+/// A host and a port: the origin server of an edge's stream, or an address at which a relay listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Endpoint(String);
 
 impl Endpoint {
-    /// The host, an IPv6 address without its brackets.
+    /// The host; an IPv6 address without its brackets.
     pub fn host(&self) -> String {
         let host = self.0.rsplit_once(':').map_or(self.0.as_str(), |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']').to_owned()
     }
 
-    /// The port.
+    /// The port; 0 cannot occur, because parsing rejects it.
     pub fn port(&self) -> u16 {
         self.0.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default()
     }
@@ -65,13 +65,13 @@ impl From<Endpoint> for String {
     }
 }
 
-/// Which state of the fleet: a later one is greater. Epochs begin when somebody takes the lead, versions count in one.
+/// Version of the fleet's state; later versions compare greater. Each leader begins a new epoch, and `version` counts within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StateVersion {
-    /// Who leads counts these up.
+    /// Incremented whenever a process becomes leader.
     pub epoch: u64,
-    /// What changes counts these up.
+    /// Incremented by each change of an assignment within the epoch.
     pub version: u64,
 }
 
@@ -79,112 +79,112 @@ pub struct StateVersion {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Heartbeat {
-    /// T(s): what it can carry.
+    /// T(s): the capacity of the relay.
     #[serde(rename = "capacity_bps")]
     pub capacity: Bitrate,
-    /// R(s): what it has left of that, as it sees it.
+    /// R(s): the unused part of the capacity, as the relay measures it.
     #[serde(rename = "free_bps")]
     pub free: Bitrate,
-    /// Where edges reach it.
+    /// Addresses at which edges reach the relay.
     pub addresses: Vec<Endpoint>,
     /// The name or address in its certificate that edges verify.
     pub server_name: Address,
-    /// Where it is.
+    /// Geographical position of the relay.
     #[serde(default)]
     pub position: Option<Position>,
-    /// B_o(s): what it reaches to servers, as far as it has measured; others are taken for no narrower than it is.
+    /// B_o(s): measured rates from the relay to origin servers. For a server that is not listed the relay's capacity is assumed.
     #[serde(default, rename = "origin_rates_bps")]
     pub origin_rates: BTreeMap<Endpoint, Bitrate>,
-    /// What it reaches to servers at least: its edges have not sent more.
+    /// Lower bounds of B_o(s): the highest rates that its edges have sent to these servers, without reaching the limit.
     #[serde(default, rename = "origin_lower_bounds_bps")]
     pub origin_lower_bounds: BTreeMap<Endpoint, Bitrate>,
-    /// It takes no new streams.
+    /// The relay takes no new streams.
     #[serde(default)]
     pub draining: bool,
-    /// The last state that it was told, for which it needs not be told again.
+    /// The last version that the relay received. Reservations are not sent again if they have not changed since.
     #[serde(default)]
     pub seen_version: StateVersion,
-    /// What it keeps for edges that were assigned to it, if it was asked ([`BeatAnswer::tell_held`]).
+    /// The reservations that the relay holds, if the last reply requested them ([`HeartbeatReply::report_reservations`]).
     #[serde(default, rename = "reservations_bps", skip_serializing_if = "Option::is_none")]
     pub reservations: Option<BTreeMap<Name, Bitrate>>,
 }
 
-/// What a relay's heartbeat is answered.
+/// Reply to a relay's heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatReply {
-    /// Which state this is.
+    /// The version that this reply describes.
     pub version: StateVersion,
-    /// When the next heartbeat is expected.
+    /// Interval to the next heartbeat, in milliseconds.
     pub heartbeat_ms: u64,
-    /// The number of the newest revocation list.
+    /// Number of the newest revocation list.
     pub revocations: u64,
-    /// An operator wants it to drain.
+    /// An operator wants the relay to drain.
     pub draining: bool,
-    /// Its edges, all of them; none: as `seen` has it.
+    /// The complete set of reservations at this relay; none: unchanged since `seen_version`.
     pub reservations: Option<Vec<Reservation>>,
-    /// The next heartbeat, which comes at once, is to say what the relay keeps for whom: the service has just begun.
+    /// The service has restarted: the relay must send its next heartbeat at once, with the reservations that it holds.
     #[serde(default)]
     pub report_reservations: bool,
 }
 
-/// An edge, as its relay is told.
+/// The reservation of one edge, as its relay receives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Which one.
+    /// The name of the edge.
     pub edge: Name,
-    /// What is kept for it.
+    /// The rate reserved for it.
     #[serde(rename = "reservation_bps")]
     pub reservation: Bitrate,
-    /// Since when.
+    /// The version in which the reservation was made.
     pub version: StateVersion,
 }
 
-/// What an edge would have.
+/// An edge's request for a relay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AssignmentRequest {
-    /// Where its stream goes to.
+    /// The origin server of its stream.
     pub origin: Endpoint,
-    /// B_o(c): what it reaches there alone.
+    /// B_o(c): the rate to the origin server over the edge's best single link, without a relay.
     #[serde(rename = "best_link_bps")]
     pub best_link_rate: Bitrate,
-    /// More than this it does not need; none: whatever it can get.
+    /// The rate that the stream needs at most; none: unlimited.
     #[serde(default, rename = "target_bps")]
     pub target_rate: Option<Bitrate>,
-    /// Where it is.
+    /// Geographical position of the edge.
     #[serde(default)]
     pub position: Option<Position>,
-    /// The relays that it has measured.
+    /// The relays that the edge has measured.
     pub measurements: Vec<RelayMeasurement>,
 }
 
-/// A relay that an edge has measured.
+/// An edge's measurement of one relay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RelayMeasurement {
-    /// Which one.
+    /// The name of the relay.
     pub relay: Name,
-    /// B(c, s): what the edge reaches to it over all its links.
+    /// B(c, s): the rate from the edge to the relay over all links.
     #[serde(rename = "rate_bps")]
     pub rate: Bitrate,
-    /// The smallest round trip.
+    /// The minimum RTT to the relay, in milliseconds.
     #[serde(default)]
     pub rtt_ms: Option<u32>,
 }
 
-/// What an edge says regularly: what it would have, what it has, and how it goes.
+/// An edge's periodic report: its request, its current assignment, and the throughput.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// As in a request.
+    /// The current request, with the same fields as when it was first sent.
     pub request: AssignmentRequest,
-    /// What went through its relay since the last report.
+    /// Throughput through the relay since the last report.
     #[serde(rename = "throughput_bps")]
     pub throughput: Bitrate,
-    /// What its programs offered in the same time; none: no more than went through.
+    /// The rate that the edge's programs offered in the same time; none: equal to `throughput`.
     #[serde(default, rename = "offered_bps")]
     pub offered_rate: Option<Bitrate>,
-    /// The relay that it uses.
+    /// The assignment that the edge uses.
     #[serde(default)]
     pub assignment: Option<CurrentAssignment>,
 }
@@ -193,44 +193,44 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CurrentAssignment {
-    /// Its relay.
+    /// The name of the relay.
     pub relay: Name,
-    /// What is reserved there.
+    /// The rate reserved there.
     #[serde(rename = "reservation_bps")]
     pub reservation: Bitrate,
-    /// Since when.
+    /// The version in which the assignment was made.
     pub version: StateVersion,
 }
 
-/// How an edge stands.
+/// Reply to an edge's request, report or release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssignmentReply {
-    /// Its relay.
+    /// The assigned relay.
     pub assignment: Option<Assignment>,
-    /// Why it has none.
+    /// Why no relay is assigned.
     pub reason: Option<NoRelayReason>,
-    /// When the next report is expected.
+    /// Interval to the next report, in milliseconds.
     pub heartbeat_ms: u64,
-    /// The number of the newest revocation list, which is at `/v1/revoked`.
+    /// Number of the newest revocation list, available at `/v1/revoked`.
     #[serde(default)]
     pub revocations: u64,
 }
 
-/// A relay for an edge.
+/// The assignment of a relay to an edge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Which one.
+    /// The name of the relay.
     pub relay: Name,
-    /// Where it listens; empty: it has not announced itself since the service began.
+    /// Addresses of the relay; empty: it has not sent a heartbeat since the service started.
     pub addresses: Vec<Endpoint>,
-    /// What to verify its certificate by.
+    /// The name or address for which the relay's certificate must be valid.
     pub server_name: Option<Address>,
-    /// What is kept for the edge.
+    /// The rate reserved for the edge.
     #[serde(rename = "reservation_bps")]
     pub reservation: Bitrate,
-    /// How long, if no report renews it.
+    /// Remaining lease in milliseconds; each report renews it.
     pub lease_ms: u64,
-    /// Since when.
+    /// The version in which the assignment was made.
     pub version: StateVersion,
 }
 
@@ -238,20 +238,20 @@ pub struct Assignment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoRelayReason {
-    /// The matching is not done: ask again.
+    /// The matching has not finished; the edge repeats the request.
     Pending,
-    /// None of the relays that it has measured is known, healthy and open to new streams.
+    /// None of the measured relays is known, healthy and open to new streams.
     NoRelay,
-    /// No relay brings more than it has alone.
+    /// No relay is faster than the edge's best single link.
     NoGain,
-    /// Others gain more by what is left.
+    /// Other edges gain more from the remaining capacity.
     NoCapacity,
-    /// It let go of its relay.
+    /// The edge has released its relay.
     Released,
 }
 
 impl NoRelayReason {
-    /// As people read it.
+    /// The reason as text for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -266,133 +266,133 @@ impl NoRelayReason {
 /// A relay that an edge may measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Which one.
+    /// The name of the relay.
     pub relay: Name,
-    /// Where it listens.
+    /// Addresses of the relay.
     pub addresses: Vec<Endpoint>,
-    /// What to verify its certificate by.
+    /// The name or address for which the relay's certificate must be valid.
     pub server_name: Address,
-    /// R(s).
+    /// R(s): the unused capacity, as the service calculates it.
     #[serde(rename = "free_bps")]
     pub free: Bitrate,
-    /// T(s).
+    /// T(s): the capacity of the relay.
     #[serde(rename = "capacity_bps")]
     pub capacity: Bitrate,
-    /// B_o(s) to the server asked about, if the relay has measured it.
+    /// B_o(s) to the origin server in the query, if the relay has measured it.
     #[serde(rename = "origin_rate_bps")]
     pub origin_rate: Option<Bitrate>,
-    /// How far it is; none: not known.
+    /// Distance from the edge in kilometres; none: unknown.
     pub distance_km: Option<f64>,
 }
 
-/// One process of the service, for operators.
+/// Status of one process of the service, for operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    /// Its name, as its certificate has it.
+    /// The name in its certificate.
     pub name: Name,
-    /// Where its store is.
+    /// Location of its store: a file, or `redis://HOST:PORT`.
     pub store: String,
-    /// The region whose members it knows; none: it shares its store with nobody.
+    /// The region whose members it manages; none: the store is not shared with other processes.
     pub region: Option<String>,
-    /// It is the one that matches.
+    /// This process is the leader and makes the assignments.
     pub is_leader: bool,
-    /// Where the one is reached that matches, as far as that is known.
+    /// Address of the leader, if known.
     pub leader_address: Option<String>,
-    /// The epoch of that one.
+    /// Epoch of the leader.
     pub epoch: Option<u64>,
-    /// Why store or authority cannot now.
+    /// Why the store or the certificate authority currently fails.
     pub error: Option<String>,
 }
 
-/// A relay, for operators.
+/// A relay's row in the operator's list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelaySummary {
-    /// Which one.
+    /// The name of the relay.
     pub name: Name,
-    /// T(s).
+    /// T(s): its capacity.
     #[serde(rename = "capacity_bps")]
     pub capacity: Bitrate,
-    /// R(s), as the service reckons it.
+    /// R(s): the unused capacity, as the service calculates it.
     #[serde(rename = "free_bps")]
     pub free: Bitrate,
-    /// What its edges have reserved, or use where that is more.
+    /// The sum over its edges: the reservation of each, or its throughput where that is higher.
     #[serde(rename = "claimed_bps")]
     pub claimed: Bitrate,
-    /// How many edges have it.
+    /// Number of edges assigned to it.
     pub edges: usize,
-    /// It was heard in time.
+    /// Its last heartbeat arrived in time.
     pub healthy: bool,
-    /// It takes no new streams, whoever wants that.
+    /// It takes no new streams, by its own decision or an operator's.
     pub draining: bool,
-    /// How long ago it was heard.
+    /// Time since its last heartbeat, in milliseconds.
     pub age_ms: u64,
-    /// Where it listens.
+    /// Addresses at which edges reach it.
     pub addresses: Vec<Endpoint>,
-    /// Where it is.
+    /// Its geographical position.
     pub position: Option<Position>,
-    /// When the certificate ends that it has shown last, `2026-10-02T12:00:00Z`; none: it has not spoken to who matches now.
+    /// When its last presented certificate expires, such as `2026-10-02T12:00:00Z`; none: it has not contacted the current leader.
     pub certificate_not_after: Option<String>,
-    /// Addresses of the processes that use its certificate at the same time; empty: there is one.
+    /// Addresses of the processes that use its certificate at the same time; empty: only one process does.
     #[serde(default)]
     pub duplicate_addresses: Vec<IpAddr>,
 }
 
-/// An edge, for operators.
+/// An edge's row in the operator's list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgeSummary {
-    /// Which one.
+    /// The name of the edge.
     pub name: Name,
-    /// Where its stream goes to.
+    /// The origin server of its stream.
     pub origin: Endpoint,
-    /// What it has alone.
+    /// B_o(c): the rate of its best single link.
     #[serde(rename = "best_link_bps")]
     pub best_link_rate: Bitrate,
-    /// Its relay.
+    /// The assigned relay.
     pub relay: Option<Name>,
-    /// What is kept for it.
+    /// The rate reserved for it.
     #[serde(rename = "reservation_bps")]
     pub reservation: Option<Bitrate>,
-    /// What it said last that goes through.
+    /// Its last reported throughput.
     #[serde(rename = "throughput_bps")]
     pub throughput: Bitrate,
     /// Why it has no relay.
     pub reason: Option<NoRelayReason>,
-    /// Since which state it has it.
+    /// The version in which the assignment was made.
     pub version: Option<StateVersion>,
-    /// How long ago it was heard.
+    /// Time since its last request or report, in milliseconds.
     pub age_ms: u64,
-    /// As of a relay.
+    /// As [`RelaySummary::certificate_not_after`].
     pub certificate_not_after: Option<String>,
-    /// Addresses of the processes that use its certificate at the same time; empty: there is one.
+    /// Addresses of the processes that use its certificate at the same time; empty: only one process does.
     #[serde(default)]
     pub duplicate_addresses: Vec<IpAddr>,
 }
 
 impl Heartbeat {
-    /// What its type does not say.
+    /// Checks the bounds that the types do not enforce.
     ///
     /// # Errors
-    /// More than anybody needs who means well.
+    /// A value is outside its bounds: zero capacity, or more rate or entries than a well-behaved relay needs.
     pub(super) fn validate(&self) -> Result<(), String> {
         if self.capacity > MAX_RATE || self.capacity.is_zero() {
-            return Err(format!("capacity_bps: more than zero, and no more than {}", MAX_RATE.bits_per_sec()));
+            return Err(format!("capacity_bps: must be at least 1 and at most {}", MAX_RATE.bits_per_sec()));
         }
         if !(1..=MAX_ADDRESSES).contains(&self.addresses.len())
             || self.origin_rates.len().max(self.origin_lower_bounds.len()) > MAX_ORIGINS
         {
             return Err(format!(
-                "1 to {MAX_ADDRESSES} addresses and at most {MAX_ORIGINS} origin_rates_bps or origin_lower_bounds_bps"
+                "1 to {MAX_ADDRESSES} addresses, and at most {MAX_ORIGINS} origin_rates_bps and origin_lower_bounds_bps, are allowed"
             ));
         }
         if self.reservations.as_ref().is_some_and(|assignment| assignment.len() > MAX_RESERVATIONS) {
-            return Err(format!("reservations_bps: at most {MAX_RESERVATIONS} edges"));
+            return Err(format!("reservations_bps: at most {MAX_RESERVATIONS} edges are allowed"));
         }
         Ok(())
     }
 
-    /// Whether it says the same of the relay itself, however loaded that is.
+    /// Whether both describe the relay itself equally; its load is ignored.
     pub(super) fn is_same_relay(&self, other: &Self) -> bool {
-        // Rates that are lower bounds change all the time, and nothing is decided by them.
+        // Lower bounds change with each heartbeat, and no decision depends on them.
         let Self {
             capacity,
             free: _,
@@ -415,29 +415,29 @@ impl Heartbeat {
 }
 
 impl AssignmentRequest {
-    /// What its type does not say.
+    /// Checks what the types do not enforce.
     ///
     /// # Errors
-    /// A relay twice, or more of them than anybody measures.
+    /// A relay is listed twice, or there are more measurements than a well-behaved edge sends.
     pub(super) fn validate(&self) -> Result<(), String> {
         if self.measurements.len() > MAX_MEASUREMENTS {
-            return Err(format!("measured: at most {MAX_MEASUREMENTS} relays"));
+            return Err(format!("measurements: at most {MAX_MEASUREMENTS} relays are allowed"));
         }
         let mut names = BTreeSet::new();
         match self.measurements.iter().find(|one| !names.insert(&one.relay)) {
-            Some(twice) => Err(format!("measured: relay {} is named twice", twice.relay)),
+            Some(duplicate) => Err(format!("measurements: relay {} is listed twice", duplicate.relay)),
             None => Ok(()),
         }
     }
 }
 
-/// chosen: a terabit per second; eight thousand of them are what a matching can hold.
+/// chosen: 1 Tbit/s; a matching can represent the sum of eight thousand such relays.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(1_000_000);
-/// chosen: as many as a certificate names.
+/// chosen: the largest number of addresses in a certificate.
 const MAX_ADDRESSES: usize = 16;
-/// chosen: what a relay's 64 KiB hold.
+/// chosen: as many as fit into a heartbeat of 64 KiB.
 const MAX_ORIGINS: usize = 512;
-/// chosen: what a relay's tunnels can be at most (`Limits`).
+/// chosen: the largest number of tunnels of a relay (`Limits` of the relay).
 pub(crate) const MAX_RESERVATIONS: usize = 16_384;
-/// chosen: BASS measures 3 (§IV-B).
+/// chosen: BASS measures 3 relays (§IV-B).
 const MAX_MEASUREMENTS: usize = 32;

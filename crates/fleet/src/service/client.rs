@@ -1,13 +1,12 @@
-//! The other side of the API: one connection to the service, kept alive, with a member's certificate.
+//! Client of the fleet API: one keep-alive connection to the service, authenticated with a member's certificate.
 //!
-//! In: a URL, credentials, and values. Out: values, or whose fault it is.
-//!
-//! 1. A connection that has gone is opened anew, once per call, if nothing of an answer has come: every call may be repeated.
-//!    So is one whose request is not allowed: its certificate may have ended while it was kept.
-//! 2. A call has [`PATIENCE`]; on a connection that was kept [`HANGS`], and then once more on a new one: the machine at the other end
-//!    may be gone without a word, and relays must be heard again before they count as gone.
-//! 3. A name may have several addresses, of as many processes. One that says nothing within [`EACH`] is left for the next one.
-//! 4. The other side has the role `fleet`: a relay's certificate may be good for the same address, and a relay is not asked.
+//! 1. If a reused connection fails before any part of the response has arrived, the call is repeated once on a new connection; every
+//!    call is idempotent. The same happens after a 403, because the certificate may have expired while the connection was open.
+//! 2. A call has [`CALL_TIMEOUT`]. On a reused connection it has [`REUSED_CALL_TIMEOUT`] and is then repeated on a new one: the peer may
+//!    have vanished without closing it, and a relay's heartbeat must arrive before the relay counts as unhealthy.
+//! 3. A name may resolve to several addresses, one for each process. If one does not respond within [`ADDRESS_TIMEOUT`], the next one is
+//!    tried.
+//! 4. The peer must have the role `fleet`: a relay's certificate may be valid for the same address, but a relay is not the service.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +19,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use marline_net::links::{Interface, routed_over};
-use marline_net::reach::Zone;
+use marline_net::egress::AddressZone;
+use marline_net::links::{Interface, non_default_route_interface};
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,36 +36,36 @@ use crate::identity::Role;
 use crate::link_dialer::{ConnObservation, LinkDialer, connect_over};
 use crate::tls::Peer;
 
-/// chosen: a request waits two seconds for its window, and a slow link has some round trips.
+/// chosen: a request waits two seconds for its window, and a slow link needs several RTTs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// chosen: a request waits two seconds for its window; a heartbeat, this and an address that says nothing are less than the three
-/// heartbeats after which a relay counts as gone.
+/// chosen: a request waits two seconds for its window. For a heartbeat, this plus one unresponsive address is less than the three
+/// heartbeats after which a relay counts as unhealthy.
 const REUSED_CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: a handshake over a slow link takes less, and three machines may be gone.
+/// chosen: a handshake over a slow link takes less, and up to three machines may be down.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
-/// chosen: fifty thousand edges of three hundred bytes.
+/// Bytes. chosen: the list of fifty thousand edges, three hundred bytes each.
 const MAX_RESPONSE: usize = 16 * 1024 * 1024;
 
-/// Why a call brought nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL is none of a service.
+    /// The URL is not that of a service.
     #[error("{0}: not a URL such as https://fleet.example.org:4444")]
     Url(String),
-    /// The service is not reached, or breaks off.
+    /// The service cannot be reached, or the connection broke.
     #[error("{service}: {text}")]
     Network {
-        /// Which service.
+        /// Host and port of the service.
         service: String,
-        /// Why.
+        /// The cause.
         text: String,
     },
-    /// The service refuses.
+    /// The service has refused the request.
     #[error("{0}")]
     Refused(#[from] Problem),
 }
 
-/// A service, as one of its members sees it.
+/// A connection to the service, as its members use it.
 pub struct Client {
     host: String,
     port: u16,
@@ -74,37 +73,37 @@ pub struct Client {
     tls: Box<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     connection: Option<SendRequest<Full<Bytes>>>,
     link_use: LinkUse,
-    /// For whom it asks; none: for itself.
+    /// The member for which this process acts; none: for itself.
     on_behalf_of: Option<OnBehalfOf>,
-    /// Which process this is, among those with the same certificate; none: there were no random numbers.
+    /// Random number of this process, which distinguishes processes with the same certificate; none: the system's random source failed.
     instance: Option<Nonce>,
 }
 
-/// A member for which another process of the service asks.
+/// A member on whose behalf a process of the service forwards a request.
 struct OnBehalfOf {
     identity: String,
     not_after: String,
     process: Option<CallerProcess>,
 }
 
-/// Which process of a member has asked, and at which address.
+/// The calling process of a member: its instance number and its address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallerProcess {
     pub(super) instance: Nonce,
     pub(super) address: IpAddr,
 }
 
-/// Over which link connections to the service begin.
+/// How the link for connections to the service is selected.
 enum LinkUse {
-    /// As the kernel's routes have it.
+    /// By the kernel's routing table.
     KernelRoutes,
-    /// Over the one that reaches it, of these.
+    /// The dialer tries its links until one reaches the service.
     Dialer(Arc<LinkDialer>),
-    /// Over the one that reaches it, of those that are there then.
+    /// As with a dialer, over the links that exist when the connection is opened.
     SurveyedLinks,
 }
 
-/// Where a service is, and how it is known.
+/// The service's endpoint, and the TLS configuration that authenticates it.
 #[derive(Clone)]
 struct ServiceTarget {
     host: String,
@@ -114,7 +113,7 @@ struct ServiceTarget {
 }
 
 impl ServiceTarget {
-    /// Over this link; none: as the kernel has it.
+    /// Connects over this link; none: by the kernel's routing table.
     async fn connect_over_link(
         &self,
         link: Option<&Interface>,
@@ -124,9 +123,11 @@ impl ServiceTarget {
             None => lookup_host((self.host.as_str(), self.port)).await?.collect(),
             Some(link) => dialer.resolve(None, (&self.host, self.port), link).await?,
         };
-        let is_behind_links = addresses
-            .iter()
-            .any(|address| dialer.is_behind_links(address.ip()) && !is_beyond_routes(address.ip(), link, dialer));
+        // A service on this host, on a LAN of this host or behind a static route is reached by the kernel's routes alone. The dialer
+        // learns this from the result, so that it does not take the link for the path to the service.
+        let is_behind_links = addresses.iter().any(|address| {
+            dialer.is_behind_links(address.ip()) && !is_behind_static_route(address.ip(), link, dialer)
+        });
         let link = link.filter(|_| is_behind_links);
         if let Some(link) = link {
             addresses = LinkDialer::with_link_families(addresses, link)?;
@@ -136,19 +137,19 @@ impl ServiceTarget {
         Ok((stream, if is_behind_links { ConnObservation::Reached } else { ConnObservation::NotViaLinks }))
     }
 
-    /// Rule 3. The last one has all the time that is left to the call.
+    /// Tries the addresses in order (rule 3). The last one has the rest of the call's time.
     async fn connect_any(
         &self,
         addresses: &[SocketAddr],
         device: Option<&str>,
     ) -> io::Result<TlsStream<TcpStream>> {
-        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let none = || io::Error::new(io::ErrorKind::NotFound, "the name does not resolve to any address");
         let (last, others) = addresses.split_last().ok_or_else(none)?;
         for address in others {
             match timeout(ADDRESS_TIMEOUT, self.connect(*address, device)).await {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => tracing::debug!(%address, %error, "the service is tried at its next address"),
-                Err(_) => tracing::debug!(%address, "says nothing: the service is tried at its next address"),
+                Ok(Err(error)) => tracing::debug!(%address, %error, "cannot connect; trying the next address"),
+                Err(_) => tracing::debug!(%address, "no response from the service; trying another address"),
             }
         }
         self.connect(*last, device).await
@@ -161,44 +162,48 @@ impl ServiceTarget {
         let denied = |text: String| io::Error::new(io::ErrorKind::PermissionDenied, text);
         let peer = Peer::of(stream.get_ref().1.peer_certificates()).map_err(|error| denied(error.to_string()))?;
         if peer.identity.role != Role::Fleet {
-            return Err(denied(format!("{} answers there, and not the fleet's service", peer.identity)));
+            return Err(denied(format!("the peer is {}, and not the fleet's service", peer.identity)));
         }
         Ok(stream)
     }
 }
 
-/// Whether an address is behind a static route that only the kernel knows.
-fn is_beyond_routes(address: IpAddr, link: Option<&Interface>, starts: &LinkDialer) -> bool {
-    let is_own = link.is_some_and(|link| link.is_neighbour(address));
-    leaves_beside(Zone::of(address), is_own, routed_over(address).map(|over| starts.is_link(over)))
+/// Whether the kernel reaches an address by a static route that the dialer's links do not know.
+fn is_behind_static_route(address: IpAddr, link: Option<&Interface>, dialer: &LinkDialer) -> bool {
+    let is_own = link.is_some_and(|link| link.is_on_subnet(address));
+    uses_static_route(
+        AddressZone::of(address),
+        is_own,
+        non_default_route_interface(address).map(|over| dialer.is_link(over)),
+    )
 }
 
-/// Whether an address of this zone, which may be in the link's own network, is reached by a static route and not over the link in its own
-/// right. `static_route`: there is such a route, and whether it leaves by one of the links.
+/// Whether an address of this zone is reached by a static route rather than directly over the link. `is_own`: the address is in the
+/// link's own network. `static_route`: there is a static route, and whether it leaves by one of the links.
 ///
-/// A public address whose route leaves by a link can be behind the others as well; one behind a VPN or another router cannot. A private
-/// network is where its route leads.
-fn leaves_beside(zone: Zone, is_own: bool, static_route: Option<bool>) -> bool {
-    !is_own && static_route.is_some_and(|by_a_link| zone == Zone::Private || !by_a_link)
+/// A public address that is routed over a link can be reached over the other links as well; one behind a VPN or another router cannot.
+/// A private network can be reached only where its route leads.
+fn uses_static_route(zone: AddressZone, is_own: bool, static_route: Option<bool>) -> bool {
+    !is_own && static_route.is_some_and(|by_a_link| zone == AddressZone::Private || !by_a_link)
 }
 
-/// For whom a process of the service asks another one.
+/// Header: the member on whose behalf a process of the service forwards a request.
 pub(super) const FOR_HEADER: &str = "marline-for";
-/// When the certificate ends that he has shown to it.
+/// Header: when the certificate expires that the member has presented to the forwarding process.
 pub(super) const FOR_UNTIL_HEADER: &str = "marline-for-until";
-/// At which address he has asked.
+/// Header: the address from which the member has called.
 pub(super) const FOR_ADDRESS_HEADER: &str = "marline-for-address";
-/// A random number of the process that asks, made when it started.
+/// Header: a random number of the calling process, made when it started.
 pub(super) const INSTANCE_HEADER: &str = "marline-instance";
 
 impl Client {
-    /// Of the service at this URL; nothing is connected yet. The configuration is one of
+    /// A client of the service at this URL; it does not connect yet. Make the configuration by
     /// [`client_config`](crate::tls::client_config) or [`first_contact_config`](crate::tls::first_contact_config).
     ///
     /// # Errors
     /// The URL is not `https://HOST[:PORT]`.
     pub fn new(url: &str, tls: rustls::ClientConfig) -> Result<Self, ClientError> {
-        // What may be a login is nobody's business.
+        // Error texts must not repeat credentials in the URL.
         let redacted = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
         let wrong = || ClientError::Url(redacted.to_owned());
         let parsed = Url::parse(url).map_err(|_| wrong())?;
@@ -221,45 +226,45 @@ impl Client {
         })
     }
 
-    /// With each new connection what this gives: certificates are renewed, and lists of the revoked as well.
+    /// Calls `tls` for the configuration of each new connection, because certificates are renewed and revocation lists change.
     #[must_use]
     pub fn with_tls(self, tls: impl Fn() -> Arc<rustls::ClientConfig> + Send + Sync + 'static) -> Self {
         Self { tls: Box::new(tls), ..self }
     }
 
-    /// Over the link that reaches it.
+    /// Connects over the dialer's link that reaches the service.
     #[must_use]
     pub(crate) fn with_dialer(self, dialer: Arc<LinkDialer>) -> Self {
         Self { link_use: LinkUse::Dialer(dialer), ..self }
     }
 
-    /// Over the link of this host that reaches it, of those that are there when a connection begins.
+    /// Connects over the link of this host that reaches the service, of those that exist when the connection is opened.
     #[must_use]
     pub fn over_links(self) -> Self {
         Self { link_use: LinkUse::SurveyedLinks, ..self }
     }
 
-    /// GET.
+    /// Sends a GET request and parses the JSON response.
     ///
     /// # Errors
-    /// The service is not reached, or refuses.
+    /// The service cannot be reached, or refuses.
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, Bytes::new()).await
     }
 
-    /// POST.
+    /// Sends a POST request with a JSON body and parses the JSON response.
     ///
     /// # Errors
-    /// As [`Client::fetch`].
+    /// As [`Client::get`].
     pub async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.network_error(error))?;
         self.call(Method::POST, path, body.into()).await
     }
 
-    /// GET of a text.
+    /// Sends a GET request and returns the response as text.
     ///
     /// # Errors
-    /// As [`Client::fetch`].
+    /// As [`Client::get`].
     pub async fn get_text(&mut self, path: &str) -> Result<String, ClientError> {
         let bytes = self.request_bytes(Method::GET, path, Bytes::new()).await?;
         String::from_utf8(bytes.into()).map_err(|error| self.network_error(error))
@@ -282,7 +287,7 @@ impl Client {
             Ok(Err(ClientError::Network { .. })) | Err(_) if is_reused => {
                 timeout(CALL_TIMEOUT, self.send_once(&method, path, body)).await
             }
-            // The certificate of the connection has ended; there may be a new one.
+            // The certificate with which the connection was opened may have expired or been replaced.
             Ok(Ok((403, reply_body))) if is_reused => {
                 self.connection = None;
                 match timeout(CALL_TIMEOUT, self.send_once(&method, path, body)).await {
@@ -300,7 +305,7 @@ impl Client {
         Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| unknown()).into())
     }
 
-    /// What a member has asked another process, for which it is asked here: the answer, whatever it is.
+    /// Forwards a member's request to another process and returns the response, whatever its status.
     pub(super) async fn forward(
         &mut self,
         (member, process): (&Peer, Option<CallerProcess>),
@@ -314,7 +319,7 @@ impl Client {
     }
 
     async fn send_once(&mut self, method: &Method, path: &str, body: Bytes) -> Result<(u16, Bytes), ClientError> {
-        // While a call is under way there is no connection for the next one: it may be cut off in the middle.
+        // The connection is taken out during the call: a call that is cancelled midway leaves it in an undefined state.
         let mut connection = match self.connection.take() {
             Some(connection) if !connection.is_closed() => connection,
             _ => self.connect().await?,
@@ -347,25 +352,25 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let starts = match &self.link_use {
+        let dialer = match &self.link_use {
             LinkUse::KernelRoutes => None,
             LinkUse::Dialer(dialer) => Some(Arc::clone(dialer)),
             LinkUse::SurveyedLinks => Some(LinkDialer::from_survey().await),
         };
-        let stream = match starts {
+        let stream = match dialer {
             None => {
                 let addresses = lookup_host((self.host.as_str(), self.port))
                     .await
                     .map_err(|error| self.network_error(error))?;
                 self.target().connect_any(&addresses.collect::<Vec<_>>(), None).await
             }
-            Some(starts) => {
-                let (to, of) = (self.target(), Arc::clone(&starts));
+            Some(dialer) => {
+                let (target, attempt_dialer) = (self.target(), Arc::clone(&dialer));
                 let attempt = move |link: Option<Arc<Interface>>| {
-                    let (target, link_dialer) = (to.clone(), Arc::clone(&of));
+                    let (target, link_dialer) = (target.clone(), Arc::clone(&attempt_dialer));
                     async move { target.connect_over_link(link.as_deref(), &link_dialer).await }
                 };
-                starts.connect(attempt).await
+                dialer.connect(attempt).await
             }
         };
         self.start_http(stream.map_err(|error| self.network_error(error))?).await
@@ -380,13 +385,13 @@ impl Client {
             handshake(TokioIo::new(stream)).await.map_err(|error| self.network_error(error))?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "the connection to the service ended");
+                tracing::debug!(%error, "the connection to the service ended with an error");
             }
         });
         Ok(sender)
     }
 
-    /// Nothing came in time.
+    /// The error for a call that timed out.
     pub(super) fn timed_out(&self) -> ClientError {
         self.network_error("no answer in time")
     }
@@ -396,7 +401,7 @@ impl Client {
     }
 }
 
-/// An error and its causes: hyper's own words are "connection error", and the alert of TLS is behind them.
+/// An error with its causes: hyper itself only reports "connection error"; the TLS alert is one of its causes.
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let causes = std::iter::successors(error.source(), |cause| cause.source());
@@ -425,26 +430,30 @@ mod tests {
     use crate::tls::{ClientAuth, Credentials, client_config, server_config};
 
     #[test]
-    fn a_service_behind_a_static_route_is_reached_as_the_kernel_has_it() {
+    fn a_service_behind_a_static_route_is_reached_by_the_kernels_route() {
         let (by_a_link, by_another) = (Some(true), Some(false));
-        for (zone, is_own, static_route, beside) in [
-            (Zone::Internet, false, None, false),
+        for (zone, is_own, static_route, expected) in [
+            (AddressZone::Internet, false, None, false),
             // Pinned to a link: it can be behind the others as well.
-            (Zone::Internet, false, by_a_link, false),
+            (AddressZone::Internet, false, by_a_link, false),
             // Behind a VPN or another router.
-            (Zone::Internet, false, by_another, true),
-            (Zone::Private, false, None, false),
-            (Zone::Private, false, by_a_link, true),
-            (Zone::Private, false, by_another, true),
+            (AddressZone::Internet, false, by_another, true),
+            (AddressZone::Private, false, None, false),
+            (AddressZone::Private, false, by_a_link, true),
+            (AddressZone::Private, false, by_another, true),
             // In the link's own network.
-            (Zone::Private, true, by_a_link, false),
-            (Zone::Internet, true, by_a_link, false),
+            (AddressZone::Private, true, by_a_link, false),
+            (AddressZone::Internet, true, by_a_link, false),
         ] {
-            assert_eq!(leaves_beside(zone, is_own, static_route), beside, "{zone:?} {is_own} {static_route:?}");
+            assert_eq!(
+                uses_static_route(zone, is_own, static_route),
+                expected,
+                "{zone:?} {is_own} {static_route:?}"
+            );
         }
     }
 
-    /// What a service and an edge of this authority show to each other.
+    /// The TLS configurations of a service and an edge that belong to this authority.
     fn tls_configs(authority: &Authority) -> (rustls::ServerConfig, rustls::ClientConfig) {
         let credentials_for = |identity: &str, addresses: &[&str]| {
             let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
@@ -462,13 +471,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_says_nothing_is_left_for_the_next_one() {
+    fn an_unresponsive_address_is_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::init(&dir.path().join("ca"), "test", UtcSeconds::now()).unwrap();
         let (server, edge) = tls_configs(&authority);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            // The kernel takes the connection, and nobody ever answers: a process that hangs, a machine that is gone.
+            // The kernel completes the TCP handshake, but no process ever responds: a hung process or a vanished machine.
             let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let addresses = [silent.local_addr().unwrap(), listener.local_addr().unwrap()];
@@ -480,13 +489,13 @@ mod tests {
             let client = Client::new("https://127.0.0.1:1", edge).unwrap();
             timeout(CALL_TIMEOUT, client.target().connect_any(&addresses, None))
                 .await
-                .expect("in the time that a call has")
+                .expect("within the timeout of a call")
                 .unwrap();
         });
     }
 
     #[test]
-    fn a_connection_that_hangs_is_left_for_a_new_one() {
+    fn a_call_on_an_unresponsive_connection_is_repeated_on_a_new_one() {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::init(&dir.path().join("ca"), "test", UtcSeconds::now()).unwrap();
         let (server, edge) = tls_configs(&authority);
@@ -495,7 +504,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut client = Client::new(&format!("https://{}", listener.local_addr().unwrap()), edge).unwrap();
             tokio::spawn(async move {
-                // Each connection is good for one answer.
+                // Each connection responds to one request only.
                 let mut kept = Vec::new();
                 loop {
                     let (socket, _) = listener.accept().await.unwrap();
@@ -516,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_in_a_url_is_refused_and_not_repeated() {
+    fn credentials_in_a_url_are_rejected_and_not_printed() {
         let error_of = |url: &str| {
             let tls = crate::tls::first_contact_config("0".repeat(64).parse().unwrap(), true).unwrap();
             Client::new(url, tls).unwrap_err().to_string()

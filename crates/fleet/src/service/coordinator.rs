@@ -1,14 +1,15 @@
-//! The machine at work: its clock, those who wait for it, its store, and the authority.
+//! Driver of the scheduler: its clock, the requests that wait for a decision, the store, and the certificate authority.
 //!
-//! In: calls of the API. Out: what the machine says; matchings solved and files written on threads that may wait.
+//! The API calls into it. It runs the scheduler's outputs and moves everything that may block (matchings, store, files) to
+//! blocking threads.
 //!
-//! 1. One lock for the machine, held for microseconds; matchings are solved without it.
-//! 2. Who leads is asked of the store ([`lead`](super::lead)). While nobody is known to lead, relays are answered by what is known,
-//!    and nothing is decided.
-//! 3. Who enrols or renews waits for the authority's directory, and for his turn before that: threads that may wait are left for the
-//!    store and for matchings, however many come at once.
-//! 4. What a store or an authority refuses is told once ([`Desk::trouble`]), and once more when it goes again. A store that answers other
-//!    calls does not hide that nothing can be matched ([`Of`]).
+//! 1. One lock protects the scheduler and is held for microseconds; matchings are solved outside it.
+//! 2. The store decides which process leads ([`leader_election`](super::leader_election)). While no leader is known, heartbeats are
+//!    answered from local knowledge and no decisions are made.
+//! 3. Enrolments and renewals block on the lock of the authority's directory. A semaphore admits only a few of them, so that any number
+//!    of them leaves blocking threads for the store and for matchings.
+//! 4. A failure of the store or the authority is reported once, and its end once ([`Coordinator::errors`]). Failures are kept by source
+//!    ([`ErrorSource`]): successful writes to the store do not hide that this process cannot become leader.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -37,69 +38,71 @@ use crate::identity::{Identity, Name, Role};
 use crate::relay::ServerTrust;
 use crate::tls::{Peer, TlsError};
 
-/// What connections share.
+/// The shared state of one service process; all connections use it through an `Arc`.
 pub struct Coordinator {
     pub(super) scheduler: Mutex<FleetScheduler>,
     waiters: Mutex<BTreeMap<Name, Vec<oneshot::Sender<()>>>>,
     store: Mutex<Box<dyn Store>>,
-    /// Why the store or the authority cannot now.
+    /// The most important current error of store or authority.
     error: watch::Sender<Option<String>>,
     errors: Mutex<BTreeMap<ErrorSource, String>>,
     pub(super) authority: Authority,
     used_tokens: Mutex<UsedTokensFile>,
-    /// Rule 3.
+    /// Limits concurrent enrolments and renewals (rule 3).
     ca_permits: Arc<Semaphore>,
     trusted: watch::Receiver<Arc<ServerTrust>>,
-    /// When the certificates end that relays and edges have shown last. As many as members were let in.
+    /// When the last certificates presented by relays and edges expire. One entry for each member that was admitted.
     certificate_ends: Mutex<BTreeMap<Identity, UtcSeconds>>,
-    /// Which processes of members were heard.
+    /// Instances of members, to detect certificates that several processes use.
     duplicates: Mutex<Duplicates>,
     started_at: std::time::Instant,
-    /// Until when the clock sleeps.
+    /// The deadline of the current sleep in `run_clock`, in nanoseconds of `now`.
     sleeps_until: AtomicU64,
     wake: Notify,
     name: Name,
-    /// Where the store is, and which region is shared there.
+    /// Location of the store, and the region if the store is shared.
     store_location: (String, Option<String>),
     pub(super) lease: LeaderLease,
     pub(super) leader_conns: LeaderConns,
 }
 
-/// What a trouble concerns; it ends when the same goes again. The first one counts most.
+/// The source of an error; a success of the same source clears it. In order of importance, the most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ErrorSource {
-    /// Taking the lead: without it nothing is matched.
+    /// Bidding for leadership; without a leader nothing is matched.
     Lead,
-    /// Anything else that the store does.
+    /// All other operations of the store.
     Store,
-    /// Enrolling and renewing.
+    /// Enrolment and renewal.
     Authority,
 }
 
-/// Why a service cannot begin.
+/// Why a service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store does not answer.
+    /// The store cannot be opened or read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The authority does not.
+    /// The certificate authority cannot be opened or read.
     #[error(transparent)]
     Authority(#[from] CaError),
 }
 
-/// chosen: about half a second for a window; a matching of all may take several (`docs/algorithms.md`).
+/// Work limits for the solver, in candidates examined. chosen: about half a second for a window; the matching of all edges may take
+/// several (`docs/algorithms.md`).
 const WINDOW_WORK: u64 = 50_000_000;
 const FULL_WORK: u64 = 500_000_000;
-/// Rule 3. chosen: one at a time has the lock, and some read meanwhile.
+/// Concurrent enrolments and renewals (rule 3). chosen: one at a time holds the lock, the others read meanwhile.
 const MAX_CA_JOBS: usize = 8;
-/// Under which keys drains stand.
+/// Prefix of the store's keys for drains.
 pub(super) const DRAIN_PREFIX: &str = "drain/";
 
 impl Coordinator {
-    /// Knows what operators have said, and takes the lead, if nobody shares the store; else that comes with [`Desk::keep`].
+    /// Opens the service. With a store of its own the process becomes leader and loads the operators' drains at once; with a shared
+    /// store both happen in [`Coordinator::run`].
     ///
     /// # Errors
-    /// The authority or a store of its own does not answer. One that is shared may come later.
+    /// The authority or an unshared store fails. A shared store may be unreachable at this point.
     pub fn open(
         config: SchedulerConfig,
         holder: &Name,
@@ -144,27 +147,27 @@ impl Coordinator {
         }))
     }
 
-    /// Keeps time and the lead until dropped.
+    /// Runs the clock, the leader election, the replication and the merging of revocation lists until dropped.
     pub async fn run(self: &Arc<Self>) -> std::convert::Infallible {
         tokio::join!(self.run_clock(), self.run_election(), self.run_replication(), self.run_crl_merge()).0
     }
 
-    /// Why the store or the authority cannot now, when that changes; nothing else does: the service goes on.
+    /// The current error of store or authority; changes when an error occurs or ends. The service continues in any case.
     pub fn errors(&self) -> watch::Receiver<Option<String>> {
         self.error.subscribe()
     }
 
-    /// Whether it leads.
+    /// Whether this process is the leader.
     pub fn is_leader(&self) -> bool {
         self.lease.is_leader(boot_time())
     }
 
-    /// Says where other processes of the service reach this one.
+    /// Sets the address at which other processes of the service reach this one.
     pub fn set_address(&self, address: &Endpoint) {
         self.lease.set_address(address);
     }
 
-    /// How this process stands.
+    /// The status of this process, for operators.
     pub(super) fn status(&self) -> ServiceStatus {
         let leads = self.is_leader();
         let version = lock(&self.scheduler).version();
@@ -180,7 +183,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether others share its store.
+    /// Whether other processes share the store.
     pub(super) fn is_shared(&self) -> bool {
         self.store_location.1.is_some()
     }
@@ -193,7 +196,7 @@ impl Coordinator {
         self.trusted.borrow().check(peer)
     }
 
-    /// Somebody has spoken, and shown this certificate.
+    /// Records the certificate that a member has presented with its latest report.
     pub(super) fn note_certificate(&self, peer: &Peer) {
         let mut ends = lock(&self.certificate_ends);
         if ends.get(&peer.identity) != Some(&peer.not_after) {
@@ -201,7 +204,7 @@ impl Coordinator {
         }
     }
 
-    /// A process of a member has reported.
+    /// Records which process of a member has reported, and warns if several processes use its certificate.
     pub(super) fn note_process(&self, identity: &Identity, process: CallerProcess) {
         let change = lock(&self.duplicates).note(identity, process.instance, process.address, self.now());
         match change {
@@ -220,7 +223,7 @@ impl Coordinator {
         }
     }
 
-    /// Puts down where the processes are that use one certificate at the same time.
+    /// Fills in the addresses of the processes that use one certificate at the same time.
     pub(super) fn fill_duplicates<'a>(
         &self,
         role: Role,
@@ -232,7 +235,7 @@ impl Coordinator {
         }
     }
 
-    /// Puts down when the certificates of these end.
+    /// Fills in when the members' certificates expire.
     pub(super) fn fill_certificate_ends<'a>(
         &self,
         role: Role,
@@ -244,9 +247,10 @@ impl Coordinator {
         }
     }
 
-    /// Does something with the machine, and what follows of it.
+    /// Runs `act` on the scheduler and then executes all outputs that result.
     pub(super) fn with_scheduler<T>(self: &Arc<Self>, act: impl FnOnce(&mut FleetScheduler, Instant) -> T) -> T {
         let mut scheduler = lock(&self.scheduler);
+        // The lease ends by time alone, so each access checks whether the scheduler may still decide.
         if scheduler.is_leader() && !self.is_leader() {
             scheduler.step_down();
         }
@@ -256,45 +260,47 @@ impl Coordinator {
                 Output::Solve(matching) => self.solve(matching),
                 Output::Decided(edge) => {
                     let waiting = lock(&self.waiters).remove(&edge).unwrap_or_default();
-                    // Who has gone does not hear it.
-                    waiting.into_iter().for_each(|tell| _ = tell.send(()));
+                    // A caller that has disconnected meanwhile has dropped its receiver.
+                    waiting.into_iter().for_each(|waiter| _ = waiter.send(()));
                 }
                 Output::RaiseEpoch(epoch) => self.lease.raise_min_epoch(epoch),
             }
         }
+        // `act` may have created an earlier deadline than the one for which `run_clock` sleeps.
         if scheduler.deadline().as_nanos() < self.sleeps_until.load(Ordering::Relaxed) {
             self.wake.notify_one();
         }
         result
     }
 
-    /// Told when the request of this edge is decided.
+    /// A receiver that is notified when the request of this edge is decided.
     pub(super) fn decision(&self, edge: &Name) -> oneshot::Receiver<()> {
         let (decided_tx, decided_rx) = oneshot::channel();
         let mut waiting = lock(&self.waiters);
         let waiters = waiting.entry(edge.clone()).or_default();
-        waiters.retain(|tell| !tell.is_closed());
+        waiters.retain(|waiter| !waiter.is_closed());
         waiters.push(decided_tx);
         decided_rx
     }
 
-    /// An operator's word on a relay; whether it will outlast the service.
+    /// Drains or undrains a relay for an operator. Returns whether the store has accepted it, so that it survives a restart.
     pub(super) async fn drain(
         self: &Arc<Self>,
         by: &Name,
         relay: Name,
-        closed: bool,
+        draining: bool,
         time: Option<Duration>,
     ) -> bool {
-        self.with_scheduler(|scheduler, now| scheduler.drain(&relay, closed, time, now));
+        self.with_scheduler(|scheduler, now| scheduler.drain(&relay, draining, time, now));
         let key = format!("{DRAIN_PREFIX}{relay}");
         let expires_at = time.map_or(UtcSeconds::MAX, |time| UtcSeconds::now().saturating_add(time));
         let entry = Entry { key, value: by.to_string(), expires_at };
-        let update = move |store: &mut dyn Store| if closed { store.put(&entry) } else { store.remove(&entry.key) };
+        let update =
+            move |store: &mut dyn Store| if draining { store.put(&entry) } else { store.remove(&entry.key) };
         self.store(update).await.is_ok()
     }
 
-    /// What a token brings.
+    /// Issues the first certificate in exchange for a token.
     pub(super) async fn enrol(
         self: &Arc<Self>,
         EnrolRequest { token, request }: EnrolRequest,
@@ -317,12 +323,15 @@ impl Coordinator {
             EnrolError::Authority(error @ CaError::KeyMissing { .. }) => key_missing(&error),
             EnrolError::Authority(error) => {
                 self.set_error(ErrorSource::Authority, Some(error.to_string()));
-                unavailable("authority", "the authority cannot now; the token may be lost")
+                unavailable(
+                    "authority",
+                    "the certificate authority failed; if the token is refused now, create a new one",
+                )
             }
         })
     }
 
-    /// The next certificate of who shows this one.
+    /// Issues the successor of the presented certificate.
     pub(super) async fn renew(
         self: &Arc<Self>,
         presented: CertificateDer<'static>,
@@ -342,12 +351,12 @@ impl Coordinator {
             RenewError::Authority(error @ CaError::KeyMissing { .. }) => key_missing(&error),
             RenewError::Authority(error) => {
                 self.set_error(ErrorSource::Authority, Some(error.to_string()));
-                unavailable("authority", "the authority cannot now; ask again")
+                unavailable("authority", "the certificate authority failed; try again")
             }
         })
     }
 
-    /// Rule 3. It is over when the thread is done, and not when the caller has gone.
+    /// Rule 3. The permit is released when the blocking thread finishes, even if the caller has disconnected.
     async fn ca_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let permit = Arc::clone(&self.ca_permits).acquire_owned().await;
         permit.map_err(|error| unavailable("authority", error.to_string()))
@@ -366,7 +375,7 @@ impl Coordinator {
                 Ok(solution) => {
                     coordinator.with_scheduler(|scheduler, now| scheduler.apply_solution(solution, now))
                 }
-                Err(error) => tracing::error!(%error, "a matching ended without an answer"),
+                Err(error) => tracing::error!(%error, "the thread that solves a matching failed"),
             }
         });
     }
@@ -385,7 +394,7 @@ impl Coordinator {
         }
     }
 
-    /// Does something with the store, on a thread that may wait.
+    /// Runs `act` on the store, on a blocking thread.
     pub(super) async fn store<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut dyn Store) -> Result<T, StoreError> + Send + 'static,
@@ -393,7 +402,7 @@ impl Coordinator {
         self.store_for(ErrorSource::Store, act).await
     }
 
-    /// The same, where a failure is a trouble of another sort.
+    /// As [`Coordinator::store`]; records a failure under the given source.
     pub(super) async fn store_for<T: Send + 'static>(
         self: &Arc<Self>,
         source: ErrorSource,
@@ -408,28 +417,28 @@ impl Coordinator {
             }
             Ok(Err(error)) => {
                 self.set_error(source, Some(error.to_string()));
-                Err(unavailable("store", "the service's store does not answer"))
+                Err(unavailable("store", "the store of the fleet service failed; try again"))
             }
             Err(error) => Err(unavailable("store", error.to_string())),
         }
     }
 
-    /// Another password and authority of a shared store, from now on.
+    /// Replaces the password and the trusted authority for a shared store.
     pub async fn set_secrets(self: &Arc<Self>, secrets: RedisSecrets) {
         let result = self.store(move |store| store.set_secrets(secrets)).await;
         if result.is_ok() {
-            tracing::info!("the store's password and authority are read again");
+            tracing::info!("reloaded the store's password and certificate authority");
         }
     }
 
-    /// Rule 4.
+    /// Sets or clears the error of one source (rule 4).
     fn set_error(&self, source: ErrorSource, text: Option<String>) {
-        let mut troubles = lock(&self.errors);
+        let mut errors = lock(&self.errors);
         match text {
-            Some(words) => _ = troubles.insert(source, words),
-            None => _ = troubles.remove(&source),
+            Some(error) => _ = errors.insert(source, error),
+            None => _ = errors.remove(&source),
         }
-        let worst = troubles.values().next().cloned();
+        let worst = errors.values().next().cloned();
         self.error.send_if_modified(|current| {
             let has_changed = current.is_some() != worst.is_some();
             *current = worst;
@@ -440,25 +449,25 @@ impl Coordinator {
 
 impl std::fmt::Debug for Coordinator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Coordinator").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// A token is spent in the authority's directory and in the store: either may be lost and the other one still knows it.
+/// Used tokens are recorded in the authority's directory and in the store: if either is lost, the other still refuses the token.
 struct UsedTokensInBoth<'a> {
     file: &'a mut UsedTokensFile,
     store: &'a Mutex<Box<dyn Store>>,
 }
 
 impl UsedTokens for UsedTokensInBoth<'_> {
-    fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
+    fn mark_used(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, CaError> {
         let is_new_in_store = lock(self.store).claim(nonce, until);
         let is_new_in_store = is_new_in_store.map_err(|error| CaError::Library(error.to_string()))?;
-        Ok(self.file.claim(nonce, until)? && is_new_in_store)
+        Ok(self.file.mark_used(nonce, until)? && is_new_in_store)
     }
 }
 
-/// What operators have said, and for how long it still counts.
+/// Reads the operators' drains from the store, each with its remaining time.
 pub(super) fn read_drains(
     store: &mut dyn Store,
     now: UtcSeconds,
@@ -474,10 +483,10 @@ pub(super) fn read_drains(
     Ok(entries.into_iter().filter_map(drain).collect())
 }
 
-/// Certificates are issued elsewhere, which is no trouble of this service.
+/// The reply of a service without the authority's key. Certificates are issued elsewhere, so this is not an error of the service.
 fn key_missing(error: &CaError) -> Problem {
-    tracing::debug!(%error, "asked for a signature");
-    let text = "this service signs nothing, for the authority's key is kept off-line: ask whoever keeps it for a certificate";
+    tracing::debug!(%error, "request for a signature refused");
+    let text = "this service cannot sign, for the authority's key is kept off-line: request the certificate from the operator of the key";
     unavailable("authority", text)
 }
 

@@ -1,13 +1,12 @@
-//! Where relays and boxes are, and how near that is.
+//! Distances between edges and relays, used to sort the candidate relays of an edge.
 //!
-//! In: degrees, round trips, names. Out: a [`Nearness`], by which candidates are put in order.
+//! 1. Both positions known: the great-circle distance (haversine on a sphere of the mean radius).
+//! 2. Otherwise, an RTT measured by the edge: 1 ms counts as 100 km, the distance that light in fibre covers there and back.
+//! 3. Otherwise the distance is unknown. Unknown distances sort last, in an order that differs between edges, so that not all edges
+//!    try the same relay first.
 //!
-//! 1. Two positions: the great circle between them (haversine, on a sphere of the mean radius).
-//! 2. Else a round trip that the box has measured: a millisecond counts as 100 km, what light in glass does there and back.
-//! 3. Else nothing is known: those come last, in an order that differs from box to box, so that not all try the same relay.
-//!
-//! Positions out of addresses were not used: a table of them is bought or old, and of a mobile network it says where the
-//! operator's gateway is.
+//! Positions are not derived from IP addresses: geolocation tables are commercial or outdated, and for a mobile network they give the
+//! position of the operator's gateway.
 
 use std::cmp::Ordering;
 use std::str::FromStr;
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::Name;
 
-/// A place on earth.
+/// A position on earth, in degrees.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PositionRepr")]
 pub struct Position {
@@ -37,24 +36,24 @@ impl FromStr for Position {
     fn from_str(text: &str) -> Result<Self, String> {
         let degrees =
             text.split_once(',').and_then(|(north, east)| Some((north.parse().ok()?, east.parse().ok()?)));
-        let (north, east) = degrees.ok_or_else(|| format!("`{text}` is no position such as 50.11,8.68"))?;
+        let (north, east) = degrees.ok_or_else(|| format!("`{text}` is not a position such as 50.11,8.68"))?;
         Self::new(north, east)
     }
 }
 
 impl Position {
-    /// Degrees north and east; below zero they are south and west.
+    /// Latitude (north positive) and longitude (east positive), in degrees.
     ///
     /// # Errors
-    /// There is no such place.
+    /// A value is out of range or not a number.
     pub fn new(latitude: f64, longitude: f64) -> Result<Self, String> {
         if latitude.abs() <= 90.0 && longitude.abs() <= 180.0 {
             return Ok(Self { latitude, longitude });
         }
-        Err(format!("{latitude}, {longitude} is no position: latitude -90 to 90, longitude -180 to 180"))
+        Err(format!("{latitude}, {longitude} is not a position: latitude must be -90 to 90, longitude -180 to 180"))
     }
 
-    /// Kilometres to there.
+    /// Great-circle distance in kilometres.
     pub fn distance_km(self, other: Self) -> f64 {
         let (from, to) = (self.latitude.to_radians(), other.latitude.to_radians());
         let half = |degrees: f64| (degrees.to_radians() / 2.0).sin().powi(2);
@@ -73,10 +72,10 @@ impl TryFrom<PositionRepr> for Position {
 
 /// The mean radius of the earth (IUGG).
 const EARTH_KM: f64 = 6371.0088;
-/// Rule 2: two thirds of the speed of light, there and back.
+/// Rule 2: two thirds of the speed of light, halved because an RTT covers both directions.
 const KM_PER_RTT_SECOND: f64 = 100_000.0;
 
-/// How near a relay is to a box; the nearest comes first.
+/// The distance from an edge to a relay; smaller distances sort first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Distance {
     Km(f64),
@@ -113,7 +112,7 @@ impl Distance {
     }
 }
 
-/// FNV-1a with a last mix (splitmix64): equal on every machine and in every version.
+/// FNV-1a with the final mix of splitmix64. Its result is the same on every machine and in every version of the program.
 fn tie_break_hash((edge, relay): (&Name, &Name)) -> u64 {
     let bytes = edge.as_str().bytes().chain([0]).chain(relay.as_str().bytes());
     let mut hash =
@@ -132,17 +131,17 @@ mod tests {
     }
 
     #[test]
-    fn the_great_circle_is_as_an_atlas_has_it() {
+    fn great_circle_distances_match_an_atlas() {
         let (frankfurt, new_york, sydney) = (at(50.11, 8.68), at(40.71, -74.01), at(-33.87, 151.21));
         assert!((frankfurt.distance_km(new_york) - 6203.0).abs() < 15.0);
         assert!((frankfurt.distance_km(sydney) - 16_480.0).abs() < 40.0);
         assert_eq!(frankfurt.distance_km(frankfurt), 0.0);
-        assert!((at(0.0, 179.5).distance_km(at(0.0, -179.5)) - 111.2).abs() < 0.1, "over the date line");
+        assert!((at(0.0, 179.5).distance_km(at(0.0, -179.5)) - 111.2).abs() < 0.1, "across the date line");
         assert!((at(90.0, 0.0).distance_km(at(-90.0, 0.0)) - 20_015.1).abs() < 1.0);
     }
 
     #[test]
-    fn a_position_that_is_none_is_refused() {
+    fn invalid_positions_are_rejected() {
         for text in [
             r#"{"latitude":91,"longitude":0}"#,
             r#"{"latitude":0,"longitude":-180.1}"#,
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_comes_before_what_is_not() {
+    fn known_distances_sort_before_unknown_ones() {
         let name = |text: &str| text.parse::<Name>().unwrap();
         let (cam, fra, ams) = (name("cam-7"), name("fra"), name("ams"));
         let here = Some(at(50.0, 8.0));
@@ -165,7 +164,7 @@ mod tests {
         assert_eq!((near.km(), measured.km(), unknown.km()), (Some(0.0), Some(2000.0), None));
         assert_eq!(near.cmp_distance(measured), Ordering::Less);
         assert_eq!(measured.cmp_distance(unknown), Ordering::Less);
-        // Of many boxes about half would rather try one than the other.
+        // Without any knowledge about half of the edges try one relay first, and half the other.
         let first = (0..1000).filter(|n| {
             let cam = name(&format!("cam-{n}"));
             let of = |relay| Distance::of((None, None), None, (&cam, relay));

@@ -1,18 +1,18 @@
-//! The lead: which of several processes matches.
+//! Leader election: which of several processes of the service makes the assignments.
 //!
-//! In: what the store answers to bids. Out: whether this process leads, and who else does.
+//! Each process bids for a lease in the shared store; the replies decide which one leads.
 //!
-//! 1. A process bids each [`RENEW`] while it leads, and each [`RETRY`] while another one does. A lead lasts for [`LEASE`] from its
-//!    last bid on.
-//! 2. A holder counts from the moment before it bids, by a clock that nobody sets and that goes on while the machine sleeps, and
-//!    stops [`MARGIN`] before the store lets another one lead. So a store that cannot be reached costs the lead, and nobody
-//!    needs to be told.
-//! 3. A store that nobody shares cannot give the lead to another one: who has it leads on while the disk is full.
-//! 4. Who takes over reads what the one before has written of its members. Who only went on, and whom nobody has led after, knows
-//!    better.
-//! 5. Changes are written each [`SHARE`], in one step with the question whether it still leads.
-//! 6. Lists of the revoked go through the store, whoever leads. Two machines may have revoked somebody each before they heard of each
-//!    other: whoever finds another list there puts both together.
+//! 1. The leader renews its lease each [`RENEW_INTERVAL`]; the other processes bid each [`BID_INTERVAL`]. A lease lasts [`LEASE`]
+//!    from the last winning bid.
+//! 2. The leader measures its lease from the moment before it sends the bid, by a clock that cannot be set and that runs during suspend.
+//!    It stops [`CLOCK_MARGIN`] before the store would give the lease to another process. An unreachable store therefore ends the
+//!    leadership, without any message between the processes.
+//! 3. An unshared store cannot give the lease to another process: its owner remains leader even while the disk is full.
+//! 4. A new leader loads the rows of the members that the previous leader has written. A leader that merely continues, with no other
+//!    leader in between, keeps its own state, which is newer.
+//! 5. Changes are written each [`REPLICATION_INTERVAL`], in one transaction with the check that this process still leads.
+//! 6. Revocation lists are exchanged through the store, independent of leadership. Two machines may each have revoked a certificate before
+//!    they received the other's list: a process that finds a different list in the store merges both.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,25 +30,25 @@ use super::store::{Bid, BidOutcome, Entry, Leader, Store, StoreError};
 use crate::ca::{CaError, Nonce, UtcSeconds};
 use crate::identity::Name;
 
-/// chosen: another one takes over within two heartbeats.
+/// chosen: another process takes over within two heartbeats.
 const LEASE: Duration = Duration::from_secs(10);
-/// chosen: four bids may be lost.
+/// chosen: four consecutive bids may fail.
 const RENEW_INTERVAL: Duration = Duration::from_secs(2);
 const BID_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: more than two clocks differ by in a lease.
+/// chosen: more than two clocks drift apart during a lease.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
-/// chosen: what is lost is said again with the next heartbeat.
+/// chosen: members repeat with their next heartbeat what was lost before it was written.
 const REPLICATION_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: the machine is held up for a millisecond.
+/// Rows written in one call. chosen: collecting them holds the scheduler's lock for one millisecond.
 const MAX_ROWS: usize = 256;
 
-/// Whether this process leads, and who else does.
+/// This process's lease on the leadership, or else what it knows of the leader.
 #[derive(Debug)]
 pub(super) struct LeaderLease {
     holder: String,
     is_shared: bool,
     address: Mutex<String>,
-    /// Until then it leads, by [`boot`].
+    /// End of the lease in nanoseconds of [`boot_time`]; 0: not the leader.
     leads_until: AtomicU64,
     leader: Mutex<Option<Leader>>,
     min_epoch: AtomicU64,
@@ -56,8 +56,8 @@ pub(super) struct LeaderLease {
 }
 
 impl LeaderLease {
-    /// Of the process of this name. Others may have the same, where there are others; and where there are none, the lead that it had
-    /// before a crash is its own.
+    /// For the process of this name. With a shared store a random suffix distinguishes processes of the same name; with an unshared
+    /// one the plain name lets a restarted process resume its lease after a crash.
     pub(super) fn new(name: &Name, shared: bool) -> Result<Self, CaError> {
         let holder = if shared { format!("{name}/{}", Nonce::random()?) } else { name.to_string() };
         Ok(Self {
@@ -80,7 +80,7 @@ impl LeaderLease {
         now.as_nanos() < u128::from(self.leads_until.load(Ordering::Relaxed))
     }
 
-    /// A bid that was made then has won.
+    /// Records that the bid sent at `bid_at` has won.
     pub(super) fn set_leader(&self, bid_at: Duration) {
         let leads_until = if self.is_shared { bid_at + LEASE - CLOCK_MARGIN } else { Duration::MAX };
         self.leads_until.store(u64::try_from(leads_until.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl LeaderLease {
         *lock(&self.leader) = leader;
     }
 
-    /// Who else leads.
+    /// The other process that leads, if any is known.
     pub(super) fn leader(&self) -> Option<Leader> {
         lock(&self.leader).clone()
     }
@@ -111,7 +111,7 @@ impl LeaderLease {
     }
 }
 
-/// A clock that nobody sets, and that counts on while the machine sleeps.
+/// CLOCK_BOOTTIME: cannot be set, and includes the time of suspend.
 pub(super) fn boot_time() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or_default());
@@ -127,7 +127,7 @@ impl Coordinator {
         }
     }
 
-    /// Leads no longer, so that another one need not wait for the lease to end.
+    /// Gives up the leadership, so that another process need not wait for the end of the lease.
     pub async fn resign(self: &Arc<Self>) {
         if self.is_leader() && self.is_shared() {
             self.lease.yield_to(None);
@@ -145,7 +145,7 @@ impl Coordinator {
                 self.lease.set_leader(bid_at);
                 self.with_scheduler(|scheduler, now| scheduler.become_leader(epoch, now));
             }
-            // A later epoch was asked for, and it has led all the time.
+            // The store has raised the epoch as this leader requested; its own state is still the newest.
             Ok(BidResult::NewLeader { epoch, .. }) if was_leader => {
                 self.lease.set_leader(bid_at);
                 self.with_scheduler(|scheduler, now| scheduler.become_leader(epoch, now));
@@ -155,6 +155,8 @@ impl Coordinator {
                 self.lease.set_leader(bid_at);
                 let (members, is_empty) = (rows.len(), rows.is_empty() && drains.is_empty());
                 self.with_scheduler(|scheduler, now| {
+                    // Rule 4: the previous leader's rows replace this process's state, which is older. Without rows (a new or
+                    // emptied store) the own state is all there is.
                     if !rows.is_empty() {
                         scheduler.become_follower();
                     }
@@ -168,12 +170,12 @@ impl Coordinator {
                     self.republish_drains().await;
                 }
                 if self.is_shared() {
-                    tracing::info!(epoch, members, "this process matches from now on");
+                    tracing::info!(epoch, members, "this process is the leader now and makes the assignments");
                 }
             }
             Ok(BidResult::OtherLeads(leader)) => {
                 if self.lease.leader().as_ref() != Some(&leader) {
-                    tracing::info!(epoch = leader.epoch, at = leader.address, "another process matches");
+                    tracing::info!(epoch = leader.epoch, at = leader.address, "another process is the leader");
                 }
                 self.lease.yield_to(Some(leader));
                 let mut scheduler = lock(&self.scheduler);
@@ -181,12 +183,12 @@ impl Coordinator {
                     scheduler.become_follower();
                 }
             }
-            // Rules 2 and 3.
+            // Rules 2 and 3: the lease ends by its clock, or never if the store is unshared.
             Err(_) => {}
         }
     }
 
-    /// Rule 5.
+    /// Writes changed rows to the shared store (rule 5).
     pub(super) async fn run_replication(self: &Arc<Self>) -> Infallible {
         if !self.is_shared() {
             return std::future::pending().await;
@@ -197,7 +199,7 @@ impl Coordinator {
         }
     }
 
-    /// Rule 6. It waits for the authority's directory, and nothing else waits for it.
+    /// Merges revocation lists (rule 6). A task of its own, because it waits for the lock of the authority's directory.
     pub(super) async fn run_crl_merge(self: &Arc<Self>) -> Infallible {
         if !self.is_shared() {
             return std::future::pending().await;
@@ -207,13 +209,13 @@ impl Coordinator {
             sleep(REPLICATION_INTERVAL).await;
             let error = self.merge_newest_crl(&mut merged).await.err().map(|error| error.to_string());
             if let Some(error) = error.as_ref().filter(|_| error != last_error) {
-                tracing::warn!("{error}: the revocation list that was read before stays in force");
+                tracing::warn!("{error}: cannot merge the revocation lists; the present list stays in force");
             }
             last_error = error;
         }
     }
 
-    /// What operators have said, to a store that may have lost it. What cannot be written is in memory, as it was before.
+    /// Writes the operators' drains to a store that may have lost them. If that fails, they remain in memory as before.
     async fn republish_drains(self: &Arc<Self>) {
         let (drains, by) =
             (self.with_scheduler(|scheduler, _| scheduler.active_drains()), self.lease.holder.clone());
@@ -239,6 +241,7 @@ impl Coordinator {
             let written = Arc::clone(&rows);
             let written_result = self.store(move |store| store.put_rows(epoch, &written)).await;
             if !matches!(written_result, Ok(true)) {
+                // Either the store failed, or another process leads: keep the rows, and find out with a bid at once.
                 self.with_scheduler(|scheduler, _| scheduler.mark_dirty(&rows));
                 self.lease.bid_now.notify_one();
                 return;
@@ -246,7 +249,7 @@ impl Coordinator {
         }
     }
 
-    /// `looked`: the last list of others that was put together with ours, which had this number then.
+    /// `last_merged`: the foreign list that was merged last, with the number of the own list at that time.
     async fn merge_newest_crl(self: &Arc<Self>, last_merged: &mut (u64, String)) -> Result<(), CaError> {
         let trusted = self.trusted();
         let (name, number) = (self.authority.fingerprint().to_string(), trusted.revocations.number());
@@ -263,13 +266,13 @@ impl Coordinator {
     }
 }
 
-/// What a bid has brought.
+/// The outcome of a bid.
 enum BidResult {
-    /// The lead that it had.
+    /// The lease was renewed in the same epoch.
     StillLeader(u64),
-    /// A new one, and what those knew who led before.
+    /// A new epoch, with the rows and drains that the previous leader has written.
     NewLeader { epoch: u64, rows: Vec<(String, String)>, drains: Vec<(Name, Option<Duration>)> },
-    /// Somebody else leads.
+    /// Another process leads.
     OtherLeads(Leader),
 }
 

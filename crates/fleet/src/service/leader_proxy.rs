@@ -1,13 +1,13 @@
-//! What is asked of a process that does not lead: it asks the one that does.
+//! Forwards requests from a process that is not the leader to the leader.
 //!
-//! In: a request, and who has sent it. Out: the answer of the process that leads, as it is; or none, if that one is not reached.
+//! The leader's response is passed on unchanged; `None` means that the leader could not be reached.
 //!
-//! 1. Each request has a connection to itself while it waits, because some wait for a window; connections are kept for the next ones.
-//! 2. Who leads is what the store has said last. One that was not reached is not tried again for [`AWAY`]: heartbeats are answered
-//!    meanwhile without it.
-//! 3. So many ask at once, and the others wait: more than a process gets (`serve::OF_COLLEAGUE`) would look as if the other one
-//!    were gone.
-//! 4. The other process knows this one by its certificate, and believes it whom it has let in (`api`).
+//! 1. A forwarded request occupies a connection until the response, because some requests wait for a window. Connections are pooled.
+//! 2. The leader is the one that the store named last. After a failed attempt it is not tried again for [`DOWN_TIME`]; meanwhile
+//!    heartbeats are answered locally.
+//! 3. At most [`MAX_REQUESTS`] requests are forwarded at once, the others wait. With more connections than the leader accepts from one
+//!    process ([`MAX_FLEET_CONNECTIONS`]) it would appear to be down.
+//! 4. The leader identifies this process by its certificate, and trusts it to name the member that it acts for (`api`).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,17 +26,17 @@ use super::listener::MAX_FLEET_CONNECTIONS;
 use super::problem::Problem;
 use crate::tls::Peer;
 
-/// chosen: a request waits two seconds for its window.
+/// chosen: a request waits up to two seconds for its window.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(3);
-/// chosen: a tenth of a lease, in which another one takes over.
+/// chosen: a tenth of a lease, within which another process takes over.
 const DOWN_TIME: Duration = Duration::from_secs(1);
-/// chosen: less than a process gets (`serve::OF_COLLEAGUE`); more are opened and closed again.
+/// Connections kept open. chosen: far fewer than the leader accepts ([`MAX_FLEET_CONNECTIONS`]); additional ones are closed after use.
 const MAX_IDLE: usize = 64;
 
-/// Rule 3. chosen: four processes that do not lead have room at the one that does.
+/// Rule 3. chosen: the leader has capacity for four processes that forward to it.
 const MAX_REQUESTS: usize = MAX_FLEET_CONNECTIONS / 4;
 
-/// The connections to the one that leads.
+/// The pool of connections to the leader.
 #[derive(Debug)]
 pub(super) struct LeaderConns {
     idle: Mutex<IdleClients>,
@@ -57,7 +57,7 @@ struct IdleClients {
 }
 
 impl Coordinator {
-    /// What the process answers that leads; none: it is not reached, or leads no longer.
+    /// The leader's response; none: the leader is unreachable, or does not lead any more.
     pub(super) async fn forward_to_leader(
         self: &Arc<Self>,
         member: (&Peer, Option<CallerProcess>),
@@ -70,7 +70,7 @@ impl Coordinator {
         let _permit = timeout(FORWARD_TIMEOUT, self.leader_conns.permits.acquire()).await.ok()?.ok()?;
         let mut idle_client = self.leader_conns.take(&address)?;
         loop {
-            // One that was kept may have been closed in the meantime: then it is asked on a new one. All calls may be repeated.
+            // The server may have closed a pooled connection meanwhile: retry on a new one. All calls are idempotent.
             let (mut client, was_reused) = match idle_client.take() {
                 Some(client) => (client, true),
                 None => (self.leader_client(&address)?, false),
@@ -84,7 +84,7 @@ impl Coordinator {
                 }
                 Err(_) if was_reused && boot_time() < started_at + FORWARD_TIMEOUT => {}
                 Err(error) => {
-                    tracing::debug!(%error, "the process that leads is not reached");
+                    tracing::debug!(%error, "cannot reach the leader");
                     self.leader_conns.mark_down(&address);
                     return None;
                 }
@@ -94,11 +94,11 @@ impl Coordinator {
 
     fn leader_client(&self, address: &str) -> Option<Client> {
         let client = Client::new(&format!("https://{address}"), (*self.trusted().client_tls).clone());
-        client.inspect_err(|error: &ClientError| tracing::debug!(%error, "where the one is that leads")).ok()
+        client.inspect_err(|error: &ClientError| tracing::debug!(%error, "invalid address of the leader")).ok()
     }
 }
 
-/// As the other one has said it.
+/// The leader's response, unchanged; none: it does not lead any more.
 fn to_response(status: u16, body: Bytes) -> Option<Response<Full<Bytes>>> {
     if (200..300).contains(&status) {
         return Some(response_with_type(body, "application/json"));
@@ -106,13 +106,13 @@ fn to_response(status: u16, body: Bytes) -> Option<Response<Full<Bytes>>> {
     let problem = serde_json::from_slice::<Problem>(&body).ok();
     let problem = problem.unwrap_or_else(|| {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-        Problem::new(status, "answer", "the process that leads refuses")
+        Problem::new(status, "answer", "the leader refused the request")
     });
     (problem.title != "not-leading").then(|| problem.to_response())
 }
 
 impl LeaderConns {
-    /// A connection that is kept, if there is one; none at all, if it is not to be tried.
+    /// `Some(Some(client))`: a pooled connection; `Some(None)`: open a new one; `None`: the leader is down, do not try.
     fn take(&self, address: &str) -> Option<Option<Client>> {
         let mut idle = lock(&self.idle);
         if idle.address != address {

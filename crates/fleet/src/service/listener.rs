@@ -1,12 +1,14 @@
-//! The listeners of the service, and what a connection may cost.
+//! TCP and TLS listener of the service, with limits for connections.
 //!
-//! In: connections. Out: requests with who sends them ([`api`](super::api)).
+//! Accepted connections are authenticated by TLS; their requests go to [`api`](super::api) together with the caller.
 //!
-//! 1. A handshake has [`Limits::handshake`], and there are only so many at once, as at a relay's door.
-//! 2. Who has no certificate may enrol: so many strangers at once, and each for [`Limits::stranger`] and no longer. One more takes
-//!    the place of the oldest of the network that has the most: who says nothing on many connections keeps nobody else from enrolling.
-//! 3. A member has so many connections; one that says nothing for [`Limits::idle`], or needs as long for a request's head, is closed.
-//! 4. When the service ends, connections end with the request that they are at.
+//! 1. A handshake must finish within [`Limits::handshake_timeout`], and the number of concurrent handshakes is limited, as in the relay.
+//! 2. Clients without a certificate may connect, because they must be able to enrol. Their number and the duration of their connections
+//!    are limited ([`Limits::max_anonymous`], [`Limits::anonymous_timeout`]). Beyond the limit, a new connection evicts the oldest one of
+//!    the network with the most connections: a client with many idle connections cannot prevent others from enrolling.
+//! 3. The number of connections for each member is limited. A connection is closed if no request arrives within
+//!    [`Limits::idle_timeout`], or if a request's head takes that long.
+//! 4. When the service stops, each connection ends after its current request.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use marline_net::admission::{HandshakeTicket, Handshakes};
+use marline_net::admission::{HandshakeTicket, PendingHandshakes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -31,30 +33,30 @@ use super::coordinator::Coordinator;
 use crate::identity::{Identity, Role};
 use crate::tls::Peer;
 
-/// What connections may cost.
+/// Limits for connections of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How long a handshake may last.
+    /// Longest duration of a TLS handshake.
     pub handshake_timeout: Duration,
-    /// How many of them at once.
+    /// Concurrent handshakes.
     pub max_handshakes: usize,
-    /// How long a stranger's connection may last.
+    /// Longest duration of a connection without client certificate.
     pub anonymous_timeout: Duration,
-    /// How many strangers at once.
+    /// Concurrent connections without client certificate.
     pub max_anonymous: usize,
-    /// How long a member may say nothing.
+    /// Longest time without a request on a member's connection.
     pub idle_timeout: Duration,
-    /// How long a body may take.
+    /// Longest time for receiving a request body.
     pub body_timeout: Duration,
-    /// Connections of one member.
+    /// Concurrent connections of one member.
     pub connections_per_member: usize,
-    /// Connections in all.
+    /// Concurrent connections in total.
     pub max_connections: usize,
 }
 
 impl Default for Limits {
-    /// chosen: two thousand edges that come back at once are let in at once (`load` in the tests); heartbeats come each five seconds,
-    /// over a slow link as well; a member needs one connection and has three while it roams; some 30 KB of memory each.
+    /// chosen: two thousand edges that reconnect at once are accepted at once (`load` in the tests); heartbeats come each five seconds,
+    /// over a slow link as well; a member needs one connection, and has three while it roams; each takes some 30 KB of memory.
     fn default() -> Self {
         Self {
             handshake_timeout: Duration::from_secs(10),
@@ -70,8 +72,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The same, or less where a process that may have so many descriptors cannot do it: some are kept for stores, lists and other
-    /// processes, and who has not said who he is takes no more than a quarter of the rest.
+    /// The same limits, reduced to what a process with this many file descriptors can handle. Some descriptors stay reserved for stores,
+    /// lists and other processes, and unauthenticated handshakes get at most a quarter of the rest.
     #[must_use]
     pub fn fit_descriptors(self, descriptors: u64) -> Self {
         let available_fds = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(RESERVED_FDS);
@@ -86,11 +88,11 @@ impl Limits {
     }
 }
 
-/// Descriptors for everything that is no connection of a member. chosen: as many as are asked of another process at once, those kept
-/// for it, and some more.
+/// Descriptors reserved for everything but connections of members. chosen: the requests forwarded to the leader at once, the pooled
+/// connections to it, and some more.
 const RESERVED_FDS: usize = 384;
 
-/// Where the service is asked.
+/// The sockets at which the service accepts connections.
 #[derive(Debug)]
 pub struct ApiListener {
     coordinator: Arc<Coordinator>,
@@ -102,40 +104,41 @@ pub struct ApiListener {
 #[derive(Debug)]
 struct SharedLimits {
     limits: Limits,
-    handshakes: Mutex<Handshakes<AbortHandle>>,
-    anonymous: Mutex<Handshakes<oneshot::Sender<()>>>,
+    handshakes: Mutex<PendingHandshakes<AbortHandle>>,
+    anonymous: Mutex<PendingHandshakes<oneshot::Sender<()>>>,
     connection_permits: Semaphore,
     members: Mutex<BTreeMap<Identity, usize>>,
 }
 
 impl ApiListener {
-    /// Listens; to be called in the runtime that will attend.
+    /// Binds all addresses; call it inside the runtime that will serve them.
     ///
     /// # Errors
-    /// An address is not this machine's, or somebody else listens there.
+    /// An address does not belong to this host, or its port is in use.
     pub async fn open(coordinator: Arc<Coordinator>, listen: &[SocketAddr], limits: Limits) -> io::Result<Self> {
         let mut listeners = Vec::new();
         for address in listen {
             let bound = TcpListener::bind(address).await;
-            let say = |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {error}"));
-            listeners.push(bound.map_err(say)?);
+            let bind_error =
+                |error: io::Error| io::Error::new(error.kind(), format!("listen on {address}: {error}"));
+            listeners.push(bound.map_err(bind_error)?);
         }
         let shared = SharedLimits {
             limits,
-            handshakes: Mutex::new(Handshakes::new(limits.max_handshakes)),
-            anonymous: Mutex::new(Handshakes::new(limits.max_anonymous)),
+            handshakes: Mutex::new(PendingHandshakes::new(limits.max_handshakes)),
+            anonymous: Mutex::new(PendingHandshakes::new(limits.max_anonymous)),
             connection_permits: Semaphore::new(limits.max_connections),
             members: Mutex::default(),
         };
         Ok(Self { coordinator, listeners, shared: Arc::new(shared), closing: watch::Sender::new(false) })
     }
 
-    /// Where it listens.
+    /// The bound addresses.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Answers until `end`; then no more is accepted, and what is asked is answered, for so long at most.
+    /// Serves until `end` resolves. Then it accepts nothing more and finishes current requests, for at most `grace`.
     pub async fn serve(self, end: impl Future<Output = ()>, grace: Duration) {
         let mut accepting = JoinSet::new();
         let open_connections = watch::Sender::new(());
@@ -152,12 +155,12 @@ impl ApiListener {
         accepting.abort_all();
         while accepting.join_next().await.is_some() {}
         self.closing.send_replace(true);
-        // Ended when the last connection has gone; those that do not go are ended with the runtime.
+        // Resolves when the last connection is closed; connections that exceed the grace period end with the runtime.
         let _ = timeout(grace, open_connections.closed()).await;
     }
 }
 
-/// What a connection has of the counter.
+/// Everything that a connection shares with the listener.
 #[derive(Clone, Debug)]
 struct ConnectionContext {
     coordinator: Arc<Coordinator>,
@@ -178,7 +181,7 @@ async fn accept(listener: TcpListener, connection: ConnectionContext) {
     }
 }
 
-/// chosen: descriptors or memory may be there again then.
+/// chosen: by then descriptors or memory may be available again.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 fn spawn_handshake(socket: TcpStream, address: IpAddr, connection: ConnectionContext) {
@@ -186,6 +189,7 @@ fn spawn_handshake(socket: TcpStream, address: IpAddr, connection: ConnectionCon
     let shared = Arc::clone(&connection.shared);
     let task = tokio::spawn(async move {
         let shared = Arc::clone(&connection.shared);
+        // The ticket is issued below, after this task exists, because registering it needs the task's abort handle.
         let Ok(ticket) = ticket_rx.await else { return };
         let permit = HandshakePermit { handshakes: &shared.handshakes, ticket };
         let Ok(_connection_permit) = shared.connection_permits.try_acquire() else { return };
@@ -195,27 +199,27 @@ fn spawn_handshake(socket: TcpStream, address: IpAddr, connection: ConnectionCon
         };
         match result {
             Ok(Ok(stream)) => serve_connection(stream, address, connection).await,
-            Ok(Err(error)) => tracing::debug!(%address, %error, "not let in"),
-            Err(_) => tracing::debug!(%address, "no handshake in time"),
+            Ok(Err(error)) => tracing::debug!(%address, %error, "connection refused"),
+            Err(_) => tracing::debug!(%address, "TLS handshake timed out"),
         }
     });
     let (ticket, evicted) =
-        shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).came(address, task.abort_handle());
+        shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).admit(address, task.abort_handle());
     let _ = ticket_tx.send(ticket);
     if let Some(evicted) = evicted {
         evicted.abort();
     }
 }
 
-/// Free when dropped, also when the task is ended.
+/// The registration of a handshake or an anonymous connection; removed when dropped, also if the task is aborted.
 struct HandshakePermit<'a, T> {
-    handshakes: &'a Mutex<Handshakes<T>>,
+    handshakes: &'a Mutex<PendingHandshakes<T>>,
     ticket: HandshakeTicket,
 }
 
 impl<T> Drop for HandshakePermit<'_, T> {
     fn drop(&mut self) {
-        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).done(self.ticket);
+        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).release(self.ticket);
     }
 }
 
@@ -231,13 +235,13 @@ async fn serve_connection(stream: TlsStream<TcpStream>, address: IpAddr, connect
     if certificates.is_none() {
         let (evict_tx, evict_rx) = oneshot::channel();
         let (ticket, evicted) =
-            shared.anonymous.lock().unwrap_or_else(PoisonError::into_inner).came(address, evict_tx);
+            shared.anonymous.lock().unwrap_or_else(PoisonError::into_inner).admit(address, evict_tx);
         let _permit = HandshakePermit { handshakes: &shared.anonymous, ticket };
-        // Whose place this is now hears it by that.
+        // The evicted connection notices that its sender is dropped.
         drop(evicted);
         tokio::select! {
             _ = timeout(shared.limits.anonymous_timeout, serve_http(stream, None, connection)) => {}
-            _ = evict_rx => tracing::debug!(%address, "its place was needed"),
+            _ = evict_rx => tracing::debug!(%address, "evicted in favour of a newer connection"),
         }
         return;
     }
@@ -249,18 +253,18 @@ async fn serve_connection(stream: TlsStream<TcpStream>, address: IpAddr, connect
                 shared.limits.connections_per_member
             };
             let Some(_permit) = MemberPermit::acquire(&shared, &peer.identity, limit) else {
-                tracing::debug!(peer = %peer.identity, "has too many connections");
+                tracing::debug!(peer = %peer.identity, "connection refused: the member has too many connections");
                 return;
             };
             let certificate = certificates.and_then(<[_]>::first).map(|shown| shown.clone().into_owned());
             let caller = certificate.map(|certificate| Caller { peer, certificate, address });
             serve_http(stream, caller, connection).await;
         }
-        Err(error) => tracing::debug!(%error, "not let in"),
+        Err(error) => tracing::debug!(%error, "connection refused"),
     }
 }
 
-/// One of a member's connections; free when dropped.
+/// The permit for one connection of a member; released when dropped.
 struct MemberPermit<'a> {
     limits: &'a SharedLimits,
     identity: Identity,
@@ -311,14 +315,14 @@ async fn serve_http(stream: TlsStream<TcpStream>, caller: Option<Caller>, connec
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended");
+        tracing::debug!(%error, "connection ended with an error");
     }
 }
 
-/// Connections of another process of the service, which asks for many. chosen: as many as edges ask in a window,
-/// several times, by four others.
+/// Connections of another process of the service, which forwards for many members. chosen: several times the edge requests of a window,
+/// from four other processes.
 pub(super) const MAX_FLEET_CONNECTIONS: usize = 1024;
-/// A head, and a part of a body.
+/// Bytes of the HTTP read buffer: a head, and a part of a body.
 const READ_BUFFER: usize = 16 * 1024;
 
 #[cfg(test)]
@@ -330,9 +334,9 @@ mod tests {
         let wanted = Limits::default();
         let of = |descriptors| {
             let Limits {
-                max_connections: connections, max_handshakes: handshakes, max_anonymous: strangers, ..
+                max_connections: connections, max_handshakes: handshakes, max_anonymous: anonymous, ..
             } = wanted.fit_descriptors(descriptors);
-            (connections, handshakes, strangers)
+            (connections, handshakes, anonymous)
         };
         assert_eq!(of(65_536), (50_000, 2048, 64));
         assert_eq!(of(4096), (3712, 928, 64));

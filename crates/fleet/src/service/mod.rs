@@ -1,16 +1,17 @@
-//! The scheduling service (`marline fleet run`; BASS §III-A.3): which edge sends through which relay.
+//! The fleet service (`marline fleet run`; BASS §III-A.3): assigns each edge to a relay.
 //!
-//! In: what relays and edges say of themselves, over HTTP and mutual TLS. Out: assignments.
+//! Relays and edges report to it over an HTTP API secured by mutual TLS; it replies with assignments.
 //!
 //! ```text
-//! connections ─▶ serve ─▶ api ─▶ desk ─▶ machine
-//!                         │        └───▶ store, authority
-//!                         └▶ forward ─▶ the process that leads
+//! connections ─▶ listener ─▶ api ─▶ coordinator ─▶ scheduler
+//!                             │          └───────▶ store, authority
+//!                             └▶ leader_proxy ─▶ the process that leads
 //! ```
 //!
-//! 1. Decisions are [`machine`]'s, which has neither clock nor socket.
-//! 2. No stream depends on the service: while it is away, edges use what they have.
-//! 3. Who speaks is known by his certificate ([`tls`](crate::tls)) and by nothing else; who has none may only enrol.
+//! 1. All decisions are made by [`scheduler`], a state machine without clock or sockets.
+//! 2. No stream depends on the service: while it is unreachable, edges keep using the relays they know.
+//! 3. A caller is identified by its certificate ([`tls`](crate::tls)) and by nothing else. A caller without a certificate may only
+//!    enrol and read the public paths (`routes`).
 
 mod api;
 #[cfg(test)]

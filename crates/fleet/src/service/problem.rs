@@ -1,6 +1,6 @@
-//! Why a request is not done, as programs read it: `application/problem+json` (RFC 9457).
+//! Error responses of the API: `application/problem+json` (RFC 9457).
 //!
-//! `title` is one short word for each kind of problem, `detail` a line for people. Nothing in them repeats a token.
+//! `title` is one short token for each kind of problem, `detail` a sentence for people. Neither ever repeats an enrolment token.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -8,15 +8,15 @@ use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_
 use hyper::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
-/// A problem.
+/// The body of an error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{title}: {detail}")]
 pub struct Problem {
-    /// HTTP's number for it.
+    /// The HTTP status code.
     pub status: u16,
-    /// Which kind.
+    /// The kind of problem, as a fixed token for programs; `docs/fleet-api.json` lists all.
     pub title: String,
-    /// What and why.
+    /// What failed and why, for people.
     pub detail: String,
 }
 
@@ -41,7 +41,7 @@ impl Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match self.status {
-            // What was sent of the body may still be on its way; who is not let in needs no connection.
+            // Part of the request body may still arrive, and a refused caller has no use for the connection: close it.
             403 | 408 | 413 => drop(headers.insert(CONNECTION, HeaderValue::from_static("close"))),
             503 => drop(headers.insert(RETRY_AFTER, HeaderValue::from_static("5"))),
             _ => {}

@@ -1,7 +1,7 @@
-//! Which paths there are, and who may use them.
+//! The routing table of the API: its paths, and the roles that may call each of them.
 //!
-//! In: a method and a path. Out: a [`Route`], or the problem that says why there is none. `docs/fleet-api.json` describes
-//! exactly these; a test compares them.
+//! Method and path select a [`Route`], or a problem (403, 404, 405) that states why none applies. `docs/fleet-api.json` describes
+//! exactly these paths; a test compares the two.
 
 use hyper::{Method, StatusCode};
 
@@ -9,7 +9,7 @@ use super::problem::Problem;
 use crate::identity::{Name, Role};
 use crate::tls::Peer;
 
-/// What can be asked for.
+/// The operations of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Enrol,
@@ -29,13 +29,13 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// Whether a body belongs to it.
+    /// Whether requests to this route carry a body.
     pub(super) fn has_body(self) -> bool {
         matches!(self, Self::Enrol | Self::Heartbeat | Self::Request | Self::Report | Self::Drain)
     }
 }
 
-/// Who may.
+/// Who may call a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Public,
@@ -43,7 +43,7 @@ enum Access {
     Only(Role),
 }
 
-/// `{name}` in a path stands for a member's name.
+/// All routes. `{name}` in a path stands for a member's name.
 const ROUTES: [(Route, Method, &str, Access); 14] = [
     (Route::Enrol, Method::POST, "/v1/enrol", Access::Public),
     (Route::Renew, Method::POST, "/v1/renew", Access::Members),
@@ -61,7 +61,7 @@ const ROUTES: [(Route, Method, &str, Access); 14] = [
     (Route::Service, Method::GET, "/v1/service", Access::Only(Role::Operator)),
 ];
 
-/// What a request is for, and the name in its path.
+/// The route of a request, and the name in its path. Fails with 403, 404 or 405.
 pub(super) fn find_route(
     method: &Method,
     path: &str,
@@ -77,13 +77,17 @@ pub(super) fn find_route(
         }
     }
     Err(if has_path {
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method", format!("{path} has no {method}"))
+        Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method",
+            format!("{path} does not support the method {method}"),
+        )
     } else {
-        Problem::new(StatusCode::NOT_FOUND, "not-found", "there is no such path; see /v1/openapi.json")
+        Problem::new(StatusCode::NOT_FOUND, "not-found", "no such path; /v1/openapi.json describes the API")
     })
 }
 
-/// The name in a path that is of this kind; none in it: `Some(None)`.
+/// Matches a path against a template and returns the member name in it; `Some(None)`: the template contains no name.
 fn match_template(template: &str, path: &str) -> Option<Option<Name>> {
     let Some((before, after)) = template.split_once("{name}") else { return (template == path).then_some(None) };
     let name = path.strip_prefix(before)?.strip_suffix(after)?;
@@ -93,10 +97,10 @@ fn match_template(template: &str, path: &str) -> Option<Option<Name>> {
 fn check_access(access: Access, peer: Option<&Peer>) -> Result<(), Problem> {
     match (access, peer) {
         (Access::Public, _) | (Access::Members, Some(_)) => Ok(()),
-        (_, None) => Err(Problem::not_allowed("this needs a certificate of the fleet")),
+        (_, None) => Err(Problem::not_allowed("a client certificate of this fleet is required")),
         (Access::Only(role), Some(peer)) if peer.identity.role == role => Ok(()),
         (Access::Only(role), Some(peer)) => {
-            Err(Problem::not_allowed(format!("{}: this is for the role {role}", peer.identity)))
+            Err(Problem::not_allowed(format!("{}: only the role {role} may call this", peer.identity)))
         }
     }
 }
@@ -108,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_route_is_described_and_nothing_else_is() {
+    fn the_api_description_lists_exactly_the_routes() {
         let text = include_str!("../../../../docs/fleet-api.json");
         let description: serde_json::Value = serde_json::from_str(text).unwrap();
         assert!(description["openapi"].as_str().unwrap().starts_with("3.1."));
@@ -124,24 +128,24 @@ mod tests {
     }
 
     #[test]
-    fn what_the_description_refers_to_is_there() {
-        fn look(value: &serde_json::Value, root: &serde_json::Value, count: &mut usize) {
+    fn every_reference_in_the_api_description_resolves() {
+        fn check_refs(value: &serde_json::Value, root: &serde_json::Value, count: &mut usize) {
             if let Some(to) = value.get("$ref").and_then(|it| it.as_str()) {
                 assert!(root.pointer(to.trim_start_matches('#')).is_some(), "{to}");
                 *count += 1;
             }
-            value.as_object().into_iter().flatten().for_each(|(_, inner)| look(inner, root, count));
-            value.as_array().into_iter().flatten().for_each(|inner| look(inner, root, count));
+            value.as_object().into_iter().flatten().for_each(|(_, inner)| check_refs(inner, root, count));
+            value.as_array().into_iter().flatten().for_each(|inner| check_refs(inner, root, count));
         }
         let text = include_str!("../../../../docs/fleet-api.json");
         let root: serde_json::Value = serde_json::from_str(text).unwrap();
         let mut count = 0;
-        look(&root, &root, &mut count);
+        check_refs(&root, &root, &mut count);
         assert!(count > 20);
     }
 
     #[test]
-    fn a_path_is_found_by_method_and_form() {
+    fn a_route_is_selected_by_method_and_path() {
         let status = |method, path| find_route(&method, path, None).map_err(|problem| problem.status).err();
         assert_eq!(find_route(&Method::GET, "/v1/health", None).unwrap(), (Route::Health, None));
         assert_eq!(status(Method::POST, "/v1/health"), Some(405));

@@ -1,12 +1,14 @@
-//! The authorities that a member trusts: its own, and others while an authority is replaced (`docs/fleet.md`, "Replacing the
-//! authority").
+//! The authorities that a member trusts: its own, and others while an authority is being replaced (`docs/fleet.md`,
+//! "Replacing the authority").
 //!
-//! A bundle holds certificates of authorities and, in the same file, revocation lists of theirs, as an OpenSSL `CAfile` may.
+//! A bundle contains the certificates of authorities and, in the same file, their revocation lists, as an OpenSSL
+//! `CAfile` may.
 //!
-//! 1. A certificate is verified by the authority whose key has signed it, with that authority's list. Subject names do not decide:
-//!    a new authority often has the name of the old one, and webpki would take the old one's list for the new one's certificates.
-//! 2. The member's own authority comes first. Where a bundle holds its key twice, its list cannot be avoided.
-//! 3. The list of the member's own authority is `revoked.pem`, not the one in the bundle.
+//! 1. A certificate is verified against the authority whose key signed it, with that authority's list. Subject names do
+//!    not decide: a new authority often has the name of the old one, and webpki would apply the old authority's list to
+//!    certificates of the new one.
+//! 2. The member's own authority comes first. If a bundle contains its key twice, its revocation list still applies.
+//! 3. The revocation list of the member's own authority is `revoked.pem`, not the one in the bundle.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -24,12 +26,12 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 use super::{Peer, TlsError, file_error, library_error, pem_error_text};
 use crate::ca::{Crl, pem, pem_encode};
 
-/// chosen: an authority and its successor, and room for a mistake.
+/// chosen: an authority and its successor, with headroom for mistakes.
 const MAX_AUTHORITIES: usize = 8;
-/// Of a bundle. chosen: a revocation list of 20,000 certificates has about 1 MiB as PEM.
+/// Largest bundle in bytes. chosen: a revocation list of 20,000 certificates has about 1 MiB as PEM.
 const MAX_BUNDLE_LEN: u64 = 8 << 20;
 
-/// What a bundle holds.
+/// Contents of a bundle.
 #[derive(Debug)]
 pub(super) struct CaBundle {
     pub(super) certificates: Vec<CertificateDer<'static>>,
@@ -44,13 +46,13 @@ impl CaBundle {
         if pem.len() as u64 > MAX_BUNDLE_LEN {
             return Err(file_error(
                 path,
-                format!("it is larger than {} MiB, and so no bundle of authorities", MAX_BUNDLE_LEN >> 20),
+                format!("it is larger than {} MiB, the limit for a CA bundle", MAX_BUNDLE_LEN >> 20),
             ));
         }
         Self::parse(&pem, path)
     }
 
-    /// `path`: where it is from, for errors.
+    /// Parses a bundle; `path` is its source, for error messages.
     pub(super) fn parse(pem: &[u8], path: &Path) -> Result<Self, TlsError> {
         let bad = |error| file_error(path, pem_error_text(error));
         let parsed = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(bad)?;
@@ -70,14 +72,14 @@ impl CaBundle {
             return Err(file_error(
                 path,
                 format!(
-                    "it holds the certificates of {count} authorities, and {MAX_AUTHORITIES} are the most: remove old ones"
+                    "it holds the certificates of {count} authorities, more than the limit of {MAX_AUTHORITIES}: remove old ones"
                 ),
             ));
         }
         Ok(Self { certificates, crls: lists })
     }
 
-    /// All but the member's own authority, with the newest list of each.
+    /// Returns all authorities except the member's own, each with its newest list.
     pub(super) fn into_others(
         self,
         authority: &CertificateDer<'_>,
@@ -90,7 +92,7 @@ impl CaBundle {
                 let subject = marline_net::printable::printable(&parsed.subject().to_string()).into_owned();
                 return Err(file_error(
                     path,
-                    format!("the certificate of {subject} in it is no authority's: remove it"),
+                    format!("the certificate of {subject} in it is not a CA certificate: remove it"),
                 ));
             }
         }
@@ -102,7 +104,7 @@ impl CaBundle {
             .collect();
         for der in self.crls {
             if Crl::of(der.clone(), authority).is_ok() {
-                // Rule 3.
+                // Rule 3: the member's own list is not taken from the bundle.
                 continue;
             }
             let mut matching =
@@ -118,7 +120,7 @@ impl CaBundle {
     }
 }
 
-/// Authorities that are trusted beside a member's own.
+/// Authorities that are trusted in addition to a member's own.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OtherAuthorities(Vec<OtherAuthority>);
 
@@ -129,13 +131,13 @@ struct OtherAuthority {
 }
 
 impl OtherAuthorities {
-    /// How many.
+    /// Number of authorities.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// As a bundle, with the member's own authority first.
+    /// PEM bundle of the member's own authority, which comes first, and these.
     pub(crate) fn to_bundle_pem(&self, authority: &CertificateDer<'_>) -> String {
         let mut text = pem(authority);
         for other in self.0.iter().filter(|other| other.certificate != *authority) {
@@ -147,7 +149,7 @@ impl OtherAuthorities {
         text
     }
 
-    /// Takes a list of one of these, unless a newer one is known.
+    /// Replaces the list of one of these authorities, unless a newer one is known.
     pub(super) fn update_crl(&mut self, authority: &CertificateDer<'_>, crl: &Crl) {
         for other in self.0.iter_mut().filter(|other| other.certificate == *authority) {
             if other.crl.as_ref().is_none_or(|known| known.number < crl.number) {
@@ -156,12 +158,12 @@ impl OtherAuthorities {
         }
     }
 
-    /// Whether one of these has issued this revocation list.
+    /// Whether one of these authorities has issued this revocation list.
     pub(crate) fn has_issued(&self, pem: &str) -> bool {
         self.0.iter().any(|other| Crl::parse(pem.as_bytes(), &other.certificate).is_ok())
     }
 
-    /// Whether none of their lists names the certificate of a peer.
+    /// Checks that none of their lists contains the certificate of a peer.
     pub(crate) fn check_not_revoked(&self, peer: &Peer) -> Result<(), TlsError> {
         let mut lists = self.0.iter().filter_map(|other| other.crl.as_ref());
         match lists.any(|list| list.revoked.contains_key(&peer.serial)) {
@@ -170,7 +172,7 @@ impl OtherAuthorities {
         }
     }
 
-    /// The subjects of those without a list, whose revoked members are let in.
+    /// Subjects of the authorities without a list, whose revoked members are still accepted.
     pub(crate) fn without_crl(&self) -> impl Iterator<Item = String> + '_ {
         let subject = |other: &OtherAuthority| {
             let parsed = x509_parser::parse_x509_certificate(&other.certificate).ok()?;
@@ -179,7 +181,8 @@ impl OtherAuthorities {
         self.0.iter().filter(|other| other.crl.is_none()).filter_map(subject)
     }
 
-    /// Takes `own` in and the one that has signed `certificate` out, if one has.
+    /// If one of these authorities has signed `certificate`, it becomes the member's own, and `authority` joins the
+    /// others.
     pub(super) fn promote_issuer(
         &mut self,
         authority: &mut CertificateDer<'static>,
@@ -190,7 +193,7 @@ impl OtherAuthorities {
         }
         if let Some(other) = self.0.iter_mut().find(|other| has_signed(&other.certificate, certificate)) {
             std::mem::swap(authority, &mut other.certificate);
-            // The one that was its own has its list elsewhere.
+            // The list of the former own authority is stored elsewhere.
             other.crl = None;
         }
     }
@@ -206,7 +209,7 @@ pub(super) fn has_signed(authority: &CertificateDer<'_>, certificate: &Certifica
     }
 }
 
-/// Rule 1: a verifier of each authority, the member's own first.
+/// Rule 1: one verifier for each authority, the member's own first.
 #[derive(Debug)]
 pub(super) struct PerAuthorityVerifier<V: ?Sized> {
     own_verifier: (CertificateDer<'static>, Arc<V>),
@@ -237,17 +240,17 @@ impl<V: ?Sized> PerAuthorityVerifier<V> {
         Ok(Self { own_verifier, other_verifiers: others, subject_hints: hints })
     }
 
-    /// The verifier of the member's own authority.
+    /// Verifier of the member's own authority.
     pub(super) fn own(&self) -> &V {
         &self.own_verifier.1
     }
 
-    /// The subjects of all authorities.
+    /// Subjects of all authorities.
     pub(super) fn hints(&self) -> &[DistinguishedName] {
         &self.subject_hints
     }
 
-    /// The verifier of the authority that has signed this certificate; of the member's own where none has, which says so.
+    /// Verifier of the authority that signed this certificate. If none did, that of the member's own, which rejects it.
     pub(super) fn verifier_for(&self, certificate: &CertificateDer<'_>) -> &V {
         let (authority, own_verifier) = &self.own_verifier;
         if self.other_verifiers.is_empty() || has_signed(authority, certificate) {
@@ -259,7 +262,7 @@ impl<V: ?Sized> PerAuthorityVerifier<V> {
 }
 
 impl PerAuthorityVerifier<dyn ClientCertVerifier> {
-    /// For a server. `strangers`: also clients without a certificate.
+    /// Verifier for a server. `allow_unauthenticated` also accepts clients without a certificate.
     pub(super) fn for_clients(
         authority: &CertificateDer<'static>,
         crl: CertificateRevocationListDer<'static>,
@@ -276,7 +279,7 @@ impl PerAuthorityVerifier<dyn ClientCertVerifier> {
 }
 
 impl PerAuthorityVerifier<dyn ServerCertVerifier> {
-    /// For a client.
+    /// Verifier for a client.
     pub(super) fn for_servers(
         authority: &CertificateDer<'static>,
         crl: Option<CertificateRevocationListDer<'static>>,

@@ -1,21 +1,23 @@
-//! TLS between members of the fleet: version 1.3, both sides with a certificate of our authority.
+//! TLS between members of the fleet: version 1.3, with certificates of the fleet's own authority on both sides.
 //!
-//! In: files that enrolment or `marline fleet ca issue` wrote, and a revocation list. Out: configurations for rustls, and
-//! who the other side is.
+//! From the files that enrolment or `marline fleet ca issue` wrote and a revocation list, this module builds rustls
+//! configurations, and it reads the identity of a peer from its certificate.
 //!
-//! 1. The system's authorities count for nothing here, ours for everything. It signs everybody itself, so a chain is one
-//!    certificate long, and the authority's own needs no revocation status: it is what is trusted.
-//!    While an authority is replaced, `ca.pem` holds several (`authorities`): each of them is trusted, and the one that has signed
-//!    the member's own certificate is its authority, whose list is `revoked.pem`.
-//! 2. A server asks for the role, too: an edge's certificate ends in the handshake where relays are expected.
-//! 3. The revocation list is part of a configuration. When [`Revocations::refresh`] brings a new one, make a new
-//!    configuration; its tickets are new as well, so every client goes through a full handshake once.
-//! 4. Sessions are resumed: one round trip less on a slow link. rustls then looks at neither dates nor lists again, but still
-//!    has the certificate: ask [`Peer::check`] after each handshake, and now and then on connections that last.
-//! 5. Who enrols has no certificate yet: the fleet lets strangers in ([`Clients::strangers`]) as far as enrolment, and they
-//!    know it by the fingerprint in their token ([`first_contact_config`]).
+//! 1. The system's certificate authorities are not trusted, only the fleet's. It signs all members itself, so a chain
+//!    consists of one certificate. The authority's own certificate needs no revocation status, because it is the trust
+//!    anchor. While an authority is being replaced, `ca.pem` holds several (`authorities`): each of them is trusted.
+//!    The one that signed the member's own certificate is its authority, whose revocation list is `revoked.pem`.
+//! 2. A server also checks the role: where relays are expected, the handshake rejects the certificate of an edge.
+//! 3. The revocation list is part of a configuration. When [`RevocationFile::refresh`] reports a new one, create a new
+//!    configuration. Its session tickets are new as well, so every client performs a full handshake once.
+//! 4. Sessions are resumed, which saves one round trip on a slow link. rustls checks neither dates nor lists again in
+//!    this case, but still has the certificate. Call [`Peer::check`] after each handshake, and periodically on long
+//!    connections.
+//! 5. A member that enrols has no certificate yet. The fleet service accepts it without one for enrolment only
+//!    ([`ClientAuth::allow_unauthenticated`]). The member recognizes the service by the fingerprint in its token
+//!    ([`first_contact_config`]).
 //!
-//! ring is the provider, for the reasons in `net::http::tls`.
+//! ring is the cryptographic provider, for the reasons in `net::http::tls`.
 
 mod authorities;
 mod verify;
@@ -41,35 +43,35 @@ use self::verify::{PinnedVerifier, RoleVerifier};
 use crate::ca::{Address, Fingerprint, KeyPem, RevocationFile, UtcSeconds, Validity};
 use crate::identity::{Identity, Role};
 
-/// Why nobody can be trusted, or is not.
+/// Error of the TLS setup, or reason for rejecting a peer.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds something else.
+    /// A file cannot be read, or has unexpected contents.
     #[error("{}: {text}", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The problem.
         text: String,
     },
-    /// Other users may read the key.
+    /// Other users may read the private key.
     #[error(transparent)]
     Secret(SecretError),
-    /// The library refuses.
+    /// rustls or webpki reports an error.
     #[error("TLS cannot be set up: {0}")]
     Library(String),
-    /// The other side is not let in.
+    /// The peer is rejected.
     #[error("{0}")]
     Peer(String),
 }
 
-/// What somebody shows to others: a certificate, its key, and the authority that it trusts.
+/// Credentials of a member: its certificate, its key, and the authorities that it trusts.
 pub struct Credentials {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    /// The one that has signed it.
+    /// The authority that signed the certificate.
     authority: CertificateDer<'static>,
-    /// Those that it trusts besides.
+    /// Further trusted authorities.
     other_authorities: OtherAuthorities,
 }
 
@@ -77,10 +79,10 @@ impl Credentials {
     /// Reads NAME.pem, NAME.key and ca.pem.
     ///
     /// # Errors
-    /// One of them cannot be read, or holds something else.
+    /// If one of the files cannot be read or has unexpected contents.
     pub fn read(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, TlsError> {
         let chain = read_certificates(certificate)?;
-        // The library's words name no part of a key.
+        // The library's error messages contain no part of the key.
         let pem = read_secret(key).map_err(|error| match error {
             SecretError::File { path, error } => TlsError::File { path, text: error.to_string() },
             open => TlsError::Secret(open),
@@ -91,7 +93,7 @@ impl Credentials {
             chain.first().is_some_and(|certificate| has_signed(authority, certificate))
         };
         let authority_of_chain = match bundle.certificates.as_slice() {
-            // A certificate of another authority is refused where it is used.
+            // A certificate of another authority is rejected where it is used.
             [one] => Some(one),
             several => several.iter().find(signed),
         };
@@ -102,10 +104,10 @@ impl Credentials {
         Ok(Self { chain, key, authority: signer, other_authorities: others })
     }
 
-    /// From what enrolment has brought.
+    /// Creates credentials from the results of an enrolment.
     ///
     /// # Errors
-    /// The key is none.
+    /// If the key cannot be parsed.
     pub fn new(
         certificate: CertificateDer<'static>,
         key: &KeyPem,
@@ -121,7 +123,7 @@ impl Credentials {
         })
     }
 
-    /// With another certificate for the same key, of one of its authorities.
+    /// The same credentials with a new certificate for the same key, issued by one of the trusted authorities.
     #[must_use]
     pub fn with_certificate(&self, certificate: CertificateDer<'static>) -> Self {
         let (key, mut authority, mut others) =
@@ -130,38 +132,38 @@ impl Credentials {
         Self { chain: vec![certificate, authority.clone()], key, authority, other_authorities: others }
     }
 
-    /// Trusting the other authorities as well that enrolment has brought.
+    /// Adds the other authorities in the bundle that the enrolment returned.
     ///
     /// # Errors
-    /// It is no bundle.
+    /// If the text is not a valid bundle.
     pub(crate) fn with_bundle_pem(mut self, service: &str, pem: &str) -> Result<Self, TlsError> {
         let from = Path::new(service);
         self.other_authorities = CaBundle::parse(pem.as_bytes(), from)?.into_others(&self.authority, from)?;
         Ok(self)
     }
 
-    /// Its authority and the others, as a bundle.
+    /// PEM bundle of the member's authority and the others.
     pub(crate) fn bundle_pem(&self) -> String {
         self.other_authorities.to_bundle_pem(&self.authority)
     }
 
-    /// Trusting the other authorities in a bundle as well.
+    /// Adds the other authorities in a bundle file.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else.
+    /// If the file cannot be read or has unexpected contents.
     pub fn with_bundle(mut self, path: &Path) -> Result<Self, TlsError> {
         self.other_authorities = CaBundle::read(path)?.into_others(&self.authority, path)?;
         Ok(self)
     }
 
-    /// Knowing this list, where it is newer than the bundle's list of the same authority.
+    /// Adds a revocation list, unless the bundle has a newer one of the same authority.
     #[must_use]
     pub(crate) fn with_crl(mut self, crl: &RevocationFile) -> Self {
         self.other_authorities.update_crl(crl.authority(), crl.current());
         self
     }
 
-    /// The other authorities that it trusts whose revocation list is not known, by the subjects of their certificates.
+    /// Subjects of the other trusted authorities whose revocation list is not known.
     pub fn authorities_without_crl(&self) -> Vec<String> {
         self.other_authorities.without_crl().collect()
     }
@@ -170,37 +172,37 @@ impl Credentials {
         &self.other_authorities
     }
 
-    /// From when to when it counts.
+    /// Validity period of the certificate.
     ///
     /// # Errors
-    /// The certificate does not say.
+    /// If the certificate cannot be parsed.
     pub fn validity(&self) -> Result<Validity, TlsError> {
         let first = self.chain.first().ok_or_else(|| TlsError::Library("no certificate".to_owned()))?;
         Validity::of(first).map_err(TlsError::Library)
     }
 
-    /// Whether its authority has signed it.
+    /// Whether the certificate is signed by the member's authority.
     pub(crate) fn is_signed_by_authority(&self) -> bool {
         self.chain.first().is_some_and(|certificate| has_signed(&self.authority, certificate))
     }
 
-    /// Whom it trusts.
+    /// Certificate of the member's authority.
     pub fn authority(&self) -> &CertificateDer<'static> {
         &self.authority
     }
 
-    /// Who it is.
+    /// Identity of the member, as its peers see it.
     ///
     /// # Errors
-    /// The certificate does not say.
+    /// If the certificate contains no valid identity.
     pub fn peer(&self) -> Result<Peer, TlsError> {
         Peer::of(Some(&self.chain))
     }
 
-    /// Whether those who reach it there will take its certificate.
+    /// Whether clients that connect to `address` will accept the certificate.
     ///
     /// # Errors
-    /// The certificate is not for this name or address.
+    /// If the certificate does not cover this name or address.
     pub fn is_for(&self, address: &Address) -> Result<(), TlsError> {
         let identity = self.peer()?.identity;
         match self.chain.first().is_some_and(|first| is_valid_for(first, address)) {
@@ -227,20 +229,20 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Whom a server lets in.
+/// Which clients a server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAuth {
-    /// These; none: nobody with a certificate.
+    /// Accepted roles; if empty, no client with a certificate is accepted.
     pub roles: Vec<Role>,
-    /// Also those without any certificate, who want to enrol.
+    /// Whether clients without a certificate are accepted as well, for enrolment.
     pub allow_unauthenticated: bool,
 }
 
-/// For a relay or the fleet: TLS 1.3, clients of these roles, none of them revoked. With `http`, the protocol (ALPN) is
-/// `http/1.1`.
+/// Configuration of a relay or the fleet service: TLS 1.3, clients with these roles that are not revoked. With `http`,
+/// the ALPN protocol is `http/1.1`.
 ///
 /// # Errors
-/// Key, certificate or list are no good.
+/// If key, certificate or revocation list is invalid.
 pub fn server_config(
     credentials: &Credentials,
     crl: CertificateRevocationListDer<'static>,
@@ -264,7 +266,8 @@ pub fn server_config(
     Ok(config)
 }
 
-/// For whoever connects to a relay or the fleet: TLS 1.3, servers of our authority only; with a list, none that is revoked.
+/// Configuration of a client of a relay or the fleet service: TLS 1.3, servers of the trusted authorities only. With a
+/// revocation list, revoked servers are rejected.
 ///
 /// # Errors
 /// As [`server_config`].
@@ -282,17 +285,17 @@ pub fn client_config(
     )?);
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
     let builder = builder.map_err(library_error)?.dangerous().with_custom_certificate_verifier(verifier);
-    // The other side has the authority's certificate.
+    // The peer has the authority's certificate, so it need not be sent.
     let chain = credentials.chain.iter().filter(|part| **part != credentials.authority).cloned().collect();
     let mut config = builder.with_client_auth_cert(chain, credentials.key.clone_key()).map_err(library_error)?;
     config.alpn_protocols = alpn_protocols(http);
     Ok(config)
 }
 
-/// For who enrols: no certificate of its own, and the server's authority is the one with this fingerprint.
+/// Configuration for enrolment: no certificate of its own; the server's authority must have this fingerprint.
 ///
 /// # Errors
-/// The library refuses.
+/// If rustls rejects the configuration.
 pub fn first_contact_config(authority: Fingerprint, http: bool) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(crypto_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
@@ -303,30 +306,30 @@ pub fn first_contact_config(authority: Fingerprint, http: bool) -> Result<Client
     Ok(config)
 }
 
-/// Whether a certificate is for this name or address.
+/// Whether a certificate covers this name or address.
 pub(crate) fn is_valid_for(certificate: &CertificateDer<'_>, address: &Address) -> bool {
     let certificate = EndEntityCert::try_from(certificate);
     certificate.is_ok_and(|it| it.verify_is_valid_for_subject_name(address.server_name()).is_ok())
 }
 
-/// Who the other side is.
+/// Identity of a peer, from its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name and role.
+    /// Name and role.
     pub identity: Identity,
-    /// The number of its certificate, as it stands there.
+    /// Serial number of the certificate, as encoded there.
     pub serial: Vec<u8>,
-    /// When its certificate ends.
+    /// End of the certificate's validity.
     pub not_after: UtcSeconds,
 }
 
 impl Peer {
-    /// By `peer_certificates()` of a connection whose handshake is done, a resumed one as well.
+    /// Reads `peer_certificates()` of a connection after its handshake, which may be a resumed one.
     ///
     /// # Errors
-    /// It showed none, or the certificate says nothing of the kind.
+    /// If the peer presented no certificate, or one without a valid identity.
     pub fn of(certificates: Option<&[CertificateDer<'_>]>) -> Result<Self, TlsError> {
-        let none = || TlsError::Peer("the other side has shown no certificate".to_owned());
+        let none = || TlsError::Peer("the peer presented no certificate".to_owned());
         let certificate = certificates.and_then(<[_]>::first).ok_or_else(none)?;
         let identity = Identity::of(certificate).map_err(TlsError::Peer)?;
         let invalid = |error: String| TlsError::Peer(format!("the certificate of {identity}: {error}"));
@@ -338,22 +341,26 @@ impl Peer {
         Ok(Self { identity, serial, not_after: UtcSeconds::from_unix(end) })
     }
 
-    /// Whether it may still be here: for resumed sessions and for connections that last.
+    /// Whether the peer is still accepted. For resumed sessions and long connections, which rustls does not check
+    /// again.
     ///
     /// # Errors
-    /// Its certificate was taken back or has expired.
+    /// If the certificate has been revoked or has expired.
     pub fn check(&self, revocations: &RevocationFile, now: UtcSeconds) -> Result<(), TlsError> {
         if revocations.is_revoked(&self.serial) {
             return Err(TlsError::Peer(format!("{}: the certificate has been revoked", self.identity)));
         }
         if self.not_after < now {
-            return Err(TlsError::Peer(format!("{}: the certificate ended at {}", self.identity, self.not_after)));
+            return Err(TlsError::Peer(format!(
+                "{}: the certificate expired at {}",
+                self.identity, self.not_after
+            )));
         }
         Ok(())
     }
 }
 
-/// The one place of this crate that names the cryptography.
+/// The cryptographic provider. No other function of this crate names one.
 pub(crate) fn crypto_provider() -> CryptoProvider {
     rustls::crypto::ring::default_provider()
 }
@@ -375,7 +382,7 @@ fn file_error(path: &Path, text: String) -> TlsError {
 fn pem_error_text(error: rustls::pki_types::pem::Error) -> String {
     match error {
         rustls::pki_types::pem::Error::Io(error) => error.to_string(),
-        rustls::pki_types::pem::Error::NoItemsFound => "it holds nothing of the kind as PEM".to_owned(),
+        rustls::pki_types::pem::Error::NoItemsFound => "it holds no PEM section of the expected kind".to_owned(),
         other => other.to_string(),
     }
 }

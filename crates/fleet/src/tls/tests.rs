@@ -1,4 +1,4 @@
-//! Handshakes over loopback: who gets in, who does not, and what a resumed session still knows.
+//! Handshakes over loopback: which peers are accepted, which are rejected, and what a resumed session still knows.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ struct TestFleet {
 impl TestFleet {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
-        // Older than the certificates that have expired.
+        // The authority is older than the expired certificates.
         let started_at = UtcSeconds::now().saturating_sub(100 * DAY);
         let authority = Authority::init(&home.path().join("ca"), "test fleet", started_at).unwrap();
         Self { home, authority }
@@ -32,7 +32,7 @@ impl TestFleet {
         self.member_of(identity, UtcSeconds::now())
     }
 
-    /// Through files, as the programs do it.
+    /// Credentials that pass through files, as in the programs.
     fn member_of(&self, identity: &str, issued: UtcSeconds) -> Credentials {
         let files = self.files_of(identity, issued);
         Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
@@ -57,20 +57,20 @@ impl TestFleet {
         RevocationFile::open(&self.authority.crl_path(), self.authority.certificate()).unwrap()
     }
 
-    fn server(&self, roles: &[Role], strangers: bool) -> Arc<ServerConfig> {
+    fn server(&self, roles: &[Role], allow_unauthenticated: bool) -> Arc<ServerConfig> {
         let credentials = self.member("marline://relay/fra-1");
-        let clients = ClientAuth { roles: roles.to_vec(), allow_unauthenticated: strangers };
+        let clients = ClientAuth { roles: roles.to_vec(), allow_unauthenticated };
         Arc::new(server_config(&credentials, self.revocations().crl_der(), &clients, true).unwrap())
     }
 }
 
-/// What both sides know at the end.
+/// The state of both sides after a handshake.
 struct Handshake {
     server: ServerConnection,
     client: ClientConnection,
 }
 
-/// One connection with a byte in each direction; what either side says if it fails.
+/// One connection with a byte in each direction; the errors of both sides if it fails.
 fn handshake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<Handshake, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -100,8 +100,8 @@ fn exchange(stream: &mut (impl Read + Write)) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-fn assert_refused(met: Result<Handshake, String>, expected: &str) {
-    let message = met.err().expect("nobody is let in");
+fn assert_refused(result: Result<Handshake, String>, expected: &str) {
+    let message = result.err().expect("the handshake is rejected");
     assert!(message.contains(expected), "{message}");
 }
 
@@ -110,7 +110,7 @@ fn client_config_of(credentials: &Credentials) -> Arc<ClientConfig> {
 }
 
 #[test]
-fn members_of_one_fleet_meet_and_know_each_other() {
+fn members_of_one_fleet_authenticate_each_other() {
     let fleet = TestFleet::new();
     let server = fleet.server(&[Role::Edge, Role::Operator], false);
     for (identity, name) in [("marline://edge/cam-7", "localhost"), ("marline://operator/ann", "127.0.0.1")] {
@@ -122,7 +122,7 @@ fn members_of_one_fleet_meet_and_know_each_other() {
         assert_eq!(relay.identity.to_string(), "marline://relay/fra-1");
         assert_eq!(met.server.alpn_protocol(), Some(&b"http/1.1"[..]));
         assert_eq!(met.client.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
-        assert_eq!(met.server.peer_certificates().unwrap().len(), 1, "the authority's own need not travel");
+        assert_eq!(met.server.peer_certificates().unwrap().len(), 1, "the authority's certificate is not sent");
     }
     assert_refused(
         handshake(&server, &client_config_of(&fleet.member("marline://edge/a")), "other.example"),
@@ -131,16 +131,19 @@ fn members_of_one_fleet_meet_and_know_each_other() {
 }
 
 #[test]
-fn who_shows_no_certificate_is_a_stranger() {
+fn clients_without_a_certificate_are_unauthenticated() {
     let fleet = TestFleet::new();
-    let nobody = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
-    assert_refused(handshake(&fleet.server(&[Role::Edge], false), &nobody, "localhost"), "NoCertificatesPresented");
-    let met = handshake(&fleet.server(&[Role::Edge], true), &nobody, "localhost").unwrap();
+    let unauthenticated = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
+    assert_refused(
+        handshake(&fleet.server(&[Role::Edge], false), &unauthenticated, "localhost"),
+        "NoCertificatesPresented",
+    );
+    let met = handshake(&fleet.server(&[Role::Edge], true), &unauthenticated, "localhost").unwrap();
     assert!(Peer::of(met.server.peer_certificates()).unwrap_err().to_string().contains("no certificate"));
 }
 
 #[test]
-fn at_first_contact_the_fingerprint_says_whom_to_trust() {
+fn at_first_contact_the_fingerprint_selects_the_authority() {
     let (fleet, other) = (TestFleet::new(), TestFleet::new());
     let server = fleet.server(&[Role::Edge], true);
     let wrong = Arc::new(first_contact_config(other.authority.fingerprint(), true).unwrap());
@@ -148,7 +151,7 @@ fn at_first_contact_the_fingerprint_says_whom_to_trust() {
     let right = Arc::new(first_contact_config(fleet.authority.fingerprint(), true).unwrap());
     assert!(handshake(&server, &right, "localhost").is_ok());
     assert_refused(handshake(&server, &right, "other.example"), "NotValidForName");
-    // A server that sends the right authority along with a certificate of another.
+    // A server that sends the expected authority's certificate along with a certificate of another authority.
     let mut mixed_chain = other.member("marline://relay/fra-1");
     mixed_chain.chain.truncate(1);
     mixed_chain.chain.push(fleet.authority.certificate().clone());
@@ -158,18 +161,18 @@ fn at_first_contact_the_fingerprint_says_whom_to_trust() {
 }
 
 #[test]
-fn another_authority_counts_for_nothing_on_either_side() {
+fn another_authority_is_rejected_on_both_sides() {
     let (fleet, other) = (TestFleet::new(), TestFleet::new());
     let server = fleet.server(&[Role::Edge], false);
     let edge = other.member("marline://edge/cam-7");
     assert_refused(handshake(&server, &client_config_of(&edge), "localhost"), "client: Some(");
-    // One that trusts this server and shows the other authority's certificate.
+    // A client that trusts this server and presents the other authority's certificate.
     let mixed = Credentials { authority: fleet.authority.certificate().clone(), ..edge };
     let message = handshake(&server, &client_config_of(&mixed), "localhost").err().unwrap();
     assert!(message.contains("server: Some(") && message.contains("InvalidCertificate"), "{message}");
 }
 
-/// A member's files with a bundle of two authorities, which also holds the lists of revoked certificates of both.
+/// Credentials of a member with a bundle of two authorities, including both revocation lists.
 fn with_two_authorities(fleet: &TestFleet, other: &TestFleet, identity: &str) -> Credentials {
     let files = fleet.files_of(identity, UtcSeconds::now());
     let file =
@@ -203,8 +206,8 @@ fn the_authority_that_has_signed_a_member_is_found_in_a_bundle() {
         (String::new(), "it holds no certificate of an authority"),
         (list.clone(), "it holds no certificate of an authority"),
         (pem(&other) + &pem(&TestFleet::new()), "none of the authorities in it has signed"),
-        (pem(&fleet) + &many, "it holds the certificates of 9 authorities, and 8 are the most"),
-        (member, "is no authority's: remove it"),
+        (pem(&fleet) + &many, "it holds the certificates of 9 authorities, more than the limit of 8"),
+        (member, "is not a CA certificate: remove it"),
         (pem(&fleet) + &list, "a revocation list in it is signed by none of the authorities in it"),
         ("x".repeat(9 << 20), "it is larger than 8 MiB"),
     ] {
@@ -214,14 +217,14 @@ fn the_authority_that_has_signed_a_member_is_found_in_a_bundle() {
 }
 
 #[test]
-fn members_that_trust_two_authorities_of_one_name_meet_members_of_either() {
+fn members_that_trust_two_authorities_of_one_name_accept_members_of_both() {
     let (old, new, third) = (TestFleet::new(), TestFleet::new(), TestFleet::new());
     let clients = ClientAuth { roles: vec![Role::Edge], allow_unauthenticated: false };
     let relay = |credentials: &Credentials, fleet: &TestFleet| {
         Arc::new(server_config(credentials, fleet.revocations().crl_der(), &clients, true).unwrap())
     };
     let (relay_name, edge_name) = ("marline://relay/fra-1", "marline://edge/cam-7");
-    // Step by step: both sides trust both, the relay gets a new certificate, then the edge.
+    // The steps of a replacement: both sides trust both, the relay gets a new certificate, then the edge.
     let relays = [
         relay(&with_two_authorities(&old, &new, relay_name), &old),
         relay(&with_two_authorities(&new, &old, relay_name), &new),
@@ -239,19 +242,19 @@ fn members_that_trust_two_authorities_of_one_name_meet_members_of_either() {
         }
         assert_refused(handshake(server, &client_config_of(&third.member(edge_name)), "localhost"), "");
     }
-    // Without the bundle a member of the old authority does not meet one of the new authority.
+    // Without the bundle, members of the old authority and the new authority reject each other.
     assert_refused(handshake(&relays[1], &client_config_of(&old.member(edge_name)), "localhost"), "BadSignature");
 }
 
 #[test]
-fn a_certificate_that_another_authority_of_the_bundle_has_revoked_is_refused() {
+fn a_certificate_revoked_by_another_authority_of_the_bundle_is_rejected() {
     let (old, new) = (TestFleet::new(), TestFleet::new());
     let (relay_name, edge_name) = ("marline://relay/fra-1", "marline://edge/cam-7");
     let stolen = with_two_authorities(&old, &new, edge_name);
     let bad_relay = with_two_authorities(&old, &new, relay_name);
     for member in [&stolen, &bad_relay] {
         let serial = member.peer().unwrap().serial;
-        let issued = old.authority.issued(UtcSeconds::now()).unwrap();
+        let issued = old.authority.issued_certs(UtcSeconds::now()).unwrap();
         let (issued, _) = issued.iter().find(|(one, _)| one.serial.as_bytes() == serial).unwrap();
         old.authority.revoke(issued.serial, UtcSeconds::now()).unwrap();
     }
@@ -259,7 +262,7 @@ fn a_certificate_that_another_authority_of_the_bundle_has_revoked_is_refused() {
     let relay = with_two_authorities(&new, &old, relay_name);
     let server = Arc::new(server_config(&relay, new.revocations().crl_der(), &clients, true).unwrap());
     assert_refused(handshake(&server, &client_config_of(&stolen), "localhost"), "Revoked");
-    // Connections that last, and resumed sessions.
+    // Long connections and resumed sessions.
     assert!(
         relay
             .other_authorities()
@@ -275,14 +278,14 @@ fn a_certificate_that_another_authority_of_the_bundle_has_revoked_is_refused() {
     let edge = with_two_authorities(&new, &old, edge_name);
     let server = Arc::new(server_config(&bad_relay, old.revocations().crl_der(), &clients, true).unwrap());
     assert_refused(handshake(&server, &client_config_of(&edge), "localhost"), "Revoked");
-    // The list of its own authority is in force though the bundle repeats that authority.
+    // The list of a member's own authority applies although the bundle repeats that authority.
     let own_list = with_two_authorities(&old, &new, relay_name);
     let server = Arc::new(server_config(&own_list, old.revocations().crl_der(), &clients, true).unwrap());
     assert_refused(handshake(&server, &client_config_of(&stolen), "localhost"), "Revoked");
 }
 
 #[test]
-fn a_certificate_renewed_by_the_new_authority_of_a_bundle_belongs_to_it() {
+fn a_certificate_renewed_by_the_new_authority_belongs_to_it() {
     let (old, new) = (TestFleet::new(), TestFleet::new());
     let credentials = with_two_authorities(&old, &new, "marline://edge/cam-7");
     let next = credentials.with_certificate(new.member("marline://edge/cam-7").chain[0].clone());
@@ -293,7 +296,7 @@ fn a_certificate_renewed_by_the_new_authority_of_a_bundle_belongs_to_it() {
 }
 
 #[test]
-fn who_is_revoked_is_out_on_both_sides() {
+fn revoked_members_are_rejected_on_both_sides() {
     let fleet = TestFleet::new();
     let edge = fleet.member("marline://edge/cam-7");
     let old = fleet.server(&[Role::Edge], false);
@@ -312,7 +315,7 @@ fn who_is_revoked_is_out_on_both_sides() {
 }
 
 #[test]
-fn who_has_expired_is_out() {
+fn expired_certificates_are_rejected() {
     let fleet = TestFleet::new();
     let server = fleet.server(&[Role::Edge], false);
     let edge = fleet.member_of("marline://edge/cam-7", UtcSeconds::now().saturating_sub(31 * DAY));
@@ -322,13 +325,13 @@ fn who_has_expired_is_out() {
 }
 
 #[test]
-fn an_edge_is_no_relay_and_cannot_serve_as_one() {
+fn an_edge_is_not_accepted_as_a_relay() {
     let fleet = TestFleet::new();
     let edge = fleet.member("marline://edge/cam-7");
     let server = fleet.server(&[Role::Relay], false);
     assert_refused(
         handshake(&server, &client_config_of(&edge), "localhost"),
-        "nobody of the role edge is let in here",
+        "clients of the role edge are not accepted here",
     );
     handshake(&server, &client_config_of(&fleet.member("marline://relay/ams-1")), "localhost").unwrap();
     let clients = ClientAuth { roles: vec![Role::Operator], allow_unauthenticated: false };
@@ -339,7 +342,7 @@ fn an_edge_is_no_relay_and_cannot_serve_as_one() {
 }
 
 #[test]
-fn a_resumed_session_still_says_whose_it_is_so_that_the_revoked_are_found() {
+fn a_resumed_session_keeps_the_certificate_so_that_revocation_is_detected() {
     let fleet = TestFleet::new();
     let edge = fleet.member("marline://edge/cam-7");
     let (server, client) = (fleet.server(&[Role::Edge], false), client_config_of(&edge));
@@ -348,13 +351,13 @@ fn a_resumed_session_still_says_whose_it_is_so_that_the_revoked_are_found() {
     assert_eq!(first.server.handshake_kind(), Some(HandshakeKind::Full));
     fleet.authority.revoke_name(&edge.peer().unwrap().identity, UtcSeconds::now()).unwrap();
     assert!(crl.refresh().unwrap());
-    let second = handshake(&server, &client, "localhost").expect("rustls does not look again");
+    let second = handshake(&server, &client, "localhost").expect("rustls does not check again");
     assert_eq!(second.server.handshake_kind(), Some(HandshakeKind::Resumed));
     let peer = Peer::of(second.server.peer_certificates()).unwrap();
     assert_eq!(peer, edge.peer().unwrap());
     assert!(crl.is_revoked(&peer.serial));
     assert!(peer.check(&crl, UtcSeconds::now()).unwrap_err().to_string().contains("has been revoked"));
-    // With the configuration that the new list asks for, no old session is taken up.
+    // The configuration with the new list resumes no old session.
     assert_refused(handshake(&fleet.server(&[Role::Edge], false), &client, "localhost"), "Revoked");
 }
 
@@ -368,7 +371,7 @@ fn a_peer_is_checked_by_list_and_date() {
 }
 
 #[test]
-fn files_that_hold_something_else_are_named_and_keys_do_not_print() {
+fn wrong_files_are_reported_by_name_and_keys_are_not_printed() {
     let fleet = TestFleet::new();
     let dir = fleet.home.path().join("ca");
     let (pem, key) = (dir.join("ca.pem"), dir.join("ca.key"));
@@ -376,8 +379,8 @@ fn files_that_hold_something_else_are_named_and_keys_do_not_print() {
     let other = fleet.home.path().join("other.key");
     std::fs::copy(&pem, &other).unwrap();
     std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    assert!(message(&pem, &other, &pem).contains("other.key: it holds nothing of the kind"));
-    assert!(message(&pem, &pem, &pem).contains("ca.pem: others than its owner may read it"));
+    assert!(message(&pem, &other, &pem).contains("other.key: it holds no PEM section of the expected kind"));
+    assert!(message(&pem, &pem, &pem).contains("ca.pem: users other than its owner may read it"));
     assert!(message(&key, &key, &pem).contains("ca.key: it holds no certificate"));
     assert!(message(&dir.join("absent"), &key, &pem).contains("absent: No such file"));
     assert!(!format!("{:?}", fleet.member("marline://edge/a")).contains("Pkcs8"));

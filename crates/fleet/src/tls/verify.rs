@@ -1,6 +1,7 @@
-//! What webpki does not look at: the role of a client, and an authority that is known by its fingerprint alone.
+//! Checks in addition to webpki: the role of a client, and an authority that is known by its fingerprint alone.
 //!
-//! Both leave chains, dates, names and signatures to rustls's own verifiers, and only narrow what these let through.
+//! Both verifiers delegate chains, dates, names and signatures to rustls's own verifiers and only restrict their
+//! results.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::authorities::PerAuthorityVerifier;
 use crate::ca::Fingerprint;
 use crate::identity::{Identity, Role};
 
-/// Lets through a client that the verifier of its authority lets through, if it has one of the roles.
+/// Accepts a client that the verifier of its authority accepts, if it has one of the roles.
 #[derive(Debug)]
 pub(super) struct RoleVerifier {
     pub(super) authorities: PerAuthorityVerifier<dyn ClientCertVerifier>,
@@ -50,7 +51,7 @@ impl ClientCertVerifier for RoleVerifier {
         if self.roles.contains(&identity.role) {
             return Ok(verified);
         }
-        Err(certificate_error(format!("{identity}: nobody of the role {} is let in here", identity.role)))
+        Err(certificate_error(format!("{identity}: clients of the role {} are not accepted here", identity.role)))
     }
 
     fn verify_tls12_signature(
@@ -76,7 +77,7 @@ impl ClientCertVerifier for RoleVerifier {
     }
 }
 
-/// Trusts the authority with this fingerprint, which the server sends along.
+/// Trusts the authority with this fingerprint, whose certificate the server sends along.
 #[derive(Debug)]
 pub(super) struct PinnedVerifier {
     pub(super) authority: Fingerprint,

@@ -1,22 +1,20 @@
-//! Bytes that a tunnel has taken and cannot pass on yet, and how many of them all tunnels together have.
+//! Buffer for bytes that a tunnel has received and cannot forward yet, with a common account over all tunnels.
 //!
-//! In: bytes. Out: the same bytes, in order; and how large a piece may be that is taken next.
-//!
-//! 1. Who holds nothing has no memory: what is passed on at once never comes here.
-//! 2. A piece is as large as its reader likes, until all tunnels together hold [`PLENTY`]. From then on it is a record of TLS: who
-//!    stands still then holds as much as that in each of his buffers.
+//! 1. An empty buffer has no memory. Bytes that are forwarded at once never enter a buffer.
+//! 2. Readers read pieces of their preferred size until all tunnels together hold [`SHRINK_THRESHOLD`]. From then on a
+//!    piece is at most one TLS record, so a blocked tunnel holds at most that much in each of its buffers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// chosen: 128 tunnels that stand still with all that two readers may take.
+/// chosen: 128 blocked tunnels, each with all that two readers may have read.
 const SHRINK_THRESHOLD: usize = 40 << 20;
-/// The longest record of TLS 1.3 (RFC 8446 §5.2), and its head.
+/// Longest record of TLS 1.3 (RFC 8446 §5.2), including its header.
 const MAX_TLS_RECORD: usize = 16_384 + 256 + 5;
 
-/// What all tunnels of this process hold.
+/// Memory that the buffers of all tunnels of this process hold.
 static TOTAL_BUFFERED: AtomicUsize = AtomicUsize::new(0);
 
-/// How much may be taken at once by a reader who likes `usual`.
+/// How much may be read at once by a reader that prefers `preferred` bytes.
 pub(crate) fn read_size(preferred: usize) -> usize {
     read_size_at(preferred, TOTAL_BUFFERED.load(Ordering::Relaxed))
 }
@@ -25,7 +23,7 @@ fn read_size_at(preferred: usize, held: usize) -> usize {
     if held < SHRINK_THRESHOLD { preferred } else { preferred.min(MAX_TLS_RECORD) }
 }
 
-/// Bytes that wait.
+/// Bytes that await forwarding.
 #[derive(Debug, Default)]
 pub(crate) struct TunnelBuffer {
     bytes: Vec<u8>,
@@ -34,14 +32,14 @@ pub(crate) struct TunnelBuffer {
 }
 
 impl TunnelBuffer {
-    /// What came already.
+    /// Creates a buffer with bytes that have already been received.
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
         let mut buffer = Self { bytes, ..Self::default() };
         buffer.account();
         buffer
     }
 
-    /// Behind what is there.
+    /// Appends bytes.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.bytes.extend_from_slice(bytes);
@@ -49,12 +47,12 @@ impl TunnelBuffer {
         }
     }
 
-    /// What waits.
+    /// The bytes that are not forwarded yet.
     pub(crate) fn pending(&self) -> &[u8] {
         self.bytes.get(self.consumed..).unwrap_or_default()
     }
 
-    /// So many of them have gone. With the last one the memory is given back.
+    /// Removes `len` forwarded bytes. Releases the memory once all are forwarded.
     pub(crate) fn advance(&mut self, len: usize) {
         self.consumed += len;
         if self.consumed >= self.bytes.len() && self.accounted > 0 {
@@ -81,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_gone_holds_no_memory() {
+    fn an_empty_buffer_holds_no_memory() {
         let mut buffer = TunnelBuffer::new(vec![1; 1000]);
         buffer.extend(&[2; 500]);
         assert!(buffer.accounted >= 1500);
@@ -92,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_small_when_much_is_held() {
+    fn pieces_are_small_when_much_is_buffered() {
         assert_eq!(
             (
                 read_size_at(65_536, SHRINK_THRESHOLD - 1),

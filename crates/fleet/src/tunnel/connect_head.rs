@@ -1,38 +1,36 @@
-//! What an edge asks for: one head of HTTP/1.1 (RFC 9112), and the answers to it.
+//! The request of an edge to a relay: one HTTP/1.1 head (RFC 9112), and the responses to it.
 //!
-//! In: bytes. Out: a [`Request`], a [`Problem`] to be answered, or none yet.
-//!
-//! 1. CONNECT (RFC 9110 §9.3.6) to a host and a port. What follows the head in the same bytes belongs to the tunnel.
-//! 2. Whatever cannot be a request of an edge is answered once and the connection is closed: bytes that were sent ahead must
-//!    never be taken for another request.
-//! 3. Why not is said in a form that programs read (Proxy-Status, RFC 9209), and in a line for people.
+//! 1. The only request is CONNECT (RFC 9110 §9.3.6) to a host and a port. Bytes after the head belong to the tunnel.
+//! 2. Anything else gets one response and the connection is closed. Bytes that were sent ahead must never be parsed as
+//!    another request.
+//! 3. An error response contains the reason for programs (Proxy-Status, RFC 9209) and one line of text for people.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// The longest head. chosen: a host's name and a dozen of fields; nginx's default.
+/// Longest accepted head. chosen: a host name and a dozen fields; the default of nginx.
 pub(crate) const MAX_HEAD_LEN: usize = 8192;
-/// chosen: curl sends four.
-const MAX_FIELDS: usize = 64;
+/// Highest number of header fields. chosen: curl sends four.
+const MAX_HEADER_FIELDS: usize = 64;
 
-/// One request.
+/// A request of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// A tunnel to there.
+    /// Open a tunnel to this target.
     Connect(Target),
 }
 
-/// Where a tunnel is to lead.
+/// Target of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// A name in lower case without a final dot, or an address as text.
+    /// Host name in lower case without a final dot, or an IP address as text.
     pub host: String,
-    /// The port.
+    /// TCP port, not zero.
     pub port: u16,
 }
 
 impl Target {
-    /// Of `host:port`; the host of an IPv6 address stands in brackets.
+    /// Parses `host:port`, with an IPv6 address in brackets.
     pub(crate) fn parse(authority: &str) -> Option<Self> {
         let (host, port) = authority.rsplit_once(':')?;
         let port = port.parse().ok().filter(|port| *port > 0)?;
@@ -44,13 +42,13 @@ impl Target {
         Self::checked(host, port, bracketed)
     }
 
-    /// Of a host and a port that came apart.
+    /// Creates a target from a separate host and port; `None` if either is invalid.
     pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         Self::checked(host, port, true).filter(|_| port > 0)
     }
 
-    /// As it stands in a request.
+    /// The target as `host:port`, as in a request.
     pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -65,47 +63,48 @@ impl Target {
     }
 }
 
-/// Letters, digits, hyphens and underscores in labels (RFC 1123 §2.1), at most 253 bytes.
+/// Whether `host` is a host name: labels of letters, digits, hyphens and underscores (RFC 1123 §2.1), at most 253
+/// bytes.
 fn is_name(host: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    // The last label of a name is no number: `127.1` and `0x7f.1` are addresses to some resolvers.
+    // The last label must not begin with a digit: some resolvers take `127.1` and `0x7f.1` for addresses.
     let last = host.rsplit('.').next().unwrap_or_default();
     host.len() <= 253
         && host.split('.').all(|label| !label.is_empty() && label.len() <= 63 && label.bytes().all(plain))
         && !last.starts_with(|first: char| first.is_ascii_digit())
 }
 
-/// Why a request is not done.
+/// Reason for rejecting a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// The status of the answer.
+    /// Status of the response.
     pub status: Status,
-    /// RFC 9209's word for it.
+    /// Error type of RFC 9209.
     pub error: &'static str,
-    /// A line for people.
+    /// One line of text for people.
     pub details: String,
 }
 
-/// The statuses that a relay answers with.
+/// Statuses with which a relay responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// 400.
+    /// 400: the request is malformed.
     BadRequest,
-    /// 403: a rule refuses.
+    /// 403: a rule forbids the target.
     Forbidden,
-    /// 405: only CONNECT is spoken here.
+    /// 405: only CONNECT is supported.
     MethodNotAllowed,
-    /// 408: the head took too long.
+    /// 408: the head did not arrive in time.
     RequestTimeout,
-    /// 429: this edge has as many tunnels as it may have.
+    /// 429: this edge has reached its limit of tunnels.
     TooManyRequests,
-    /// 431: the head is too long.
+    /// 431: the head is too long or has too many fields.
     HeadersTooLarge,
-    /// 502: the server refuses or cannot be reached.
+    /// 502: the origin server refuses the connection or cannot be reached.
     BadGateway,
-    /// 503: no room, or draining.
+    /// 503: the relay is at its limit, or draining.
     ServiceUnavailable,
-    /// 504: the server does not answer.
+    /// 504: the origin server does not respond.
     GatewayTimeout,
 }
 
@@ -126,72 +125,72 @@ impl Status {
 }
 
 impl Problem {
-    /// One.
-    pub(crate) fn new(status: Status, error: &'static str, words: impl Into<String>) -> Self {
-        Self { status, error, details: words.into() }
+    /// Creates a problem; `error` is an error type of RFC 9209.
+    pub(crate) fn new(status: Status, error: &'static str, details: impl Into<String>) -> Self {
+        Self { status, error, details: details.into() }
     }
 
-    /// The whole answer.
+    /// The complete HTTP response.
     pub(crate) fn to_response(&self) -> String {
-        let mut answer = format!("HTTP/1.1 {}\r\n", self.status.as_str());
-        // The words of our own errors have no quotes; those of the system might.
+        let mut response = format!("HTTP/1.1 {}\r\n", self.status.as_str());
+        // marline's own texts contain no quotes; system error messages might.
         let details: String =
             self.details.chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect();
-        let _ = write!(answer, "Proxy-Status: marline; error={}; details=\"{details}\"\r\n", self.error);
+        let _ = write!(response, "Proxy-Status: marline; error={}; details=\"{details}\"\r\n", self.error);
         if self.status == Status::MethodNotAllowed {
-            answer.push_str("Allow: CONNECT\r\n");
+            response.push_str("Allow: CONNECT\r\n");
         }
         if matches!(self.status, Status::ServiceUnavailable | Status::TooManyRequests) {
-            let _ = write!(answer, "Retry-After: {RETRY_AFTER}\r\n");
+            let _ = write!(response, "Retry-After: {RETRY_AFTER}\r\n");
         }
         let _ = write!(
-            answer,
+            response,
             "Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}\n",
             self.details.len() + 1,
             self.details
         );
-        answer
+        response
     }
 }
 
-/// Seconds. chosen: an edge asks the fleet for another relay long before.
+/// Value of `Retry-After` in seconds. chosen: an edge requests another relay from the fleet service long before.
 const RETRY_AFTER: u32 = 5;
 
-/// The answer to a CONNECT whose tunnel is there. It has no length (RFC 9110 §9.3.6).
+/// Response to a CONNECT whose tunnel is open. It has no length (RFC 9110 §9.3.6).
 pub(crate) const CONNECTED: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// The request in `bytes` and how many of them are its head; none: there is more to come.
+/// Parses the request at the beginning of `bytes`; returns it with the length of its head, or `None` if the head is
+/// incomplete.
 ///
-/// # Errors
-/// What is to be answered.
+/// # Errors The problem with which to respond.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Problem> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADER_FIELDS];
     let mut head = httparse::Request::new(&mut fields);
-    let bad = |words: String| Problem::new(Status::BadRequest, "http_request_error", words);
+    let bad = |details: String| Problem::new(Status::BadRequest, "http_request_error", details);
     let len = match head.parse(bytes) {
         Ok(httparse::Status::Complete(len)) if len <= MAX_HEAD_LEN => len,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_LEN => return Ok(None),
-        Ok(_) => return Err(Problem::new(Status::HeadersTooLarge, "http_request_error", "the head is too long")),
+        Ok(_) => return Err(Problem::new(Status::HeadersTooLarge, "http_request_error", "request head too long")),
         Err(httparse::Error::TooManyHeaders) => {
             return Err(Problem::new(
                 Status::HeadersTooLarge,
                 "http_request_error",
-                "the head has too many fields",
+                "the request head has too many fields",
             ));
         }
-        Err(error) => return Err(bad(format!("no head of HTTP/1.1: {error}"))),
+        Err(error) => return Err(bad(format!("malformed HTTP/1.1 request: {error}"))),
     };
     if head.method != Some("CONNECT") {
-        return Err(Problem::new(Status::MethodNotAllowed, "http_request_error", "a relay speaks CONNECT"));
+        return Err(Problem::new(Status::MethodNotAllowed, "http_request_error", "a relay accepts only CONNECT"));
     }
-    // A CONNECT has no body (RFC 9110 §9.3.6): whoever announces one takes the tunnel's bytes for something else.
+    // A CONNECT has no body (RFC 9110 §9.3.6). A client that announces one misunderstands the tunnel's bytes.
     let body =
         |name: &str| ["content-length", "transfer-encoding"].iter().any(|field| name.eq_ignore_ascii_case(field));
     if head.headers.iter().any(|field| body(field.name)) {
-        return Err(bad("a CONNECT with a body".to_owned()));
+        return Err(bad("CONNECT must not have a body".to_owned()));
     }
     let target = head.path.and_then(Target::parse);
-    let target = target.ok_or_else(|| bad("CONNECT needs a host and a port, host:port".to_owned()))?;
+    let target = target.ok_or_else(|| bad("CONNECT needs a target of the form host:port".to_owned()))?;
     Ok(Some((Request::Connect(target), len)))
 }
 
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_leads_to_a_host_and_a_port() {
+    fn a_target_is_a_host_and_a_port() {
         for (authority, host, port) in [
             ("live.Example.org:1935", "live.example.org", 1935),
             ("live.example.org.:443", "live.example.org", 443),
@@ -238,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_head_belongs_to_the_tunnel() {
+    fn bytes_after_the_head_belong_to_the_tunnel() {
         let bytes = b"CONNECT a:80 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n";
         assert_eq!(parse(bytes).unwrap().unwrap().1, 25);
         assert_eq!(parse(&bytes[..24]).unwrap(), None);
     }
 
     #[test]
-    fn what_cannot_be_an_edges_request_is_answered() {
+    fn other_requests_get_an_error_response() {
         let status = |head: &[u8]| parse(head).unwrap_err().status;
         assert_eq!(status(b"GET http://a/ HTTP/1.1\r\n\r\n"), Status::MethodNotAllowed);
         assert_eq!(status(b"\x16\x03\x01\0\0\0"), Status::BadRequest);
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_why_to_programs_and_to_people() {
+    fn a_response_gives_the_reason_to_programs_and_people() {
         let problem =
             Problem::new(Status::ServiceUnavailable, "connection_limit_reached", "no \"room\" here\r\nX: y");
         let answer = problem.to_response();

@@ -1,18 +1,18 @@
-//! The bytes of one tunnel, both ways, until both have ended.
+//! Copies the bytes of one tunnel in both directions until both have ended.
 //!
-//! In: both ends' connections, one of them TLS; what was read of them already. Out: the same bytes on the other
-//! side, their ends, and how many they were.
+//! One of the two connections uses TLS. Bytes that were read before the copying begins are passed in and sent first.
 //!
-//! 1. What has been taken and not been sent yet is the only thing that is kept, and nothing more is taken meanwhile: a slow
-//!    receiver slows its sender.
-//! 2. The end of one direction is passed on, and the other one goes on.
-//! 3. What the edge sends goes as its share of the relay's capacity lets it ([`Pace`]); so does what it receives.
-//! 4. Memory to read into is shared by all tunnels of a thread: an idle one holds none, and one that stands still holds a piece
-//!    that is smaller where many do (`memory`).
-//! 5. The directions take turns, so that neither waits for the other one to have nothing to do.
-//! 6. A tunnel that says nothing for too long is over ([`Patience`]): its own bytes count, not its edge's.
+//! 1. A direction holds only bytes that are received and not sent yet, and receives nothing more until they are sent. A
+//!    slow receiver therefore slows down its sender.
+//! 2. When one direction ends, the end is passed on (half-close) and the other direction continues.
+//! 3. The edge's share of the relay's capacity limits both directions ([`Pacer`]).
+//! 4. All tunnels of a thread share one read buffer. An idle tunnel holds no memory. A blocked tunnel holds one piece,
+//!    which is smaller if many tunnels are blocked (`buffer`).
+//! 5. The directions alternate, so that neither has to wait until the other is idle.
+//! 6. A tunnel without progress for too long is closed ([`IdleTimeouts`]). Only its own bytes count, not those of other
+//!    tunnels of the same edge.
 //!
-//! Splice cannot be used: what one side sends is sealed.
+//! Splice cannot be used, because one of the connections is encrypted.
 
 use std::cell::RefCell;
 use std::io;
@@ -25,54 +25,55 @@ use tokio::time::{Instant, Sleep};
 
 use super::buffer::{TunnelBuffer, read_size};
 
-/// What a direction asks before it takes bytes, and tells after it has.
+/// Rate limit of a tunnel: grants bytes before they are read and accounts for them afterwards.
 pub(crate) trait Pacer {
-    /// Whether so much may pass now.
+    /// Requests permission to transfer `wanted` bytes now; `up` is the direction from the client.
     fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant;
-    /// So much of what was granted has passed.
+    /// Reports that `passed` of the `granted` bytes were transferred.
     fn settle(&mut self, up: bool, granted: DataSize, passed: DataSize);
 }
 
-/// What somebody who wants to send is told.
+/// Response of a [`Pacer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PaceGrant {
-    /// So much at once. It counts as sent until it is told what was.
+    /// This many bytes at once. They count as transferred until [`Pacer::settle`] reports the actual number.
     Granted(DataSize),
-    /// Nothing; ask again after this.
+    /// Nothing now; request again after this time.
     RetryAfter(Duration),
 }
 
-/// chosen: four records of TLS.
+/// Size of the read buffer. chosen: four TLS records.
 const READ_SIZE: usize = 64 * 1024;
 
 thread_local! {
     static READ_BUF: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
 }
 
-/// How the bytes from the near end go.
+/// Progress of the direction from the client to the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UploadProgress {
-    /// How many have come.
+    /// Bytes received from the client.
     pub(crate) received: u64,
-    /// Whether some wait for the far end to take them.
+    /// Whether received bytes wait because the upstream does not accept them.
     pub(crate) is_blocked: bool,
 }
 
-/// How long no byte may move.
+/// Longest time without progress before a tunnel is closed.
 #[derive(Clone, Copy, Debug)]
 struct IdleTimeouts {
-    /// While both ends may still send.
+    /// Timeout while both sides may still send.
     both_open: Duration,
-    /// When one of them has ended: who asks and ends waits for an answer, and nobody computes it for so long.
+    /// Timeout after one side has ended. A client that sends its request and closes still awaits the response, which
+    /// should not take this long.
     half_closed: Duration,
 }
 
-/// chosen: a shell that was left open over night is there in the morning; nginx gives a half-closed connection a minute,
-/// Linux `FIN_WAIT2` one as well, RFC 5382 (REQ-5) what is closed on one side four.
+/// chosen: a shell left open overnight still works in the morning. For half-closed connections nginx allows a minute,
+/// as does Linux in `FIN_WAIT2`; RFC 5382 (REQ-5) requires four minutes for partially closed ones.
 const IDLE_TIMEOUTS: IdleTimeouts =
     IdleTimeouts { both_open: Duration::from_secs(24 * 60 * 60), half_closed: Duration::from_secs(10 * 60) };
 
-/// Carries everything. `early` is for the far end and came from the near one already, `late` the other way round.
+/// Copies everything. `from_client` was already received from the client, `from_upstream` from the upstream.
 pub(crate) async fn copy_bidirectional<E, S>(
     client: &mut E,
     upstream: &mut S,
@@ -87,7 +88,7 @@ where
     copy_bidirectional_with((client, upstream), (from_client, from_upstream), pacer, |_, _, _| {}).await
 }
 
-/// The same, and whenever anything has happened `watch` is told the near end, and how it goes.
+/// The same; after each step `watch` is called with the client connection and its progress.
 pub(crate) async fn copy_bidirectional_with<E, S>(
     ends: (&mut E, &mut S),
     buffered: (Vec<u8>, Vec<u8>),
@@ -114,16 +115,17 @@ where
 {
     let mut up = Direction { buffer: TunnelBuffer::new(from_client), ..Direction::new(true) };
     let mut down = Direction { buffer: TunnelBuffer::new(from_upstream), ..Direction::new(false) };
-    let (mut idle_timer, mut is_ups_turn) = (IdleTimer::new(timeouts), true);
+    let (mut idle_timer, mut is_up_next) = (IdleTimer::new(timeouts), true);
+    // Alternate between the directions until both are closed or cannot proceed.
     std::future::poll_fn(|cx| {
         let (mut up_is_pending, mut down_is_pending) = (up.is_closed(), down.is_closed());
         while !(up_is_pending && down_is_pending) {
-            if is_ups_turn && !up_is_pending {
+            if is_up_next && !up_is_pending {
                 up_is_pending = up.step(cx, client, upstream, pacer)?.is_pending() || up.is_closed();
-            } else if !is_ups_turn && !down_is_pending {
+            } else if !is_up_next && !down_is_pending {
                 down_is_pending = down.step(cx, upstream, client, pacer)?.is_pending() || down.is_closed();
             }
-            is_ups_turn = !is_ups_turn;
+            is_up_next = !is_up_next;
         }
         watch(cx, client, UploadProgress { received: up.received, is_blocked: !up.buffer.pending().is_empty() });
         if up.is_closed() && down.is_closed() {
@@ -134,7 +136,7 @@ where
     .await
 }
 
-/// Since when nothing has moved. The clock is looked at when something has, the timer runs on.
+/// Time since the last progress. The timer is not reset on each progress; when it fires, the time is checked.
 struct IdleTimer {
     timeouts: IdleTimeouts,
     progress: u64,
@@ -144,16 +146,16 @@ struct IdleTimer {
 }
 
 impl IdleTimer {
-    fn new(patience: IdleTimeouts) -> Self {
+    fn new(timeouts: IdleTimeouts) -> Self {
         let since = Instant::now();
-        let timer = Box::pin(tokio::time::sleep_until(since + patience.both_open));
-        Self { timeouts: patience, progress: 0, is_open: true, since, timer }
+        let timer = Box::pin(tokio::time::sleep_until(since + timeouts.both_open));
+        Self { timeouts, progress: 0, is_open: true, since, timer }
     }
 
-    /// Ready: it has lasted too long.
-    fn poll(&mut self, cx: &mut Context<'_>, moved: u64, is_open: bool) -> Poll<io::Error> {
-        if moved != self.progress || is_open != self.is_open {
-            (self.progress, self.since) = (moved, Instant::now());
+    /// Ready with an error once there has been no progress for too long.
+    fn poll(&mut self, cx: &mut Context<'_>, progress: u64, is_open: bool) -> Poll<io::Error> {
+        if progress != self.progress || is_open != self.is_open {
+            (self.progress, self.since) = (progress, Instant::now());
         }
         let timeout = if is_open { self.timeouts.both_open } else { self.timeouts.half_closed };
         if std::mem::replace(&mut self.is_open, is_open) != is_open {
@@ -163,29 +165,30 @@ impl IdleTimer {
             ready!(self.timer.as_mut().poll(cx));
             let deadline = self.since + timeout;
             if deadline <= Instant::now() {
-                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "silent for too long"));
+                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "idle for too long"));
             }
             self.timer.as_mut().reset(deadline);
         }
     }
 }
 
-/// One direction.
+/// State of one direction of a tunnel.
 struct Direction {
     is_up: bool,
     state: DirectionState,
-    /// Taken and not sent yet.
+    /// Bytes received and not sent yet.
     buffer: TunnelBuffer,
-    /// Bytes that were taken, and those that were taken or sent after they had waited.
+    /// Number of bytes received.
     received: u64,
+    /// Counter of received bytes and of buffered bytes that were sent later; any change is progress.
     progress: u64,
-    pause: Option<Pin<Box<Sleep>>>,
+    pacer_pause: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DirectionState {
     Open,
-    /// Nothing more comes; what is kept goes, and then the end.
+    /// The sender has ended; buffered bytes are sent, then the end is passed on.
     Draining,
     Closed,
 }
@@ -198,7 +201,7 @@ impl Direction {
             buffer: TunnelBuffer::default(),
             received: 0,
             progress: 0,
-            pause: None,
+            pacer_pause: None,
         }
     }
 
@@ -210,7 +213,7 @@ impl Direction {
         self.state == DirectionState::Closed
     }
 
-    /// One step; ready: there may be another one.
+    /// Performs one step. Ready means that another step may be possible.
     fn step<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -226,14 +229,14 @@ impl Direction {
         match self.state {
             DirectionState::Closed => {}
             DirectionState::Draining => {
-                // A receiver that has gone already has got the end.
+                // A receiver that has already closed needs no end.
                 let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
                 self.state = DirectionState::Closed;
             }
             DirectionState::Open => match self.receive(cx, from, to, pacer) {
                 Poll::Ready(taken) => taken?,
                 Poll::Pending => {
-                    // Nothing more for now: what TLS holds back goes.
+                    // Nothing more to read now: flush what TLS has buffered.
                     ready!(Pin::new(&mut *to).poll_flush(cx))?;
                     return Poll::Pending;
                 }
@@ -242,7 +245,7 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Everything that is kept.
+    /// Sends all buffered bytes.
     fn send(&mut self, cx: &mut Context<'_>, to: &mut (impl AsyncWrite + Unpin)) -> Poll<io::Result<()>> {
         while !self.buffer.pending().is_empty() {
             match ready!(Pin::new(&mut *to).poll_write(cx, self.buffer.pending()))? {
@@ -256,7 +259,7 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// A piece from the one to the other; what the other does not take at once is kept.
+    /// Copies one piece. Bytes that the receiver does not accept at once are buffered.
     fn receive<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -291,17 +294,17 @@ impl Direction {
         })
     }
 
-    /// How much may be taken, once anything may.
+    /// The number of bytes that may be read, once the pacer grants any.
     fn granted(&mut self, cx: &mut Context<'_>, pacer: &mut impl Pacer) -> Poll<DataSize> {
         loop {
-            if let Some(wait) = &mut self.pause {
-                ready!(wait.as_mut().poll(cx));
-                self.pause = None;
+            if let Some(pause) = &mut self.pacer_pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pacer_pause = None;
             }
             match pacer.request(self.is_up, DataSize::from_bytes(READ_SIZE as u64)) {
                 PaceGrant::Granted(size) => return Poll::Ready(size),
                 PaceGrant::RetryAfter(time) => {
-                    self.pause = Some(Box::pin(tokio::time::sleep(time.max(Duration::from_millis(1)))))
+                    self.pacer_pause = Some(Box::pin(tokio::time::sleep(time.max(Duration::from_millis(1)))))
                 }
             }
         }
@@ -314,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// Lets pass what it is told to, and counts.
+    /// Grants at most 10,000 bytes at once, after some waits, and counts.
     #[derive(Default)]
     struct CountingPacer {
         waits: u32,
@@ -342,22 +345,22 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_are_carried_to_their_ends() {
+    fn both_directions_are_copied_completely() {
         block_on(async {
             let ((mut program, mut edge), (mut server, mut origin)) = (duplex(1000), duplex(700));
-            let question: Vec<u8> = (0..50_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
+            let request: Vec<u8> = (0..50_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
             let mut pacer = CountingPacer { waits: 3, ..CountingPacer::default() };
             let talk = async {
-                program.write_all(&question).await.unwrap();
+                program.write_all(&request).await.unwrap();
                 program.shutdown().await.unwrap();
-                let mut answer = String::new();
-                program.read_to_string(&mut answer).await.unwrap();
-                assert_eq!(answer, "answer");
+                let mut response = String::new();
+                program.read_to_string(&mut response).await.unwrap();
+                assert_eq!(response, "answer");
             };
             let serve = async {
                 let mut received = Vec::new();
                 origin.read_to_end(&mut received).await.unwrap();
-                assert!(received.strip_prefix(b"early").unwrap() == question);
+                assert!(received.strip_prefix(b"early").unwrap() == request);
                 origin.write_all(b"answer").await.unwrap();
                 drop(origin);
             };
@@ -390,7 +393,7 @@ mod tests {
         });
     }
 
-    /// A socket that always has something to read, and takes everything.
+    /// A socket that always has bytes to read and accepts all writes.
     struct BusySocket;
 
     impl AsyncRead for BusySocket {
@@ -412,13 +415,13 @@ mod tests {
         }
     }
 
-    /// Ends the tunnel after so many pieces.
+    /// Stops granting after 1000 pieces and records their directions.
     #[derive(Default)]
     struct TurnPacer {
         taken: Vec<bool>,
     }
 
-    /// As fast as both ends can.
+    /// Grants every request.
     struct UnlimitedPacer;
 
     impl Pacer for UnlimitedPacer {
@@ -441,10 +444,10 @@ mod tests {
     }
 
     #[test]
-    fn neither_direction_waits_for_the_other_to_have_nothing_to_do() {
+    fn neither_direction_waits_until_the_other_is_idle() {
         block_on(async {
-            let (mut turns, mut near, mut far) = (TurnPacer::default(), BusySocket, BusySocket);
-            let carried = copy_bidirectional(&mut near, &mut far, Vec::new(), Vec::new(), &mut turns);
+            let (mut turns, mut client, mut upstream) = (TurnPacer::default(), BusySocket, BusySocket);
+            let carried = copy_bidirectional(&mut client, &mut upstream, Vec::new(), Vec::new(), &mut turns);
             assert!(tokio::time::timeout(Duration::from_millis(50), carried).await.is_err());
             let ups = turns.taken.iter().filter(|up| **up).count();
             assert!((400..=600).contains(&ups), "{ups} of {} pieces went up", turns.taken.len());
@@ -452,15 +455,15 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_for_too_long_is_over_and_earlier_when_one_end_has_ended() {
+    fn an_idle_tunnel_is_closed_and_earlier_if_half_closed() {
         block_on(async {
-            let patience =
+            let timeouts =
                 IdleTimeouts { both_open: Duration::from_secs(3600), half_closed: Duration::from_millis(60) };
             let ((mut program, mut edge), (mut server, mut origin)) = (duplex(1000), duplex(1000));
             let (mut free, buffered) = (UnlimitedPacer, (Vec::new(), Vec::new()));
-            let carried = copy_with_timeouts(patience, (&mut edge, &mut server), buffered, &mut free, |_, _, _| {});
+            let carried = copy_with_timeouts(timeouts, (&mut edge, &mut server), buffered, &mut free, |_, _, _| {});
             let talk = async {
-                // Longer than the short patience, which does not count yet.
+                // Longer than the short timeout, which does not apply yet.
                 tokio::time::sleep(Duration::from_millis(150)).await;
                 program.shutdown().await.unwrap();
                 for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! What an edge and a relay have in common: the request for a tunnel, and its bytes.
+//! Parts that edge and relay share: the request for a tunnel, and the copying of its bytes.
 
 mod buffer;
 mod buffered_socket;
@@ -10,5 +10,5 @@ pub(crate) use buffered_socket::BufferedSocket;
 pub(crate) use connect_head::{CONNECTED, Problem, Request, Status, Target, parse};
 pub(crate) use copy::{PaceGrant, Pacer, UploadProgress, copy_bidirectional, copy_bidirectional_with};
 
-/// Where an edge sends bytes to a relay that counts them and throws them away (RFC 8615).
+/// Well-known path (RFC 8615) to which an edge uploads probe bytes; the relay counts and discards them.
 pub(crate) const PROBE_PATH: &str = "/.well-known/marline/probe";

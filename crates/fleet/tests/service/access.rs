@@ -1,4 +1,4 @@
-//! Who is let in, what for, and what is refused.
+//! Access control of the API: which callers are admitted, what each role may do, and which requests are refused.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -34,16 +34,17 @@ impl TestService {
     }
 }
 
-/// What comes until the other side closes.
+/// Reads until the peer closes the connection.
 async fn read_to_close(stream: &mut TlsStream<TcpStream>) -> String {
     let mut all = Vec::new();
-    // A connection that is cut has said what it said.
-    let _ = timeout(Duration::from_secs(10), stream.read_to_end(&mut all)).await.expect("it does not close");
+    // After a reset, the data received before it is still returned.
+    let _ =
+        timeout(Duration::from_secs(10), stream.read_to_end(&mut all)).await.expect("the connection is not closed");
     String::from_utf8_lossy(&all).into_owned()
 }
 
 #[test]
-fn an_edge_asks_a_relay_hears_and_an_operator_sees() {
+fn edges_relays_and_operators_use_the_api() {
     block_on(async {
         let service = TestService::start_default().await;
         let mut relay = service.client("marline://relay/fra-1");
@@ -90,12 +91,12 @@ fn an_edge_asks_a_relay_hears_and_an_operator_sees() {
 }
 
 #[test]
-fn without_a_certificate_one_may_enrol_and_ask_how_it_is() {
+fn a_client_without_a_certificate_may_enrol_and_read_the_public_paths() {
     block_on(async {
         let service = TestService::start_default().await;
-        let mut stranger = service.anonymous_client();
-        assert_eq!(stranger.get::<Value>("/v1/health").await.unwrap(), json!({"status": "ok"}));
-        let described: Value = stranger.get("/v1/openapi.json").await.unwrap();
+        let mut anonymous = service.anonymous_client();
+        assert_eq!(anonymous.get::<Value>("/v1/health").await.unwrap(), json!({"status": "ok"}));
+        let described: Value = anonymous.get("/v1/openapi.json").await.unwrap();
         assert!(described["paths"]["/v1/enrol"].is_object());
         for path in ["/v1/relays", "/v1/edges", "/v1/candidates", "/v1/revoked"] {
             let problem = expect_problem(service.anonymous_client().get::<Value>(path).await);
@@ -106,7 +107,7 @@ fn without_a_certificate_one_may_enrol_and_ask_how_it_is() {
         let enrol = EnrolRequest { token: token.clone(), request: new.request.clone() };
         let enrolled: EnrolReply = service.anonymous_client().post("/v1/enrol", &enrol).await.unwrap();
         assert_eq!(enrolled.certificate.matches("BEGIN CERTIFICATE").count(), 2);
-        // What came opens the door.
+        // The new certificate gives access.
         std::fs::write(service.path("e.pem"), &enrolled.certificate).unwrap();
         std::fs::write(service.path("e.key"), new.key.reveal()).unwrap();
         std::fs::set_permissions(service.path("e.key"), std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -114,7 +115,7 @@ fn without_a_certificate_one_may_enrol_and_ask_how_it_is() {
         let credentials =
             Credentials::read(&service.path("e.pem"), &service.path("e.key"), &service.path("e.ca")).unwrap();
         service.client_of(&credentials).get::<Value>("/v1/candidates").await.unwrap();
-        // Once.
+        // The token cannot be used again.
         let used = expect_problem(service.anonymous_client().post::<Value>("/v1/enrol", &enrol).await);
         assert_eq!((used.status, used.title.as_str()), (409, "used"));
         for (token, status) in [
@@ -134,14 +135,14 @@ fn without_a_certificate_one_may_enrol_and_ask_how_it_is() {
 }
 
 #[test]
-fn each_role_has_its_own_doors() {
+fn each_role_may_call_only_its_own_paths() {
     block_on(async {
         let service = TestService::start_default().await;
         let mut edge = service.client("marline://edge/cam-7");
         let problem = expect_problem(
             edge.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await,
         );
-        assert_eq!(problem.detail, "marline://edge/cam-7: this is for the role relay");
+        assert_eq!(problem.detail, "marline://edge/cam-7: only the role relay may call this");
         assert_eq!(expect_problem(edge.get::<Value>("/v1/relays").await).status, 403);
         let drain = DrainRequest { draining: true, duration_ms: None };
         let mut relay = service.client("marline://relay/fra-1");
@@ -152,13 +153,13 @@ fn each_role_has_its_own_doors() {
         );
         assert_eq!(expect_problem(relay.get::<Value>("/v1/nothing").await).status, 404);
         assert_eq!(expect_problem(relay.get::<Value>("/v1/relays/heartbeat").await).status, 405);
-        // A fleet's certificate is none of a client's here.
+        // A certificate with the role `fleet` is not accepted from clients of a service with an unshared store.
         assert!(service.client("marline://fleet/f2").get::<Value>("/v1/health").await.is_err());
     });
 }
 
 #[test]
-fn a_name_in_a_body_is_not_even_read() {
+fn a_name_in_a_body_is_rejected() {
     block_on(async {
         let service = TestService::start_default().await;
         let mut edge = service.client("marline://edge/cam-7");
@@ -170,7 +171,7 @@ fn a_name_in_a_body_is_not_even_read() {
 }
 
 #[test]
-fn who_is_revoked_is_out_in_mid_connection() {
+fn revocation_takes_effect_on_open_connections() {
     block_on(async {
         let service = TestService::start_default().await;
         let credentials = service.member("marline://relay/fra-1");
@@ -182,8 +183,8 @@ fn who_is_revoked_is_out_in_mid_connection() {
             relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await,
         );
         assert!(problem.detail.contains("has been revoked"), "{problem}");
-        assert!(relay.get::<Value>("/v1/health").await.is_err(), "nor is it let in again");
-        // Others are told that there is a new list, and get it.
+        assert!(relay.get::<Value>("/v1/health").await.is_err(), "a new connection is refused as well");
+        // Other members learn of the new list from their replies, and can fetch it.
         let mut other = service.client("marline://relay/ams-1");
         let reply: HeartbeatReply =
             other.post("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
@@ -206,7 +207,7 @@ fn the_revocation_list_is_the_authoritys_file() {
 }
 
 #[test]
-fn what_is_too_long_or_too_slow_or_nothing_at_all_is_refused() {
+fn oversized_slow_and_empty_requests_are_refused() {
     block_on(async {
         let short = Duration::from_millis(300);
         let limits = Limits {
@@ -236,18 +237,18 @@ fn what_is_too_long_or_too_slow_or_nothing_at_all_is_refused() {
             assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{text}");
             assert!(text.contains("application/problem+json"), "{text}");
         }
-        // In pieces whose sum nobody has announced.
+        // A chunked body, whose size is not declared in advance.
         let mut stream = raw().await;
         let chunked = head(0, json).replace("content-length: 0", "transfer-encoding: chunked");
         stream.write_all(chunked.as_bytes()).await.unwrap();
         for _ in 0..5 {
             let piece = [b"4000\r\n".as_slice(), &[b' '; 0x4000], b"\r\n"].concat();
-            // It may be refused before the last one is sent.
+            // The server may refuse the body before the last chunk is sent.
             let _ = stream.write_all(&piece).await;
         }
         let text = read_to_close(&mut stream).await;
         assert!(text.starts_with("HTTP/1.1 413"), "{text}");
-        // A head that comes byte by byte, and none at all.
+        // A head that arrives byte by byte, and a connection without any request.
         for config in [
             client_config(&credentials, None, true).unwrap(),
             first_contact_config(service.authority().fingerprint(), true).unwrap(),
@@ -272,7 +273,7 @@ fn what_is_too_long_or_too_slow_or_nothing_at_all_is_refused() {
 }
 
 #[test]
-fn a_member_has_so_many_connections_and_no_more() {
+fn the_number_of_connections_of_a_member_is_limited() {
     block_on(async {
         let limits = Limits { connections_per_member: 2, ..Limits::default() };
         let service = TestService::with(limits, |path| Box::new(EmbeddedStore::open(path).unwrap())).await;

@@ -1,4 +1,4 @@
-//! One certificate in two processes.
+//! Detection of one certificate that two processes use.
 
 use marline_fleet::service::api_types::{EdgeSummary, RelaySummary};
 use serde_json::Value;
@@ -17,7 +17,7 @@ async fn send_report(edge: &mut Client) {
 }
 
 #[test]
-fn two_edges_and_two_relays_with_one_certificate_are_shown_and_served() {
+fn two_processes_with_one_certificate_are_reported_and_served() {
     block_on(async {
         let service = TestService::start_default().await;
         let (mut ann, credentials) =
@@ -26,7 +26,7 @@ fn two_edges_and_two_relays_with_one_certificate_are_shown_and_served() {
         for _ in 0..3 {
             send_report(&mut first).await;
         }
-        // The same machine, started again.
+        // A restart of the same machine.
         for _ in 0..3 {
             send_report(&mut second).await;
         }
@@ -53,7 +53,7 @@ fn two_edges_and_two_relays_with_one_certificate_are_shown_and_served() {
 }
 
 #[test]
-fn copies_that_speak_to_different_processes_of_the_service_are_found() {
+fn copies_that_report_to_different_processes_of_the_service_are_detected() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();

@@ -1,4 +1,4 @@
-//! A disk that is full, with a real relay: a small one in mounts of the test's own.
+//! A full disk, with a real relay: a small tmpfs in a mount namespace of the test.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ use super::*;
 
 const SMALL_DISK_VAR: &str = "MARLINE_TEST_SMALL_DISK";
 
-/// Where a disk of some megabytes is; none: the test runs once more, in mounts of its own, or cannot.
+/// The path of a disk of some megabytes. None: the test has run as a child process in a mount namespace, or that is not possible here.
 fn small_disk(test: &str) -> Option<PathBuf> {
     if let Some(disk) = std::env::var_os(SMALL_DISK_VAR) {
         return Some(disk.into());
@@ -32,9 +32,11 @@ fn small_disk(test: &str) -> Option<PathBuf> {
         command.stdin(Stdio::null()).output()
     };
     let variants: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
-    let is_possible = |way: &&[&str]| run(way, Path::new("true"), &[]).is_ok_and(|output| output.status.success());
+    let is_possible = |unshare_args: &&[&str]| {
+        run(unshare_args, Path::new("true"), &[]).is_ok_and(|output| output.status.success())
+    };
     let Some(variant) = variants.into_iter().find(is_possible) else {
-        println!("skipped: no mounts of its own here (unshare --mount, mount -t tmpfs)");
+        println!("skipped: cannot create a mount namespace with a tmpfs (unshare --mount, mount -t tmpfs)");
         return None;
     };
     let this = std::env::current_exe().unwrap();
@@ -45,7 +47,7 @@ fn small_disk(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Leaves not one byte.
+/// Fills the disk to the last byte.
 fn fill_disk(disk: &Path) -> PathBuf {
     let path = disk.join("filler");
     let mut file = std::fs::File::create(&path).unwrap();
@@ -55,7 +57,7 @@ fn fill_disk(disk: &Path) -> PathBuf {
     path
 }
 
-/// Whether the relay answers who shows this.
+/// Whether the relay responds to a client with these credentials.
 async fn relay_answers(address: SocketAddr, credentials: &Credentials) -> bool {
     let Ok(socket) = TcpStream::connect(address).await else { return false };
     let tls = TlsConnector::from(Arc::new(client_config(credentials, None, true).unwrap()));
@@ -67,33 +69,32 @@ async fn relay_answers(address: SocketAddr, credentials: &Credentials) -> bool {
 }
 
 #[test]
-fn a_full_disk_stops_no_relay_and_lets_in_nobody_who_was_revoked() {
-    let Some(disk) = small_disk("disk::a_full_disk_stops_no_relay_and_lets_in_nobody_who_was_revoked") else {
+fn a_full_disk_stops_no_relay_and_admits_no_revoked_member() {
+    let Some(disk) = small_disk("full_disk::a_full_disk_stops_no_relay_and_admits_no_revoked_member") else {
         return;
     };
     std::fs::set_permissions(&disk, std::fs::Permissions::from_mode(0o700)).unwrap();
     block_on(async {
-        // The service's store and the relay's list are on it; the authority is elsewhere.
+        // The service's store and the relay's revocation list are on this disk; the authority is elsewhere.
         let mut service = TestService::not_started();
         service
             .start(Limits::default(), |_| Box::new(EmbeddedStore::open(&disk.join("fleet.redb")).unwrap()))
             .await;
         let revoked = disk.join("revoked.pem");
-        let AnnouncedRelay { relay, listeners: doors, trust, config: terms, client } =
-            AnnouncedRelay::new(&service, &revoked);
-        let address = doors.addresses()[0];
-        let (carries, announces) = (Arc::clone(&relay), Arc::clone(&relay));
-        tokio::spawn(async move { doors.serve(&carries).await.map(|never| match never {}) });
+        let AnnouncedRelay { relay, listeners, trust, config, client } = AnnouncedRelay::new(&service, &revoked);
+        let address = listeners.addresses()[0];
+        let (serving_relay, heartbeat_relay) = (Arc::clone(&relay), Arc::clone(&relay));
+        tokio::spawn(async move { listeners.serve(&serving_relay).await.map(|never| match never {}) });
         tokio::spawn(async move { match trust.run().await {} });
-        tokio::spawn(async move { match send_heartbeats(&announces, &terms, client, |_| {}).await {} });
+        tokio::spawn(async move { match send_heartbeats(&heartbeat_relay, &config, client, |_| {}).await {} });
         let mut ann = service.client("marline://operator/ann");
         wait_until("listed", async || !ann.get::<Vec<RelaySummary>>("/v1/relays").await.unwrap().is_empty()).await;
 
         let filler = fill_disk(&disk);
         let good = service.member("marline://edge/cam-2");
-        let thief = service.member("marline://edge/cam-1");
-        assert!(relay_answers(address, &good).await && relay_answers(address, &thief).await);
-        // Heartbeats go on, edges are matched, and operators are heard as long as the service lives.
+        let revoked_edge = service.member("marline://edge/cam-1");
+        assert!(relay_answers(address, &good).await && relay_answers(address, &revoked_edge).await);
+        // Heartbeats continue, edges are matched, and operators' orders take effect until the service restarts.
         let mut cam = service.client_of(&good);
         let got: AssignmentReply =
             cam.post("/v1/edges/request", &assignment_request(5, &[("r1", 30)])).await.unwrap();
@@ -103,16 +104,17 @@ fn a_full_disk_stops_no_relay_and_lets_in_nobody_who_was_revoked() {
         let drained: DrainReply = ann.post("/v1/relays/r1/drain", &drain(true)).await.unwrap();
         assert_eq!(drained, DrainReply { known: true, durable: false });
         wait_until("closed", async || relay.state().closed).await;
-        // Nobody enrols, and no token is lost by that.
+        // Enrolment fails, but its token stays valid.
         let template = CertTemplate::new("marline://edge/cam-3".parse().unwrap(), vec![], DAY).unwrap();
         let token =
             service.authority().create_token(&template, DAY, UtcSeconds::now()).unwrap().reveal().to_owned();
         let enrol = EnrolRequest { token, request: KeyWithRequest::generate().unwrap().request };
         assert_eq!(expect_problem(cam.post::<Value>("/v1/enrol", &enrol).await).status, 503);
-        // Who is taken back is out, though the list cannot be written where the relay keeps it.
+        // A revoked edge is refused, although the relay cannot write the new list to its disk.
         let before = std::fs::read(&revoked).unwrap();
-        service.authority().revoke_name(&thief.peer().unwrap().identity, UtcSeconds::now()).unwrap();
-        wait_until("the relay lets it in no longer", async || !relay_answers(address, &thief).await).await;
+        service.authority().revoke_name(&revoked_edge.peer().unwrap().identity, UtcSeconds::now()).unwrap();
+        wait_until("the relay refuses the revoked edge", async || !relay_answers(address, &revoked_edge).await)
+            .await;
         assert!(relay_answers(address, &good).await);
         assert_eq!(std::fs::read(&revoked).unwrap(), before);
 

@@ -1,4 +1,4 @@
-//! A relay that announces itself to the service, over loopback.
+//! A relay that sends heartbeats to the service, over loopback.
 
 use marline_fleet::relay::heartbeat::{HeartbeatConfig, send_heartbeats};
 use marline_fleet::relay::{self, Listeners, Relay};
@@ -7,10 +7,10 @@ use marline_fleet::service::{DrainReply, DrainRequest};
 
 use super::*;
 
-/// What it has said of the service.
+/// The messages that the relay has reported about the service.
 type ReportLog = Arc<std::sync::Mutex<Vec<String>>>;
 
-/// A relay of 100 Mbit/s that listens, and what it announces itself with.
+/// A relay of 100 Mbit/s with its listeners, and the parameters of its heartbeats.
 pub(super) struct AnnouncedRelay {
     pub(super) relay: Arc<Relay>,
     pub(super) listeners: Listeners,
@@ -20,7 +20,7 @@ pub(super) struct AnnouncedRelay {
 }
 
 impl AnnouncedRelay {
-    /// With its list of the revoked in this file.
+    /// A relay that keeps its revocation list in this file.
     pub(super) fn new(service: &TestService, revoked: &Path) -> Self {
         let credentials = service.member("marline://relay/r1");
         std::fs::copy(service.authority().crl_path(), revoked).unwrap();
@@ -43,7 +43,7 @@ impl AnnouncedRelay {
     }
 }
 
-/// A relay that has announced itself, and the file of its list.
+/// Starts a relay that sends heartbeats; returns it with the file of its revocation list.
 async fn announce_relay(service: &TestService) -> (Arc<Relay>, PathBuf, ReportLog) {
     let revoked = service.path("revoked-of-r1.pem");
     let AnnouncedRelay { relay, config, client, .. } = AnnouncedRelay::new(service, &revoked);
@@ -56,7 +56,7 @@ async fn announce_relay(service: &TestService) -> (Arc<Relay>, PathBuf, ReportLo
 }
 
 #[test]
-fn a_relay_is_known_assigned_closed_and_told_who_was_revoked() {
+fn a_relay_receives_assignments_drains_and_the_revocation_list() {
     block_on(async {
         let service = TestService::start_default().await;
         let (relay, revoked, _) = announce_relay(&service).await;
@@ -84,7 +84,7 @@ fn a_relay_is_known_assigned_closed_and_told_who_was_revoked() {
 }
 
 #[test]
-fn a_service_that_is_gone_changes_nothing() {
+fn an_unreachable_service_changes_nothing() {
     block_on(async {
         let mut service = TestService::start_default().await;
         let (relay, _, log) = announce_relay(&service).await;
@@ -96,7 +96,7 @@ fn a_service_that_is_gone_changes_nothing() {
         })
         .await;
         service.stop().await;
-        // The next heartbeat finds nobody.
+        // The next heartbeat fails.
         tokio::time::sleep(SchedulerConfig::default().heartbeat + Duration::from_secs(1)).await;
         assert_eq!(relay.assigned().len(), 1);
         assert!(!relay.state().closed);
@@ -106,6 +106,9 @@ fn a_service_that_is_gone_changes_nothing() {
             (2, "the fleet's service knows this relay"),
             "{messages:?}"
         );
-        assert!(messages[1].contains("does not answer: ") && messages[1].contains("streams go on"), "{messages:?}");
+        assert!(
+            messages[1].contains("does not answer: ") && messages[1].contains("streams continue"),
+            "{messages:?}"
+        );
     });
 }

@@ -1,4 +1,4 @@
-//! Those who are not who they should be: a relay where the service is expected, and connections that take places.
+//! Impostors and connection floods: a relay in place of the service, and idle connections that take up the limits.
 
 use marline_fleet::service::api_types::{AssignmentReply, HeartbeatReply};
 use marline_fleet::tls::server_config;
@@ -38,15 +38,15 @@ fn a_relay_on_the_services_address_is_not_taken_for_the_service() {
             for tls in [known, pinned] {
                 let result = Client::new(&url, tls).unwrap().get::<Value>("/v1/health").await;
                 let message = result.unwrap_err().to_string();
-                assert_eq!(message.contains("marline://relay/fra-1 answers there"), !is, "{message}");
+                assert_eq!(message.contains("the peer is marline://relay/fra-1"), !is, "{message}");
             }
-            assert_eq!(has_read.load(Ordering::SeqCst), is, "{identity}: it was told something");
+            assert_eq!(has_read.load(Ordering::SeqCst), is, "{identity}: the peer has received data");
         }
     });
 }
 
 #[test]
-fn each_member_hears_of_a_new_list_and_may_read_it() {
+fn each_member_learns_of_a_new_revocation_list_and_may_fetch_it() {
     block_on(async {
         let service = TestService::start_default().await;
         let mut edge = service.client("marline://edge/cam-7");
@@ -55,7 +55,7 @@ fn each_member_hears_of_a_new_list_and_may_read_it() {
         let before: AssignmentReply = edge.post("/v1/edges/report", &report).await.unwrap();
         service.member("marline://edge/cam-8");
         service.authority().revoke_name(&"marline://edge/cam-8".parse().unwrap(), UtcSeconds::now()).unwrap();
-        wait_until("the edge hears of it", async || {
+        wait_until("the reply to the edge has the new number", async || {
             edge.post::<AssignmentReply>("/v1/edges/report", &report).await.unwrap().revocations
                 > before.revocations
         })
@@ -71,8 +71,8 @@ fn each_member_hears_of_a_new_list_and_may_read_it() {
     });
 }
 
-/// A connection from this address of the loopback that says nothing.
-async fn silent_connection(service: &TestService, from: &str) -> TcpStream {
+/// An idle connection from this loopback address.
+async fn idle_connection(service: &TestService, from: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
     socket.connect(service.address).await.unwrap()
@@ -83,22 +83,22 @@ async fn is_closed(stream: &mut TcpStream, wait: Duration) -> bool {
 }
 
 #[test]
-fn strangers_who_say_nothing_keep_nobody_from_enrolling() {
+fn idle_connections_without_a_certificate_prevent_no_enrolment() {
     block_on(async {
         let limits = Limits { max_anonymous: 2, ..Limits::default() };
         let service = TestService::with(limits, |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
         let pinned = || marline_fleet::tls::first_contact_config(service.authority().fingerprint(), true).unwrap();
-        let mut taken = Vec::new();
+        let mut idle = Vec::new();
         for _ in 0..4 {
-            let socket = silent_connection(&service, "127.0.0.2").await;
+            let socket = idle_connection(&service, "127.0.0.2").await;
             let tls = tokio_rustls::TlsConnector::from(Arc::new(pinned()));
-            taken.push(tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap());
+            idle.push(tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap());
         }
         let mut honest = Client::new(&service.url(), pinned()).unwrap();
         honest.get::<Value>("/v1/health").await.unwrap();
-        // The oldest of those had to go, and no more of them than needed.
+        // The oldest of the idle connections were evicted, and no more of them than necessary.
         let mut open = 0;
-        for mut stream in taken {
+        for mut stream in idle {
             let ended = tokio::time::timeout(Duration::from_millis(300), stream.read(&mut [0])).await;
             open += usize::from(ended.is_err());
         }
@@ -107,7 +107,7 @@ fn strangers_who_say_nothing_keep_nobody_from_enrolling() {
 }
 
 #[test]
-fn who_found_the_hall_full_takes_no_place_among_the_handshakes() {
+fn a_connection_refused_at_the_limit_frees_its_handshake_slot() {
     block_on(async {
         let limits = Limits { max_connections: 3, max_handshakes: 3, ..Limits::default() };
         let service = TestService::with(limits, |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
@@ -118,27 +118,30 @@ fn who_found_the_hall_full_takes_no_place_among_the_handshakes() {
         let wait = Duration::from_secs(20);
         for from in ["127.0.0.2", "127.0.0.3"] {
             assert!(
-                is_closed(&mut silent_connection(&service, from).await, wait).await,
-                "{from}: the hall is full"
+                is_closed(&mut idle_connection(&service, from).await, wait).await,
+                "{from}: refused at the limit of connections"
             );
         }
         drop(members);
         let mut one = service.client("marline://relay/r3");
-        wait_until("there is room again", async || one.get::<Value>("/v1/health").await.is_ok()).await;
+        wait_until("a connection is accepted again", async || one.get::<Value>("/v1/health").await.is_ok()).await;
         drop(one);
-        // Three at once, as the limit says: the first one is not sent away for those who have long gone.
+        // Three at once, as the limit allows: none of them is evicted because of connections that have ended.
         let mut three = Vec::new();
         for _ in 0..3 {
-            three.push(silent_connection(&service, "127.0.0.4").await);
+            three.push(idle_connection(&service, "127.0.0.4").await);
         }
         for stream in &mut three {
-            assert!(!is_closed(stream, Duration::from_millis(300)).await, "a place is taken by nobody");
+            assert!(
+                !is_closed(stream, Duration::from_millis(300)).await,
+                "a slot is still in use by an ended connection"
+            );
         }
     });
 }
 
 #[test]
-fn a_relay_announces_only_hosts_that_its_certificate_is_for() {
+fn a_relay_can_announce_only_hosts_for_which_its_certificate_is_valid() {
     block_on(async {
         let service = TestService::start_default().await;
         let mut relay = service.client("marline://relay/fra-1");
@@ -160,7 +163,7 @@ fn a_relay_announces_only_hosts_that_its_certificate_is_for() {
             assert!(problem.status == 403 && problem.detail.contains(host), "{problem:?}");
         }
         let offered: Value = edge.get("/v1/candidates?origin=live.example:1935").await.unwrap();
-        assert_eq!(offered, serde_json::json!([]), "nothing of it is known");
+        assert_eq!(offered, serde_json::json!([]), "no refused heartbeat was stored");
         relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &good()).await.unwrap();
         let other_port = evil("127.0.0.1", &["127.0.0.1:4443", "127.0.0.1:443"]);
         relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &other_port).await.unwrap();

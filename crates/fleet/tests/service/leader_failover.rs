@@ -1,5 +1,5 @@
-//! Several processes of the service, which share a real Redis: any of them answers, one matches, and whatever is killed, no
-//! relay and no edge loses what it has.
+//! Several processes of the service that share a real Redis: each of them handles requests, one makes the assignments, and whichever
+//! component is killed, no relay and no edge loses its assignment.
 
 use marline_fleet::service::api_types::{AssignmentReply, HeartbeatReply, RelaySummary, ServiceStatus};
 use marline_fleet::service::{DrainReply, DrainRequest, EnrolRequest};
@@ -47,11 +47,11 @@ impl ServiceProcess {
     }
 
     pub(super) async fn wait_for_lead(self) -> Self {
-        wait_until("the first one leads", async || self.coordinator.is_leader()).await;
+        wait_until("the first process leads", async || self.coordinator.is_leader()).await;
         self
     }
 
-    /// As a kill does it: nobody is told.
+    /// Stops the process as a kill would: without notice to others.
     async fn kill(self) {
         for task in self.running {
             task.abort();
@@ -73,14 +73,14 @@ pub(super) async fn two_processes(
 
 pub(super) async fn wait_for_known_leader(service: &TestService, process: &ServiceProcess) {
     let mut ann = client_at(&process.url, &service.member("marline://operator/ann"));
-    wait_until("it knows who leads", async || {
+    wait_until("it knows the leader", async || {
         let row: ServiceStatus = ann.get("/v1/service").await.unwrap();
         row.is_leader || row.leader_address.is_some_and(|address| !address.is_empty())
     })
     .await;
 }
 
-/// A relay and an edge that has it, asked for at these processes.
+/// A relay, and an edge with an assignment to it, which report to these processes.
 async fn relay_and_edge(
     service: &TestService,
     at_relay: &ServiceProcess,
@@ -96,7 +96,7 @@ async fn relay_and_edge(
 }
 
 #[test]
-fn any_process_answers_and_one_matches() {
+fn any_process_handles_requests_and_one_makes_assignments() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
@@ -110,7 +110,7 @@ fn any_process_answers_and_one_matches() {
         let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
         let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
         assert_eq!((rows.len(), rows[0].edges), (1, 1));
-        // A member's certificate is shown, and not that of the process that has passed on what it said.
+        // The list shows the expiry of the member's certificate, not that of the forwarding process.
         let (_, short) = service.aged_member("marline://relay/ams-1", Duration::ZERO);
         let mut other = client_at(&second.url, &short);
         other.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
@@ -122,14 +122,14 @@ fn any_process_answers_and_one_matches() {
         let reply: HeartbeatReply =
             relay.post("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
         assert!(reply.draining && reply.version.epoch == 1);
-        // What one refuses is refused as if it had been asked itself.
+        // A refusal by the leader is passed on unchanged.
         let twice = assignment_request(5, &[("fra-1", 1), ("fra-1", 2)]);
         let mut other = client_at(&second.url, &service.member("marline://edge/cam-8"));
         assert_eq!(expect_problem(other.post::<Value>("/v1/edges/request", &twice).await).status, 422);
         let row: ServiceStatus = ann.get("/v1/service").await.unwrap();
         assert_eq!((row.is_leader, row.epoch, row.region.as_deref()), (false, Some(1), Some("test")));
         assert_eq!(Some(format!("https://{}", row.leader_address.unwrap())), Some(first.url.clone()));
-        // Nobody but a process of the service speaks for others.
+        // Only a process of the service can act on behalf of a member.
         let url = first.url.trim_start_matches("https://").to_owned();
         let as_relay =
             forged_request(&url, &service.member("marline://edge/cam-8"), "marline://operator/ann").await;
@@ -139,21 +139,22 @@ fn any_process_answers_and_one_matches() {
     });
 }
 
-/// What is answered to who says that he asks for somebody else.
+/// The response to a request that claims to act on behalf of `member`.
 async fn forged_request(address: &str, credentials: &Credentials, member: &str) -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let tls = tokio_rustls::TlsConnector::from(Arc::new(client_config(credentials, None, true).unwrap()));
     let socket = TcpStream::connect(address).await.unwrap();
     let mut stream = tls.connect("127.0.0.1".try_into().unwrap(), socket).await.unwrap();
-    let ask = format!("GET /v1/edges HTTP/1.1\r\nhost: x\r\nmarline-for: {member}\r\nconnection: close\r\n\r\n");
-    stream.write_all(ask.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer).await;
-    String::from_utf8_lossy(&answer).into_owned()
+    let request =
+        format!("GET /v1/edges HTTP/1.1\r\nhost: x\r\nmarline-for: {member}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response).await;
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 #[test]
-fn a_token_is_used_once_and_a_list_reaches_all() {
+fn a_token_is_used_once_and_a_revocation_list_reaches_all_processes() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
@@ -173,10 +174,8 @@ fn a_token_is_used_once_and_a_list_reaches_all() {
         let mut cam = client_at(&second.url, &service.member("marline://edge/cam-7"));
         cam.get::<Value>("/v1/health").await.unwrap();
         service.authority().revoke_name(&"marline://edge/cam-7".parse().unwrap(), UtcSeconds::now()).unwrap();
-        wait_until("the other machine knows who was revoked", async || {
-            cam.get::<Value>("/v1/health").await.is_err()
-        })
-        .await;
+        wait_until("the other machine has the revocation", async || cam.get::<Value>("/v1/health").await.is_err())
+            .await;
         assert_eq!(
             std::fs::read(copy.join("revoked.pem")).unwrap(),
             std::fs::read(service.path("ca/revoked.pem")).unwrap()
@@ -185,7 +184,7 @@ fn a_token_is_used_once_and_a_list_reaches_all() {
 }
 
 #[test]
-fn two_machines_that_revoke_before_they_hear_of_each_other_lose_nobody() {
+fn revocations_made_independently_on_two_machines_are_merged() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
@@ -198,16 +197,16 @@ fn two_machines_that_revoke_before_they_hear_of_each_other_lose_nobody() {
         there.revoke_name(&members[1].peer().unwrap().identity, UtcSeconds::now()).unwrap();
         for process in [&first, &second] {
             for credentials in &members {
-                wait_until("both are out everywhere", async || {
+                wait_until("both are refused everywhere", async || {
                     client_at(&process.url, credentials).get::<Value>("/v1/health").await.is_err()
                 })
                 .await;
             }
         }
-        // And whoever is taken back next lets neither of them in again.
+        // A later revocation keeps both of them revoked.
         let third = service.member("marline://edge/cam-9");
         service.authority().revoke_name(&third.peer().unwrap().identity, UtcSeconds::now()).unwrap();
-        wait_until("the third one is out", async || {
+        wait_until("the third member is refused", async || {
             client_at(&second.url, &third).get::<Value>("/v1/health").await.is_err()
         })
         .await;
@@ -217,7 +216,7 @@ fn two_machines_that_revoke_before_they_hear_of_each_other_lose_nobody() {
     });
 }
 
-/// Another machine's directory, with a copy of the authority.
+/// The directory of another machine, with a copy of the authority.
 fn copy_of(service: &TestService) -> PathBuf {
     let copy = service.path("copy");
     std::fs::create_dir(&copy).unwrap();
@@ -229,28 +228,29 @@ fn copy_of(service: &TestService) -> PathBuf {
 }
 
 #[test]
-fn when_the_matcher_is_killed_another_one_goes_on_with_what_it_knew() {
+fn after_the_leader_is_killed_another_process_continues_with_its_state() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
         let (first, second) = two_processes(&service, || server.store()).await;
         let (mut relay, mut edge, had) = relay_and_edge(&service, &second, &second).await;
-        wait_until("it is written", async || server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2).await;
+        wait_until("both rows are written", async || server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2)
+            .await;
         first.kill().await;
-        // Who asks meanwhile keeps what it has; heartbeats are answered all the time.
-        wait_until("the second one leads", async || {
+        // Heartbeats get replies throughout; other members keep their assignments meanwhile.
+        wait_until("the second process leads", async || {
             relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
             second.coordinator.is_leader()
         })
         .await;
-        // Before anybody has spoken again: another edge finds the relay, and gets what the first one leaves.
+        // Before any edge has reported to the new leader, another edge gets only the capacity that the first one leaves.
         let mut other = client_at(&second.url, &service.member("marline://edge/cam-8"));
         let got: AssignmentReply =
             other.post("/v1/edges/request", &assignment_request(5, &[("fra-1", 60)])).await.unwrap();
         assert_eq!(
             got.assignment.map(|got| got.reservation),
             Some(mbps(50)),
-            "the first one's 40 are not to be had"
+            "the first edge's 40 Mbit/s are reserved"
         );
         let kept: AssignmentReply = edge
             .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone())))
@@ -264,7 +264,7 @@ fn when_the_matcher_is_killed_another_one_goes_on_with_what_it_knew() {
 }
 
 #[test]
-fn a_store_that_is_gone_and_comes_back_empty_is_whole_again() {
+fn the_service_recovers_from_a_store_that_comes_back_empty() {
     block_on(async {
         let mut server = RedisServer::start(&[]);
         let service = TestService::not_started();
@@ -273,34 +273,34 @@ fn a_store_that_is_gone_and_comes_back_empty_is_whole_again() {
         let mut ann = client_at(&first.url, &service.member("marline://operator/ann"));
         let drain = DrainRequest { draining: true, duration_ms: None };
         ann.post::<Value>("/v1/relays/nyc-1/drain", &drain).await.unwrap();
-        let mut trouble = first.coordinator.errors();
+        let mut errors = first.coordinator.errors();
         server.kill();
-        wait_until("nobody leads", async || {
+        wait_until("no process leads", async || {
             let reply: HeartbeatReply =
                 relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
             assert!(
                 reply.version <= had.version || reply.version.epoch == had.version.epoch,
-                "nothing was decided since"
+                "nothing has been decided since"
             );
             !first.coordinator.is_leader() && !second.coordinator.is_leader()
         })
         .await;
-        assert!(trouble.borrow_and_update().is_some(), "and it is said");
+        assert!(errors.borrow_and_update().is_some(), "the error is reported");
         let problem =
             expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await);
         assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
         let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
         assert_eq!(reply.version.epoch, had.version.epoch);
         server.restart();
-        wait_until("somebody leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
+        wait_until("a process leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
             .await;
         let leads = if first.coordinator.is_leader() { &first } else { &second };
         wait_for_known_leader(&service, &first).await;
         wait_for_known_leader(&service, &second).await;
-        // Whoever it is, and whatever it remembers: each has spoken once.
+        // Whichever process leads, and whatever state it has: each member has reported once.
         let mut relay = client_at(&leads.url, &service.member("marline://relay/fra-1"));
         let heartbeat = heartbeat(100, had.version);
-        wait_until("its epoch is a later one", async || {
+        wait_until("its epoch is later", async || {
             relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &heartbeat).await.unwrap().version > had.version
         })
         .await;
@@ -312,13 +312,14 @@ fn a_store_that_is_gone_and_comes_back_empty_is_whole_again() {
         assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
         let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat).await.unwrap();
         assert_eq!(reply.reservations.unwrap()[0].reservation, mbps(40));
-        // The other one has never heard it.
-        let knows = first.coordinator.is_leader();
-        wait_until("what operators said is written again", async || {
-            !knows || server.try_query::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
+        // Only the first process has received the drain, so only it can write it again.
+        let first_leads = first.coordinator.is_leader();
+        wait_until("the drain is written again", async || {
+            !first_leads
+                || server.try_query::<bool>(&["HEXISTS", "marline:{test}:said", "drain/nyc-1"]).unwrap_or(false)
         })
         .await;
-        wait_until("that it is back is said", async || {
+        wait_until("the error has ended", async || {
             [&first, &second].iter().all(|process| process.coordinator.errors().borrow().is_none())
         })
         .await;
@@ -326,7 +327,7 @@ fn a_store_that_is_gone_and_comes_back_empty_is_whole_again() {
 }
 
 #[test]
-fn a_full_store_stops_nobody_that_is_shared() {
+fn a_full_shared_store_stops_no_member() {
     block_on(async {
         let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
         let service = TestService::not_started();
@@ -338,18 +339,18 @@ fn a_full_store_stops_nobody_that_is_shared() {
         let drain = DrainRequest { draining: true, duration_ms: None };
         let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
         assert_eq!(drained, DrainReply { known: true, durable: false });
-        wait_until("it is said", async || first.coordinator.errors().borrow().is_some()).await;
+        wait_until("the error is reported", async || first.coordinator.errors().borrow().is_some()).await;
         server.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         wait_until("rows are written after all", async || {
             server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2
         })
         .await;
-        wait_until("that it is over is said", async || first.coordinator.errors().borrow().is_none()).await;
+        wait_until("the error has ended", async || first.coordinator.errors().borrow().is_none()).await;
         assert!(first.coordinator.is_leader());
     });
 }
 
-/// A way to the store that can be closed without a word.
+/// A proxy in front of the store that can be cut off without closing connections.
 struct StoreProxy {
     port: u16,
     is_open: tokio::sync::watch::Sender<bool>,
@@ -357,9 +358,9 @@ struct StoreProxy {
 
 async fn proxy_to(port: u16) -> StoreProxy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let way =
+    let proxy =
         StoreProxy { port: listener.local_addr().unwrap().port(), is_open: tokio::sync::watch::Sender::new(true) };
-    let open = way.is_open.subscribe();
+    let open = proxy.is_open.subscribe();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let mut open = open.clone();
@@ -370,12 +371,12 @@ async fn proxy_to(port: u16) -> StoreProxy {
                     () = copy_while_open(client.0, upstream.1, open.clone()) => {}
                     () = copy_while_open(upstream.0, client.1, open.clone()) => {}
                 }
-                // Both sides stay as they are while nothing passes.
+                // Keep both connections open while the proxy is cut off.
                 let _ = open.wait_for(|open| *open).await;
             });
         }
     });
-    way
+    proxy
 }
 
 async fn copy_while_open(
@@ -394,7 +395,7 @@ async fn copy_while_open(
 }
 
 #[test]
-fn who_is_cut_off_from_the_store_steps_down_before_another_one_leads() {
+fn a_leader_cut_off_from_the_store_steps_down_before_another_leads() {
     let server = RedisServer::start(&[]);
     block_on(async {
         let service = TestService::not_started();
@@ -402,26 +403,27 @@ fn who_is_cut_off_from_the_store_steps_down_before_another_one_leads() {
         let mut first = Some(store_behind(&proxy));
         let (first, second) = two_processes(&service, || first.take().unwrap_or_else(|| server.store())).await;
         let (mut relay, _, assignment) = relay_and_edge(&service, &first, &first).await;
-        wait_until("it is written", async || server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2).await;
+        wait_until("both rows are written", async || server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2)
+            .await;
         proxy.is_open.send_replace(false);
-        wait_until("the other one leads", async || {
-            // The one that leads is looked at first: what it says of itself only ever ends.
+        wait_until("the other process leads", async || {
+            // The old leader is checked first: its state only changes from leader to follower.
             let (was, is) = (first.coordinator.is_leader(), second.coordinator.is_leader());
-            assert!(!(was && is), "both lead");
+            assert!(!(was && is), "both processes lead");
             is
         })
         .await;
-        // It answers relays nevertheless, with nothing that is newer.
+        // It still replies to relays, but with nothing newer.
         let reply: HeartbeatReply =
             relay.post("/v1/relays/heartbeat", &heartbeat(100, assignment.version)).await.unwrap();
         assert!(reply.version.epoch <= assignment.version.epoch);
         proxy.is_open.send_replace(true);
         let mut ann = client_at(&first.url, &service.member("marline://operator/ann"));
-        wait_until("it knows who leads", async || {
+        wait_until("it knows the leader", async || {
             ann.get::<ServiceStatus>("/v1/service").await.unwrap().epoch == Some(2)
         })
         .await;
-        wait_until("it asks the one that leads", async || {
+        wait_until("it forwards to the leader", async || {
             let reply: HeartbeatReply =
                 relay.post("/v1/relays/heartbeat", &heartbeat(100, assignment.version)).await.unwrap();
             reply.version.epoch == 2 && reply.reservations.is_some_and(|edges| edges.len() == 1)
@@ -431,26 +433,26 @@ fn who_is_cut_off_from_the_store_steps_down_before_another_one_leads() {
     });
 }
 
-fn store_behind(way: &StoreProxy) -> Box<dyn Store> {
-    store_at(&format!("redis://127.0.0.1:{}", way.port))
+fn store_behind(proxy: &StoreProxy) -> Box<dyn Store> {
+    store_at(&format!("redis://127.0.0.1:{}", proxy.port))
 }
 
 #[test]
-fn two_that_lead_for_a_moment_do_no_harm() {
+fn two_leaders_for_a_moment_do_no_harm() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
         let (first, second) = two_processes(&service, || server.store()).await;
         let (mut at_first, _, assignment) = relay_and_edge(&service, &first, &first).await;
         let mut at_second = client_at(&second.url, &service.member("marline://relay/fra-1"));
-        // A primary has died with the newest words, and its replica lets another one lead: in the same epoch.
+        // The Redis primary fails with its latest writes lost, and its replica grants the lease to another process in the same epoch.
         for _ in 0..3 {
             server.query::<()>(&["FLUSHALL"]);
             tokio::time::sleep(Duration::from_millis(1200)).await;
         }
-        // A relay that hears both takes only what is newer, and in the end one leads whom it hears.
+        // A relay that receives replies from both applies only newer ones. In the end both processes agree on a leader.
         let mut seen_version = assignment.version;
-        wait_until("one leads whom the relay hears", async || {
+        wait_until("one process leads and both give the same version", async || {
             for client in [&mut at_first, &mut at_second] {
                 let reply: HeartbeatReply =
                     client.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
@@ -469,7 +471,7 @@ fn two_that_lead_for_a_moment_do_no_harm() {
 }
 
 #[test]
-fn a_primary_that_is_killed_costs_nobody_anything() {
+fn a_killed_redis_primary_costs_no_assignment() {
     block_on(async {
         let mut cluster = RedisCluster::start();
         let service = TestService::not_started();
@@ -479,17 +481,17 @@ fn a_primary_that_is_killed_costs_nobody_anything() {
         cluster.0[primary].kill();
         let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
         let drain = DrainRequest { draining: true, duration_ms: None };
-        wait_until("the replica remembers what operators say", async || {
+        wait_until("the replica stores the drain", async || {
             relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
             let drained = ann.post::<DrainReply>("/v1/relays/nyc-1/drain", &drain).await;
             drained.is_ok_and(|drained| drained.durable)
         })
         .await;
-        wait_until("somebody leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
+        wait_until("a process leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
             .await;
         let report = report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone()));
         let mut kept = None;
-        wait_until("the edge is answered", async || {
+        wait_until("the edge gets a reply", async || {
             kept = edge.post::<AssignmentReply>("/v1/edges/report", &report).await.ok();
             kept.is_some()
         })
@@ -500,7 +502,7 @@ fn a_primary_that_is_killed_costs_nobody_anything() {
 }
 
 #[test]
-fn an_epoch_that_is_none_is_a_trouble_until_it_is_repaired() {
+fn an_invalid_epoch_is_reported_until_it_is_repaired() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
@@ -512,33 +514,33 @@ fn an_epoch_that_is_none_is_a_trouble_until_it_is_repaired() {
         for (n, value) in
             ["text", "1e300", "18446744073709551615", "9007199254740992", "-1", " 7", "0x10", ""].iter().enumerate()
         {
-            // Nobody holds the lead any more, and the next bid reads the value.
+            // Without a leader's lease the next bid reads the epoch.
             server.query::<()>(&["DEL", keys[1]]);
             server.query::<()>(&["SET", keys[0], value]);
             let mut row = None;
-            wait_until("it is reported", async || {
+            wait_until("the error is reported", async || {
                 let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
-                let is_told = now.error.as_ref().is_some_and(|trouble| trouble.contains(keys[0]));
+                let is_reported = now.error.as_ref().is_some_and(|trouble| trouble.contains(keys[0]));
                 row = Some(now);
-                is_told
+                is_reported
             })
             .await;
-            let trouble = row.unwrap().error.unwrap();
-            assert!(trouble.contains(&format!("`{value}`")) && trouble.contains("redis-cli DEL"), "{trouble}");
-            // It does not flicker while other calls to the store succeed.
+            let error = row.unwrap().error.unwrap();
+            assert!(error.contains(&format!("`{value}`")) && error.contains("redis-cli DEL"), "{error}");
+            // The error stays while other calls to the store succeed.
             for _ in 0..if n == 0 { 25 } else { 3 } {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
                 assert!(now.error.is_some(), "{value}");
             }
             server.query::<()>(&["DEL", keys[0]]);
-            wait_until("it matches again", async || {
+            wait_until("it leads again", async || {
                 let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
                 now.is_leader && now.error.is_none()
             })
             .await;
-            // The relay takes what it is told: no epoch goes back.
-            wait_until("the relay is told something newer", async || {
+            // The relay receives newer versions only: no epoch is reused.
+            wait_until("the relay receives a newer version", async || {
                 let reply: HeartbeatReply =
                     relay.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
                 let is_newer = reply.version > seen_version;
@@ -547,9 +549,9 @@ fn an_epoch_that_is_none_is_a_trouble_until_it_is_repaired() {
             })
             .await;
         }
-        // Somebody else's lead with such an epoch, and a place that is no place.
+        // Another process's lease with an invalid epoch and an invalid address.
         server.query::<()>(&["HSET", keys[1], "holder", "other", "epoch", "1e300", "place", "x\r\n\u{1b}[2J"]);
-        wait_until("it is reported", async || {
+        wait_until("the error is reported", async || {
             let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
             now.error.is_some_and(|trouble| trouble.contains(keys[1]))
         })

@@ -1,5 +1,5 @@
-//! How many heartbeats a second one core answers: a process with a file of its own, one that shares Redis, and one that asks
-//! another one, which shares it. `cargo test --release -p marline-fleet --test service heartbeats -- --ignored --nocapture`.
+//! Measures how many heartbeats per second one core can process: a process with an unshared store, the leader with a shared Redis, and
+//! another process that forwards to it. `cargo test --release -p marline-fleet --test service heartbeats -- --ignored --nocapture`.
 
 use std::time::Instant;
 
@@ -15,19 +15,19 @@ const HEARTBEATS: usize = 2000;
 #[test]
 #[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service heartbeats -- --ignored --nocapture"]
 fn heartbeats_of_one_core() {
-    measure("a file of its own", async |service: &mut TestService| {
+    measure("unshared store", async |service: &mut TestService| {
         service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
         service.url()
     });
     let server = RedisServer::start(&[]);
     let port = server.port;
     let store = move || redis_servers::store_at(&format!("redis://127.0.0.1:{port}"));
-    measure("Redis, at the one that matches", async move |service: &mut TestService| {
+    measure("Redis, sent to the leader", async move |service: &mut TestService| {
         let (first, _) = two_processes(service, store).await;
         first.url
     });
     server.query::<()>(&["FLUSHALL"]);
-    measure("Redis, at another one on the same core, which asks it", async move |service: &mut TestService| {
+    measure("Redis, sent to a follower on the same core", async move |service: &mut TestService| {
         let (_, second) = two_processes(service, store).await;
         second.url
     });
@@ -51,7 +51,7 @@ fn measure(what: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Sen
     times.0.sort_unstable();
     let at = |share: f64| times.0[((times.0.len() - 1) as f64 * share) as usize];
     println!(
-        "{what}: {RELAYS} relays, {} heartbeats: {rate:.0} a second, p50 {:?}, p99 {:?}, the slowest {:?}",
+        "{what}: {RELAYS} relays, {} heartbeats: {rate:.0} per second, p50 {:?}, p99 {:?}, maximum {:?}",
         times.0.len(),
         at(0.5),
         at(0.99),
@@ -86,21 +86,18 @@ const EDGES: usize = 2000;
 #[test]
 #[ignore = "a measurement, of an optimised build: cargo test --release -p marline-fleet --test service come_back -- --ignored --nocapture"]
 fn edges_that_come_back_at_once() {
-    marline_net::descriptors::raise();
-    measure_reconnect("a file of its own", async |service: &mut TestService| {
+    marline_net::rlimit::raise_nofile_limit();
+    measure_reconnect("unshared store", async |service: &mut TestService| {
         service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
         service.url()
     });
     let server = RedisServer::start(&[]);
     let port = server.port;
     let store = move || redis_servers::store_at(&format!("redis://127.0.0.1:{port}"));
-    measure_reconnect(
-        "Redis, at one that asks the one that matches, on the same core",
-        async move |service: &mut TestService| {
-            let (_, second) = two_processes(service, store).await;
-            second.url
-        },
-    );
+    measure_reconnect("Redis, sent to a follower on the same core", async move |service: &mut TestService| {
+        let (_, second) = two_processes(service, store).await;
+        second.url
+    });
 }
 
 fn measure_reconnect(what: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Send + 'static) {
@@ -139,7 +136,7 @@ fn measure_reconnect(what: &str, start: impl AsyncFnOnce(&mut TestService) -> St
     });
     times.sort_unstable();
     println!(
-        "{what}: {EDGES} edges connect, report, ask for candidates and a relay at once: {} in {:?}, {} not: {:?}",
+        "{what}: {EDGES} edges connect, report, request candidates and a relay at once: {} succeed in {:?}, {} fail: {:?}",
         times.len(),
         times.last(),
         errors.len(),

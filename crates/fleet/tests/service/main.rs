@@ -1,5 +1,5 @@
-//! The service over loopback: real sockets, real certificates, and members of all kinds.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Tests of the fleet service over loopback, with real sockets and certificates, and with members of all roles.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod access;
 mod duplicates;
@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// An authority, and a service that listens.
+/// A service with its certificate authority, in a temporary directory.
 struct TestService {
     dir: TempDir,
     address: SocketAddr,
@@ -56,7 +56,7 @@ impl TestService {
         service
     }
 
-    /// One where nothing listens.
+    /// A service that does not listen yet.
     fn not_started() -> Self {
         let dir = TempDir::new().unwrap();
         Authority::init(&dir.path().join("ca"), "test", UtcSeconds::now()).unwrap();
@@ -64,7 +64,7 @@ impl TestService {
         Self { dir, address, coordinator: None, stop: Arc::default(), running: Vec::new() }
     }
 
-    /// At the address of before, if there was one.
+    /// Starts the service; after a stop it listens at the previous address.
     async fn start(&mut self, limits: Limits, store: impl FnOnce(&Path) -> Box<dyn Store>) {
         let authority = self.authority();
         let credentials = self.member("marline://fleet/f1");
@@ -87,14 +87,14 @@ impl TestService {
         ];
     }
 
-    /// As a kill does it: nothing is said to anybody.
+    /// Stops the service as a kill would: without notice to any client.
     async fn stop(&mut self) {
         self.coordinator = None;
         for task in self.running.drain(..) {
             task.abort();
             let _ = task.await;
         }
-        // Connections are tasks of their own, and hold the desk until they see that nobody accepts any more.
+        // Connections are tasks of their own, which hold the coordinator until they notice that the listener is gone.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
@@ -195,7 +195,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A store whose disk can be full.
+/// A store with a disk that can be full.
 struct FaultyStore {
     inner: EmbeddedStore,
     full: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! What outlasts the service, and what announces itself again.
+//! State that survives a restart of the service, and state that members report again.
 
 use marline_fleet::service::api_types::{AssignmentReply, HeartbeatReply, RelaySummary};
 use marline_fleet::service::{DrainReply, DrainRequest, EnrolRequest};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::*;
 
 #[test]
-fn a_store_that_is_lost_is_whole_again_after_two_heartbeats() {
+fn a_lost_store_is_recovered_within_two_heartbeats() {
     block_on(async {
         let mut service = TestService::start_default().await;
         let mut relay = service.client("marline://relay/fra-1");
@@ -19,7 +19,7 @@ fn a_store_that_is_lost_is_whole_again_after_two_heartbeats() {
         service.stop().await;
         std::fs::remove_file(service.path("store")).unwrap();
         service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
-        // The relay has seen epoch 7 of some process before: the new one must not be taken for an older one.
+        // The relay has seen epoch 7 of an earlier process; the new process must continue above it.
         let assignment =
             CurrentAssignment { relay: had.relay.clone(), reservation: had.reservation, version: had.version };
         let kept: AssignmentReply =
@@ -29,21 +29,21 @@ fn a_store_that_is_lost_is_whole_again_after_two_heartbeats() {
         let seen_version = StateVersion { epoch: 7, version: 3 };
         relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let asked: HeartbeatReply =
+        let first_reply: HeartbeatReply =
             relay.post("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
         assert_eq!(
-            (asked.report_reservations, asked.version, &asked.reservations),
+            (first_reply.report_reservations, first_reply.version, &first_reply.reservations),
             (true, seen_version, &None),
-            "it keeps what it has"
+            "the relay keeps its reservations"
         );
-        // A liar who speaks before it takes nothing of what it keeps for others.
+        // A lying edge that reports earlier takes nothing from the relay's list of reservations.
         let mut liar = service.client("marline://edge/liar");
         let lie = CurrentAssignment { reservation: mbps(90), ..assignment.clone() };
         let all = super::assignment_request(5, &[("fra-1", 90)]);
         liar.post::<AssignmentReply>("/v1/edges/report", &report(all, Some(lie))).await.unwrap();
         let list = std::collections::BTreeMap::from([("cam-7".parse().unwrap(), mbps(40))]);
-        let says = Heartbeat { reservations: Some(list), ..heartbeat(100, seen_version) };
-        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &says).await.unwrap();
+        let heartbeat_with_list = Heartbeat { reservations: Some(list), ..heartbeat(100, seen_version) };
+        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat_with_list).await.unwrap();
         assert_eq!((reply.report_reservations, reply.version.epoch), (false, 8));
         let reserved = reply.reservations.unwrap();
         assert_eq!(reserved.len(), 1);
@@ -56,7 +56,7 @@ fn a_store_that_is_lost_is_whole_again_after_two_heartbeats() {
 }
 
 #[test]
-fn what_operators_said_and_tokens_that_were_spent_outlast_a_kill() {
+fn drains_and_used_tokens_survive_a_kill() {
     block_on(async {
         let mut service = TestService::start_default().await;
         let mut ann = service.client("marline://operator/ann");
@@ -76,7 +76,7 @@ fn what_operators_said_and_tokens_that_were_spent_outlast_a_kill() {
         let enrol = EnrolRequest { token, request };
         ann.post::<Value>("/v1/enrol", &enrol).await.unwrap();
         service.stop().await;
-        // The authority's own list may be lost as well: the store still knows.
+        // Even if the authority's own list is lost, the store knows the token.
         std::fs::remove_file(service.path("ca/spent")).unwrap();
         service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
         assert_eq!(expect_problem(ann.post::<Value>("/v1/enrol", &enrol).await).status, 409);
@@ -90,7 +90,7 @@ fn what_operators_said_and_tokens_that_were_spent_outlast_a_kill() {
 }
 
 #[test]
-fn a_store_that_is_full_stops_nobody() {
+fn a_full_store_stops_no_member() {
     block_on(async {
         let full = Arc::new(AtomicBool::new(false));
         let fault = Arc::clone(&full);
@@ -106,16 +106,16 @@ fn a_store_that_is_full_stops_nobody() {
         let got: AssignmentReply =
             edge.post("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await.unwrap();
         assert!(got.assignment.is_some());
-        let mut trouble = service.coordinator.clone().unwrap().errors();
+        let mut errors = service.coordinator.clone().unwrap().errors();
         let drain = DrainRequest { draining: true, duration_ms: None };
         let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
-        assert_eq!(drained, DrainReply { known: true, durable: false }, "done, and said not to last");
+        assert_eq!(drained, DrainReply { known: true, durable: false }, "applied, but not stored");
         let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
         assert!(rows[0].draining);
-        assert!(trouble.borrow_and_update().as_ref().unwrap().contains("no space left"));
+        assert!(errors.borrow_and_update().as_ref().unwrap().contains("no space left"));
         ann.post::<Value>("/v1/relays/fra-1/drain", &drain).await.unwrap();
-        assert!(!trouble.has_changed().unwrap(), "it is said once");
-        // A token that cannot be remembered brings nothing, and is not lost by it.
+        assert!(!errors.has_changed().unwrap(), "it is reported once");
+        // If the use of a token cannot be stored, enrolment fails and the token stays valid.
         let template = CertTemplate::new("marline://edge/cam-9".parse().unwrap(), vec![], DAY).unwrap();
         let token =
             service.authority().create_token(&template, DAY, UtcSeconds::now()).unwrap().reveal().to_owned();
@@ -125,14 +125,14 @@ fn a_store_that_is_full_stops_nobody() {
         edge.post::<Value>("/v1/enrol", &enrol).await.unwrap();
         let drained: DrainReply = ann.post("/v1/relays/fra-1/drain", &drain).await.unwrap();
         assert!(drained.durable);
-        // The lead is renewed at its own times.
-        let over = tokio::time::timeout(Duration::from_secs(30), trouble.wait_for(Option::is_none)).await;
+        // The bid for leadership recovers at its own interval.
+        let over = tokio::time::timeout(Duration::from_secs(30), errors.wait_for(Option::is_none)).await;
         assert!(over.is_ok_and(|over| over.is_ok()));
     });
 }
 
 #[test]
-fn who_does_not_lead_says_so() {
+fn a_process_that_is_not_the_leader_reports_it() {
     block_on(async {
         let store = |path: &Path| -> Box<dyn Store> {
             let mut store = EmbeddedStore::open(path).unwrap();
@@ -146,12 +146,12 @@ fn who_does_not_lead_says_so() {
         let mut relay = service.client("marline://relay/fra-1");
         let heartbeat = heartbeat(100, StateVersion::default());
         let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat).await.unwrap();
-        assert_eq!(reply.version, StateVersion::default(), "which is no news to any relay");
+        assert_eq!(reply.version, StateVersion::default(), "a relay ignores this version");
         let mut edge = service.client("marline://edge/cam-7");
         let problem = expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[])).await);
         assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
         assert_eq!(relay.get::<Value>("/v1/health").await.unwrap()["status"], "standby");
-        // The other one does not bid again.
+        // The lease of the other process ends, because it does not bid again.
         wait_until("it leads", async || {
             relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &heartbeat).await.unwrap().version.epoch == 2
         })
@@ -160,7 +160,7 @@ fn who_does_not_lead_says_so() {
 }
 
 #[test]
-fn a_service_that_ends_answers_what_it_was_asked_and_closes_the_rest() {
+fn a_stopping_service_finishes_requests_and_closes_connections() {
     block_on(async {
         let mut service = TestService::start_default().await;
         let mut relay = service.client("marline://relay/fra-1");
@@ -175,8 +175,11 @@ fn a_service_that_ends_answers_what_it_was_asked_and_closes_the_rest() {
         let request = assignment_request(5, &[("fra-1", 40)]);
         let (got, ()) = tokio::join!(edge.post::<AssignmentReply>("/v1/edges/request", &request), later);
         assert!(got.unwrap().assignment.is_some());
-        let attending = service.running.pop().unwrap();
-        tokio::time::timeout(Duration::from_secs(1), attending).await.expect("nobody holds it up").unwrap();
+        let listener_task = service.running.pop().unwrap();
+        tokio::time::timeout(Duration::from_secs(1), listener_task)
+            .await
+            .expect("no connection delays the end")
+            .unwrap();
         assert!(relay.get::<Value>("/v1/health").await.is_err());
     });
 }

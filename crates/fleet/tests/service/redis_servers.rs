@@ -1,4 +1,4 @@
-//! Real servers of Redis on loopback: one, or a cluster of three primaries with a replica each.
+//! Real Redis servers on loopback: a single one, or a cluster of three primaries with one replica each.
 
 use std::process::{Child, Command, Stdio};
 
@@ -7,7 +7,7 @@ use redis::{Client as RedisClient, FromRedisValue, cmd};
 
 use super::*;
 
-/// One server; ended when dropped.
+/// A Redis server process; stopped when dropped.
 pub(super) struct RedisServer {
     pub(super) port: u16,
     dir: TempDir,
@@ -27,7 +27,7 @@ impl RedisServer {
         server
     }
 
-    /// Starts it at its port, with an empty memory.
+    /// Starts the server at its port, without any data.
     pub(super) fn restart(&mut self) {
         let port = self.port.to_string();
         let mut command = Command::new("redis-server");
@@ -42,7 +42,7 @@ impl RedisServer {
         }
     }
 
-    /// As kill -9 does it.
+    /// Kills the process with SIGKILL.
     pub(super) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -73,7 +73,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The store at this place, for the region `test`.
+/// The store at this URL, for the region `test`.
 pub(super) fn store_at(url: &str) -> Box<dyn Store> {
     Box::new(RedisStore::new(nodes(url), "test".parse().unwrap(), RedisSecrets::default()).unwrap())
 }
@@ -85,7 +85,7 @@ pub(super) fn nodes(url: &str) -> RedisNodes {
     }
 }
 
-/// Three primaries, and after them their replicas.
+/// Three primaries, followed by their replicas.
 pub(super) struct RedisCluster(pub(super) Vec<RedisServer>);
 
 impl RedisCluster {
@@ -112,7 +112,7 @@ impl RedisCluster {
             server.query::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
         }
         let cluster = Self(servers);
-        cluster.wait_until("they know each other", |server| {
+        cluster.wait_until("all nodes know each other", |server| {
             server.query::<String>(&["CLUSTER", "NODES"]).lines().filter(|line| !line.contains("handshake")).count()
                 == 6
         });
@@ -120,7 +120,7 @@ impl RedisCluster {
             let primary: String = cluster.0[at].query(&["CLUSTER", "MYID"]);
             cluster.0[at + 3].query::<()>(&["CLUSTER", "REPLICATE", &primary]);
         }
-        cluster.wait_until("the cluster is well", |server| {
+        cluster.wait_until("the cluster state is ok", |server| {
             let info: String = server.query(&["CLUSTER", "INFO"]);
             info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
         });
@@ -145,7 +145,7 @@ impl RedisCluster {
         format!("redis://{}", nodes.join(","))
     }
 
-    /// Which of the primaries has the keys of the region `test`.
+    /// The index of the primary that holds the keys of the region `test`.
     pub(super) fn primary_of_test(&self) -> usize {
         let slot: u64 = self.0[0].query(&["CLUSTER", "KEYSLOT", "marline:{test}:lead"]);
         usize::try_from((slot / 5461).min(2)).unwrap()

@@ -1,4 +1,4 @@
-//! What each store must do that several share: one server and a cluster alike.
+//! Requirements for each store that several processes share: a single Redis server and a cluster alike.
 
 use marline_fleet::service::store::{Leader, RedisSecrets, RedisStore};
 
@@ -15,20 +15,24 @@ fn check_shared_store(open: impl Fn() -> Box<dyn Store>) {
     let (mut a, mut b) = (open(), open());
     let led_by =
         |holder: &str, epoch| BidOutcome::Lost(Leader { epoch, address: format!("{holder}.example:4444") });
-    // One leads at a time, each lead is a later epoch, and who goes lets others in at once.
+    // One process leads at a time, each change of the leader begins a later epoch, and resigning ends a lease at once.
     assert_eq!(a.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(1));
     assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), led_by("a", 1));
     assert_eq!(a.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
-    assert_eq!(a.bid(&bid("a", Some(1), 7), now).unwrap(), BidOutcome::Won(8), "above what a relay has seen");
+    assert_eq!(
+        a.bid(&bid("a", Some(1), 7), now).unwrap(),
+        BidOutcome::Won(8),
+        "above the epoch that a relay has seen"
+    );
     b.resign("b").unwrap();
-    assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), led_by("a", 8), "it had nothing to resign");
+    assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), led_by("a", 8), "it had no lease to give up");
     a.resign("a").unwrap();
     assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), BidOutcome::Won(9));
     assert_eq!(a.bid(&bid("a", Some(8), 0), now).unwrap(), led_by("b", 9));
 
-    // Rows are those of who leads.
+    // Only the leader may write rows.
     let row = |key: &str, row: Option<&str>| (key.to_owned(), row.map(str::to_owned));
-    assert!(!a.put_rows(8, &[row("relay/old", Some("{}"))]).unwrap(), "it was overtaken");
+    assert!(!a.put_rows(8, &[row("relay/old", Some("{}"))]).unwrap(), "another process leads in a later epoch");
     assert!(b.put_rows(9, &[row("relay/a", Some("1")), row("edge/b", Some("2"))]).unwrap());
     assert!(b.put_rows(9, &[row("relay/a", None), row("edge/c", Some("3"))]).unwrap());
     assert_eq!(a.rows().unwrap(), [("edge/b".into(), "2".into()), ("edge/c".into(), "3".into())]);
@@ -36,7 +40,7 @@ fn check_shared_store(open: impl Fn() -> Box<dyn Store>) {
     assert!(b.put_rows(9, &many).unwrap());
     assert_eq!(a.rows().unwrap().len(), 3002);
 
-    // What operators said.
+    // Drains by operators.
     let entry =
         |key: &str, time| Entry { key: key.into(), value: "ann".into(), expires_at: now.saturating_add(time) };
     a.put(&entry("drain/fra", DAY)).unwrap();
@@ -51,53 +55,61 @@ fn check_shared_store(open: impl Fn() -> Box<dyn Store>) {
     b.remove("drain/fra").unwrap();
     assert_eq!(a.list("drain/f", now).unwrap(), []);
 
-    // A token is used once, whoever is shown it.
+    // A token can be used only once, at whichever process.
     let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
     assert!(a.claim(nonce, now.saturating_add(DAY)).unwrap());
     assert!(!b.claim(nonce, now.saturating_add(DAY)).unwrap());
 
-    // The newest list.
+    // The newest revocation list.
     assert_eq!(a.put_if_newer("revoked/x", 3, "three").unwrap(), None);
     assert_eq!(b.put_if_newer("revoked/x", 2, "two").unwrap().as_deref(), Some("three"));
     assert_eq!(b.put_if_newer("revoked/x", 4, "four").unwrap(), None);
     assert_eq!(a.put_if_newer("revoked/x", 3, "three").unwrap().as_deref(), Some("four"));
     assert_eq!(b.put_if_newer("revoked/x", 4, "four").unwrap(), None);
-    assert_eq!(a.put_if_newer("revoked/x", 4, "vier").unwrap().as_deref(), Some("four"), "two were made at once");
+    assert_eq!(
+        a.put_if_newer("revoked/x", 4, "vier").unwrap().as_deref(),
+        Some("four"),
+        "two lists with the same number"
+    );
 }
 
 #[test]
-fn one_server_keeps_its_word() {
+fn a_single_server_meets_the_requirements() {
     let server = RedisServer::start(&[]);
     check_shared_store(|| server.store());
     assert!(server.query::<i64>(&["TTL", "marline:spent:0123456789abcdef0123456789abcdef"]) > 86_400);
 }
 
 #[test]
-fn a_cluster_keeps_its_word() {
+fn a_cluster_meets_the_requirements() {
     let cluster = RedisCluster::start();
     check_shared_store(|| store_at(&cluster.url()));
 }
 
 #[test]
-fn a_lead_ends_by_itself() {
+fn a_lease_ends_by_itself() {
     let server = RedisServer::start(&[]);
     let (mut a, mut b) = (server.store(), server.store());
     let now = UtcSeconds::now();
     let short = Bid { lease: Duration::from_millis(50), ..bid("a", None, 0) };
     assert_eq!(a.bid(&short, now).unwrap(), BidOutcome::Won(1));
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(a.bid(&Bid { epoch: Some(1), ..short }, now).unwrap(), BidOutcome::Won(1), "nobody else wanted it");
+    assert_eq!(
+        a.bid(&Bid { epoch: Some(1), ..short }, now).unwrap(),
+        BidOutcome::Won(1),
+        "no other process has bid"
+    );
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), BidOutcome::Won(2));
 }
 
 #[test]
-fn members_stay_as_long_as_somebody_leads_though_nothing_changes() {
+fn member_rows_do_not_expire_while_a_process_leads() {
     let server = RedisServer::start(&[]);
     let (mut a, now) = (server.store(), UtcSeconds::now());
     assert_eq!(a.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(1));
     assert!(a.put_rows(1, &[("relay/a".into(), Some("{}".into()))]).unwrap());
-    // Almost a day later.
+    // Shortly before the rows expire.
     server.query::<()>(&["EXPIRE", "marline:{test}:members", "5"]);
     assert_eq!(a.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
     assert!(server.query::<i64>(&["TTL", "marline:{test}:members"]) > 80_000);
@@ -105,7 +117,7 @@ fn members_stay_as_long_as_somebody_leads_though_nothing_changes() {
 }
 
 #[test]
-fn regions_do_not_know_each_other_but_a_token_is_used_once_in_all() {
+fn regions_are_independent_but_a_token_is_used_once_in_all() {
     let server = RedisServer::start(&[]);
     let at = nodes(&format!("redis://127.0.0.1:{}", server.port));
     let open =
@@ -120,7 +132,7 @@ fn regions_do_not_know_each_other_but_a_token_is_used_once_in_all() {
 }
 
 #[test]
-fn a_full_server_keeps_the_lead_and_says_what_it_cannot() {
+fn a_full_server_keeps_the_lease_and_reports_failed_writes() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
     let (mut a, mut b) = (server.store(), server.store());
     let now = UtcSeconds::now();
@@ -128,19 +140,23 @@ fn a_full_server_keeps_the_lead_and_says_what_it_cannot() {
     server.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(a.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
     a.resign("a").unwrap();
-    assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), BidOutcome::Won(2), "another one takes over as well");
+    assert_eq!(
+        b.bid(&bid("b", None, 0), now).unwrap(),
+        BidOutcome::Won(2),
+        "another process can take over as well"
+    );
     let message =
         b.put(&Entry { key: "drain/x".into(), value: "ann".into(), expires_at: now }).unwrap_err().to_string();
     assert!(message.starts_with("redis://127.0.0.1:") && message.contains("maxmemory"), "{message}");
     let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
-    assert!(b.claim(nonce, now).is_err(), "a token that cannot be remembered brings nothing");
+    assert!(b.claim(nonce, now).is_err(), "a token whose use cannot be stored is refused");
     assert!(b.put_rows(2, &[("relay/a".into(), Some("{}".into()))]).is_err());
     server.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     assert!(b.claim(nonce, now.saturating_add(DAY)).unwrap());
 }
 
 #[test]
-fn a_password_is_asked_for_and_never_repeated() {
+fn a_password_is_required_and_never_printed() {
     let server = RedisServer::start(&[]);
     server.query::<()>(&["CONFIG", "SET", "requirepass", "hunter2"]);
     let at = nodes(&format!("redis://127.0.0.1:{}", server.port));

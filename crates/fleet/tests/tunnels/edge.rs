@@ -1,4 +1,4 @@
-//! An edge in front of relays over loopback: programs that speak SOCKS5 and CONNECT, relays that come and go.
+//! An edge in front of relays over loopback: programs that use SOCKS5 and CONNECT, and relays that fail or drain.
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::fixture::*;
 
-/// An edge of this place that knows these relays; the address at which programs find it.
+/// Starts an edge that knows these relays; returns it with the address at which programs connect.
 pub(crate) async fn start_edge(
     fixture: &TestRelay,
     relays: &[SocketAddr],
@@ -46,19 +46,19 @@ async fn start_edge_with(
     let edge = Edge::new(config, Arc::new(tls));
     let listener = ClientListener::open(&edge).await.unwrap();
     let address = listener.addresses()[0];
-    let (attending, warming) = (Arc::clone(&edge), Arc::clone(&edge));
-    tokio::spawn(async move { listener.serve(&attending).await });
-    tokio::spawn(async move { warming.run_relay_pool().await });
+    let (serving_edge, pool_edge) = (Arc::clone(&edge), Arc::clone(&edge));
+    tokio::spawn(async move { listener.serve(&serving_edge).await });
+    tokio::spawn(async move { pool_edge.run_relay_pool().await });
     (edge, address)
 }
 
-/// A relay there, called r0, r1 and so on.
+/// The configuration of a relay at this address, with the label r0, r1 and so on.
 pub(crate) fn relay_config(n: usize, address: SocketAddr) -> RelayConfig {
     let endpoints = vec![address.to_string().parse().unwrap()];
     RelayConfig { label: format!("r{n}"), server_name: "127.0.0.1".try_into().unwrap(), endpoints, member: None }
 }
 
-/// A port at which nobody listens.
+/// The address of a port without a listener.
 pub(crate) async fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
@@ -68,9 +68,9 @@ pub(crate) async fn socks_connect(edge: SocketAddr, to: SocketAddr) -> (u8, TcpS
     let SocketAddr::V4(v4) = to else { panic!("{to}") };
     let request = [&[5, 1, 0, 5, 1, 0, 1][..], &v4.ip().octets(), &to.port().to_be_bytes()].concat();
     program.write_all(&request).await.unwrap();
-    let mut answer = [0; 12];
-    timeout(Duration::from_secs(10), program.read_exact(&mut answer)).await.unwrap().unwrap();
-    (answer[3], program)
+    let mut response = [0; 12];
+    timeout(Duration::from_secs(10), program.read_exact(&mut response)).await.unwrap().unwrap();
+    (response[3], program)
 }
 
 pub(crate) async fn check_echo(program: &mut TcpStream) {
@@ -96,7 +96,7 @@ fn programs_reach_a_server_through_the_relay() {
         assert_eq!(code, 0);
         check_echo(&mut program).await;
         let mut other = TcpStream::connect(at).await.unwrap();
-        // What a program sends ahead of the answer is not lost.
+        // Data that a program sends before the response is not lost.
         other.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nahead").as_bytes()).await.unwrap();
         let mut received = vec![0; 39 + 5];
         other.read_exact(&mut received).await.unwrap();
@@ -109,14 +109,14 @@ fn programs_reach_a_server_through_the_relay() {
 }
 
 #[test]
-fn another_relay_carries_when_the_first_does_not() {
+fn a_flow_uses_another_relay_if_the_first_is_unreachable() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (edge, at) = start_edge(&fixture, &[unused_address().await, fixture.address], 0, false).await;
         let (code, mut program) = socks_connect(at, server).await;
         assert_eq!(code, 0);
         check_echo(&mut program).await;
-        // One that drains has no room: nobody is left.
+        // The only other relay refuses new tunnels while it drains.
         fixture.relay.drain();
         assert_eq!(socks_connect(at, server).await.0, 1);
         check_echo(&mut program).await;
@@ -126,7 +126,7 @@ fn another_relay_carries_when_the_first_does_not() {
 }
 
 #[test]
-fn what_waited_ready_and_was_given_up_costs_no_flow() {
+fn a_used_spare_connection_is_replaced() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (_, at) = start_edge(&fixture, &[fixture.address], 2, false).await;
@@ -138,24 +138,24 @@ fn what_waited_ready_and_was_given_up_costs_no_flow() {
         let (code, mut program) = socks_connect(at, server).await;
         assert_eq!(code, 0);
         check_echo(&mut program).await;
-        // The one that was taken is made up for.
+        // The pool replaces the spare connection that the flow has taken.
         while waiting(&fixture) < 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
 }
 
-/// Leads to an address, and counts who comes.
+/// Forwards to an address, and counts the connections.
 async fn counting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let accepted = Arc::clone(&count);
     tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
+        while let Ok((mut client, _)) = listener.accept().await {
             accepted.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
                 let mut upstream = TcpStream::connect(to).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut upstream).await;
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
             });
         }
     });
@@ -163,7 +163,7 @@ async fn counting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn a_relay_that_takes_nobody_is_not_run_over() {
+fn a_relay_that_refuses_connections_is_not_flooded() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         fixture.relay.drain();
@@ -171,13 +171,13 @@ fn a_relay_that_takes_nobody_is_not_run_over() {
         let (_edge, _at) = start_edge(&fixture, &[first], 2, false).await;
         tokio::time::sleep(Duration::from_secs(4)).await;
         let accepted = count.load(Ordering::Relaxed);
-        // Some at the start, some a second later, and two seconds after these.
+        // Some at the start, some one second later, and some two seconds after these.
         assert!((2..20).contains(&accepted), "{accepted} connections in four seconds");
-        // One that takes tunnels again has some waiting soon.
+        // After the drain has ended, spare connections are opened again.
         assert!(fixture.relay.undrain());
-        let waits = || fixture.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>() == 2;
+        let has_spares = || fixture.relay.state().edges.iter().map(|edge| edge.connections).sum::<usize>() == 2;
         timeout(Duration::from_secs(20), async {
-            while !waits() {
+            while !has_spares() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -187,7 +187,7 @@ fn a_relay_that_takes_nobody_is_not_run_over() {
 }
 
 #[test]
-fn without_a_relay_a_server_is_reached_directly_if_that_is_wished() {
+fn without_a_relay_a_server_is_reached_directly_if_configured() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (edge_, at) = start_edge(&fixture, &[unused_address().await], 0, true).await;
@@ -202,7 +202,7 @@ fn without_a_relay_a_server_is_reached_directly_if_that_is_wished() {
 }
 
 #[test]
-fn what_a_relays_rules_refuse_is_not_tried_directly() {
+fn a_target_refused_by_a_relays_rules_is_not_tried_directly() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let (edge, at) = start_edge(&fixture, &[fixture.address], 0, true).await;
@@ -214,16 +214,16 @@ fn what_a_relays_rules_refuse_is_not_tried_directly() {
 }
 
 #[test]
-fn a_refusal_is_heard_although_much_was_sent_ahead() {
+fn a_refusal_arrives_despite_much_early_data() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let (_, at) = start_edge(&fixture, &[fixture.address], 0, false).await;
-        // One that a relay's rules refuse, and one that is no request.
+        // A target that the relay's rules refuse, and a method that is not supported.
         for (request, status) in [("CONNECT 127.0.0.2:80 HTTP/1.1", "403"), ("GET / HTTP/1.1", "405")] {
             let mut program = TcpStream::connect(at).await.unwrap();
             program.write_all(format!("{request}\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
             program.write_all(&[b'x'; 100_000]).await.unwrap();
-            // The edge has all of it before it can answer, and still does.
+            // The edge receives all of it before it can respond, and must still respond.
             tokio::time::sleep(Duration::from_millis(100)).await;
             program.shutdown().await.unwrap();
             let mut received = String::new();
@@ -233,7 +233,7 @@ fn a_refusal_is_heard_although_much_was_sent_ahead() {
     });
 }
 
-/// A flow of a client at this address of the loopback, and whether it says back what is said.
+/// Opens a flow from this loopback address, and checks that the server echoes its data.
 async fn flow_from(client: &str, edge: SocketAddr, server: SocketAddr) -> Option<TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(format!("{client}:0").parse().unwrap()).unwrap();
@@ -246,7 +246,7 @@ async fn flow_from(client: &str, edge: SocketAddr, server: SocketAddr) -> Option
 }
 
 #[test]
-fn who_opens_too_many_flows_loses_his_own() {
+fn a_client_with_too_many_flows_loses_its_own() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let guests = AdmissionConfig { max_flows: 4, max_flows_per_client: 3, ..AdmissionConfig::default() };
@@ -255,9 +255,9 @@ fn who_opens_too_many_flows_loses_his_own() {
         for _ in 0..3 {
             open.push(flow_from("127.0.0.2", at, server).await.unwrap());
         }
-        // The bound of one address does not hold for this host's own programs.
+        // The limit for each address does not apply to programs on the edge's own host.
         let mut others = vec![flow_from("127.0.0.3", at, server).await.unwrap()];
-        // All places are taken: the newest of who has the most goes, with a reset.
+        // All slots are in use: the newest flow of the client with the most flows is evicted, with a reset.
         others.push(flow_from("127.0.0.4", at, server).await.unwrap());
         let mut newest = open.pop().unwrap();
         let error = timeout(Duration::from_secs(10), newest.read(&mut [0; 1])).await.unwrap().unwrap_err();
@@ -266,7 +266,7 @@ fn who_opens_too_many_flows_loses_his_own() {
             check_echo(program).await;
         }
         assert_eq!(edge_stats(&edge).open, 4);
-        // When they have gone there is room again.
+        // When these flows have ended, new ones are admitted.
         drop((open, others));
         while edge_stats(&edge).open > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -275,22 +275,22 @@ fn who_opens_too_many_flows_loses_his_own() {
     });
 }
 
-/// A server that says one byte back, and tells how the connection ended then.
+/// A server that echoes one byte, and then reports how the connection ended.
 async fn end_reporting_server() -> (SocketAddr, tokio::sync::mpsc::Receiver<std::io::Result<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, (tell, reply)) = (listener.local_addr().unwrap(), tokio::sync::mpsc::channel(8));
+    let (address, (end_tx, end_rx)) = (listener.local_addr().unwrap(), tokio::sync::mpsc::channel(8));
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
-            let tell = tell.clone();
+            let end_tx = end_tx.clone();
             tokio::spawn(async move {
                 let mut byte = [0];
                 socket.read_exact(&mut byte).await.unwrap();
                 socket.write_all(&byte).await.unwrap();
-                tell.send(socket.read(&mut byte).await).await.unwrap();
+                end_tx.send(socket.read(&mut byte).await).await.unwrap();
             });
         }
     });
-    (address, reply)
+    (address, end_rx)
 }
 
 async fn open_flow(client: &str, edge: SocketAddr, server: SocketAddr) -> TcpStream {
@@ -303,7 +303,7 @@ async fn open_flow(client: &str, edge: SocketAddr, server: SocketAddr) -> TcpStr
 }
 
 #[test]
-fn half_a_stream_is_not_taken_for_a_whole_whatever_ends_it() {
+fn an_incomplete_stream_never_looks_complete() {
     let is_reset = |end: &std::io::Result<usize>| {
         end.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
     };
@@ -315,17 +315,17 @@ fn half_a_stream_is_not_taken_for_a_whole_whatever_ends_it() {
             let (_edge, at) = start_edge_with(&fixture, &relays, 0, true, guests).await;
             let mut first = open_flow("127.0.0.2", at, server).await;
             let mut second = open_flow("127.0.0.2", at, server).await;
-            // The place of the second one is given to somebody else.
+            // A flow of another client evicts the second one.
             let third = open_flow("127.0.0.3", at, server).await;
             let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
-            assert!(is_reset(&end), "{end:?} of a flow that had to go, relays: {relays:?}");
+            assert!(is_reset(&end), "{end:?} of an evicted flow, relays: {relays:?}");
             assert!(second.read(&mut [0]).await.is_err());
-            // One that ends in order does so on both sides.
+            // A regular end is passed on to both sides.
             first.shutdown().await.unwrap();
             let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
             assert!(matches!(end, Ok(0)), "{end:?}");
             assert_eq!(first.read(&mut [0]).await.unwrap(), 0);
-            // One whose program breaks off does not.
+            // A reset by the program is passed on as a reset.
             socket2::SockRef::from(&third).set_linger(Some(Duration::ZERO)).unwrap();
             drop(third);
             let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
@@ -335,11 +335,11 @@ fn half_a_stream_is_not_taken_for_a_whole_whatever_ends_it() {
 }
 
 #[test]
-fn a_relay_that_is_killed_leaves_no_half_stream_that_looks_whole() {
-    let its_own = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let fixture = its_own.block_on(TestRelay::start(Limits::default()));
+fn after_a_relay_is_killed_no_incomplete_stream_looks_complete() {
+    let relay_runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let fixture = relay_runtime.block_on(TestRelay::start(Limits::default()));
     let (kill, killed) = tokio::sync::oneshot::channel::<()>();
-    let relay = std::thread::spawn(move || drop(its_own.block_on(killed)));
+    let relay = std::thread::spawn(move || drop(relay_runtime.block_on(killed)));
     block_on(async {
         let (server, mut ends) = end_reporting_server().await;
         let (_edge, at) = start_edge(&fixture, &[fixture.address], 0, false).await;
@@ -347,8 +347,8 @@ fn a_relay_that_is_killed_leaves_no_half_stream_that_looks_whole() {
         drop(kill);
         relay.join().unwrap();
         let end = timeout(Duration::from_secs(10), ends.recv()).await.unwrap().unwrap();
-        assert!(end.is_err(), "the server took it for a whole: {end:?}");
+        assert!(end.is_err(), "the stream looked complete to the server: {end:?}");
         let end = timeout(Duration::from_secs(10), program.read(&mut [0])).await.unwrap();
-        assert!(end.is_err(), "the program took it for a whole: {end:?}");
+        assert!(end.is_err(), "the stream looked complete to the program: {end:?}");
     });
 }

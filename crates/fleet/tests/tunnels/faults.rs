@@ -1,4 +1,4 @@
-//! Relays that are not what they seem, seen from an edge: silent ones, late words, certificates of others, taken back ones.
+//! Faulty and false relays, as an edge sees them: vanished hosts, stale responses, certificates of others, revoked certificates.
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,32 +17,32 @@ use tokio_rustls::TlsAcceptor;
 use crate::edge::{edge_stats, relay_config, socks_connect, start_edge};
 use crate::fixture::*;
 
-/// Leads to an address until it is told to be silent: then nothing comes through and nothing is closed, as when a host
-/// has vanished.
+/// Forwards to an address until told to vanish: then it forwards nothing and closes nothing, like a host that has lost its
+/// network.
 async fn vanishing_proxy(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (silence, silent) = watch::channel(false);
+    let (vanish_tx, vanish_rx) = watch::channel(false);
     tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
-            let mut silent = silent.clone();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut vanish_rx = vanish_rx.clone();
             tokio::spawn(async move {
                 let mut upstream = TcpStream::connect(to).await.unwrap();
-                let silenced = async { drop(silent.wait_for(|is| *is).await) };
-                let is_silent = tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut near, &mut upstream) => false,
-                    () = silenced => true,
+                let vanished = async { drop(vanish_rx.wait_for(|is| *is).await) };
+                let has_vanished = tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut upstream) => false,
+                    () = vanished => true,
                 };
-                if is_silent {
+                if has_vanished {
                     std::future::pending::<()>().await;
                 }
             });
         }
     });
-    (address, silence)
+    (address, vanish_tx)
 }
 
-/// Something that speaks TLS with a member's certificate, says `first` at once, and counts what it is asked.
+/// A TLS server with a member's certificate, which sends `first` at once and counts the requests.
 async fn fake_relay(
     fixture: &TestRelay,
     credentials: Credentials,
@@ -51,9 +51,9 @@ async fn fake_relay(
     let revoked = RevocationFile::open(&fixture.authority.crl_path(), credentials.authority()).unwrap();
     let clients = ClientAuth { roles: vec![marline_fleet::identity::Role::Edge], allow_unauthenticated: false };
     let config = server_config(&credentials, revoked.crl_der(), &clients, true).unwrap();
-    let (acceptor, request) = (TlsAcceptor::from(Arc::new(config)), Arc::new(AtomicUsize::new(0)));
+    let (acceptor, requests) = (TlsAcceptor::from(Arc::new(config)), Arc::new(AtomicUsize::new(0)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, count) = (listener.local_addr().unwrap(), Arc::clone(&request));
+    let (address, count) = (listener.local_addr().unwrap(), Arc::clone(&requests));
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let (acceptor, count) = (acceptor.clone(), Arc::clone(&count));
@@ -68,7 +68,7 @@ async fn fake_relay(
             });
         }
     });
-    (address, request)
+    (address, requests)
 }
 
 async fn wait_for_spares(fixture: &TestRelay, count: usize) {
@@ -78,20 +78,20 @@ async fn wait_for_spares(fixture: &TestRelay, count: usize) {
 }
 
 #[test]
-fn a_relay_that_vanishes_costs_one_flow_a_moment_and_the_next_nothing() {
+fn a_vanished_relay_delays_one_flow_briefly_and_later_flows_not_at_all() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
-        let (first, silence) = vanishing_proxy(fixture.address).await;
+        let (first, vanish_tx) = vanishing_proxy(fixture.address).await;
         let (edge, at) = start_edge(&fixture, &[first, fixture.address], 2, false).await;
         wait_for_spares(&fixture, 2).await;
-        silence.send(true).unwrap();
+        vanish_tx.send(true).unwrap();
         let started_at = std::time::Instant::now();
         let (code, mut program) = socks_connect(at, server).await;
         let took = started_at.elapsed();
         assert_eq!(code, 0);
         crate::edge::check_echo(&mut program).await;
         assert_eq!(edge_stats(&edge).carried.get("r1"), Some(&1));
-        // Once it is known that the first one is gone nobody waits for it, nor for what was ready there.
+        // Once the failure is known, neither the relay nor its spare connections are used.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let started_at = std::time::Instant::now();
         assert_eq!(socks_connect(at, server).await.0, 0);
@@ -102,7 +102,7 @@ fn a_relay_that_vanishes_costs_one_flow_a_moment_and_the_next_nothing() {
 }
 
 #[test]
-fn a_late_word_of_a_ready_connection_is_no_answer() {
+fn a_stale_response_on_a_spare_connection_is_not_taken_for_the_reply() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let credentials =
@@ -112,14 +112,14 @@ fn a_late_word_of_a_ready_connection_is_no_answer() {
         let (edge, at) = start_edge(&fixture, &[first, fixture.address], 1, false).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(socks_connect(at, server).await.0, 0);
-        // What it said of itself before the request was not taken for the answer to it.
+        // The response that the relay sent before the request was not taken for the reply to it.
         assert_eq!((edge_stats(&edge).failed, edge_stats(&edge).carried.get("r1")), (0, Some(&1)));
         assert!(request.load(Ordering::Relaxed) <= 2);
     });
 }
 
 #[test]
-fn only_a_relay_carries() {
+fn only_a_server_with_a_relays_certificate_is_used() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         for identity in ["marline://fleet/f1", "marline://relay/r9"] {
@@ -134,7 +134,7 @@ fn only_a_relay_carries() {
 }
 
 #[test]
-fn the_relay_that_the_fleet_has_named_is_that_one() {
+fn a_relay_must_have_the_name_that_the_fleet_has_assigned() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (edge, listener) = start_edge(&fixture, &[], 0, false).await;
@@ -148,7 +148,7 @@ fn the_relay_that_the_fleet_has_named_is_that_one() {
 }
 
 #[test]
-fn a_relay_that_was_taken_back_carries_no_more() {
+fn a_revoked_relay_gets_no_new_flows() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (edge, at) = start_edge(&fixture, &[fixture.address], 2, false).await;
@@ -160,14 +160,14 @@ fn a_relay_that_was_taken_back_carries_no_more() {
         let credentials = fixture.edge_credentials("cam-1");
         let list = RevocationFile::open(&authority.crl_path(), credentials.authority()).unwrap();
         edge.set_trust(ClientTrust::new(&credentials, Some(list)).unwrap());
-        // Not even over a connection that stood before.
+        // Not even over a spare connection opened before the revocation.
         assert_eq!(socks_connect(at, server).await.0, 1);
         crate::edge::check_echo(&mut old).await;
     });
 }
 
 #[test]
-fn a_program_of_the_edges_machine_reaches_that_machine_also_where_others_may_connect() {
+fn a_program_on_the_edges_host_reaches_that_host_also_with_a_public_listener() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let config = marline_fleet::edge::Config {
@@ -185,10 +185,10 @@ fn a_program_of_the_edges_machine_reaches_that_machine_also_where_others_may_con
         let edge = marline_fleet::edge::Edge::new(config, Arc::new(tls));
         let listener = marline_fleet::edge::ClientListener::open(&edge).await.unwrap();
         let at = SocketAddr::new("127.0.0.1".parse().unwrap(), listener.addresses()[0].port());
-        let attending = Arc::clone(&edge);
-        tokio::spawn(async move { listener.serve(&attending).await });
+        let serving_edge = Arc::clone(&edge);
+        tokio::spawn(async move { listener.serve(&serving_edge).await });
         let (code, _) = timeout(Duration::from_secs(10), socks_connect(at, server)).await.unwrap();
-        // Clients with another address are refused: see `direct` and `local` of the edge.
+        // Clients with another address are refused; the edge's unit tests show that.
         assert_eq!((code, edge_stats(&edge).direct), (0, 1));
     });
 }

@@ -1,4 +1,4 @@
-//! What tests of relays and edges have in common: an authority, a relay that listens, members, a server.
+//! Shared parts of the tests of relays and edges: a certificate authority, a listening relay, members, an echo server.
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// An authority, and a relay that listens.
+/// A listening relay with its certificate authority.
 pub(crate) struct TestRelay {
     pub(crate) dir: TempDir,
     pub(crate) authority: Authority,
@@ -31,7 +31,7 @@ impl TestRelay {
         Self::with(limits, &["127.0.0.1"]).await
     }
 
-    /// One that carries to these networks beside the public ones.
+    /// A relay that allows these networks in addition to the public ones.
     pub(crate) async fn with(limits: Limits, networks: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         let authority = Authority::init(&dir.path().join("ca"), "test", UtcSeconds::now()).unwrap();
@@ -50,8 +50,8 @@ impl TestRelay {
         let relay = Relay::new(config, trust.subscribe());
         let listeners = Listeners::open(&relay).unwrap();
         let address = listeners.addresses()[0];
-        let attending = Arc::clone(&relay);
-        tokio::spawn(async move { listeners.serve(&attending).await });
+        let serving_relay = Arc::clone(&relay);
+        tokio::spawn(async move { listeners.serve(&serving_relay).await });
         tokio::spawn(async move { trust.run().await });
         Self { dir, authority, relay, address }
     }
@@ -67,7 +67,7 @@ impl TestRelay {
         TlsConnector::from(Arc::new(config)).connect(server, socket).await
     }
 
-    /// The head of the answer to a CONNECT, and the tunnel.
+    /// Requests a tunnel; returns the head of the response and the connection.
     pub(crate) async fn tunnel(&self, credentials: &Credentials, target: &str) -> (String, TlsStream<TcpStream>) {
         let mut edge = self.connect(credentials).await.unwrap();
         let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
@@ -86,7 +86,7 @@ pub(crate) fn issue_member(authority: &Authority, dir: &Path, identity: &str, ad
     Credentials::read(&files.certificate, &files.key, &files.authority).unwrap()
 }
 
-/// A directory of its own for each certificate.
+/// Creates a new directory for each certificate.
 fn new_dir(dir: &Path, name: &Name) -> PathBuf {
     let path = (0..).map(|n| dir.join(format!("{name}-{n}"))).find(|path| !path.exists()).unwrap();
     std::fs::create_dir(&path).unwrap();
@@ -104,7 +104,7 @@ pub(crate) async fn read_response_head(edge: &mut TlsStream<TcpStream>) -> Strin
     String::from_utf8(head).unwrap()
 }
 
-/// A server that says back what it hears, until the end.
+/// A server that echoes everything until the end of the stream.
 pub(crate) async fn echo_server() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Who does not belong here, and who does and means harm.
+//! Clients without valid credentials, and clients that attack the relay.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use tokio_rustls::TlsConnector;
 
 use crate::fixture::*;
 
-/// Whether a relay that is spoken to like this carries anything.
+/// Whether a relay serves a client with this TLS configuration.
 async fn is_served(fixture: &TestRelay, tls: rustls::ClientConfig) -> bool {
     let exchange = async {
         let socket = TcpStream::connect(fixture.address).await?;
         let server = ServerName::try_from("127.0.0.1").unwrap();
         let mut edge = TlsConnector::from(Arc::new(tls)).connect(server, socket).await?;
         edge.write_all(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n").await?;
-        // With TLS 1.3 a client may learn of it with its first read.
+        // With TLS 1.3 a client may learn of a refused handshake only from its first read.
         edge.read_u8().await
     };
     timeout(Duration::from_secs(10), exchange).await.unwrap().is_ok()
 }
 
 #[test]
-fn who_shows_no_certificate_or_one_that_is_over_is_not_let_in() {
+fn a_client_without_a_valid_certificate_is_refused() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let credentials = fixture.edge_credentials("cam-1");
@@ -38,7 +38,7 @@ fn who_shows_no_certificate_or_one_that_is_over_is_not_let_in() {
         let none =
             rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         assert!(!is_served(&fixture, none.with_root_certificates(roots).with_no_client_auth()).await);
-        // A certificate of an hour, made two hours ago.
+        // A certificate with a validity of one hour, issued two hours ago.
         let template =
             CertTemplate::new("marline://edge/old".parse().unwrap(), Vec::new(), Duration::from_secs(3600))
                 .unwrap();
@@ -55,7 +55,7 @@ fn who_shows_no_certificate_or_one_that_is_over_is_not_let_in() {
 }
 
 #[test]
-fn an_edge_is_who_its_certificate_says_whatever_it_says_itself() {
+fn an_edge_is_identified_by_its_certificate_and_not_by_its_headers() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let mut edge = fixture.connect(&fixture.edge_credentials("a")).await.unwrap();
@@ -66,7 +66,7 @@ fn an_edge_is_who_its_certificate_says_whatever_it_says_itself() {
         assert!(read_response_head(&mut edge).await.starts_with("HTTP/1.1 200 "));
         let names: Vec<String> = fixture.relay.state().edges.into_iter().map(|edge| edge.name).collect();
         assert_eq!(names, ["a"]);
-        // B's certificate is everybody's to see; without its key it is of no use.
+        // The certificate of B is public; without its private key it cannot be used.
         let (a, b) = (member_files(&fixture, "a2"), member_files(&fixture, "b2"));
         let mixed = Credentials::read(&b.certificate, &a.key, &b.authority);
         let refused = match mixed.map(|mixed| client_config(&mixed, None, true)) {
@@ -90,7 +90,7 @@ fn member_files(fixture: &TestRelay, name: &str) -> MemberFiles {
 }
 
 #[test]
-fn no_way_of_writing_the_relays_neighbourhood_leads_there() {
+fn local_addresses_are_refused_in_every_notation() {
     block_on(async {
         let fixture = TestRelay::with(Limits::default(), &[]).await;
         let server = echo_server().await.port();
@@ -125,21 +125,21 @@ fn no_way_of_writing_the_relays_neighbourhood_leads_there() {
 }
 
 #[test]
-fn ten_thousand_half_open_handshakes_keep_nobody_out() {
-    if marline_net::descriptors::raise() < 13_000 {
-        eprintln!("skipped: it needs 13,000 open files (ulimit -Hn)");
+fn ten_thousand_half_open_handshakes_prevent_no_tunnel() {
+    if marline_net::rlimit::raise_nofile_limit() < 13_000 {
+        eprintln!("skipped: needs 13,000 open files (ulimit -Hn)");
         return;
     }
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
-        let mut silent = Vec::new();
+        let mut idle = Vec::new();
         for n in 0..10_000_u32 {
-            // Some say the beginning of a greeting, most nothing.
+            // Some send the beginning of a ClientHello, most send nothing.
             let mut socket = TcpStream::connect(fixture.address).await.unwrap();
             if n % 10 == 0 {
                 let _ = socket.write_all(&[0x16, 3, 1, 2, 0]).await;
             }
-            silent.push(socket);
+            idle.push(socket);
         }
         let (credentials, target) = (fixture.edge_credentials("cam-1"), server.to_string());
         let (head, _edge) = timeout(Duration::from_secs(10), fixture.tunnel(&credentials, &target)).await.unwrap();

@@ -1,4 +1,5 @@
-//! Two thousand edges with ten thousand flows (9,800, where no more than 20,000 files may be open) at a relay process: what it costs, printed; and that nothing fails.
+//! Measures two thousand edges with ten thousand flows (9,800 with a limit of 20,000 open files) at a relay process, and checks that no
+//! flow fails.
 //!
 //! `cargo build --release -p marline && MARLINE=$PWD/target/release/marline cargo test -p marline-fleet --test tunnels -- --ignored --nocapture load`
 use std::io::{BufRead, BufReader};
@@ -22,9 +23,9 @@ use tokio_rustls::client::TlsStream;
 use crate::fixture::*;
 
 const EDGES: usize = 2000;
-/// Handshakes at once: edges of the field do not come in one instant.
+/// Concurrent handshakes of the test: real edges do not all connect at the same instant.
 const MAX_HANDSHAKES: usize = 64;
-/// What each flow sends again and again to a server that takes nothing.
+/// The data that each flow sends repeatedly to a server that reads nothing.
 static PAYLOAD: [u8; 65_536] = [1; 65_536];
 
 struct RelayProcess {
@@ -34,7 +35,8 @@ struct RelayProcess {
 
 impl RelayProcess {
     fn start(dir: &Path, port: u16, connections: usize) -> Self {
-        let marline = std::env::var("MARLINE").expect("MARLINE names the program: see the top of this file");
+        let marline =
+            std::env::var("MARLINE").expect("set MARLINE to the path of the program: see the top of this file");
         let marline = std::fs::canonicalize(&marline).unwrap_or_else(|error| panic!("{marline}: {error}"));
         let line = format!(
             "exec {} relay --listen 127.0.0.1:0 --certificate {} --revoked {} --run-dir {} --allow-net 127.0.0.1 --allow-port {port} --max-connections {connections}",
@@ -53,7 +55,7 @@ impl RelayProcess {
         Self { child, address }
     }
 
-    /// Resident memory and processor seconds, of the process; memory of all sockets of this network.
+    /// Resident memory and CPU time of the process, and memory of all TCP sockets in this network namespace.
     fn resource_use(&self) -> ResourceUse {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap();
         let number = |text: &str, key: &str| {
@@ -89,7 +91,7 @@ struct ResourceUse {
 impl ResourceUse {
     fn print(&self, when: &str, before: &Self) {
         println!(
-            "{when}: relay {:.1} MiB resident ({:+.1}), kernel's TCP buffers {:.1} MiB, {:.2} s of processor",
+            "{when}: relay {:.1} MiB resident ({:+.1}), kernel's TCP buffers {:.1} MiB, {:.2} s of CPU time",
             self.resident as f64 / f64::from(1 << 20),
             (self.resident as f64 - before.resident as f64) / f64::from(1 << 20),
             self.sockets as f64 / f64::from(1 << 20),
@@ -105,7 +107,7 @@ async fn open_flow(
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let config = client_config(credentials, None, true).unwrap();
     let socket = TcpStream::connect(relay).await?;
-    // What waits is to wait at the relay.
+    // Unsent data must wait at the relay rather than here.
     socket2::SockRef::from(&socket).set_send_buffer_size(32 << 10)?;
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let mut edge = TlsConnector::from(Arc::new(config)).connect(name, socket).await?;
@@ -119,10 +121,10 @@ async fn check_echo(edge: &mut TlsStream<TcpStream>) -> std::io::Result<()> {
     edge.write_all(&sent).await?;
     edge.flush().await?;
     edge.read_exact(&mut received).await?;
-    if received == sent { Ok(()) } else { Err(std::io::Error::other("other bytes")) }
+    if received == sent { Ok(()) } else { Err(std::io::Error::other("the echoed bytes differ")) }
 }
 
-/// A server that says back 16 KiB of each connection, and takes nothing more.
+/// A server that echoes 16 KiB on each connection and then reads nothing more.
 async fn reluctant_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -142,8 +144,8 @@ async fn reluctant_server() -> SocketAddr {
 #[test]
 #[ignore = "minutes, and 18,000 open files: cargo build -p marline; MARLINE=$PWD/target/debug/marline cargo test -p marline-fleet --test tunnels -- --ignored --nocapture load"]
 fn load() {
-    let descriptors = marline_net::descriptors::raise();
-    // Two sockets of each flow are here, and two at the relay.
+    let descriptors = marline_net::rlimit::raise_nofile_limit();
+    // Each flow has two sockets in this process and two in the relay.
     let flows_in_all = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(400) / 2;
     let flows_in_all = flows_in_all.min(EDGES * 5);
     assert!(descriptors >= 18_000, "{descriptors} open files are too few (ulimit -Hn)");
@@ -162,12 +164,12 @@ fn load() {
         let before = relay.resource_use();
         before.print("before", &before);
 
-        let (started_at, places) = (Instant::now(), Arc::new(Semaphore::new(MAX_HANDSHAKES)));
+        let (started_at, permits) = (Instant::now(), Arc::new(Semaphore::new(MAX_HANDSHAKES)));
         let mut opening = tokio::task::JoinSet::new();
         for n in 0..flows_in_all {
-            let (credentials, places, to) = (Arc::clone(&edges[n % EDGES]), Arc::clone(&places), relay.address);
+            let (credentials, permits, to) = (Arc::clone(&edges[n % EDGES]), Arc::clone(&permits), relay.address);
             opening.spawn(async move {
-                let _place = places.acquire_owned().await.unwrap();
+                let _permit = permits.acquire_owned().await.unwrap();
                 timeout(Duration::from_secs(60), open_flow(&credentials, to, server)).await.unwrap()
             });
         }
@@ -177,7 +179,7 @@ fn load() {
         }
         let opened = relay.resource_use();
         let rate = flows.len() as f64 / started_at.elapsed().as_secs_f64();
-        println!("{} flows of {EDGES} edges, {rate:.0} a second", flows.len());
+        println!("{} flows of {EDGES} edges, {rate:.0} per second", flows.len());
         opened.print("all open and idle", &before);
 
         let mut talking = tokio::task::JoinSet::new();
@@ -194,20 +196,20 @@ fn load() {
         for mut edge in flows {
             stuck.spawn(async move {
                 let sends = async { while edge.write_all(&PAYLOAD).await.is_ok() {} };
-                assert!(timeout(Duration::from_secs(30), sends).await.is_err(), "it broke");
+                assert!(timeout(Duration::from_secs(30), sends).await.is_err(), "the connection broke");
                 edge
             });
         }
         tokio::time::sleep(Duration::from_secs(20)).await;
         let most = relay.resource_use();
-        most.print("each sends, and nobody takes it", &before);
+        most.print("each sends, and the server reads nothing", &before);
         let bound = (40 << 20) + (64 << 10) * flows_in_all as u64;
-        assert!(most.resident - before.resident <= bound, "more than docs/fleet.md states: {bound}");
+        assert!(most.resident - before.resident <= bound, "more than docs/fleet-reference.md states: {bound}");
         let flows = stuck.join_all().await;
         relay.resource_use().print("ten seconds later", &before);
         assert_eq!(flows.len(), flows_in_all);
         drop(flows);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        relay.resource_use().print("all have gone", &before);
+        relay.resource_use().print("all flows have ended", &before);
     });
 }

@@ -1,5 +1,5 @@
-//! Tunnels over loopback: real sockets, real certificates, relays and edges of all kinds.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Tests of tunnels over loopback, with real sockets and certificates, and with relays and edges that behave well or badly.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod edge;
 mod faults;

@@ -1,4 +1,4 @@
-//! Probes of a relay: what is counted, for whom, and where they end.
+//! Throughput probes of a relay: counting, limits, and their end.
 use std::time::Duration;
 
 use marline_core::units::{Bitrate, DataSize};
@@ -17,7 +17,7 @@ fn probe_limits(most: DataSize) -> ProbeLimits {
 }
 
 #[test]
-fn an_edge_learns_what_its_share_of_a_relay_is() {
+fn a_probe_measures_the_edges_share_of_the_relay() {
     block_on(async {
         let limits = Limits {
             capacity: Some(Bitrate::from_mbps(24)),
@@ -34,14 +34,14 @@ fn an_edge_learns_what_its_share_of_a_relay_is() {
             probed.rate
         );
         assert!(probed.bytes == sent && sent <= DataSize::from_mib(9), "{sent}");
-        // It counts as what the edge has sent.
+        // The bytes of the probe count as sent by the edge.
         assert!(fixture.relay.state().up_bytes >= 500_000, "{:?}", fixture.relay.state());
         assert!(edge.probe("r9", &probe_limits(DataSize::from_mib(1))).await.is_none());
     });
 }
 
 #[test]
-fn a_probe_sends_no_more_than_it_may() {
+fn a_probe_sends_no_more_than_its_limit() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let (edge, _) = start_edge(&fixture, &[fixture.address], 0, false).await;
@@ -53,7 +53,7 @@ fn a_probe_sends_no_more_than_it_may() {
 }
 
 #[test]
-fn one_probe_of_an_edge_at_a_time_and_none_while_the_relay_drains() {
+fn an_edge_runs_one_probe_at_a_time_and_none_while_the_relay_drains() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let credentials = fixture.edge_credentials("cam-1");
@@ -66,12 +66,12 @@ fn one_probe_of_an_edge_at_a_time_and_none_while_the_relay_drains() {
         let mut other = fixture.connect(&fixture.edge_credentials("cam-2")).await.unwrap();
         other.write_all(PROBE_HEAD).await.unwrap();
         assert!(read_response_head(&mut other).await.starts_with("HTTP/1.1 200 "));
-        // Its end is answered with what has come.
+        // At the end of the body the relay reports the number of received bytes.
         first.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
         let mut message = String::new();
         timeout(Duration::from_secs(5), first.read_to_string(&mut message)).await.unwrap().unwrap();
         assert!(message.contains("\r\n15 ") && message.ends_with("0\r\n\r\n"), "{message}");
-        // Who says nothing is ended.
+        // A probe without data is ended by the relay.
         timeout(Duration::from_secs(10), other.read_to_string(&mut message)).await.unwrap().unwrap();
         fixture.relay.drain();
         let mut late = fixture.connect(&credentials).await.unwrap();

@@ -1,4 +1,4 @@
-//! A relay over loopback: real sockets, real certificates, and edges of all kinds.
+//! A relay over loopback, with real sockets and certificates, and with edges of all kinds.
 use std::time::Duration;
 
 use marline_core::units::Bitrate;
@@ -11,12 +11,12 @@ use tokio::time::timeout;
 use crate::fixture::*;
 
 #[test]
-fn an_edges_bytes_go_there_and_come_back() {
+fn a_tunnel_carries_bytes_both_ways() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let credentials = fixture.edge_credentials("cam-1");
         let mut edge = fixture.connect(&credentials).await.unwrap();
-        // What is sent behind the request belongs to the tunnel.
+        // Data behind the request belongs to the tunnel.
         edge.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nahead ").as_bytes()).await.unwrap();
         assert_eq!(read_response_head(&mut edge).await, "HTTP/1.1 200 Connection established\r\n\r\n");
         let sent: Vec<u8> = (0..5_000_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
@@ -35,7 +35,7 @@ fn an_edges_bytes_go_there_and_come_back() {
 }
 
 #[test]
-fn what_the_relay_will_not_do_is_said_and_the_connection_closed() {
+fn a_refused_request_gets_a_response_and_the_connection_is_closed() {
     block_on(async {
         let (fixture, server) =
             (TestRelay::start(Limits { tunnels_per_edge: 1, ..Limits::default() }).await, echo_server().await);
@@ -59,14 +59,14 @@ fn what_the_relay_will_not_do_is_said_and_the_connection_closed() {
 }
 
 #[test]
-fn nobody_is_carried_without_an_edges_certificate_of_this_authority() {
+fn only_edges_with_a_certificate_of_this_authority_are_served() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let other = Authority::init(&fixture.dir.path().join("other"), "other", UtcSeconds::now()).unwrap();
-        let stranger = issue_member(&other, fixture.dir.path(), "marline://edge/cam-1", &[]);
+        let foreign_edge = issue_member(&other, fixture.dir.path(), "marline://edge/cam-1", &[]);
         let relay = issue_member(&fixture.authority, fixture.dir.path(), "marline://relay/r2", &["127.0.0.1"]);
-        for credentials in [stranger, relay] {
-            // With TLS 1.3 a client may learn of it with its first read.
+        for credentials in [foreign_edge, relay] {
+            // With TLS 1.3 a client may learn of a refused handshake only from its first read.
             let message = async {
                 let mut edge = fixture.connect(&credentials).await?;
                 edge.write_all(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n").await?;
@@ -79,17 +79,17 @@ fn nobody_is_carried_without_an_edges_certificate_of_this_authority() {
 }
 
 #[test]
-fn a_certificate_that_is_taken_back_ends_the_tunnel() {
+fn a_revoked_certificate_ends_the_tunnel() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (good, bad) = (fixture.edge_credentials("good"), fixture.edge_credentials("bad"));
         let (_, mut stays) = fixture.tunnel(&good, &server.to_string()).await;
         let (_, mut goes) = fixture.tunnel(&bad, &server.to_string()).await;
-        let mut warm = fixture.connect(&bad).await.unwrap();
+        let mut spare = fixture.connect(&bad).await.unwrap();
         fixture.authority.revoke_name(&"marline://edge/bad".parse().unwrap(), UtcSeconds::now()).unwrap();
         let mut byte = [0];
         assert!(timeout(Duration::from_secs(5), goes.read_exact(&mut byte)).await.unwrap().is_err());
-        assert!(read_response_head(&mut warm).await.contains("revoked"));
+        assert!(read_response_head(&mut spare).await.contains("revoked"));
         stays.write_all(b"x").await.unwrap();
         timeout(Duration::from_secs(5), stays.read_exact(&mut byte)).await.unwrap().unwrap();
         let refused = async {
@@ -102,18 +102,18 @@ fn a_certificate_that_is_taken_back_ends_the_tunnel() {
 }
 
 #[test]
-fn a_relay_that_drains_lets_the_old_ones_end() {
+fn open_tunnels_continue_on_a_draining_relay() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let credentials = fixture.edge_credentials("cam-1");
         let (_, mut old) = fixture.tunnel(&credentials, &server.to_string()).await;
-        let mut warm = fixture.connect(&credentials).await.unwrap();
-        // It is served from the moment at which the relay knows it.
+        let mut spare = fixture.connect(&credentials).await.unwrap();
+        // A drain affects the connection from the moment at which the relay has registered it.
         while fixture.relay.state().edges.first().is_none_or(|edge| edge.connections < 2) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         fixture.relay.drain();
-        assert!(read_response_head(&mut warm).await.contains("draining"));
+        assert!(read_response_head(&mut spare).await.contains("draining"));
         let (head, _) = fixture.tunnel(&credentials, &server.to_string()).await;
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert!(timeout(Duration::from_millis(500), fixture.relay.wait_until_idle()).await.is_err());
@@ -150,20 +150,20 @@ fn the_capacity_is_shared_and_never_exceeded() {
             });
         }
         sending.join_all().await;
-        // 5 MB at 40 Mbit/s: a second, less what credit there is at the start. How much longer is the machine's business.
+        // 5 MB at 40 Mbit/s take one second, less the initial credit. There is no upper bound, because the machine may be busy.
         assert!(started_at.elapsed() > Duration::from_millis(850), "{:?}", started_at.elapsed());
         assert_eq!(fixture.relay.state().up_bytes, 5_000_000);
     });
 }
 
 #[test]
-fn who_opens_many_and_says_nothing_keeps_nobody_out() {
+fn many_idle_connections_prevent_no_tunnel() {
     block_on(async {
         let (fixture, server) =
             (TestRelay::start(Limits { handshakes: 50, ..Limits::default() }).await, echo_server().await);
-        let mut silent = Vec::new();
+        let mut idle = Vec::new();
         for _ in 0..300 {
-            silent.push(TcpStream::connect(fixture.address).await.unwrap());
+            idle.push(TcpStream::connect(fixture.address).await.unwrap());
         }
         let credentials = fixture.edge_credentials("cam-1");
         let target = server.to_string();
@@ -174,7 +174,7 @@ fn who_opens_many_and_says_nothing_keeps_nobody_out() {
 }
 
 #[test]
-fn a_head_that_never_ends_ends_the_connection() {
+fn an_endless_request_head_ends_the_connection() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let credentials = fixture.edge_credentials("cam-1");
@@ -189,7 +189,7 @@ fn a_head_that_never_ends_ends_the_connection() {
 }
 
 #[test]
-fn those_who_are_told_no_and_stay_hold_few_descriptors() {
+fn refused_connections_that_stay_open_hold_few_descriptors() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let (credentials, refused) = (fixture.edge_credentials("cam-1"), 60);
@@ -202,7 +202,7 @@ fn those_who_are_told_no_and_stay_hold_few_descriptors() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let mut closed = 0;
         for edge in &mut stay {
-            // What comes to a socket that is closed is answered with a reset, which the next write hears.
+            // A closed socket responds to data with a reset, which the next write reports.
             let _ = edge.write_all(b"x").await;
             let _ = edge.flush().await;
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::Bpf;
 use crate::accel::topology::{CELL, PRIMARY};
-use crate::server::Folder;
+use crate::server::TempDir;
 use crate::{Lab, LabError};
 
 /// What is compared.
@@ -90,7 +90,7 @@ impl Contender {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     child: Child,
-    folder: Folder,
+    folder: TempDir,
     program: std::path::PathBuf,
 }
 
@@ -103,7 +103,7 @@ impl Daemon {
         has_cell: bool,
     ) -> Result<Option<Self>, LabError> {
         let Contender::Accel(_, words) = who else { return Ok(None) };
-        let folder = Folder::new().map_err(LabError::at("a place for the accelerator"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("a place for the accelerator"))?;
         let failed = |source| LabError::Start { program: "marline accel".into(), source };
         let errors = File::create(folder.path().join(OUTPUT_FILE)).map_err(failed)?;
         let mut command = command(program, folder.path(), &["--primary", PRIMARY]);
@@ -131,7 +131,7 @@ impl Daemon {
     pub(crate) fn status(&self, lab: &Lab) -> io::Result<Value> {
         let mut command = command(&self.program, self.folder.path(), &["status", "--json"]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        let output = lab.inside(|| command.output())?;
+        let output = lab.run_at_client(|| command.output())?;
         match output.status.success() {
             true => first(&output.stdout),
             false => Err(io::Error::other(format!("{}", output.status))),
@@ -140,7 +140,7 @@ impl Daemon {
 
     /// User and system time so far.
     pub(crate) fn cpu(&self) -> Duration {
-        crate::fleet::cpu_of(self.child.id())
+        crate::fleet::cpu_time_of(self.child.id())
     }
 
     /// Its BPF program, if it has one.

@@ -104,7 +104,7 @@ impl Download {
         let (plain, tls) = lab.urls().ok_or_else(|| LabError::Server("nothing is served".into()))?;
         let mut command = Command::new("curl");
         command.args(["-sS", "--http1.1"]);
-        if let Some(authority) = lab.authority() {
+        if let Some(authority) = lab.ca_file() {
             command.arg("--cacert").arg(authority);
         }
         if let Some(device) = device {
@@ -135,9 +135,9 @@ impl Download {
         let ended = self.zero.elapsed();
         let broken = || LabError::Emulator("who follows a download has failed".into());
         let received = self.reader.take().and_then(|reader| reader.join().ok()).ok_or_else(broken)?;
-        let mut received = received.map_err(LabError::at("following a download"))?;
+        let mut received = received.map_err(LabError::at_step("following a download"))?;
         if by_itself {
-            let status = self.child.wait().map_err(LabError::at("curl"))?;
+            let status = self.child.wait().map_err(LabError::at_step("curl"))?;
             let mut said = String::new();
             if let Some(mut errors) = self.child.stderr.take() {
                 let _ = errors.read_to_string(&mut said);

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use marline_core::units::Ratio;
-use marline_sim::rng::{Purpose, Stream};
-use marline_sim::spec::{Change, Event};
+use marline_sim::rng::{Purpose, RandomStream};
+use marline_sim::spec::{LinkEvent, LinkEventKind};
 
 /// From the beginning of an outage to that of the next, on average (Super-aggregation §6.4).
 const OUTAGE_INTERVAL: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ impl Outage {
 
 /// Outages of this length within a run.
 pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Outage> {
-    let mut random = Stream::new(seed, "blackouts", 0, Purpose::Other);
+    let mut random = RandomStream::new(seed, "blackouts", 0, Purpose::Other);
     // Varies by at most a quarter, in steps of a thousandth.
     let mut gap = |mean: Duration| mean.mul_f64(0.75 + random.below(501) as f64 / 1000.0);
     let mut all = Vec::new();
@@ -46,9 +46,12 @@ pub(crate) fn draw(seed: u64, length: Duration, run: Duration) -> Vec<Outage> {
 }
 
 /// The events of the lab for these outages.
-pub(crate) fn events(link: &str, outages: &[Outage]) -> Vec<Event> {
-    let event = |at, change| Event { at, link: link.to_owned(), change };
-    outages.iter().flat_map(|one| [event(one.from, Change::Down), event(one.end(), Change::Back)]).collect()
+pub(crate) fn events(link: &str, outages: &[Outage]) -> Vec<LinkEvent> {
+    let event = |at, change| LinkEvent { at, link: link.to_owned(), change };
+    outages
+        .iter()
+        .flat_map(|one| [event(one.from, LinkEventKind::Down), event(one.end(), LinkEventKind::Restore)])
+        .collect()
 }
 
 /// The share of the time from `from` to `to` without an outage.

@@ -41,11 +41,11 @@ pub(crate) struct Sample {
 
 /// Samples of the server's established connections.
 pub(crate) fn samples(lab: &Lab, at: Duration) -> Result<Vec<Sample>, LabError> {
-    let program =
-        crate::server::find("ss").ok_or(LabError::Missing { program: "ss".into(), package: "iproute2" })?;
+    let program = crate::server::find_program("ss")
+        .ok_or(LabError::MissingProgram { program: "ss".into(), package: "iproute2" })?;
     let mut command = Command::new(program);
     command.args(["-tinHO", "state", "established", "( sport = :443 or sport = :80 )"]);
-    let output = lab.inside_at(topology::server_place(), || command.output()).map_err(LabError::at("ss"))?;
+    let output = lab.run_at_site(topology::server_place(), || command.output()).map_err(LabError::at_step("ss"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(|line| parse(line, at)).collect())
 }

@@ -11,9 +11,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use marline_core::units::Ratio;
-use marline_sim::spec::{Event, LinkSpec, Loss};
+use marline_sim::spec::{LinkEvent, LinkSpec, Loss};
 
-use crate::server::{Payload, find};
+use crate::server::{Payload, find_program};
 use crate::{Congestion, Lab, LabError, LabSpec, Segment, Service};
 
 /// The links' names.
@@ -68,7 +68,7 @@ pub(crate) struct Topology {
     pub(crate) cell: Option<(u32, u32)>,
     /// Of the second link, to the server.
     pub(crate) cell_rtt: Duration,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<LinkEvent>,
     pub(crate) congestion: Congestion,
     /// The client acknowledges each segment, as Super-aggregation's user-space TCP (§6.2).
     pub(crate) each_acknowledged: bool,
@@ -139,10 +139,10 @@ impl Topology {
             seed: self.seed,
             service: Service::Files(payload.path()),
             segments: self.segments(),
-            place: SERVER_PLACE,
+            server_site: SERVER_PLACE,
             ..LabSpec::new(self.links())
         })?;
-        let server = crate::places::address(SERVER_PLACE).to_string();
+        let server = crate::wan_topology::site_address(SERVER_PLACE).to_string();
         let congestion = self.congestion.name();
         if self.cell.is_some() {
             let back = ["10.2.0.0/24", "dev", WAN_CELL, "src", &server, "congctl", congestion];
@@ -185,16 +185,16 @@ fn run(
     place: Option<usize>,
     words: &[&str],
 ) -> Result<(), LabError> {
-    let program = find(name).ok_or(LabError::Missing { program: name.into(), package })?;
+    let program = find_program(name).ok_or(LabError::MissingProgram { program: name.into(), package })?;
     let mut command = Command::new(program);
     command.args(words);
     let step = || format!("{name} {}", words.join(" "));
     let work = || command.output();
     let output = match place {
-        Some(place) => lab.inside_at(place, work),
-        None => lab.inside(work),
+        Some(place) => lab.run_at_site(place, work),
+        None => lab.run_at_client(work),
     };
-    let output = output.map_err(LabError::at(step()))?;
+    let output = output.map_err(LabError::at_step(step()))?;
     match output.status.success() {
         true => Ok(()),
         false => {
@@ -232,9 +232,9 @@ mod tests {
         let world = Topology { loss: Ratio::from_percent(1), ..Topology::default_links(1) };
         let primary = &world.links()[0];
         assert_eq!(primary.loss.mean(), Ratio::from_percent(1));
-        assert!(primary.up_loss.is_some_and(|loss| loss.mean() == Ratio::ZERO));
+        assert!(primary.uplink_loss.is_some_and(|loss| loss.mean() == Ratio::ZERO));
         let upward = &Topology { is_upload: true, ..world }.links()[0];
         assert_eq!(upward.loss.mean(), Ratio::ZERO);
-        assert!(upward.up_loss.is_some_and(|loss| loss.mean() == Ratio::from_percent(1)));
+        assert!(upward.uplink_loss.is_some_and(|loss| loss.mean() == Ratio::from_percent(1)));
     }
 }

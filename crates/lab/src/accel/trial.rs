@@ -12,9 +12,9 @@ use super::daemon::Daemon;
 use super::download::{Download, Received};
 use super::{Contender, Topology, TrialEnv, upload};
 use crate::accel::tcp_info_sampler::{self, Sample};
-use crate::bench::is_stopped;
+use crate::bench::is_interrupted;
 use crate::server::Payload;
-use crate::{Emulation, LabError};
+use crate::{EmulationReport, LabError};
 
 /// A download; an upload if the topology uploads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct TrialResult {
     /// In the order of the streams.
     pub(crate) flows: Vec<Received>,
     pub(crate) samples: Vec<Sample>,
-    pub(crate) emulation: Emulation,
+    pub(crate) emulation: EmulationReport,
     /// The accelerator's processor time.
     pub(crate) cpu: Option<Duration>,
     /// Nanoseconds of its BPF program for each packet: in a row, and at the link, if the kernel counts.
@@ -96,12 +96,12 @@ impl Trial<'_> {
     /// Runs it.
     pub(crate) fn run(&self) -> Result<TrialResult, LabError> {
         let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.who)?;
-        lab.begin()?;
+        lab.start_links()?;
         let (zero, before) = (Instant::now(), daemon.as_ref().map(Daemon::cpu));
         let mut running: Vec<Download> = Vec::new();
         let (mut samples, mut in_force, mut status) = (Vec::new(), Vec::new(), None);
         let (mut look, mut ask) = (Duration::ZERO, STATUS_INTERVAL);
-        while zero.elapsed() < self.length && !is_stopped() {
+        while zero.elapsed() < self.length && !is_interrupted() {
             let now = zero.elapsed();
             if let Some(stream) = self.streams.get(running.len()).filter(|stream| stream.begins <= now) {
                 running.push(match self.world.is_upload {
@@ -133,11 +133,11 @@ impl Trial<'_> {
         }
         let cpu = daemon.as_ref().zip(before).map(|(daemon, before)| daemon.cpu().saturating_sub(before));
         let bpf = daemon.as_ref().and_then(Daemon::bpf).map(|bpf| {
-            let time = bpf.in_a_row().map_err(LabError::at("a trial run of a BPF program"))?;
+            let time = bpf.in_a_row().map_err(LabError::at_step("a trial run of a BPF program"))?;
             Ok::<_, LabError>((time.as_nanos() as f64, bpf.in_place()))
         });
         let bpf = bpf.transpose()?;
-        let emulation = lab.emulation()?;
+        let emulation = lab.emulation_report()?;
         let flows = running.into_iter().map(Download::end).collect::<Result<Vec<_>, _>>()?;
         let gone = daemon.as_mut().and_then(Daemon::has_ended).map(|how| format!("the accelerator ended: {how}"));
         let problem = gone.or_else(|| flows.iter().find_map(Received::problem));

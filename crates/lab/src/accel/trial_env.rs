@@ -38,7 +38,7 @@ impl TrialEnv {
         // The lock protects no data that a failed thread could have damaged.
         let _one_at_a_time = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         let lab = world.build(payload)?;
-        lab.begin()?;
+        lab.start_links()?;
         let daemon = Daemon::start(&lab, who, &self.program, world.cell.is_some())?;
         Ok((lab, daemon))
     }

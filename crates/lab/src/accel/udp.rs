@@ -23,8 +23,8 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Mbit/s of payload that arrive if `mbps` are sent.
 pub(crate) fn goodput(lab: &Lab, mbps: f64, length: Duration) -> io::Result<f64> {
-    let receiver = lab.inside(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
-    let sender = lab.inside_at(topology::server_place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let receiver = lab.run_at_client(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
+    let sender = lab.run_at_site(topology::server_place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
     receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
     let over = Arc::new(AtomicBool::new(false));
     let stop = over.clone();

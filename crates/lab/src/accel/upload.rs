@@ -28,14 +28,14 @@ const MAX_HEAD: usize = 4096;
 
 /// Starts curl; times count from `zero`.
 pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
-    let address = crate::places::address(topology::server_place());
+    let address = crate::wan_topology::site_address(topology::server_place());
     let listen = || {
         let listener = TcpListener::bind((address, PORT))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
     let listener =
-        lab.inside_at(topology::server_place(), listen).map_err(LabError::at("listening for an upload"))?;
+        lab.run_at_site(topology::server_place(), listen).map_err(LabError::at_step("listening for an upload"))?;
     let stop = Arc::new(AtomicBool::new(false));
     let (path, heard) = (payload.path(), Arc::clone(&stop));
     let reader = std::thread::spawn(move || receive(&listener, &path, zero, &heard));

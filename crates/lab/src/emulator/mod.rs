@@ -1,9 +1,10 @@
-//! The emulator's thread, seen from outside: start it, tell it that a command begins, ask it what it saw.
+//! The emulator: a thread that carries packets between the two ends of all links, and the handle that starts and
+//! controls it.
 
 mod engine;
 mod lateness;
+mod mp_prio;
 mod report;
-mod segment;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,108 +12,112 @@ use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use marline_sim::spec::{Change, LinkSpec};
-use marline_sys::process::Room;
-use marline_sys::sched;
+use marline_sim::spec::{LinkEventKind, LinkSpec};
+use marline_sys::priority;
+use marline_sys::process::PidNamespace;
 use marline_terminal::output;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::network::TunPair;
 use crate::{LabError, NAME};
-use engine::{Engine, Order};
+use engine::{EmulatorCommand, Engine};
 pub use lateness::Lateness;
-pub use report::{Emulation, LinkRun, Priority, Sign};
+pub use report::{EmulationReport, LinkReport, MpPrioRequest, TrafficSample};
 
-/// The running thread. Dropping it ends the thread, and with it the room.
+/// Handle of the running thread. Dropping it ends the thread, and with it the PID namespace.
 #[derive(Debug)]
 pub(crate) struct Emulator {
-    orders: Sender<Order>,
-    bell: Arc<OwnedFd>,
+    commands: Sender<EmulatorCommand>,
+    wakeup: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Emulator {
-    /// Starts the thread, which also opens the room in which the lab's programs will live: the room dies with its
-    /// thread, and this one lives exactly as long as the lab.
+    /// Starts the thread. The thread also opens the PID namespace of the lab's programs: a PID namespace ends with
+    /// the thread that opened it, and this thread lives exactly as long as the lab.
     pub(crate) fn start(
         links: Vec<(LinkSpec, TunPair)>,
-        events: Vec<(Duration, usize, Change)>,
+        events: Vec<(Duration, usize, LinkEventKind)>,
         seed: u64,
-    ) -> Result<(Self, Room), LabError> {
-        let (orders, inbox) = mpsc::channel();
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let bell = Arc::new(bell.map_err(|e| LabError::Setup { step: "eventfd".into(), source: e.into() })?);
-        let engine = Engine::new(links, events, seed, bell.clone(), inbox).map_err(LabError::at("emulator"))?;
-        let (ready, room) = mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("emulator".into()).spawn(move || work(engine, &ready));
-        let thread = thread.map_err(LabError::at("emulator's thread"))?;
-        let room = room.recv().map_err(|_| LabError::Emulator("it did not start".into()))?;
-        let room = room.map_err(LabError::at("PID namespace"))?;
-        Ok((Self { orders, bell, thread: Some(thread) }, room))
+    ) -> Result<(Self, PidNamespace), LabError> {
+        let (commands, receiver) = mpsc::channel();
+        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wakeup = Arc::new(wakeup.map_err(|e| LabError::Setup { step: "eventfd".into(), source: e.into() })?);
+        let engine =
+            Engine::new(links, events, seed, wakeup.clone(), receiver).map_err(LabError::at_step("emulator"))?;
+        let (result_sender, result_receiver) = mpsc::sync_channel(1);
+        let thread =
+            std::thread::Builder::new().name("emulator".into()).spawn(move || run_thread(engine, &result_sender));
+        let thread = thread.map_err(LabError::at_step("emulator's thread"))?;
+        let result = result_receiver.recv().map_err(|_| LabError::Emulator("it did not start".into()))?;
+        let pid_namespace = result.map_err(LabError::at_step("PID namespace"))?;
+        Ok((Self { commands, wakeup, thread: Some(thread) }, pid_namespace))
     }
 
-    /// Fresh links and counters, from this time of the clock on. Comes back when they are in place.
-    pub(crate) fn begin(&self, zero: u64) -> Result<(), LabError> {
-        self.ask(|done| Order::Begin(zero, done))
+    /// Starts a run at this time of the clock, with fresh links and counters. Returns when they are in place.
+    pub(crate) fn start_run(&self, start_time: u64) -> Result<(), LabError> {
+        self.request(|done| EmulatorCommand::Start(start_time, done))
     }
 
-    /// Changes the link with this place now.
-    pub(crate) fn change(&self, link: usize, change: Change) -> Result<(), LabError> {
-        self.order(Order::Change(link, change))
+    /// Applies a change to the link with this index now.
+    pub(crate) fn change(&self, link: usize, change: LinkEventKind) -> Result<(), LabError> {
+        self.send(EmulatorCommand::Change(link, change))
     }
 
-    /// Loses the next so many requests of the client for another priority of a subflow over this link.
-    pub(crate) fn lose(&self, link: usize, count: u32) -> Result<(), LabError> {
-        self.order(Order::Lose(link, count))
+    /// Drops the next `count` packets of the client that carry MP_PRIO over this link.
+    pub(crate) fn lose_mp_prio(&self, link: usize, count: u32) -> Result<(), LabError> {
+        self.send(EmulatorCommand::LoseMpPrio(link, count))
     }
 
-    /// What was seen since the last begin.
-    pub(crate) fn report(&self) -> Result<Emulation, LabError> {
-        self.ask(Order::Report)
+    /// Counters since the start of the run.
+    pub(crate) fn report(&self) -> Result<EmulationReport, LabError> {
+        self.request(EmulatorCommand::Report)
     }
 
-    fn ask<T>(&self, order: impl FnOnce(SyncSender<T>) -> Order) -> Result<T, LabError> {
-        let (answer, wait) = mpsc::sync_channel(1);
-        self.order(order(answer))?;
-        wait.recv().map_err(|_| gone())
+    fn request<T>(&self, command: impl FnOnce(SyncSender<T>) -> EmulatorCommand) -> Result<T, LabError> {
+        let (reply, receiver) = mpsc::sync_channel(1);
+        self.send(command(reply))?;
+        receiver.recv().map_err(|_| thread_gone())
     }
 
-    fn order(&self, order: Order) -> Result<(), LabError> {
-        self.orders.send(order).map_err(|_| gone())?;
-        rustix::io::write(&*self.bell, &1_u64.to_ne_bytes()).map_err(|_| gone())?;
+    fn send(&self, order: EmulatorCommand) -> Result<(), LabError> {
+        self.commands.send(order).map_err(|_| thread_gone())?;
+        rustix::io::write(&*self.wakeup, &1_u64.to_ne_bytes()).map_err(|_| thread_gone())?;
         Ok(())
     }
 }
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        // It fails only if the thread has ended already.
-        let _ = self.order(Order::Stop);
+        // Sending fails only if the thread has ended already.
+        let _ = self.send(EmulatorCommand::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn gone() -> LabError {
+fn thread_gone() -> LabError {
     LabError::Emulator("its thread is gone; the reason was printed above".into())
 }
 
-fn work(engine: Engine, ready: &SyncSender<std::io::Result<Room>>) {
-    let room = Room::open();
-    let failed = room.is_err();
-    if ready.send(room).is_err() || failed {
+/// Body of the thread: opens the PID namespace, raises the priority and runs the event loop.
+fn run_thread(engine: Engine, result_sender: &SyncSender<std::io::Result<PidNamespace>>) {
+    let pid_namespace = PidNamespace::create();
+    let has_failed = pid_namespace.is_err();
+    if result_sender.send(pid_namespace).is_err() || has_failed {
         return;
     }
-    let real_time = sched::real_time(PRIORITY).is_ok();
+    let real_time = priority::set_real_time(REAL_TIME_PRIORITY).is_ok();
     if !real_time {
-        // Not permitted either, most likely: then the lateness tells how well it goes without.
-        let _ = sched::nice(-20);
+        // Without real-time priority a better nice value helps; if that is not permitted either, the measured
+        // lateness shows the effect.
+        let _ = priority::set_nice(-20);
     }
     if let Err(error) = engine.run(real_time) {
-        output::say(NAME, &format!("the emulator ended: {error}"));
+        output::print_notice(NAME, &format!("the emulator ended: {error}"));
     }
 }
 
-/// Above everything that is not real-time, below what the kernel itself runs so.
-const PRIORITY: i32 = 10;
+/// Above all processes that are not real-time, below the kernel's own real-time threads.
+const REAL_TIME_PRIORITY: i32 = 10;

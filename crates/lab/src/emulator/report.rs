@@ -1,88 +1,88 @@
-//! What the emulator saw during a run.
+//! Counters of the emulator for one run.
 
 use std::time::Duration;
 
 use marline_core::link::LinkKind;
 use marline_core::units::DataSize;
-use marline_sim::link::Stats;
+use marline_sim::link::DirectionStats;
 
 use super::Lateness;
 
-/// What one link did.
+/// Counters of one link.
 #[derive(Clone, Debug)]
-pub struct LinkRun {
-    /// Its name.
+pub struct LinkReport {
+    /// Name of the link.
     pub name: String,
-    /// Its access technology.
+    /// Access technology.
     pub kind: LinkKind,
-    /// Towards the client.
-    pub down: Stats,
-    /// From the client.
-    pub up: Stats,
-    /// IP bytes that reached the client, by slots of [`Emulation::SLOT`] since the start of the command.
+    /// Counters towards the client.
+    pub downlink: DirectionStats,
+    /// Counters towards the server.
+    pub uplink: DirectionStats,
+    /// IP bytes that reached the client, per slot of [`EmulationReport::SLOT`] since the start of the command.
     pub down_timeline: Vec<DataSize>,
-    /// IP bytes that reached the server.
+    /// IP bytes that reached the server, per slot.
     pub up_timeline: Vec<DataSize>,
     /// When the first and the last packet reached the client, since the start of the command.
     pub down_span: Option<(Duration, Duration)>,
-    /// Packets that the kernel dropped before the emulator saw them.
-    pub unseen: u64,
-    /// Every moment in which a packet passed the client's end.
-    pub signs: Vec<Sign>,
-    /// Requests for another priority of an MPTCP subflow that the client sent over it.
-    pub priorities: Vec<Priority>,
+    /// Packets that the kernel dropped before they reached the emulator.
+    pub dropped_before_emulator: u64,
+    /// Packets that passed the client's end, grouped by millisecond.
+    pub traffic_samples: Vec<TrafficSample>,
+    /// MP_PRIO requests (changes of a subflow's priority) that the client sent over this link.
+    pub mp_prio_requests: Vec<MpPrioRequest>,
 }
 
-/// Bytes of IP packets that passed the client's end of a link within a millisecond.
+/// IP packets that passed the client's end of a link within one millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sign {
-    /// When the first of them did, since the start of the command.
+pub struct TrafficSample {
+    /// Time of the first packet since the start of the command.
     pub at: Duration,
-    /// They came.
+    /// IP bytes towards the client.
     pub down: u32,
-    /// They went, whether or not they arrived.
+    /// IP bytes from the client, whether or not they arrived.
     pub up: u32,
-    /// How much of both was payload of TCP.
+    /// TCP payload in both directions, in bytes.
     pub payload: u32,
 }
 
-/// A request that a subflow be a backup, or no longer be one (MP_PRIO).
+/// A request to make a subflow a backup or a regular one (MP_PRIO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Priority {
-    /// When it was sent, since the start of the command.
+pub struct MpPrioRequest {
+    /// When the client sent it, since the start of the command.
     pub at: Duration,
-    /// A backup.
+    /// True: backup; false: regular.
     pub backup: bool,
-    /// The emulator was told to lose it.
-    pub lost: bool,
+    /// Whether the emulator dropped it on request.
+    pub is_dropped: bool,
 }
 
-/// What all links did, and how well the emulation kept time.
+/// Counters of all links, and the timing accuracy of the emulation.
 #[derive(Clone, Debug)]
-pub struct Emulation {
-    /// In the order of the description.
-    pub links: Vec<LinkRun>,
-    /// How late packets left.
+pub struct EmulationReport {
+    /// The links, in the order of the lab's description.
+    pub links: Vec<LinkReport>,
+    /// How late packets left the emulator.
     pub lateness: Lateness,
-    /// Processor time of the emulator's thread.
-    pub cpu: Duration,
+    /// CPU time of the emulator's thread.
+    pub cpu_time: Duration,
     /// Whether the thread ran with real-time priority.
-    pub real_time: bool,
+    pub is_real_time: bool,
 }
 
-impl Emulation {
-    /// The length of a slot of the timelines.
+impl EmulationReport {
+    /// Length of a slot of the timelines.
     pub const SLOT: Duration = Duration::from_millis(100);
-    /// Later than this in one packet of a hundred, and the links were not what they were said to be.
-    const TOO_LATE: Duration = Duration::from_millis(1);
+    /// Largest p99 lateness at which the links still count as emulated correctly.
+    const MAX_P99_LATENESS: Duration = Duration::from_millis(1);
 
-    /// Why the figures of this run should not be trusted, if so.
-    pub fn suspect(&self) -> Option<String> {
-        let unseen: u64 = self.links.iter().map(|link| link.unseen).sum();
+    /// Why the figures of this run are unreliable; `None` if they are reliable.
+    pub fn unreliable_reason(&self) -> Option<String> {
+        let unseen: u64 = self.links.iter().map(|link| link.dropped_before_emulator).sum();
         if unseen > 0 {
-            return Some(format!("{unseen} packets were lost before the emulator saw them"));
+            return Some(format!("{unseen} packets were dropped before they reached the emulator"));
         }
         let p99 = self.lateness.p99;
-        (p99 > Self::TOO_LATE).then(|| format!("one packet in a hundred was {p99:.1?} late or more"))
+        (p99 > Self::MAX_P99_LATENESS).then(|| format!("one packet in a hundred was {p99:.1?} late or more"))
     }
 }

@@ -1,21 +1,21 @@
-//! A whole fleet in a lab: an edge at the client's end, relays and the service that assigns them at the server's.
+//! A complete fleet in a lab: an edge in the client namespace, relays and the fleet service in the server
+//! namespace. Test programs reach servers through edge and relay.
 //!
-//! In: links, so many relays, who assigns them. Out: a place where programs reach servers through edge and relay.
-//!
-//! | | where |
+//! | | address |
 //! |---|---|
-//! | service | `10.99.0.1:4444`; there is one if it assigns ([`Assign::Fleet`]) |
+//! | fleet service | `10.99.0.1:4444`; runs only if it assigns relays ([`RelayAssignment::Fleet`]) |
 //! | relay i (from 0) | `10.99.0.(11+i):4443`, so that one host can vanish and the others stay |
-//! | servers | `10.99.0.1`, on ports of [`PORTS`]; `--allow-net` opens it to the relays, for it is a private address |
-//! | edge | `127.0.0.1:1088` at the client's end; with [`Through::Lan`] also the gateway of a LAN behind it |
+//! | servers | `10.99.0.1`, on the ports [`SERVER_PORTS`]; a private address, so relays need `--allow-net` for it |
+//! | edge | `127.0.0.1:1088` in the client namespace; with [`EdgeAccess::Lan`] also the gateway of a LAN behind it |
 //!
-//! 1. All of them are `marline` as child processes, with a home of nobody's; certificates are made anew each time.
-//! 2. It is ready when the edge is: its links are steered before its first flow, and where the service assigns relays it has
-//!    measured them and been given one.
-//! 3. The links' clock begins before the edge does.
+//! 1. All members run `marline` as child processes with an empty home directory; certificates are created anew each
+//!    time.
+//! 2. The fleet is ready when the edge is ready: its links are managed before its first flow. If the fleet service
+//!    assigns relays, the edge has measured them and received an assignment.
+//! 3. The links start before the edge does.
 
-pub(crate) mod flow;
-mod member;
+pub(crate) mod client_flow;
+mod process;
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,264 +26,287 @@ use std::time::Instant;
 use clap::ValueEnum;
 use marline_sim::spec::LinkSpec;
 
-use crate::lan::{self, Lan};
+use crate::lan::{self, LabLan};
 use crate::network::SERVER;
-use crate::server::Folder;
+use crate::server::TempDir;
 use crate::{Congestion, Lab, LabError, LabSpec, Service};
-use member::relay_host;
-pub(crate) use member::{AUTHORITY, Member, Members, cpu_of, in_use, relay_name};
+use process::relay_host;
+pub(crate) use process::{CA_DIR, FleetProcess, MemberFiles, cpu_time_of, relay_in_use, relay_name};
 
-/// Who says which relay an edge uses.
+/// How an edge gets its relay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Assign {
-    /// The edge's command line, which names all relays.
-    Fixed,
-    /// The fleet's service, to which relays and edge announce themselves.
+pub(crate) enum RelayAssignment {
+    /// From the edge's command line, which names all relays.
+    CommandLine,
+    /// From the fleet service, with which relays and edge register.
     Fleet,
 }
 
 /// How programs reach the edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Through {
-    /// By socat, which asks the edge with CONNECT.
+pub(crate) enum EdgeAccess {
+    /// Through socat, which uses the edge's proxy with CONNECT.
     Proxy,
-    /// Not knowing of it: the edge is the gateway of a LAN.
+    /// Transparently: the edge is the gateway of a LAN.
     Lan,
 }
 
-/// How an edge knows the relays of its command line.
+/// How the edge's command line names the relays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Known {
+pub(crate) enum RelayAddressing {
     /// By their addresses.
-    ByAddress,
-    /// By their names, for which it asks this server.
-    ByName(Ipv4Addr),
-    /// It knows one that does not exist, and may do without.
+    Address,
+    /// By host names, which the edge resolves with this name server.
+    HostName(Ipv4Addr),
+    /// It names one relay that does not exist, and permits direct connections.
     Absent,
 }
 
-/// What is built.
+/// Configuration of the fleet and its lab.
 #[derive(Clone, Debug)]
-pub(crate) struct Setting<'a> {
-    /// The first one is the default route.
+pub(crate) struct FleetConfig<'a> {
+    /// The links; the first one is the default route.
     pub(crate) links: &'a [LinkSpec],
-    /// So many relays.
+    /// Number of relays.
     pub(crate) relays: u8,
-    pub(crate) assign: Assign,
-    pub(crate) through: Through,
-    /// Of all connections.
+    pub(crate) assignment: RelayAssignment,
+    pub(crate) access: EdgeAccess,
+    /// Congestion control of all connections.
     pub(crate) congestion: Congestion,
-    /// Decides every loss.
+    /// Seed of all random loss.
     pub(crate) seed: u64,
-    /// marline's executable.
+    /// Path of marline's executable.
     pub(crate) program: &'a Path,
 }
 
-/// Where programs reach the edge, at the client's end.
-pub(crate) const EDGE: &str = "127.0.0.1:1088";
-/// Ports of servers that relays may carry to.
-pub(crate) const PORTS: [u16; 2] = [1935, 9000];
+/// Address of the edge's proxy, in the client namespace.
+pub(crate) const EDGE_ADDRESS: &str = "127.0.0.1:1088";
+/// Ports of servers to which relays may connect.
+pub(crate) const SERVER_PORTS: [u16; 2] = [1935, 9000];
 
-/// See the [module](self).
+/// A running fleet; see the [module documentation](self).
 #[derive(Debug)]
-pub(crate) struct Fleet {
-    // Dropped in this order: the edge puts back what it changed, then its network goes.
-    edge: Option<Member>,
-    relays: Vec<Member>,
-    _service: Option<Member>,
-    lan: Option<Lan>,
+pub(crate) struct LabFleet {
+    // Fields are dropped in this order: the edge must restore the host configuration before its network goes.
+    edge: Option<FleetProcess>,
+    relays: Vec<FleetProcess>,
+    _fleet_service: Option<FleetProcess>,
+    lan: Option<LabLan>,
     lab: Lab,
-    zero: Instant,
-    members: Members,
-    folder: Folder,
+    start_time: Instant,
+    member_files: MemberFiles,
+    temp_dir: TempDir,
 }
 
-impl Fleet {
-    /// Builds it, and waits until the edge is ready.
-    pub(crate) fn start(setting: &Setting<'_>) -> Result<Self, LabError> {
-        let mut fleet = Self::without_edge(setting)?;
-        fleet.start_edge(setting, Known::ByAddress)?;
+impl LabFleet {
+    /// Builds the fleet and waits until the edge is ready.
+    pub(crate) fn start(config: &FleetConfig<'_>) -> Result<Self, LabError> {
+        let mut fleet = Self::without_edge(config)?;
+        fleet.start_edge(config, RelayAddressing::Address)?;
         Ok(fleet)
     }
 
-    /// Starts the edge, and waits until it is ready. `known`: how it knows the relays of its command line.
-    pub(crate) fn start_edge(&mut self, setting: &Setting<'_>, known: Known) -> Result<(), LabError> {
-        let mut words = vec!["edge".to_owned(), "--listen".into(), EDGE.into()];
-        words.extend(["--certificate".into(), "edge.pem".into()]);
-        words.extend(["--run-dir".into(), self.folder().join("run").display().to_string()]);
-        words.extend(setting.links.iter().flat_map(|link| ["--link".into(), link.name.clone()]));
-        match (setting.assign, known) {
-            (Assign::Fixed, Known::Absent) => {
-                words.extend(["--relay".into(), NO_RELAY.to_string(), "--direct".into()])
+    /// Starts the edge and waits until it is ready. `addressing` applies to the relays of its command line.
+    pub(crate) fn start_edge(
+        &mut self,
+        config: &FleetConfig<'_>,
+        addressing: RelayAddressing,
+    ) -> Result<(), LabError> {
+        let mut args = vec!["edge".to_owned(), "--listen".into(), EDGE_ADDRESS.into()];
+        args.extend(["--certificate".into(), "edge.pem".into()]);
+        args.extend(["--run-dir".into(), self.folder().join("run").display().to_string()]);
+        args.extend(config.links.iter().flat_map(|link| ["--link".into(), link.name.clone()]));
+        match (config.assignment, addressing) {
+            (RelayAssignment::CommandLine, RelayAddressing::Absent) => {
+                args.extend(["--relay".into(), ABSENT_RELAY.to_string(), "--direct".into()])
             }
-            (Assign::Fixed, known) => words.extend((0..setting.relays).flat_map(|at| {
-                let named = matches!(known, Known::ByName(_)).then(|| relay_host(at.into()));
-                ["--relay".into(), named.unwrap_or_else(|| address(at).to_string())]
+            (RelayAssignment::CommandLine, addressing) => args.extend((0..config.relays).flat_map(|index| {
+                let host_name =
+                    matches!(addressing, RelayAddressing::HostName(_)).then(|| relay_host(index.into()));
+                ["--relay".into(), host_name.unwrap_or_else(|| relay_address(index).to_string())]
             })),
-            (Assign::Fleet, _) => {
-                words.extend(["--fleet".into(), service_url(), "--origin".into(), format!("{SERVER}:{}", PORTS[0])])
-            }
+            (RelayAssignment::Fleet, _) => args.extend([
+                "--fleet".into(),
+                service_url(),
+                "--origin".into(),
+                format!("{SERVER}:{}", SERVER_PORTS[0]),
+            ]),
         }
-        if setting.through == Through::Lan {
-            self.lan = Some(Lan::behind(&self.lab)?);
-            words.extend(["--lan".into(), lan::DEVICE.into()]);
+        if config.access == EdgeAccess::Lan {
+            self.lan = Some(LabLan::build(&self.lab)?);
+            args.extend(["--lan".into(), lan::LAN_DEVICE.into()]);
         }
-        let mut command = match known {
-            Known::ByName(server) => self.with_name_server(server, &words)?,
-            Known::ByAddress | Known::Absent => self.marline(&words),
+        let mut command = match addressing {
+            RelayAddressing::HostName(server) => self.with_name_server(server, &args)?,
+            RelayAddressing::Address | RelayAddressing::Absent => self.marline_command(&args),
         };
         let lab = &self.lab;
-        let edge = Member::start("edge", self.folder(), &mut command, |command| lab.spawn(command))?;
-        let edge = edge.ready("listens on")?;
-        self.edge = Some(if setting.assign == Assign::Fleet { edge.ready("has given")? } else { edge });
+        let edge = FleetProcess::start("edge", self.folder(), &mut command, |command| lab.spawn(command))?;
+        let edge = edge.wait_until_ready("listens on")?;
+        self.edge = Some(if config.assignment == RelayAssignment::Fleet {
+            edge.wait_until_ready("has assigned")?
+        } else {
+            edge
+        });
         Ok(())
     }
 
-    /// This program where `/etc/resolv.conf` names this server.
-    fn with_name_server(&self, server: Ipv4Addr, words: &[String]) -> Result<Command, LabError> {
+    /// Command that runs marline with an `/etc/resolv.conf` that names this server.
+    fn with_name_server(&self, server: Ipv4Addr, args: &[String]) -> Result<Command, LabError> {
         let file = self.folder().join("resolv.conf");
-        std::fs::write(&file, format!("nameserver {server}\n")).map_err(LabError::at("resolv.conf"))?;
+        std::fs::write(&file, format!("nameserver {server}\n")).map_err(LabError::at_step("resolv.conf"))?;
         let mut shell = Command::new("sh");
         shell.args(["-c", "mount --bind \"$0\" \"$(readlink -f /etc/resolv.conf)\" && exec \"$@\""]);
-        shell.arg(file).arg(self.members.program());
-        Ok(self.members.command_by(shell, self.folder(), words))
+        shell.arg(file).arg(self.member_files.program());
+        Ok(self.member_files.command_with(shell, self.folder(), args))
     }
 
-    /// A relay of another authority at this address of the server's end, for as long as it is held.
-    pub(crate) fn stranger(&self, listen: SocketAddr) -> Result<Member, LabError> {
+    /// Starts a relay with a certificate of another authority at this address in the server namespace. It ends when
+    /// the result is dropped.
+    pub(crate) fn start_foreign_relay(&self, listen: SocketAddr) -> Result<FleetProcess, LabError> {
         let folder = self.folder().join("stranger");
-        std::fs::create_dir(&folder).map_err(LabError::at("a place for another authority"))?;
-        let members = Members::new(self.members.program(), &folder, &[address(0)])?;
+        std::fs::create_dir(&folder).map_err(LabError::at_step("directory of another authority"))?;
+        let members = MemberFiles::new(self.member_files.program(), &folder, &[relay_address(0)])?;
         let certificate = format!("{}.pem", relay_name(0));
-        let words = ["relay", "--listen", &listen.to_string(), "--certificate", &certificate];
-        let mut command = members.command(&folder, &words);
+        let args = ["relay", "--listen", &listen.to_string(), "--certificate", &certificate];
+        let mut command = members.command(&folder, &args);
         let spawn = |command: &mut Command| self.lab.spawn_at_server(command);
-        Member::start("stranger", &folder, &mut command, spawn)?.ready("listens on")
+        FleetProcess::start("stranger", &folder, &mut command, spawn)?.wait_until_ready("listens on")
     }
 
-    /// Everything but the edge.
-    pub(crate) fn without_edge(setting: &Setting<'_>) -> Result<Self, LabError> {
+    /// Builds everything but the edge.
+    pub(crate) fn without_edge(config: &FleetConfig<'_>) -> Result<Self, LabError> {
         let lab = Lab::start(&LabSpec {
-            congestion: setting.congestion,
-            seed: setting.seed,
+            congestion: config.congestion,
+            seed: config.seed,
             service: Service::None,
-            ..LabSpec::new(setting.links.to_vec())
+            ..LabSpec::new(config.links.to_vec())
         })?;
-        lab.begin()?;
+        lab.start_links()?;
         let zero = Instant::now();
-        let folder = Folder::new().map_err(LabError::at("a place for the fleet"))?;
-        let addresses: Vec<Ipv4Addr> = (0..setting.relays).map(address).collect();
-        let members = Members::new(setting.program, folder.path(), &addresses)?;
-        let mut fleet =
-            Self { edge: None, relays: Vec::new(), _service: None, lan: None, lab, zero, members, folder };
-        if setting.assign == Assign::Fleet {
-            let listen = format!("{SERVER}:{SERVICE}");
-            fleet._service =
-                Some(fleet.at_server("service", &["fleet", "run", "--ca", AUTHORITY, "--listen", &listen])?);
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the fleet"))?;
+        let addresses: Vec<Ipv4Addr> = (0..config.relays).map(relay_address).collect();
+        let members = MemberFiles::new(config.program, folder.path(), &addresses)?;
+        let mut fleet = Self {
+            edge: None,
+            relays: Vec::new(),
+            _fleet_service: None,
+            lan: None,
+            lab,
+            start_time: zero,
+            member_files: members,
+            temp_dir: folder,
+        };
+        if config.assignment == RelayAssignment::Fleet {
+            let listen = format!("{SERVER}:{SERVICE_PORT}");
+            fleet._fleet_service =
+                Some(fleet.start_at_server("service", &["fleet", "run", "--ca-dir", CA_DIR, "--listen", &listen])?);
         }
-        for at in 0..setting.relays {
-            fleet.lab.set_address(address(at), true)?;
-            let relay = fleet.relay(at, setting.assign)?;
+        for index in 0..config.relays {
+            fleet.lab.set_address(relay_address(index), true)?;
+            let relay = fleet.start_relay(index, config.assignment)?;
             fleet.relays.push(relay);
         }
         Ok(fleet)
     }
 
-    fn relay(&self, at: u8, assign: Assign) -> Result<Member, LabError> {
-        let reached = format!("{}:{RELAY}", address(at));
-        let certificate = format!("{}.pem", relay_name(at.into()));
+    fn start_relay(&self, index: u8, assign: RelayAssignment) -> Result<FleetProcess, LabError> {
+        let address_and_port = format!("{}:{RELAY_PORT}", relay_address(index));
+        let certificate = format!("{}.pem", relay_name(index.into()));
         let server = SERVER.to_string();
-        let mut words = vec!["relay", "--listen", &reached, "--certificate", &certificate, "--allow-net", &server];
-        let ports = PORTS.map(|port| port.to_string());
-        words.extend(ports.iter().flat_map(|port| ["--allow-port", port]));
+        let mut args =
+            vec!["relay", "--listen", &address_and_port, "--certificate", &certificate, "--allow-net", &server];
+        let ports = SERVER_PORTS.map(|port| port.to_string());
+        args.extend(ports.iter().flat_map(|port| ["--allow-port", port]));
         let url = service_url();
-        if assign == Assign::Fleet {
-            words.extend(["--fleet", &url, "--announce", &reached, "--capacity", CAPACITY]);
+        if assign == RelayAssignment::Fleet {
+            args.extend(["--fleet", &url, "--announce", &address_and_port, "--capacity", RELAY_CAPACITY]);
         }
-        self.at_server(&relay_name(at.into()), &words)
+        self.start_at_server(&relay_name(index.into()), &args)
     }
 
-    fn at_server(&self, name: &str, words: &[&str]) -> Result<Member, LabError> {
-        let mut command = self.marline(words);
-        let member = Member::start(name, self.folder(), &mut command, |command| self.lab.spawn_at_server(command));
-        member?.ready("listens on")
+    fn start_at_server(&self, name: &str, args: &[&str]) -> Result<FleetProcess, LabError> {
+        let mut command = self.marline_command(args);
+        let member =
+            FleetProcess::start(name, self.folder(), &mut command, |command| self.lab.spawn_at_server(command));
+        member?.wait_until_ready("listens on")
     }
 
-    /// This program, in the folder of the fleet's files.
-    fn marline<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
-        self.members.command(self.folder(), words)
+    /// Command that runs marline, in the directory of the fleet's files.
+    fn marline_command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        self.member_files.command(self.folder(), args)
     }
 
-    /// Starts a command of a LAN's member, if there is a LAN, else of the client itself.
+    /// Starts a command on the LAN host if there is a LAN, otherwise in the client namespace.
     pub(crate) fn spawn(&self, command: &mut Command) -> std::io::Result<std::process::Child> {
         match &self.lan {
-            Some(lan) => self.lab.spawn_in(&lan.network, command),
+            Some(lan) => self.lab.spawn_in(&lan.namespace, command),
             None => self.lab.spawn(command),
         }
     }
 
-    /// The lab.
+    /// The lab that the fleet runs in.
     pub(crate) const fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// When the links' clock began.
-    pub(crate) const fn zero(&self) -> Instant {
-        self.zero
+    /// When the links were started.
+    pub(crate) const fn start_time(&self) -> Instant {
+        self.start_time
     }
 
-    /// Where its files are.
+    /// Directory of the fleet's files and logs.
     pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+        self.temp_dir.path()
     }
 
-    /// Relay number `at`, if it has not been killed.
-    pub(crate) fn relay_at(&self, at: usize) -> Option<&Member> {
-        self.relays.get(at)
+    /// The process of relay `index` (from 0); `None` if there is no such relay.
+    pub(crate) fn relay(&self, index: usize) -> Option<&FleetProcess> {
+        self.relays.get(index)
     }
 
-    /// Which relay new flows go through, as the edge has said it.
-    pub(crate) fn used(&self) -> Option<usize> {
-        let said = self.edge_said();
-        let used = in_use(&said)?;
-        (0..self.relays.len()).find(|at| {
-            let address = u8::try_from(*at).map(address);
-            used == relay_name(*at) || address.is_ok_and(|address| used == address.to_string())
+    /// Index of the relay that new flows use, according to the edge's log.
+    pub(crate) fn relay_in_use(&self) -> Option<usize> {
+        let edge_log = self.edge_log();
+        let relay = relay_in_use(&edge_log)?;
+        (0..self.relays.len()).find(|index| {
+            let address = u8::try_from(*index).map(relay_address);
+            relay == relay_name(*index) || address.is_ok_and(|address| relay == address.to_string())
         })
     }
 
-    /// `kill -9` for a relay: its host answers for it, with resets.
-    pub(crate) fn kill_relay(&mut self, at: usize) {
-        if let Some(relay) = self.relays.get_mut(at) {
+    /// Kills a relay with SIGKILL; its host still responds, with RST.
+    pub(crate) fn kill_relay(&mut self, index: usize) {
+        if let Some(relay) = self.relays.get_mut(index) {
             relay.kill();
         }
     }
 
-    /// A relay's host vanishes: nobody answers any more.
-    pub(crate) fn vanish(&self, at: usize) -> Result<(), LabError> {
-        self.lab.set_address(address(u8::try_from(at).unwrap_or(u8::MAX)), false)
+    /// Makes a relay's host vanish: its address no longer responds.
+    pub(crate) fn remove_relay_host(&self, index: usize) -> Result<(), LabError> {
+        self.lab.set_address(relay_address(u8::try_from(index).unwrap_or(u8::MAX)), false)
     }
 
-    /// What the edge has said.
-    pub(crate) fn edge_said(&self) -> String {
-        self.edge.as_ref().map(Member::said).unwrap_or_default()
+    /// Log of the edge so far.
+    pub(crate) fn edge_log(&self) -> String {
+        self.edge.as_ref().map(FleetProcess::log_text).unwrap_or_default()
     }
 }
 
-/// Where relay number `at` listens.
-pub(crate) fn address(at: u8) -> Ipv4Addr {
+/// Address of relay `index` (from 0).
+pub(crate) fn relay_address(index: u8) -> Ipv4Addr {
     let [a, b, c, _] = SERVER.octets();
-    Ipv4Addr::new(a, b, c, 11 + at)
+    Ipv4Addr::new(a, b, c, 11 + index)
 }
 
 fn service_url() -> String {
-    format!("https://{SERVER}:{SERVICE}")
+    format!("https://{SERVER}:{SERVICE_PORT}")
 }
 
-/// RFC 5737: an address that no host has.
-const NO_RELAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-/// chosen: as the programs' own defaults.
-const RELAY: u16 = 4443;
-const SERVICE: u16 = 4444;
-/// chosen: more than any link here; the service wants to know it.
-const CAPACITY: &str = "200Mbit/s";
+/// An address that no host has (documentation range of RFC 5737).
+const ABSENT_RELAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+/// Chosen: the programs' default ports.
+const RELAY_PORT: u16 = 4443;
+const SERVICE_PORT: u16 = 4444;
+/// Chosen: more than any link here. The fleet service requires a capacity.
+const RELAY_CAPACITY: &str = "200Mbit/s";

@@ -1,9 +1,8 @@
-//! nginx with its RTMP module at the server's end, as Debian has it: it receives a stream and records it.
+//! RTMP ingest: Debian's nginx with its RTMP module, in the server namespace. It receives a stream and records it;
+//! a thread watches the recording and notes when each packet appears in the file.
 //!
-//! In: a folder. Out: what was recorded, packet by packet, with the moment in which it was in the file.
-//!
-//! 1. nginx writes each packet to the file as it comes; the file is looked at each [`TURN`].
-//! 2. Each connection that publishes has a file of its own: more than one file is more than one connection.
+//! 1. nginx writes each packet to the file as it arrives; the file is polled every [`POLL_INTERVAL`].
+//! 2. Each publishing connection gets a file of its own, so the number of files is the number of connections.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,89 +13,100 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::compare::Seen;
-use super::flv::Reader;
-use crate::fleet::Member;
-use crate::server::find;
+use super::flv::FlvReader;
+use super::packet_diff::TimedPacket;
+use crate::fleet::FleetProcess;
+use crate::server::find_program;
 use crate::{Lab, LabError};
 
-/// How often the recording is looked at.
-const TURN: Duration = Duration::from_millis(5);
+/// Interval of polling the recording.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where Debian, Fedora and Arch have the module.
-const MODULES: [&str; 2] =
+/// Paths of the module on Debian, Fedora and Arch.
+const RTMP_MODULE_PATHS: [&str; 2] =
     ["/usr/lib/nginx/modules/ngx_rtmp_module.so", "/usr/lib64/nginx/modules/ngx_rtmp_module.so"];
 
-/// Programs that a broadcast needs; the error names the package of what is missing.
+/// Checks that the programs of a broadcast are installed; the error names the package of a missing one.
 pub(crate) fn check_installed() -> Result<(), LabError> {
     for (program, package) in [("ffmpeg", "ffmpeg"), ("nginx", "nginx-light"), ("socat", "socat")] {
-        find(program).ok_or(LabError::Missing { program: program.into(), package })?;
+        find_program(program).ok_or(LabError::MissingProgram { program: program.into(), package })?;
     }
-    module().map(drop)
+    rtmp_module().map(drop)
 }
 
-fn module() -> Result<&'static str, LabError> {
+fn rtmp_module() -> Result<&'static str, LabError> {
     let missing =
-        || LabError::Missing { program: "ngx_rtmp_module.so of nginx".into(), package: "libnginx-mod-rtmp" };
-    MODULES.into_iter().find(|path| Path::new(path).is_file()).ok_or_else(missing)
+        || LabError::MissingProgram { program: "ngx_rtmp_module.so of nginx".into(), package: "libnginx-mod-rtmp" };
+    RTMP_MODULE_PATHS.into_iter().find(|path| Path::new(path).is_file()).ok_or_else(missing)
 }
 
-/// A running nginx and who watches its recordings.
+/// A running nginx and the thread that watches its recordings.
 #[derive(Debug)]
-pub(crate) struct Ingest {
-    _nginx: Member,
-    watcher: Option<JoinHandle<Result<Recorded, String>>>,
-    end: Arc<AtomicBool>,
-    count: Arc<AtomicUsize>,
+pub(crate) struct RtmpIngest {
+    _nginx: FleetProcess,
+    watcher: Option<JoinHandle<Result<Recording, String>>>,
+    is_stopping: Arc<AtomicBool>,
+    packet_count: Arc<AtomicUsize>,
 }
 
-/// What was recorded.
+/// Recorded packets.
 #[derive(Debug, Default)]
-pub(crate) struct Recorded {
-    pub(crate) packets: Vec<Seen>,
-    /// Connections that published.
+pub(crate) struct Recording {
+    pub(crate) packets: Vec<TimedPacket>,
+    /// Number of publishing connections.
     pub(crate) connections: usize,
 }
 
-impl Ingest {
-    /// Starts it on port 1935 of the server's end.
+impl RtmpIngest {
+    /// Starts nginx on port 1935 in the server namespace.
     pub(crate) fn start(lab: &Lab, folder: &Path) -> Result<Self, LabError> {
-        let step = || LabError::at("a place for the recording");
+        let step = || LabError::at_step("directory of the recording");
         let records = folder.join("recorded");
         fs::create_dir_all(&records).map_err(step())?;
-        let program = find("nginx").ok_or(LabError::Missing { program: "nginx".into(), package: "nginx-light" })?;
-        fs::write(folder.join("rtmp.conf"), configuration(module()?, folder)).map_err(step())?;
+        let program = find_program("nginx")
+            .ok_or(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" })?;
+        fs::write(folder.join("rtmp.conf"), nginx_config(rtmp_module()?, folder)).map_err(step())?;
         let mut command = Command::new(program);
         command.arg("-p").arg(folder).arg("-c").arg(folder.join("rtmp.conf"));
-        let nginx = Member::start("nginx", folder, &mut command, |command| lab.spawn_at_server(command))?;
-        listens(lab)?;
+        let nginx = FleetProcess::start("nginx", folder, &mut command, |command| lab.spawn_at_server(command))?;
+        wait_for_listener(lab)?;
         let (end, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let watcher = Watcher { records, end: Arc::clone(&end), count: Arc::clone(&count), files: Vec::new() };
-        Ok(Self { _nginx: nginx, watcher: Some(std::thread::spawn(|| watcher.watch())), end, count })
+        let watcher = RecordingWatcher {
+            record_dir: records,
+            is_stopping: Arc::clone(&end),
+            packet_count: Arc::clone(&count),
+            files: Vec::new(),
+        };
+        Ok(Self {
+            _nginx: nginx,
+            watcher: Some(std::thread::spawn(|| watcher.watch())),
+            is_stopping: end,
+            packet_count: count,
+        })
     }
 
-    /// Packets that were recorded so far.
-    pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+    /// Number of packets recorded so far.
+    pub(crate) fn packet_count(&self) -> usize {
+        self.packet_count.load(Ordering::Relaxed)
     }
 
-    /// Everything that was recorded.
-    pub(crate) fn end(mut self) -> Result<Recorded, String> {
-        self.end.store(true, Ordering::Relaxed);
+    /// Stops watching and returns the recording.
+    pub(crate) fn stop(mut self) -> Result<Recording, String> {
+        self.is_stopping.store(true, Ordering::Relaxed);
         let watcher = self.watcher.take().map(JoinHandle::join);
         watcher
-            .unwrap_or_else(|| Ok(Err("nobody watched".into())))
-            .unwrap_or_else(|_| Err("the watcher broke down".into()))
+            .unwrap_or_else(|| Ok(Err("the recording was not watched".into())))
+            .unwrap_or_else(|_| Err("the watcher's thread panicked".into()))
     }
 }
 
-impl Drop for Ingest {
+impl Drop for RtmpIngest {
     fn drop(&mut self) {
-        self.end.store(true, Ordering::Relaxed);
+        self.is_stopping.store(true, Ordering::Relaxed);
     }
 }
 
-fn configuration(module: &str, folder: &Path) -> String {
+fn nginx_config(module: &str, folder: &Path) -> String {
     let folder = folder.display();
     format!(
         "load_module {module};\n\
@@ -116,72 +126,72 @@ fn configuration(module: &str, folder: &Path) -> String {
     )
 }
 
-/// Waits until somebody listens on the port.
-fn listens(lab: &Lab) -> Result<(), LabError> {
-    let at = std::net::SocketAddr::from((crate::network::SERVER, 1935));
-    let until = Instant::now() + PATIENCE;
-    while lab.inside_server(|| std::net::TcpStream::connect(at)).is_err() {
-        if Instant::now() > until {
+/// Waits until nginx listens on the port.
+fn wait_for_listener(lab: &Lab) -> Result<(), LabError> {
+    let address = std::net::SocketAddr::from((crate::network::SERVER, 1935));
+    let deadline = Instant::now() + LISTEN_TIMEOUT;
+    while lab.run_at_server(|| std::net::TcpStream::connect(address)).is_err() {
+        if Instant::now() > deadline {
             return Err(LabError::Server("nginx does not listen for RTMP".into()));
         }
-        std::thread::sleep(TURN);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-struct Watcher {
-    records: PathBuf,
-    end: Arc<AtomicBool>,
-    count: Arc<AtomicUsize>,
-    files: Vec<Watched>,
+struct RecordingWatcher {
+    record_dir: PathBuf,
+    is_stopping: Arc<AtomicBool>,
+    packet_count: Arc<AtomicUsize>,
+    files: Vec<RecordingFile>,
 }
 
-struct Watched {
+struct RecordingFile {
     path: PathBuf,
     file: File,
-    reader: Reader,
+    reader: FlvReader,
 }
 
-impl Watcher {
-    fn watch(mut self) -> Result<Recorded, String> {
-        let mut recorded = Recorded::default();
+impl RecordingWatcher {
+    fn watch(mut self) -> Result<Recording, String> {
+        let mut recorded = Recording::default();
         let mut buffer = vec![0; 256 * 1024];
         loop {
-            // Asked first: what is there at the end is still read.
-            let last = self.end.load(Ordering::Relaxed);
-            self.find().map_err(|error| format!("{}: {error}", self.records.display()))?;
+            // Read the flag before the files, so that the last iteration still reads data written before the stop.
+            let is_last = self.is_stopping.load(Ordering::Relaxed);
+            self.find_new_files().map_err(|error| format!("{}: {error}", self.record_dir.display()))?;
             for watched in &mut self.files {
                 while let Ok(length @ 1..) = watched.file.read(&mut buffer) {
-                    let at = Instant::now();
+                    let seen_at = Instant::now();
                     watched.reader.push(buffer.get(..length).unwrap_or_default());
                     let packets = watched.reader.packets();
                     let packets = packets.map_err(|error| format!("{}: {error}", watched.path.display()))?;
-                    recorded.packets.extend(packets.into_iter().map(|packet| Seen { at, packet }));
+                    recorded.packets.extend(packets.into_iter().map(|packet| TimedPacket { seen_at, packet }));
                 }
             }
-            self.count.store(recorded.packets.len(), Ordering::Relaxed);
-            if last {
+            self.packet_count.store(recorded.packets.len(), Ordering::Relaxed);
+            if is_last {
                 recorded.connections = self.files.len();
                 return Ok(recorded);
             }
-            std::thread::sleep(TURN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Files that are new, in the order of their names, which end with the second of their making.
-    fn find(&mut self) -> io::Result<()> {
-        let mut new = Vec::new();
-        for entry in fs::read_dir(&self.records)? {
+    /// Opens files that are new, in the order of their names, which end with their creation time in seconds.
+    fn find_new_files(&mut self) -> io::Result<()> {
+        let mut new_files = Vec::new();
+        for entry in fs::read_dir(&self.record_dir)? {
             let path = entry?.path();
             if self.files.iter().all(|watched| watched.path != path) {
-                new.push(path);
+                new_files.push(path);
             }
         }
-        new.sort();
-        for path in new {
-            self.files.push(Watched { file: File::open(&path)?, path, reader: Reader::default() });
+        new_files.sort();
+        for path in new_files {
+            self.files.push(RecordingFile { file: File::open(&path)?, path, reader: FlvReader::default() });
         }
         Ok(())
     }
@@ -193,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_configuration_names_the_module_and_records_everything() {
-        let text = configuration("/m.so", Path::new("/place"));
+        let text = nginx_config("/m.so", Path::new("/place"));
         assert!(text.starts_with("load_module /m.so;\n"), "{text}");
         assert!(text.contains("record all; record_unique on; record_path /place/recorded;"), "{text}");
         assert_eq!(text.matches('{').count(), text.matches('}').count());

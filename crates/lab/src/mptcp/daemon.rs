@@ -1,10 +1,8 @@
-//! `marline paths` as a process at the client's end.
+//! `marline paths` as a child process in the client namespace.
 //!
-//! In: a policy, a device, a place for its files. Out: the running daemon; what it says of itself.
-//!
-//! 1. It is `marline` as a child process, with a home of nobody's, and its files are in a folder of its own: many labs run
-//!    side by side.
-//! 2. It is ready when it answers for its state.
+//! 1. It runs with an empty home directory, and its files are in a directory of its own, because many labs run side
+//!    by side.
+//! 2. It is ready when it answers a status request.
 
 use std::fs::File;
 use std::io;
@@ -14,98 +12,104 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::server::Folder;
+use crate::server::TempDir;
 use crate::{Lab, LabError};
 
-/// How it is started.
+/// Command-line settings of the daemon.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    /// marline's executable.
+pub(crate) struct DaemonConfig {
+    /// Path of marline's executable.
     pub(crate) program: PathBuf,
-    /// `marline`, `emptcp`, `wifi-first` or `mptcp`.
+    /// Policy: `marline`, `emptcp`, `wifi-first` or `mptcp`.
     pub(crate) policy: &'static str,
-    /// `energy`, `throughput`, `latency` or `metered`.
-    pub(crate) profile: &'static str,
-    /// The device whose radios are paid for.
+    /// Goal: `energy`, `throughput`, `latency` or `metered`.
+    pub(crate) goal: &'static str,
+    /// Device model for energy accounting.
     pub(crate) model: &'static str,
-    /// The links that it may use.
+    /// The links that it manages.
     pub(crate) links: Vec<String>,
-    /// The file for its log of decisions, for `marline replay`.
+    /// File for the decision log, for `marline replay`.
     pub(crate) trace: Option<PathBuf>,
 }
 
-/// A running daemon. Dropping it kills it.
+/// A running daemon. Dropping it kills the process.
 #[derive(Debug)]
-pub(crate) struct Daemon {
+pub(crate) struct PathsDaemon {
     child: Option<Child>,
-    settings: Settings,
-    folder: Folder,
+    config: DaemonConfig,
+    temp_dir: TempDir,
 }
 
-impl Daemon {
-    /// Starts it, and waits until it answers.
-    pub(crate) fn start(lab: &Lab, settings: Settings) -> Result<Self, LabError> {
-        let folder = Folder::new().map_err(LabError::at("a place for the daemon"))?;
-        let mut daemon = Self { child: None, settings, folder };
-        daemon.start_again(lab)?;
+impl PathsDaemon {
+    /// Starts the daemon and waits until it answers.
+    pub(crate) fn start(lab: &Lab, configs: DaemonConfig) -> Result<Self, LabError> {
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the daemon"))?;
+        let mut daemon = Self { child: None, config: configs, temp_dir: folder };
+        daemon.restart(lab)?;
         Ok(daemon)
     }
 
-    /// Starts it once more in the same place, after [`Self::kill`].
-    pub(crate) fn start_again(&mut self, lab: &Lab) -> Result<(), LabError> {
-        let errors = File::options().create(true).append(true).open(self.errors());
-        let errors = errors.map_err(LabError::at("a file for the daemon's errors"))?;
+    /// Starts it again with the same files, after [`Self::kill`].
+    pub(crate) fn restart(&mut self, lab: &Lab) -> Result<(), LabError> {
+        let errors = File::options().create(true).append(true).open(self.log_path());
+        let errors = errors.map_err(LabError::at_step("log file of the daemon"))?;
         let mut command = self.command(&["run"]);
-        command.args(["--policy", self.settings.policy, "--profile", self.settings.profile]);
-        command.args(["--energy-model", self.settings.model]);
-        command.args(self.settings.links.iter().flat_map(|link| ["--link", link]));
-        if let Some(trace) = &self.settings.trace {
+        command.args(["--policy", self.config.policy, "--goal", self.config.goal]);
+        command.args(["--energy-model", self.config.model]);
+        command.args(self.config.links.iter().flat_map(|link| ["--link", link]));
+        if let Some(trace) = &self.config.trace {
             if let Some(folder) = trace.parent() {
-                std::fs::create_dir_all(folder).map_err(LabError::at(format!("{}", folder.display())))?;
+                std::fs::create_dir_all(folder).map_err(LabError::at_step(format!("{}", folder.display())))?;
             }
             command.arg("--trace").arg(trace);
         }
-        command.stdin(Stdio::null()).stdout(errors.try_clone().map_err(LabError::at("a file"))?).stderr(errors);
-        let failed = |source| LabError::Start { program: "marline paths".into(), source };
-        self.child = Some(lab.spawn(&mut command).map_err(failed)?);
-        let until = Instant::now() + PATIENCE;
+        command
+            .stdin(Stdio::null())
+            .stdout(errors.try_clone().map_err(LabError::at_step("log file of the daemon"))?)
+            .stderr(errors);
+        let start_error = |source| LabError::Start { program: "marline paths".into(), source };
+        self.child = Some(lab.spawn(&mut command).map_err(start_error)?);
+        let deadline = Instant::now() + START_TIMEOUT;
         while self.status(lab).is_err() {
-            let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            if let Some(status) = ended {
+            let exit_status = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            if let Some(status) = exit_status {
                 self.child = None;
-                return Err(failed(io::Error::other(format!("{status}: {}", self.said()))));
+                return Err(start_error(io::Error::other(format!("{status}: {}", self.last_log_line()))));
             }
-            if Instant::now() > until {
-                return Err(failed(io::Error::other(format!("it does not answer: {}", self.said()))));
+            if Instant::now() > deadline {
+                return Err(start_error(io::Error::other(format!(
+                    "it does not answer status requests: {}",
+                    self.last_log_line()
+                ))));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// Its pid, outside.
+    /// Its PID, in the PID namespace of this program.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// `marline paths status --json`.
+    /// The output of `marline paths status --json`.
     pub(crate) fn status(&self, lab: &Lab) -> io::Result<Value> {
         let mut command = self.command(&["status", "--json"]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        let output = lab.inside(|| command.output())?;
+        let output = lab.run_at_client(|| command.output())?;
         match output.status.success() {
             true => serde_json::from_slice(&output.stdout).map_err(io::Error::other),
             false => Err(io::Error::other(format!("{}", output.status))),
         }
     }
 
-    /// The last line that it said.
-    pub(crate) fn said(&self) -> String {
-        let text = std::fs::read_to_string(self.errors()).unwrap_or_default();
+    /// The last line of its log.
+    pub(crate) fn last_log_line(&self) -> String {
+        let text = std::fs::read_to_string(self.log_path()).unwrap_or_default();
         text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
     }
 
-    /// `kill -9`, without a chance to put anything back.
+    /// Kills it with SIGKILL, so that it cannot restore anything.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -113,29 +117,29 @@ impl Daemon {
         }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.settings.program);
-        command.arg("paths").args(words).arg("--run-dir").arg(self.folder.path());
-        let nowhere = self.folder.path().join("no-configuration");
-        command.env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.config.program);
+        command.arg("paths").args(args).arg("--run-dir").arg(self.temp_dir.path());
+        let empty_home = self.temp_dir.path().join("no-configuration");
+        command.env("XDG_CONFIG_HOME", &empty_home).env("HOME", empty_home);
         command
     }
 
-    fn errors(&self) -> PathBuf {
-        self.place().join("said.log")
+    fn log_path(&self) -> PathBuf {
+        self.run_dir().join("said.log")
     }
 
-    /// Where its files are.
-    fn place(&self) -> &Path {
-        self.folder.path()
+    /// Directory of its files.
+    fn run_dir(&self) -> &Path {
+        self.temp_dir.path()
     }
 }
 
-impl Drop for Daemon {
+impl Drop for PathsDaemon {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-/// It has little to do before it answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Starting takes much less; the margin is for a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,19 +1,18 @@
-//! MPTCP in the lab: clients that speak it, what manages their paths, and what their radios would have drawn.
+//! MPTCP in the lab: clients, path managers, and energy accounting. The server must accept MPTCP
+//! ([`crate::ServerTcp`]).
 //!
-//! In: a running [`Lab`](crate::Lab) whose server speaks MPTCP ([`crate::Sender`]). Out: downloads and pages with their
-//! times, and joules from the packets that the emulator saw.
-//!
-//! 1. A client is this program's own ([`fetch`], [`page`]), or any program under `marline run`: what decides about paths
-//!    is outside of it either way.
-//! 2. Paths are managed by the kernel with endpoints ([`endpoint`]), by mptcpd ([`peer`]), or by `marline paths`
-//!    ([`daemon`]), both processes at the client's end.
-//! 3. Joules are of every packet at the client's end ([`joules`]); what the daemon says itself may stand beside them.
+//! 1. The client is either part of this program ([`http_client`], [`web_page`]) or any program under `marline run`.
+//!    In both cases another component manages the paths.
+//! 2. Paths are managed by the kernel with endpoints ([`endpoint`]), by mptcpd ([`mptcpd`]), or by `marline paths`
+//!    ([`daemon`]). The latter two are processes in the client namespace.
+//! 3. Energy is computed from all packets at the client's end ([`energy`]); the daemon's own figure can be reported
+//!    beside it.
 
 pub(crate) mod daemon;
 pub(crate) mod endpoint;
-pub(crate) mod fetch;
-pub(crate) mod joules;
-pub(crate) mod page;
-pub(crate) mod peer;
-pub(crate) mod stage;
-pub(crate) mod suspended;
+pub(crate) mod energy;
+pub(crate) mod http_client;
+pub(crate) mod mptcpd;
+pub(crate) mod suspended_traffic;
+pub(crate) mod testbed;
+pub(crate) mod web_page;

@@ -1,27 +1,28 @@
-//! The thesis's figures as data: `thesis.toml`, read once and judged by what the text itself says of them.
+//! The figures of the thesis as data (`thesis.toml`). Tests check them against statements in the text of the
+//! thesis.
 
 use std::collections::BTreeMap;
 
 use crate::LabError;
 
-/// One figure.
+/// One value of the thesis.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Figure {
-    /// The table or figure: `T5.12`.
+pub(super) struct PaperFigure {
+    /// Table or figure, such as `T5.12`.
     pub(super) artefact: &'static str,
     /// The scenario's case.
     pub(super) case: String,
     /// The policy.
     pub(super) policy: String,
-    /// What is measured.
+    /// The measured quantity.
     pub(super) metric: &'static str,
-    /// Its unit.
+    /// Unit of the value.
     pub(super) unit: &'static str,
-    /// The figure; none where the table has a dash.
+    /// The value; `None` where the table has a dash.
     pub(super) value: Option<f64>,
 }
 
-/// What each table measures, in the order of its columns.
+/// Metrics and units of each table, in the order of its columns.
 pub(super) const METRICS: [(&str, &[(&str, &str)]); 5] = [
     (
         "T5.12",
@@ -35,7 +36,8 @@ pub(super) const METRICS: [(&str, &[(&str, &str)]); 5] = [
             ("sigma_lte", "Mbit/s"),
         ],
     ),
-    // Figure 5.7 has no numbers of its own: its bars are table 5.12's times, the slower link's for the whole.
+    // Figure 5.7 has no values of its own: its bars are the times of table 5.12, the slower link's for the whole
+    // download.
     ("F5.7", &[("time", "s")]),
     (
         "T6.18",
@@ -50,7 +52,7 @@ pub(super) const METRICS: [(&str, &[(&str, &str)]); 5] = [
         ],
     ),
     ("T6.19", &[("time", "s"), ("memory_median", "KB"), ("memory_cv", "%"), ("memory_integral", "KB s")]),
-    // The whole phone, screen on; "now-energy" is a power there.
+    // Energy of the whole phone with the screen on; the thesis's "now-energy" is a power.
     (
         "T7.10",
         &[("time", "s"), ("power_peak", "W"), ("power_p90", "W"), ("energy_main", "J"), ("energy_tail", "J")],
@@ -58,16 +60,16 @@ pub(super) const METRICS: [(&str, &[(&str, &str)]); 5] = [
 ];
 
 /// The cases of figure 5.7: the dynamic scenarios.
-pub(super) const DYNAMIC: [&str; 3] = ["TS", "TM", "AO"];
+pub(super) const DYNAMIC_CASES: [&str; 3] = ["TS", "TM", "AO"];
 
-/// All figures of the paper.
+/// All values of the thesis.
 #[derive(Clone, Debug)]
-pub(super) struct Paper {
-    figures: Vec<Figure>,
+pub(super) struct ThesisFigures {
+    figures: Vec<PaperFigure>,
 }
 
-impl Paper {
-    /// The figures of `thesis.toml`, and those of figure 5.7, which follow from them.
+impl ThesisFigures {
+    /// Reads the values of `thesis.toml` and derives those of figure 5.7.
     pub(super) fn thesis() -> Result<Self, LabError> {
         let wrong = |what: String| LabError::Spec(format!("the thesis's figures: {what}"));
         let tables: BTreeMap<String, Vec<String>> =
@@ -86,16 +88,18 @@ impl Paper {
                         value => Some(value.parse().map_err(|_| wrong(format!("{artefact}: {line}: {value}")))?),
                     };
                     let (case, policy) = (case.to_string(), policy.to_string());
-                    figures.push(Figure { artefact, case, policy, metric, unit, value });
+                    figures.push(PaperFigure { artefact, case, policy, metric, unit, value });
                 }
             }
         }
         let mut paper = Self { figures };
-        let slower: Vec<Figure> = paper
+        let slower: Vec<PaperFigure> = paper
             .figures
             .iter()
-            .filter(|f| f.artefact == "T5.12" && f.metric == "time_wifi" && DYNAMIC.contains(&f.case.as_str()))
-            .map(|f| Figure {
+            .filter(|f| {
+                f.artefact == "T5.12" && f.metric == "time_wifi" && DYNAMIC_CASES.contains(&f.case.as_str())
+            })
+            .map(|f| PaperFigure {
                 artefact: "F5.7",
                 metric: "time",
                 value: paper.time(&f.case, &f.policy),
@@ -106,14 +110,14 @@ impl Paper {
         Ok(paper)
     }
 
-    /// A figure; none where the paper has none.
+    /// A value; `None` if the thesis has none.
     pub(super) fn value(&self, artefact: &str, case: &str, policy: &str, metric: &str) -> Option<f64> {
         let wanted =
-            |f: &&Figure| f.artefact == artefact && f.case == case && f.policy == policy && f.metric == metric;
+            |f: &&PaperFigure| f.artefact == artefact && f.case == case && f.policy == policy && f.metric == metric;
         self.figures.iter().find(wanted)?.value
     }
 
-    /// The time of a whole download by table 5.12: that of the slower link.
+    /// Time of a whole download according to table 5.12: that of the slower link.
     pub(super) fn time(&self, case: &str, policy: &str) -> Option<f64> {
         let of = |link: &str| self.value("T5.12", case, policy, link);
         [of("time_wifi"), of("time_lte")].into_iter().flatten().reduce(f64::max)
@@ -123,7 +127,7 @@ impl Paper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::stats;
+    use crate::results::stats;
 
     const CASES: [&str; 6] = ["HS-S6", "HS-S7", "LS", "TS", "TM", "AO"];
 
@@ -131,15 +135,15 @@ mod tests {
         assert!((a - b).abs() < 0.006, "{a} instead of {b}");
     }
 
-    fn mean(paper: &Paper, rows: &[(&str, &str)], metric: &str) -> f64 {
+    fn mean(paper: &ThesisFigures, rows: &[(&str, &str)], metric: &str) -> f64 {
         let values: Vec<f64> =
             rows.iter().map(|(case, policy)| paper.value("T5.12", case, policy, metric).unwrap()).collect();
         stats::mean(&values).unwrap()
     }
 
     #[test]
-    fn the_averages_that_the_text_states_come_out() {
-        let paper = Paper::thesis().unwrap();
+    fn the_values_give_the_averages_in_the_text() {
+        let paper = ThesisFigures::thesis().unwrap();
         // Table 5.10.
         let second = CASES.map(|case| (case, "dynamic-limit"));
         near(mean(&paper, &second, "link_delta"), 2.96);
@@ -156,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn the_ratios_of_table_5_2_come_out() {
-        let paper = Paper::thesis().unwrap();
+    fn the_values_give_the_ratios_of_table_5_2() {
+        let paper = ThesisFigures::thesis().unwrap();
         let ratio =
             |case, policy, single| paper.time(case, policy).unwrap() / paper.time(case, single).unwrap() * 100.0;
         near(ratio("HS-S6", "naive", "single:wifi"), 124.17);
@@ -168,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_link_deltas_are_the_differences_of_the_times() {
-        let paper = Paper::thesis().unwrap();
+        let paper = ThesisFigures::thesis().unwrap();
         for case in CASES {
             for policy in ["naive", "static-limit", "dynamic-limit", "bdp-limit"] {
                 let of = |metric| paper.value("T5.12", case, policy, metric).unwrap();
@@ -178,8 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn the_correlation_of_table_6_17_comes_out() {
-        let paper = Paper::thesis().unwrap();
+    fn the_values_give_the_correlation_of_table_6_17() {
+        let paper = ThesisFigures::thesis().unwrap();
         let of = |metric| {
             let cases = ["AO", "HS-S7", "TS", "TM", "LS"];
             cases.map(|case| paper.value("T6.18", case, "bdp-limit", metric).unwrap())
@@ -192,19 +196,19 @@ mod tests {
     }
 
     #[test]
-    fn the_energies_of_the_text_come_out() {
-        let paper = Paper::thesis().unwrap();
-        let joules = |case, policy| paper.value("T7.10", case, policy, "energy_main").unwrap();
+    fn the_values_give_the_energies_in_the_text() {
+        let paper = ThesisFigures::thesis().unwrap();
+        let energy = |case, policy| paper.value("T7.10", case, policy, "energy_main").unwrap();
         // Table 7.2 and §7.3.
-        near(joules("HS-S6", "bdp-limit") / joules("HS-S6", "single:wifi") * 100.0, 128.72);
-        near(joules("HS-S7", "naive") / joules("HS-S7", "single:lte") * 100.0, 87.21);
-        near(joules("TS", "bdp-limit") / joules("TS", "single:lte") * 100.0, 119.76);
-        near(joules("AO", "bdp-limit") / joules("AO", "single:lte") * 100.0, 104.89);
+        near(energy("HS-S6", "bdp-limit") / energy("HS-S6", "single:wifi") * 100.0, 128.72);
+        near(energy("HS-S7", "naive") / energy("HS-S7", "single:lte") * 100.0, 87.21);
+        near(energy("TS", "bdp-limit") / energy("TS", "single:lte") * 100.0, 119.76);
+        near(energy("AO", "bdp-limit") / energy("AO", "single:lte") * 100.0, 104.89);
     }
 
     #[test]
     fn every_table_has_its_35_rows_and_figure_5_7_its_18() {
-        let paper = Paper::thesis().unwrap();
+        let paper = ThesisFigures::thesis().unwrap();
         let rows = |artefact: &str, metric: &str| {
             paper.figures.iter().filter(|f| f.artefact == artefact && f.metric == metric).count()
         };

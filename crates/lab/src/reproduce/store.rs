@@ -1,12 +1,13 @@
-//! The outcomes of a long reproduction on disk, so that it can go on where it was: `evidence/NAME/lab.jsonl`.
+//! Stored results of a long reproduction (`evidence/NAME/lab.jsonl`), so that it can be resumed.
 //!
-//! One JSON object per line: `{"session": …}` where a command began (command line, machine, commit), then
-//! `{"outcome": …}` for every download, or `{"cell": …}` for every video that was played, written as soon as it is done. A
-//! line that a crash cut off is passed over. Timelines are left out to keep the file small. Figures that need them, such as
-//! the peak and the 90th percentile of power (table 7.10), are therefore missing from tables made of this file.
+//! The file has one JSON object per line: `{"session": …}` at the start of each command (command line, machine,
+//! commit), then `{"outcome": …}` for every download or `{"cell": …}` for every other measurement, written as soon
+//! as it is complete. A line that a crash truncated is skipped. Timelines are omitted to keep the file small.
+//! Figures that need them, such as the peak and the 90th percentile of power (table 7.10), are therefore missing
+//! from tables made from this file.
 //!
-//! `--kept` prints the tables of a file and plays nothing ([`read`]). [`Contents`] says which commits and machines its
-//! sessions had: one file may mix several builds.
+//! `--kept` prints the tables of a file without measuring ([`read_results`]). [`StoredResults`] shows the commits
+//! and machines of its sessions, because one file may mix several builds.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -18,67 +19,68 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::LabError;
-use crate::evidence::{Machine, Outcome};
+use crate::results::{DownloadOutcome, HostInfo};
 
-/// What is kept.
-pub(super) trait Kept: Serialize + DeserializeOwned {
-    /// The word before it on its line.
+/// A result that can be stored.
+pub(super) trait Persist: Serialize + DeserializeOwned {
+    /// Key of the result in its line.
     const KEY: &'static str;
 
-    /// Whether it need not be done again.
+    /// Whether the result is complete and need not be repeated.
     fn is_done(&self) -> bool;
 
-    /// As it is kept.
-    fn lean(&self) -> Self;
+    /// The result as it is stored.
+    fn without_timeline(&self) -> Self;
 
-    /// Whether both are measurements of the same thing: of these the last one counts.
+    /// Whether both are measurements of the same thing; of these the last one counts.
     fn is_same(&self, other: &Self) -> bool;
 
-    /// Whether the emulator was late, so that the figures should not be trusted.
-    fn is_suspect(&self) -> bool;
+    /// Whether its values are unreliable, for example because the emulator was late.
+    fn is_unreliable(&self) -> bool;
 }
 
-impl Kept for Outcome {
+impl Persist for DownloadOutcome {
     const KEY: &'static str = "outcome";
 
     fn is_done(&self) -> bool {
-        self.is_good()
+        self.is_complete()
     }
 
-    fn lean(&self) -> Self {
+    fn without_timeline(&self) -> Self {
         let mut lean = self.clone();
         lean.links.iter_mut().for_each(|link| link.timeline = Vec::new());
         lean
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        (&self.case, &self.client, self.run, self.by) == (&other.case, &other.client, other.run, other.by)
+        (&self.case, &self.client, self.run, self.backend) == (&other.case, &other.client, other.run, other.backend)
     }
 
-    fn is_suspect(&self) -> bool {
-        self.suspect.is_some()
+    fn is_unreliable(&self) -> bool {
+        self.unreliable_reason.is_some()
     }
 }
 
-/// What was run, by which build and where: the first line of a file, and of rows that are printed.
-pub(super) fn session(scale: f64) -> Value {
+/// Command, build and machine: the first line of a session in a file, and of printed rows.
+pub(super) fn session_record(scale: f64) -> Value {
     let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let version = env!("CARGO_PKG_VERSION");
-    json!({"command": command, "seed": "run + 1", "version": version, "scale": scale, "machine": Machine::here()})
+    json!({"command": command, "seed": "run + 1", "version": version, "scale": scale, "machine": HostInfo::current()})
 }
 
-/// What a file holds, read without changing it.
+/// Content of a file, read without changing it.
 #[derive(Debug)]
-pub(super) struct Contents<T> {
-    /// The results that are done.
-    pub(super) kept: Vec<T>,
+pub(super) struct StoredResults<T> {
+    /// The complete results.
+    pub(super) results: Vec<T>,
     sessions: Vec<Value>,
 }
 
-/// Reads the results of earlier sessions. Results of another scale are refused: they would be mixed into one mean.
-pub(super) fn read<T: Kept>(path: &Path, scale: f64) -> Result<Contents<T>, LabError> {
-    let text = fs::read_to_string(path).map_err(LabError::at(format!("{}", path.display())))?;
-    let mut contents = Contents { kept: Vec::new(), sessions: Vec::new() };
+/// Reads the results of earlier sessions. A file with another scale is refused, because different scales must not
+/// be averaged.
+pub(super) fn read_results<T: Persist>(path: &Path, scale: f64) -> Result<StoredResults<T>, LabError> {
+    let text = fs::read_to_string(path).map_err(LabError::at_step(format!("{}", path.display())))?;
+    let mut contents = StoredResults { results: Vec::new(), sessions: Vec::new() };
     for mut line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         if let Some(session) = line.get_mut("session").map(Value::take) {
             if session["scale"] != json!(scale) {
@@ -90,13 +92,13 @@ pub(super) fn read<T: Kept>(path: &Path, scale: f64) -> Result<Contents<T>, LabE
             }
             contents.sessions.push(session);
         }
-        contents.kept.extend(line.get(T::KEY).and_then(|kept| T::deserialize(kept).ok()).filter(T::is_done));
+        contents.results.extend(line.get(T::KEY).and_then(|kept| T::deserialize(kept).ok()).filter(T::is_done));
     }
     Ok(contents)
 }
 
-impl<T: Kept> fmt::Display for Contents<T> {
-    /// Where the results come from, for people: sessions, commits, machines, and how many results are suspect.
+impl<T: Persist> fmt::Display for StoredResults<T> {
+    /// Prints where the results come from: sessions, commits, machines, and the number of unreliable results.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |session: &Value, key: &str| session["machine"][key].as_str().map(ToOwned::to_owned);
         let distinct = |of: &dyn Fn(&Value) -> Option<String>| {
@@ -118,13 +120,13 @@ impl<T: Kept> fmt::Display for Contents<T> {
             Some(format!("{cores} cores of {}, Linux {}", text(session, "cpu")?, text(session, "kernel")?))
         });
         let last: Vec<&T> = self
-            .kept
+            .results
             .iter()
             .enumerate()
-            .filter(|(at, one)| self.kept[at + 1..].iter().all(|later| !later.is_same(one)))
+            .filter(|(at, one)| self.results[at + 1..].iter().all(|later| !later.is_same(one)))
             .map(|(_, one)| one)
             .collect();
-        let suspect = last.iter().filter(|one| one.is_suspect()).count();
+        let suspect = last.iter().filter(|one| one.is_unreliable()).count();
         write!(
             f,
             "kept results of {} sessions ({}; + is a changed tree) on {}; {suspect} of {} results are suspect",
@@ -136,49 +138,50 @@ impl<T: Kept> fmt::Display for Contents<T> {
     }
 }
 
-/// The file of one reproduction.
+/// File of one reproduction, open for appending.
 #[derive(Debug)]
-pub(super) struct Store<T> {
+pub(super) struct ResultStore<T> {
     file: File,
     path: PathBuf,
-    /// What earlier sessions left.
-    pub(super) earlier: Vec<T>,
+    /// Results of earlier sessions.
+    pub(super) earlier_results: Vec<T>,
 }
 
-impl<T: Kept> Store<T> {
-    /// Opens or makes it. An existing file is only added to when that is asked for: hours of work are in it.
-    pub(super) fn open(path: &Path, go_on: bool, scale: f64) -> Result<Self, LabError> {
-        let at = || LabError::at(format!("{}", path.display()));
+impl<T: Persist> ResultStore<T> {
+    /// Opens or creates the file. An existing file is only extended with `continues`, because it contains hours of
+    /// work.
+    pub(super) fn open(path: &Path, continues: bool, scale: f64) -> Result<Self, LabError> {
+        let at = || LabError::at_step(format!("{}", path.display()));
         let mut earlier = Vec::new();
         if path.exists() {
-            if !go_on {
+            if !continues {
                 return Err(LabError::Spec(format!(
-                    "{} exists: go on with --continue, or name another place with --out",
+                    "{} exists: resume it with --continue, or set another directory with --out",
                     path.display()
                 )));
             }
-            earlier = read(path, scale)?.kept;
+            earlier = read_results(path, scale)?.results;
         } else if let Some(directory) = path.parent() {
             fs::create_dir_all(directory).map_err(at())?;
         }
         let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(at())?;
-        // Whatever a crash left of the last line ends here.
+        // Terminate a last line that a crash truncated.
         let cut = fs::read(path).map_err(at())?.last().is_some_and(|byte| *byte != b'\n');
         if cut {
             file.write_all(b"\n").map_err(at())?;
         }
-        let mut store = Self { file, path: path.to_path_buf(), earlier };
-        store.line(&json!({ "session": session(scale) }))?;
+        let mut store = Self { file, path: path.to_path_buf(), earlier_results: earlier };
+        store.write_line(&json!({ "session": session_record(scale) }))?;
         Ok(store)
     }
 
-    /// Keeps one more.
-    pub(super) fn keep(&mut self, one: &T) -> Result<(), LabError> {
-        self.line(&json!({ T::KEY: one.lean() }))
+    /// Stores one result.
+    pub(super) fn append(&mut self, one: &T) -> Result<(), LabError> {
+        self.write_line(&json!({ T::KEY: one.without_timeline() }))
     }
 
-    fn line(&mut self, value: &Value) -> Result<(), LabError> {
-        let step = LabError::at(format!("{}", self.path.display()));
+    fn write_line(&mut self, value: &Value) -> Result<(), LabError> {
+        let step = LabError::at_step(format!("{}", self.path.display()));
         self.file.write_all(format!("{value}\n").as_bytes()).map_err(step)
     }
 }
@@ -186,57 +189,57 @@ impl<T: Kept> Store<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example;
+    use crate::results::outcome::tests::example_outcome;
 
     #[test]
-    fn a_store_goes_on_where_it_was_even_after_a_torn_line() {
+    fn a_store_resumes_even_after_a_truncated_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("evidence/thesis/lab.jsonl");
-        let outcome = example("marline", 0, 6.0);
-        Store::open(&path, false, 1.0).unwrap().keep(&outcome).unwrap();
+        let outcome = example_outcome("marline", 0, 6.0);
+        ResultStore::open(&path, false, 1.0).unwrap().append(&outcome).unwrap();
         let whole = fs::read_to_string(&path).unwrap();
         fs::write(&path, format!("{whole}{{\"outcome\": {{\"case")).unwrap();
-        let mut store = Store::<Outcome>::open(&path, true, 1.0).unwrap();
-        assert_eq!(store.earlier.len(), 1);
-        assert_eq!(store.earlier[0].links[0].median_mbps, outcome.links[0].median_mbps);
-        assert!(store.earlier[0].links[0].timeline.is_empty());
-        store.keep(&example("marline", 1, 6.1)).unwrap();
-        assert_eq!(Store::<Outcome>::open(&path, true, 1.0).unwrap().earlier.len(), 2);
+        let mut store = ResultStore::<DownloadOutcome>::open(&path, true, 1.0).unwrap();
+        assert_eq!(store.earlier_results.len(), 1);
+        assert_eq!(store.earlier_results[0].links[0].median_mbps, outcome.links[0].median_mbps);
+        assert!(store.earlier_results[0].links[0].timeline.is_empty());
+        store.append(&example_outcome("marline", 1, 6.1)).unwrap();
+        assert_eq!(ResultStore::<DownloadOutcome>::open(&path, true, 1.0).unwrap().earlier_results.len(), 2);
     }
 
     #[test]
-    fn a_file_says_which_commits_and_machines_its_results_are_of() {
+    fn stored_results_show_their_commits_and_machines() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lab.jsonl");
         let session = |commit: Value| {
             let machine = json!({"commit": commit, "cores": 2, "cpu": "AMD EPYC", "kernel": "6.18"});
             json!({"session": {"scale": 1.0, "machine": machine}})
         };
-        let late = Outcome { suspect: Some("late".into()), ..example("marline", 0, 6.0) };
-        let again = example("marline", 0, 6.1);
-        let other = Outcome { suspect: Some("late".into()), ..example("naive", 0, 9.0) };
-        let outcomes = [late, again, other].map(|outcome| json!({"outcome": outcome.lean()}));
+        let late = DownloadOutcome { unreliable_reason: Some("late".into()), ..example_outcome("marline", 0, 6.0) };
+        let again = example_outcome("marline", 0, 6.1);
+        let other = DownloadOutcome { unreliable_reason: Some("late".into()), ..example_outcome("naive", 0, 9.0) };
+        let outcomes = [late, again, other].map(|outcome| json!({"outcome": outcome.without_timeline()}));
         let lines = [session(json!("43aa757+")), session(json!("43aa757+")), session(Value::Null)];
         let lines: Vec<String> = lines.iter().chain(&outcomes).map(ToString::to_string).collect();
         fs::write(&path, lines.join("\n")).unwrap();
-        let contents = read::<Outcome>(&path, 1.0).unwrap();
-        assert_eq!(contents.kept.len(), 3);
+        let contents = read_results::<DownloadOutcome>(&path, 1.0).unwrap();
+        assert_eq!(contents.results.len(), 3);
         assert_eq!(
             contents.to_string(),
             "kept results of 3 sessions (43aa757+, 1 without a commit; + is a changed tree) on 2 cores of AMD EPYC, Linux 6.18; \
              1 of 2 results are suspect"
         );
-        assert!(read::<Outcome>(&path, 0.25).unwrap_err().to_string().contains("--scale 1.0"));
-        assert!(read::<Outcome>(&directory.path().join("none"), 1.0).is_err());
+        assert!(read_results::<DownloadOutcome>(&path, 0.25).unwrap_err().to_string().contains("--scale 1.0"));
+        assert!(read_results::<DownloadOutcome>(&directory.path().join("none"), 1.0).is_err());
     }
 
     #[test]
-    fn hours_of_work_are_not_overwritten_or_mixed() {
+    fn stored_results_are_not_overwritten_or_mixed_with_another_scale() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lab.jsonl");
-        Store::<Outcome>::open(&path, false, 1.0).unwrap();
-        let refused = Store::<Outcome>::open(&path, false, 1.0).unwrap_err().to_string();
+        ResultStore::<DownloadOutcome>::open(&path, false, 1.0).unwrap();
+        let refused = ResultStore::<DownloadOutcome>::open(&path, false, 1.0).unwrap_err().to_string();
         assert!(refused.contains("--continue"), "{refused}");
-        assert!(Store::<Outcome>::open(&path, true, 0.1).unwrap_err().to_string().contains("scale"));
+        assert!(ResultStore::<DownloadOutcome>::open(&path, true, 0.1).unwrap_err().to_string().contains("scale"));
     }
 }

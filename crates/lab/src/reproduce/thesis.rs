@@ -1,54 +1,60 @@
-//! The multi-link HTTP thesis, tables 5.12, 6.18, 6.19 and 7.10 and figure 5.7: its figures beside ours.
+//! Multi-link HTTP thesis: tables 5.12, 6.18, 6.19 and 7.10 and figure 5.7, its values beside the measured ones.
 //!
-//! 1. Ours are medians over the runs (the thesis: medians of medians, §3.4), with the deviation of the runs.
-//! 2. Where the paper has no figure (our own policy, LTE alone at low speed) or we have none (memory in virtual time),
-//!    the row has a null; where both have none there is no row.
-//! 3. What makes figures differ for a known reason is said in the row's note. Where no cause is established, the report says
-//!    so: the paper's own results restated in other figures are no explanation.
+//! 1. Measured values are medians over the runs (the thesis: medians of medians, section 3.4), with the standard
+//!    deviation of the runs.
+//! 2. If the paper has no value (marline's policy, LTE alone at low speed) or there is no measured one (memory in
+//!    virtual time), the row has a null. If both are missing there is no row.
+//! 3. A known reason for a difference is in the row's note. Where no cause is established, the report states that.
+//!    The paper's own results, restated in other figures, do not count as an explanation.
 
-use crate::evidence::{By, Outcome, ProcessFigures, Row, stats, thousandths};
-use crate::page::Table;
+use crate::html_report::Table;
+use crate::results::{Backend, DownloadOutcome, ProcessUsage, ResultRow, round_to_thousandths, stats};
 
-use super::paper::{DYNAMIC, METRICS, Paper};
-use super::phone;
+use super::paper::{DYNAMIC_CASES, METRICS, ThesisFigures};
+use super::thesis_energy;
 
-/// The policies in the order of the tables.
+/// The policies, in the order of the tables.
 pub(super) const POLICIES: [&str; 7] =
     ["single:wifi", "single:lte", "naive", "static-limit", "dynamic-limit", "bdp-limit", "marline"];
-/// The cases in the order of the tables.
+/// The cases, in the order of the tables.
 pub(super) const CASES: [&str; 6] = ["HS-S6", "HS-S7", "LS", "TS", "TM", "AO"];
 
-/// All rows of all artefacts for these outcomes, cases without an outcome left out.
-pub(super) fn rows(paper: &Paper, outcomes: &[Outcome], by: By, scale: f64) -> Vec<Row> {
+/// All rows of all artefacts for these outcomes; cases without an outcome are omitted.
+pub(super) fn rows(
+    paper: &ThesisFigures,
+    outcomes: &[DownloadOutcome],
+    backend: Backend,
+    scale: f64,
+) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for (artefact, metrics) in METRICS {
-        let cases = CASES.into_iter().filter(|case| artefact != "F5.7" || DYNAMIC.contains(case));
+        let cases = CASES.into_iter().filter(|case| artefact != "F5.7" || DYNAMIC_CASES.contains(case));
         for case in cases.filter(|case| outcomes.iter().any(|outcome| outcome.case == *case)) {
             for policy in POLICIES {
-                let runs: Vec<&Outcome> = outcomes
+                let runs: Vec<&DownloadOutcome> = outcomes
                     .iter()
-                    .filter(|o| o.case == case && o.client == policy && o.by == by && o.is_good())
+                    .filter(|o| o.case == case && o.client == policy && o.backend == backend && o.is_complete())
                     .collect();
                 for (metric, unit) in metrics {
-                    let (ours, spread) = ours(&runs, metric);
+                    let (measured, spread) = median_and_spread(&runs, metric);
                     let theirs = paper.value(artefact, case, policy, metric);
-                    // What nobody can have, such as the LTE link's time when Wi-Fi is used alone.
-                    if theirs.is_none() && ours.is_none() && !runs.is_empty() {
+                    // Skip impossible values, such as the time of the LTE link when only Wi-Fi is used.
+                    if theirs.is_none() && measured.is_none() && !runs.is_empty() {
                         continue;
                     }
-                    rows.push(Row {
+                    rows.push(ResultRow {
                         artefact: artefact.into(),
                         case: case.into(),
                         policy: policy.into(),
                         metric: (*metric).into(),
                         unit: (*unit).into(),
                         paper: theirs,
-                        ours: ours.map(thousandths),
-                        spread: spread.map(thousandths),
-                        clairvoyant: ours.and_then(|_| clairvoyant(&runs, metric)).map(thousandths),
-                        by,
+                        measured: measured.map(round_to_thousandths),
+                        spread: spread.map(round_to_thousandths),
+                        clairvoyant: measured.and_then(|_| clairvoyant(&runs, metric)).map(round_to_thousandths),
+                        backend,
                         scale,
-                        note: note(artefact, metric, by, runs.is_empty(), ours.is_none()),
+                        note: difference_note(artefact, metric, backend, runs.is_empty(), measured.is_none()),
                     });
                 }
             }
@@ -57,8 +63,8 @@ pub(super) fn rows(paper: &Paper, outcomes: &[Outcome], by: By, scale: f64) -> V
     rows
 }
 
-/// What a client that knew the future would have had: both links end together, at the ideal.
-fn clairvoyant(runs: &[&Outcome], metric: &str) -> Option<f64> {
+/// Value of a clairvoyant client: both links end together, at the ideal time.
+fn clairvoyant(runs: &[&DownloadOutcome], metric: &str) -> Option<f64> {
     match metric {
         "link_delta" => Some(0.0),
         "time" | "time_wifi" | "time_lte" => {
@@ -68,20 +74,20 @@ fn clairvoyant(runs: &[&Outcome], metric: &str) -> Option<f64> {
     }
 }
 
-/// The median of the runs and its deviation.
-fn ours(runs: &[&Outcome], metric: &str) -> (Option<f64>, Option<f64>) {
+/// Median and standard deviation of the runs.
+fn median_and_spread(runs: &[&DownloadOutcome], metric: &str) -> (Option<f64>, Option<f64>) {
     let (metric, deviation) = match metric.strip_prefix("sigma_") {
         Some(link) => (format!("throughput_{link}"), true),
         None => (metric.to_string(), false),
     };
-    let values: Vec<f64> = runs.iter().filter_map(|outcome| figure(outcome, &metric)).collect();
-    if deviation { (stats::sigma(&values), None) } else { (stats::median(&values), stats::sigma(&values)) }
+    let values: Vec<f64> = runs.iter().filter_map(|outcome| value_of(outcome, &metric)).collect();
+    if deviation { (stats::std_dev(&values), None) } else { (stats::median(&values), stats::std_dev(&values)) }
 }
 
-/// One figure of one run.
-fn figure(outcome: &Outcome, metric: &str) -> Option<f64> {
+/// One metric of one run.
+fn value_of(outcome: &DownloadOutcome, metric: &str) -> Option<f64> {
     let link = |name: &str| outcome.links.iter().find(|link| link.name == name);
-    let process = |of: fn(&ProcessFigures) -> Option<f64>| outcome.process.as_ref().and_then(of);
+    let process = |of: fn(&ProcessUsage) -> Option<f64>| outcome.process.as_ref().and_then(of);
     match metric {
         "time" => Some(outcome.seconds),
         "time_wifi" => link("wifi")?.span_s.map(|(_, end)| end),
@@ -98,30 +104,31 @@ fn figure(outcome: &Outcome, metric: &str) -> Option<f64> {
         "memory_median" => process(|figures| Some(figures.memory_median)),
         "memory_cv" => process(|figures| figures.memory_cv),
         "memory_integral" => process(|figures| Some(figures.memory_integral)),
-        "energy_main" => Some(phone::joules(outcome)),
-        "power_p90" => stats::quantile(&phone::watts(outcome), 0.9),
-        "power_peak" => stats::range(&phone::watts(outcome)).map(|(_, most)| most),
+        "energy_main" => Some(thesis_energy::phone_energy(outcome)),
+        "power_p90" => stats::quantile(&thesis_energy::phone_power(outcome), 0.9),
+        "power_peak" => stats::range(&thesis_energy::phone_power(outcome)).map(|(_, most)| most),
         _ => None,
     }
 }
 
-fn note(artefact: &str, metric: &str, by: By, nothing: bool, absent: bool) -> Option<String> {
-    let text = match (artefact, metric, by) {
+/// The note of a row: why the paper's value and the measured one differ or cannot be compared.
+fn difference_note(artefact: &str, metric: &str, backend: Backend, nothing: bool, absent: bool) -> Option<String> {
+    let text = match (artefact, metric, backend) {
         _ if nothing => "not run",
         ("T5.12", "throughput_wifi" | "throughput_lte" | "sigma_wifi" | "sigma_lte", _) => {
             "of single links an input of the scenario, not a result"
         }
-        ("T6.18" | "T6.19", metric, By::Sim) if metric != "time" => {
+        ("T6.18" | "T6.19", metric, Backend::Sim) if metric != "time" => {
             "virtual time has no processes: run it in the lab"
         }
         ("T6.18", "cpu_cv", _) | ("T6.19", "memory_cv", _) => {
-            "the paper's is between runs, ours the median of those within a run"
+            "the paper: between runs; measured: the median of those within a run"
         }
         ("T6.18", "cpu_integral", _) | ("T6.19", "memory_integral", _) => {
-            "the paper sums over samples, about 1.4 a second (integral over median times time); ours is over seconds"
+            "the paper sums over samples, about 1.4 a second (integral over median times time); measured: over seconds"
         }
         ("T6.18", metric, _) if metric != "time" => {
-            "the paper: a phone's processor; ours: one core of this machine"
+            "the paper: a phone's processor; here: one core of this machine"
         }
         ("T7.10", "energy_main", _) => {
             "ours: the bytes of our run by a model of that phone; the model is fitted to the paper's rows, those of two links \
@@ -129,73 +136,80 @@ fn note(artefact: &str, metric: &str, by: By, nothing: bool, absent: bool) -> Op
         }
         ("T7.10", "energy_tail", _) => "the models have no tails: the paper's hold the idle power too",
         ("T7.10", "power_peak" | "power_p90", _) if absent => {
-            "ours needs the course of the download, which is not kept with the results"
+            "needs the timeline of the download, which is not kept with the results"
         }
         ("T7.10", "power_peak" | "power_p90", _) => {
-            "ours: of the model over slots of 0.1 s, so without the phone's own peaks"
+            "here: of the model over slots of 0.1 s, so without the phone's own peaks"
         }
-        ("T6.19", "memory_median", _) => "the paper: libcurl and nghttp2 on Android; ours: marline on this machine",
+        ("T6.19", "memory_median", _) => "the paper: libcurl and nghttp2 on Android; here: marline on this machine",
         _ => return None,
     };
     Some(text.into())
 }
 
-/// Table 5.12 of one case for people: the paper's figure, a slash, ours.
-pub(super) fn table_5_12(rows: &[Row], case: &str) -> Table {
+/// Table 5.12 of one case, for people: the paper's value, a slash, the measured one.
+pub(super) fn table_5_12(rows: &[ResultRow], case: &str) -> Table {
     let (_, metrics) = METRICS[0];
-    let head = ["policy", "Wi-Fi s", "LTE s", "link Δ s", "Wi-Fi Mbit/s", "LTE Mbit/s", "σ Wi-Fi", "σ LTE"];
-    side_by_side(rows, "T5.12", case, metrics, &head)
+    let header = ["policy", "Wi-Fi s", "LTE s", "link Δ s", "Wi-Fi Mbit/s", "LTE Mbit/s", "σ Wi-Fi", "σ LTE"];
+    side_by_side(rows, "T5.12", case, metrics, &header)
 }
 
-/// Table 6.18, 6.19 or 7.10 of one case for people.
-pub(super) fn table_of(rows: &[Row], artefact: &str, case: &str) -> Table {
+/// Table 6.18, 6.19 or 7.10 of one case, for people.
+pub(super) fn table_of(rows: &[ResultRow], artefact: &str, case: &str) -> Table {
     let metrics = METRICS.iter().find(|(name, _)| *name == artefact).map_or(&[][..], |(_, metrics)| metrics);
-    let head: Vec<&str> = std::iter::once("policy").chain(metrics.iter().map(|(metric, _)| *metric)).collect();
-    side_by_side(rows, artefact, case, metrics, &head)
+    let header: Vec<&str> = std::iter::once("policy").chain(metrics.iter().map(|(metric, _)| *metric)).collect();
+    side_by_side(rows, artefact, case, metrics, &header)
 }
 
-fn side_by_side(rows: &[Row], artefact: &str, case: &str, metrics: &[(&str, &str)], head: &[&str]) -> Table {
+fn side_by_side(
+    rows: &[ResultRow],
+    artefact: &str,
+    case: &str,
+    metrics: &[(&str, &str)],
+    header: &[&str],
+) -> Table {
     let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
     let cell = |policy: &str, metric: &str| {
         let row = rows
             .iter()
             .find(|r| r.artefact == artefact && r.case == case && r.policy == policy && r.metric == metric);
         match row {
-            Some(Row { paper: None, ours: None, .. }) | None => "–".into(),
-            Some(row) => format!("{} / {}", number(row.paper), number(row.ours)),
+            Some(ResultRow { paper: None, measured: None, .. }) | None => "–".into(),
+            Some(row) => format!("{} / {}", number(row.paper), number(row.measured)),
         }
     };
     let line = |policy: &str| {
         std::iter::once(policy.to_string()).chain(metrics.iter().map(|(metric, _)| cell(policy, metric))).collect()
     };
     Table {
-        head: head.iter().map(ToString::to_string).collect(),
+        header: header.iter().map(ToString::to_string).collect(),
         rows: POLICIES.iter().map(|policy| line(policy)).collect(),
         note: None,
     }
 }
 
-/// A policy's time as a share of a single link's, the paper's and ours.
+/// A policy's time as a share of a single link's, in the paper and as measured.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Share {
+pub(super) struct TimeShare {
     pub(super) case: &'static str,
     pub(super) policy: &'static str,
     pub(super) single: &'static str,
     pub(super) paper: f64,
-    pub(super) ours: f64,
+    pub(super) measured: f64,
 }
 
-impl Share {
-    /// Percentage points between the two.
-    pub(super) fn apart(&self) -> f64 {
-        (self.ours - self.paper).abs() * 100.0
+impl TimeShare {
+    /// Difference between the two in percentage points.
+    pub(super) fn difference(&self) -> f64 {
+        (self.measured - self.paper).abs() * 100.0
     }
 }
 
-/// Every policy's time over each single link's, where both the paper and we have it. Single-link LTE was not measured
-/// at low speed; the thesis compares with that of the high-speed scenario there (table 5.3), and so is done here.
-pub(super) fn shares(paper: &Paper, outcomes: &[Outcome]) -> Vec<Share> {
-    let ours = |case: &str, policy: &str| median_time(outcomes, case, policy);
+/// Every policy's time divided by each single link's time, if both the paper and the measurements have it.
+/// Single-link LTE was not measured at low speed. The thesis compares with the high-speed scenario there (table
+/// 5.3), and so does this function.
+pub(super) fn shares(paper: &ThesisFigures, outcomes: &[DownloadOutcome]) -> Vec<TimeShare> {
+    let measured = |case: &str, policy: &str| median_time(outcomes, case, policy);
     let theirs = |case: &str, policy: &str| {
         paper.time(case, policy).or_else(|| paper.time("HS-S7", policy).filter(|_| case == "LS"))
     };
@@ -204,16 +218,16 @@ pub(super) fn shares(paper: &Paper, outcomes: &[Outcome]) -> Vec<Share> {
         for policy in ["naive", "static-limit", "dynamic-limit", "bdp-limit"] {
             for single in ["single:wifi", "single:lte"] {
                 let (Some(p), Some(p1)) = (theirs(case, policy), theirs(case, single)) else { continue };
-                let (Some(o), Some(o1)) = (ours(case, policy), ours(case, single)) else { continue };
-                shares.push(Share { case, policy, single, paper: p / p1, ours: o / o1 });
+                let (Some(o), Some(o1)) = (measured(case, policy), measured(case, single)) else { continue };
+                shares.push(TimeShare { case, policy, single, paper: p / p1, measured: o / o1 });
             }
         }
     }
     shares
 }
 
-/// The multi-link approaches of the paper from fast to slow: in the paper, and here.
-pub(super) fn orders(paper: &Paper, outcomes: &[Outcome], case: &str) -> [Vec<&'static str>; 2] {
+/// The multi-link approaches from fast to slow: in the paper, and as measured.
+pub(super) fn orders(paper: &ThesisFigures, outcomes: &[DownloadOutcome], case: &str) -> [Vec<&'static str>; 2] {
     let sorted = |time: &dyn Fn(&str) -> Option<f64>| {
         let mut timed: Vec<(f64, &'static str)> = ["naive", "static-limit", "dynamic-limit", "bdp-limit"]
             .into_iter()
@@ -225,13 +239,13 @@ pub(super) fn orders(paper: &Paper, outcomes: &[Outcome], case: &str) -> [Vec<&'
     [sorted(&|policy| paper.time(case, policy)), sorted(&|policy| median_time(outcomes, case, policy))]
 }
 
-fn median_time(outcomes: &[Outcome], case: &str, policy: &str) -> Option<f64> {
-    let of = outcomes.iter().filter(|o| o.case == case && o.client == policy && o.is_good());
+fn median_time(outcomes: &[DownloadOutcome], case: &str, policy: &str) -> Option<f64> {
+    let of = outcomes.iter().filter(|o| o.case == case && o.client == policy && o.is_complete());
     stats::median(&of.map(|outcome| outcome.seconds).collect::<Vec<_>>())
 }
 
-/// Our policy's time beside that of the fastest of Algorithms 1 to 3, in each case that has both.
-pub(super) fn beside_best(outcomes: &[Outcome]) -> Vec<(&'static str, &'static str, f64)> {
+/// marline's time divided by that of the fastest of Algorithms 1 to 3, in each case that has both.
+pub(super) fn time_over_best(outcomes: &[DownloadOutcome]) -> Vec<(&'static str, &'static str, f64)> {
     let of = |case: &'static str| {
         let timed = ["static-limit", "dynamic-limit", "bdp-limit"]
             .into_iter()
@@ -242,11 +256,11 @@ pub(super) fn beside_best(outcomes: &[Outcome]) -> Vec<(&'static str, &'static s
     CASES.into_iter().filter_map(of).collect()
 }
 
-/// What must be known to compare the shares and the order with the paper's. Nothing here explains a single difference.
-pub(super) const REMARKS: [&str; 3] = [
-    "Why they differ is not established. Round trips are not told in the paper: 20 ms (Wi-Fi) and 40 ms (LTE) are chosen here, \
+/// Remarks for comparing shares and order with the paper. They do not explain any single difference.
+pub(super) const COMPARISON_NOTES: [&str; 3] = [
+    "Why they differ is not established. The paper does not state the RTTs: 20 ms (Wi-Fi) and 40 ms (LTE) are chosen here, \
      from its arithmetic example (§4.3.5).",
-    "The order of Algorithms 1 to 3 depends on LTE's round trip: `marline-lab run thesis-rtt --sim` has it at 40, 80 and 120 ms. \
+    "The order of Algorithms 1 to 3 depends on the RTT of LTE: `marline-lab run thesis-rtt --sim` uses 40, 80 and 120 ms. \
      At 80 and 120 ms Algorithm 3 is the first one in 9 of 10 cases, as in the paper; at 40 ms Algorithm 1 in 4 of 5.",
     "Not modelled: LTE's slow build-up after a new connection (§3.1.4, §4.4.3.3), HTTP/2 over TLS, a bandwidth constant found by \
      trial for each scenario (§8.2.2; here 240 Mbit/s for every link).",
@@ -255,20 +269,21 @@ pub(super) const REMARKS: [&str; 3] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example;
+    use crate::results::outcome::tests::example_outcome;
 
-    fn outcomes() -> Vec<Outcome> {
+    fn outcomes() -> Vec<DownloadOutcome> {
         let times = [26.0, 34.0, 19.0, 18.0, 18.5, 16.5, 15.0];
-        let of =
-            |run: u32| POLICIES.iter().zip(times).map(move |(policy, s)| example(policy, run, s + f64::from(run)));
-        (0..3).flat_map(of).map(|outcome| Outcome { case: "HS-S7".into(), ..outcome }).collect()
+        let of = |run: u32| {
+            POLICIES.iter().zip(times).map(move |(policy, s)| example_outcome(policy, run, s + f64::from(run)))
+        };
+        (0..3).flat_map(of).map(|outcome| DownloadOutcome { case: "HS-S7".into(), ..outcome }).collect()
     }
 
     #[test]
     fn every_artefact_has_a_row_per_policy_and_metric() {
-        let paper = Paper::thesis().unwrap();
-        let rows = rows(&paper, &outcomes(), By::Lab, 0.1);
-        // HS-S7 is not in figure 5.7.
+        let paper = ThesisFigures::thesis().unwrap();
+        let rows = rows(&paper, &outcomes(), Backend::Lab, 0.1);
+        // HS-S7 is not part of figure 5.7.
         assert!(rows.iter().all(|row| row.artefact != "F5.7"));
         for (artefact, metrics) in METRICS.into_iter().filter(|(artefact, _)| *artefact != "F5.7") {
             for (policy, (metric, _)) in POLICIES.iter().flat_map(|p| metrics.iter().map(move |m| (p, m))) {
@@ -281,12 +296,12 @@ mod tests {
         let of =
             |policy: &str, metric: &str| rows.iter().find(|r| r.policy == policy && r.metric == metric).unwrap();
         let delta = of("bdp-limit", "link_delta");
-        assert_eq!((delta.artefact.as_str(), delta.paper, delta.ours), ("T5.12", Some(0.5), Some(0.02)));
-        assert_eq!((of("marline", "time").paper, of("marline", "time").ours), (None, Some(16.0)));
+        assert_eq!((delta.artefact.as_str(), delta.paper, delta.measured), ("T5.12", Some(0.5), Some(0.02)));
+        assert_eq!((of("marline", "time").paper, of("marline", "time").measured), (None, Some(16.0)));
         assert_eq!((of("naive", "time").spread, of("naive", "time").clairvoyant), (Some(1.0), Some(5.88)));
-        assert_eq!((of("naive", "sigma_wifi").ours, of("naive", "sigma_wifi").spread), (Some(0.0), None));
-        assert!(rows.iter().all(|row| row.scale == 0.1 && row.by == By::Lab));
-        assert!(rows.iter().all(|row| row.ours.is_some() || row.paper.is_some()));
+        assert_eq!((of("naive", "sigma_wifi").measured, of("naive", "sigma_wifi").spread), (Some(0.0), None));
+        assert!(rows.iter().all(|row| row.scale == 0.1 && row.backend == Backend::Lab));
+        assert!(rows.iter().all(|row| row.measured.is_some() || row.paper.is_some()));
         let note = |metric: &str| of("bdp-limit", metric).note.clone().unwrap_or_default();
         assert!(note("energy_main").contains("no prediction") && note("sigma_lte").contains("an input"));
         assert_eq!(delta.clairvoyant, Some(0.0));
@@ -294,12 +309,12 @@ mod tests {
 
     #[test]
     fn shares_are_times_over_single_link_times() {
-        let paper = Paper::thesis().unwrap();
+        let paper = ThesisFigures::thesis().unwrap();
         let shares = shares(&paper, &outcomes());
         assert_eq!(shares.len(), 8);
         let third = shares.iter().find(|s| s.policy == "bdp-limit" && s.single == "single:wifi").unwrap();
-        assert!((third.paper - 0.6305).abs() < 1e-3 && (third.ours - 17.5 / 27.0).abs() < 1e-9, "{third:?}");
-        let best = beside_best(&outcomes());
+        assert!((third.paper - 0.6305).abs() < 1e-3 && (third.measured - 17.5 / 27.0).abs() < 1e-9, "{third:?}");
+        let best = time_over_best(&outcomes());
         assert!(
             matches!(best[..], [("HS-S7", "bdp-limit", ratio)] if (ratio - 16.0 / 17.5).abs() < 1e-9),
             "{best:?}"
@@ -311,10 +326,10 @@ mod tests {
 
     #[test]
     fn tables_show_both_figures() {
-        let paper = Paper::thesis().unwrap();
-        let rows = rows(&paper, &outcomes(), By::Lab, 1.0);
+        let paper = ThesisFigures::thesis().unwrap();
+        let rows = rows(&paper, &outcomes(), Backend::Lab, 1.0);
         let table = table_5_12(&rows, "HS-S7");
         assert_eq!(table.rows[5][..4], ["bdp-limit", "16.55 / 17.50", "16.05 / 17.50", "0.50 / 0.02"]);
-        assert_eq!(table_of(&rows, "T6.19", "HS-S7").head[0], "policy");
+        assert_eq!(table_of(&rows, "T6.19", "HS-S7").header[0], "policy");
     }
 }

@@ -1,4 +1,4 @@
-//! `marline-lab run SCENARIO`: a scenario with its repetitions, as a table, a JSON file and a page.
+//! `marline-lab run SCENARIO`: runs a scenario repeatedly and writes a table, a JSON file and a page.
 
 use std::path::PathBuf;
 
@@ -8,108 +8,108 @@ use marline_sim::scenario::{Client, Scenario};
 use marline_terminal::output;
 use serde_json::json;
 
-use super::{Plan, Results, summary};
-use crate::evidence::{By, Machine, Outcome};
-use crate::page::Page;
+use super::{Results, RunPlan, summary};
+use crate::html_report::Page;
 use crate::result_file::ResultFile;
-use crate::{LabError, prepare, scenarios};
+use crate::results::{Backend, DownloadOutcome, HostInfo};
+use crate::{LabError, acquire_privileges, scenarios};
 
-/// `marline-lab run`.
+/// Options of `marline-lab run`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
-    /// A file such as scenarios/floor-a.toml, or the name of a carried one (floor-a).
+    /// A file such as scenarios/floor-a.toml, or the name of a built-in scenario (floor-a).
     #[arg(value_name = "SCENARIO")]
     scenario: String,
-    /// Repetitions, instead of the scenario's.
+    /// Number of repetitions, instead of the scenario's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,
-    /// Only these clients, instead of the scenario's: `marline,aria2-s2`.
+    /// Run only these clients, instead of the scenario's: `marline,aria2-s2`.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     clients: Vec<Client>,
-    /// Only these cases.
+    /// Run only these cases.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Download so much, instead of the scenario's sizes; events move in proportion.
+    /// Download this size instead of the scenario's; the times of events scale in proportion.
     #[arg(long, value_name = "SIZE")]
     size: Option<DataSize>,
-    /// In virtual time: seconds instead of minutes, without privileges, our own client only.
+    /// Run in virtual time: seconds instead of minutes, without privileges; only marline as a client.
     #[arg(long)]
     sim: bool,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a page with throughput over time to this file.
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
-    /// A directory of traces; also MARLINE_TRACES.
+    #[arg(long = "page", value_name = "FILE")]
+    page_path: Option<PathBuf>,
+    /// Directory of traces (repeatable); also MARLINE_TRACES.
     #[arg(long, value_name = "DIR")]
     traces: Vec<PathBuf>,
 }
 
-/// Does it, and gives the exit code: 1 if a download failed.
+/// Runs the scenario and returns the exit code: 1 if a download failed.
 pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
-    let mut scenario = scenarios::find(&args.scenario)?;
+    let mut scenario = scenarios::load(&args.scenario)?;
     if !args.clients.is_empty() {
         scenario.clients.clone_from(&args.clients);
     }
-    only(&mut scenario, &args.cases)?;
+    retain_cases(&mut scenario, &args.cases)?;
     if let Some(size) = args.size {
-        resize(&mut scenario, size);
+        with_size(&mut scenario, size);
     }
-    let plan = Plan {
+    let plan = RunPlan {
         scenario: &scenario,
         runs: args.runs.unwrap_or(scenario.runs),
-        by: if args.sim { By::Sim } else { By::Lab },
+        backend: if args.sim { Backend::Sim } else { Backend::Lab },
         traces: scenarios::trace_directories(&args.traces),
-        samples: false,
-        show: false,
+        samples_process: false,
+        shows_progress: false,
     };
     let json = ResultFile::open_if(args.json.as_ref())?;
-    let html = ResultFile::open_if(args.page.as_ref())?;
-    begin(plan.by)?;
-    let results = plan.run(|_, _, _| false, |outcome| say(&line(outcome)))?;
-    tell_skipped(&results);
+    let html = ResultFile::open_if(args.page_path.as_ref())?;
+    prepare_run(plan.backend)?;
+    let results = plan.run(|_, _, _| false, |outcome| notice(&outcome_line(outcome)))?;
+    print_skipped(&results);
     for case in summary::cases_of(&results.outcomes) {
         let groups = summary::groups(&scenario, case, &results.outcomes);
-        print(&format!("\n{case}\n{}", summary::table(&groups).plain()));
+        print_line(&format!("\n{case}\n{}", summary::table(&groups).to_text()));
     }
     if let Some(file) = json {
-        file.write(&format!("{:#}\n", record(&scenario, &results)))?;
+        file.write(&format!("{:#}\n", result_record(&scenario, &results)))?;
     }
     if let Some(file) = html {
         let told = format!("page: {}", file.path().display());
-        file.write(&page(&scenario, &results).html())?;
-        say(&told);
+        file.write(&page(&scenario, &results).to_html())?;
+        notice(&told);
     }
-    tell_unfinished(&results, plan.downloads());
+    print_unfinished(&results, plan.download_count());
     Ok(exit_code(&results))
 }
 
-/// 0 when every download was good, 1 when one was not or there was none, 130 when the user stopped it.
+/// Exit code: 0 if every download succeeded, 1 if one failed or there was none, 130 if the user interrupted.
 pub(crate) fn exit_code(results: &Results) -> u8 {
-    let failed = results.outcomes.iter().any(|outcome| !outcome.is_good());
-    if results.stopped { 130 } else { u8::from(failed || results.outcomes.is_empty()) }
+    let failed = results.outcomes.iter().any(|outcome| !outcome.is_complete());
+    if results.is_stopped { 130 } else { u8::from(failed || results.outcomes.is_empty()) }
 }
 
-/// The same cases with so much to download, events in proportion.
-pub(crate) fn resize(scenario: &mut Scenario, size: DataSize) {
+/// Sets the size of all cases, and scales the times of their events in proportion.
+pub(crate) fn with_size(scenario: &mut Scenario, size: DataSize) {
     for case in &mut scenario.cases {
         *case = case.scaled(size.bytes() as f64 / case.size.bytes() as f64);
         case.size = size;
     }
 }
 
-/// Gets ready for real time: privilege first, while there is one thread; then signals.
-pub(crate) fn begin(by: By) -> Result<(), LabError> {
-    if by == By::Lab {
-        prepare()?;
-        marline_sys::signal::catch().map_err(LabError::at("signals"))?;
+/// Prepares a run in real time: first acquires privileges, while there is one thread; then catches signals.
+pub(crate) fn prepare_run(by: Backend) -> Result<(), LabError> {
+    if by == Backend::Lab {
+        acquire_privileges()?;
+        marline_sys::signal::install_handlers().map_err(LabError::at_step("signals"))?;
     }
     Ok(())
 }
 
-/// Leaves only these cases; all, if none is named.
-pub(crate) fn only(scenario: &mut Scenario, cases: &[String]) -> Result<(), LabError> {
+/// Keeps only these cases; all, if the list is empty.
+pub(crate) fn retain_cases(scenario: &mut Scenario, cases: &[String]) -> Result<(), LabError> {
     if cases.is_empty() {
         return Ok(());
     }
@@ -121,15 +121,16 @@ pub(crate) fn only(scenario: &mut Scenario, cases: &[String]) -> Result<(), LabE
     Ok(())
 }
 
-/// How a result file begins: command line, seed, version, scenario, machine.
-pub(crate) fn record(scenario: &Scenario, results: &Results) -> serde_json::Value {
-    let skipped: Vec<_> = results.skipped.iter().map(|(what, why)| json!({"what": what, "why": why})).collect();
+/// The JSON record of a run: command line, seed, version, scenario, machine, results.
+pub(crate) fn result_record(scenario: &Scenario, results: &Results) -> serde_json::Value {
+    let skipped: Vec<_> =
+        results.skipped.iter().map(|(what, reason)| json!({"what": what, "why": reason})).collect();
     json!({
         "command": std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>(),
         "seed": "run + 1",
         "version": env!("CARGO_PKG_VERSION"),
         "scenario": scenario,
-        "machine": Machine::here(),
+        "machine": HostInfo::current(),
         "skipped": skipped,
         "outcomes": results.outcomes,
     })
@@ -143,58 +144,64 @@ pub(crate) fn page(scenario: &Scenario, results: &Results) -> Page {
         Some(summary::section(scenario.case(name)?, &groups))
     });
     let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let by = outcomes.first().map_or("nothing was run", |outcome| match outcome.by {
-        By::Sim => "virtual time: marline's decisions over modelled links and TCP",
-        By::Lab => "real time: programs and kernel TCP over emulated links",
+    let by = outcomes.first().map_or("nothing was run", |outcome| match outcome.backend {
+        Backend::Sim => "virtual time: marline's decisions over modelled links and TCP",
+        Backend::Lab => "real time: programs and kernel TCP over emulated links",
     });
     let mut facts = vec![
         ("Command".to_string(), command.join(" ")),
         ("Made in".into(), by.into()),
-        ("Machine".into(), Machine::here().line()),
+        ("Machine".into(), HostInfo::current().to_line()),
         (
             "Rates".into(),
             "bits of IP packets per second, as links are written; payload is 1448 of 1500 bytes".into(),
         ),
     ];
-    facts.extend(results.skipped.iter().map(|(what, why)| (format!("Skipped: {what}"), why.clone())));
+    facts.extend(results.skipped.iter().map(|(what, reason)| (format!("Skipped: {what}"), reason.clone())));
     Page { title: scenario.name.clone(), lead: scenario.description.clone(), facts, sections: sections.collect() }
 }
 
 /// One line about one download.
-pub(crate) fn line(outcome: &Outcome) -> String {
-    let Outcome { case, client, run, seconds, .. } = outcome;
+pub(crate) fn outcome_line(outcome: &DownloadOutcome) -> String {
+    let DownloadOutcome { case, client, run, seconds, .. } = outcome;
     let ratio = outcome.ratio().map(|ratio| format!(", {ratio:.3} × ideal")).unwrap_or_default();
-    let suspect = outcome.suspect.as_ref().map(|why| format!("; suspect: {why}")).unwrap_or_default();
+    let suspect =
+        outcome.unreliable_reason.as_ref().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
     match &outcome.problem {
         Some(problem) => format!("{case} run {run} {client}: FAILED after {seconds:.2} s: {problem}{suspect}"),
         None => format!("{case} run {run} {client}: {seconds:.3} s{ratio}{suspect}"),
     }
 }
 
-pub(crate) fn tell_skipped(results: &Results) {
-    for (what, why) in &results.skipped {
-        say(&format!("skipped: {what}: {why}"));
+/// Prints what was skipped, with the reason.
+pub(crate) fn print_skipped(results: &Results) {
+    for (what, reason) in &results.skipped {
+        notice(&format!("skipped: {what}: {reason}"));
     }
 }
 
-/// Says that there is less than was asked for: the user stopped it, or nothing could be run.
-pub(crate) fn tell_unfinished(results: &Results, wanted: usize) {
+/// Reports an incomplete run: the user interrupted it, or nothing could be run.
+pub(crate) fn print_unfinished(results: &Results, planned: usize) {
     let done = results.outcomes.len();
-    if results.stopped {
-        say(&format!("interrupted: {done} of {wanted} downloads"));
+    if results.is_stopped {
+        notice(&format!("interrupted: {done} of {planned} downloads"));
     } else if done == 0 {
-        let why = if results.untraced { "no traces, see --traces" } else { "no client of those named exists here" };
-        say(&format!("marline-lab: nothing was run: {why}"));
+        let reason = if results.is_trace_missing {
+            "no traces were found, see --traces"
+        } else {
+            "none of the given clients can be simulated"
+        };
+        notice(&format!("marline-lab: nothing was run: {reason}"));
     }
 }
 
-/// For people, beside the results.
-pub(crate) fn say(text: &str) {
-    let _ = output::print_beside(&format!("{text}\n"));
+/// Prints a line for people on standard error, beside the results.
+pub(crate) fn notice(text: &str) {
+    let _ = output::eprint_result(&format!("{text}\n"));
 }
 
-/// Results.
-pub(crate) fn print(text: &str) {
-    // A closed standard output is the reader's choice.
-    let _ = output::print(&format!("{text}\n"));
+/// Prints a result on standard output.
+pub(crate) fn print_line(text: &str) {
+    // The reader may have closed standard output; that is not an error.
+    let _ = output::print_result(&format!("{text}\n"));
 }

@@ -1,13 +1,12 @@
-//! Runs a scenario: every client, every repetition, in virtual or in real time.
+//! Runs a scenario with every client and every repetition, in virtual or in real time. Each [`DownloadOutcome`] is
+//! also reported as soon as it is available; skipped cases and clients are listed with the reason.
 //!
-//! In: a [`Plan`]. Out: [`Outcome`]s, each also told as soon as it is there; and what was skipped, with the reason.
-//!
-//! 1. Clients take turns within a repetition, beginning with another one each time: whatever changes about the machine
-//!    while it measures, changes for all of them.
-//! 2. Each download has a fresh lab: no cached TCP metrics, no warm connection, the same seed for all clients of a
-//!    repetition.
-//! 3. A download that fails is an outcome with its problem; a lab that cannot be built is an error.
-//! 4. In virtual time only our own client exists; others are skipped.
+//! 1. Within a repetition the clients take turns, and each repetition begins with another client. So a change of
+//!    the machine during the measurement affects all clients.
+//! 2. Each download has a fresh lab: no cached TCP metrics, no open connection, and the same seed for all clients
+//!    of a repetition.
+//! 3. A download that fails is an outcome with a problem; a lab that cannot be built is an error.
+//! 4. In virtual time only marline can be simulated; other clients are skipped.
 
 pub(crate) mod command;
 mod real;
@@ -22,104 +21,107 @@ use std::time::Duration;
 use marline_core::units::DataSize;
 use marline_sim::scenario::{Case, Client, Scenario};
 
-use crate::evidence::{By, Outcome};
+use crate::results::{Backend, DownloadOutcome};
 use crate::{LabError, Payload, scenarios};
 pub(crate) use real::sha256;
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan<'a> {
-    /// The scenario.
+pub(crate) struct RunPlan<'a> {
+    /// Cases and clients.
     pub(crate) scenario: &'a Scenario,
-    /// Repetitions, instead of the scenario's.
+    /// Number of repetitions, instead of the scenario's.
     pub(crate) runs: u32,
     /// Virtual or real time.
-    pub(crate) by: By,
-    /// Where traces are.
+    pub(crate) backend: Backend,
+    /// Directories of traces.
     pub(crate) traces: Vec<PathBuf>,
-    /// Whether the client's processor and memory are followed over time.
-    pub(crate) samples: bool,
-    /// Whether our own client shows its progress to the user.
-    pub(crate) show: bool,
+    /// Whether to sample CPU and memory of the client over time.
+    pub(crate) samples_process: bool,
+    /// Whether marline shows its progress to the user.
+    pub(crate) shows_progress: bool,
 }
 
-/// What came of a plan.
+/// Results of a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
-    /// In the order in which they were made.
-    pub(crate) outcomes: Vec<Outcome>,
-    /// `case` or `client`, and the reason.
+    /// Outcomes, in the order in which they were obtained.
+    pub(crate) outcomes: Vec<DownloadOutcome>,
+    /// Name of the skipped case or client, and the reason.
     pub(crate) skipped: Vec<(String, String)>,
-    /// Whether a case was skipped because of its trace.
-    pub(crate) untraced: bool,
-    /// Whether the user stopped it. What was under way then is not among the outcomes.
-    pub(crate) stopped: bool,
+    /// Whether a case was skipped because its trace is missing.
+    pub(crate) is_trace_missing: bool,
+    /// Whether the user interrupted the run. The interrupted download is not among the outcomes.
+    pub(crate) is_stopped: bool,
 }
 
-impl Plan<'_> {
-    /// Those that exist in this kind of time.
+impl RunPlan<'_> {
+    /// Clients that exist on this backend.
     fn clients(&self) -> Vec<&Client> {
-        self.scenario.clients.iter().filter(|client| self.by == By::Lab || client.is_ours()).collect()
+        self.scenario.clients.iter().filter(|client| self.backend == Backend::Lab || client.is_marline()).collect()
     }
 
-    /// The cases whose traces are there, loaded.
-    fn loaded(&self) -> impl Iterator<Item = Case> {
+    /// The cases whose traces could be loaded.
+    fn loaded_cases(&self) -> impl Iterator<Item = Case> {
         let cases = self.scenario.cases.iter().cloned();
         cases.filter_map(|mut case| case.load(&self.traces).is_ok().then_some(case))
     }
 
-    /// How many downloads it has, cases without their traces left out.
-    pub(crate) fn downloads(&self) -> usize {
-        self.loaded().count() * self.clients().len() * self.runs as usize
+    /// Number of downloads, without cases whose traces are missing.
+    pub(crate) fn download_count(&self) -> usize {
+        self.loaded_cases().count() * self.clients().len() * self.runs as usize
     }
 
-    /// The least that they take in real time: what each client's links need.
-    pub(crate) fn least(&self) -> Duration {
+    /// Lower bound of the total time in real time: the ideal time of each client's links.
+    pub(crate) fn min_time(&self) -> Duration {
         let mut once = Duration::ZERO;
-        for case in self.loaded() {
+        for case in self.loaded_cases() {
             for client in self.clients() {
                 let mut alone = case.clone();
-                alone.links.retain(|link| client.only().is_none_or(|only| only == link.name));
+                alone.links.retain(|link| client.only_link().is_none_or(|only| only == link.name));
                 alone.events.retain(|event| alone.links.iter().any(|link| link.name == event.link));
-                once += alone.ideal().unwrap_or_default();
+                once += alone.ideal_time().unwrap_or_default();
             }
         }
         once * self.runs
     }
 
-    /// Runs it. `done` tells whether an outcome exists already (case, client, run), `tell` hears each new one.
+    /// Runs the plan. `is_done` tells whether an outcome exists already (case, client, run); `tell` receives each
+    /// new one.
     pub(crate) fn run(
         &self,
-        done: impl Fn(&str, &Client, u32) -> bool,
-        mut tell: impl FnMut(&Outcome),
+        is_done: impl Fn(&str, &Client, u32) -> bool,
+        mut tell: impl FnMut(&DownloadOutcome),
     ) -> Result<Results, LabError> {
         let mut results = Results::default();
-        let mut workshop = Workshop::new(self)?;
+        let mut runner = DownloadRunner::new(self)?;
         let clients = self.clients();
         for other in self.scenario.clients.iter().filter(|c| !clients.contains(c)) {
-            results.skipped.push((other.to_string(), "is no part of the simulation".into()));
+            results.skipped.push((other.to_string(), "cannot be simulated".into()));
         }
-        if self.by == By::Lab {
-            crate::peers::check_installed(clients.iter().copied())?;
+        if self.backend == Backend::Lab {
+            crate::clients::check_installed(clients.iter().copied())?;
         }
         for case in &self.scenario.cases {
             let mut case = case.clone();
             if let Err(error) = case.load(&self.traces) {
-                results.skipped.push((case.name.clone(), scenarios::trace_refusal(&error, &self.traces)));
-                results.untraced = true;
+                results.skipped.push((case.name.clone(), scenarios::trace_error_text(&error, &self.traces)));
+                results.is_trace_missing = true;
                 continue;
             }
             for run in 0..self.runs {
-                let drawn = case.drawn(run);
+                // All clients of a repetition get the same sampled rates.
+                let drawn = case.with_sampled_rates(run);
                 for turn in 0..clients.len() {
+                    // Each repetition begins with another client (rule 1).
                     let client = clients[(turn + run as usize) % clients.len()];
-                    if done(&case.name, client, run) {
+                    if is_done(&case.name, client, run) {
                         continue;
                     }
-                    let outcome = workshop.outcome(&drawn, client, run)?.with_joules();
-                    // A download that the user broke off says nothing.
-                    if self.by == By::Lab && marline_sys::signal::caught().is_some() {
-                        results.stopped = true;
+                    let outcome = runner.outcome(&drawn, client, run)?.with_energy();
+                    // A download that the user interrupted is not a result.
+                    if self.backend == Backend::Lab && marline_sys::signal::last_caught().is_some() {
+                        results.is_stopped = true;
                         return Ok(results);
                     }
                     tell(&outcome);
@@ -131,51 +133,51 @@ impl Plan<'_> {
     }
 }
 
-/// What is kept from one download to the next.
-struct Workshop<'a> {
-    plan: &'a Plan<'a>,
+/// State that is kept between downloads.
+struct DownloadRunner<'a> {
+    plan: &'a RunPlan<'a>,
     program: PathBuf,
-    /// Served files by size.
+    /// Served files, by size.
     payloads: BTreeMap<DataSize, Payload>,
 }
 
-impl<'a> Workshop<'a> {
-    fn new(plan: &'a Plan<'a>) -> Result<Self, LabError> {
-        // Virtual time and other clients do without it.
-        let is_run = plan.by == By::Lab && plan.scenario.clients.iter().any(Client::is_ours);
+impl<'a> DownloadRunner<'a> {
+    fn new(plan: &'a RunPlan<'a>) -> Result<Self, LabError> {
+        // Virtual time and other clients do not need marline's executable.
+        let is_run = plan.backend == Backend::Lab && plan.scenario.clients.iter().any(Client::is_marline);
         let program = if is_run { crate::program::marline()? } else { PathBuf::new() };
         Ok(Self { plan, program, payloads: BTreeMap::new() })
     }
 
-    fn outcome(&mut self, case: &Case, client: &Client, run: u32) -> Result<Outcome, LabError> {
-        match self.plan.by {
-            By::Sim => Ok(virtual_time::outcome(case, client, run, self.plan.scenario.protocol)),
-            By::Lab => {
+    fn outcome(&mut self, case: &Case, client: &Client, run: u32) -> Result<DownloadOutcome, LabError> {
+        match self.plan.backend {
+            Backend::Sim => Ok(virtual_time::simulate_download(case, client, run, self.plan.scenario.protocol)),
+            Backend::Lab => {
                 let payload = match self.payloads.entry(case.size) {
                     std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
                     std::collections::btree_map::Entry::Vacant(place) => {
-                        let step = LabError::at(format!("a file of {} in memory", case.size));
+                        let step = LabError::at_step(format!("a file of {} in memory", case.size));
                         place.insert(Payload::new(case.size).map_err(step)?)
                     }
                 };
                 let secure = self.plan.scenario.protocol == marline_sim::scenario::Protocol::Https;
-                real::outcome(&real::Download {
+                real::run_download(&real::DownloadSpec {
                     case,
                     client,
                     run,
                     payload,
-                    secure,
+                    uses_tls: secure,
                     program: &self.program,
-                    samples: self.plan.samples,
-                    show: self.plan.show,
+                    samples_process: self.plan.samples_process,
+                    shows_progress: self.plan.shows_progress,
                 })
             }
         }
     }
 }
 
-/// For people: `48 seconds`, `20 minutes`, `1.5 hours`.
-pub(crate) fn rounded(time: Duration) -> String {
+/// Formats a duration for people: `48 seconds`, `20 minutes`, `1.5 hours`.
+pub(crate) fn format_duration(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
         seconds if seconds < 3600.0 => format!("{:.0} minutes", seconds / 60.0),
@@ -183,11 +185,11 @@ pub(crate) fn rounded(time: Duration) -> String {
     }
 }
 
-/// Longer than any sound client needs: several times what its links could do, and a minute for time-outs.
-fn limit(case: &Case, client: &Client) -> Duration {
+/// Time limit of a download: four times the ideal time over the client's links, and a minute for timeouts.
+fn time_limit(case: &Case, client: &Client) -> Duration {
     let links: Vec<_> =
-        case.links.iter().filter(|link| client.only().is_none_or(|only| only == link.name)).cloned().collect();
-    let alone = marline_sim::ideal::ideal(&links, &case.events, case.size).or_else(|| case.ideal());
+        case.links.iter().filter(|link| client.only_link().is_none_or(|only| only == link.name)).cloned().collect();
+    let alone = marline_sim::lower_bound::ideal_time(&links, &case.events, case.size).or_else(|| case.ideal_time());
     alone.unwrap_or_default() * 4 + Duration::from_secs(60)
 }
 

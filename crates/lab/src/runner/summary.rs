@@ -1,55 +1,60 @@
-//! Outcomes as tables and as pages.
+//! Presents outcomes as tables and as pages.
 //!
-//! Figures are medians over the good runs; a client without one good run shows its problem instead.
+//! Values are medians over the successful runs. A client without a successful run shows its problem instead.
 
 use std::collections::BTreeSet;
 
 use marline_sim::scenario::{Case, Scenario};
 
-use crate::evidence::{Outcome, SLOT_S, stats};
-use crate::page::{Chart, Mark, Section, Series, Stroke, Table};
+use crate::html_report::{Chart, ChartMark, Section, Series, Stroke, Table};
+use crate::results::{DownloadOutcome, SLOT_S, stats};
 
 /// The outcomes of one client in one case.
 #[derive(Clone, Debug)]
-pub(crate) struct Group<'a> {
-    /// The client.
+pub(crate) struct ClientOutcomes<'a> {
+    /// Name of the client.
     pub(crate) client: &'a str,
-    /// Good ones and others.
-    pub(crate) all: Vec<&'a Outcome>,
+    /// Successful and failed outcomes.
+    pub(crate) outcomes: Vec<&'a DownloadOutcome>,
 }
 
-/// The outcomes of a case by client, in the scenario's order.
-pub(crate) fn groups<'a>(scenario: &'a Scenario, case: &str, outcomes: &'a [Outcome]) -> Vec<Group<'a>> {
-    let of_case: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.case == case).collect();
-    let mut groups: Vec<Group<'_>> = Vec::new();
+/// Groups the outcomes of a case by client, in the scenario's order.
+pub(crate) fn groups<'a>(
+    scenario: &'a Scenario,
+    case: &str,
+    outcomes: &'a [DownloadOutcome],
+) -> Vec<ClientOutcomes<'a>> {
+    let of_case: Vec<&DownloadOutcome> = outcomes.iter().filter(|outcome| outcome.case == case).collect();
+    let mut groups: Vec<ClientOutcomes<'_>> = Vec::new();
     for client in scenario.clients.iter().map(ToString::to_string) {
-        let all: Vec<&Outcome> = of_case.iter().copied().filter(|outcome| outcome.client == client).collect();
+        let all: Vec<&DownloadOutcome> =
+            of_case.iter().copied().filter(|outcome| outcome.client == client).collect();
         if let Some(first) = all.first() {
-            groups.push(Group { client: &first.client, all });
+            groups.push(ClientOutcomes { client: &first.client, outcomes: all });
         }
     }
     groups
 }
 
-impl<'a> Group<'a> {
-    /// Those that count.
-    pub(crate) fn good(&self) -> impl Iterator<Item = &'a Outcome> + '_ {
-        self.all.iter().copied().filter(|outcome| outcome.is_good())
+impl<'a> ClientOutcomes<'a> {
+    /// The successful outcomes.
+    pub(crate) fn good(&self) -> impl Iterator<Item = &'a DownloadOutcome> + '_ {
+        self.outcomes.iter().copied().filter(|outcome| outcome.is_complete())
     }
 
-    /// The median of a figure over the good runs that have it.
-    pub(crate) fn median(&self, figure: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+    /// The median of a figure over the successful runs that have it.
+    pub(crate) fn median(&self, figure: impl Fn(&DownloadOutcome) -> Option<f64>) -> Option<f64> {
         stats::median(&self.good().filter_map(figure).collect::<Vec<_>>())
     }
 
-    /// The median time.
+    /// The median time in seconds.
     pub(crate) fn seconds(&self) -> Option<f64> {
         self.median(|outcome| Some(outcome.seconds))
     }
 
-    /// How many runs are suspect, and the first reason.
-    pub(crate) fn suspect(&self) -> Option<(usize, &'a str)> {
-        let mut reasons = self.all.iter().filter_map(|outcome| outcome.suspect.as_deref());
+    /// Number of unreliable runs, and the reason of the first one.
+    pub(crate) fn unreliable(&self) -> Option<(usize, &'a str)> {
+        let mut reasons = self.outcomes.iter().filter_map(|outcome| outcome.unreliable_reason.as_deref());
         let first = reasons.next()?;
         Some((1 + reasons.count(), first))
     }
@@ -57,20 +62,20 @@ impl<'a> Group<'a> {
     fn row(&self) -> Vec<String> {
         let times: Vec<f64> = self.good().map(|outcome| outcome.seconds).collect();
         let Some((least, most)) = stats::range(&times) else {
-            let problem = self.all.first().and_then(|outcome| outcome.problem.clone()).unwrap_or_default();
+            let problem = self.outcomes.first().and_then(|outcome| outcome.problem.clone()).unwrap_or_default();
             let mut row = vec![self.client.to_string(), "failed".into(), problem];
-            row.resize(HEAD.len(), String::new());
+            row.resize(TABLE_HEADER.len(), String::new());
             return row;
         };
         let digits = if most < 2.0 { 3 } else { 2 };
         let number = |value: Option<f64>, digits: usize| value.map_or("–".into(), |v| format!("{v:.digits$}"));
-        let mark = if self.good().count() < self.all.len() { " (some failed)" } else { "" };
+        let mark = if self.good().count() < self.outcomes.len() { " (some failed)" } else { "" };
         vec![
             format!("{}{mark}", self.client),
             number(self.seconds(), digits),
             format!("{least:.digits$}–{most:.digits$}"),
-            number(self.median(Outcome::ratio), 3),
-            number(self.median(|outcome| Some(outcome.goodput())), 1),
+            number(self.median(DownloadOutcome::ratio), 3),
+            number(self.median(|outcome| Some(outcome.goodput_mbps())), 1),
             number(self.median(|outcome| outcome.link_delta_s), 3),
             number(self.median(|outcome| outcome.wasted_bytes.map(|bytes| bytes as f64 / 1000.0)), 0),
             number(self.median(|outcome| outcome.cpu_s), 2),
@@ -80,24 +85,27 @@ impl<'a> Group<'a> {
     }
 }
 
-const HEAD: [&str; 10] =
+const TABLE_HEADER: [&str; 10] =
     ["client", "time s", "min–max", "÷ ideal", "Mbit/s", "link Δ s", "wasted kB", "CPU s", "RSS MB", "energy J"];
 
 /// The table of a case.
-pub(crate) fn table(groups: &[Group<'_>]) -> Table {
+pub(crate) fn table(groups: &[ClientOutcomes<'_>]) -> Table {
     let suspects: Vec<String> = groups
         .iter()
-        .filter_map(|group| group.suspect().map(|(n, why)| format!("{}: {n} suspect ({why})", group.client)))
+        .filter_map(|group| {
+            group.unreliable().map(|(n, reason)| format!("{}: {n} suspect ({reason})", group.client))
+        })
         .collect();
     Table {
-        head: HEAD.map(str::to_owned).to_vec(),
-        rows: groups.iter().map(Group::row).collect(),
+        header: TABLE_HEADER.map(str::to_owned).to_vec(),
+        rows: groups.iter().map(ClientOutcomes::row).collect(),
         note: (!suspects.is_empty()).then(|| suspects.join("; ")),
     }
 }
 
-/// A case's part of a page: one chart per client, with its own end, the ideal and the best other client's end.
-pub(crate) fn section(case: &Case, groups: &[Group<'_>]) -> Section {
+/// The section of a case: one chart per client, with its own end, the ideal time, and the end of the fastest other
+/// program.
+pub(crate) fn section(case: &Case, groups: &[ClientOutcomes<'_>]) -> Section {
     let mut lead: Vec<String> = case.links.iter().map(ToString::to_string).collect();
     lead.extend(case.events.iter().take(12).map(ToString::to_string));
     if case.events.len() > 12 {
@@ -111,35 +119,40 @@ pub(crate) fn section(case: &Case, groups: &[Group<'_>]) -> Section {
     }
 }
 
-fn chart(group: &Group<'_>, all: &[Group<'_>]) -> Chart {
+fn chart(group: &ClientOutcomes<'_>, all: &[ClientOutcomes<'_>]) -> Chart {
     let names: Vec<&str> =
-        group.all.first().map_or_else(Vec::new, |o| o.links.iter().map(|link| link.name.as_str()).collect());
+        group.outcomes.first().map_or_else(Vec::new, |o| o.links.iter().map(|link| link.name.as_str()).collect());
     let series = names.into_iter().enumerate().map(|(n, name)| Series {
         name: name.to_string(),
-        runs: group.good().filter_map(|o| o.links.get(n)).map(|l| l.rates()).filter(|r| !r.is_empty()).collect(),
+        runs: group
+            .good()
+            .filter_map(|o| o.links.get(n))
+            .map(|l| l.rates_mbps())
+            .filter(|r| !r.is_empty())
+            .collect(),
         slot_s: SLOT_S,
     });
     let mut marks = Vec::new();
     if let Some(ideal) = group.median(|outcome| outcome.ideal_s) {
-        marks.push(Mark { at_s: ideal, label: format!("ideal {ideal:.2} s"), stroke: Stroke::Ideal });
+        marks.push(ChartMark { at_s: ideal, label: format!("ideal {ideal:.2} s"), stroke: Stroke::Ideal });
     }
     if let Some(end) = group.seconds() {
-        marks.push(Mark { at_s: end, label: format!("{} {end:.2} s", group.client), stroke: Stroke::End });
+        marks.push(ChartMark { at_s: end, label: format!("{} {end:.2} s", group.client), stroke: Stroke::End });
     }
-    let others = all.iter().filter(|other| other.client != group.client && is_peer(other.client));
+    let others = all.iter().filter(|other| other.client != group.client && is_other_client(other.client));
     let best = others.filter_map(|other| Some((other.seconds()?, other.client)));
     if let Some((end, name)) = best.min_by(|a, b| a.0.total_cmp(&b.0)) {
-        marks.push(Mark { at_s: end, label: format!("{name} {end:.2} s"), stroke: Stroke::Peer });
+        marks.push(ChartMark { at_s: end, label: format!("{name} {end:.2} s"), stroke: Stroke::BestOther });
     }
     Chart { title: group.client.to_string(), series: series.collect(), marks }
 }
 
-fn is_peer(client: &str) -> bool {
+fn is_other_client(client: &str) -> bool {
     client.starts_with("aria2") || client.starts_with("curl")
 }
 
-/// Names of cases in the order of the outcomes.
-pub(crate) fn cases_of(outcomes: &[Outcome]) -> Vec<&str> {
+/// Names of the cases, in the order of the outcomes.
+pub(crate) fn cases_of(outcomes: &[DownloadOutcome]) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     outcomes.iter().map(|outcome| outcome.case.as_str()).filter(|case| seen.insert(*case)).collect()
 }
@@ -147,7 +160,7 @@ pub(crate) fn cases_of(outcomes: &[Outcome]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::outcome::tests::example;
+    use crate::results::outcome::tests::example_outcome;
 
     fn scenario() -> Scenario {
         let text = "name = \"a\"\ndescription = \"\"\nsize = \"100MB\"\nclients = [\"marline\", \"aria2-s2\", \"curl\"]\n\
@@ -158,10 +171,10 @@ mod tests {
     #[test]
     fn a_table_has_a_row_per_client_with_medians() {
         let scenario = scenario();
-        let mut outcomes = vec![example("aria2-s2", 0, 6.24)];
-        outcomes.extend([6.0, 6.2, 6.1].iter().enumerate().map(|(n, s)| example("marline", n as u32, *s)));
-        outcomes[0].suspect = Some("late".into());
-        let mut failed = example("curl", 0, 1.0);
+        let mut outcomes = vec![example_outcome("aria2-s2", 0, 6.24)];
+        outcomes.extend([6.0, 6.2, 6.1].iter().enumerate().map(|(n, s)| example_outcome("marline", n as u32, *s)));
+        outcomes[0].unreliable_reason = Some("late".into());
+        let mut failed = example_outcome("curl", 0, 1.0);
         failed.problem = Some("exit status: 7".into());
         outcomes.push(failed);
         let groups = groups(&scenario, "a", &outcomes);
@@ -175,7 +188,11 @@ mod tests {
     #[test]
     fn charts_name_the_ideal_the_end_and_the_best_other() {
         let scenario = scenario();
-        let outcomes = [example("marline", 0, 6.0), example("aria2-s2", 0, 6.24), example("curl", 0, 10.47)];
+        let outcomes = [
+            example_outcome("marline", 0, 6.0),
+            example_outcome("aria2-s2", 0, 6.24),
+            example_outcome("curl", 0, 10.47),
+        ];
         let groups = groups(&scenario, "a", &outcomes);
         let section = section(&scenario.cases[0], &groups);
         let labels: Vec<&str> = section.charts[0].marks.iter().map(|mark| mark.label.as_str()).collect();

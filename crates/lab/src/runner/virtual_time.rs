@@ -1,46 +1,50 @@
-//! A download in virtual time: our own decisions, sim's links and its model of TCP.
+//! One download in virtual time: marline's state machine with the simulator's links and its model of TCP.
 
 use marline_core::fetch::{Config, Fetch, ThesisParams};
 use marline_core::units::Bitrate;
+use marline_sim::http_sim::{HttpLinkOutcome as Simulated, HttpScenario, HttpSim};
 use marline_sim::scenario::{Case, Client, Protocol};
-use marline_sim::world::{LinkOutcome as Simulated, Scene, World};
 
-use super::limit;
-use crate::evidence::{By, LinkOutcome, Outcome};
+use super::time_limit;
+use crate::results::{Backend, DownloadOutcome, LinkOutcome};
 
-/// Runs one of our clients; the scenario's traces must have been loaded.
-pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol) -> Outcome {
-    let Client::Marline { policy, only } = client else {
-        unreachable!("only our own client is simulated");
+/// Simulates one of marline's clients; the scenario's traces must have been loaded.
+pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol: Protocol) -> DownloadOutcome {
+    let Client::Marline { policy, only_link: only } = client else {
+        unreachable!("only marline is simulated");
     };
     let links = case.links.iter().filter(|link| only.as_ref().is_none_or(|only| *only == link.name)).cloned();
-    let mut scene = Scene::new(case.size, links);
-    let known = |name: &str| scene.links.iter().any(|link| link.spec.name == name);
-    scene.events = case.events.iter().filter(|event| known(&event.link)).cloned().collect();
-    scene.tls = protocol == Protocol::Https;
-    scene.seed = u64::from(run) + 1;
-    let limit = limit(case, client);
-    let fetch =
-        Fetch::new(Config { policy: *policy, thesis: thesis(), open_ended_first: true, ..Config::default() });
-    let result = World::new(scene, fetch).run(limit);
-    let problem = match (&result.failed, result.finished) {
+    let mut config = HttpScenario::new(case.size, links);
+    let known = |name: &str| config.links.iter().any(|link| link.spec.name == name);
+    config.events = case.events.iter().filter(|event| known(&event.link)).cloned().collect();
+    config.uses_tls = protocol == Protocol::Https;
+    config.seed = u64::from(run) + 1;
+    let limit = time_limit(case, client);
+    let fetch = Fetch::new(Config {
+        policy: *policy,
+        thesis: thesis_params(),
+        open_ended_first: true,
+        ..Config::default()
+    });
+    let result = HttpSim::new(config, fetch).run(limit);
+    let problem = match (&result.failed, result.finished_at) {
         (Some((failure, _)), _) => Some(format!("{failure:?}")),
-        (None, None) => Some("not done in time".to_string()),
-        (None, Some(_)) if !result.is_good() => Some("the file is not whole".to_string()),
+        (None, None) => Some("not complete in time".to_string()),
+        (None, Some(_)) if !result.is_complete() => Some("the file is incomplete".to_string()),
         _ => None,
     };
-    let seconds = result.finished.or(result.failed.map(|(_, at)| at)).unwrap_or(limit);
+    let seconds = result.finished_at.or(result.failed.map(|(_, at)| at)).unwrap_or(limit);
     let used = result.links.iter().filter(|link| link.last_byte.is_some()).count();
-    Outcome {
+    DownloadOutcome {
         case: case.name.clone(),
         client: client.to_string(),
         run,
-        by: By::Sim,
-        bytes: case.size.bytes(),
+        backend: Backend::Sim,
+        requested_bytes: case.size.bytes(),
         problem,
         seconds: seconds.as_secs_f64(),
-        ideal_s: case.ideal().map(|ideal| ideal.as_secs_f64()),
-        links: case.links.iter().map(|spec| link(spec, &result.links)).collect(),
+        ideal_s: case.ideal_time().map(|ideal| ideal.as_secs_f64()),
+        links: case.links.iter().map(|spec| link_outcome(spec, &result.links)).collect(),
         link_delta_s: (used > 1).then_some(result.link_delta.as_secs_f64()),
         wasted_bytes: Some(result.wasted.bytes()),
         cpu_s: None,
@@ -49,25 +53,25 @@ pub(super) fn outcome(case: &Case, client: &Client, run: u32, protocol: Protocol
         energy_j: None,
         energy_model: None,
         process: None,
-        suspect: None,
+        unreliable_reason: None,
     }
 }
 
-/// The thesis's constants where it names them: the bandwidth of each link is half of the sum in the worked examples of
-/// §4.3.4 and §4.3.5, which was set by hand for each scenario and is nowhere told.
-fn thesis() -> ThesisParams {
+/// Constants of the thesis where it states them. In the worked examples of sections 4.3.4 and 4.3.5 the bandwidth of
+/// each link is half of the sum. It was set by hand for each scenario, and the thesis does not state those values.
+fn thesis_params() -> ThesisParams {
     ThesisParams { bandwidth: Some(Bitrate::from_mbps(240)), ..ThesisParams::default() }
 }
 
-/// What a link did; nothing if the client was not given it. Payload is counted as the IP packets that carried it.
-fn link(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> LinkOutcome {
+/// Results of a link; empty if the client did not use it. Payload is converted to the IP packets that carry it.
+fn link_outcome(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> LinkOutcome {
     let did = simulated.iter().find(|link| link.name == spec.name);
     let mtu = spec.mtu.bytes();
     let packets = |payload: u64| payload * mtu / (mtu - 52);
     LinkOutcome {
         name: spec.name.clone(),
         kind: spec.kind,
-        bytes: did.map_or(0, |link| packets(link.bytes.bytes())),
+        ip_bytes: did.map_or(0, |link| packets(link.body_bytes.bytes())),
         span_s: did.and_then(|link| Some((link.first_byte?.as_secs_f64(), link.last_byte?.as_secs_f64()))),
         median_mbps: None,
         energy_j: None,

@@ -1,15 +1,13 @@
-//! Port 80 for MPTCP, opened by the lab and handed to nginx.
+//! Listening sockets for MPTCP on port 80, opened by the lab and passed to nginx as its standard input and output.
 //!
-//! In: nginx's command, before it is started. Out: the same with listening sockets as its standard input and output.
-//!
-//! 1. nginx takes listening sockets over that are named in its variable `NGINX` (its way of replacing its own program
-//!    without a pause), each for the `listen` line of the same address. So a stock nginx that knows nothing of MPTCP
-//!    serves it, and no library is preloaded.
-//! 2. A listening MPTCP socket accepts plain TCP as well.
-//! 3. The congestion control is set on the listening socket too: the routes give it to the first subflow only. As soon as
-//!    the server sets any option of a connection (nginx does), the kernel gives subflows that join later what the MPTCP
-//!    socket has, which is the namespace's default (measured).
-//! 4. Port 443 stays plain TCP: a server without MPTCP on the same address, for those who want one.
+//! 1. nginx adopts listening sockets that the variable `NGINX` names (its mechanism for replacing its own
+//!    executable without interruption), each for the `listen` line of the same address. So a stock nginx without
+//!    MPTCP support serves MPTCP, and no library is preloaded.
+//! 2. A listening MPTCP socket also accepts plain TCP.
+//! 3. The congestion control is also set on the listening socket, because routes apply it to the first subflow
+//!    only. As soon as the server sets any socket option of a connection (nginx does), the kernel gives subflows
+//!    that join later the algorithm of the MPTCP socket, which is the namespace's default (measured).
+//! 4. Port 443 stays plain TCP: a server without MPTCP on the same address, for clients that need one.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,11 +18,11 @@ use std::process::Command;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::Congestion;
-use crate::network::Networks;
+use crate::network::Namespaces;
 
-/// See the [module](self).
-pub(super) fn hand_over(command: &mut Command, networks: &Networks) -> io::Result<()> {
-    let congestion = networks.congestion.wanted;
+/// Opens the sockets and passes them to nginx's command; see the [module documentation](self).
+pub(super) fn pass_listeners(command: &mut Command, networks: &Namespaces) -> io::Result<()> {
+    let congestion = networks.congestion.requested;
     let v4 = networks.server.run(|| listen((Ipv4Addr::UNSPECIFIED, 80).into(), congestion))?;
     command.stdin(v4);
     let mut sockets = "0;".to_owned();
@@ -38,7 +36,7 @@ pub(super) fn hand_over(command: &mut Command, networks: &Networks) -> io::Resul
 
 fn listen(address: SocketAddr, congestion: Congestion) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::MPTCP))?;
-    // A kernel that has none of this name says so elsewhere.
+    // The kernel may lack this algorithm; `CongestionReport` shows that.
     let _ = socket.set_tcp_congestion(congestion.name().as_bytes());
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
@@ -50,5 +48,5 @@ fn listen(address: SocketAddr, congestion: Congestion) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// As nginx's own.
+/// The default of nginx.
 const BACKLOG: i32 = 511;

@@ -1,30 +1,36 @@
-//! nginx's configuration: one process in the foreground that serves one directory, over HTTP, HTTPS and HTTP/2.
+//! Configuration of nginx: one process in the foreground that serves one directory over HTTP, HTTPS and HTTP/2.
 //!
-//! Port 444 speaks HTTP/1.1 over TLS and nothing newer, for those who compare.
+//! Port 444 offers only HTTP/1.1 over TLS, for comparisons.
 //!
-//! One process, not a master with workers: nothing to hand privileges to in a user namespace, and one pid to end. For
-//! the same reason its user is root, the only one that a user namespace has.
+//! There is one process instead of a master with workers: in a user namespace there are no privileges to hand over,
+//! and only one PID has to be ended. For the same reason its user is root, the only user that exists in a user
+//! namespace.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::certificate::Certificate;
+use super::certificate::ServerCertificate;
 
-/// Writes `nginx.conf` into `directory`, to serve `root`. `handed`: its sockets are handed to it, which needs a master: a
-/// single process of nginx takes them for those of an event loop that it never had, and ends (1.22).
-pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate, handed: bool) -> io::Result<()> {
-    let root = quoted(root)?;
-    let (pid, log) = (quoted(&directory.join("nginx.pid"))?, quoted(&directory.join("error.log"))?);
+/// Writes `nginx.conf` into `directory`, to serve `root`. With `has_passed_sockets` nginx needs a master process:
+/// as a single process, nginx 1.22 takes passed sockets for those of an event loop that it never had, and exits.
+pub(super) fn write_config(
+    directory: &Path,
+    root: &Path,
+    certificate: &ServerCertificate,
+    has_passed_sockets: bool,
+) -> io::Result<()> {
+    let root = nginx_quoted(root)?;
+    let (pid, log) = (nginx_quoted(&directory.join("nginx.pid"))?, nginx_quoted(&directory.join("error.log"))?);
     let v6 =
         if Path::new("/proc/net/if_inet6").exists() { "listen [::]:80; listen [::]:443 ssl http2;" } else { "" };
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
-        .map(|kind| Ok(format!("    {kind}_temp_path {};\n", quoted(&directory.join(kind))?)))
+        .map(|kind| Ok(format!("    {kind}_temp_path {};\n", nginx_quoted(&directory.join(kind))?)))
         .collect::<io::Result<_>>()?;
-    let master = if handed { "on" } else { "off" };
-    // Thousands of MPTCP connections may stay for as long as the lab does.
-    let (most, keep) = if handed { (16_384, "3600s") } else { (4096, "75s") };
+    let master = if has_passed_sockets { "on" } else { "off" };
+    // Thousands of MPTCP connections may stay open as long as the lab runs.
+    let (most, keep) = if has_passed_sockets { (16_384, "3600s") } else { (4096, "75s") };
     let text = format!(
         "user root root;\n\
          daemon off;\n\
@@ -50,17 +56,17 @@ pub(super) fn configure(directory: &Path, root: &Path, certificate: &Certificate
          \x20       autoindex on;\n\
          \x20   }}\n\
          }}\n",
-        quoted(&certificate.certificate)?,
-        quoted(&certificate.key)?,
+        nginx_quoted(&certificate.cert_file)?,
+        nginx_quoted(&certificate.key_file)?,
     );
     fs::write(directory.join("nginx.conf"), text)
 }
 
-/// A path as nginx reads it.
-fn quoted(path: &Path) -> io::Result<String> {
+/// A path in the syntax of nginx's configuration.
+fn nginx_quoted(path: &Path) -> io::Result<String> {
     match path.to_str() {
         Some(text) if !text.contains(['"', '\\', '$', '\n']) => Ok(format!("\"{text}\"")),
-        _ => Err(io::Error::other(format!("{}: nginx cannot be told of such a name", path.display()))),
+        _ => Err(io::Error::other(format!("{}: nginx's configuration cannot contain such a name", path.display()))),
     }
 }
 
@@ -69,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_blanks_are_quoted_and_names_with_quotes_refused() {
-        assert_eq!(quoted(Path::new("/a b/c")).unwrap(), "\"/a b/c\"");
-        assert!(quoted(Path::new("/a\"b")).is_err());
-        assert!(quoted(Path::new("/a$b")).is_err());
+    fn paths_with_blanks_are_quoted_and_paths_with_quotes_are_refused() {
+        assert_eq!(nginx_quoted(Path::new("/a b/c")).unwrap(), "\"/a b/c\"");
+        assert!(nginx_quoted(Path::new("/a\"b")).is_err());
+        assert!(nginx_quoted(Path::new("/a$b")).is_err());
     }
 }

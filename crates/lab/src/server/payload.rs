@@ -1,4 +1,5 @@
-//! A file of pseudo-random bytes to be served: the same bytes for the same size, incompressible, with its checksum.
+//! A file of pseudo-random bytes to serve: always the same bytes for the same size, incompressible, with its
+//! checksum.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -7,23 +8,23 @@ use std::path::{Path, PathBuf};
 use marline_core::units::DataSize;
 use sha2::{Digest, Sha256};
 
-use super::Folder;
+use super::TempDir;
 
-/// A file in memory that lives as long as this value. Many labs may serve it.
+/// A file in memory that exists as long as this value. Several labs may serve it.
 #[derive(Debug)]
 pub struct Payload {
-    folder: Folder,
+    temp_dir: TempDir,
     name: String,
     sha256: String,
 }
 
 impl Payload {
-    /// Writes a file of `size`, called after it.
+    /// Writes a file of `size`, whose name contains the size.
     ///
     /// # Errors
-    /// Out of memory, or no place for temporary files.
+    /// Out of memory, or no directory for temporary files.
     pub fn new(size: DataSize) -> io::Result<Self> {
-        let folder = Folder::new()?;
+        let folder = TempDir::new()?;
         let name = format!("random-{}", size.bytes());
         let mut file = BufWriter::with_capacity(1 << 20, File::create(folder.path().join(&name))?);
         let mut digest = Sha256::new();
@@ -32,7 +33,7 @@ impl Payload {
         let mut block = vec![0_u8; 1 << 16];
         while left > 0 {
             for word in block.chunks_exact_mut(8) {
-                word.copy_from_slice(&next(&mut state).to_le_bytes());
+                word.copy_from_slice(&splitmix64(&mut state).to_le_bytes());
             }
             let length = usize::try_from(left).unwrap_or(block.len()).min(block.len());
             let part = block.get(..length).unwrap_or(&[]);
@@ -42,30 +43,30 @@ impl Payload {
         }
         file.flush()?;
         let sha256 = data_encoding::HEXLOWER.encode(&digest.finalize());
-        Ok(Self { folder, name, sha256 })
+        Ok(Self { temp_dir: folder, name, sha256 })
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> PathBuf {
         self.directory().join(&self.name)
     }
 
-    /// The directory that holds it and nothing else.
+    /// The directory that contains only this file.
     pub fn directory(&self) -> &Path {
-        self.folder.path()
+        self.temp_dir.path()
     }
 
-    /// Its SHA-256 in hexadecimal digits.
+    /// SHA-256 of the file in hexadecimal digits.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 }
 
-/// Chosen: any number; it fixes the bytes for ever.
+/// Chosen arbitrarily; it determines the bytes, so it must not change.
 const SEED: u64 = 0x6d61_726c_696e_6521;
 
-/// The next number of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
-fn next(state: &mut u64) -> u64 {
+/// The next output of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,27 +1,27 @@
-//! The two programs that the tests start.
+//! Starts the two programs that the tests need.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The laboratory's program. It runs [`marline`].
+/// Path of `marline-lab`. It runs [`marline`].
 pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_marline-lab");
 
-/// `marline-lab`, which will run the `marline` under test.
+/// A command for `marline-lab` that runs the `marline` under test.
 pub(crate) fn lab() -> Command {
     let mut command = Command::new(LAB);
     command.env("MARLINE", marline());
     command
 }
 
-/// The `marline` under test: the one that `MARLINE` names, else the one that this build has made.
+/// The `marline` under test: the one that the variable `MARLINE` names, otherwise the one of this build.
 ///
-/// Cargo builds the programs of the packages that it tests, and tells a test the paths of its own package's programs only. So
-/// `cargo test --workspace` has built this one, and `cargo test -p marline-lab` has not.
+/// Cargo builds the programs of the packages that it tests, but gives a test only the paths of its own package's
+/// programs. So `cargo test --workspace` builds this one, and `cargo test -p marline-lab` does not.
 ///
 /// # Panics
-/// It has not been built, or a source file has changed since.
+/// The program has not been built, or a source file has changed since.
 pub(crate) fn marline() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -36,7 +36,8 @@ pub(crate) fn marline() -> &'static Path {
     })
 }
 
-/// Why this program is not of the present sources; none: it is. Cargo writes the sources of a program beside it, in make's form.
+/// Why this program is older than its sources; `None` if it is current. Cargo writes the list of a program's
+/// sources beside it, in the format of make.
 fn stale(program: &Path) -> Option<String> {
     let shown = program.display();
     let modified = |file: &Path| file.metadata().and_then(|about| about.modified()).ok();
@@ -45,7 +46,7 @@ fn stale(program: &Path) -> Option<String> {
     let Some((_, sources)) = rules.split_once(": ") else {
         return Some(format!("{shown}.d does not list its sources"));
     };
-    // Spaces in names are escaped.
+    // Spaces in names are escaped with a backslash.
     let sources = sources.lines().next().unwrap_or_default().replace("\\ ", "\0");
     let changed = sources
         .split_whitespace()

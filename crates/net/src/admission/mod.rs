@@ -1,14 +1,15 @@
-//! Admission control: how many connections a listener keeps, and which one it gives up when there are too many.
+//! Admission control: how many connections a listener keeps, and which one it evicts when there are too many.
 //!
-//! [`Handshakes`] is for connections whose peer has not identified itself or asked for anything yet: a newcomer always
-//! gets in, and the network with the most open connections loses its oldest. [`Guests`] is for connections that do
-//! work: each address has a bound, and beyond the total the network with the most loses its newest.
+//! [`PendingHandshakes`] is for connections whose peer has not identified itself or sent a request yet: a new
+//! connection is always admitted, and the network with the most open connections loses its oldest. [`ConnAdmission`]
+//! is for connections that do work: each address has a limit, and beyond the total the network with the most
+//! connections loses its newest.
 //!
-//! Both are used by every listener of this project (proxy, edge, relay, fleet service). They only decide; closing a
-//! connection is the caller's, which stores what it needs for that (`T`) with each entry.
+//! All listeners of this project (proxy, edge, relay, fleet service) use both. They only decide. Closing an evicted
+//! connection is the caller's task, which stores the handle that it needs for that (`T`) with each entry.
 
-mod guests;
+mod conn_admission;
 mod handshakes;
 
-pub use guests::{Full, Guests, Ticket as GuestTicket};
-pub use handshakes::{Handshakes, Ticket as HandshakeTicket, network};
+pub use conn_admission::{AdmissionDenied, AdmissionTicket as GuestTicket, ConnAdmission};
+pub use handshakes::{HandshakeTicket, PendingHandshakes, client_network};

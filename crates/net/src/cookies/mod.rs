@@ -1,8 +1,8 @@
 //! Cookies that servers set, kept in memory for one run of a program or one player (RFC 6265).
 //!
-//! The crate `cookie_store` decides which cookie goes to which host, path and scheme. This module adds the bounds that it does
-//! not have: the number and length of cookies, the length of the `Cookie` field, and the list of public suffixes, so that a
-//! server below `co.uk` or `github.io` sets no cookie for its neighbours.
+//! The crate `cookie_store` decides which cookie is sent to which host, path and scheme. This module adds limits that
+//! it does not have: the number and length of cookies and the length of the `Cookie` field. It also applies the list
+//! of public suffixes, so that a server below `co.uk` or `github.io` cannot set cookies for its neighbors.
 
 mod netscape;
 
@@ -17,16 +17,18 @@ use url::{Host, Url};
 
 /// The cookies that one user has received from servers.
 #[derive(Debug, Default)]
-pub struct Jar(RefCell<CookieStore>);
+pub struct CookieJar(RefCell<CookieStore>);
 
-impl Jar {
-    /// Takes the `Set-Cookie` fields of a response to a request for this URL.
-    pub fn take(&self, url: &Url, lines: &[String]) {
-        // A field with a control character could not be sent back, nor could the cookies beside it.
-        let is_good = |line: &&String| line.len() <= LONGEST && !line.chars().any(|c| c.is_control() && c != '\t');
+impl CookieJar {
+    /// Stores the `Set-Cookie` fields of a response to a request for this URL.
+    pub fn store_cookies(&self, url: &Url, lines: &[String]) {
+        // A field with a control character could not be sent back, and would make the other cookies of the request
+        // unsendable.
+        let is_good =
+            |line: &&String| line.len() <= MAX_COOKIE_LEN && !line.chars().any(|c| c.is_control() && c != '\t');
         for line in lines.iter().filter(is_good) {
             let Ok(cookie) = RawCookie::parse(line.as_str()) else { continue };
-            if let Some(cookie) = restricted(cookie.into_owned(), url) {
+            if let Some(cookie) = restrict_domain(cookie.into_owned(), url) {
                 self.insert(&cookie, url);
             }
         }
@@ -35,22 +37,24 @@ impl Jar {
     fn insert(&self, cookie: &RawCookie<'_>, url: &Url) {
         let mut store = self.0.borrow_mut();
         let of_url = store.matches(url);
-        if of_url.len() >= MOST_OF_ONE && !of_url.iter().any(|known| known.name() == cookie.name()) {
+        if of_url.len() >= MAX_PER_DOMAIN && !of_url.iter().any(|known| known.name() == cookie.name()) {
             return;
         }
-        if store.iter_any().count() >= MOST {
-            // Servers that set this many are not worth a queue: those of other hosts are forgotten, and log in again.
-            let kept: Vec<_> = of_url.into_iter().cloned().collect();
-            let Ok(kept) = CookieStore::from_cookies(kept.into_iter().map(Ok::<_, Infallible>), false);
-            *store = kept;
+        if store.iter_any().count() >= MAX_COOKIES {
+            // Servers that set this many cookies do not justify an eviction order: the cookies of all other hosts are
+            // dropped, and those hosts require a new login.
+            let of_url_only: Vec<_> = of_url.into_iter().cloned().collect();
+            let Ok(of_url_only) =
+                CookieStore::from_cookies(of_url_only.into_iter().map(Ok::<_, Infallible>), false);
+            *store = of_url_only;
         }
         // An error means that the cookie is not for this host or scheme, or that it has expired.
         let _ = store.insert_raw(cookie, url);
     }
 
-    /// Adds the cookies for a URL to the fields of a request. A cookie of the same name that is among the fields already takes
-    /// precedence.
-    pub fn add_to(&self, url: &Url, fields: &mut Vec<(HeaderName, HeaderValue)>) {
+    /// Adds the cookies for a URL to the fields of a request. A cookie of the same name that the fields already
+    /// contain takes precedence.
+    pub fn add_to_headers(&self, url: &Url, fields: &mut Vec<(HeaderName, HeaderValue)>) {
         let store = self.0.borrow();
         let mut cookies = store.matches(url);
         if cookies.is_empty() {
@@ -58,19 +62,20 @@ impl Jar {
         }
         // RFC 6265 section 5.4: longer paths first.
         cookies.sort_by_key(|cookie| Reverse(cookie.path.len()));
-        let mut all: Vec<u8> = Vec::new();
+        let mut field: Vec<u8> = Vec::new();
         for (_, value) in fields.iter().filter(|(name, _)| *name == COOKIE) {
-            append(&mut all, value.as_bytes());
+            append_pairs(&mut field, value.as_bytes());
         }
-        let own = String::from_utf8_lossy(&all).into_owned();
-        let is_own = |name: &str| own.split(';').any(|pair| pair.split('=').next().map(str::trim) == Some(name));
-        for cookie in cookies.into_iter().filter(|cookie| !is_own(cookie.name())) {
-            let pair = bytes_of(&format!("{}={}", cookie.name(), cookie.value()));
-            if all.len() + pair.len() <= LONGEST_FIELD {
-                append(&mut all, &pair);
+        let existing = String::from_utf8_lossy(&field).into_owned();
+        let is_existing =
+            |name: &str| existing.split(';').any(|pair| pair.split('=').next().map(str::trim) == Some(name));
+        for cookie in cookies.into_iter().filter(|cookie| !is_existing(cookie.name())) {
+            let pair = cookie_bytes(&format!("{}={}", cookie.name(), cookie.value()));
+            if field.len() + pair.len() <= MAX_FIELD_LEN {
+                append_pairs(&mut field, &pair);
             }
         }
-        if let Ok(mut value) = HeaderValue::from_bytes(&all) {
+        if let Ok(mut value) = HeaderValue::from_bytes(&field) {
             value.set_sensitive(true);
             fields.retain(|(name, _)| *name != COOKIE);
             fields.push((COOKIE, value));
@@ -78,15 +83,16 @@ impl Jar {
     }
 }
 
-/// The value of a `Set-Cookie` field as text. A cookie goes back byte for byte (RFC 6265 section 5.4), and some servers write
-/// Latin-1: where bytes are not UTF-8, each from 0x80 on stands as a character of a private range.
-pub(crate) fn text_of(value: &[u8]) -> Cow<'_, str> {
-    let is_private = |c: char| (PRIVATE + 0x80..=PRIVATE + 0xff).contains(&u32::from(c));
+/// The value of a `Set-Cookie` field as text. Cookies must be sent back byte for byte (RFC 6265 section 5.4), and
+/// some servers write Latin-1. If the bytes are not UTF-8, each byte from 0x80 on is represented by a character of a
+/// private range.
+pub(crate) fn cookie_text(value: &[u8]) -> Cow<'_, str> {
+    let is_private = |c: char| (PRIVATE_BASE + 0x80..=PRIVATE_BASE + 0xff).contains(&u32::from(c));
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains(is_private) => Cow::Borrowed(text),
         _ => {
             let of_byte = |byte: &u8| match byte {
-                0x80.. => char::from_u32(PRIVATE + u32::from(*byte)).unwrap_or('?'),
+                0x80.. => char::from_u32(PRIVATE_BASE + u32::from(*byte)).unwrap_or('?'),
                 _ => char::from(*byte),
             };
             Cow::Owned(value.iter().map(of_byte).collect())
@@ -94,12 +100,12 @@ pub(crate) fn text_of(value: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// What [`text_of`] was made of.
-fn bytes_of(text: &str) -> Vec<u8> {
+/// The original bytes of a text from [`cookie_text`].
+fn cookie_bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {
         match u32::from(c)
-            .checked_sub(PRIVATE)
+            .checked_sub(PRIVATE_BASE)
             .and_then(|byte| u8::try_from(byte).ok())
             .filter(|byte| *byte >= 0x80)
         {
@@ -110,16 +116,16 @@ fn bytes_of(text: &str) -> Vec<u8> {
     bytes
 }
 
-fn append(all: &mut Vec<u8>, pairs: &[u8]) {
-    if !all.is_empty() {
-        all.extend(b"; ");
+fn append_pairs(field: &mut Vec<u8>, pairs: &[u8]) {
+    if !field.is_empty() {
+        field.extend(b"; ");
     }
-    all.extend(pairs);
+    field.extend(pairs);
 }
 
-/// The cookie as this host may set it. A public suffix as its domain is the host itself, or the cookie is refused (RFC 6265
-/// section 5.3, step 5).
-fn restricted(mut cookie: RawCookie<'static>, url: &Url) -> Option<RawCookie<'static>> {
+/// Applies the list of public suffixes to the cookie's domain. If the domain is a public suffix, the cookie is
+/// limited to the host itself, or refused if the host is another one (RFC 6265 section 5.3, step 5).
+fn restrict_domain(mut cookie: RawCookie<'static>, url: &Url) -> Option<RawCookie<'static>> {
     let Some(domain) = cookie.domain().map(|domain| domain.trim_start_matches('.')).filter(|name| !name.is_empty())
     else {
         return Some(cookie);
@@ -135,38 +141,38 @@ fn restricted(mut cookie: RawCookie<'static>, url: &Url) -> Option<RawCookie<'st
     Some(cookie)
 }
 
-/// For the fuzz targets alone.
+/// Entry points for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
-    /// What a jar writes that has read a file of cookies.
+    /// Reads a cookie file and writes it again.
     pub fn cookie_file(bytes: &[u8]) -> Option<String> {
-        super::netscape::again(bytes)
+        super::netscape::round_trip(bytes)
     }
 
-    use super::{COOKIE, Jar, Url};
+    use super::{COOKIE, CookieJar, Url};
 
-    /// What a server at the first URL sets with these fields, as it is sent to each of the others.
-    pub fn cookies(from: &Url, lines: &[String], to: &[Url]) -> Vec<Option<Vec<u8>>> {
-        let jar = Jar::default();
-        jar.take(from, lines);
+    /// Stores the fields that a server at the first URL sets, and returns what would be sent to each of the others.
+    pub fn cookies(from: &Url, lines: &[String], targets: &[Url]) -> Vec<Option<Vec<u8>>> {
+        let cookie_jar = CookieJar::default();
+        cookie_jar.store_cookies(from, lines);
         let sent = |url| {
             let mut fields = Vec::new();
-            jar.add_to(url, &mut fields);
+            cookie_jar.add_to_headers(url, &mut fields);
             fields.into_iter().find(|(name, _)| *name == COOKIE).map(|(_, value)| value.as_bytes().to_vec())
         };
-        to.iter().map(sent).collect()
+        targets.iter().map(sent).collect()
     }
 }
 
-/// RFC 6265 section 6.1 asks for 50 of each domain, and for 4096 bytes of each.
-const MOST_OF_ONE: usize = 50;
-const LONGEST: usize = 4096;
-/// chosen: ten servers that each set as many as they may; 2 MiB at most.
-const MOST: usize = 500;
-/// Where the private range of [`text_of`] begins, less 0x80.
-const PRIVATE: u32 = 0xf700;
-/// As curl: nginx and Apache httpd take 8 KiB for a field.
-const LONGEST_FIELD: usize = 8190;
+/// RFC 6265 section 6.1 requires at least 50 per domain, and 4096 bytes each.
+const MAX_PER_DOMAIN: usize = 50;
+const MAX_COOKIE_LEN: usize = 4096;
+/// chosen: ten servers that each set the maximum; 2 MiB in total.
+const MAX_COOKIES: usize = 500;
+/// Start of the private range of [`cookie_text`], minus 0x80.
+const PRIVATE_BASE: u32 = 0xf700;
+/// As in curl: nginx and Apache httpd accept 8 KiB per field.
+const MAX_FIELD_LEN: usize = 8190;
 
 #[cfg(test)]
 mod tests {
@@ -176,39 +182,39 @@ mod tests {
         Url::parse(text).unwrap()
     }
 
-    fn sent(jar: &Jar, to: &str, own: Option<&'static str>) -> Option<String> {
+    fn cookies_sent(jar: &CookieJar, to: &str, own: Option<&'static str>) -> Option<String> {
         let mut fields: Vec<_> = own.map(|own| (COOKIE, HeaderValue::from_static(own))).into_iter().collect();
-        jar.add_to(&url(to), &mut fields);
+        jar.add_to_headers(&url(to), &mut fields);
         assert!(fields.len() <= 1);
         fields.pop().map(|(_, value)| String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
-    fn set(from: &str, lines: &[&str]) -> Jar {
-        let jar = Jar::default();
-        jar.take(&url(from), &lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
+    fn jar_after(from: &str, lines: &[&str]) -> CookieJar {
+        let jar = CookieJar::default();
+        jar.store_cookies(&url(from), &lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>());
         jar
     }
 
     #[test]
-    fn cookies_go_where_they_were_set_for() {
+    fn cookies_are_sent_to_the_hosts_they_were_set_for() {
         let lines =
             ["k=1; Path=/", "s=2; Secure", "d=3; Domain=example.com; Path=/", "p=4; Path=/y", "ü=ä; Path=/"];
-        let jar = set("https://a.example.com/x/m.m3u8", &lines);
-        assert_eq!(sent(&jar, "https://b.example.com/", None).as_deref(), Some("d=3"));
-        assert_eq!(sent(&jar, "https://example.org/", None), None);
-        assert_eq!(sent(&jar, "https://notexample.com/", None), None);
-        let all = sent(&jar, "https://a.example.com/x/s.ts", None).unwrap();
+        let jar = jar_after("https://a.example.com/x/m.m3u8", &lines);
+        assert_eq!(cookies_sent(&jar, "https://b.example.com/", None).as_deref(), Some("d=3"));
+        assert_eq!(cookies_sent(&jar, "https://example.org/", None), None);
+        assert_eq!(cookies_sent(&jar, "https://notexample.com/", None), None);
+        let all = cookies_sent(&jar, "https://a.example.com/x/s.ts", None).unwrap();
         let mut sorted: Vec<_> = all.split("; ").collect();
         assert_eq!(sorted[0], "s=2", "the longest path first");
         sorted.sort_unstable();
         assert_eq!(sorted, ["d=3", "k=1", "s=2", "ü=ä"]);
-        assert!(!sent(&jar, "http://a.example.com/x/s.ts", None).unwrap().contains("s=2"));
-        // A port makes no other host (RFC 6265 section 8.5).
-        assert!(sent(&jar, "https://a.example.com:8443/", None).unwrap().contains("k=1"));
+        assert!(!cookies_sent(&jar, "http://a.example.com/x/s.ts", None).unwrap().contains("s=2"));
+        // Different ports are the same host (RFC 6265 section 8.5).
+        assert!(cookies_sent(&jar, "https://a.example.com:8443/", None).unwrap().contains("k=1"));
     }
 
     #[test]
-    fn a_cookie_goes_back_byte_for_byte() {
+    fn a_cookie_is_sent_back_byte_for_byte() {
         let values: [&[u8]; 6] = [
             b"plain",
             "\u{e4}\u{a0}\u{1f600}".as_bytes(),
@@ -219,16 +225,16 @@ mod tests {
         ];
         for value in values {
             let line = [b"k=", value, b"; Path=/"].concat();
-            let jar = set("https://a.example.com/", &[&text_of(&line)]);
+            let jar = jar_after("https://a.example.com/", &[&cookie_text(&line)]);
             let mut fields = Vec::new();
-            jar.add_to(&url("https://a.example.com/x"), &mut fields);
+            jar.add_to_headers(&url("https://a.example.com/x"), &mut fields);
             let sent = fields.pop().map(|(_, sent)| sent.as_bytes().to_vec());
             assert_eq!(sent, Some([b"k=", value].concat()), "{value:?}");
         }
     }
 
     #[test]
-    fn no_server_sets_cookies_for_others() {
+    fn a_server_cannot_set_cookies_for_unrelated_hosts() {
         for (from, domain, to) in [
             ("https://a.example.com/", "other.com", "https://other.com/"),
             ("https://a.example.com/", "com", "https://b.com/"),
@@ -242,56 +248,56 @@ mod tests {
             ("http://localhost/", "localhost", "http://a.localhost/"),
             ("https://github.io/", "github.io", "https://a.github.io/"),
         ] {
-            let jar = set(from, &[&format!("x=1; Path=/; Domain={domain}")]);
-            assert_eq!(sent(&jar, to, None), None, "{from} {domain}");
+            let jar = jar_after(from, &[&format!("x=1; Path=/; Domain={domain}")]);
+            assert_eq!(cookies_sent(&jar, to, None), None, "{from} {domain}");
         }
         for (from, domain) in [
             ("https://github.io/", "github.io"),
             ("http://localhost/", "localhost"),
             ("http://127.0.0.1/", "127.0.0.1"),
         ] {
-            let jar = set(from, &[&format!("x=1; Path=/; Domain={domain}")]);
-            assert_eq!(sent(&jar, from, None).as_deref(), Some("x=1"), "{from}");
+            let jar = jar_after(from, &[&format!("x=1; Path=/; Domain={domain}")]);
+            assert_eq!(cookies_sent(&jar, from, None).as_deref(), Some("x=1"), "{from}");
         }
     }
 
     #[test]
     fn a_cookie_is_replaced_and_removed_by_its_server() {
-        let jar = set(
+        let jar = jar_after(
             "http://h/",
             &["a=1; Path=/", "a=2; Path=/", "b=3; Path=/; Max-Age=99999999999999999999", "c=\r; Path=/"],
         );
-        // In either order: the store keeps none for cookies of one path.
-        let both = sent(&jar, "http://h/", None);
+        // In either order: the store does not order cookies of equal paths.
+        let both = cookies_sent(&jar, "http://h/", None);
         assert!(matches!(both.as_deref(), Some("a=2; b=3" | "b=3; a=2")), "{both:?}");
         for line in ["a=; Path=/; Max-Age=0", "b=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT"] {
-            jar.take(&url("http://h/"), &[line.to_owned()]);
+            jar.store_cookies(&url("http://h/"), &[line.to_owned()]);
         }
-        assert_eq!(sent(&jar, "http://h/", None), None);
+        assert_eq!(cookies_sent(&jar, "http://h/", None), None);
     }
 
     #[test]
     fn cookies_of_the_program_itself_take_precedence() {
-        let jar = set("http://h/", &["a=server; Path=/", "b=server; Path=/"]);
-        assert_eq!(sent(&jar, "http://h/", Some("a=mine")).as_deref(), Some("a=mine; b=server"));
-        assert_eq!(sent(&jar, "http://g/", Some("a=mine")).as_deref(), Some("a=mine"));
+        let jar = jar_after("http://h/", &["a=server; Path=/", "b=server; Path=/"]);
+        assert_eq!(cookies_sent(&jar, "http://h/", Some("a=mine")).as_deref(), Some("a=mine; b=server"));
+        assert_eq!(cookies_sent(&jar, "http://g/", Some("a=mine")).as_deref(), Some("a=mine"));
     }
 
     #[test]
     fn number_and_length_are_bounded() {
         let lines: Vec<String> = (0..1000).map(|n| format!("n{n}=x; Path=/")).collect();
-        let jar = Jar::default();
-        jar.take(&url("http://h/"), &lines);
-        jar.take(&url("http://h/"), &[format!("long={}; Path=/", "x".repeat(5000))]);
-        let own = sent(&jar, "http://h/", None).unwrap();
+        let jar = CookieJar::default();
+        jar.store_cookies(&url("http://h/"), &lines);
+        jar.store_cookies(&url("http://h/"), &[format!("long={}; Path=/", "x".repeat(5000))]);
+        let own = cookies_sent(&jar, "http://h/", None).unwrap();
         assert!(own.contains("n0=x") && !own.contains("n60=x") && !own.contains("long"), "{own}");
         for n in 0..100 {
-            jar.take(&url(&format!("http://h{n}/")), &lines);
-            assert!(jar.0.borrow().iter_any().count() <= MOST);
+            jar.store_cookies(&url(&format!("http://h{n}/")), &lines);
+            assert!(jar.0.borrow().iter_any().count() <= MAX_COOKIES);
         }
         let long: Vec<String> = (0..50).map(|n| format!("l{n}={}; Path=/", "x".repeat(1000))).collect();
-        let jar = Jar::default();
-        jar.take(&url("http://h/"), &long);
-        assert!((4000..=LONGEST_FIELD).contains(&sent(&jar, "http://h/", None).unwrap().len()));
+        let jar = CookieJar::default();
+        jar.store_cookies(&url("http://h/"), &long);
+        assert!((4000..=MAX_FIELD_LEN).contains(&cookies_sent(&jar, "http://h/", None).unwrap().len()));
     }
 }

@@ -1,9 +1,9 @@
-//! Cookies in a file, in Netscape's format, which curl, wget and browsers' extensions read and write.
+//! Reads and writes cookie files in Netscape's format, which curl, wget and browser extensions use.
 //!
-//! One cookie a line, with tabs between its fields: domain, whether hosts below it get it (`TRUE`), path, whether it needs TLS,
-//! when it expires (seconds since 1970; 0: with the session), name, value. `#HttpOnly_` before the domain marks a cookie
-//! that scripts do not see; other lines that begin with `#` are comments. Lines that are no cookie are skipped, as curl does. No
-//! line is repeated in a message, since it may hold a secret.
+//! One cookie per line, with tabs between the fields: domain, whether subdomains get the cookie (`TRUE`), path,
+//! whether it requires TLS, expiry (seconds since 1970; 0: end of the session), name, value. `#HttpOnly_` before the
+//! domain marks a cookie that is hidden from scripts. Other lines that begin with `#` are comments. Lines that are
+//! not cookies are skipped, as in curl. Messages never repeat a line, since it may contain a secret.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -13,19 +13,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cookie_store::{CookieDomain, CookieExpiration};
 use url::Url;
 
-use super::{Jar, bytes_of, text_of};
+use super::{CookieJar, cookie_bytes, cookie_text};
 use crate::private_file::create_log;
 
-impl Jar {
-    /// Adds the cookies of a file. Those that have expired are left out. The answer is the numbers of the lines that are no cookie.
+impl CookieJar {
+    /// Adds the cookies of a file, except expired ones. Returns the numbers of the lines that are not cookies.
     ///
     /// # Errors
-    /// The file cannot be read, is longer than 4 MiB, or has text and no cookie in it.
+    /// The file cannot be read, is longer than 4 MiB, or contains text and no cookie.
     pub fn load(&self, path: &Path) -> io::Result<Vec<usize>> {
         let mut bytes = Vec::new();
-        File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LONGEST_FILE {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long to be a file of cookies"));
+        File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_FILE_LEN {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the file is too long for a cookie file (at most 4 MiB)",
+            ));
         }
         self.load_bytes(&bytes)
     }
@@ -34,50 +37,52 @@ impl Jar {
         let (mut skipped, mut has_cookies) = (Vec::new(), false);
         let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
         for (n, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-            match self.load_line(text_of(line).trim_end_matches('\r'), now()) {
+            match self.load_line(cookie_text(line).trim_end_matches('\r'), unix_now()) {
                 Some(is_cookie) => has_cookies |= is_cookie,
                 None => skipped.push(n + 1),
             }
         }
         match skipped.first() {
             Some(first) if !has_cookies => {
-                let text = format!("line {first} is no cookie: a cookie has seven fields with tabs between them");
+                let text = format!("line {first} is not a cookie: a cookie has seven fields separated by tabs");
                 Err(io::Error::new(io::ErrorKind::InvalidData, text))
             }
             _ => Ok(skipped),
         }
     }
 
-    /// Whether the line is a cookie, and not a comment or empty; none: it is neither.
+    /// `true` for a cookie, `false` for a comment or an empty line, `None` for anything else.
     fn load_line(&self, line: &str, now: i64) -> Option<bool> {
         let line = line.strip_prefix("#HttpOnly_").map_or(line, str::trim_start);
         if line.trim().is_empty() || line.starts_with('#') {
             return Some(false);
         }
-        // Editors turn tabs into blanks.
+        // Some editors replace tabs by blanks.
         let fields: Vec<&str> = if line.contains('\t') {
             line.split('\t').take(7).collect()
         } else {
             line.split_whitespace().collect()
         };
-        let (domain, below, path, secure, expires, name, value) = match fields[..] {
-            [domain, below, path, secure, expires, name, value] => {
-                (domain, below, path, secure, expires, name, value)
+        let (domain, include_subdomains, path, secure, expires, name, value) = match fields[..] {
+            [domain, include_subdomains, path, secure, expires, name, value] => {
+                (domain, include_subdomains, path, secure, expires, name, value)
             }
-            // curl leaves out an empty value.
-            [domain, below, path, secure, expires, name] => (domain, below, path, secure, expires, name, ""),
+            // curl omits the field of an empty value.
+            [domain, include_subdomains, path, secure, expires, name] => {
+                (domain, include_subdomains, path, secure, expires, name, "")
+            }
             _ => return None,
         };
         let host = domain.trim_start_matches('.');
         let scheme = if secure.eq_ignore_ascii_case("true") { "https" } else { "http" };
-        // Some programs write a fraction, some a word for cookies of the session.
+        // Some programs write a fraction, and some a word for session cookies.
         let is_session = expires.eq_ignore_ascii_case("session") || expires.trim().is_empty();
         let expires: i64 = if is_session { 0 } else { expires.split('.').next()?.trim().parse().ok()? };
-        let bare: Result<std::net::Ipv6Addr, _> = host.parse();
-        let host = bare.map_or_else(|_| host.to_owned(), |address| format!("[{address}]"));
+        let ipv6: Result<std::net::Ipv6Addr, _> = host.parse();
+        let host = ipv6.map_or_else(|_| host.to_owned(), |address| format!("[{address}]"));
         let url = Url::parse(&format!("{scheme}://{host}/")).ok().filter(|_| !name.is_empty())?;
         let mut set = format!("{name}={value}; Path={path}");
-        if below.eq_ignore_ascii_case("true") {
+        if include_subdomains.eq_ignore_ascii_case("true") {
             set.push_str(&format!("; Domain={host}"));
         }
         if scheme == "https" {
@@ -88,26 +93,26 @@ impl Jar {
             expires if expires <= now => return Some(true),
             expires => set.push_str(&format!("; Max-Age={}", expires - now)),
         }
-        self.take(&url, &[set]);
+        self.store_cookies(&url, &[set]);
         Some(true)
     }
 
-    /// Writes all cookies to a file, for its owner alone, in place of what it held.
+    /// Writes all cookies to a file that only its owner may read, replacing its content.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let mut file = create_log(path)?;
-        file.write_all(&bytes_of(&self.text()))
+        file.write_all(&cookie_bytes(&self.to_netscape()))
     }
 
-    fn text(&self) -> String {
+    fn to_netscape(&self) -> String {
         let store = self.0.borrow();
         let yes = |it: bool| if it { "TRUE" } else { "FALSE" };
         let mut lines: Vec<String> = store
             .iter_any()
             .filter_map(|cookie| {
-                let (domain, below) = match &cookie.domain {
+                let (domain, include_subdomains) = match &cookie.domain {
                     CookieDomain::HostOnly(host) => (host.clone(), false),
                     CookieDomain::Suffix(domain) => (format!(".{domain}"), true),
                     CookieDomain::NotPresent | CookieDomain::Empty => return None,
@@ -116,13 +121,16 @@ impl Jar {
                     CookieExpiration::AtUtc(at) => at.unix_timestamp(),
                     CookieExpiration::SessionEnd => 0,
                 };
-                if expires != 0 && expires <= now() {
+                if expires != 0 && expires <= unix_now() {
                     return None;
                 }
                 let http_only = if cookie.http_only() == Some(true) { "#HttpOnly_" } else { "" };
                 let secure = yes(cookie.secure() == Some(true));
                 let (path, name, value) = (String::from(&cookie.path), cookie.name(), cookie.value());
-                Some(format!("{http_only}{domain}\t{}\t{path}\t{secure}\t{expires}\t{name}\t{value}\n", yes(below)))
+                Some(format!(
+                    "{http_only}{domain}\t{}\t{path}\t{secure}\t{expires}\t{name}\t{value}\n",
+                    yes(include_subdomains)
+                ))
             })
             .collect();
         lines.sort();
@@ -130,74 +138,77 @@ impl Jar {
     }
 }
 
-/// The text that a jar writes which has read these bytes; none: they are no file of cookies.
+/// Reads cookies from these bytes and writes them again; `None`: they are not a cookie file.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn again(bytes: &[u8]) -> Option<String> {
-    let jar = Jar::default();
-    jar.load_bytes(bytes).ok().map(|_| jar.text())
+pub(crate) fn round_trip(bytes: &[u8]) -> Option<String> {
+    let cookie_jar = CookieJar::default();
+    cookie_jar.load_bytes(bytes).ok().map(|_| cookie_jar.to_netscape())
 }
 
-fn now() -> i64 {
+fn unix_now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
 }
 
-/// chosen: some hundred times what a browser keeps for the sites that one downloads from.
-const LONGEST_FILE: u64 = 4 << 20;
+/// chosen: about a hundred times what a browser keeps for the sites that a user downloads from.
+const MAX_FILE_LEN: u64 = 4 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn jar(text: &str) -> Jar {
-        let jar = Jar::default();
+    fn jar_from(text: &str) -> CookieJar {
+        let jar = CookieJar::default();
         for line in text.lines() {
             let _: bool = jar.load_line(line, 1_000_000_000).unwrap_or_else(|| panic!("{line}"));
         }
         jar
     }
 
-    fn sent(jar: &Jar, url: &str) -> Option<String> {
+    fn cookies_sent(jar: &CookieJar, url: &str) -> Option<String> {
         let mut fields = Vec::new();
-        jar.add_to(&url.parse().unwrap(), &mut fields);
+        jar.add_to_headers(&url.parse().unwrap(), &mut fields);
         fields.pop().map(|(_, value)| value.to_str().unwrap().to_owned())
     }
 
     #[test]
-    fn a_file_of_other_programs_is_understood() {
-        let jar = jar("# Netscape HTTP Cookie File\n# comment\n\n\
+    fn a_file_written_by_other_programs_is_read() {
+        let jar = jar_from(
+            "# Netscape HTTP Cookie File\n# comment\n\n\
             .example.com\tTRUE\t/\tFALSE\t0\tall\t1\n\
             a.example.com\tFALSE\t/d\tTRUE\t4102444800\ts\t2\n\
             #HttpOnly_a.example.com\tFALSE\t/\tFALSE\t4102444800.5\th\t\n\
             a.example.com\tFALSE\t/\tFALSE\t5\told\t3\n\
-            b.example.com\tFALSE\t/\tFALSE\t0\tempty\n");
-        let all = sent(&jar, "https://a.example.com/d/f").unwrap();
-        assert!(["s=2; h=; all=1", "s=2; all=1; h="].contains(&all.as_str()), "{all}");
-        assert_eq!(sent(&jar, "http://c.example.com/").as_deref(), Some("all=1"));
-        // Of equal paths the order does not matter.
-        assert!(
-            ["all=1; empty=", "empty=; all=1"].contains(&sent(&jar, "http://b.example.com/").unwrap().as_str())
+            b.example.com\tFALSE\t/\tFALSE\t0\tempty\n",
         );
-        assert_eq!(sent(&jar, "http://example.org/"), None);
+        let all = cookies_sent(&jar, "https://a.example.com/d/f").unwrap();
+        assert!(["s=2; h=; all=1", "s=2; all=1; h="].contains(&all.as_str()), "{all}");
+        assert_eq!(cookies_sent(&jar, "http://c.example.com/").as_deref(), Some("all=1"));
+        // The order of cookies with equal paths does not matter.
+        assert!(
+            ["all=1; empty=", "empty=; all=1"]
+                .contains(&cookies_sent(&jar, "http://b.example.com/").unwrap().as_str())
+        );
+        assert_eq!(cookies_sent(&jar, "http://example.org/"), None);
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_cookies_are_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cookies");
-        let first = Jar::default();
+        let first = CookieJar::default();
         let lines = ["a=1; Path=/; Domain=example.com", "b=2; Path=/x; Secure; HttpOnly; Max-Age=1000"];
-        first.take(&"https://h.example.com/x/y".parse().unwrap(), &lines.map(str::to_owned));
+        first.store_cookies(&"https://h.example.com/x/y".parse().unwrap(), &lines.map(str::to_owned));
         first.save(&path).unwrap();
-        let second = Jar::default();
+        let second = CookieJar::default();
         second.load(&path).unwrap();
-        assert_eq!(sent(&second, "https://h.example.com/x/z").as_deref(), Some("b=2; a=1"));
-        assert_eq!(sent(&second, "http://g.example.com/x/z").as_deref(), Some("a=1"));
+        assert_eq!(cookies_sent(&second, "https://h.example.com/x/z").as_deref(), Some("b=2; a=1"));
+        assert_eq!(cookies_sent(&second, "http://g.example.com/x/z").as_deref(), Some("a=1"));
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
-    fn lines_that_are_no_cookie_are_skipped() {
+    fn lines_that_are_not_cookies_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cookies");
         let text = b"\xef\xbb\xbfh.example\tFALSE\t/\tFALSE\tSession\ta\t1\n\
@@ -209,27 +220,27 @@ mod tests {
             a b\tFALSE\t/\tFALSE\t0\tf\t6\n\
             ::1\tFALSE\t/\tFALSE\t0\tg\t7\n";
         std::fs::write(&path, text).unwrap();
-        let jar = Jar::default();
+        let jar = CookieJar::default();
         assert_eq!(jar.load(&path).unwrap(), [2, 6, 7]);
         let mut fields = Vec::new();
-        jar.add_to(&"http://h.example/".parse().unwrap(), &mut fields);
+        jar.add_to_headers(&"http://h.example/".parse().unwrap(), &mut fields);
         let all = fields.pop().unwrap().1.as_bytes().to_vec();
         let has = |cookie: &[u8]| all.windows(cookie.len()).any(|part| part == cookie);
         assert!(has(b"a=1") && has(b"b=2") && has(b"c=3") && has(b"d=\xfc") && all.len() == 18, "{all:?}");
         let saved = dir.path().join("saved");
         jar.save(&saved).unwrap();
         assert!(std::fs::read(&saved).unwrap().windows(4).any(|part| part == b"d\t\xfc\n"));
-        assert_eq!(sent(&jar, "http://[::1]/").as_deref(), Some("g=7"));
+        assert_eq!(cookies_sent(&jar, "http://[::1]/").as_deref(), Some("g=7"));
     }
 
     #[test]
-    fn what_is_no_cookie_is_named_without_its_text() {
+    fn a_line_that_is_not_a_cookie_is_reported_without_its_text() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cookies");
         for text in ["h\tFALSE\t/\tFALSE\tsoon\tsecret\tsecret\n", "secret=1; Path=/\n", "a\tb\n"] {
             std::fs::write(&path, format!("# comment\n{text}")).unwrap();
-            let error = Jar::default().load(&path).unwrap_err().to_string();
-            assert!(error.starts_with("line 2 is no cookie") && !error.contains("secret"), "{error}");
+            let error = CookieJar::default().load(&path).unwrap_err().to_string();
+            assert!(error.starts_with("line 2 is not a cookie") && !error.contains("secret"), "{error}");
         }
     }
 }

@@ -1,25 +1,24 @@
-//! `/etc/hosts`, and the rule about `localhost`.
+//! Looks up names in `/etc/hosts`, and applies the rule about `localhost`.
 //!
-//! In: the file's text and a name. Out: its addresses, in the file's order. Lines that cannot be read are passed over,
-//! as every resolver does (hosts(5)).
+//! Addresses are returned in the order of the file. Invalid lines are skipped, as all resolvers do (hosts(5)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The addresses that the file gives for the name; none when it does not know it.
+/// The addresses that the file lists for a name; empty if it does not contain the name.
 pub(super) fn lookup(text: &str, name: &str) -> Vec<IpAddr> {
-    let mut found = Vec::new();
+    let mut addresses = Vec::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
         let Some(address) = words.next().and_then(|word| word.parse().ok()) else { continue };
-        if words.any(|word| word.eq_ignore_ascii_case(name)) && !found.contains(&address) {
-            found.push(address);
+        if words.any(|word| word.eq_ignore_ascii_case(name)) && !addresses.contains(&address) {
+            addresses.push(address);
         }
     }
-    found
+    addresses
 }
 
-/// `localhost` and all below it are this machine, whatever anybody says (RFC 6761 §6.3).
+/// `localhost` and all names below it are this machine, whatever name servers return (RFC 6761 section 6.3).
 pub(super) fn localhost(name: &str) -> Option<Vec<IpAddr>> {
     let is_local = name == "localhost" || name.ends_with(".localhost");
     is_local.then(|| vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()])

@@ -1,68 +1,69 @@
-//! The DNS servers of a link as DHCP clients and resolvconf leave them in files, where no service knows them.
+//! Finds the DNS servers of a link in files of DHCP clients and resolvconf, for systems without a service that knows
+//! them.
 //!
 //! | program | files |
 //! |---|---|
 //! | resolvconf, openresolv | `/run/resolvconf/interface/IF.*`, `/run/resolvconf/interfaces/IF*`, `/run/resolvconf/keys/IF*` |
 //! | dhcpcd | `/run/dhcpcd/hook-state/resolv.conf/IF.*`, `/run/dhcpcd/resolv.conf/IF.*` |
 //! | dhclient | `/var/lib/dhcp/dhclient*.leases`, `/var/lib/dhclient/dhclient*.leases` |
-//! | netifd of OpenWrt | `/tmp/resolv.conf.d/resolv.conf.auto` ([`netifd`]) |
+//! | netifd of OpenWrt | `/tmp/resolv.conf.d/resolv.conf.auto` (`netifd`) |
 //!
-//! A lease of dhclient stays in its file when it is over; it counts only while its address is one of the link's.
+//! An expired lease remains in dhclient's file. A lease counts only while its address is one of the link's.
 
 use std::fs;
 use std::net::IpAddr;
 
 use super::netifd;
-use super::servers::Places;
+use super::servers::SystemPaths;
 use crate::links::Interface;
 
-/// Files of one line for each server.
-const RECORDS: [&str; 5] = [
+/// Directories of files in the format of resolv.conf, with a `nameserver` line for each server.
+const RESOLV_CONF_DIRS: [&str; 5] = [
     "run/resolvconf/interface",
     "run/resolvconf/interfaces",
     "run/resolvconf/keys",
     "run/dhcpcd/hook-state/resolv.conf",
     "run/dhcpcd/resolv.conf",
 ];
-const LEASES: [&str; 2] = ["var/lib/dhcp", "var/lib/dhclient"];
-/// Chosen: more than any directory of these has.
-const MOST: usize = 256;
+const DHCLIENT_DIRS: [&str; 2] = ["var/lib/dhcp", "var/lib/dhclient"];
+/// chosen: more files than any of these directories has.
+const MAX_FILES: usize = 256;
 
-/// The servers of the link, as words, in the files' order.
-pub(super) fn words(places: &Places, link: &Interface) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for directory in RECORDS {
-        // `eth0.dhclient` is of eth0; `eth0.7.dhclient` is of the VLAN.
+/// The servers of the link as texts, in the order of the files.
+pub(super) fn server_texts(paths: &SystemPaths, link: &Interface) -> Vec<String> {
+    let mut servers: Vec<String> = Vec::new();
+    for directory in RESOLV_CONF_DIRS {
+        // `eth0.dhclient` belongs to eth0, and `eth0.7.dhclient` to the VLAN eth0.7.
         let of_link = |name: &str| match name.strip_prefix(link.name.as_str()) {
             Some("") => true,
-            Some(rest) => rest.starts_with('.') && !rest[1..].starts_with(|c: char| c.is_ascii_digit()),
+            Some(suffix) => suffix.starts_with('.') && !suffix[1..].starts_with(|c: char| c.is_ascii_digit()),
             None => false,
         };
-        for name in names(places, directory).into_iter().filter(|name| of_link(name)) {
-            found.extend(nameservers(&places.read(&format!("{directory}/{name}"))));
+        for name in file_names(paths, directory).into_iter().filter(|name| of_link(name)) {
+            servers.extend(nameservers(&paths.read(&format!("{directory}/{name}"))));
         }
-        if !found.is_empty() {
-            return found;
+        if !servers.is_empty() {
+            return servers;
         }
     }
-    for directory in LEASES {
+    for directory in DHCLIENT_DIRS {
         let is_lease = |name: &String| name.starts_with("dhclient") && name.ends_with(".leases");
-        for name in names(places, directory).into_iter().filter(is_lease) {
-            found.extend(of_lease(&places.read(&format!("{directory}/{name}")), link));
+        for name in file_names(paths, directory).into_iter().filter(is_lease) {
+            servers.extend(lease_servers(&paths.read(&format!("{directory}/{name}")), link));
         }
     }
-    if found.is_empty() { netifd::words(places, link) } else { found }
+    if servers.is_empty() { netifd::server_texts(paths, link) } else { servers }
 }
 
-fn names(places: &Places, directory: &str) -> Vec<String> {
-    let entries = fs::read_dir(places.root.join(directory)).into_iter().flatten().flatten();
+fn file_names(paths: &SystemPaths, directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(paths.root.join(directory)).into_iter().flatten().flatten();
     let mut names: Vec<String> =
-        entries.take(MOST).filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        entries.take(MAX_FILES).filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     names
 }
 
-/// The words behind `nameserver`.
+/// The words that follow `nameserver`.
 pub(super) fn nameservers(text: &str) -> impl Iterator<Item = String> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -70,8 +71,8 @@ pub(super) fn nameservers(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The servers of the last lease in the file that is of this link and its address (dhclient.leases(5)).
-fn of_lease(text: &str, link: &Interface) -> Vec<String> {
+/// The servers of the last lease in the file for this link and one of its addresses (dhclient.leases(5)).
+fn lease_servers(text: &str, link: &Interface) -> Vec<String> {
     let mut servers = Vec::new();
     for lease in text.split("lease {").skip(1) {
         let lease = lease.split('}').next().unwrap_or_default();
@@ -92,16 +93,16 @@ fn of_lease(text: &str, link: &Interface) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dns::tests::{link, places};
+    use crate::dns::tests::{system_files, test_link};
 
-    fn of(files: &[(&str, &str)], link: &Interface) -> Vec<String> {
-        let root = places(files);
-        words(&Places { root: root.path().to_owned(), ..Places::default() }, link)
+    fn servers_of(files: &[(&str, &str)], link: &Interface) -> Vec<String> {
+        let root = system_files(files);
+        server_texts(&SystemPaths { root: root.path().to_owned(), ..SystemPaths::default() }, link)
     }
 
     #[test]
-    fn each_program_leaves_a_links_servers_where_it_does() {
-        let wwan = link("wwan0", 3, &["10.40.7.3/32"]);
+    fn servers_are_found_in_the_files_of_each_program() {
+        let wwan = test_link("wwan0", 3, &["10.40.7.3/32"]);
         for path in [
             "run/resolvconf/interface/wwan0.dhclient",
             "run/resolvconf/interfaces/wwan0",
@@ -109,26 +110,27 @@ mod tests {
             "run/dhcpcd/resolv.conf/wwan0.ra",
         ] {
             let text = "# made by something\nsearch x\nnameserver 10.64.0.1\nnameserver 10.64.0.2\n";
-            assert_eq!(of(&[(path, text)], &wwan), ["10.64.0.1", "10.64.0.2"], "{path}");
-            assert!(of(&[(&path.replace("wwan0", "wwan01"), text)], &wwan).is_empty());
-            assert!(of(&[(&path.replace("wwan0", "wwan0.7"), text)], &wwan).is_empty());
+            assert_eq!(servers_of(&[(path, text)], &wwan), ["10.64.0.1", "10.64.0.2"], "{path}");
+            assert!(servers_of(&[(&path.replace("wwan0", "wwan01"), text)], &wwan).is_empty());
+            assert!(servers_of(&[(&path.replace("wwan0", "wwan0.7"), text)], &wwan).is_empty());
         }
     }
 
     #[test]
-    fn the_last_lease_of_the_links_own_address_counts() {
-        let wwan = link("wwan0", 3, &["10.40.7.3/24"]);
+    fn the_last_lease_with_an_address_of_the_link_is_used() {
+        let wwan = test_link("wwan0", 3, &["10.40.7.3/24"]);
         let lease = |interface: &str, address: &str, servers: &str| {
             format!(
                 "lease {{\n  interface \"{interface}\";\n  fixed-address {address};\n  option routers 10.40.7.1;\n  \
                  option domain-name-servers {servers};\n  renew 4 2026/11/26 20:00:00;\n}}\n"
             )
         };
-        let file = |leases: &[String]| of(&[("var/lib/dhcp/dhclient.wwan0.leases", &leases.concat())], &wwan);
+        let file =
+            |leases: &[String]| servers_of(&[("var/lib/dhcp/dhclient.wwan0.leases", &leases.concat())], &wwan);
         let own = lease("wwan0", "10.40.7.3", "10.64.0.1,10.64.0.2");
         assert_eq!(file(&[lease("wwan0", "10.40.7.3", "10.9.9.9"), own.clone()]), ["10.64.0.1", "10.64.0.2"]);
         assert_eq!(file(&[own, lease("eth0", "10.40.7.3", "10.9.9.9")]), ["10.64.0.1", "10.64.0.2"]);
-        assert!(file(&[lease("wwan0", "10.40.7.99", "10.9.9.9")]).is_empty(), "a lease that is over");
+        assert!(file(&[lease("wwan0", "10.40.7.99", "10.9.9.9")]).is_empty(), "an expired lease");
         assert!(file(&["lease {".to_owned()]).is_empty() && file(&["}lease { interface".to_owned()]).is_empty());
     }
 }

@@ -17,7 +17,7 @@ use hickory_proto::op::{Edns, Header, HeaderCounts, MessageType, Metadata, OpCod
 use hickory_proto::rr::{DNSClass, Name, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder, BinEncodable as _, BinEncoder};
 
-/// Which addresses are asked for.
+/// The address family of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Family {
     /// A records.
@@ -34,7 +34,7 @@ impl Family {
         }
     }
 
-    /// The address in a record of this family; none if it has another length.
+    /// Parses the data of an address record; `None` if its length is wrong.
     fn address(self, data: &[u8]) -> Option<IpAddr> {
         match self {
             Self::V4 => <[u8; 4]>::try_from(data).ok().map(IpAddr::from),
@@ -43,20 +43,20 @@ impl Family {
     }
 }
 
-/// What a server says.
+/// The meaning of a response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// The addresses; none: the name exists without addresses of this family.
+    /// The addresses; empty: the name exists without addresses of this family.
     Addresses {
         addresses: Vec<IpAddr>,
-        /// How long that is true.
+        /// How long the addresses may be cached.
         ttl: Duration,
     },
-    /// There is no such name.
+    /// The name does not exist.
     NoSuchName,
-    /// There is more than a datagram holds.
+    /// The response does not fit into a datagram; the query must be repeated over TCP.
     Truncated,
-    /// The server cannot or will not answer: the response code.
+    /// The server cannot or will not answer; the response code.
     Failure(u8),
 }
 
@@ -71,7 +71,7 @@ pub(super) const DATAGRAM: u16 = 1232;
 /// chosen: the name and more aliases than any CDN uses for one.
 const MAX_NAMES: usize = 16;
 
-/// The query, or none when `name` is not a valid host name.
+/// Encodes a query; `None` if `name` is not a valid host name.
 pub(super) fn question(id: u16, name: &str, family: Family, edns: bool) -> Option<Vec<u8>> {
     let mut metadata = Metadata::new(id, MessageType::Query, OpCode::Query);
     metadata.recursion_desired = true;
@@ -89,7 +89,7 @@ pub(super) fn question(id: u16, name: &str, family: Family, edns: bool) -> Optio
     Some(bytes)
 }
 
-/// The absolute name in lower case. Names that are not host names are rejected, which hickory-proto would escape.
+/// The absolute name in lower case. Names that are not host names are rejected; hickory-proto would escape them.
 fn host_name(name: &str) -> Option<Name> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let is_host_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -101,7 +101,7 @@ fn host_name(name: &str) -> Option<Name> {
     lower.split('.').try_fold(Name::root(), |name, label| name.append_label(label.as_bytes()).ok())
 }
 
-/// The meaning of these bytes as a response to that query; none when they are no response to it.
+/// Decodes a response to the given query; `None` if the bytes are not a response to it.
 pub(super) fn reply(bytes: &[u8], id: u16, name: &str, family: Family) -> Option<Reply> {
     let mut decoder = BinDecoder::new(bytes);
     let header = Header::read(&mut decoder).ok()?;
@@ -109,7 +109,7 @@ pub(super) fn reply(bytes: &[u8], id: u16, name: &str, family: Family) -> Option
         return None;
     }
     let code = header.response_code.low();
-    // A server that cannot read the query need not repeat it.
+    // A server that cannot parse the query may omit it from the response.
     if header.counts.queries == 0 && code != 0 && code != NO_SUCH_NAME {
         return Some(Reply::Failure(code));
     }
@@ -126,7 +126,7 @@ pub(super) fn reply(bytes: &[u8], id: u16, name: &str, family: Family) -> Option
     }
 }
 
-/// The addresses that the answer section gives for the name, directly or through aliases.
+/// The addresses of the name in the answer section, direct or through aliases.
 fn addresses(decoder: &mut BinDecoder<'_>, count: u16, mut owner: Name, family: Family) -> Option<Reply> {
     let mut records = Vec::new();
     for _ in 0..count {
@@ -146,21 +146,22 @@ fn addresses(decoder: &mut BinDecoder<'_>, count: u16, mut owner: Name, family: 
         ttl = ttl.min(alias.ttl);
         owner = Name::read(&mut decoder.clone(alias.at)).ok()?;
     }
-    // RFC 2308 section 5 would take the time from the SOA. Names without addresses are not cached at all.
+    // RFC 2308 section 5 would take the time to live from the SOA record. Names without addresses are not cached at
+    // all.
     Some(Reply::Addresses { addresses: Vec::new(), ttl: Duration::ZERO })
 }
 
-/// A record of the answer section.
+/// A resource record of the answer section.
 struct Record<'a> {
     owner: Name,
     kind: RecordType,
     ttl: u32,
     data: &'a [u8],
-    /// Offset of the data in the message: names in it may be compressed.
+    /// Offset of the data in the message: names in the data may be compressed.
     at: u16,
 }
 
-/// Decodes the next record. None: it is malformed; `Some(None)`: it is of another class.
+/// Decodes the next record. `None`: it is malformed; `Some(None)`: it is of another class.
 fn record<'a>(decoder: &mut BinDecoder<'a>) -> Option<Option<Record<'a>>> {
     let owner = Name::read(decoder).ok()?;
     let kind = RecordType::from(decoder.read_u16().ok()?.unverified());
@@ -183,8 +184,8 @@ pub(super) mod tests {
     const HEADER: usize = 12;
     const CNAME: u16 = 5;
 
-    /// An answer to the question in these bytes, with records of `(owner, type, data)`; an empty owner is the
-    /// question's name, compressed.
+    /// A response to the query in these bytes, with records of `(owner, type, data)`; an empty owner is the
+    /// compressed name of the query.
     pub(in crate::dns) fn answer(question: &[u8], flags: u16, records: &[(&str, u16, Vec<u8>)]) -> Vec<u8> {
         let mut decoder = BinDecoder::new(question);
         Header::read(&mut decoder).unwrap();
@@ -205,7 +206,7 @@ pub(super) mod tests {
         bytes
     }
 
-    /// The name on the wire, without compression.
+    /// The uncompressed name in wire format.
     fn encoded(name: &str) -> Vec<u8> {
         host_name(name).unwrap().to_bytes().unwrap()
     }
@@ -220,7 +221,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_question_has_the_form_of_rfc_1035() {
+    fn a_query_has_the_format_of_rfc_1035() {
         let plain = question(0x1234, "Ex.org", Family::V6, false).unwrap();
         assert_eq!(plain, b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x02ex\x03org\x00\x00\x1c\x00\x01");
         let edns = question(0x1234, "ex.org", Family::V6, true).unwrap();
@@ -232,7 +233,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn addresses_are_found_behind_aliases_in_any_order() {
+    fn addresses_of_aliases_are_found_in_any_order() {
         let question = ask("www.Example.org");
         let direct = answer(&question, 0, &[("", 1, vec![192, 0, 2, 1]), ("", 1, vec![192, 0, 2, 2])]);
         assert_eq!(reply(&direct, 7, "www.example.ORG.", Family::V4), found(&["192.0.2.1", "192.0.2.2"]));
@@ -250,20 +251,20 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_with_an_address_of_the_other_family_is_none() {
+    fn an_address_record_of_the_wrong_length_is_ignored() {
         let question = ask("example.org");
         let mixed = answer(&question, 0, &[("", 1, vec![0; 16]), ("", 1, vec![192, 0, 2, 1])]);
         assert_eq!(reply(&mixed, 7, "example.org", Family::V4), found(&["192.0.2.1"]));
     }
 
     #[test]
-    fn what_answers_another_question_is_ignored() {
+    fn a_response_to_another_query_is_ignored() {
         let good = answer(&ask("example.org"), 0, &[("", 1, vec![192, 0, 2, 1])]);
         assert!(reply(&good, 7, "example.org", Family::V4).is_some());
         assert_eq!(reply(&good, 8, "example.org", Family::V4), None, "number");
         assert_eq!(reply(&good, 7, "example.com", Family::V4), None, "name");
         assert_eq!(reply(&good, 7, "example.org", Family::V6), None, "type");
-        assert_eq!(reply(&ask("example.org"), 7, "example.org", Family::V4), None, "a question");
+        assert_eq!(reply(&ask("example.org"), 7, "example.org", Family::V4), None, "a query");
         for cut in 0..good.len() {
             assert_eq!(reply(&good[..cut], 7, "example.org", Family::V4), None, "cut at {cut}");
         }
@@ -282,7 +283,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn loops_of_names_end() {
+    fn alias_loops_terminate() {
         let question = ask("a.org");
         let circle = answer(&question, 0, &[("", CNAME, encoded("b.org")), ("b.org", CNAME, encoded("a.org"))]);
         assert_eq!(
@@ -307,14 +308,14 @@ pub(super) mod tests {
             assert_eq!(with_owner(&[0xc0, at]), None, "{at}");
             assert_eq!(with_owner(&[1, b'a', 0xc0, at]), None, "a label, then {at}");
         }
-        // It points at the header, where a label seems to begin that reaches into the pointer itself.
+        // A pointer to the header, where the bytes look like a label that extends into the pointer itself.
         let mut bytes = answer(&ask("a.org"), 0, &[("", 1, vec![192, 0, 2, 1])]);
         bytes[HEADER..HEADER + 2].copy_from_slice(&[0xc0, HEADER as u8]);
         assert_eq!(reply(&bytes, 7, "a.org", Family::V4), None);
     }
 
     #[test]
-    fn counts_that_the_message_does_not_hold_are_rejected() {
+    fn record_counts_that_exceed_the_message_are_rejected() {
         let good = answer(&ask("a.org"), 0, &[("", 1, vec![192, 0, 2, 1])]);
         for count in [4, 6] {
             let mut bytes = good.clone();
@@ -329,12 +330,12 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_do_not_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             reply(&bytes, 7, "example.org", Family::V4);
         }
 
         #[test]
-        fn damage_never_panics_and_never_hangs(
+        fn damaged_responses_neither_panic_nor_hang(
             damage in proptest::collection::vec((0..200_usize, any::<u8>()), 0..8),
             pointers in proptest::collection::vec(0..200_usize, 0..4),
         ) {
@@ -354,7 +355,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn every_question_reads_back(name in "[a-z0-9]{1,20}(\\.[a-z0-9-]{1,20}){0,5}", id in any::<u16>()) {
+        fn encoded_queries_are_decoded_to_the_same_name(name in "[a-z0-9]{1,20}(\\.[a-z0-9-]{1,20}){0,5}", id in any::<u16>()) {
             let bytes = question(id, &name, Family::V6, true).unwrap();
             let read = Query::read(&mut BinDecoder::new(&bytes).clone(HEADER as u16)).unwrap();
             prop_assert_eq!(Some(read.name), host_name(&name));

@@ -1,72 +1,72 @@
-//! IPv4 servers over a link that has only IPv6: addresses behind the network's NAT64.
+//! IPv4 servers over a link that has only IPv6: translates their addresses to those of the network's NAT64.
 //!
-//! The network's prefix is learnt as RFC 7050 says: its DNS64 answers for `ipv4only.arpa` with the two known IPv4 addresses
-//! embedded behind the prefix. IPv4 addresses are then embedded as RFC 6052 section 2.2 says.
+//! The network's prefix is discovered as in RFC 7050: its DNS64 returns the two well-known IPv4 addresses of
+//! `ipv4only.arpa`, embedded in the prefix. Other IPv4 addresses are then embedded as in RFC 6052 section 2.2.
 //!
-//! Only addresses of the public Internet are translated: a private one would mean a machine of the network's operator, and
-//! rules about private addresses would not see it behind the prefix.
+//! Only public addresses are translated. A private one would be a machine of the network's operator, and rules about
+//! private addresses would not recognize it behind the prefix.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::reach::learn_translator;
+use crate::egress::register_nat64_prefix;
 
-/// The name that only DNS64 gives IPv6 addresses (RFC 7050).
-pub(super) const KNOWN_NAME: &str = "ipv4only.arpa";
-/// What it has of IPv4.
-const KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
+/// A name that has IPv6 addresses only where DNS64 adds them (RFC 7050).
+pub(super) const WELL_KNOWN_NAME: &str = "ipv4only.arpa";
+/// The IPv4 addresses of [`WELL_KNOWN_NAME`].
+const WELL_KNOWN_ADDRS: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
 
-/// Lengths of prefixes, the usual one first.
-const LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
+/// Permitted prefix lengths, the most common one first.
+const PREFIX_LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
 
-/// A NAT64's prefix.
+/// The prefix of a NAT64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Prefix {
+pub(super) struct Nat64Prefix {
     bits: u128,
-    length: u8,
+    prefix_len: u8,
 }
 
-impl Prefix {
-    /// The prefix that these addresses of [`KNOWN_NAME`] show.
-    pub(super) fn of(addresses: &[IpAddr]) -> Option<Self> {
+impl Nat64Prefix {
+    /// Determines the prefix from the addresses of [`WELL_KNOWN_NAME`].
+    pub(super) fn discover(addresses: &[IpAddr]) -> Option<Self> {
         addresses.iter().find_map(|address| match address {
-            IpAddr::V6(address) if can_be_prefix(*address) => LENGTHS.into_iter().find_map(|length| {
+            IpAddr::V6(address) if may_be_nat64_prefix(*address) => PREFIX_LENGTHS.into_iter().find_map(|length| {
                 let bits = address.to_bits() & !(u128::MAX >> length);
-                let prefix = Self { bits, length };
-                KNOWN.iter().any(|known| prefix.embed(*known) == *address).then_some(prefix)
+                let prefix = Self { bits, prefix_len: length };
+                WELL_KNOWN_ADDRS.iter().any(|known| prefix.embed(*known) == *address).then_some(prefix)
             }),
             _ => None,
         })
     }
 
-    /// The address under which the network's NAT64 serves this one; none if it is not of the public Internet.
+    /// The IPv6 address under which the network's NAT64 serves an IPv4 address; `None` if it is not public.
     pub(super) fn translate(self, address: Ipv4Addr) -> Option<Ipv6Addr> {
         is_public(address).then(|| self.embed(address))
     }
 
-    /// Tells the address guard of it.
-    pub(super) fn learn(self) {
-        learn_translator(self.bits, self.length);
+    /// Registers the prefix with the egress policy, which then recognizes IPv4 addresses behind it.
+    pub(super) fn register(self) {
+        register_nat64_prefix(self.bits, self.prefix_len);
     }
 
-    /// Behind the prefix, but not in bits 64 to 71, which are zero.
+    /// Places the IPv4 address after the prefix, skipping bits 64 to 71, which are zero.
     fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
-        let (address, length) = (u128::from(address.to_bits()), u32::from(self.length));
+        let (address, length) = (u128::from(address.to_bits()), u32::from(self.prefix_len));
         let low = match length {
             96 => address,
             64 => address << 24,
             _ => {
                 let before = 64 - length;
-                // The first bits are in front of the gap, the others behind it.
-                let (first, rest) = (address >> (32 - before), address & ((1 << (32 - before)) - 1));
-                first << 64 | rest << (24 + before)
+                // Some bits of the address come before the skipped byte, the others after it.
+                let (high_bits, low_bits) = (address >> (32 - before), address & ((1 << (32 - before)) - 1));
+                high_bits << 64 | low_bits << (24 + before)
             }
         };
         Ipv6Addr::from_bits(self.bits | low)
     }
 }
 
-/// The Internet, the well-known prefixes (RFC 6052, RFC 8215), and a network's own (RFC 4193).
-fn can_be_prefix(address: Ipv6Addr) -> bool {
+/// Public addresses, the well-known prefixes (RFC 6052, RFC 8215), and unique local ones (RFC 4193).
+fn may_be_nat64_prefix(address: Ipv6Addr) -> bool {
     let first = address.segments()[0];
     first & 0xe000 == 0x2000 || address.segments()[..2] == [0x64, 0xff9b] || first & 0xfe00 == 0xfc00
 }
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    fn six(text: &str) -> Ipv6Addr {
+    fn parse_v6(text: &str) -> Ipv6Addr {
         text.parse().unwrap()
     }
 
@@ -101,29 +101,33 @@ mod tests {
     #[test]
     fn addresses_are_embedded_as_in_the_table_of_rfc_6052() {
         for (bits, length, want) in TABLE {
-            let prefix = Prefix { bits: six(bits).to_bits(), length };
-            assert_eq!(prefix.translate(Ipv4Addr::new(192, 0, 2, 33)), Some(six(want)));
-            for known in KNOWN {
-                assert_eq!(Prefix::of(&[IpAddr::V6(prefix.embed(known))]), Some(prefix), "{bits}/{length}");
+            let prefix = Nat64Prefix { bits: parse_v6(bits).to_bits(), prefix_len: length };
+            assert_eq!(prefix.translate(Ipv4Addr::new(192, 0, 2, 33)), Some(parse_v6(want)));
+            for known in WELL_KNOWN_ADDRS {
+                assert_eq!(
+                    Nat64Prefix::discover(&[IpAddr::V6(prefix.embed(known))]),
+                    Some(prefix),
+                    "{bits}/{length}"
+                );
             }
         }
         let known = "64:ff9b::192.0.0.171".parse().unwrap();
-        let prefix = Prefix::of(&["192.0.0.170".parse().unwrap(), known]).unwrap();
-        assert_eq!(prefix.translate(Ipv4Addr::new(203, 0, 113, 7)), Some(six("64:ff9b::203.0.113.7")));
+        let prefix = Nat64Prefix::discover(&["192.0.0.170".parse().unwrap(), known]).unwrap();
+        assert_eq!(prefix.translate(Ipv4Addr::new(203, 0, 113, 7)), Some(parse_v6("64:ff9b::203.0.113.7")));
     }
 
     #[test]
-    fn an_answer_that_shows_no_prefix_gives_none() {
+    fn an_answer_without_a_valid_prefix_yields_none() {
         for bad in ["2001:db8::1", "::192.0.0.170", "::ffff:192.0.0.170", "fe80::192.0.0.170", "ff02::192.0.0.170"]
         {
-            assert_eq!(Prefix::of(&[bad.parse().unwrap()]), None, "{bad}");
+            assert_eq!(Nat64Prefix::discover(&[bad.parse().unwrap()]), None, "{bad}");
         }
-        assert_eq!(Prefix::of(&["192.0.0.170".parse().unwrap()]), None);
+        assert_eq!(Nat64Prefix::discover(&["192.0.0.170".parse().unwrap()]), None);
     }
 
     #[test]
-    fn only_addresses_of_the_internet_are_translated() {
-        let prefix = Prefix::of(&["64:ff9b::192.0.0.170".parse().unwrap()]).unwrap();
+    fn only_public_addresses_are_translated() {
+        let prefix = Nat64Prefix::discover(&["64:ff9b::192.0.0.170".parse().unwrap()]).unwrap();
         for private in
             ["10.0.0.1", "192.168.1.1", "172.16.0.1", "127.0.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"]
         {
@@ -134,24 +138,28 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_sees_what_is_behind_a_prefix_that_was_learnt() {
-        use crate::reach::Zone;
+    fn a_registered_prefix_is_recognized_by_address_zones() {
+        use crate::egress::AddressZone;
         for (bits, length, _) in TABLE {
-            // Prefixes of this test alone: they stay known.
-            let bits = six(bits).to_bits() & (u128::MAX >> 32) | (0x2a0f_0000 | u128::from(length)) << 96;
-            let prefix = Prefix { bits: bits & !(u128::MAX >> length), length };
-            let zone = |four: [u8; 4]| Zone::with(prefix.embed(four.into()).into(), |_| false);
-            assert_eq!(zone([10, 0, 0, 1]), Zone::Internet, "{length}");
-            prefix.learn();
+            // Prefixes that no other test uses, because they stay registered.
+            let bits = parse_v6(bits).to_bits() & (u128::MAX >> 32) | (0x2a0f_0000 | u128::from(length)) << 96;
+            let prefix = Nat64Prefix { bits: bits & !(u128::MAX >> length), prefix_len: length };
+            let zone = |four: [u8; 4]| AddressZone::classify(prefix.embed(four.into()).into(), |_| false);
+            assert_eq!(zone([10, 0, 0, 1]), AddressZone::Internet, "{length}");
+            prefix.register();
             let found = [[10, 0, 0, 1], [127, 0, 0, 1], [169, 254, 169, 254], [1, 1, 1, 1]].map(zone);
-            assert_eq!(found, [Zone::Private, Zone::Host, Zone::Metadata, Zone::Internet], "{length}");
+            assert_eq!(
+                found,
+                [AddressZone::Private, AddressZone::Host, AddressZone::Metadata, AddressZone::Internet],
+                "{length}"
+            );
         }
     }
 
     proptest! {
         #[test]
         fn no_address_panics(bits: u128, v4: u32) {
-            if let Some(prefix) = Prefix::of(&[Ipv6Addr::from_bits(bits).into()]) {
+            if let Some(prefix) = Nat64Prefix::discover(&[Ipv6Addr::from_bits(bits).into()]) {
                 prefix.translate(Ipv4Addr::from_bits(v4));
             }
         }

@@ -1,14 +1,16 @@
-//! Protection against DNS rebinding: a name that has led to the Internet does not lead to local networks later.
+//! Protects against DNS rebinding: a name that has resolved to a public address does not resolve to local networks
+//! later.
 //!
-//! A name's first answer says where its host is. Later answers, over whichever link, lead no further into local networks
-//! than that: otherwise a server could make this program send requests to the loopback, or to a router, by changing its own
-//! name. Once an answer over any link has a public address, the name is public. Local addresses beside public ones in an
-//! answer count for nothing.
+//! The first answer for a name fixes how local its host is. Later answers, over any link, may not be more local.
+//! Otherwise a server could make this program send requests to the loopback or to a router by changing its own name.
+//! Once an answer over any link contains a public address, the name is public. If an answer contains both, its local
+//! addresses are ignored.
 //!
-//! A company's or a household's name server gives private addresses for names that are public elsewhere ("split horizon").
-//! Such a name is public here if any link says so: that a server may mean it so on one link and attack on another cannot be
-//! told. Answers of `/etc/hosts` are not looked at. What is remembered ends when a link comes or goes ([`Names::forget`]), so
-//! a machine that is carried from one network to another finds what is meant there.
+//! The name server of a company or a household may return private addresses for names that are public elsewhere
+//! ("split horizon"). Such a name is public here if any link says so, because an intended local address cannot be
+//! distinguished from an attack. Answers from `/etc/hosts` are not checked. The records are dropped when a link
+//! appears or disappears ([`RebindingGuard::clear`]), so a machine that moves to another network resolves its names
+//! afresh.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,131 +18,140 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::reach::Zone;
+use crate::egress::AddressZone;
 
-/// Where names have led.
+/// The zones to which names have resolved.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    known: BTreeMap<String, Known>,
+pub(super) struct RebindingGuard {
+    entries: BTreeMap<String, NameRecord>,
 }
 
 #[derive(Debug)]
-struct Known {
-    seen: Instant,
+struct NameRecord {
+    last_seen: Instant,
     /// The zones of the first answer; empty: the name is public.
-    local: Vec<Zone>,
+    local_zones: Vec<AddressZone>,
 }
 
-impl Names {
-    /// Those of the addresses that the name may mean, in their order. `zone` tells an address's zone.
-    pub(super) fn steady(
+impl RebindingGuard {
+    /// Returns those addresses to which the name may resolve, in their order. `zone` returns the zone of an address.
+    pub(super) fn filter(
         &mut self,
         now: Instant,
         name: &str,
         addresses: Vec<IpAddr>,
-        zone: impl Fn(IpAddr) -> Zone,
+        zone: impl Fn(IpAddr) -> AddressZone,
     ) -> Vec<IpAddr> {
-        let zoned: Vec<(IpAddr, Zone)> = addresses.into_iter().map(|address| (address, zone(address))).collect();
-        let is_public = zoned.iter().any(|(_, zone)| *zone == Zone::Internet);
-        self.make_room(now, name);
+        let zoned: Vec<(IpAddr, AddressZone)> =
+            addresses.into_iter().map(|address| (address, zone(address))).collect();
+        let is_public = zoned.iter().any(|(_, zone)| *zone == AddressZone::Internet);
+        self.evict(now, name);
         let zones = || zoned.iter().map(|(_, zone)| *zone).collect();
-        let known = self.known.entry(name.to_owned()).or_insert_with(|| Known { seen: now, local: zones() });
-        known.seen = now;
+        // The first answer fixes the zones to which the name may resolve.
+        let record = self
+            .entries
+            .entry(name.to_owned())
+            .or_insert_with(|| NameRecord { last_seen: now, local_zones: zones() });
+        record.last_seen = now;
+        // From now on only public addresses are permitted, including for this answer.
         if is_public {
-            known.local.clear();
+            record.local_zones.clear();
         }
-        let may = |zone: Zone| match zone {
-            Zone::Internet => true,
-            // No further into local networks than any local address.
-            Zone::Private => !known.local.is_empty(),
-            Zone::LinkLocal | Zone::Metadata | Zone::Host => known.local.contains(&zone),
+        let is_permitted = |zone: AddressZone| match zone {
+            AddressZone::Internet => true,
+            // A private address is not more local than any other local address.
+            AddressZone::Private => !record.local_zones.is_empty(),
+            AddressZone::LinkLocal | AddressZone::Metadata | AddressZone::Host => {
+                record.local_zones.contains(&zone)
+            }
         };
-        zoned.into_iter().filter(|(_, zone)| may(*zone)).map(|(address, _)| address).collect()
+        zoned.into_iter().filter(|(_, zone)| is_permitted(*zone)).map(|(address, _)| address).collect()
     }
 
-    /// Links have changed: names may mean other places.
-    pub(super) fn forget(&mut self) {
-        self.known.clear();
+    /// Drops all records: the links have changed, so names may resolve to other hosts.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
     }
 
-    fn make_room(&mut self, now: Instant, name: &str) {
-        self.known.retain(|_, known| now.duration_since(known.seen) < LASTS);
-        if self.known.len() >= MOST && !self.known.contains_key(name) {
-            let oldest = self.known.iter().min_by_key(|(_, known)| known.seen).map(|(name, _)| name.clone());
-            oldest.map(|oldest| self.known.remove(&oldest));
+    fn evict(&mut self, now: Instant, name: &str) {
+        self.entries.retain(|_, record| now.duration_since(record.last_seen) < ENTRY_TTL);
+        if self.entries.len() >= MAX_NAMES && !self.entries.contains_key(name) {
+            let oldest =
+                self.entries.iter().min_by_key(|(_, record)| record.last_seen).map(|(name, _)| name.clone());
+            oldest.map(|oldest| self.entries.remove(&oldest));
         }
     }
 }
 
-/// chosen: longer than a page or a film is left open without asking for its name again.
-const LASTS: Duration = Duration::from_secs(6 * 3600);
-/// chosen: as many as a household's browsers ask for in a day.
-const MOST: usize = 10_000;
+/// chosen: longer than a page or a film stays open without a new query for its name.
+const ENTRY_TTL: Duration = Duration::from_secs(6 * 3600);
+/// chosen: the names that a household's browsers request in a day.
+const MAX_NAMES: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What is left of each answer in turn.
-    fn left(answers: &[&[&str]]) -> Vec<Vec<String>> {
-        let mut names = Names::default();
+    /// The addresses that remain of each answer, in turn.
+    fn filtered(answers: &[&[&str]]) -> Vec<Vec<String>> {
+        let mut names = RebindingGuard::default();
         let now = Instant::now();
         let one = |addresses: &&[&str]| {
             let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-            let zone = |address| Zone::with(address, |_| false);
-            names.steady(now, "h.test", addresses, zone).iter().map(ToString::to_string).collect()
+            let zone = |address| AddressZone::classify(address, |_| false);
+            names.filter(now, "h.test", addresses, zone).iter().map(ToString::to_string).collect()
         };
         answers.iter().map(one).collect()
     }
 
     #[test]
     fn a_public_name_does_not_become_local() {
-        for local in LOCAL {
-            assert_eq!(left(&[&["198.51.100.7"], &[local]])[1], Vec::<String>::new(), "{local}");
-            let both = left(&[&["198.51.100.7"], &[local, "203.0.113.1"]]);
+        for local in LOCAL_ADDRESSES {
+            assert_eq!(filtered(&[&["198.51.100.7"], &[local]])[1], Vec::<String>::new(), "{local}");
+            let both = filtered(&[&["198.51.100.7"], &[local, "203.0.113.1"]]);
             assert_eq!(both[1], ["203.0.113.1"], "{local}");
         }
     }
 
     #[test]
-    fn of_one_answer_local_addresses_beside_public_ones_do_not_count() {
-        for local in LOCAL {
+    fn local_addresses_beside_public_ones_are_ignored() {
+        for local in LOCAL_ADDRESSES {
             for public in ["198.51.100.7", "2001:db9::5"] {
-                let both = left(&[&[local, public], &[local], &[public], &[local]]);
+                let both = filtered(&[&[local, public], &[local], &[public], &[local]]);
                 assert_eq!(both, [vec![public], vec![], vec![public], vec![]], "{local}");
-                let later = left(&[&[local], &[public, local], &[local]]);
+                let later = filtered(&[&[local], &[public, local], &[local]]);
                 assert_eq!(later, [vec![local], vec![public], vec![]], "{local}");
             }
         }
     }
 
     #[test]
-    fn a_local_name_may_move_to_the_internet_and_not_back() {
+    fn a_local_name_may_become_public_and_not_local_again() {
         assert_eq!(
-            left(&[&["127.0.0.1"], &["127.0.0.1"], &["198.51.100.7"], &["127.0.0.1"]])
+            filtered(&[&["127.0.0.1"], &["127.0.0.1"], &["198.51.100.7"], &["127.0.0.1"]])
                 .iter()
                 .map(Vec::len)
                 .collect::<Vec<_>>(),
             [1, 1, 1, 0]
         );
-        assert_eq!(left(&[&["10.0.0.1"], &["10.0.0.2"]])[1], ["10.0.0.2"]);
-        assert!(left(&[&["10.0.0.1"], &["127.0.0.1"]])[1].is_empty(), "no further than at first");
-        // One link's name server blocks the name, another's knows it.
-        assert_eq!(left(&[&["0.0.0.0"], &["10.0.0.2"]])[1], ["10.0.0.2"]);
+        assert_eq!(filtered(&[&["10.0.0.1"], &["10.0.0.2"]])[1], ["10.0.0.2"]);
+        assert!(filtered(&[&["10.0.0.1"], &["127.0.0.1"]])[1].is_empty(), "not more local than at first");
+        // The name server of one link blocks the name, and that of another knows it.
+        assert_eq!(filtered(&[&["0.0.0.0"], &["10.0.0.2"]])[1], ["10.0.0.2"]);
     }
 
-    const LOCAL: [&str; 8] =
+    const LOCAL_ADDRESSES: [&str; 8] =
         ["127.0.0.1", "0.0.0.0", "::1", "169.254.169.254", "fe80::1", "192.168.1.1", "10.9.9.9", "fd00::1"];
 
     #[test]
-    fn what_is_remembered_is_bounded() {
-        let (mut names, now) = (Names::default(), Instant::now());
-        for n in 0..MOST as u64 + 10 {
+    fn the_number_of_records_is_bounded() {
+        let (mut names, now) = (RebindingGuard::default(), Instant::now());
+        for n in 0..MAX_NAMES as u64 + 10 {
             let at = now + Duration::from_millis(n);
-            names.steady(at, &format!("n{n}.test"), vec![IpAddr::from([192, 0, 2, 1])], |_| Zone::Internet);
+            names.filter(at, &format!("n{n}.test"), vec![IpAddr::from([192, 0, 2, 1])], |_| AddressZone::Internet);
         }
-        assert_eq!(names.known.len(), MOST);
-        names.steady(now + LASTS * 2, "x", Vec::new(), |_| Zone::Internet);
-        assert_eq!(names.known.len(), 1);
+        assert_eq!(names.entries.len(), MAX_NAMES);
+        names.filter(now + ENTRY_TTL * 2, "x", Vec::new(), |_| AddressZone::Internet);
+        assert_eq!(names.entries.len(), 1);
     }
 }

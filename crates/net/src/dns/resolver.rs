@@ -1,4 +1,4 @@
-//! Resolves a name for a link, by the rules of [the room](super).
+//! Resolves a name for a link, by the rules of the [module documentation](super).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -7,384 +7,412 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::exchange::{Nothing, ask};
+use super::lookup_threads::LookupThreads;
 use super::message::Family;
-use super::nat64::{self, Prefix};
-use super::rebinding::Names;
-use super::servers::{Namer, Places, servers};
-use super::threads::Threads;
-use super::{Answer, NoAddress, Source, hosts};
+use super::nat64::{self, Nat64Prefix};
+use super::query::{QueryError, query};
+use super::rebinding::RebindingGuard;
+use super::servers::{ServerSource, SystemPaths, link_servers};
+use super::{AnswerSource, Resolution, ResolveError, hosts};
+use crate::egress::{AddressZone, EgressPolicy};
 use crate::links::Interface;
-use crate::reach::{Right, Zone};
 
-/// Resolves names, each for the link that will carry the connection. One for a whole run: it keeps what it learnt.
+/// Resolves names, each for the link that will carry the connection. One instance serves a whole run, because it
+/// caches results.
 #[derive(Debug, Default)]
 pub struct Resolver {
-    places: Places,
-    /// By name and the link's number (0: none): until when, and what.
-    known: Mutex<BTreeMap<(String, u32), (Instant, Answer)>>,
-    /// By the link's number: until when, and the prefix of its NAT64.
-    prefixes: Mutex<BTreeMap<u32, (Instant, Option<Prefix>)>>,
-    /// Where names have led.
-    names: Mutex<Names>,
-    /// Look-ups by the system, and reads of its configuration.
-    system: Threads,
-    configuration: Threads,
+    paths: SystemPaths,
+    /// By name and link index (0: no link): expiry and result.
+    cache: Mutex<BTreeMap<(String, u32), (Instant, Resolution)>>,
+    /// By link index: expiry and the prefix of the link's NAT64.
+    nat64_prefixes: Mutex<BTreeMap<u32, (Instant, Option<Nat64Prefix>)>>,
+    /// The zones to which names have resolved.
+    rebinding: Mutex<RebindingGuard>,
+    /// Threads for look-ups by the system's resolver. Reads of its configuration have their own (`config_threads`).
+    system_threads: LookupThreads,
+    config_threads: LookupThreads,
 }
 
-/// chosen: a download that lasts longer asks again, so that an edge that moved is found.
-const LONGEST: Duration = Duration::from_secs(300);
-/// chosen: connections that open together share one answer, even where its time to live is zero.
-const SHORTEST: Duration = Duration::from_secs(2);
-/// chosen: the system's resolver does not say how long its answers hold.
-const SYSTEM: Duration = Duration::from_secs(30);
-/// How many answers are kept. chosen: a few pages of a few browsers, over a few links.
-pub(super) const MOST: usize = 2000;
-/// chosen: as the system's resolver has it, at most; each may take two seconds.
-const MOST_ASKED: usize = 2;
-/// RFC 1035 §3.1, as text; a final dot may follow.
-const LONGEST_NAME: usize = 254;
+/// chosen: a longer download resolves again, so that it notices a CDN node that has moved.
+const MAX_TTL: Duration = Duration::from_secs(300);
+/// chosen: connections that open at the same time share one result, even if its time to live is zero.
+const MIN_TTL: Duration = Duration::from_secs(2);
+/// chosen: the system's resolver does not report a time to live.
+const SYSTEM_TTL: Duration = Duration::from_secs(30);
+/// Maximum number of cached results. chosen: a few pages in a few browsers, over a few links.
+pub(super) const MAX_CACHED: usize = 2000;
+/// chosen: at most as many as the system's resolver queries; each may take two seconds.
+const MAX_SERVERS: usize = 2;
+/// RFC 1035 section 3.1, as text; a final dot may follow.
+const MAX_NAME_LEN: usize = 254;
 
 impl Resolver {
-    /// Reads the system's configuration when it is asked, not before.
+    /// Creates a resolver. It reads the system's configuration for each look-up.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A resolver for configuration at other places.
+    /// A resolver that reads its configuration below another root.
     #[cfg(test)]
-    pub(super) fn at(places: Places) -> Self {
-        Self { places, ..Self::default() }
+    pub(super) fn with_paths(paths: SystemPaths) -> Self {
+        Self { paths, ..Self::default() }
     }
 
-    /// As [`resolve_for`](Self::resolve_for), for a connection with this right. Where that is restricted, the prefix of the link's NAT64 is learnt before,
-    /// so that an address behind it counts as what it translates to ([`reach`](crate::reach)).
+    /// Like [`resolve_for`](Self::resolve_for), for a connection with this egress policy. If the policy is
+    /// restricted, the prefix of the link's NAT64 is discovered first, so that an address behind it counts as the
+    /// IPv4 address to which it translates ([`egress`](crate::egress)).
     ///
     /// # Errors
     /// As [`resolve_for`](Self::resolve_for).
-    pub async fn resolve_with(
+    pub async fn resolve_checked(
         &self,
-        right: &Right,
+        egress: &EgressPolicy,
         host: &str,
         link: Option<&Interface>,
         timeout: Duration,
-    ) -> Result<Answer, NoAddress> {
-        let answer = self.resolve_for(right.host(), host, link, timeout).await?;
-        let may_be_translated = |address: &IpAddr| Zone::of(*address) == Zone::Internet && address.is_ipv6();
+    ) -> Result<Resolution, ResolveError> {
+        let resolution = self.resolve_for(egress.requester(), host, link, timeout).await?;
+        let may_be_translated =
+            |address: &IpAddr| AddressZone::of(*address) == AddressZone::Internet && address.is_ipv6();
         if let Some(link) = link.filter(|link| link.has_v6())
-            && right.is_restricted()
-            && answer.addresses.iter().any(may_be_translated)
+            && egress.is_restricted()
+            && resolution.addresses.iter().any(may_be_translated)
         {
-            // A link whose servers are silent has no NAT64 that anybody could use.
-            let _ = tokio::time::timeout(timeout, self.prefix(right.host(), link)).await;
+            // If the link's servers do not respond, no NAT64 of this link can be used either.
+            let _ = tokio::time::timeout(timeout, self.nat64_prefix(egress.requester(), link)).await;
         }
-        Ok(answer)
+        Ok(resolution)
     }
 
-    /// The addresses of `host` as seen from `link`; from the machine as a whole where there is none. IPv6 literals
-    /// may wear brackets. `asker`: another host that asks, which then holds up nobody else.
+    /// Resolves `host` for `link`, or for the machine as a whole without a link. IPv6 literals may have brackets.
+    /// `requester` is the remote host that sent the request, if any; its look-ups delay no other host.
     ///
     /// # Errors
-    /// When the name has no address that the link can reach, or no server answers in time.
+    /// The name has no address that the link can reach, or no server responds in time.
     pub async fn resolve_for(
         &self,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
         host: &str,
         link: Option<&Interface>,
         timeout: Duration,
-    ) -> Result<Answer, NoAddress> {
+    ) -> Result<Resolution, ResolveError> {
         let deadline = Instant::now() + timeout;
-        let slow = || silence(format!("{host}: no answer within {} s", timeout.as_secs_f64()));
-        if let Some(address) = literal(host)? {
-            let found = timeout_at(deadline, self.reachable(asker, vec![address], link)).await;
-            return some(found.map_err(|_| slow())?, Source::Literal, host);
+        let timed_out = || transient_error(format!("{host}: no answer within {} s", timeout.as_secs_f64()));
+        if let Some(address) = parse_literal(host)? {
+            let addresses = timeout_at(deadline, self.reachable_over(requester, vec![address], link)).await;
+            return non_empty_resolution(addresses.map_err(|_| timed_out())?, AnswerSource::Literal, host);
         }
-        if host.len() > LONGEST_NAME {
-            return Err(denial("a name of more than 253 letters is none".to_owned()));
+        if host.len() > MAX_NAME_LEN {
+            return Err(definitive_error("the host name is longer than 253 characters".to_owned()));
         }
         let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         let key = (name.clone(), link.map_or(0, |link| link.index));
-        if let Some((until, answer)) = self.known().get(&key)
-            && Instant::now() < *until
+        if let Some((expires_at, resolution)) = self.lock_cache().get(&key)
+            && Instant::now() < *expires_at
         {
-            return Ok(answer.clone());
+            return Ok(resolution.clone());
         }
-        let (answer, lasts) =
-            timeout_at(deadline, self.look_up(asker, &name, link)).await.unwrap_or_else(|_| Err(slow()))?;
-        let answer = self.steady(&name, answer)?;
-        let mut known = self.known();
-        known.retain(|_, (until, _)| Instant::now() < *until);
-        if answer.addresses.iter().any(|address| Zone::of(*address) == Zone::Internet) {
-            // What another link has answered before may be local, and is judged again.
-            known.retain(|(of, _), _| *of != name);
+        let (resolution, ttl) = timeout_at(deadline, self.look_up(requester, &name, link))
+            .await
+            .unwrap_or_else(|_| Err(timed_out()))?;
+        // The name may be public although this link's server says otherwise, so the guard comes before the cache.
+        let resolution = self.filter_rebinding(&name, resolution)?;
+        let mut cache = self.lock_cache();
+        cache.retain(|_, (expires_at, _)| Instant::now() < *expires_at);
+        if resolution.addresses.iter().any(|address| AddressZone::of(*address) == AddressZone::Internet) {
+            // A cached result of another link may be local; it must be checked again now that the name is public.
+            cache.retain(|(cached_name, _), _| *cached_name != name);
         }
-        if known.len() >= MOST {
-            let soonest = known.iter().min_by_key(|(_, (until, _))| *until).map(|(key, _)| key.clone());
-            soonest.map(|soonest| known.remove(&soonest));
+        // The cache is bounded; the entry that expires first makes space.
+        if cache.len() >= MAX_CACHED {
+            let first_to_expire =
+                cache.iter().min_by_key(|(_, (expires_at, _))| *expires_at).map(|(key, _)| key.clone());
+            first_to_expire.map(|first_to_expire| cache.remove(&first_to_expire));
         }
-        known.insert(key, (Instant::now() + lasts, answer.clone()));
-        Ok(answer)
+        cache.insert(key, (Instant::now() + ttl, resolution.clone()));
+        Ok(resolution)
     }
 
-    /// The answer without addresses that the name cannot mean ([`Names`]).
-    fn steady(&self, name: &str, mut answer: Answer) -> Result<Answer, NoAddress> {
-        if answer.source == Source::Hosts {
-            return Ok(answer);
+    /// Removes addresses to which the name may not resolve ([`RebindingGuard`]).
+    fn filter_rebinding(&self, name: &str, mut resolution: Resolution) -> Result<Resolution, ResolveError> {
+        if resolution.source == AnswerSource::Hosts {
+            return Ok(resolution);
         }
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = answer.addresses.clone();
-        answer.addresses = names.steady(Instant::now(), name, answer.addresses, Zone::of);
-        match (told.first(), answer.addresses.is_empty()) {
-            (Some(address), true) => Err(denial(format!(
-                "{name} leads to {address} now, {}, and led to the Internet before: refused (DNS rebinding)",
-                Zone::of(*address).name()
+        let mut names = self.rebinding.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = resolution.addresses.clone();
+        resolution.addresses = names.filter(Instant::now(), name, resolution.addresses, AddressZone::of);
+        match (before.first(), resolution.addresses.is_empty()) {
+            (Some(address), true) => Err(definitive_error(format!(
+                "{name} now resolves to {address}, {}, and resolved to a public address before: refused (DNS rebinding)",
+                AddressZone::of(*address).name()
             ))),
-            _ => Ok(answer),
+            _ => Ok(resolution),
         }
     }
 
-    /// Forgets all answers: to be called when links may have changed.
-    pub fn forget(&self) {
-        self.known().clear();
-        self.prefixes().clear();
+    /// Drops all cached results; to be called when links may have changed.
+    pub fn clear_cache(&self) {
+        self.lock_cache().clear();
+        self.lock_prefixes().clear();
     }
 
-    /// Forgets where names have led as well: to be called when a link has come or gone, and with it a network.
-    pub fn forget_networks(&self) {
-        self.forget();
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).forget();
+    /// Also drops the zones to which names have resolved; to be called when a link, and with it a network, has
+    /// appeared or disappeared.
+    pub fn clear_all(&self) {
+        self.clear_cache();
+        self.rebinding.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, u32), (Instant, Answer)>> {
-        // The map is whole whoever panicked: nothing that can panic runs under the lock.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_cache(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, u32), (Instant, Resolution)>> {
+        // The map is consistent even after a panic: nothing that can panic runs under the lock.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prefixes(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, (Instant, Option<Prefix>)>> {
-        // As `known`.
-        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_prefixes(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, (Instant, Option<Nat64Prefix>)>> {
+        // As in `lock_cache`.
+        self.nat64_prefixes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer and how long it lasts.
+    /// Resolves a name without the cache; returns the result and how long to cache it.
     async fn look_up(
         &self,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
         name: &str,
         link: Option<&Interface>,
-    ) -> Result<(Answer, Duration), NoAddress> {
-        let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.places.read("etc/hosts"), name));
+    ) -> Result<(Resolution, Duration), ResolveError> {
+        let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.paths.read("etc/hosts"), name));
         if !local.is_empty() {
-            let addresses = self.reachable(asker, local, link).await;
-            return some(addresses, Source::Hosts, name).map(|answer| (answer, SHORTEST));
+            let addresses = self.reachable_over(requester, local, link).await;
+            return non_empty_resolution(addresses, AnswerSource::Hosts, name)
+                .map(|resolution| (resolution, MIN_TTL));
         }
-        let Some(link) = link else { return self.ask_system(asker, name, None).await };
-        let families = families(link);
+        let Some(link) = link else { return self.query_system(requester, name, None).await };
+        let families = link_families(link);
         let mut why = None;
-        if is_global(name) {
-            for (namer, server) in self.servers(asker, link).await {
-                match self.ask(namer, server, name, link, &families).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(Nothing::Denied(text)) => {
-                        if let Some(answer) = self.ask_translated(asker, (namer, server), name, link).await {
-                            return Ok(answer);
+        if is_public_name(name) {
+            for (source, server) in self.link_servers(requester, link).await {
+                match self.query_server(source, server, name, link, &families).await {
+                    Ok(resolution) => return Ok(resolution),
+                    // All servers of the link would respond the same. A link with only IPv6 may still reach IPv4
+                    // addresses by NAT64.
+                    Err(QueryError::NoAddress(text)) => {
+                        if let Some(resolution) = self.query_nat64(requester, (source, server), name, link).await {
+                            return Ok(resolution);
                         }
-                        why = Some(denial(text));
+                        why = Some(definitive_error(text));
                         break;
                     }
-                    Err(Nothing::Failed(text)) => why = Some(silence(text)),
+                    Err(QueryError::ServerFailed(text)) => why = Some(transient_error(text)),
                 }
             }
         }
-        let answer = self.ask_system(asker, name, Some(link)).await;
-        // What the link's own servers said tells more than the system's "no".
-        answer.map_err(|system| why.unwrap_or(system))
+        let resolution = self.query_system(requester, name, Some(link)).await;
+        // The errors of the link's own servers are more informative than the system's.
+        resolution.map_err(|system_error| why.unwrap_or(system_error))
     }
 
-    async fn ask(
+    async fn query_server(
         &self,
-        namer: Namer,
+        source: ServerSource,
         server: SocketAddr,
         name: &str,
         link: &Interface,
         families: &[Family],
-    ) -> Result<(Answer, Duration), Nothing> {
-        let found = ask(server, Some(&link.name), name, families).await.inspect_err(|why| {
+    ) -> Result<(Resolution, Duration), QueryError> {
+        let records = query(server, Some(&link.name), name, families).await.inspect_err(|why| {
             tracing::debug!(link = %link.name, %server, name, ?why, "a DNS server of the link gives no address");
         })?;
-        let answer = Answer { addresses: sorted(found.addresses, link), source: namer.source(server, &link.name) };
-        Ok((answer, found.ttl.clamp(SHORTEST, LONGEST)))
+        let resolution = Resolution {
+            addresses: interleave(records.addresses, link),
+            source: source.source(server, &link.name),
+        };
+        Ok((resolution, records.ttl.clamp(MIN_TTL, MAX_TTL)))
     }
 }
 
-/// Addresses of IPv4 over links that have only IPv6.
+/// IPv4 addresses over links that have only IPv6.
 impl Resolver {
-    /// Those that the link can reach by their family; this machine itself always. If there are none, those of the link's
-    /// NAT64.
-    async fn reachable(
+    /// The addresses whose family the link has; loopback addresses are always included. If there are none, the IPv4
+    /// addresses as translated by the link's NAT64.
+    async fn reachable_over(
         &self,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
         addresses: Vec<IpAddr>,
         link: Option<&Interface>,
     ) -> Vec<IpAddr> {
         let Some(link) = link else { return addresses };
         let is_of_link = |a: &IpAddr| a.is_loopback() || if a.is_ipv4() { link.has_v4() } else { link.has_v6() };
-        let own: Vec<IpAddr> = addresses.iter().copied().filter(is_of_link).collect();
-        if own.is_empty() { self.translated(asker, addresses, link).await } else { own }
+        let direct: Vec<IpAddr> = addresses.iter().copied().filter(is_of_link).collect();
+        if direct.is_empty() { self.translate_nat64(requester, addresses, link).await } else { direct }
     }
 
-    /// IPv4 addresses as the link's NAT64 serves them; nothing if the link has IPv4 itself, or no NAT64.
-    async fn translated(&self, asker: Option<IpAddr>, addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
-        if !lacks_v4(link) || !addresses.iter().any(IpAddr::is_ipv4) {
+    /// IPv4 addresses as translated by the link's NAT64; empty if the link has IPv4 itself or no NAT64.
+    async fn translate_nat64(
+        &self,
+        requester: Option<IpAddr>,
+        addresses: Vec<IpAddr>,
+        link: &Interface,
+    ) -> Vec<IpAddr> {
+        if !is_v6_only(link) || !addresses.iter().any(IpAddr::is_ipv4) {
             return Vec::new();
         }
-        let Some(prefix) = self.prefix(asker, link).await else { return Vec::new() };
-        let six = |address| match address {
+        let Some(prefix) = self.nat64_prefix(requester, link).await else { return Vec::new() };
+        let to_ipv6 = |address| match address {
             IpAddr::V4(four) => prefix.translate(four).map(IpAddr::V6),
             IpAddr::V6(_) => None,
         };
-        addresses.into_iter().filter_map(six).collect()
+        addresses.into_iter().filter_map(to_ipv6).collect()
     }
 
-    /// The prefix of the link's NAT64 (RFC 7050), from the link's servers; from the system's resolver if it has none.
-    async fn prefix(&self, asker: Option<IpAddr>, link: &Interface) -> Option<Prefix> {
-        if let Some((until, prefix)) = self.prefixes().get(&link.index)
-            && Instant::now() < *until
+    /// The prefix of the link's NAT64 (RFC 7050), from the link's servers, or from the system's resolver if it has no
+    /// servers.
+    async fn nat64_prefix(&self, requester: Option<IpAddr>, link: &Interface) -> Option<Nat64Prefix> {
+        if let Some((expires_at, prefix)) = self.lock_prefixes().get(&link.index)
+            && Instant::now() < *expires_at
         {
             return *prefix;
         }
         let mut prefix = None;
-        let servers = self.servers(asker, link).await;
+        let servers = self.link_servers(requester, link).await;
         for (_, server) in &servers {
-            match ask(*server, Some(&link.name), nat64::KNOWN_NAME, &[Family::V6]).await {
-                Ok(found) => prefix = Prefix::of(&found.addresses),
-                Err(Nothing::Failed(_)) => continue,
-                Err(Nothing::Denied(_)) => {}
+            match query(*server, Some(&link.name), nat64::WELL_KNOWN_NAME, &[Family::V6]).await {
+                Ok(records) => prefix = Nat64Prefix::discover(&records.addresses),
+                Err(QueryError::ServerFailed(_)) => continue,
+                Err(QueryError::NoAddress(_)) => {}
             }
             break;
         }
         if servers.is_empty() {
-            let found = self.of_system(asker, nat64::KNOWN_NAME).await;
-            prefix = found.ok().and_then(|addresses| Prefix::of(&addresses));
+            let result = self.system_addresses(requester, nat64::WELL_KNOWN_NAME).await;
+            prefix = result.ok().and_then(|addresses| Nat64Prefix::discover(&addresses));
         }
-        tracing::debug!(link = %link.name, ?prefix, "looked for a NAT64");
+        tracing::debug!(link = %link.name, ?prefix, "NAT64 discovery finished");
         if let Some(prefix) = prefix {
-            prefix.learn();
+            prefix.register();
         }
-        self.prefixes().insert(link.index, (Instant::now() + LONGEST, prefix));
+        self.lock_prefixes().insert(link.index, (Instant::now() + MAX_TTL, prefix));
         prefix
     }
 
-    /// The IPv4 addresses of a name that has no others, as the link's NAT64 serves them.
-    async fn ask_translated(
+    /// The IPv4 addresses of a name without IPv6 addresses, as translated by the link's NAT64.
+    async fn query_nat64(
         &self,
-        asker: Option<IpAddr>,
-        (namer, server): (Namer, SocketAddr),
+        requester: Option<IpAddr>,
+        (source, server): (ServerSource, SocketAddr),
         name: &str,
         link: &Interface,
-    ) -> Option<(Answer, Duration)> {
-        if !lacks_v4(link) || self.prefix(asker, link).await.is_none() {
+    ) -> Option<(Resolution, Duration)> {
+        if !is_v6_only(link) || self.nat64_prefix(requester, link).await.is_none() {
             return None;
         }
-        let found = ask(server, Some(&link.name), name, &[Family::V4]).await.ok()?;
-        let addresses = self.translated(asker, found.addresses, link).await;
-        let answer = some(addresses, namer.source(server, &link.name), name).ok()?;
-        Some((answer, found.ttl.clamp(SHORTEST, LONGEST)))
+        let records = query(server, Some(&link.name), name, &[Family::V4]).await.ok()?;
+        let addresses = self.translate_nat64(requester, records.addresses, link).await;
+        let resolution = non_empty_resolution(addresses, source.source(server, &link.name), name).ok()?;
+        Some((resolution, records.ttl.clamp(MIN_TTL, MAX_TTL)))
     }
 }
 
 impl Resolver {
-    /// Whether the link's own name servers give names over it; none: no server of the link is known. They are asked for a name that all
-    /// servers know.
-    pub async fn gives_names(&self, link: &Interface) -> Option<bool> {
-        let servers = self.servers(None, link).await;
-        for (_, server) in servers.iter().take(MOST_ASKED) {
-            match ask(*server, Some(&link.name), nat64::KNOWN_NAME, &[Family::V4]).await {
-                Ok(_) | Err(Nothing::Denied(_)) => return Some(true),
-                Err(Nothing::Failed(_)) => {}
+    /// Whether one of the link's own name servers responds over it; `None`: no server of the link is known. The query
+    /// is for a name that all servers know.
+    pub async fn can_resolve_over(&self, link: &Interface) -> Option<bool> {
+        let servers = self.link_servers(None, link).await;
+        for (_, server) in servers.iter().take(MAX_SERVERS) {
+            match query(*server, Some(&link.name), nat64::WELL_KNOWN_NAME, &[Family::V4]).await {
+                Ok(_) | Err(QueryError::NoAddress(_)) => return Some(true),
+                Err(QueryError::ServerFailed(_)) => {}
             }
         }
         (!servers.is_empty()).then_some(false)
     }
 
-    /// What the servers that can be asked over the link give for a name, whatever it is: neither the system's resolver nor where the name has
-    /// led before counts. None: they give nothing. For requests that trust no answer.
-    pub async fn given_over(&self, name: &str, link: &Interface) -> Option<Answer> {
-        let families = families(link);
-        for (namer, server) in self.servers(None, link).await.into_iter().take(MOST_ASKED) {
-            match self.ask(namer, server, name, link, &families).await {
-                Ok((answer, _)) => return Some(answer),
-                Err(Nothing::Denied(_)) => break,
-                Err(Nothing::Failed(_)) => {}
+    /// Resolves a name by the servers that can be queried over the link only. Neither the system's resolver nor the
+    /// rebinding guard is used, so the result is for requests that do not trust it. `None`: the servers return no
+    /// address.
+    pub async fn query_link_servers(&self, name: &str, link: &Interface) -> Option<Resolution> {
+        let families = link_families(link);
+        for (source, server) in self.link_servers(None, link).await.into_iter().take(MAX_SERVERS) {
+            match self.query_server(source, server, name, link, &families).await {
+                Ok((resolution, _)) => return Some(resolution),
+                Err(QueryError::NoAddress(_)) => break,
+                Err(QueryError::ServerFailed(_)) => {}
             }
         }
         None
     }
 
-    /// Whether a service of this machine names servers of this link, and not `/etc/resolv.conf` alone.
-    pub async fn has_own_servers(&self, link: &Interface) -> bool {
-        self.servers(None, link).await.first().is_some_and(|(namer, _)| *namer != Namer::ResolvConf)
+    /// Whether a service of this machine lists servers of this link, not only `/etc/resolv.conf`.
+    pub async fn has_link_servers(&self, link: &Interface) -> bool {
+        self.link_servers(None, link).await.first().is_some_and(|(source, _)| *source != ServerSource::ResolvConf)
     }
 
-    /// The servers that can be asked over the link.
-    async fn servers(&self, asker: Option<IpAddr>, link: &Interface) -> Vec<(Namer, SocketAddr)> {
-        let (places, of) = (self.places.clone(), link.clone());
-        let found = self.configuration.run(asker, move || servers(&places, &of)).await.flatten();
-        found.into_iter().flat_map(|(namer, all)| all.into_iter().map(move |server| (namer, server))).collect()
+    /// The servers that can be queried over the link.
+    async fn link_servers(&self, requester: Option<IpAddr>, link: &Interface) -> Vec<(ServerSource, SocketAddr)> {
+        let (paths, interface) = (self.paths.clone(), link.clone());
+        let server_groups =
+            self.config_threads.run(requester, move || link_servers(&paths, &interface)).await.flatten();
+        server_groups
+            .into_iter()
+            .flat_map(|(source, group)| group.into_iter().map(move |server| (source, server)))
+            .collect()
     }
 
-    /// The system's own resolver, and those of its addresses that the link can reach.
-    async fn ask_system(
+    /// Queries the system's own resolver; returns those addresses that the link can reach.
+    async fn query_system(
         &self,
-        asker: Option<IpAddr>,
+        requester: Option<IpAddr>,
         name: &str,
         link: Option<&Interface>,
-    ) -> Result<(Answer, Duration), NoAddress> {
-        let mut addresses = self.reachable(asker, self.of_system(asker, name).await?, link).await;
+    ) -> Result<(Resolution, Duration), ResolveError> {
+        let mut addresses =
+            self.reachable_over(requester, self.system_addresses(requester, name).await?, link).await;
         if let Some(link) = link {
-            addresses = sorted(addresses, link);
+            addresses = interleave(addresses, link);
         }
-        some(addresses, Source::System, name).map(|answer| (answer, SYSTEM))
+        non_empty_resolution(addresses, AnswerSource::System, name).map(|resolution| (resolution, SYSTEM_TTL))
     }
 
-    /// All addresses that the system's own resolver has for a name.
-    async fn of_system(&self, asker: Option<IpAddr>, name: &str) -> Result<Vec<IpAddr>, NoAddress> {
-        let asked = name.to_owned();
-        let look_up = move || Ok((asked.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect());
-        let found = self.system.run(asker, look_up).await;
+    /// All addresses that the system's own resolver returns for a name.
+    async fn system_addresses(&self, requester: Option<IpAddr>, name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        let owned_name = name.to_owned();
+        let look_up = move || Ok((owned_name.as_str(), 0).to_socket_addrs()?.map(|a| a.ip()).collect());
+        let result = self.system_threads.run(requester, look_up).await;
         let no_answer = || std::io::Error::other("no answer");
-        found.unwrap_or_else(|| Err(no_answer())).map_err(|error| of_system(name, &error))
+        result.unwrap_or_else(|| Err(no_answer())).map_err(|error| system_error(name, &error))
     }
 }
 
-/// The host as an address, if it is one.
-fn literal(host: &str) -> Result<Option<IpAddr>, NoAddress> {
-    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
-    if bare.contains('%') {
-        return Err(denial(format!("{host}: an address with a zone is refused; the link decides the interface")));
+/// Parses a host that is an address literal.
+fn parse_literal(host: &str) -> Result<Option<IpAddr>, ResolveError> {
+    let unbracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    if unbracketed.contains('%') {
+        return Err(definitive_error(format!(
+            "{host}: an address with a zone is refused; the link decides the interface"
+        )));
     }
-    Ok(bare.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
+    Ok(unbracketed.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
 }
 
-/// Those that the link has.
-fn families(link: &Interface) -> Vec<Family> {
-    let all = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)];
-    all.into_iter().filter(|(has, _)| *has).map(|(_, family)| family).collect()
+/// The address families that the link has.
+fn link_families(link: &Interface) -> Vec<Family> {
+    let candidates = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)];
+    candidates.into_iter().filter(|(has, _)| *has).map(|(_, family)| family).collect()
 }
 
-fn lacks_v4(link: &Interface) -> bool {
+fn is_v6_only(link: &Interface) -> bool {
     link.has_v6() && !link.has_v4()
 }
 
-/// Whether name servers of the Internet can know the name: single words belong to search domains, `.local` to mDNS
-/// (RFC 6762 §3).
-fn is_global(name: &str) -> bool {
+/// Whether public name servers can know the name: single words belong to search domains, and `.local` to mDNS (RFC
+/// 6762 section 3).
+fn is_public_name(name: &str) -> bool {
     name.contains('.') && !name.ends_with(".local")
 }
 
-/// The two families in turn, the better one first (RFC 8305 §4), without doubles.
-fn sorted(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
-    let (six, four): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv6);
-    let (mut first, mut second) = if link.has_public_v6() { (six, four) } else { (four, six) };
+/// Alternates the two families, the preferred one first (RFC 8305 section 4), without duplicates.
+fn interleave(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
+    let (to_ipv6, four): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv6);
+    let (mut first, mut second) = if link.has_public_v6() { (to_ipv6, four) } else { (four, to_ipv6) };
     let longest = first.len().max(second.len());
     first.reverse();
     second.reverse();
@@ -397,34 +425,39 @@ fn sorted(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
     sorted
 }
 
-fn some(addresses: Vec<IpAddr>, source: Source, name: &str) -> Result<Answer, NoAddress> {
+fn non_empty_resolution(
+    addresses: Vec<IpAddr>,
+    source: AnswerSource,
+    name: &str,
+) -> Result<Resolution, ResolveError> {
     if addresses.is_empty() {
-        return Err(denial(format!("{name} has no address that this link can use")));
+        return Err(definitive_error(format!("{name} has no address that this link can use")));
     }
-    Ok(Answer { addresses, source })
+    Ok(Resolution { addresses, source })
 }
 
-/// What the system's resolver means. std gives its words only, which are never translated here: nobody has set a
-/// locale (`gai_strerror` of glibc for EAI_NONAME and EAI_NODATA, then of musl).
-fn of_system(name: &str, error: &std::io::Error) -> NoAddress {
+/// Interprets an error of the system's resolver. The standard library provides only its message, which is not
+/// translated here because no locale is set. The texts are those of EAI_NONAME and EAI_NODATA (`gai_strerror`) in
+/// glibc and musl.
+fn system_error(name: &str, error: &std::io::Error) -> ResolveError {
     let words = error.to_string();
-    let noes = [
+    let not_found_texts = [
         "Name or service not known",
         "No address associated with hostname",
         "Name does not resolve",
         "Name has no usable address",
     ];
-    if noes.iter().any(|no| words.ends_with(no)) {
-        return denial(format!("{name}: no such name, says the system's resolver"));
+    if not_found_texts.iter().any(|phrase| words.ends_with(phrase)) {
+        return definitive_error(format!("{name}: no such name according to the system's resolver"));
     }
-    let plain = words.strip_prefix("failed to lookup address information: ").unwrap_or(&words);
-    silence(format!("{name}: {plain}"))
+    let reason = words.strip_prefix("failed to lookup address information: ").unwrap_or(&words);
+    transient_error(format!("{name}: {reason}"))
 }
 
-fn denial(text: String) -> NoAddress {
-    NoAddress { text, denied: true }
+fn definitive_error(text: String) -> ResolveError {
+    ResolveError { message: text, is_definitive: true }
 }
 
-fn silence(text: String) -> NoAddress {
-    NoAddress { text, denied: false }
+fn transient_error(text: String) -> ResolveError {
+    ResolveError { message: text, is_definitive: false }
 }

@@ -1,40 +1,40 @@
-//! The DNS servers of a link, as the machine's network services know them.
+//! Finds the DNS servers of a link in the records of this machine's network services.
 //!
-//! In: a link, the file system and the system's bus. Out: the servers in order, with the service that named them.
-//!
-//! 1. The first service that knows any server of the link counts alone: systemd-resolved or systemd-networkd (their
-//!    files, then the bus), NetworkManager, the files of DHCP clients, resolvconf ([`super::leases`]) and OpenWrt
-//!    ([`super::netifd`]), `/etc/resolv.conf`.
-//! 2. Servers on the loopback, and those of a family that the link lacks, cannot be asked over it.
-//! 3. Servers of `/etc/resolv.conf` with a private address count only on the link whose subnet they are in, or by which
-//!    the kernel's route to them leads: a provider's server may be beyond the subnet, and nowhere but on its own link.
+//! 1. Only the first service that lists a server of the link is used: systemd-resolved or systemd-networkd (their
+//!    files, then D-Bus), NetworkManager, the files of DHCP clients and resolvconf (`super::leases`) and of OpenWrt
+//!    (`super::netifd`), `/etc/resolv.conf`.
+//! 2. Servers on the loopback, and those of a family that the link lacks, cannot be queried over the link and are
+//!    omitted.
+//! 3. Servers in `/etc/resolv.conf` with a private address count only for the link whose subnet contains them, or to
+//!    which the kernel's route to them points: a provider's server may be outside the subnet, and reachable only over
+//!    its own link.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Source, leases};
-use crate::links::{Bus, BusValue, Interface, leads_over};
+use super::{AnswerSource, leases};
+use crate::links::{Bus, BusValue, Interface, route_interface};
 
-/// Where the machine keeps its configuration.
+/// Where the configuration of the machine is found; tests use other locations.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct SystemPaths {
     /// The root of the file system.
     pub(super) root: PathBuf,
-    /// The port that servers listen on unless they say another.
-    pub(super) port: u16,
-    /// The link by which the kernel's route to an address leads.
-    pub(super) route: fn(IpAddr) -> Option<u32>,
+    /// The port of servers that specify none.
+    pub(super) dns_port: u16,
+    /// Returns the index of the interface of the kernel's route to an address.
+    pub(super) route_lookup: fn(IpAddr) -> Option<u32>,
 }
 
-impl Default for Places {
+impl Default for SystemPaths {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), port: 53, route: leads_over }
+        Self { root: PathBuf::from("/"), dns_port: 53, route_lookup: route_interface }
     }
 }
 
-impl Places {
+impl SystemPaths {
     pub(super) fn read(&self, path: &str) -> String {
         fs::read_to_string(self.root.join(path)).unwrap_or_default()
     }
@@ -44,138 +44,150 @@ impl Places {
     }
 }
 
-/// Who named a server.
+/// The service that listed a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Namer {
-    Resolved,
+pub(super) enum ServerSource {
+    SystemdResolved,
     NetworkManager,
-    Lease,
+    DhcpLease,
     ResolvConf,
 }
 
-impl Namer {
+impl ServerSource {
     /// The source of an answer from this server.
-    pub(super) fn source(self, server: SocketAddr, link: &str) -> Source {
+    pub(super) fn source(self, server: SocketAddr, link: &str) -> AnswerSource {
         let (server, link) = (server.ip(), link.to_owned());
         match self {
-            Self::Resolved => Source::Resolved { server, link },
-            Self::NetworkManager => Source::NetworkManager { server, link },
-            Self::Lease => Source::Lease { server, link },
-            Self::ResolvConf => Source::ResolvConf { server, link },
+            Self::SystemdResolved => AnswerSource::Resolved { server, link },
+            Self::NetworkManager => AnswerSource::NetworkManager { server, link },
+            Self::DhcpLease => AnswerSource::Lease { server, link },
+            Self::ResolvConf => AnswerSource::ResolvConf { server, link },
         }
     }
 }
 
-/// The servers that can be asked over the link. Blocks for at most 200 ms.
-pub(super) fn servers(places: &Places, link: &Interface) -> Option<(Namer, Vec<SocketAddr>)> {
+/// The servers that can be queried over the link, with the service that listed them. Blocks for at most 200 ms.
+pub(super) fn link_servers(paths: &SystemPaths, link: &Interface) -> Option<(ServerSource, Vec<SocketAddr>)> {
     let mut bus = None;
-    for namer in [Namer::Resolved, Namer::NetworkManager, Namer::Lease, Namer::ResolvConf] {
-        let mut servers = match namer {
-            // Services name links by number and name, and an emulated one has both in a network of its own.
-            Namer::Resolved | Namer::NetworkManager | Namer::Lease if link.emulated => continue,
-            Namer::Resolved => of_resolved(places, link, &mut bus),
-            Namer::NetworkManager => of_network_manager(places, link, &mut bus),
-            Namer::Lease => {
-                leases::words(places, link).iter().filter_map(|word| written(places, link, word)).collect()
+    for source in [
+        ServerSource::SystemdResolved,
+        ServerSource::NetworkManager,
+        ServerSource::DhcpLease,
+        ServerSource::ResolvConf,
+    ] {
+        let mut servers = match source {
+            // These services identify links by index and name, and an emulated link has both in a namespace of its
+            // own.
+            ServerSource::SystemdResolved | ServerSource::NetworkManager | ServerSource::DhcpLease
+                if link.emulated =>
+            {
+                continue;
             }
-            Namer::ResolvConf => of_resolv_conf(places, link),
+            ServerSource::SystemdResolved => resolved_servers(paths, link, &mut bus),
+            ServerSource::NetworkManager => network_manager_servers(paths, link, &mut bus),
+            ServerSource::DhcpLease => leases::server_texts(paths, link)
+                .iter()
+                .filter_map(|server_text| parse_server(paths, link, server_text))
+                .collect(),
+            ServerSource::ResolvConf => resolv_conf_servers(paths, link),
         };
-        servers.retain(|server| can_be_asked(server.ip(), link));
+        servers.retain(|server| is_reachable(server.ip(), link));
         if !servers.is_empty() {
-            return Some((namer, servers));
+            return Some((source, servers));
         }
     }
     None
 }
 
-fn can_be_asked(server: IpAddr, link: &Interface) -> bool {
+fn is_reachable(server: IpAddr, link: &Interface) -> bool {
     match server {
         _ if server.is_loopback() || server.is_unspecified() => false,
         IpAddr::V4(_) => link.has_v4(),
-        // A router's link-local address can be asked from one, which every interface with IPv6 has.
-        IpAddr::V6(server) => server.is_unicast_link_local() || link.has_v6() || link.is_neighbour(server.into()),
+        // A router's link-local address can be queried from the link-local address that each IPv6 interface has.
+        IpAddr::V6(server) => server.is_unicast_link_local() || link.has_v6() || link.is_on_subnet(server.into()),
     }
 }
 
-fn of_resolved(places: &Places, link: &Interface, bus: &mut Option<Bus>) -> Vec<SocketAddr> {
+fn resolved_servers(paths: &SystemPaths, link: &Interface, bus: &mut Option<Bus>) -> Vec<SocketAddr> {
     for (path, key) in [("run/systemd/resolve/netif", "SERVERS="), ("run/systemd/netif/links", "DNS=")] {
-        let text = places.read(&format!("{path}/{}", link.index));
+        let text = paths.read(&format!("{path}/{}", link.index));
         let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-        let servers: Vec<_> = line.split_whitespace().filter_map(|word| written(places, link, word)).collect();
+        let servers: Vec<_> =
+            line.split_whitespace().filter_map(|server_text| parse_server(paths, link, server_text)).collect();
         if !servers.is_empty() {
             return servers;
         }
     }
-    if !places.exists("run/systemd/resolve") {
+    if !paths.exists("run/systemd/resolve") {
         return Vec::new();
     }
     const SERVICE: &str = "org.freedesktop.resolve1";
-    let ask = |bus: &mut Bus| {
+    let query = |bus: &mut Bus| {
         bus.property(SERVICE, "/org/freedesktop/resolve1", "org.freedesktop.resolve1.Manager", "DNS")
     };
-    let all = connected(places, bus).and_then(|bus| ask(bus).ok());
-    let of_link = |entry: &BusValue| match entry.list() {
-        [index, _family, address] if index.number() == Some(link.index.into()) => {
-            octets(places, link, address.bytes()?)
+    let entries = bus_connection(paths, bus).and_then(|bus| query(bus).ok());
+    let of_link = |entry: &BusValue| match entry.as_list() {
+        [index, _family, address] if index.as_number() == Some(link.index.into()) => {
+            server_from_bytes(paths, link, address.as_bytes()?)
         }
         _ => None,
     };
-    all.map(|all| all.list().iter().filter_map(of_link).collect()).unwrap_or_default()
+    entries.map(|entries| entries.as_list().iter().filter_map(of_link).collect()).unwrap_or_default()
 }
 
-fn of_network_manager(places: &Places, link: &Interface, bus: &mut Option<Bus>) -> Vec<SocketAddr> {
-    if !places.exists("run/NetworkManager") {
+fn network_manager_servers(paths: &SystemPaths, link: &Interface, bus: &mut Option<Bus>) -> Vec<SocketAddr> {
+    if !paths.exists("run/NetworkManager") {
         return Vec::new();
     }
-    connected(places, bus).and_then(|bus| ask_network_manager(places, link, bus)).unwrap_or_default()
+    bus_connection(paths, bus).and_then(|bus| query_network_manager(paths, link, bus)).unwrap_or_default()
 }
 
-fn ask_network_manager(places: &Places, link: &Interface, bus: &mut Bus) -> Option<Vec<SocketAddr>> {
+fn query_network_manager(paths: &SystemPaths, link: &Interface, bus: &mut Bus) -> Option<Vec<SocketAddr>> {
     const SERVICE: &str = "org.freedesktop.NetworkManager";
     const DEVICE: &str = "org.freedesktop.NetworkManager.Device";
     let path = "/org/freedesktop/NetworkManager";
     let device = bus.call(SERVICE, path, SERVICE, "GetDeviceByIpIface", &[&link.name]).ok()?;
-    let device = device.first()?.text()?.to_owned();
+    let device = device.first()?.as_text()?.to_owned();
     let mut servers = Vec::new();
-    // IPv4's list of numbers is deprecated, IPv6's list of bytes is not.
+    // For IPv4 the list of numbers is deprecated; for IPv6 the list of bytes is not.
     for (family, property) in [("IP4Config", "NameserverData"), ("IP6Config", "Nameservers")] {
         let config = format!("Ip{}Config", &family[2..3]);
         let Ok(config) = bus.property(SERVICE, &device, DEVICE, &config) else { continue };
-        let Some(config) = config.text().filter(|path| *path != "/") else { continue };
+        let Some(config) = config.as_text().filter(|path| *path != "/") else { continue };
         let Ok(list) = bus.property(SERVICE, config, &format!("{SERVICE}.{family}"), property) else { continue };
-        servers.extend(list.list().iter().filter_map(|entry| match entry.bytes() {
-            Some(bytes) => octets(places, link, bytes),
-            None => written(places, link, entry_named(entry, "address")?.text()?),
+        servers.extend(list.as_list().iter().filter_map(|entry| match entry.as_bytes() {
+            Some(bytes) => server_from_bytes(paths, link, bytes),
+            None => parse_server(paths, link, dict_entry(entry, "address")?.as_text()?),
         }));
     }
     Some(servers)
 }
 
-/// The value of this key in a dictionary.
-fn entry_named<'a>(dictionary: &'a BusValue, key: &str) -> Option<&'a BusValue> {
-    dictionary.list().iter().find_map(|entry| match entry.list() {
-        [name, value] if name.text() == Some(key) => Some(value),
+/// The value of a key in a dictionary.
+fn dict_entry<'a>(dictionary: &'a BusValue, key: &str) -> Option<&'a BusValue> {
+    dictionary.as_list().iter().find_map(|entry| match entry.as_list() {
+        [name, value] if name.as_text() == Some(key) => Some(value),
         _ => None,
     })
 }
 
-fn of_resolv_conf(places: &Places, link: &Interface) -> Vec<SocketAddr> {
-    let text = places.read("etc/resolv.conf");
-    let servers = leases::nameservers(&text).filter_map(|word| written(places, link, &word));
-    servers.filter(|server| !is_private(server.ip()) || is_there(places, link, server.ip())).collect()
+fn resolv_conf_servers(paths: &SystemPaths, link: &Interface) -> Vec<SocketAddr> {
+    let text = paths.read("etc/resolv.conf");
+    let servers = leases::nameservers(&text).filter_map(|server_text| parse_server(paths, link, &server_text));
+    servers.filter(|server| !is_private(server.ip()) || is_reached_over(paths, link, server.ip())).collect()
 }
 
-/// Whether the server is in the link's subnet, or the kernel's route to it leads over the link.
-fn is_there(places: &Places, link: &Interface, server: IpAddr) -> bool {
-    link.is_neighbour(server) || (places.route)(server) == Some(link.index)
+/// Whether the server is in the link's subnet, or the kernel's route to it uses the link.
+fn is_reached_over(paths: &SystemPaths, link: &Interface, server: IpAddr) -> bool {
+    link.is_on_subnet(server) || (paths.route_lookup)(server) == Some(link.index)
 }
 
-/// The same for a server in the services' notation.
-pub(super) fn is_route(places: &Places, link: &Interface, word: &str) -> bool {
-    written(places, link, word).is_some_and(|server| is_there(places, link, server.ip()))
+/// Like [`is_reached_over`], for a server in the notation of the services.
+pub(super) fn is_routed_over(paths: &SystemPaths, link: &Interface, server_text: &str) -> bool {
+    parse_server(paths, link, server_text).is_some_and(|server| is_reached_over(paths, link, server.ip()))
 }
 
-/// Whether the address means another machine on each network.
+/// Whether the address can belong to different machines on different networks.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => {
@@ -185,52 +197,53 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// The one connection to the bus.
-fn connected<'a>(places: &Places, bus: &'a mut Option<Bus>) -> Option<&'a mut Bus> {
-    /// chosen: as for the question about cost; a name must not wait longer for a broken bus.
-    const LIMIT: Duration = Duration::from_millis(200);
+/// Returns the D-Bus connection; the first call opens it.
+fn bus_connection<'a>(paths: &SystemPaths, bus: &'a mut Option<Bus>) -> Option<&'a mut Bus> {
+    /// chosen: as for metered links; a name look-up must not wait longer for a broken bus.
+    const BUS_TIMEOUT: Duration = Duration::from_millis(200);
     if bus.is_none() {
-        let socket = places.root.join("run/dbus/system_bus_socket");
-        *bus = Path::exists(&socket).then(|| Bus::connect(&socket, LIMIT).ok()).flatten();
+        let socket = paths.root.join("run/dbus/system_bus_socket");
+        *bus = Path::exists(&socket).then(|| Bus::connect(&socket, BUS_TIMEOUT).ok()).flatten();
     }
     bus.as_mut()
 }
 
-/// A server in the services' notation: `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`, `fe80::1%wlan0`, and with
-/// `#name` behind it for TLS.
-fn written(places: &Places, link: &Interface, word: &str) -> Option<SocketAddr> {
-    let word = word.split('#').next()?;
-    let (word, zone) = word.split_once('%').unwrap_or((word, link.name.as_str()));
+/// Parses a server in the notation of the services: `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`,
+/// `fe80::1%wlan0`, optionally followed by `#name` for TLS.
+fn parse_server(paths: &SystemPaths, link: &Interface, server_text: &str) -> Option<SocketAddr> {
+    let server_text = server_text.split('#').next()?;
+    let (server_text, zone) = server_text.split_once('%').unwrap_or((server_text, link.name.as_str()));
     if zone != link.name && zone.parse() != Ok(link.index) {
         return None;
     }
-    if let Ok(address) = word.parse::<IpAddr>() {
-        return Some(at(places, link, address));
+    if let Ok(address) = server_text.parse::<IpAddr>() {
+        return Some(server_socket_addr(paths, link, address));
     }
-    word.parse().ok()
+    server_text.parse().ok()
 }
 
-/// A server as the bytes of its address.
-fn octets(places: &Places, link: &Interface, bytes: &[u8]) -> Option<SocketAddr> {
+/// Converts the bytes of a server's address.
+fn server_from_bytes(paths: &SystemPaths, link: &Interface, bytes: &[u8]) -> Option<SocketAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
-    v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)).map(|address| at(places, link, address))
+    v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
+        .map(|address| server_socket_addr(paths, link, address))
 }
 
-/// The server's socket address; a link-local one means a neighbour on this link.
-fn at(places: &Places, link: &Interface, address: IpAddr) -> SocketAddr {
+/// The server's socket address; a link-local one gets the index of this link as its scope.
+fn server_socket_addr(paths: &SystemPaths, link: &Interface, address: IpAddr) -> SocketAddr {
     let scope = |a: Ipv6Addr| if a.is_unicast_link_local() { link.index } else { 0 };
     match address {
-        IpAddr::V4(_) => SocketAddr::new(address, places.port),
-        IpAddr::V6(a) => SocketAddrV6::new(a, places.port, 0, scope(a)).into(),
+        IpAddr::V4(_) => SocketAddr::new(address, paths.dns_port),
+        IpAddr::V6(a) => SocketAddrV6::new(a, paths.dns_port, 0, scope(a)).into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dns::tests::{link, places};
+    use crate::dns::tests::{system_files, test_link};
 
-    fn texts(found: Option<(Namer, Vec<SocketAddr>)>) -> Option<(Namer, Vec<String>)> {
+    fn texts(found: Option<(ServerSource, Vec<SocketAddr>)>) -> Option<(ServerSource, Vec<String>)> {
         found.map(|(namer, servers)| (namer, servers.iter().map(ToString::to_string).collect()))
     }
 
@@ -239,45 +252,58 @@ mod tests {
         (address == IpAddr::from([10, 64, 0, 1])).then_some(5)
     }
 
-    fn of(files: &[(&str, &str)], link: &Interface) -> Option<(Namer, Vec<String>)> {
-        let root = places(files);
-        texts(servers(&Places { root: root.path().to_owned(), port: 53, route }, link))
+    fn servers_of(files: &[(&str, &str)], link: &Interface) -> Option<(ServerSource, Vec<String>)> {
+        let root = system_files(files);
+        texts(link_servers(&SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: route }, link))
     }
 
     #[test]
-    fn the_first_service_that_knows_a_server_counts() {
-        let wifi = link("wlan0", 3, &["192.168.1.20/24"]);
+    fn only_the_first_service_that_lists_a_server_is_used() {
+        let wifi = test_link("wlan0", 3, &["192.168.1.20/24"]);
         let resolved =
             ("run/systemd/resolve/netif/3", "# private\nLLMNR=yes\nSERVERS=192.168.1.1 9.9.9.9:5353#tls.example\n");
         let networkd = ("run/systemd/netif/links/3", "DNS=192.168.1.2\nDOMAINS=lan\n");
         let conf = ("etc/resolv.conf", "nameserver 1.1.1.1\n");
         let named = |namer, servers: &[&str]| Some((namer, servers.iter().map(|s| s.to_string()).collect()));
         assert_eq!(
-            of(&[resolved, networkd, conf], &wifi),
-            named(Namer::Resolved, &["192.168.1.1:53", "9.9.9.9:5353"])
+            servers_of(&[resolved, networkd, conf], &wifi),
+            named(ServerSource::SystemdResolved, &["192.168.1.1:53", "9.9.9.9:5353"])
         );
-        assert_eq!(of(&[networkd, conf], &wifi), named(Namer::Resolved, &["192.168.1.2:53"]));
-        assert_eq!(of(&[conf], &wifi), named(Namer::ResolvConf, &["1.1.1.1:53"]));
-        assert_eq!(of(&[("run/systemd/netif/links/4", "DNS=192.168.1.2\n")], &wifi), None, "another link's");
-        assert_eq!(of(&[], &wifi), None);
+        assert_eq!(servers_of(&[networkd, conf], &wifi), named(ServerSource::SystemdResolved, &["192.168.1.2:53"]));
+        assert_eq!(servers_of(&[conf], &wifi), named(ServerSource::ResolvConf, &["1.1.1.1:53"]));
+        assert_eq!(
+            servers_of(&[("run/systemd/netif/links/4", "DNS=192.168.1.2\n")], &wifi),
+            None,
+            "a file of another link"
+        );
+        assert_eq!(servers_of(&[], &wifi), None);
         let emulated = Interface { emulated: true, ..wifi };
-        assert_eq!(of(&[resolved, networkd, conf], &emulated), named(Namer::ResolvConf, &["1.1.1.1:53"]));
+        assert_eq!(
+            servers_of(&[resolved, networkd, conf], &emulated),
+            named(ServerSource::ResolvConf, &["1.1.1.1:53"])
+        );
     }
 
     #[test]
-    fn a_providers_server_is_asked_over_its_own_link_and_no_other() {
-        let (wifi, wwan) = (link("wlan0", 3, &["192.168.1.20/24"]), link("wwan0", 5, &["10.40.7.3/32"]));
+    fn a_providers_server_is_queried_only_over_its_own_link() {
+        let (wifi, wwan) = (test_link("wlan0", 3, &["192.168.1.20/24"]), test_link("wwan0", 5, &["10.40.7.3/32"]));
         let conf = ("etc/resolv.conf", "nameserver 192.168.1.1\nnameserver 10.64.0.1\n");
-        assert_eq!(of(&[conf], &wifi), Some((Namer::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
-        assert_eq!(of(&[conf], &wwan), Some((Namer::ResolvConf, vec!["10.64.0.1:53".to_owned()])));
+        assert_eq!(servers_of(&[conf], &wifi), Some((ServerSource::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
+        assert_eq!(servers_of(&[conf], &wwan), Some((ServerSource::ResolvConf, vec!["10.64.0.1:53".to_owned()])));
         let lease = ("run/resolvconf/interface/wwan0.dhclient", "nameserver 10.64.0.9\n");
-        assert_eq!(of(&[conf, lease], &wwan), Some((Namer::Lease, vec!["10.64.0.9:53".to_owned()])));
-        assert_eq!(of(&[conf, lease], &wifi), Some((Namer::ResolvConf, vec!["192.168.1.1:53".to_owned()])));
+        assert_eq!(
+            servers_of(&[conf, lease], &wwan),
+            Some((ServerSource::DhcpLease, vec!["10.64.0.9:53".to_owned()]))
+        );
+        assert_eq!(
+            servers_of(&[conf, lease], &wifi),
+            Some((ServerSource::ResolvConf, vec!["192.168.1.1:53".to_owned()]))
+        );
     }
 
     #[test]
-    fn a_server_that_the_link_cannot_ask_is_passed_over() {
-        let wifi = link("wlan0", 3, &["192.168.1.20/24"]);
+    fn a_server_that_the_link_cannot_reach_is_skipped() {
+        let wifi = test_link("wlan0", 3, &["192.168.1.20/24"]);
         for (servers, want) in [
             ("nameserver 127.0.0.53\noptions edns0", None),
             ("nameserver ::1", None),
@@ -289,11 +315,11 @@ mod tests {
             ("nameserver\t127.0.0.53\nnameserver 9.9.9.9", Some("9.9.9.9:53")),
             ("nameserver fe80::1%wlan0", None),
         ] {
-            let found = of(&[("etc/resolv.conf", servers)], &wifi);
+            let found = servers_of(&[("etc/resolv.conf", servers)], &wifi);
             assert_eq!(found.map(|(_, servers)| servers.join(" ")).as_deref(), want, "{servers}");
         }
-        let six = link("wlan0", 3, &["2001:db8::20/64"]);
-        let own = of(
+        let six = test_link("wlan0", 3, &["2001:db8::20/64"]);
+        let own = servers_of(
             &[("run/systemd/netif/links/3", "DNS=fe80::1%wlan0 fe80::2%eth0 [2001:db8::53]:54 192.168.1.1\n")],
             &six,
         );

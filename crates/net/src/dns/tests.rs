@@ -1,4 +1,4 @@
-//! What the tests of this room share, and the resolver against real and scripted servers.
+//! Helpers of this module's tests, and tests of the resolver against real and scripted servers.
 
 use std::fs;
 use std::io;
@@ -8,21 +8,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use marline_core::link::LinkKind;
-use marline_sys::namespace::{Network, is_privileged};
+use marline_sys::namespace::{NetNs, is_privileged};
 
 use super::message::tests::answer;
 use super::resolver::Resolver;
-use super::servers::Places;
-use super::{Answer, NoAddress, Source};
-use crate::links::{DefaultRoute, Interface, Network as Subnet, Verdict};
+use super::servers::SystemPaths;
+use super::{AnswerSource, Resolution, ResolveError};
+use crate::links::{DefaultRoute, Interface, Subnet, Usability};
 
-/// A usable interface with these addresses, each with its prefix, and default routes for their families.
-pub(crate) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
+/// A usable interface with these addresses and prefix lengths, and default routes for their families.
+pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface {
     let networks: Vec<Subnet> = addresses
         .iter()
         .map(|text| {
             let (address, prefix) = text.split_once('/').unwrap();
-            Subnet { address: address.parse().unwrap(), prefix: prefix.parse().unwrap() }
+            Subnet { address: address.parse().unwrap(), prefix_len: prefix.parse().unwrap() }
         })
         .collect();
     let addresses: Vec<IpAddr> = networks.iter().map(|network| network.address).collect();
@@ -33,26 +33,29 @@ pub(crate) fn link(name: &str, index: u32, addresses: &[&str]) -> Interface {
         name: name.into(),
         index,
         kind: LinkKind::Other,
-        v4: route(IpAddr::is_ipv4),
-        v6: route(IpAddr::is_ipv6),
+        route_v4: route(IpAddr::is_ipv4),
+        route_v6: route(IpAddr::is_ipv6),
         addresses,
-        passing: Vec::new(),
-        networks,
+        transient_addresses: Vec::new(),
+        subnets: networks,
         metered: None,
         mtu: 1500,
         emulated: false,
-        verdict: Verdict::Usable,
+        usability: Usability::Usable,
     }
 }
 
-/// The name servers that the services below this root give for a link.
+/// The name servers that the services below this root list for a link.
 pub(crate) fn servers_in(root: &std::path::Path, link: &Interface) -> Vec<IpAddr> {
-    let found = super::servers::servers(&Places { root: root.to_owned(), port: 53, route: |_| None }, link);
+    let found = super::servers::link_servers(
+        &SystemPaths { root: root.to_owned(), dns_port: 53, route_lookup: |_| None },
+        link,
+    );
     found.map(|(_, servers)| servers.iter().map(std::net::SocketAddr::ip).collect()).unwrap_or_default()
 }
 
-/// A root of a file system with these files.
-pub(super) fn places(files: &[(&str, &str)]) -> tempfile::TempDir {
+/// A file system root with these files.
+pub(super) fn system_files(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = root.path().join(path);
@@ -66,13 +69,18 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-fn resolve(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Answer, String> {
-    ask(files, host, link).map_err(|why| why.text)
+fn resolve(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Resolution, String> {
+    resolve_with_files(files, host, link).map_err(|why| why.message)
 }
 
-fn ask(files: &[(&str, &str)], host: &str, link: Option<&Interface>) -> Result<Answer, NoAddress> {
-    let root = places(files);
-    let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
+fn resolve_with_files(
+    files: &[(&str, &str)],
+    host: &str,
+    link: Option<&Interface>,
+) -> Result<Resolution, ResolveError> {
+    let root = system_files(files);
+    let resolver =
+        Resolver::with_paths(SystemPaths { root: root.path().to_owned(), dns_port: 53, route_lookup: |_| None });
     block_on(resolver.resolve_for(None, host, link, Duration::from_secs(10)))
 }
 
@@ -81,8 +89,8 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 }
 
 #[test]
-fn an_address_is_itself() {
-    let four = link("eth0", 2, &["192.0.2.2/24"]);
+fn an_address_literal_resolves_to_itself() {
+    let four = test_link("eth0", 2, &["192.0.2.2/24"]);
     for (host, link, want) in [
         ("203.0.113.7", None, Ok("203.0.113.7")),
         ("[2001:db8::7]", None, Ok("2001:db8::7")),
@@ -102,32 +110,33 @@ fn an_address_is_itself() {
         ),
     ] {
         let got = resolve(&[], host, link);
-        let want =
-            want.map(|a| Answer { addresses: addresses(&[a]), source: Source::Literal }).map_err(str::to_owned);
+        let want = want
+            .map(|a| Resolution { addresses: addresses(&[a]), source: AnswerSource::Literal })
+            .map_err(str::to_owned);
         assert_eq!(got, want, "{host}");
     }
 }
 
 #[test]
-fn the_hosts_file_is_asked_before_anybody_else() {
+fn the_hosts_file_takes_precedence_over_servers() {
     let files = [("etc/hosts", "192.0.2.9 nas.lan\n2001:db8::9 nas.lan\n")];
-    let four = link("eth0", 2, &["192.0.2.2/24"]);
+    let four = test_link("eth0", 2, &["192.0.2.2/24"]);
     let answer = resolve(&files, "NAS.lan.", Some(&four)).unwrap();
-    assert_eq!(answer, Answer { addresses: addresses(&["192.0.2.9"]), source: Source::Hosts });
+    assert_eq!(answer, Resolution { addresses: addresses(&["192.0.2.9"]), source: AnswerSource::Hosts });
     assert_eq!(resolve(&files, "nas.lan", None).unwrap().addresses.len(), 2);
     let local = resolve(&files, "localhost", Some(&four)).unwrap();
     assert_eq!(local.addresses, addresses(&["127.0.0.1", "::1"]));
 }
 
 #[test]
-fn a_name_that_cannot_be_one_is_an_error_and_no_panic() {
+fn an_invalid_name_is_an_error_and_does_not_panic() {
     for host in ["", ".", "..", "a..b", "exa mple.org", &"a".repeat(300), "\u{e4}.example", "a/b.example"] {
-        assert!(resolve(&[], host, Some(&link("lo", 1, &["127.0.0.1/8"]))).is_err(), "{host}");
+        assert!(resolve(&[], host, Some(&test_link("lo", 1, &["127.0.0.1/8"]))).is_err(), "{host}");
     }
 }
 
-/// Runs the work in a fresh network whose loopback also has 10.53.0.1 and fd00:53::1, with that link.
-fn in_a_network(work: impl FnOnce(&Interface) + Send) {
+/// Runs the work in a new network namespace whose loopback also has 10.53.0.1 and 2001:db8:53::1, with that link.
+fn in_network_namespace(work: impl FnOnce(&Interface) + Send) {
     if !is_privileged() || Command::new("ip").arg("-V").output().is_err() {
         eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
         return;
@@ -139,13 +148,13 @@ fn in_a_network(work: impl FnOnce(&Interface) + Send) {
         ip("link set lo up");
         ip("address add 10.53.0.1/24 dev lo");
         ip("address add 2001:db8:53::1/64 dev lo nodad");
-        work(&link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]));
+        work(&test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]));
         Ok(())
     };
-    Network::new().unwrap().run(inside).unwrap();
+    NetNs::new().unwrap().run(inside).unwrap();
 }
 
-/// A real server, which ends with the test.
+/// A real DNS server, which ends with the test.
 struct Dnsmasq(Child);
 
 impl Dnsmasq {
@@ -190,11 +199,11 @@ impl Drop for Dnsmasq {
     }
 }
 
-const CONF: (&str, &str) = ("run/systemd/netif/links/1", "DNS=10.53.0.1\n");
+const RESOLVED_CONF: (&str, &str) = ("run/systemd/netif/links/1", "DNS=10.53.0.1\n");
 
 #[test]
-fn a_real_server_is_asked_over_the_link() {
-    in_a_network(|lo| {
+fn a_real_server_is_queried_over_the_link() {
+    in_network_namespace(|lo| {
         let many: Vec<String> =
             (1..=200).map(|n| format!("--host-record=many.test,10.9.{}.{}", n / 100, n % 100)).collect();
         let mut options = vec![
@@ -207,27 +216,39 @@ fn a_real_server_is_asked_over_the_link() {
         options.extend(many.iter().map(String::as_str));
         let Some(_server) = Dnsmasq::start(&options) else { return };
         let server = "10.53.0.1".parse().unwrap();
-        let source = Source::Resolved { server, link: "lo".into() };
-        let edge = Answer { addresses: addresses(&["2001:db8::5", "203.0.113.5"]), source: source.clone() };
-        assert_eq!(resolve(&[CONF], "edge.test", Some(lo)), Ok(edge.clone()));
-        assert_eq!(resolve(&[CONF], "WWW.Test.", Some(lo)), Ok(edge), "through a CNAME");
-        assert_eq!(resolve(&[CONF], "four.test", Some(lo)).unwrap().addresses, addresses(&["203.0.113.6"]));
-        let four = link("lo", 1, &["10.53.0.1/24"]);
-        assert_eq!(resolve(&[CONF], "edge.test", Some(&four)).unwrap().addresses, addresses(&["203.0.113.5"]));
-        let many = resolve(&[CONF], "many.test", Some(&four)).unwrap();
+        let source = AnswerSource::Resolved { server, link: "lo".into() };
+        let edge = Resolution { addresses: addresses(&["2001:db8::5", "203.0.113.5"]), source: source.clone() };
+        assert_eq!(resolve(&[RESOLVED_CONF], "edge.test", Some(lo)), Ok(edge.clone()));
+        assert_eq!(resolve(&[RESOLVED_CONF], "WWW.Test.", Some(lo)), Ok(edge), "through a CNAME");
+        assert_eq!(
+            resolve(&[RESOLVED_CONF], "four.test", Some(lo)).unwrap().addresses,
+            addresses(&["203.0.113.6"])
+        );
+        let four = test_link("lo", 1, &["10.53.0.1/24"]);
+        assert_eq!(
+            resolve(&[RESOLVED_CONF], "edge.test", Some(&four)).unwrap().addresses,
+            addresses(&["203.0.113.5"])
+        );
+        let many = resolve(&[RESOLVED_CONF], "many.test", Some(&four)).unwrap();
         assert_eq!((many.addresses.len(), many.source), (200, source), "over TCP");
         let conf = resolve(&[("etc/resolv.conf", "nameserver 10.53.0.1\n")], "four.test", Some(lo)).unwrap();
         assert_eq!(conf.source.to_string(), "resolv.conf's server 10.53.0.1 over lo");
-        let none = ask(&[CONF], "nowhere.test", Some(lo)).unwrap_err();
-        assert_eq!(none, NoAddress { text: "nowhere.test: no such name, says 10.53.0.1".into(), denied: true });
+        let none = resolve_with_files(&[RESOLVED_CONF], "nowhere.test", Some(lo)).unwrap_err();
+        assert_eq!(
+            none,
+            ResolveError {
+                message: "nowhere.test: no such name according to 10.53.0.1".into(),
+                is_definitive: true
+            }
+        );
     });
 }
 
 #[test]
-fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
-    in_a_network(|lo| {
+fn after_an_unresponsive_server_the_next_one_is_queried() {
+    in_network_namespace(|lo| {
         let Some(_server) = Dnsmasq::start(&["--host-record=edge.test,203.0.113.5"]) else { return };
-        // Nobody listens on the first; the second is there and says nothing.
+        // The first port has no listener; the second server exists and does not respond.
         let _silent = UdpSocket::bind("10.53.0.2:53").unwrap();
         for dead in ["10.53.0.1:54", "10.53.0.2"] {
             let line = format!("DNS={dead} 10.53.0.1\n");
@@ -238,14 +259,18 @@ fn a_dead_server_costs_a_moment_and_the_next_one_answers() {
 }
 
 #[test]
-fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
-    in_a_network(|link| {
+fn a_link_can_resolve_if_one_of_its_servers_responds_at_all() {
+    in_network_namespace(|link| {
         let gives = |text: &str| {
-            let root = places(&[("etc/resolv.conf", text)]);
-            let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
-            block_on(resolver.gives_names(link))
+            let root = system_files(&[("etc/resolv.conf", text)]);
+            let resolver = Resolver::with_paths(SystemPaths {
+                root: root.path().to_owned(),
+                dns_port: 53,
+                route_lookup: |_| None,
+            });
+            block_on(resolver.can_resolve_over(link))
         };
-        // It denies the name; the other address has no server.
+        // The server denies the name; the other address has no server.
         let Some(_dnsmasq) = Dnsmasq::start(&["--address=/arpa/"]) else { return };
         assert_eq!(gives("nameserver 10.53.0.9\nnameserver 10.53.0.1\n"), Some(true));
         assert_eq!(gives("nameserver 10.53.0.9\n"), Some(false));
@@ -254,30 +279,35 @@ fn a_link_gives_names_if_one_of_its_servers_answers_whatever_it_says() {
 }
 
 #[test]
-fn without_a_server_of_the_link_the_system_is_asked_and_the_answer_says_so() {
-    in_a_network(|lo| {
-        // Nothing of the system's configuration reaches this network, so the system knows no name either.
-        let error = ask(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo)).unwrap_err();
-        assert!(error.text.starts_with("edge.invalid: "), "{error:?}");
-        // Silence is no denial.
+fn without_a_server_of_the_link_the_system_is_queried_and_reported() {
+    in_network_namespace(|lo| {
+        // The namespace has no access to the system's servers, so the system's resolver knows no name either.
+        let error = resolve_with_files(&[("etc/resolv.conf", "nameserver 127.0.0.53\n")], "edge.invalid", Some(lo))
+            .unwrap_err();
+        assert!(error.message.starts_with("edge.invalid: "), "{error:?}");
+        // A timeout is not a definitive answer.
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
-        let error = ask(&[CONF], "edge.test", Some(lo)).unwrap_err();
-        let text = "DNS server 10.53.0.1:53 does not answer".to_owned();
-        assert_eq!(error, NoAddress { text, denied: false });
+        let error = resolve_with_files(&[RESOLVED_CONF], "edge.test", Some(lo)).unwrap_err();
+        let message = "DNS server 10.53.0.1:53 does not answer".to_owned();
+        assert_eq!(error, ResolveError { message, is_definitive: false });
     });
-    // A number in another notation is known to the system's resolver alone.
+    // Only the system's resolver accepts this notation of an address.
     let answer = resolve(&[], "0x7f000001", None).unwrap();
-    assert_eq!(answer, Answer { addresses: addresses(&["127.0.0.1"]), source: Source::System });
-    assert_eq!(answer.source.to_string(), "the system's resolver, not asked over the link");
+    assert_eq!(answer, Resolution { addresses: addresses(&["127.0.0.1"]), source: AnswerSource::System });
+    assert_eq!(answer.source.to_string(), "the system's resolver, not queried over the link");
 }
 
 #[test]
-fn an_answer_is_kept_for_the_link_that_asked() {
-    in_a_network(|lo| {
+fn a_result_is_cached_for_its_link_only() {
+    in_network_namespace(|lo| {
         let socket = UdpSocket::bind("10.53.0.1:53").unwrap();
-        let root = places(&[CONF]);
-        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
-        let four = link("lo", 1, &["10.53.0.1/24"]);
+        let root = system_files(&[RESOLVED_CONF]);
+        let resolver = Resolver::with_paths(SystemPaths {
+            root: root.path().to_owned(),
+            dns_port: 53,
+            route_lookup: |_| None,
+        });
+        let four = test_link("lo", 1, &["10.53.0.1/24"]);
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
                 let mut asked = 0;
@@ -295,7 +325,7 @@ fn an_answer_is_kept_for_the_link_that_asked() {
                 let ask = || resolver.resolve_for(None, "edge.test", Some(&four), Duration::from_secs(5));
                 let first = ask().await.unwrap();
                 assert_eq!(ask().await.unwrap(), first);
-                resolver.forget();
+                resolver.clear_cache();
                 assert_ne!(ask().await.unwrap(), first);
             });
             assert_eq!(server.join().unwrap(), 2);
@@ -305,24 +335,28 @@ fn an_answer_is_kept_for_the_link_that_asked() {
 }
 
 #[test]
-fn no_answer_ends_with_the_time_limit() {
-    in_a_network(|lo| {
+fn a_look_up_ends_at_its_time_limit() {
+    in_network_namespace(|lo| {
         let _silent = UdpSocket::bind("10.53.0.1:53").unwrap();
-        let root = places(&[CONF]);
-        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
+        let root = system_files(&[RESOLVED_CONF]);
+        let resolver = Resolver::with_paths(SystemPaths {
+            root: root.path().to_owned(),
+            dns_port: 53,
+            route_lookup: |_| None,
+        });
         let trouble =
             block_on(resolver.resolve_for(None, "edge.test", Some(lo), Duration::from_millis(300))).unwrap_err();
-        assert_eq!(trouble.text, "edge.test: no answer within 0.3 s");
+        assert_eq!(trouble.message, "edge.test: no answer within 0.3 s");
     });
 }
 
-/// A network with a prefix of its own: what would be translated to a private address is refused.
+/// In a network with its own NAT64 prefix, an address that translates to a private one is refused.
 #[test]
-fn what_a_network_translates_to_private_addresses_counts_as_private() {
-    use crate::reach::{Right, Zone};
+fn addresses_that_translate_to_private_ones_count_as_private() {
+    use crate::egress::{AddressZone, EgressPolicy};
     const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
-    let both = link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
-    in_a_network(|_| {
+    let both = test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
+    in_network_namespace(|_| {
         let records = [
             "--local=/test/",
             "--host-record=six.test,2a0e:b107:64::a00:1",
@@ -331,31 +365,40 @@ fn what_a_network_translates_to_private_addresses_counts_as_private() {
         let known = "--host-record=ipv4only.arpa,2a0e:b107:64::c000:aa";
         let options = [&["--listen-address=2001:db8:53::1", known][..], &records].concat();
         let Some(_server) = Dnsmasq::start(&options) else { return };
-        let root = places(&[SIX]);
-        let resolver = Resolver::at(Places { root: root.path().to_owned(), port: 53, route: |_| None });
-        let led = Right::user().led_by_zone(Zone::Internet);
+        let root = system_files(&[SIX]);
+        let resolver = Resolver::with_paths(SystemPaths {
+            root: root.path().to_owned(),
+            dns_port: 53,
+            route_lookup: |_| None,
+        });
+        let led = EgressPolicy::user().referred_by_zone(AddressZone::Internet);
         for (host, is_refused) in [("six.test", true), ("2a0e:b107:64::7f00:1", true), ("out.test", false)] {
-            let answer = block_on(resolver.resolve_with(&led, host, Some(&both), Duration::from_secs(20))).unwrap();
+            let answer =
+                block_on(resolver.resolve_checked(&led, host, Some(&both), Duration::from_secs(20))).unwrap();
             let checked = led.check((answer.addresses[0], 80).into());
             assert_eq!(checked.is_err(), is_refused, "{host}: {answer:?}");
         }
     });
 }
 
-/// An IPv6-only network with DNS64: what has only IPv4 is reached through its NAT64.
+/// In an IPv6-only network with DNS64, hosts with only IPv4 are reached through its NAT64.
 #[test]
-fn over_a_link_without_ipv4_addresses_are_translated() {
+fn ipv4_addresses_are_translated_over_a_link_without_ipv4() {
     const SIX: (&str, &str) = ("run/systemd/netif/links/1", "DNS=2001:db8:53::1\n");
     let hosts = ("etc/hosts", "203.0.113.9 nas.test\n10.0.0.9 private.test\n");
     let records = ["--host-record=edge.test,203.0.113.5,2001:db8::5", "--host-record=four.test,203.0.113.6"];
-    let six = link("lo", 1, &["2001:db8:53::1/64"]);
+    let six = test_link("lo", 1, &["2001:db8:53::1/64"]);
     for (known, translates) in [("--host-record=ipv4only.arpa,64:ff9b::c000:aa", true), ("--local=/arpa/", false)] {
-        in_a_network(|_| {
+        in_network_namespace(|_| {
             let mut options = vec!["--listen-address=2001:db8:53::1", "--local=/test/", known];
             options.extend(records);
             let Some(_server) = Dnsmasq::start(&options) else { return };
             let first = |host: &str| resolve(&[SIX, hosts], host, Some(&six)).map(|answer| answer.addresses);
-            assert_eq!(first("edge.test").unwrap(), addresses(&["2001:db8::5"]), "it has one of its own");
+            assert_eq!(
+                first("edge.test").unwrap(),
+                addresses(&["2001:db8::5"]),
+                "it has an IPv6 address of its own"
+            );
             for (host, want) in [
                 ("203.0.113.7", "64:ff9b::203.0.113.7"),
                 ("four.test", "64:ff9b::203.0.113.6"),
@@ -366,12 +409,12 @@ fn over_a_link_without_ipv4_addresses_are_translated() {
                     Err(why) => assert!(!translates, "{host}: {why}"),
                 }
             }
-            // Nobody outside this network has these.
+            // Private addresses are not translated.
             for host in ["10.0.0.1", "169.254.169.254", "private.test"] {
                 assert!(first(host).is_err(), "{host}");
             }
-            // A link that has IPv4 needs none of it.
-            let both = link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
+            // A link with IPv4 does not use NAT64.
+            let both = test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]);
             let answer = resolve(&[SIX], "four.test", Some(&both)).unwrap();
             assert_eq!(answer.addresses, addresses(&["203.0.113.6"]));
         });

@@ -1,16 +1,14 @@
-//! Opening a connection over one link.
+//! Opens a connection to a server over one link, including a proxy tunnel and TLS.
 //!
-//! In: the link's device, the server's addresses, the name to prove. Out: a connection that speaks HTTP/1.1 or HTTP/2,
-//! or the reason why there is none.
+//! 1. The socket is bound to the device before the SYN is sent, so the connection cannot use the route or address of
+//!    another link.
+//! 2. Each address is checked when its turn comes ([`EgressPolicy`]); forbidden ones are skipped.
+//! 3. Happy Eyeballs (RFC 8305 section 5): the next address is tried after [`ATTEMPT_DELAY`], or when the last
+//!    attempt has failed. The first connection is used, and the other attempts are dropped.
+//! 4. If all attempts fail, the error of the first address is reported, because it was the preferred one.
+//! 5. One timeout covers everything, including TLS.
 //!
-//! 1. The socket is bound to the device before the SYN, so neither route nor address of another link can leak in.
-//! 2. Each address is checked when its turn comes ([`Right`]); what is forbidden is not connected to.
-//! 3. Addresses are raced (RFC 8305 §5): the next one starts when [`STAGGER`] is over or the last one has failed;
-//!    the first that answers wins and the others are dropped.
-//! 4. If all fail, the first address's failure is told: it was the preferred one.
-//! 5. One time limit holds for everything, TLS included.
-//!
-//! The receive buffer is left alone: the kernel's autotuning follows the path, and a fixed size would end it.
+//! The receive buffer is not set: the kernel's autotuning follows the path, and a fixed size would disable it.
 
 use std::future::Future;
 use std::io;
@@ -33,109 +31,115 @@ use marline_core::fetch::{ConnError, ConnErrorKind};
 
 use super::http1::Http1;
 use super::http2::Http2;
-use super::stream::{Stream, TLS_READ};
-use super::{Connection, Exchange, Tunnel, Windows, path_of, socket_trouble, tls, trouble};
-use crate::links::is_beside;
+use super::transport::{TLS_READ_BUFFER, Transport};
+use super::{Connection, Http2Windows, ProtocolState, Tunnel, conn_error, socket_error, socket_path_sample, tls};
+use crate::egress::{AddressZone, EgressPolicy, Forbidden};
+use crate::links::is_outside_links_and_not_on;
 use crate::mptcp::{self, unmapped};
-use crate::reach::{Forbidden, Right, Zone};
 
-/// What is needed to open one connection over one link.
+/// Everything that is needed to open one connection over one link.
 #[derive(Clone, Debug)]
-pub struct Dial {
-    /// The interface to bind to; none: wherever the routing table leads.
+pub struct DialRequest {
+    /// The interface to bind to; `None`: the routing table decides.
     pub device: Option<String>,
-    /// Ask for MPTCP: where the other end, or this kernel, does not speak it, the connection is TCP.
+    /// Request MPTCP. If the peer or this kernel does not support it, the connection uses TCP.
     pub mptcp: bool,
-    /// The server's addresses, the preferred one first.
+    /// Addresses of the server or proxy, the preferred one first.
     pub addresses: Vec<SocketAddr>,
-    /// The name that the certificate must prove: a host name, or an address without brackets.
+    /// The name that the certificate must be valid for: a host name, or an address without brackets.
     pub server_name: String,
-    /// How to speak TLS, ALPN included; none: plain TCP and HTTP/1.1. See [`tls_config`](super::tls_config).
+    /// TLS configuration, including ALPN; `None`: plain TCP and HTTP/1.1. See [`tls_config`](super::tls_config).
     pub tls: Option<Arc<ClientConfig>>,
-    /// The longest that connecting and TLS may take together.
+    /// Maximum time for connecting and TLS together.
     pub timeout: Duration,
-    /// Flow-control windows of HTTP/2.
-    pub windows: Windows,
-    /// Which of the addresses may be connected to.
-    pub right: Right,
-    /// The addresses are a proxy's, which is asked for this before anything else is sent.
+    /// Flow-control windows, if HTTP/2 is negotiated.
+    pub http2_windows: Http2Windows,
+    /// Which addresses may be connected to.
+    pub egress: EgressPolicy,
+    /// The addresses are those of a proxy, which must open this tunnel before anything else is sent.
     pub tunnel: Option<Tunnel>,
-    /// Counts the bytes of requests, without what TLS adds; none: they are not counted.
-    pub sent: Option<Arc<AtomicU64>>,
+    /// Counts the bytes of requests without TLS overhead; `None`: they are not counted.
+    pub sent_bytes: Option<Arc<AtomicU64>>,
 }
 
-/// A socket that stands, and how long its SYN took to be answered.
-struct Connected {
+/// A connected socket, and the time from its SYN to the SYN-ACK.
+struct ConnectedSocket {
     socket: TcpStream,
     handshake: Duration,
 }
 
-type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<Connected>> + Send + 'a>>;
+type Attempt<'a> = Pin<Box<dyn Future<Output = io::Result<ConnectedSocket>> + Send + 'a>>;
 
-impl Dial {
+impl DialRequest {
     pub(super) async fn connect(self) -> Result<Connection, ConnError> {
-        let late = |_| {
+        let timed_out = |_| {
             let text = format!("{}: no answer within {:?}", self.server_name, self.timeout);
-            Err(trouble(ConnErrorKind::TimedOut, text))
+            Err(conn_error(ConnErrorKind::TimedOut, text))
         };
-        tokio::time::timeout(self.timeout, self.open()).await.unwrap_or_else(late)
+        tokio::time::timeout(self.timeout, self.establish()).await.unwrap_or_else(timed_out)
     }
 
-    /// Opens a plain TCP connection: the socket, and the time from its SYN to the SYN-ACK. TLS is left to whoever uses it.
+    /// Opens a plain TCP connection. Returns the socket, and the time from its SYN to the SYN-ACK. TLS is left to the
+    /// caller.
     ///
     /// # Errors
     /// As [`Connection::dial`].
-    pub async fn tcp(&self) -> Result<(TcpStream, Duration), ConnError> {
-        let raced = tokio::time::timeout(self.timeout, self.race()).await;
-        let late = |_| {
+    pub async fn connect_tcp(&self) -> Result<(TcpStream, Duration), ConnError> {
+        let raced = tokio::time::timeout(self.timeout, self.happy_eyeballs()).await;
+        let timed_out = |_| {
             let text = format!("{}: no answer within {:?}", self.server_name, self.timeout);
-            Err(trouble(ConnErrorKind::TimedOut, text))
+            Err(conn_error(ConnErrorKind::TimedOut, text))
         };
-        raced.unwrap_or_else(late).map(|Connected { socket, handshake }| (socket, handshake))
+        raced.unwrap_or_else(timed_out).map(|ConnectedSocket { socket, handshake }| (socket, handshake))
     }
 
-    async fn open(&self) -> Result<Connection, ConnError> {
-        let Connected { socket, handshake } = self.race().await?;
-        let told = |error: io::Error| socket_trouble(&self.server_name, &error);
-        let local = unmapped(socket.local_addr().map_err(told)?);
-        let peer = unmapped(socket.peer_addr().map_err(told)?);
+    async fn establish(&self) -> Result<Connection, ConnError> {
+        let ConnectedSocket { socket, handshake } = self.happy_eyeballs().await?;
+        let to_conn_error = |error: io::Error| socket_error(&self.server_name, &error);
+        let local = unmapped(socket.local_addr().map_err(to_conn_error)?);
+        let peer = unmapped(socket.peer_addr().map_err(to_conn_error)?);
         let socket = match &self.tunnel {
             Some(tunnel) => tunnel.open(socket).await?,
             None => socket,
         };
         let exchange = match &self.tls {
-            None => Exchange::Http1(Box::new(Http1::new(Stream::plain(socket, self.sent.clone())))),
-            Some(config) => self.secure(socket, config).await?,
+            None => ProtocolState::Http1(Box::new(Http1::new(Transport::plain(socket, self.sent_bytes.clone())))),
+            Some(config) => self.handshake_tls(socket, config).await?,
         };
-        Ok(Connection { exchange, handshake, local, peer })
+        Ok(Connection { protocol_state: exchange, handshake, local, peer })
     }
 
-    async fn secure(&self, socket: TcpStream, config: &Arc<ClientConfig>) -> Result<Exchange, ConnError> {
+    async fn handshake_tls(
+        &self,
+        socket: TcpStream,
+        config: &Arc<ClientConfig>,
+    ) -> Result<ProtocolState, ConnError> {
         let name = ServerName::try_from(self.server_name.clone()).map_err(|_| {
-            trouble(ConnErrorKind::Tls, format!("`{}` cannot be in a certificate", self.server_name))
+            conn_error(ConnErrorKind::Tls, format!("`{}` is not a valid name for a certificate", self.server_name))
         })?;
-        let reader = BufReader::with_capacity(TLS_READ, socket);
+        let reader = BufReader::with_capacity(TLS_READ_BUFFER, socket);
         let connected = TlsConnector::from(Arc::clone(config)).connect(name, reader).await;
-        let stream = connected.map_err(|error| tls::handshake_trouble(&self.server_name, &error))?;
+        let stream = connected.map_err(|error| tls::handshake_error(&self.server_name, &error))?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let stream = Stream::tls(stream, self.sent.clone());
+        let stream = Transport::tls(stream, self.sent_bytes.clone());
         if !http2 {
-            return Ok(Exchange::Http1(Box::new(Http1::new(stream))));
+            return Ok(ProtocolState::Http1(Box::new(Http1::new(stream))));
         }
-        let told = |error: io::Error| socket_trouble(&self.server_name, &error);
-        let socket = stream.socket().as_fd().try_clone_to_owned().map_err(told)?;
-        Ok(Exchange::Http2(Box::new(Http2::start(stream, self.windows).await?), socket))
+        let to_conn_error = |error: io::Error| socket_error(&self.server_name, &error);
+        let socket = stream.socket().as_fd().try_clone_to_owned().map_err(to_conn_error)?;
+        Ok(ProtocolState::Http2(Box::new(Http2::start(stream, self.http2_windows).await?), socket))
     }
 
-    /// The first socket that connects.
-    async fn race(&self) -> Result<Connected, ConnError> {
+    /// Races the addresses (rules 2 to 4); returns the first socket that connects.
+    async fn happy_eyeballs(&self) -> Result<ConnectedSocket, ConnError> {
         let mut running: Vec<(SocketAddr, Attempt<'_>)> = Vec::new();
         let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
         let mut forbidden = None;
         let mut waiting = self.addresses.iter();
-        let mut pause = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        let mut next_attempt = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         std::future::poll_fn(|cx| {
             loop {
+                // Backwards, so that removing a failed attempt does not shift those still to be polled.
                 for index in (0..running.len()).rev() {
                     match running[index].1.as_mut().poll(cx) {
                         Poll::Ready(Ok(connected)) => return Poll::Ready(Ok(connected)),
@@ -143,24 +147,30 @@ impl Dial {
                         Poll::Pending => {}
                     }
                 }
-                let due = running.is_empty() || pause.as_mut().poll(cx).is_ready();
+                // The next address starts when nothing else runs, or when the last attempt had its head start.
+                let due = running.is_empty() || next_attempt.as_mut().poll(cx).is_ready();
                 match if due { waiting.next() } else { None } {
                     Some(&address) => {
-                        let zone = Zone::of(address.ip());
-                        if let Err(why) = self.right.check_zone(address, zone) {
-                            tracing::debug!(host = self.server_name, %address, "not connected to: forbidden");
+                        let zone = AddressZone::of(address.ip());
+                        if let Err(why) = self.egress.check_zone(address, zone) {
+                            tracing::debug!(host = self.server_name, %address, "address forbidden, not connecting");
                             forbidden = Some(why);
                             continue;
                         }
-                        // No link leads to this machine itself, or into a network beside the links, such as that of the host
-                        // that asks.
-                        let is_near = zone == Zone::Host || (zone == Zone::Private && self.right.host().is_some());
-                        let device =
-                            self.device.as_deref().filter(|device| !(is_near || is_beside(address.ip(), device)));
-                        running.push((address, Box::pin(attempt(device, self.mptcp, address))));
-                        pause.as_mut().reset(tokio::time::Instant::now() + STAGGER);
+                        // Links do not reach this machine itself, nor networks outside the links, such as the LAN of
+                        // the host that sent the request. Then the socket is not bound.
+                        let is_local = zone == AddressZone::Host
+                            || (zone == AddressZone::Private && self.egress.requester().is_some());
+                        let device = self
+                            .device
+                            .as_deref()
+                            .filter(|device| !(is_local || is_outside_links_and_not_on(address.ip(), device)));
+                        running.push((address, Box::pin(connect_one(device, self.mptcp, address))));
+                        next_attempt.as_mut().reset(tokio::time::Instant::now() + ATTEMPT_DELAY);
                     }
-                    None if running.is_empty() => return Poll::Ready(Err(self.hopeless(&failed, forbidden))),
+                    // All addresses were tried. The task is woken by a running attempt; `next_attempt` no longer
+                    // matters.
+                    None if running.is_empty() => return Poll::Ready(Err(self.all_failed(&failed, forbidden))),
                     None => return Poll::Pending,
                 }
             }
@@ -168,19 +178,19 @@ impl Dial {
         .await
     }
 
-    fn hopeless(&self, failed: &[(SocketAddr, io::Error)], forbidden: Option<Forbidden>) -> ConnError {
+    fn all_failed(&self, failed: &[(SocketAddr, io::Error)], forbidden: Option<Forbidden>) -> ConnError {
         let first = self.addresses.iter().find_map(|a| failed.iter().find(|(address, _)| address == a));
         match (first, forbidden) {
-            (Some((address, error)), _) => socket_trouble(&address.to_string(), error),
-            (None, Some(why)) => why.trouble(&self.server_name),
-            (None, None) => trouble(ConnErrorKind::Dns, format!("{} has no address", self.server_name)),
+            (Some((address, error)), _) => socket_error(&address.to_string(), error),
+            (None, Some(why)) => why.conn_error(&self.server_name),
+            (None, None) => conn_error(ConnErrorKind::Dns, format!("{} has no address", self.server_name)),
         }
     }
 }
 
-/// One socket to one address.
-async fn attempt(device: Option<&str>, mptcp: bool, address: SocketAddr) -> io::Result<Connected> {
-    let opened = if mptcp { mptcp::socket(address).ok() } else { None };
+/// Connects one socket to one address.
+async fn connect_one(device: Option<&str>, mptcp: bool, address: SocketAddr) -> io::Result<ConnectedSocket> {
+    let opened = if mptcp { mptcp::mptcp_socket_to(address).ok() } else { None };
     let (socket, address) = match opened {
         Some(opened) => opened,
         None => {
@@ -192,12 +202,13 @@ async fn attempt(device: Option<&str>, mptcp: bool, address: SocketAddr) -> io::
         socket.bind_device(Some(device.as_bytes()))?;
     }
     socket.set_tcp_nodelay(true)?;
-    let began = Instant::now();
+    let started_at = Instant::now();
     let socket = TcpSocket::from_std_stream(socket.into()).connect(address).await?;
-    let measured = path_of(socket.as_fd()).rtt;
-    let handshake = if measured.is_zero() { began.elapsed() } else { measured };
-    Ok(Connected { socket, handshake })
+    let measured = socket_path_sample(socket.as_fd()).rtt;
+    let handshake = if measured.is_zero() { started_at.elapsed() } else { measured };
+    Ok(ConnectedSocket { socket, handshake })
 }
 
-/// RFC 8305 §8 recommends 250 ms and allows 100 ms to 2 s; chosen: 200 ms, above the round trip of most access links.
-const STAGGER: Duration = Duration::from_millis(200);
+/// RFC 8305 section 8 recommends 250 ms and allows 100 ms to 2 s. chosen: 200 ms, more than the RTT of most access
+/// links.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(200);

@@ -1,12 +1,12 @@
-//! An HTTP/1.1 connection (RFC 9112): requests out, pipelined; answers in, in order.
+//! An HTTP/1.1 connection (RFC 9112) with pipelined requests and responses in the same order.
 //!
-//! In: requests, verdicts, turns to read. Out: events and body bytes. [`Answers`] knows what the bytes mean; here is
-//! only the socket.
+//! This module handles the socket; [`ResponseParser`] parses the bytes.
 //!
-//! 1. A turn reads once, straight into the caller's buffer, and the body goes from there to the sink.
-//! 2. While a body of known length is due, no more is read than its rest and about a head behind it. So what has to
-//!    be kept aside is never more than a few KiB, and no connection needs a buffer of its own.
-//! 3. A failed write does not end anything: the server may have answered before it closed. Reading finds the end.
+//! 1. A call reads once, directly into the caller's buffer, and the body goes from there to the sink.
+//! 2. While a body of known length is due, at most its remainder and about a head after it are read. So the bytes to
+//!    be buffered are never more than a few KiB, and no connection needs a large buffer of its own.
+//! 3. A failed write does not end the connection: the server may have responded before it closed. Reading finds the
+//!    end.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,44 +18,50 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use marline_core::fetch::ReqId;
 use marline_core::units::DataSize;
 
-use super::answer::Answers;
-use super::stream::Stream;
-use super::{Event, Get, Sink, socket_trouble};
+use super::response::ResponseParser;
+use super::transport::Transport;
+use super::{Event, GetRequest, Sink, socket_error};
 
-/// One connection.
+/// State of one connection.
 pub(super) struct Http1 {
-    stream: Stream,
-    answers: Answers,
-    /// Heads of requests that are not written yet.
-    out: Vec<u8>,
-    /// Bytes read and not yet taken: part of a head, or what lay behind one.
-    held: Vec<u8>,
-    /// What ended the last read, after bytes that had to be delivered first.
-    deferred: Option<io::Error>,
+    stream: Transport,
+    responses: ResponseParser,
+    /// Heads of requests that were not written yet.
+    write_buffer: Vec<u8>,
+    /// Bytes that were read and not parsed yet: part of a head, or what followed one.
+    unparsed: Vec<u8>,
+    /// Error of the last read, kept until the bytes before it are delivered.
+    deferred_error: Option<io::Error>,
 }
 
 impl Http1 {
-    pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, answers: Answers::new(), out: Vec::new(), held: Vec::new(), deferred: None }
+    pub(super) fn new(stream: Transport) -> Self {
+        Self {
+            stream,
+            responses: ResponseParser::new(),
+            write_buffer: Vec::new(),
+            unparsed: Vec::new(),
+            deferred_error: None,
+        }
     }
 
-    pub(super) fn request(&mut self, req: ReqId, get: &Get) {
-        get.emit(&mut self.out);
-        self.answers.expect(req);
+    pub(super) fn request(&mut self, req: ReqId, get: &GetRequest) {
+        get.write_http1(&mut self.write_buffer);
+        self.responses.expect_response(req);
     }
 
-    /// A request that is written already.
-    pub(super) fn pass(&mut self, req: ReqId, head: &[u8]) {
-        self.out.extend_from_slice(head);
-        self.answers.expect(req);
+    /// Queues a request that is already encoded.
+    pub(super) fn request_raw(&mut self, req: ReqId, head: &[u8]) {
+        self.write_buffer.extend_from_slice(head);
+        self.responses.expect_response(req);
     }
 
     pub(super) fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
-        self.answers.accept(req, limit);
+        self.responses.accept(req, limit);
     }
 
     pub(super) fn cancel(&mut self, req: ReqId) {
-        self.answers.cancel(req);
+        self.responses.cancel(req);
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
@@ -67,22 +73,26 @@ impl Http1 {
         cx: &mut Context<'_>,
         scratch: &mut [u8],
         sink: &mut dyn Sink,
-        most: DataSize,
+        max_body: DataSize,
     ) -> Poll<Event> {
         self.write(cx);
         loop {
-            if let Some(event) = self.answers.next() {
+            if let Some(event) = self.responses.next_event() {
                 return Poll::Ready(event);
             }
-            if !self.answers.wants_bytes() {
+            if !self.responses.wants_bytes() {
                 return Poll::Pending;
             }
-            let in_body = self.answers.in_body();
-            let most = if in_body { usize::try_from(most.bytes()).unwrap_or(usize::MAX) } else { usize::MAX };
-            if !self.held.is_empty() {
-                let part = self.held.get(..most).unwrap_or(&self.held);
-                let (used, event) = self.answers.feed(part, sink);
-                self.held.drain(..used);
+            // `max_body` limits only body bytes; a head must be read completely to be useful.
+            let in_body = self.responses.in_body();
+            let max_body =
+                if in_body { usize::try_from(max_body.bytes()).unwrap_or(usize::MAX) } else { usize::MAX };
+            // Bytes that followed an earlier head or body come before new ones. If the parser uses none of them, the
+            // head is incomplete and more must be read.
+            if !self.unparsed.is_empty() {
+                let part = self.unparsed.get(..max_body).unwrap_or(&self.unparsed);
+                let (used, event) = self.responses.feed(part, sink);
+                self.unparsed.drain(..used);
                 if let Some(event) = event {
                     return Poll::Ready(event);
                 }
@@ -90,45 +100,47 @@ impl Http1 {
                     continue;
                 }
             }
-            let size = self.answers.read_size().min(scratch.len()).min(most);
+            let size = self.responses.read_size().min(scratch.len()).min(max_body);
             if size == 0 {
                 return Poll::Pending;
             }
             match std::task::ready!(self.read(cx, &mut scratch[..size])) {
-                Ok(0) => self.answers.finish(None, self.held.len()),
+                Ok(0) => self.responses.on_eof(None, self.unparsed.len()),
                 Ok(n) => {
-                    if let Some(event) = self.take(&scratch[..n], sink) {
+                    if let Some(event) = self.parse_read(&scratch[..n], sink) {
                         return Poll::Ready(event);
                     }
                 }
-                // TLS that ends without saying so: only inside a body that has an end of its own is that more than a plain end.
+                // TLS ended without close_notify. That is an error only inside a body whose end is known by its
+                // length or chunks.
                 Err(error)
                     if error.kind() == io::ErrorKind::UnexpectedEof
-                        && (!self.answers.in_body() || self.answers.is_until_close()) =>
+                        && (!self.responses.in_body() || self.responses.is_until_close()) =>
                 {
-                    self.answers.finish_bare(self.held.len());
+                    self.responses.on_eof_without_tls_close(self.unparsed.len());
                 }
                 Err(error) => {
-                    let trouble = socket_trouble("connection lost", &error);
-                    self.answers.finish(Some(trouble), self.held.len());
+                    let failure = socket_error("connection lost", &error);
+                    self.responses.on_eof(Some(failure), self.unparsed.len());
                 }
             }
         }
     }
 
-    /// Hands fresh bytes on, and keeps what is left of them.
-    fn take(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Option<Event> {
-        let (used, event) = if self.held.is_empty() { self.answers.feed(bytes, sink) } else { (0, None) };
-        self.held.extend_from_slice(&bytes[used..]);
+    /// Passes new bytes to the parser, and buffers the rest.
+    fn parse_read(&mut self, bytes: &[u8], sink: &mut dyn Sink) -> Option<Event> {
+        let (used, event) = if self.unparsed.is_empty() { self.responses.feed(bytes, sink) } else { (0, None) };
+        self.unparsed.extend_from_slice(&bytes[used..]);
         event
     }
 
-    /// One read of a plain socket. TLS gives at most a record at a time: there, as many as have come and fit.
+    /// Reads a plain socket once. TLS returns at most one record at a time, so it is read until the buffer is full or
+    /// nothing is pending.
     fn read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        if let Some(error) = self.deferred.take() {
+        if let Some(error) = self.deferred_error.take() {
             return Poll::Ready(Err(error));
         }
-        let records = self.stream.is_secure();
+        let records = self.stream.is_tls();
         let mut buffer = ReadBuf::new(buffer);
         loop {
             let before = buffer.filled().len();
@@ -136,7 +148,7 @@ impl Http1 {
                 Poll::Pending if before == 0 => return Poll::Pending,
                 Poll::Ready(Err(error)) if before == 0 => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(error)) => {
-                    self.deferred = Some(error);
+                    self.deferred_error = Some(error);
                     true
                 }
                 Poll::Pending => true,
@@ -148,18 +160,18 @@ impl Http1 {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket accepts.
     fn write(&mut self, cx: &mut Context<'_>) {
-        while !self.out.is_empty() {
-            match Pin::new(&mut self.stream).poll_write(cx, &self.out) {
+        while !self.write_buffer.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, &self.write_buffer) {
                 Poll::Ready(Ok(n)) if n > 0 => {
-                    self.out.drain(..n);
+                    self.write_buffer.drain(..n);
                 }
-                Poll::Ready(_) => self.out.clear(),
+                Poll::Ready(_) => self.write_buffer.clear(),
                 Poll::Pending => return,
             }
         }
-        // Only TLS has anything to flush, and its failures show when reading.
+        // Only TLS buffers anything to flush; its errors appear when reading.
         let _ = Pin::new(&mut self.stream).poll_flush(cx);
     }
 }

@@ -1,14 +1,13 @@
-//! An HTTP/2 connection (RFC 9113), driven by the h2 crate but polled by us.
+//! An HTTP/2 connection (RFC 9113). The h2 crate implements the protocol; the caller polls it.
 //!
-//! In: requests, verdicts, turns to read. Out: events and body bytes, of several answers side by side.
-//!
-//! 1. The windows are ours: as large as a fast link's pipe ([`Windows`]), and given back as bytes reach the sink, so
-//!    that flow control never slows a link down, and a reader that stops is felt by the server.
-//! 2. What has arrived is handed on before more is read, and nothing is read while the caller takes no body. So little
-//!    more than one turn's bytes is ever kept.
+//! 1. The flow-control windows are as large as the bandwidth-delay product of a fast link ([`Http2Windows`]). Credit
+//!    is returned as bytes reach the sink. So flow control does not slow a link down, and a reader that stops is
+//!    noticed by the server.
+//! 2. Received data is delivered before more is read, and nothing is read while the caller accepts no body. So little
+//!    more than the bytes of one call is ever buffered.
 //! 3. Requests beyond the server's SETTINGS_MAX_CONCURRENT_STREAMS wait here.
-//! 4. After GOAWAY the streams that the server still serves are finished; the rest is aborted at once, so that it can be
-//!    asked for elsewhere meanwhile.
+//! 4. After GOAWAY the streams that the server still serves are finished. The others are aborted at once, so that
+//!    they can be requested elsewhere meanwhile.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,163 +22,174 @@ use h2::{Reason, RecvStream, SendStream};
 use marline_core::fetch::{ConnError, ConnErrorKind, ReqId};
 use marline_core::units::DataSize;
 
-use super::head::{self, Answer};
-use super::stream::{Meter, Metered, Stream};
-use super::{Event, Get, Sink, socket_trouble, trouble};
+use super::response_head::{self, ParsedHead};
+use super::transport::{LimitedStream, ReadBudget, Transport};
+use super::{Event, GetRequest, Sink, conn_error, socket_error};
 
-/// How much a server may send ahead of what was consumed (RFC 9113 §5.2). At most 2 GiB each.
+/// How much a server may send ahead of what was consumed (RFC 9113 section 5.2). At most 2 GiB each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Windows {
-    /// On each stream.
+pub struct Http2Windows {
+    /// Window of each stream.
     pub stream: DataSize,
-    /// On the connection.
+    /// Window of the connection.
     pub connection: DataSize,
 }
 
-impl Default for Windows {
-    /// 8 and 16 MiB: 1 Gbit/s × 100 ms is 12.5 MB, and two streams share the connection while one takes over.
+impl Default for Http2Windows {
+    /// 8 and 16 MiB: 1 Gbit/s × 100 ms is 12.5 MB, and two streams share the connection while one replaces the other.
     fn default() -> Self {
         Self { stream: DataSize::from_mib(8), connection: DataSize::from_mib(16) }
     }
 }
 
-/// One connection.
+/// State of one connection.
 pub(super) struct Http2 {
     sender: SendRequest<Bytes>,
-    driver: client::Connection<Metered, Bytes>,
-    meter: Meter,
-    /// Requests that no stream could be opened for yet.
-    waiting: VecDeque<(ReqId, http::Request<()>)>,
-    streams: VecDeque<Exchange>,
-    /// What happened and was not told yet.
+    connection: client::Connection<LimitedStream, Bytes>,
+    read_budget: ReadBudget,
+    /// Requests for which no stream could be opened yet.
+    queued: VecDeque<(ReqId, http::Request<()>)>,
+    streams: VecDeque<StreamExchange>,
+    /// Events that were not returned yet.
     events: VecDeque<Event>,
-    /// Requests so far.
-    asked: u64,
-    /// Complete answers so far.
-    complete: u64,
-    /// The server said GOAWAY.
-    going: bool,
-    /// A body broke off with the connection.
-    broken: bool,
-    /// How the connection ended; what it had brought before is still to be told.
-    end: Option<Result<(), h2::Error>>,
-    over: bool,
+    /// Number of requests so far.
+    request_count: u64,
+    /// Number of complete responses so far.
+    response_count: u64,
+    /// The server sent GOAWAY.
+    is_going_away: bool,
+    /// A body was cut off by the end of the connection.
+    has_broken_body: bool,
+    /// How the connection ended. Data that was received before is still delivered.
+    connection_result: Option<Result<(), h2::Error>>,
+    is_closed: bool,
 }
 
-/// One request and its answer.
-struct Exchange {
+/// One request and its response.
+struct StreamExchange {
     req: ReqId,
-    stage: Stage,
-    reset: SendStream<Bytes>,
+    stage: StreamStage,
+    send_stream: SendStream<Bytes>,
 }
 
-enum Stage {
-    Asked(ResponseFuture),
-    Verdict(RecvStream),
+enum StreamStage {
+    AwaitHead(ResponseFuture),
+    HeadReported(RecvStream),
     Body(RecvStream, u64),
 }
 
-/// What became of a stream in a turn.
-enum Turn {
-    Nothing,
-    Told,
-    Gone,
+/// Result of polling a stream.
+enum StreamProgress {
+    Idle,
+    Reported,
+    Ended,
 }
 
 impl Http2 {
-    pub(super) async fn start(stream: Stream, windows: Windows) -> Result<Self, ConnError> {
-        let size = |size: DataSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX).min(WINDOW_MOST);
-        let (stream, meter) = Metered::new(stream);
+    pub(super) async fn start(stream: Transport, windows: Http2Windows) -> Result<Self, ConnError> {
+        let size = |size: DataSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX).min(MAX_WINDOW);
+        let (stream, meter) = LimitedStream::new(stream);
         let built = client::Builder::new()
             .enable_push(false)
             .initial_window_size(size(windows.stream))
             .initial_connection_window_size(size(windows.connection))
-            .initial_max_send_streams(AT_FIRST)
+            .initial_max_send_streams(INITIAL_STREAMS)
             .handshake(stream)
             .await;
-        let (sender, driver) = built.map_err(|error| words(&error, ConnErrorKind::Reset))?;
+        let (sender, driver) = built.map_err(|error| http2_error(&error, ConnErrorKind::Reset))?;
         Ok(Self {
             sender,
-            driver,
-            meter,
-            waiting: VecDeque::new(),
+            connection: driver,
+            read_budget: meter,
+            queued: VecDeque::new(),
             streams: VecDeque::new(),
             events: VecDeque::new(),
-            asked: 0,
-            complete: 0,
-            going: false,
-            broken: false,
-            end: None,
-            over: false,
+            request_count: 0,
+            response_count: 0,
+            is_going_away: false,
+            has_broken_body: false,
+            connection_result: None,
+            is_closed: false,
         })
     }
 
-    pub(super) fn request(&mut self, req: ReqId, get: &Get) {
-        self.asked += 1;
-        match get.parts(true) {
-            Ok(request) => self.waiting.push_back((req, request)),
+    pub(super) fn request(&mut self, req: ReqId, get: &GetRequest) {
+        self.request_count += 1;
+        match get.to_http2(true) {
+            Ok(request) => self.queued.push_back((req, request)),
             Err(error) => {
-                self.abort(req, trouble(ConnErrorKind::Protocol, format!("cannot be asked for: {error}")))
+                self.abort(req, conn_error(ConnErrorKind::Protocol, format!("the request cannot be sent: {error}")))
             }
         }
     }
 
     pub(super) fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
         let Some(index) = self.streams.iter().position(|exchange| exchange.req == req) else { return };
-        let Some(Exchange { stage, reset, .. }) = self.streams.remove(index) else { return };
+        let Some(StreamExchange { stage, send_stream: reset, .. }) = self.streams.remove(index) else { return };
         let stage = match stage {
-            Stage::Verdict(body) => Stage::Body(body, limit.map_or(u64::MAX, DataSize::bytes)),
+            StreamStage::HeadReported(body) => StreamStage::Body(body, limit.map_or(u64::MAX, DataSize::bytes)),
             other => other,
         };
-        self.streams.insert(index, Exchange { req, stage, reset });
+        self.streams.insert(index, StreamExchange { req, stage, send_stream: reset });
     }
 
     pub(super) fn cancel(&mut self, req: ReqId) {
-        self.waiting.retain(|(waiting, _)| *waiting != req);
-        self.events.retain(|event| !event.is_of(req));
+        self.queued.retain(|(waiting, _)| *waiting != req);
+        self.events.retain(|event| !event.is_for(req));
         self.streams.retain_mut(|exchange| {
             if exchange.req == req {
-                // Dropping the stream then gives its unread bytes back to the connection's window.
-                exchange.reset.send_reset(Reason::CANCEL);
+                // Dropping the stream then returns its unread bytes to the connection's window.
+                exchange.send_stream.send_reset(Reason::CANCEL);
             }
             exchange.req != req
         });
     }
 
-    pub(super) fn poll_event(&mut self, cx: &mut Context<'_>, sink: &mut dyn Sink, most: DataSize) -> Poll<Event> {
+    pub(super) fn poll_event(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut dyn Sink,
+        max_body: DataSize,
+    ) -> Poll<Event> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Poll::Ready(event);
             }
-            if self.over {
+            if self.is_closed {
                 return Poll::Pending;
             }
+            // First deliver what has already been received. Nothing is read from the socket while there are events.
             self.open_streams(cx);
-            self.poll_streams(cx, sink, most);
+            self.poll_streams(cx, sink, max_body);
             if !self.events.is_empty() {
                 continue;
             }
-            let held = |exchange: &Exchange| match exchange.stage {
-                Stage::Asked(_) => false,
-                Stage::Verdict(_) => self.end.is_some(),
-                Stage::Body(..) => most.is_zero(),
+            // While a body cannot be delivered, reading would only buffer more of it, so the socket is left alone.
+            // Heads that wait for acceptance do not stop reading, unless the connection has ended: then its end is
+            // reported after their bodies.
+            let is_blocked = |exchange: &StreamExchange| match exchange.stage {
+                StreamStage::AwaitHead(_) => false,
+                StreamStage::HeadReported(_) => self.connection_result.is_some(),
+                StreamStage::Body(..) => max_body.is_zero(),
             };
-            if self.streams.iter().any(held) {
+            if self.streams.iter().any(is_blocked) {
                 return Poll::Pending;
             }
-            if let Some(end) = self.end.take() {
-                self.finish(end);
+            // All streams have delivered what was received before the connection ended.
+            if let Some(end) = self.connection_result.take() {
+                self.on_connection_end(end);
                 continue;
             }
-            self.meter.set(TURN);
-            match Pin::new(&mut self.driver).poll(cx) {
-                Poll::Ready(end) => self.end = Some(end),
-                // What the driver has just read wakes the streams, but they may not have been polled since.
+            self.read_budget.set(READ_BUDGET);
+            match Pin::new(&mut self.connection).poll(cx) {
+                Poll::Ready(end) => self.connection_result = Some(end),
+                // Bytes that the connection has just read wake the streams, which must be polled again.
                 Poll::Pending => {
                     self.open_streams(cx);
-                    self.poll_streams(cx, sink, most);
+                    self.poll_streams(cx, sink, max_body);
                     if self.events.is_empty() {
-                        if self.meter.is_spent() {
+                        // The budget ended this read, so the socket may hold more bytes that will not wake the task.
+                        if self.read_budget.is_exhausted() {
                             cx.waker().wake_by_ref();
                         }
                         return Poll::Pending;
@@ -189,44 +199,48 @@ impl Http2 {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends queued requests for which streams can be opened.
     fn open_streams(&mut self, cx: &mut Context<'_>) {
-        while !self.waiting.is_empty() {
+        while !self.queued.is_empty() {
             match self.sender.poll_ready(cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) if error.is_go_away() => {
-                    self.going = true;
-                    for (req, _) in std::mem::take(&mut self.waiting) {
-                        self.abort(req, words(&error, ConnErrorKind::CleanClose));
+                    self.is_going_away = true;
+                    for (req, _) in std::mem::take(&mut self.queued) {
+                        self.abort(req, http2_error(&error, ConnErrorKind::CleanClose));
                     }
                     return;
                 }
-                // Any other error is the connection's: the driver tells it.
+                // Any other error concerns the connection, and polling the connection reports it.
                 _ => return,
             }
-            let Some((req, request)) = self.waiting.pop_front() else { return };
+            let Some((req, request)) = self.queued.pop_front() else { return };
             match self.sender.send_request(request, true) {
-                Ok((answer, reset)) => {
-                    self.streams.push_back(Exchange { req, stage: Stage::Asked(answer), reset });
+                Ok((response, reset)) => {
+                    self.streams.push_back(StreamExchange {
+                        req,
+                        stage: StreamStage::AwaitHead(response),
+                        send_stream: reset,
+                    });
                 }
                 Err(error) if error.reason().is_none() && !error.is_io() => {
-                    self.abort(req, words(&error, ConnErrorKind::Protocol))
+                    self.abort(req, http2_error(&error, ConnErrorKind::Protocol))
                 }
                 Err(_) => return,
             }
         }
     }
 
-    /// Gives each stream a turn, until one has something to say. The one that spoke goes to the back.
-    fn poll_streams(&mut self, cx: &mut Context<'_>, sink: &mut dyn Sink, most: DataSize) {
+    /// Polls each stream until one reports an event. That stream moves to the end of the queue.
+    fn poll_streams(&mut self, cx: &mut Context<'_>, sink: &mut dyn Sink, max_body: DataSize) {
         for _ in 0..self.streams.len() {
             let Some(mut exchange) = self.streams.pop_front() else { return };
             let turn = match &exchange.stage {
-                Stage::Asked(_) => self.poll_head(cx, &mut exchange),
-                Stage::Verdict(_) => Turn::Nothing,
-                Stage::Body(..) => self.poll_body(cx, &mut exchange, sink, most.bytes()),
+                StreamStage::AwaitHead(_) => self.poll_head(cx, &mut exchange),
+                StreamStage::HeadReported(_) => StreamProgress::Idle,
+                StreamStage::Body(..) => self.poll_body(cx, &mut exchange, sink, max_body.bytes()),
             };
-            if !matches!(turn, Turn::Gone) {
+            if !matches!(turn, StreamProgress::Ended) {
                 self.streams.push_back(exchange);
             }
             if !self.events.is_empty() {
@@ -235,38 +249,50 @@ impl Http2 {
         }
     }
 
-    fn poll_head(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange) -> Turn {
-        let Stage::Asked(answer) = &mut exchange.stage else { return Turn::Nothing };
-        let response = match Pin::new(answer).poll(cx) {
-            Poll::Pending => return Turn::Nothing,
-            Poll::Ready(Err(error)) => return self.lose(exchange.req, &error, ConnErrorKind::Reset),
+    fn poll_head(&mut self, cx: &mut Context<'_>, exchange: &mut StreamExchange) -> StreamProgress {
+        let StreamStage::AwaitHead(future) = &mut exchange.stage else { return StreamProgress::Idle };
+        let response = match Pin::new(future).poll(cx) {
+            Poll::Pending => return StreamProgress::Idle,
+            Poll::Ready(Err(error)) => return self.on_stream_error(exchange.req, &error, ConnErrorKind::Reset),
             Poll::Ready(Ok(response)) => response,
         };
         let (parts, body) = response.into_parts();
         let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        match head::read(parts.status.as_u16(), true, fields, SystemTime::now()) {
-            Ok(Answer { mut head, location, disposition, described, .. }) => {
-                // HTTP/2 frames bodies by itself: without a length it does not close.
+        match response_head::parse_head(parts.status.as_u16(), true, fields, SystemTime::now()) {
+            Ok(ParsedHead { mut head, location, content_disposition: disposition, meta, .. }) => {
+                // HTTP/2 frames bodies itself, so a response without a length does not close the connection.
                 head.closes_connection = false;
-                exchange.stage = Stage::Verdict(body);
-                let described = Box::new(described);
-                self.events.push_back(Event::Head { req: exchange.req, head, location, disposition, described });
-                Turn::Told
+                exchange.stage = StreamStage::HeadReported(body);
+                let meta = Box::new(meta);
+                self.events.push_back(Event::Head {
+                    req: exchange.req,
+                    head,
+                    location,
+                    content_disposition: disposition,
+                    meta,
+                });
+                StreamProgress::Reported
             }
-            Err(trouble) => {
-                exchange.reset.send_reset(Reason::PROTOCOL_ERROR);
-                self.abort(exchange.req, trouble);
-                Turn::Gone
+            Err(failure) => {
+                exchange.send_stream.send_reset(Reason::PROTOCOL_ERROR);
+                self.abort(exchange.req, failure);
+                StreamProgress::Ended
             }
         }
     }
 
-    fn poll_body(&mut self, cx: &mut Context<'_>, exchange: &mut Exchange, sink: &mut dyn Sink, most: u64) -> Turn {
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut StreamExchange,
+        sink: &mut dyn Sink,
+        max_body: u64,
+    ) -> StreamProgress {
         let req = exchange.req;
-        let Stage::Body(body, allowed) = &mut exchange.stage else { return Turn::Nothing };
-        let mut passed = 0;
+        let StreamStage::Body(body, limit_left) = &mut exchange.stage else { return StreamProgress::Idle };
+        let mut delivered = 0;
         let end = loop {
-            if passed >= most {
+            if delivered >= max_body {
                 break None;
             }
             match body.poll_data(cx) {
@@ -274,122 +300,127 @@ impl Http2 {
                 Poll::Ready(None) => break Some(Ok(())),
                 Poll::Ready(Some(Err(error))) => break Some(Err(error)),
                 Poll::Ready(Some(Ok(bytes))) => {
-                    // It fails only for more than was received.
+                    // This fails only for more bytes than were received.
                     let _ = body.flow_control().release_capacity(bytes.len());
-                    let take = usize::try_from(*allowed).unwrap_or(usize::MAX).min(bytes.len());
-                    *allowed -= take as u64;
-                    passed += take as u64;
+                    let take = usize::try_from(*limit_left).unwrap_or(usize::MAX).min(bytes.len());
+                    *limit_left -= take as u64;
+                    delivered += take as u64;
                     if take > 0 {
                         sink.body(req, &bytes[..take]);
                     }
                     if take < bytes.len() {
-                        exchange.reset.send_reset(Reason::CANCEL);
+                        exchange.send_stream.send_reset(Reason::CANCEL);
                         break Some(Ok(()));
                     }
                 }
             }
         };
-        self.data(req, passed);
+        self.push_data(req, delivered);
         match end {
-            None if passed == 0 => Turn::Nothing,
-            None => Turn::Told,
+            None if delivered == 0 => StreamProgress::Idle,
+            None => StreamProgress::Reported,
             Some(Ok(())) => {
-                self.complete += 1;
+                self.response_count += 1;
                 self.events.push_back(Event::End { req, unconfirmed: false });
-                Turn::Gone
+                StreamProgress::Ended
             }
-            Some(Err(error)) => self.lose(req, &error, ConnErrorKind::Truncated),
+            Some(Err(error)) => self.on_stream_error(req, &error, ConnErrorKind::Truncated),
         }
     }
 
-    /// A stream failed: by itself, or with the connection, whose end will be told.
-    fn lose(&mut self, req: ReqId, error: &h2::Error, kind: ConnErrorKind) -> Turn {
+    /// A stream failed: by itself, or because of the connection, whose end will be reported.
+    fn on_stream_error(&mut self, req: ReqId, error: &h2::Error, kind: ConnErrorKind) -> StreamProgress {
         if error.is_reset() {
-            self.abort(req, words(error, kind));
+            self.abort(req, http2_error(error, kind));
         } else if error.is_go_away() && kind != ConnErrorKind::Truncated {
-            self.going = true;
-            self.abort(req, words(error, ConnErrorKind::CleanClose));
+            self.is_going_away = true;
+            self.abort(req, http2_error(error, ConnErrorKind::CleanClose));
         } else {
-            self.going |= error.is_go_away();
-            self.broken |= kind == ConnErrorKind::Truncated;
+            self.is_going_away |= error.is_go_away();
+            self.has_broken_body |= kind == ConnErrorKind::Truncated;
         }
-        Turn::Gone
+        StreamProgress::Ended
     }
 
-    fn data(&mut self, req: ReqId, passed: u64) {
-        if passed > 0 {
-            self.events.push_back(Event::Data { req, len: DataSize::from_bytes(passed) });
+    fn push_data(&mut self, req: ReqId, delivered: u64) {
+        if delivered > 0 {
+            self.events.push_back(Event::Data { req, len: DataSize::from_bytes(delivered) });
         }
     }
 
-    fn abort(&mut self, req: ReqId, trouble: ConnError) {
-        self.events.push_back(Event::Aborted { req, trouble });
+    fn abort(&mut self, req: ReqId, error: ConnError) {
+        self.events.push_back(Event::Aborted { req, error });
     }
 
-    /// The connection is over.
-    fn finish(&mut self, end: Result<(), h2::Error>) {
-        self.over = true;
-        let kind = match (self.broken, self.going || self.complete > 0 || self.asked == 0) {
+    /// Reports the end of the connection.
+    fn on_connection_end(&mut self, end: Result<(), h2::Error>) {
+        self.is_closed = true;
+        let kind = match (
+            self.has_broken_body,
+            self.is_going_away || self.response_count > 0 || self.request_count == 0,
+        ) {
             (true, _) => ConnErrorKind::Truncated,
             (false, true) => ConnErrorKind::CleanClose,
             (false, false) => ConnErrorKind::Reset,
         };
-        let trouble = match end {
-            Ok(()) => trouble(kind, "the server closed the HTTP/2 connection"),
+        let failure = match end {
+            Ok(()) => conn_error(kind, "the server closed the HTTP/2 connection"),
             Err(error) if error.reason() == Some(Reason::NO_ERROR) => {
-                trouble(kind, "the server ends the HTTP/2 connection")
+                conn_error(kind, "the server ends the HTTP/2 connection")
             }
-            Err(error) => words(&error, kind),
+            Err(error) => http2_error(&error, kind),
         };
         self.streams.clear();
-        self.events.push_back(Event::Closed { trouble });
+        self.events.push_back(Event::Closed { error: failure });
     }
 }
 
 impl Event {
-    /// Whether it tells of this request.
-    fn is_of(&self, wanted: ReqId) -> bool {
+    /// Whether the event concerns this request.
+    fn is_for(&self, request: ReqId) -> bool {
         match self {
             Self::Head { req, .. } | Self::Data { req, .. } | Self::End { req, .. } | Self::Aborted { req, .. } => {
-                *req == wanted
+                *req == request
             }
             Self::Closed { .. } => false,
         }
     }
 }
 
-/// What an error of HTTP/2 means; `kind` where it is the other end that gave up.
-fn words(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
+/// Converts an HTTP/2 error; `kind` is used if the peer has given up.
+fn http2_error(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
     if let Some(error) = error.get_io() {
-        let lost = socket_trouble("connection lost", error);
-        let kind = if kind == ConnErrorKind::Truncated { kind } else { lost.kind };
-        return ConnError { kind, ..lost };
+        let io_failure = socket_error("connection lost", error);
+        let kind = if kind == ConnErrorKind::Truncated { kind } else { io_failure.kind };
+        return ConnError { kind, ..io_failure };
     }
     match error.reason() {
         Some(Reason::HTTP_1_1_REQUIRED) if error.is_remote() => {
-            trouble(ConnErrorKind::Http1Required, "the server wants HTTP/1.1")
+            conn_error(ConnErrorKind::Http1Required, "the server requires HTTP/1.1")
         }
-        Some(Reason::NO_ERROR) if error.is_go_away() => trouble(kind, "the server ends the HTTP/2 connection"),
-        // What is wrong is the encryption, which HTTP/1.1 does not judge (RFC 9113 section 9.2.2).
+        Some(Reason::NO_ERROR) if error.is_go_away() => conn_error(kind, "the server ends the HTTP/2 connection"),
+        // The error concerns the encryption, which HTTP/1.1 does not restrict (RFC 9113 section 9.2.2).
         Some(Reason::INADEQUATE_SECURITY) if error.is_remote() => {
-            trouble(ConnErrorKind::Http1Required, "the server refuses HTTP/2 over this encryption")
+            conn_error(ConnErrorKind::Http1Required, "the server refuses HTTP/2 over this encryption")
         }
         Some(Reason::REFUSED_STREAM) if error.is_remote() => {
-            trouble(ConnErrorKind::StreamRefused, "the server refused the stream")
+            conn_error(ConnErrorKind::StreamRefused, "the server refused the stream")
         }
         Some(reason) if error.is_remote() => {
-            trouble(kind, format!("the server reset it: {}", reason.description()))
+            conn_error(kind, format!("the server reset the stream: {}", reason.description()))
         }
-        Some(reason) => trouble(ConnErrorKind::Protocol, format!("broken HTTP/2: {}", reason.description())),
-        None => trouble(ConnErrorKind::Protocol, format!("broken HTTP/2: {error}")),
+        Some(reason) => conn_error(ConnErrorKind::Protocol, format!("broken HTTP/2: {}", reason.description())),
+        None => conn_error(ConnErrorKind::Protocol, format!("broken HTTP/2: {error}")),
     }
 }
 
-/// Streams before the server's settings have told how many it allows; the others wait for them. chosen: more than links
-/// ask for in the first round trip. nginx since 1.25.3 (and Debian's 1.22) refuses what goes beyond twice its limit at once.
-const AT_FIRST: usize = 8;
+/// Number of streams before the server's SETTINGS state its limit; further ones wait for them. chosen: more than
+/// links request in the first RTT. nginx since 1.25.3 (and Debian's 1.22) refuses streams beyond twice its limit at
+/// once.
+const INITIAL_STREAMS: usize = 8;
 
-/// What a turn of the driver reads at most. Chosen: as much as a turn of HTTP/1.1 on a plain socket.
-const TURN: usize = 256 * 1024;
-/// RFC 9113 §6.9.1.
-const WINDOW_MOST: u32 = (1 << 31) - 1;
+/// Maximum number of bytes that one poll of the connection reads. chosen: as much as one HTTP/1.1 read of a plain
+/// socket.
+const READ_BUDGET: usize = 256 * 1024;
+/// RFC 9113 section 6.9.1.
+const MAX_WINDOW: u32 = (1 << 31) - 1;

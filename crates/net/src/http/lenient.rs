@@ -1,9 +1,11 @@
-//! Heads with errors, as other programs read them: first lines, fields and lines that HTTP does not allow.
+//! Tolerant parsing of response heads with errors that other programs accept: status lines, fields and continuation
+//! lines that HTTP does not allow.
 //!
-//! Fields with a syntax error are left out, unless one may be a field that says where the body ends: then the head is refused.
+//! Fields with a syntax error are ignored, unless one may be a field that determines where the body ends: then the
+//! head is rejected.
 
-/// What other programs tolerate in a head as well.
-fn lenient() -> httparse::ParserConfig {
+/// The errors in a head that other programs tolerate as well.
+fn lenient_config() -> httparse::ParserConfig {
     let mut lenient = httparse::ParserConfig::default();
     lenient
         .ignore_invalid_headers_in_responses(true)
@@ -14,15 +16,15 @@ fn lenient() -> httparse::ParserConfig {
     lenient
 }
 
-/// Parses a head with everything that others tolerate; what frames the body must have been read.
+/// Parses a head with everything that others tolerate. All fields that frame the body must be among the parsed ones.
 pub(super) fn parse_leniently<'f, 'h>(
     head: &'h [u8],
     fields: &'f mut [httparse::Header<'h>],
 ) -> (httparse::Response<'f, 'h>, httparse::Result<usize>) {
     let mut response = httparse::Response::new(fields);
-    let mut parsed = lenient().parse_response(&mut response, head);
+    let mut parsed = lenient_config().parse_response(&mut response, head);
     if let Ok(httparse::Status::Complete(used)) = parsed {
-        // The parser takes a line of blanks behind the status line for the end.
+        // httparse takes a line of blanks after the status line for the end of the head.
         parsed = match head_end(head) {
             None => Ok(httparse::Status::Partial),
             Some(end) if end != used || framing_lines(head) != framing_fields(&response) => {
@@ -34,8 +36,8 @@ pub(super) fn parse_leniently<'f, 'h>(
     (response, parsed)
 }
 
-/// Where the head ends: behind the first empty line after the status line. A line of blanks is a continuation and does
-/// not end the head, as in curl. None if the end has not come.
+/// Where the head ends: after the first empty line that follows the status line. A line of blanks is a continuation
+/// and does not end the head, as in curl. `None` if the end has not arrived.
 pub(super) fn head_end(bytes: &[u8]) -> Option<usize> {
     let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
     let mut line_ends = (start..bytes.len()).filter(|at| bytes[*at] == b'\n').map(|at| at + 1);
@@ -46,12 +48,12 @@ pub(super) fn head_end(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Whether a line goes on in the next one (RFC 9112 §5.2).
+/// Whether a field continues in the next line (RFC 9112 section 5.2).
 pub(super) fn has_folds(head: &[u8]) -> bool {
-    head.windows(2).any(|two| two[0] == b'\n' && matches!(two[1], b' ' | b'\t'))
+    head.windows(2).any(|pair| pair[0] == b'\n' && matches!(pair[1], b' ' | b'\t'))
 }
 
-/// The same head, as long as before, with blanks in place of the line ends that are followed by a blank.
+/// A copy of the head, of equal length, with blanks in place of line ends that are followed by a blank.
 pub(super) fn join_folds(head: &[u8]) -> Vec<u8> {
     let mut joined = head.to_vec();
     for at in 1..head.len() {
@@ -65,24 +67,25 @@ pub(super) fn join_folds(head: &[u8]) -> Vec<u8> {
     joined
 }
 
-/// Whether bytes begin so. Letters of the protocol's name may be small ones, as in curl.
-pub(super) fn starts_with(bytes: &[u8], line: &[u8], small: bool) -> bool {
-    bytes.get(..line.len()).is_some_and(|first| first == line || (small && first.eq_ignore_ascii_case(line)))
+/// Whether the bytes start with this line. The protocol name may be in lower case, as in curl.
+pub(super) fn starts_with(bytes: &[u8], line: &[u8], ignore_case: bool) -> bool {
+    bytes.get(..line.len()).is_some_and(|first| first == line || (ignore_case && first.eq_ignore_ascii_case(line)))
 }
 
-/// Whether this may become a first line, and is not complete.
-pub(super) fn is_first_line(head: &[u8]) -> bool {
+/// Whether this may become a status line, and is not complete yet.
+pub(super) fn may_be_status_line(head: &[u8]) -> bool {
     let line = head.trim_ascii_start();
-    starts_with(line, HTTP, true) && !line.contains(&b'\n')
+    starts_with(line, HTTP_PREFIX, true) && !line.contains(&b'\n')
 }
 
-/// A first line with a version and a status, as other programs read it: what stands behind the status does not matter. Returns
-/// how long it is without its line end, and what it means.
-pub(super) fn plain_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
+/// Parses a status line with a version and a status as other programs do, and ignores what follows the status.
+/// Returns its length without the line end, and its normalized form.
+pub(super) fn normalized_status_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
     let start = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
     let end = start + head.get(start..)?.iter().position(|byte| *byte == b'\n')?;
     let end = if head[end - 1] == b'\r' { end - 1 } else { end };
-    let line = head.get(start..end).filter(|line| starts_with(line, HTTP, true))?.get(HTTP.len()..)?;
+    let line =
+        head.get(start..end).filter(|line| starts_with(line, HTTP_PREFIX, true))?.get(HTTP_PREFIX.len()..)?;
     let version = line.iter().position(|byte| matches!(byte, b' ' | b'\t'))?;
     let (version, rest) = line.split_at(version);
     if !matches!(version, [b'1'..=b'3'] | [b'1'..=b'3', b'.', b'0'..=b'9']) {
@@ -92,30 +95,31 @@ pub(super) fn plain_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
     else {
         return None;
     };
-    let mut plain = *b"HTTP/1.1 200";
-    plain[7] = if version == b"1.0" { b'0' } else { b'1' };
-    plain[9..].copy_from_slice(&[*hundreds, *tens, *ones]);
-    (!behind.first().is_some_and(u8::is_ascii_digit)).then_some((end, plain))
+    let mut normalized = *b"HTTP/1.1 200";
+    normalized[7] = if version == b"1.0" { b'0' } else { b'1' };
+    normalized[9..].copy_from_slice(&[*hundreds, *tens, *ones]);
+    (!behind.first().is_some_and(u8::is_ascii_digit)).then_some((end, normalized))
 }
 
-/// Whether a field says where the body ends, or which bytes it has.
+/// Whether a field determines where the body ends, or which bytes it has.
 fn is_framing(name: &[u8]) -> bool {
-    let frames = [&b"content-length"[..], b"transfer-encoding", b"content-range", b"connection"];
-    frames.iter().any(|frame| name.trim_ascii().eq_ignore_ascii_case(frame))
+    let framing_fields = [&b"content-length"[..], b"transfer-encoding", b"content-range", b"connection"];
+    framing_fields.iter().any(|field| name.trim_ascii().eq_ignore_ascii_case(field))
 }
 
-/// How many such fields stand in a head without its body, well-formed or not.
+/// The number of such fields in a head, well-formed or not.
 fn framing_lines(head: &[u8]) -> usize {
     let lines = head.split(|byte| *byte == b'\n');
     lines.filter_map(|line| line.split(|byte| *byte == b':').next()).filter(|name| is_framing(name)).count()
 }
 
-/// How many such fields were read.
+/// The number of such fields that were parsed.
 fn framing_fields(response: &httparse::Response<'_, '_>) -> usize {
     response.headers.iter().filter(|field| is_framing(field.name.as_bytes())).count()
 }
 
-pub(super) const HTTP: &[u8] = b"HTTP/";
-/// How first lines begin that are not of HTTP/1, and as what they are meant: SHOUTcast's, NCSA's httpd's, and small letters.
-pub(super) const OTHER_LINES: [(&[u8], &[u8]); 3] =
-    [(b"ICY ", b"HTTP/1.0 "), (b"HTTP ", b"HTTP/1.0 "), (HTTP, HTTP)];
+pub(super) const HTTP_PREFIX: &[u8] = b"HTTP/";
+/// Prefixes of status lines that are not HTTP/1, with the prefix that they mean: SHOUTcast's, NCSA httpd's, and lower
+/// case.
+pub(super) const NONSTANDARD_PREFIXES: [(&[u8], &[u8]); 3] =
+    [(b"ICY ", b"HTTP/1.0 "), (b"HTTP ", b"HTTP/1.0 "), (HTTP_PREFIX, HTTP_PREFIX)];

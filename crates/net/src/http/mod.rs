@@ -1,36 +1,37 @@
-//! HTTP client connections, as the pump needs them: one task polls all of them, and they decide nothing.
+//! HTTP client connections for a driver that polls all of them in one task. They make no decisions.
 //!
-//! In: requests, verdicts on heads, and turns to read. Out: [`Event`]s, and body bytes that go to the [`Sink`] while
-//! they still lie in the buffer into which the socket was read.
+//! The driver queues requests, accepts or cancels a response when its head has arrived, and polls. A connection
+//! returns [`Event`]s, and passes body bytes to the [`Sink`] while they are still in the buffer into which the socket
+//! was read.
 //!
-//! 1. A connection is bound to one link from its SYN onwards, and never changes it.
-//! 2. Requests are written at once, behind those that are not answered yet: true pipelining in HTTP/1.1
-//!    (RFC 9112 §9.3.2), streams in HTTP/2. So the pipe never drains between two answers.
-//! 3. After a head nothing of its body is read until [`Connection::accept`]: a wrong answer costs no bytes.
-//! 4. What is read at one time is bounded by the caller's buffer and by `most`; nothing is gathered in between, but
-//!    for less than 4 KiB behind a head (HTTP/1.1), and what the peer's flow control allows (HTTP/2).
-//! 5. Trouble on the network is an event with its kind and a sentence for people; after [`Event::Closed`] the
-//!    connection has nothing more to say.
+//! 1. A connection is bound to one link from its SYN on, and never changes the link.
+//! 2. Requests are written at once, after those that are still unanswered: by pipelining in HTTP/1.1 (RFC 9112
+//!    section 9.3.2), as streams in HTTP/2. So the path does not idle between two responses.
+//! 3. After a head nothing of its body is read until [`Connection::accept`], so an unwanted response costs no bytes.
+//! 4. The caller's buffer and `max_body` bound what one call reads. Nothing is buffered in between, except less than
+//!    4 KiB after a head (HTTP/1.1) and what the peer's flow control allows (HTTP/2).
+//! 5. Network failures are events with a kind and a sentence for users. [`Event::Closed`] is the last event of a
+//!    connection.
 //!
-//! hyper and reqwest were not used: they refuse pipelining on purpose, hide which link a request takes, and hand out
+//! hyper and reqwest were not used: they do not pipeline on purpose, hide which link a request uses, and return
 //! bodies in buffers of their own. A task per connection was not used either: its channels would copy or delay what
 //! one poll can pass on directly.
 
-mod answer;
-mod chunk;
+mod chunked;
 mod dial;
-mod duplicates;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod head;
-mod host;
+mod get_request;
 mod http1;
 mod http2;
 mod lenient;
-mod request;
-mod stream;
+mod mirror_links;
+mod response;
+mod response_head;
 mod tls;
-mod upstream;
+mod transport;
+mod upstream_proxy;
+mod url_host;
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,159 +41,162 @@ use std::time::Duration;
 
 use marline_core::fetch::{ConnError, ConnErrorKind, PathSample, Protocol, ReqId, ResponseHead};
 use marline_core::units::DataSize;
-use marline_sys::mptcp::Spoken;
+use marline_sys::mptcp::MptcpStatus;
 use marline_sys::tcp_info::TcpInfo;
 
-pub use answer::FIELDS_MOST;
-pub use dial::Dial;
-pub use head::Described;
-pub use host::{host_of, is_here, is_local};
-pub use http2::Windows;
-pub use request::Get;
-pub use tls::{Trust, TrustError, tls_config};
-pub use upstream::{Proxies, Proxy, ProxyError, ProxySettings, Silence, Tunnel};
+pub use dial::DialRequest;
+pub use get_request::GetRequest;
+pub use http2::Http2Windows;
+pub use response::MAX_FIELDS;
+pub use response_head::ResponseMeta;
+pub use tls::{TlsContext, TrustRootsError, tls_config};
+pub use upstream_proxy::{Proxy, ProxyError, ProxyResponseTimer, ProxyRules, ProxySettings, Tunnel};
+pub use url_host::{is_loopback_host, is_loopback_url, resolver_host};
 
-/// Where body bytes go.
+/// Receives the body bytes of all responses.
 pub trait Sink {
-    /// The next bytes of an accepted answer, directly behind those before them. Never empty.
+    /// The next bytes of an accepted response, directly after the previous ones. Never empty.
     fn body(&mut self, req: ReqId, bytes: &[u8]);
 }
 
-/// What happened on a connection.
+/// An event on a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The head of an answer. Its body waits for [`Connection::accept`] or [`Connection::cancel`].
+    /// The head of a response. Its body waits for [`Connection::accept`] or [`Connection::cancel`].
     Head {
-        /// The request that it answers.
+        /// The request of this response.
         req: ReqId,
-        /// What it says; `location` is left for the caller to number.
+        /// The fields that decide how the response is used; the caller sets its `location`.
         head: ResponseHead,
-        /// The Location field as it was sent.
+        /// The Location field, unchanged.
         location: Option<String>,
-        /// The Content-Disposition field as it was sent.
-        disposition: Option<String>,
-        /// What it says of its body.
-        described: Box<Described>,
+        /// The Content-Disposition field, unchanged.
+        content_disposition: Option<String>,
+        /// The fields that describe the body, for callers that forward it.
+        meta: Box<ResponseMeta>,
     },
-    /// Body bytes went to the sink.
+    /// Body bytes were passed to the sink.
     Data {
-        /// The request that they answer.
+        /// The request of this response.
         req: ReqId,
-        /// How many.
+        /// How many bytes.
         len: DataSize,
     },
-    /// An answer is complete.
+    /// A response is complete.
     End {
-        /// The request that it answers.
+        /// The request of this response.
         req: ReqId,
-        /// Nothing but the end of the TCP connection says so: the body has no length, and TLS was not closed. An attacker can
-        /// end a connection like this, too.
+        /// Only the end of the TCP connection ended the body: it has no length, and TLS was not closed. An attacker
+        /// can end a connection in this way as well.
         unconfirmed: bool,
     },
-    /// One answer broke off while the connection lives (HTTP/2 only).
+    /// One response was cut off while the connection continues (HTTP/2 only).
     Aborted {
-        /// The request that it answers.
+        /// The request of this response.
         req: ReqId,
-        /// Why.
-        trouble: ConnError,
+        /// The reason.
+        error: ConnError,
     },
-    /// The connection is over. Every request without an [`Event::End`] is unanswered.
+    /// The connection has ended. Every request without an [`Event::End`] is unanswered.
     Closed {
-        /// Why.
-        trouble: ConnError,
+        /// The reason.
+        error: ConnError,
     },
 }
 
 /// A connection to one server over one link.
 pub struct Connection {
-    exchange: Exchange,
+    protocol_state: ProtocolState,
     handshake: Duration,
     local: SocketAddr,
     peer: SocketAddr,
 }
 
-/// The protocols; ALPN chooses (RFC 7301).
-enum Exchange {
+/// The protocol of a connection, selected by ALPN (RFC 7301).
+enum ProtocolState {
     Http1(Box<http1::Http1>),
     Http2(Box<http2::Http2>, OwnedFd),
 }
 
 impl Connection {
-    /// Opens a connection, TLS included.
+    /// Opens a connection, including TLS.
     ///
     /// # Errors
-    /// [`TroubleKind::Refused`], `Reset`, `Unreachable`, `TimedOut`, `Tls` or `Protocol`, with the address in words.
-    pub async fn dial(dial: Dial) -> Result<Self, ConnError> {
+    /// [`ConnErrorKind::Refused`], `Reset`, `Unreachable`, `TimedOut`, `Tls` or `Protocol`; the text names the
+    /// address.
+    pub async fn dial(dial: DialRequest) -> Result<Self, ConnError> {
         dial.connect().await
     }
 
-    /// Queues a GET. It is written when [`poll_event`](Self::poll_event) runs next, directly behind those before it.
-    pub fn request(&mut self, req: ReqId, get: &Get) {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.request(req, get),
-            Exchange::Http2(http, _) => http.request(req, get),
+    /// Queues a GET request. The next call of [`poll_event`](Self::poll_event) writes it, directly after earlier
+    /// ones.
+    pub fn request(&mut self, req: ReqId, get: &GetRequest) {
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.request(req, get),
+            ProtocolState::Http2(http, _) => http.request(req, get),
         }
     }
 
-    /// Speaks HTTP/1.1 in plain text over a socket that is connected already.
+    /// Creates an unencrypted HTTP/1.1 connection on a socket that is already connected.
     ///
     /// # Errors
-    /// It is not connected any more.
-    pub fn over(socket: tokio::net::TcpStream) -> io::Result<Self> {
-        let (local, peer, handshake) = (socket.local_addr()?, socket.peer_addr()?, path_of(socket.as_fd()).rtt);
-        let exchange = Exchange::Http1(Box::new(http1::Http1::new(stream::Stream::plain(socket, None))));
-        Ok(Self { exchange, handshake, local, peer })
+    /// The socket is no longer connected.
+    pub fn from_socket(socket: tokio::net::TcpStream) -> io::Result<Self> {
+        let (local, peer, handshake) =
+            (socket.local_addr()?, socket.peer_addr()?, socket_path_sample(socket.as_fd()).rtt);
+        let exchange = ProtocolState::Http1(Box::new(http1::Http1::new(transport::Transport::plain(socket, None))));
+        Ok(Self { protocol_state: exchange, handshake, local, peer })
     }
 
-    /// Queues a GET of somebody else as it stands: a whole head, its empty line included. HTTP/1.1 only; HTTP/2 has
-    /// other heads, and closes nothing and answers nothing here.
-    pub fn pass(&mut self, req: ReqId, head: &[u8]) {
-        if let Exchange::Http1(http) = &mut self.exchange {
-            http.pass(req, head);
+    /// Queues a complete request head of another program unchanged, including its empty line. Only for HTTP/1.1: an
+    /// HTTP/2 connection ignores it and reports no event for it.
+    pub fn request_raw(&mut self, req: ReqId, head: &[u8]) {
+        if let ProtocolState::Http1(http) = &mut self.protocol_state {
+            http.request_raw(req, head);
         }
     }
 
-    /// The verdict on a head: its body may flow. More body bytes than `limit` end the answer with
-    /// [`TroubleKind::Protocol`]; the bytes within it are still delivered.
+    /// Accepts a response after its head: its body may be read. A body of more than `limit` bytes ends the response
+    /// there; the bytes within the limit are still delivered.
     pub fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.accept(req, limit),
-            Exchange::Http2(http, _) => http.accept(req, limit),
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.accept(req, limit),
+            ProtocolState::Http2(http, _) => http.accept(req, limit),
         }
     }
 
-    /// This answer is not wanted. HTTP/2: the stream is reset and nothing more is said of it. HTTP/1.1 cannot do so:
-    /// the connection stops at that answer, and the caller is expected to drop it.
+    /// Declines a response. In HTTP/2 the stream is reset, and no further events of it are reported. In HTTP/1.1 that
+    /// is impossible: the connection stops at that response, and the caller is expected to drop it.
     pub fn cancel(&mut self, req: ReqId) {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.cancel(req),
-            Exchange::Http2(http, _) => http.cancel(req),
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.cancel(req),
+            ProtocolState::Http2(http, _) => http.cancel(req),
         }
     }
 
-    /// Writes what is queued, reads once, and says what happened. Call until it is pending.
+    /// Writes queued requests, reads once, and returns the next event. Call it until it is pending.
     ///
-    /// `scratch` is where bytes are read to; one buffer of 128 to 256 KiB serves all connections, for nothing in it
-    /// outlives the call. About `most` body bytes are delivered at the most; with zero none are read, and the
+    /// `scratch` is the read buffer. One buffer of 128 to 256 KiB can serve all connections, because nothing in it
+    /// outlives the call. About `max_body` body bytes are delivered at most. With zero none are read, and the
     /// connection does not wake the task for them: poll it again when it may read.
     pub fn poll_event(
         &mut self,
         cx: &mut Context<'_>,
         scratch: &mut [u8],
         sink: &mut dyn Sink,
-        most: DataSize,
+        max_body: DataSize,
     ) -> Poll<Event> {
-        match &mut self.exchange {
-            Exchange::Http1(http) => http.poll_event(cx, scratch, sink, most),
-            Exchange::Http2(http, _) => http.poll_event(cx, sink, most),
+        match &mut self.protocol_state {
+            ProtocolState::Http1(http) => http.poll_event(cx, scratch, sink, max_body),
+            ProtocolState::Http2(http, _) => http.poll_event(cx, sink, max_body),
         }
     }
 
-    /// How requests share it.
+    /// Whether requests share the connection by pipelining or as streams.
     pub fn protocol(&self) -> Protocol {
-        match &self.exchange {
-            Exchange::Http1(_) => Protocol::Http1,
-            Exchange::Http2(..) => Protocol::Http2,
+        match &self.protocol_state {
+            ProtocolState::Http1(_) => Protocol::Http1,
+            ProtocolState::Http2(..) => Protocol::Http2,
         }
     }
 
@@ -201,25 +205,25 @@ impl Connection {
         self.handshake
     }
 
-    /// What the kernel knows of the path now; all zero if it does not tell.
-    pub fn path(&self) -> PathSample {
-        path_of(self.socket())
+    /// The kernel's present measurements of the path; all zero if it does not report them.
+    pub fn path_sample(&self) -> PathSample {
+        socket_path_sample(self.socket())
     }
 
-    /// Whether MPTCP is spoken on it.
-    pub fn spoken(&self) -> Spoken {
-        Spoken::of(self.socket()).unwrap_or(Spoken::Never)
+    /// Whether the connection uses MPTCP.
+    pub fn mptcp_status(&self) -> MptcpStatus {
+        MptcpStatus::query(self.socket()).unwrap_or(MptcpStatus::PlainTcp)
     }
 
-    /// The other end.
+    /// Address of the server or proxy.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
-        match &self.exchange {
-            Exchange::Http1(http) => http.socket(),
-            Exchange::Http2(_, socket) => socket.as_fd(),
+        match &self.protocol_state {
+            ProtocolState::Http1(http) => http.socket(),
+            ProtocolState::Http2(_, socket) => socket.as_fd(),
         }
     }
 }
@@ -230,9 +234,9 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// TCP_INFO of a socket.
-fn path_of(socket: BorrowedFd<'_>) -> PathSample {
-    let Ok(info) = TcpInfo::of(socket) else { return PathSample::default() };
+/// Reads TCP_INFO of a socket.
+fn socket_path_sample(socket: BorrowedFd<'_>) -> PathSample {
+    let Ok(info) = TcpInfo::query(socket) else { return PathSample::default() };
     PathSample {
         rtt: info.rtt,
         min_rtt: info.min_rtt.unwrap_or_default(),
@@ -241,13 +245,13 @@ fn path_of(socket: BorrowedFd<'_>) -> PathSample {
     }
 }
 
-/// A failure of a kind, in words.
-fn trouble(kind: ConnErrorKind, text: impl Into<String>) -> ConnError {
+/// An error of this kind with a text.
+fn conn_error(kind: ConnErrorKind, text: impl Into<String>) -> ConnError {
     ConnError { kind, text: text.into() }
 }
 
-/// What an error of the socket means, with `what` was being done in front of it.
-fn socket_trouble(what: &str, error: &io::Error) -> ConnError {
+/// Converts an error of the socket; `context` precedes the text.
+fn socket_error(context: &str, error: &io::Error) -> ConnError {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     let kind = match errno {
@@ -259,7 +263,7 @@ fn socket_trouble(what: &str, error: &io::Error) -> ConnError {
         None if error.kind() == io::ErrorKind::UnexpectedEof => ConnErrorKind::Truncated,
         None => ConnErrorKind::Reset,
     };
-    let words = match errno {
+    let reason = match errno {
         Some(Errno::CONNREFUSED) => "connection refused",
         Some(Errno::CONNRESET) => "reset by the server",
         Some(Errno::PIPE) => "closed by the server",
@@ -269,7 +273,7 @@ fn socket_trouble(what: &str, error: &io::Error) -> ConnError {
         Some(Errno::NODEV) => "no such interface",
         Some(Errno::ADDRNOTAVAIL) => "no usable address on this interface",
         Some(Errno::PERM | Errno::ACCESS) => "not permitted: needs CAP_NET_RAW",
-        _ => return trouble(kind, format!("{what}: {error}")),
+        _ => return conn_error(kind, format!("{context}: {error}")),
     };
-    trouble(kind, format!("{what}: {words}"))
+    conn_error(kind, format!("{context}: {reason}"))
 }

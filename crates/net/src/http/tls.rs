@@ -1,19 +1,20 @@
-//! TLS: whom to trust, and what to say when trust fails.
+//! TLS client configuration, certificate verification, and the texts of TLS errors.
 //!
-//! In: a PEM file, or none for the system's roots. Out: one configuration for all connections of a run, so that sessions
-//! are resumed across links; and, for a failed handshake, a sentence that names what was expected and what came.
-//! Certificates are always verified: there is no switch to turn it off, a test server's CA goes into a file.
+//! The roots come from a PEM file or from the system. One configuration serves all connections of a run, so that
+//! sessions are resumed across links. Certificates are always verified: there is no switch to disable it, and the CA
+//! of a test server goes into the file.
 //!
-//! A file may also hold the server's own certificate, as people make it for one machine: what is in the file byte for
-//! byte needs no issuer, but still the right name and date ([`Exact`]).
+//! The file may also contain the server's own certificate, as people create it for a single machine. A certificate
+//! that is identical to one in the file needs no issuer, but still the right name and validity
+//! ([`PinnedOrChainVerifier`]).
 //!
-//! [`TroubleKind::Tls`] says that the next handshake would fail like this one: the certificate is not good, or the two
-//! ends have no protocol in common. A handshake that was broken off (a portal, a server without room, a lost path)
-//! says nothing of the next one, and is a reset.
+//! [`ConnErrorKind::Tls`] means that the next handshake would fail in the same way: the certificate is not valid, or
+//! both ends have no protocol in common. A handshake that was cut off (by a captive portal, an overloaded server or a
+//! failed path) says nothing about the next one, and counts as a reset.
 //!
-//! ring is the provider, chosen in [`provider`] alone. aws-lc-rs seals twice as many bytes a second and has the hybrid
-//! post-quantum key exchange, but it gathers entropy for 40 ms before the first handshake: two round trips of a Wi-Fi
-//! link at the start of every download, against 0.05 s of CPU time for each gigabyte.
+//! The cryptography is that of ring, selected in [`provider`] only. aws-lc-rs encrypts twice as many bytes per second
+//! and has the hybrid post-quantum key exchange. But it gathers entropy for 40 ms before the first handshake: two
+//! RTTs of a Wi-Fi link at the start of every download, against 0.05 s of CPU time per gigabyte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -32,45 +33,48 @@ use rustls::{
 
 use marline_core::fetch::{ConnError, ConnErrorKind};
 
-use super::{socket_trouble, trouble};
+use super::{conn_error, socket_error};
 
-/// Why there is nobody to trust.
+/// Why no trusted certificate authorities are available.
 #[derive(Debug, thiserror::Error)]
-pub enum TrustError {
+pub enum TrustRootsError {
     /// The file of roots cannot be read.
-    #[error("{path}: {text}: no certificate authorities can be read from it")]
+    #[error("{path}: {text}: cannot read certificate authorities from this file")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         text: String,
     },
-    /// The system has no roots.
+    /// The system has no certificate authorities.
     #[error("no certificate authorities found on this system ({0}): install ca-certificates or name a --ca-file")]
-    System(String),
-    /// The library refused.
+    NoSystemRoots(String),
+    /// rustls rejected the configuration.
     #[error("TLS cannot be set up: {0}")]
-    Library(#[from] rustls::Error),
+    Rustls(#[from] rustls::Error),
 }
 
-/// TLS 1.3 and 1.2, trusting the authorities in `ca_file` only, or the system's if there is none. Offers HTTP/2 before
-/// HTTP/1.1 if `http2`, otherwise only HTTP/1.1. Reads files: call it once, and only if an `https` URL exists.
+/// Configures TLS 1.3 and 1.2. Trusts only the authorities in `ca_file`, or the system's without a file. Offers
+/// HTTP/2 before HTTP/1.1 if `http2`, otherwise only HTTP/1.1. Reads files: call it once, and only if there is an
+/// `https` URL.
 ///
 /// # Errors
 /// No authority could be read.
-pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, TrustError> {
+pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, TrustRootsError> {
     let provider = Arc::new(provider());
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let builder = match ca_file {
         Some(path) => {
-            let (roots, exact) = roots_of(path)?;
+            let (roots, exact) = read_roots(path)?;
             let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
             let chain =
-                chain.map_err(|error| TrustError::File { path: path.to_owned(), text: error.to_string() })?;
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Exact { chain, exact }))
+                chain.map_err(|error| TrustRootsError::File { path: path.to_owned(), text: error.to_string() })?;
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(PinnedOrChainVerifier { webpki: chain, pinned: exact }))
         }
-        None => builder.with_root_certificates(roots_of_system()?),
+        None => builder.with_root_certificates(system_roots()?),
     };
     let mut config = builder.with_no_client_auth();
     config.alpn_protocols =
@@ -78,29 +82,29 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
     Ok(Arc::new(config))
 }
 
-/// Whom to trust in a run: read when the first `https` URL appears, which a redirect may name long after the start.
-/// Clones share what they learn of hosts.
+/// The TLS configuration of a run. It is read when the first `https` URL appears, which may be a redirect long after
+/// the start. Clones share what they learn about hosts.
 #[derive(Clone, Debug, Default)]
-pub struct Trust {
+pub struct TlsContext {
     ca_file: Option<PathBuf>,
     config: Option<Arc<ClientConfig>>,
-    /// Hosts and ports that want HTTP/1.1, although they offer HTTP/2.
-    http1: Arc<Mutex<BTreeSet<(String, u16)>>>,
-    /// How often hosts refused streams of HTTP/2.
-    refused: Arc<Mutex<BTreeMap<(String, u16), u32>>>,
+    /// Hosts and ports that require HTTP/1.1, although they offer HTTP/2.
+    http1_hosts: Arc<Mutex<BTreeSet<(String, u16)>>>,
+    /// How often each host has refused HTTP/2 streams in a row.
+    refused_streams: Arc<Mutex<BTreeMap<(String, u16), u32>>>,
 }
 
-impl Trust {
-    /// Those in this file only, or the system's.
+impl TlsContext {
+    /// Trusts the authorities in this file only, or those of the system.
     pub fn new(ca_file: Option<&Path>) -> Self {
         Self { ca_file: ca_file.map(Path::to_owned), ..Self::default() }
     }
 
-    /// The configuration of all connections.
+    /// The configuration for any host.
     ///
     /// # Errors
     /// As [`tls_config`].
-    pub fn config(&mut self) -> Result<Arc<ClientConfig>, TrustError> {
+    pub fn config(&mut self) -> Result<Arc<ClientConfig>, TrustRootsError> {
         if let Some(config) = &self.config {
             return Ok(Arc::clone(config));
         }
@@ -109,13 +113,13 @@ impl Trust {
         Ok(config)
     }
 
-    /// The configuration of connections to one host.
+    /// The configuration for connections to one host.
     ///
     /// # Errors
     /// As [`tls_config`].
-    pub fn config_for(&mut self, host: &str, port: u16) -> Result<Arc<ClientConfig>, TrustError> {
+    pub fn config_for(&mut self, host: &str, port: u16) -> Result<Arc<ClientConfig>, TrustRootsError> {
         let config = self.config()?;
-        if !self.http1().contains(&(host.to_owned(), port)) {
+        if !self.lock_http1_hosts().contains(&(host.to_owned(), port)) {
             return Ok(config);
         }
         let mut http1 = ClientConfig::clone(&config);
@@ -123,57 +127,59 @@ impl Trust {
         Ok(Arc::new(http1))
     }
 
-    /// A host has asked for HTTP/1.1 (RFC 9113 §7, HTTP_1_1_REQUIRED): HTTP/2 is not offered to it any more.
-    pub fn leave_http2(&self, host: &str, port: u16) {
-        let mut http1 = self.http1();
-        if http1.len() < MOST_HOSTS {
+    /// Records that a host has requested HTTP/1.1 (HTTP_1_1_REQUIRED, RFC 9113 section 7): HTTP/2 is no longer
+    /// offered to it.
+    pub fn use_http1_for(&self, host: &str, port: u16) {
+        let mut http1 = self.lock_http1_hosts();
+        if http1.len() < MAX_HOSTS {
             http1.insert((host.to_owned(), port));
         }
     }
 
-    /// A host has answered a request.
-    pub fn serves_streams(&self, host: &str, port: u16) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if !refused.is_empty() {
-            refused.remove(&(host.to_owned(), port));
+    /// Records that a host has served a request.
+    pub fn on_stream_served(&self, host: &str, port: u16) {
+        let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if !refused_streams.is_empty() {
+            refused_streams.remove(&(host.to_owned(), port));
         }
     }
 
-    /// A host has refused a stream. One that does so several times in a row is asked by HTTP/1.1 from then on; tells whether it is.
-    pub fn refuses_streams(&self, host: &str, port: u16) -> bool {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if refused.len() >= MOST_HOSTS && !refused.contains_key(&(host.to_owned(), port)) {
+    /// Records that a host has refused a stream. Returns whether it has done so several times in a row, and should be
+    /// used with HTTP/1.1 from now on.
+    pub fn on_stream_refused(&self, host: &str, port: u16) -> bool {
+        let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused_streams.len() >= MAX_HOSTS && !refused_streams.contains_key(&(host.to_owned(), port)) {
             return false;
         }
-        let times = refused.entry((host.to_owned(), port)).or_insert(0);
+        let times = refused_streams.entry((host.to_owned(), port)).or_insert(0);
         *times += 1;
-        *times >= MOST_REFUSED
+        *times >= MAX_REFUSED_STREAMS
     }
 
-    fn http1(&self) -> MutexGuard<'_, BTreeSet<(String, u16)>> {
-        // Nothing panics while it is held.
-        self.http1.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_http1_hosts(&self) -> MutexGuard<'_, BTreeSet<(String, u16)>> {
+        // No code panics while the lock is held.
+        self.http1_hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Hosts that are remembered; few servers ask for HTTP/1.1 in this way.
-const MOST_HOSTS: usize = 1000;
-/// Refused streams after which HTTP/2 is not worth its connections. chosen: two links, twice each.
-const MOST_REFUSED: u32 = 4;
+/// Maximum number of recorded hosts; few servers request HTTP/1.1 in this way.
+const MAX_HOSTS: usize = 1000;
+/// Number of refused streams after which HTTP/2 is not used any more. chosen: two links, twice each.
+const MAX_REFUSED_STREAMS: u32 = 4;
 
-/// The one place that names the cryptography.
+/// The only function that selects the cryptography.
 fn provider() -> CryptoProvider {
     rustls::crypto::ring::default_provider()
 }
 
-/// Trusts what the file's authorities have signed, and the file's certificates themselves.
+/// Trusts certificates that the file's authorities have signed, and the file's certificates themselves.
 #[derive(Debug)]
-struct Exact {
-    chain: Arc<WebPkiServerVerifier>,
-    exact: Vec<CertificateDer<'static>>,
+struct PinnedOrChainVerifier {
+    webpki: Arc<WebPkiServerVerifier>,
+    pinned: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Exact {
+impl ServerCertVerifier for PinnedOrChainVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -182,13 +188,14 @@ impl ServerCertVerifier for Exact {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let chained = self.chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let chained = self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match chained {
-            // Dates come before these in webpki: what is neither expired nor early has only no issuer, or is an authority's
-            // own, as `openssl req -x509` makes it. That it is the one in the file says more than both.
+            // webpki checks the dates before these errors. So a certificate with one of them is neither expired nor
+            // early: it only has no known issuer, or is that of an authority, as `openssl req -x509` creates it.
+            // Being identical to one in the file is stronger evidence than both.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::Other(_),
-            )) if self.exact.iter().any(|trusted| trusted == end_entity) => {
+            )) if self.pinned.iter().any(|trusted| trusted == end_entity) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -202,7 +209,7 @@ impl ServerCertVerifier for Exact {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls12_signature(message, cert, dss)
+        self.webpki.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -211,71 +218,76 @@ impl ServerCertVerifier for Exact {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls13_signature(message, cert, dss)
+        self.webpki.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chain.supported_verify_schemes()
+        self.webpki.supported_verify_schemes()
     }
 }
 
-fn roots_of(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), TrustError> {
-    let fail = |text: String| TrustError::File { path: path.to_owned(), text };
+fn read_roots(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), TrustRootsError> {
+    let file_error = |text: String| TrustRootsError::File { path: path.to_owned(), text };
     let (mut roots, mut exact) = (RootCertStore::empty(), Vec::new());
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| fail(pem_words(error)))? {
-        let certificate = certificate.map_err(|error| fail(pem_words(error)))?;
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| file_error(pem_error_text(error)))? {
+        let certificate = certificate.map_err(|error| file_error(pem_error_text(error)))?;
         exact.push(certificate.clone());
-        roots.add(certificate).map_err(|error| fail(plainly(&error.to_string())))?;
+        roots.add(certificate).map_err(|error| file_error(readable_text(&error.to_string())))?;
     }
-    if roots.is_empty() { Err(fail("it holds no certificate".to_owned())) } else { Ok((roots, exact)) }
+    if roots.is_empty() { Err(file_error("it holds no certificate".to_owned())) } else { Ok((roots, exact)) }
 }
 
-fn roots_of_system() -> Result<RootCertStore, TrustError> {
+fn system_roots() -> Result<RootCertStore, TrustRootsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let why = found.errors.first().map_or_else(|| "no file".to_owned(), ToString::to_string);
-        return Err(TrustError::System(why));
+        return Err(TrustRootsError::NoSystemRoots(why));
     }
     Ok(roots)
 }
 
-fn pem_words(error: rustls::pki_types::pem::Error) -> String {
+fn pem_error_text(error: rustls::pki_types::pem::Error) -> String {
     match error {
         rustls::pki_types::pem::Error::Io(error) => error.to_string(),
         other => other.to_string(),
     }
 }
 
-/// What a failed handshake with `server` means.
-pub(super) fn handshake_trouble(server: &str, error: &io::Error) -> ConnError {
+/// Converts the error of a failed handshake with `server`.
+pub(super) fn handshake_error(server: &str, error: &io::Error) -> ConnError {
     let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            return trouble(ConnErrorKind::Reset, format!("{server}: the server closed during the TLS handshake"));
+            return conn_error(
+                ConnErrorKind::Reset,
+                format!("{server}: the server closed during the TLS handshake"),
+            );
         }
-        return socket_trouble(&format!("{server}: TLS handshake"), error);
+        return socket_error(&format!("{server}: TLS handshake"), error);
     };
     let (kind, why) = match tls {
-        rustls::Error::InvalidCertificate(bad) => (ConnErrorKind::Tls, certificate_words(server, bad)),
+        rustls::Error::InvalidCertificate(bad) => (ConnErrorKind::Tls, certificate_error_text(server, bad)),
         rustls::Error::InvalidMessage(_) => {
             (ConnErrorKind::Tls, "the server does not speak TLS on this port".to_owned())
         }
         rustls::Error::NoApplicationProtocol => {
             (ConnErrorKind::Tls, "the server speaks neither HTTP/2 nor HTTP/1.1".to_owned())
         }
-        rustls::Error::PeerIncompatible(_) => (ConnErrorKind::Tls, format!("TLS: {}", plainly(&tls.to_string()))),
+        rustls::Error::PeerIncompatible(_) => {
+            (ConnErrorKind::Tls, format!("TLS: {}", readable_text(&tls.to_string())))
+        }
         rustls::Error::AlertReceived(alert) => {
-            let alert_words = plainly(&format!("{alert:?}"));
+            let alert_words = readable_text(&format!("{alert:?}"));
             (alert_kind(*alert), format!("the server refused the TLS handshake: {alert_words}"))
         }
-        other => (ConnErrorKind::Protocol, format!("TLS: {}", plainly(&other.to_string()))),
+        other => (ConnErrorKind::Protocol, format!("TLS: {}", readable_text(&other.to_string()))),
     };
-    trouble(kind, format!("{server}: {why}"))
+    conn_error(kind, format!("{server}: {why}"))
 }
 
-/// What an alert says of the next handshake (RFC 8446 §6.2). Only those that name what is missing are lasting:
-/// `handshake_failure` and `internal_error` are also what a server without room says.
+/// What an alert means for the next handshake (RFC 8446 section 6.2). Only alerts that name a missing capability are
+/// permanent: overloaded servers also send `handshake_failure` and `internal_error`.
 fn alert_kind(alert: AlertDescription) -> ConnErrorKind {
     match alert {
         AlertDescription::ProtocolVersion
@@ -286,10 +298,10 @@ fn alert_kind(alert: AlertDescription) -> ConnErrorKind {
     }
 }
 
-fn certificate_words(server: &str, bad: &CertificateError) -> String {
-    match bad {
+fn certificate_error_text(server: &str, error: &CertificateError) -> String {
+    match error {
         CertificateError::NotValidForNameContext { presented, .. } => {
-            let names: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
+            let names: Vec<&str> = presented.iter().map(|name| presented_name(name)).collect();
             let names = if names.is_empty() { "no name at all".to_owned() } else { names.join(", ") };
             format!("the certificate is for {names}, not for {server}")
         }
@@ -300,10 +312,10 @@ fn certificate_words(server: &str, bad: &CertificateError) -> String {
         }
         CertificateError::Expired => "the certificate has expired".to_owned(),
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "the certificate is not valid yet: is the clock right?".to_owned()
+            "the certificate is not valid yet: check the clock".to_owned()
         }
         CertificateError::UnknownIssuer => {
-            "the certificate's issuer is not trusted; name the authority with --ca-file if you know it".to_owned()
+            "the certificate's issuer is not trusted; if you trust it, name a file that contains it with --ca-file".to_owned()
         }
         CertificateError::BadSignature => {
             "the certificate was not signed by the authority that it names".to_owned()
@@ -311,28 +323,28 @@ fn certificate_words(server: &str, bad: &CertificateError) -> String {
         CertificateError::Revoked => "the certificate has been revoked".to_owned(),
         CertificateError::BadEncoding => "the certificate cannot be read".to_owned(),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "the certificate is not one for servers".to_owned()
+            "the certificate is not a server certificate".to_owned()
         }
-        // The library has no type for it in its interface.
+        // The library does not export a type for this error.
         other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            "the certificate is its own authority; name a file that holds it with --ca-file if you know it"
+            "the certificate is that of an authority itself; if you trust it, name a file that contains it with --ca-file"
                 .to_owned()
         }
-        other => format!("the certificate is not valid: {}", plainly(&other.to_string())),
+        other => format!("the certificate is not valid: {}", readable_text(&other.to_string())),
     }
 }
 
-/// The library's names of things as words: `HandshakeFailure` is `handshake failure`, and brackets go.
-fn plainly(text: &str) -> String {
+/// Turns identifiers of the library into words: `HandshakeFailure` becomes `handshake failure`; brackets are removed.
+fn readable_text(text: &str) -> String {
     let mut words = String::with_capacity(text.len() + 8);
     let mut before = ' ';
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
-        let begins = c.is_ascii_uppercase() && !before.is_ascii_uppercase();
-        if begins && before.is_ascii_alphanumeric() {
+        let is_word_start = c.is_ascii_uppercase() && !before.is_ascii_uppercase();
+        if is_word_start && before.is_ascii_alphanumeric() {
             words.push(' ');
         }
-        let is_word = begins && chars.peek().is_some_and(char::is_ascii_lowercase);
+        let is_word = is_word_start && chars.peek().is_some_and(char::is_ascii_lowercase);
         words.push(if "(){}\"".contains(c) {
             ' '
         } else if is_word {
@@ -345,8 +357,8 @@ fn plainly(text: &str) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// rustls writes a presented name as `DnsName("x")`: the name in it.
-fn plain_name(name: &str) -> &str {
+/// Extracts the name from rustls's notation `DnsName("x")`.
+fn presented_name(name: &str) -> &str {
     name.split_once("(\"").and_then(|(_, rest)| rest.strip_suffix("\")")).unwrap_or(name)
 }
 
@@ -364,8 +376,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_will_fail_again_is_lasting() {
-        let kind = |error: io::Error| handshake_trouble("h", &error).kind;
+    fn only_errors_that_will_recur_are_permanent() {
+        let kind = |error: io::Error| handshake_error("h", &error).kind;
         let tls = |error: rustls::Error| kind(io::Error::new(io::ErrorKind::InvalidData, error));
         for bad in [CertificateError::UnknownIssuer, CertificateError::Expired, CertificateError::NotValidForName] {
             assert_eq!(tls(rustls::Error::InvalidCertificate(bad)), ConnErrorKind::Tls);
@@ -380,34 +392,37 @@ mod tests {
         assert_eq!(kind(io::ErrorKind::TimedOut.into()), ConnErrorKind::TimedOut);
     }
 
-    /// What becomes of a server's own certificate in the file, if the server is called `name`.
-    fn own(name: &str, change: impl FnOnce(&mut rcgen::CertificateParams)) -> Result<(), rustls::Error> {
+    /// Verifies a server's own certificate that is in the file, for a server called `name`.
+    fn verify_self_signed(
+        name: &str,
+        change: impl FnOnce(&mut rcgen::CertificateParams),
+    ) -> Result<(), rustls::Error> {
         let mut params = rcgen::CertificateParams::new(vec!["box.example".to_owned()]).expect("parameters");
         change(&mut params);
         let key = rcgen::KeyPair::generate().expect("a key");
         let cert = params.self_signed(&key).expect("a certificate");
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), cert.pem()).expect("written");
-        let (roots, exact) = roots_of(file.path()).expect("read");
+        let (roots, exact) = read_roots(file.path()).expect("read");
         let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider()));
-        let verifier = Exact { chain: chain.build().expect("a verifier"), exact };
+        let verifier = PinnedOrChainVerifier { webpki: chain.build().expect("a verifier"), pinned: exact };
         let name = ServerName::try_from(name.to_owned()).expect("a name");
         verifier.verify_server_cert(cert.der(), &[], &name, &[], UnixTime::now()).map(|_| ())
     }
 
     #[test]
-    fn a_certificate_in_the_file_is_trusted_itself_for_its_name_and_its_time() {
+    fn a_certificate_in_the_file_is_trusted_for_its_name_and_validity() {
         let authority = |params: &mut rcgen::CertificateParams| {
             params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         };
-        own("box.example", |_| {}).expect("a plain one");
-        own("box.example", authority).expect("one that openssl makes");
+        verify_self_signed("box.example", |_| {}).expect("a plain one");
+        verify_self_signed("box.example", authority).expect("one that openssl makes");
         let text = |bad: Result<(), rustls::Error>| {
-            handshake_trouble("h", &io::Error::new(io::ErrorKind::InvalidData, bad.expect_err("refused"))).text
+            handshake_error("h", &io::Error::new(io::ErrorKind::InvalidData, bad.expect_err("refused"))).text
         };
-        let other = text(own("other.example", authority));
+        let other = text(verify_self_signed("other.example", authority));
         assert!(other.contains("the certificate is for box.example, not for h"), "{other}");
-        let expired = text(own("box.example", |params| {
+        let expired = text(verify_self_signed("box.example", |params| {
             authority(params);
             params.not_after = rcgen::date_time_ymd(2020, 1, 1);
         }));
@@ -415,15 +430,21 @@ mod tests {
     }
 
     #[test]
-    fn no_name_of_the_library_is_shown() {
-        assert_eq!(plainly("peer is incompatible: Tls12NotOffered"), "peer is incompatible: tls12 not offered");
-        assert_eq!(plainly("Other(OtherError(CaUsedAsEndEntity))"), "other other error ca used as end entity");
-        assert_eq!(plainly("NoALPN"), "no ALPN");
+    fn identifiers_of_the_library_are_shown_as_words() {
+        assert_eq!(
+            readable_text("peer is incompatible: Tls12NotOffered"),
+            "peer is incompatible: tls12 not offered"
+        );
+        assert_eq!(
+            readable_text("Other(OtherError(CaUsedAsEndEntity))"),
+            "other other error ca used as end entity"
+        );
+        assert_eq!(readable_text("NoALPN"), "no ALPN");
     }
 
     #[test]
     fn presented_names_are_shown_plainly() {
-        assert_eq!(plain_name("DnsName(\"a.b\")"), "a.b");
-        assert_eq!(plain_name("a.b"), "a.b");
+        assert_eq!(presented_name("DnsName(\"a.b\")"), "a.b");
+        assert_eq!(presented_name("a.b"), "a.b");
     }
 }

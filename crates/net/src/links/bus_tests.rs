@@ -1,4 +1,4 @@
-//! The bus client against a real `dbus-daemon`, with services that the tests play, and against broken ones.
+//! Tests of the D-Bus client against a real `dbus-daemon` with simulated services, and against broken buses.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -8,15 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use super::dbus::{Bus, Value};
-use super::metered::ask_at;
-use super::{Call, Metered, MeteredSource, Service};
+use super::metered::query_bus;
+use super::{Call, MeteredSource, MeteredStatus, Service};
 use crate::testing::Daemon;
 use crate::testing::bus::network_manager;
 
-const LIMIT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// systemd-resolved with a server for the link number 7.
-fn resolved(call: &Call) -> Option<(&'static str, Vec<u8>)> {
+/// A simulated systemd-resolved with a name server for the link with index 7.
+fn resolve1(call: &Call) -> Option<(&'static str, Vec<u8>)> {
     if call.object != "/org/freedesktop/resolve1" || call.arguments.last()? != "DNS" {
         return None;
     }
@@ -30,34 +30,37 @@ fn resolved(call: &Call) -> Option<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn networkmanager_says_which_link_is_metered() {
+fn network_manager_reports_which_link_is_metered() {
     let Some(daemon) = Daemon::start() else { return };
     let _service = Service::start(&daemon.socket(), "org.freedesktop.NetworkManager", network_manager);
-    let answers = ask_at(&daemon.socket(), vec!["wwan0".into(), "eth0".into()]);
-    let metered = Metered { metered: true, source: MeteredSource::NetworkManager };
+    let answers = query_bus(&daemon.socket(), vec!["wwan0".into(), "eth0".into()]);
+    let metered = MeteredStatus { metered: true, source: MeteredSource::NetworkManager };
     assert_eq!(answers.get("wwan0"), Some(&Some(metered)));
     assert_eq!(answers.get("eth0"), None, "the service knows no such device");
 }
 
 #[test]
-fn an_absent_service_is_an_error_and_an_absent_bus_too() {
+fn an_absent_service_or_bus_is_an_error() {
     let Some(daemon) = Daemon::start() else { return };
-    let mut bus = Bus::connect(&daemon.socket(), LIMIT).unwrap();
+    let mut bus = Bus::connect(&daemon.socket(), TIMEOUT).unwrap();
     let error = bus.property("org.freedesktop.NetworkManager", "/x", "a.b", "C").unwrap_err();
     assert_eq!(error.to_string(), "org.freedesktop.DBus.Error.NameHasNoOwner");
     let names = bus
         .call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "ListNames", &[])
         .unwrap();
-    assert!(names[0].list().contains(&Value::Text("org.freedesktop.DBus".into())), "the connection lives on");
-    assert!(Bus::connect(Path::new("/nonexistent/socket"), LIMIT).is_err());
-    assert!(ask_at(Path::new("/nonexistent/socket"), vec!["eth0".into()]).is_empty());
+    assert!(
+        names[0].as_list().contains(&Value::Text("org.freedesktop.DBus".into())),
+        "the connection remains usable"
+    );
+    assert!(Bus::connect(Path::new("/nonexistent/socket"), TIMEOUT).is_err());
+    assert!(query_bus(Path::new("/nonexistent/socket"), vec!["eth0".into()]).is_empty());
 }
 
 #[test]
-fn a_links_name_servers_come_from_the_bus() {
+fn name_servers_of_a_link_are_read_from_the_bus() {
     let Some(daemon) = Daemon::start() else { return };
     let servers = |name: &str, index| {
-        let link = crate::dns::tests::link(name, index, &["198.51.100.2/24", "2001:db8::2/64"]);
+        let link = crate::dns::tests::test_link(name, index, &["198.51.100.2/24", "2001:db8::2/64"]);
         crate::dns::tests::servers_in(daemon.root(), &link)
     };
     let addresses = |texts: &[&str]| texts.iter().map(|t| t.parse::<IpAddr>().unwrap()).collect::<Vec<_>>();
@@ -65,24 +68,24 @@ fn a_links_name_servers_come_from_the_bus() {
     assert_eq!(
         servers("wwan0", 7),
         addresses(&[]),
-        "the bus is not asked where nothing shows that the service runs"
+        "the bus is not queried if no file shows that the service runs"
     );
     std::fs::create_dir_all(daemon.root().join("run/NetworkManager")).unwrap();
     assert_eq!(servers("wwan0", 7), addresses(&["198.51.100.53", "2001:db8::53"]));
     assert_eq!(servers("eth0", 8), addresses(&[]));
     std::fs::create_dir_all(daemon.root().join("run/systemd/resolve")).unwrap();
-    let _resolved = Service::start(&daemon.socket(), "org.freedesktop.resolve1", resolved);
+    let _resolved = Service::start(&daemon.socket(), "org.freedesktop.resolve1", resolve1);
     assert_eq!(servers("wwan0", 7), addresses(&["198.51.100.1"]), "systemd-resolved before NetworkManager");
 }
 
-/// A bus that does this with each connection.
-fn broken(behaviour: impl Fn(&mut UnixStream) + Send + 'static) -> tempfile::TempDir {
+/// A bus that treats one connection like this.
+fn broken_bus(behaviour: impl Fn(&mut UnixStream) + Send + 'static) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(directory.path().join("bus")).unwrap();
     thread::spawn(move || {
         if let Ok((mut stream, _)) = listener.accept() {
             behaviour(&mut stream);
-            // The other end decides when it is over.
+            // The peer decides when to close.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     });
@@ -90,7 +93,7 @@ fn broken(behaviour: impl Fn(&mut UnixStream) + Send + 'static) -> tempfile::Tem
 }
 
 #[test]
-fn a_bus_that_hangs_refuses_or_talks_nonsense_is_an_error() {
+fn a_bus_that_hangs_refuses_or_sends_garbage_is_an_error() {
     let behaviours: [fn(&mut UnixStream); 6] = [
         |_| {},
         |stream| stream.write_all(b"REJECTED EXTERNAL\r\n").unwrap(),
@@ -104,7 +107,7 @@ fn a_bus_that_hangs_refuses_or_talks_nonsense_is_an_error() {
         |stream| stream.shutdown(std::net::Shutdown::Write).unwrap(),
     ];
     for (number, behaviour) in behaviours.into_iter().enumerate() {
-        let directory = broken(behaviour);
+        let directory = broken_bus(behaviour);
         let result = Bus::connect(&directory.path().join("bus"), Duration::from_millis(100));
         assert!(result.is_err(), "behaviour {number}");
     }

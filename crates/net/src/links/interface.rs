@@ -1,10 +1,10 @@
-//! One interface of this machine: what it has, and why it is used or not.
+//! One interface of this machine: its properties, and whether and why it is used or not.
 //!
-//! In: facts that [`super::survey()`] gathered. Out: a value that prints and serializes as `marline links` shows it.
+//! `super::enumerate` fills in the values. They print and serialize as `marline links` shows them.
 //!
-//! 1. The verdict is the first reason that holds, in the order in which a person would look: what it is, whether it
-//!    is up, whether it has an address, whether it leads anywhere.
-//! 2. A verdict says what happens without any option; the user's own choice comes later, in [`super::choose()`].
+//! 1. [`UnusedReason`] is the first reason that applies, in the order in which a person would check: what the
+//!    interface is, whether it is up, whether it has an address, whether it has a route.
+//! 2. [`Usability`] describes the default, without options. `super::select` applies the user's choice later.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,87 +12,88 @@ use std::net::{IpAddr, Ipv6Addr};
 use marline_core::link::LinkKind;
 use serde::Serialize;
 
-/// A network interface and what matters of it.
+/// A network interface with the properties that matter for choosing links.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Interface {
-    /// Its name: `wlan0`.
+    /// The kernel's name, such as `wlan0`.
     pub name: String,
-    /// The kernel's number for it.
+    /// The kernel's index.
     pub index: u32,
-    /// The access technology, as far as the system tells.
+    /// The access technology, as far as the system reveals it.
     pub kind: LinkKind,
-    /// Addresses that reach beyond the link, IPv4 first, sorted; on the loopback its own. What begins here begins from
-    /// these.
+    /// Addresses that are valid beyond the link, IPv4 first, sorted; for the loopback its own addresses. New
+    /// connections use these as source addresses.
     pub addresses: Vec<IpAddr>,
-    /// Temporary (RFC 8981) and deprecated ones, sorted: what has them is this interface's, and nothing begins from them.
+    /// Temporary (RFC 8981) and deprecated addresses, sorted. Existing connections may have them; new connections do
+    /// not use them.
     #[serde(skip)]
-    pub passing: Vec<IpAddr>,
-    /// The same addresses with the length of their prefix.
+    pub transient_addresses: Vec<IpAddr>,
+    /// The same addresses with their prefix lengths.
     #[serde(skip)]
-    pub networks: Vec<Network>,
-    /// Its best IPv4 default route.
-    pub v4: Option<DefaultRoute>,
-    /// Its best IPv6 default route.
-    pub v6: Option<DefaultRoute>,
-    /// Whether its bytes cost money, if anybody said so.
-    pub metered: Option<Metered>,
-    /// The largest packet that it sends, in bytes.
+    pub subnets: Vec<Subnet>,
+    /// The IPv4 default route with the lowest metric.
+    pub route_v4: Option<DefaultRoute>,
+    /// The IPv6 default route with the lowest metric.
+    pub route_v6: Option<DefaultRoute>,
+    /// Whether its traffic costs money; `None`: unknown.
+    pub metered: Option<MeteredStatus>,
+    /// Maximum transmission unit in bytes.
     #[serde(skip)]
     pub mtu: u32,
-    /// Whether it is an emulated link of the lab. The system's services know nothing of it, even where they know
-    /// another interface of this name or number.
+    /// Whether it is an emulated link of the laboratory. System services do not know these, even if they know another
+    /// interface of the same name or index.
     pub emulated: bool,
-    /// Whether it is used when the user names no link.
+    /// Whether it is used by default, when the user names no link.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub usability: Usability,
 }
 
 impl Interface {
-    /// Whether an IPv4 server can be asked over it. Without any default route its own subnet still counts.
+    /// Whether IPv4 servers can be reached over it. Without any default route, the servers of its own subnet count.
     pub fn has_v4(&self) -> bool {
-        self.addresses.iter().any(IpAddr::is_ipv4) && (self.v4.is_some() || self.v6.is_none())
+        self.addresses.iter().any(IpAddr::is_ipv4) && (self.route_v4.is_some() || self.route_v6.is_none())
     }
 
-    /// Whether an IPv6 server can be asked over it. Without any default route its own subnet still counts.
+    /// Whether IPv6 servers can be reached over it. Without any default route, the servers of its own subnet count.
     pub fn has_v6(&self) -> bool {
-        self.addresses.iter().any(IpAddr::is_ipv6) && (self.v6.is_some() || self.v4.is_none())
+        self.addresses.iter().any(IpAddr::is_ipv6) && (self.route_v6.is_some() || self.route_v4.is_none())
     }
 
-    /// Whether it has an IPv6 address that the whole Internet can answer, not only one of RFC 4193.
+    /// Whether it has a globally reachable IPv6 address, not only a unique local one (RFC 4193).
     pub fn has_public_v6(&self) -> bool {
         self.has_v6() && self.addresses.iter().any(|a| matches!(a, IpAddr::V6(a) if !is_unique_local(*a)))
     }
 
-    /// Whether the address is on one of the interface's own subnets.
-    pub fn is_neighbour(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|network| network.contains(address))
+    /// Whether the address is in one of the interface's own subnets.
+    pub fn is_on_subnet(&self, address: IpAddr) -> bool {
+        self.subnets.iter().any(|subnet| subnet.contains(address))
     }
 
-    /// Whether it is used when the user names no link.
+    /// Whether it is used by default, when the user names no link.
     pub fn is_usable(&self) -> bool {
-        self.verdict == Verdict::Usable
+        self.usability == Usability::Usable
     }
 }
 
-/// `fc00::/7` (RFC 4193).
+/// Whether an address is unique local: `fc00::/7` (RFC 4193).
 fn is_unique_local(address: Ipv6Addr) -> bool {
     address.segments()[0] & 0xfe00 == 0xfc00
 }
 
-/// An address and the subnet around it.
+/// An address of an interface with its subnet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Network {
-    /// The interface's own address.
+pub struct Subnet {
+    /// The address of the interface itself.
     pub address: IpAddr,
-    /// Bits of the prefix.
-    pub prefix: u8,
+    /// Prefix length in bits.
+    pub prefix_len: u8,
 }
 
-impl Network {
-    /// Whether the other address has the same prefix.
-    pub fn contains(&self, other: IpAddr) -> bool {
-        let prefix = u32::from(self.prefix);
-        match (self.address, other) {
+impl Subnet {
+    /// Whether the subnet contains an address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let prefix = u32::from(self.prefix_len);
+        match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= prefix.min(32),
             (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= prefix.min(128),
             _ => false,
@@ -100,43 +101,43 @@ impl Network {
     }
 }
 
-/// A default route over an interface.
+/// A default route over one interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct DefaultRoute {
-    /// The kernel prefers the lowest.
+    /// Priority: the kernel prefers the lowest metric.
     pub metric: u32,
-    /// The routing table that holds it; 254 is the main one.
+    /// The routing table that contains it; 254 is the main table.
     pub table: u32,
-    /// The router; none on a line with only two ends.
+    /// The next hop; `None` on point-to-point links.
     pub gateway: Option<IpAddr>,
 }
 
-/// Whether each byte costs money, and who says so.
+/// Whether traffic over a link costs money, and the source of this information.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Metered {
-    /// The answer.
+pub struct MeteredStatus {
+    /// Whether each byte costs money.
     pub metered: bool,
-    /// Whose answer.
+    /// Where the value comes from.
     pub source: MeteredSource,
 }
 
-/// Who says whether a link is metered.
+/// Source of the information whether a link is metered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeteredSource {
     /// An option or the configuration file.
     User,
-    /// NetworkManager's connection profile.
+    /// The setting in NetworkManager's connection profile.
     NetworkManager,
-    /// NetworkManager guesses, from the kind of the device or from what the DHCP server said.
+    /// NetworkManager's guess, from the kind of the device or from DHCP options.
     NetworkManagerGuess,
 }
 
 impl fmt::Display for MeteredSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::User => "said by the user",
-            Self::NetworkManager => "said by NetworkManager",
+            Self::User => "set by the user",
+            Self::NetworkManager => "set in NetworkManager",
             Self::NetworkManagerGuess => "guessed by NetworkManager",
         })
     }
@@ -145,49 +146,49 @@ impl fmt::Display for MeteredSource {
 /// Whether an interface is used when the user names no link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "verdict", content = "reason", rename_all = "snake_case")]
-pub enum Verdict {
-    /// It is.
+pub enum Usability {
+    /// Used by default.
     Usable,
-    /// It is not, for this reason.
-    Unused(Reason),
+    /// Not used, for this reason.
+    Unused(UnusedReason),
 }
 
-/// Why an interface is not used.
+/// Why an interface is not used by default.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// It leads back to this machine.
+pub enum UnusedReason {
+    /// The loopback interface.
     Loopback,
-    /// It is switched off.
+    /// Administratively down.
     Down,
-    /// It is a port of this bridge or bond, which carries the addresses.
-    PartOf(String),
-    /// No cable, no access point, no modem session.
+    /// A port of this bridge or bond, which has the addresses.
+    PortOf(String),
+    /// No cable, no access point, or no modem session.
     NoCarrier,
-    /// It has no address that reaches beyond the link.
+    /// No address that is valid beyond the link.
     NoAddress,
-    /// It leads to its own subnet only.
+    /// No default route: only its own subnet is reachable.
     NoDefaultRoute,
-    /// It joins containers or virtual machines to this one.
+    /// A bridge that connects containers or virtual machines to this host.
     Bridge,
-    /// It joins a container to this machine, and leads no further.
+    /// A veth device that connects a container to this machine, without a default route.
     Container,
-    /// A tunnel that is not the machine's way to the Internet.
+    /// A tunnel that does not carry this machine's Internet traffic.
     Tunnel,
-    /// It translates IPv4 for the links with IPv6 (464XLAT), which are used by themselves.
+    /// A translator from IPv4 to IPv6 (464XLAT) above IPv6 links that are used directly.
     Clat,
-    /// The machine's way to the Internet is this VPN, so the links below it are left alone.
+    /// This VPN carries the machine's Internet traffic, so the links below it are not used.
     BelowVpn(String),
 }
 
-impl Reason {
-    /// Whether it could carry something if the user insisted.
-    pub fn can_be_overruled(&self) -> bool {
-        !matches!(self, Self::Down | Self::PartOf(_) | Self::NoCarrier | Self::NoAddress)
+impl UnusedReason {
+    /// Whether the interface can carry traffic if the user names it.
+    pub fn can_be_overridden(&self) -> bool {
+        !matches!(self, Self::Down | Self::PortOf(_) | Self::NoCarrier | Self::NoAddress)
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Usability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usable => f.write_str("usable"),
@@ -196,25 +197,25 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for UnusedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Loopback => f.write_str("it leads back to this machine"),
+            Self::Loopback => f.write_str("it is the loopback interface"),
             Self::Down => f.write_str("it is down"),
-            Self::PartOf(master) => write!(f, "it is a port of {master}"),
+            Self::PortOf(controller) => write!(f, "it is a port of {controller}"),
             Self::NoCarrier => f.write_str("it has no carrier (no cable, access point or modem session)"),
-            Self::NoAddress => f.write_str("it has no address beyond its link"),
+            Self::NoAddress => f.write_str("it has no address that is valid beyond its link"),
             Self::NoDefaultRoute => f.write_str("it has no default route"),
             Self::Bridge => f.write_str("it is a bridge to containers or virtual machines"),
-            Self::Container => f.write_str("it joins a container to this machine, and has no default route"),
+            Self::Container => f.write_str("it connects a container to this machine and has no default route"),
             Self::Clat => {
-                f.write_str("it translates IPv4 for the links with IPv6 (464XLAT), which are used by themselves")
+                f.write_str("it translates IPv4 packets to IPv6 (464XLAT) for links that are already used directly")
             }
-            Self::Tunnel => f.write_str("it is a tunnel, and not this machine's way to the Internet"),
+            Self::Tunnel => f.write_str("it is a tunnel that does not carry this machine's Internet traffic"),
             Self::BelowVpn(tunnel) => {
                 write!(
                     f,
-                    "the VPN {tunnel} is this machine's way to the Internet (--bypass-vpn to use it all the same)"
+                    "the VPN {tunnel} carries this machine's Internet traffic (--bypass-vpn uses this link anyway)"
                 )
             }
         }
@@ -225,12 +226,12 @@ impl fmt::Display for Reason {
 mod tests {
     use super::*;
 
-    fn network(text: &str, prefix: u8) -> Network {
-        Network { address: text.parse().unwrap(), prefix }
+    fn network(text: &str, prefix: u8) -> Subnet {
+        Subnet { address: text.parse().unwrap(), prefix_len: prefix }
     }
 
     #[test]
-    fn a_network_ends_where_its_prefix_says() {
+    fn a_subnet_contains_the_addresses_of_its_prefix() {
         let lan = network("192.168.1.20", 24);
         assert!(lan.contains("192.168.1.1".parse().unwrap()));
         assert!(!lan.contains("192.168.2.1".parse().unwrap()));
@@ -239,29 +240,32 @@ mod tests {
         assert!(!network("10.0.0.1", 32).contains("10.0.0.2".parse().unwrap()));
         assert!(network("2001:db8::1", 64).contains("2001:db8::ffff".parse().unwrap()));
         assert!(!network("2001:db8::1", 128).contains("2001:db8::".parse().unwrap()));
-        assert!(network("2001:db8::1", 255).contains("2001:db8::1".parse().unwrap()), "nonsense does not panic");
+        assert!(
+            network("2001:db8::1", 255).contains("2001:db8::1".parse().unwrap()),
+            "an impossible prefix length does not panic"
+        );
     }
 
     #[test]
-    fn an_unused_interface_says_why_in_json_too() {
+    fn the_reason_of_an_unused_interface_is_in_text_and_json() {
         let interface = Interface {
             name: "docker0".into(),
             index: 7,
             kind: LinkKind::Other,
             addresses: vec!["172.17.0.1".parse().unwrap()],
-            passing: Vec::new(),
-            networks: vec![network("172.17.0.1", 16)],
-            v4: None,
-            v6: None,
-            metered: Some(Metered { metered: true, source: MeteredSource::NetworkManagerGuess }),
+            transient_addresses: Vec::new(),
+            subnets: vec![network("172.17.0.1", 16)],
+            route_v4: None,
+            route_v6: None,
+            metered: Some(MeteredStatus { metered: true, source: MeteredSource::NetworkManagerGuess }),
             mtu: 1500,
             emulated: false,
-            verdict: Verdict::Unused(Reason::Bridge),
+            usability: Usability::Unused(UnusedReason::Bridge),
         };
         assert_eq!(
             serde_json::to_string(&interface).unwrap(),
-            r#"{"name":"docker0","index":7,"kind":"other","addresses":["172.17.0.1"],"v4":null,"v6":null,"metered":{"metered":true,"source":"network_manager_guess"},"emulated":false,"verdict":"unused","reason":"bridge"}"#
+            r#"{"name":"docker0","index":7,"kind":"other","addresses":["172.17.0.1"],"route_v4":null,"route_v6":null,"metered":{"metered":true,"source":"network_manager_guess"},"emulated":false,"verdict":"unused","reason":"bridge"}"#
         );
-        assert_eq!(interface.verdict.to_string(), "not used: it is a bridge to containers or virtual machines");
+        assert_eq!(interface.usability.to_string(), "not used: it is a bridge to containers or virtual machines");
     }
 }

@@ -1,7 +1,7 @@
-//! Hears from the kernel that something about interfaces, addresses, routes or rules has changed.
+//! Reports that interfaces, addresses, routes or rules have changed, from the multicast groups of route netlink.
 //!
-//! In: the multicast groups of route netlink. Out: "survey again". The messages themselves are thrown away: a survey
-//! costs less than a millisecond, and cannot miss what an overflowing socket has dropped.
+//! The messages themselves are discarded, and the caller lists the interfaces again: that costs less than a
+//! millisecond, and it cannot miss changes whose messages an overflowing socket has dropped.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,32 +15,32 @@ use tokio::io::unix::AsyncFd;
 
 use super::LinksError;
 
-/// A subscription to changes. It lives in a tokio runtime with I/O.
+/// A subscription to changes. Needs a tokio runtime with I/O enabled.
 #[derive(Debug)]
 pub struct Monitor {
-    socket: AsyncFd<Listener>,
+    socket: AsyncFd<MonitorSocket>,
 }
 
-/// The socket with the trait that tokio asks for.
+/// Wraps the socket in a type with the trait that tokio requires.
 #[derive(Debug)]
-struct Listener(RouteSocket);
+struct MonitorSocket(RouteSocket);
 
-impl AsRawFd for Listener {
+impl AsRawFd for MonitorSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
 }
 
 impl Monitor {
-    /// Subscribes. Changes count from here: survey afterwards, and nothing is missed.
+    /// Subscribes. Changes are reported from now on, so a caller that lists the interfaces afterwards misses none.
     ///
     /// # Errors
-    /// When the kernel gives no netlink socket.
+    /// The kernel does not provide a netlink socket.
     pub fn new() -> Result<Self, LinksError> {
         const V4: u32 = group::ADDRESS_V4 | group::ROUTE_V4 | group::RULE_V4;
         const V6: u32 = group::ADDRESS_V6 | group::ROUTE_V6 | group::RULE_V6;
         const GROUPS: u32 = group::LINK | V4 | V6;
-        let listener = Listener(RouteSocket::listen(GROUPS)?);
+        let listener = MonitorSocket(RouteSocket::listen(GROUPS)?);
         #[allow(
             deprecated,
             reason = "its successor is unsafe for the sake of descriptors that change; this one cannot"
@@ -49,40 +49,40 @@ impl Monitor {
         Ok(Self { socket })
     }
 
-    /// Waits until something has changed since the last call. Many changes at once are one. Dropping the future loses
-    /// nothing.
+    /// Waits until something has changed since the last call. Several changes at once are reported as one. Dropping
+    /// the future loses nothing.
     ///
     /// # Errors
-    /// When the socket itself fails; an overflow of it is a change.
+    /// Reading the socket failed. An overflow of its buffer is not an error, but reported as a change.
     pub async fn changed(&mut self) -> Result<(), LinksError> {
         poll_fn(|cx| self.poll_changed(cx)).await
     }
 
-    /// The same for who polls by himself: the task is woken by the next change.
+    /// Like [`changed`](Self::changed), for callers that poll: the next change wakes the task.
     ///
     /// # Errors
     /// As [`changed`](Self::changed).
     pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinksError>> {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
-            if let Ok(heard) = ready.try_io(|listener| drain(&listener.get_ref().0)) {
-                return Poll::Ready(heard.map_err(LinksError::from));
+            if let Ok(result) = ready.try_io(|listener| discard_events(&listener.get_ref().0)) {
+                return Poll::Ready(result.map_err(LinksError::from));
             }
         }
     }
 }
 
-/// Throws away what is there; would block if there is nothing.
-fn drain(socket: &RouteSocket) -> io::Result<()> {
-    /// The socket's buffer has overflowed.
+/// Reads and discards all pending messages; returns `WouldBlock` if there are none.
+fn discard_events(socket: &RouteSocket) -> io::Result<()> {
+    /// The buffer of the socket has overflowed.
     const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
-    let mut heard = false;
+    let mut has_event = false;
     loop {
-        match socket.event() {
-            Ok(_) => heard = true,
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => heard = true,
+        match socket.next_event() {
+            Ok(_) => has_event = true,
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => has_event = true,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && heard => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && has_event => return Ok(()),
             Err(error) => return Err(error),
         }
     }

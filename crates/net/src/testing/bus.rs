@@ -1,4 +1,4 @@
-//! A private `dbus-daemon`, and NetworkManager as a test plays it there.
+//! A private `dbus-daemon`, and a stand-in for NetworkManager on it.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::links::{Call, Service};
 
-/// A private bus, which ends with the test.
+/// A private bus that ends with the test.
 pub struct Daemon {
     child: Child,
     root: tempfile::TempDir,
@@ -40,13 +40,14 @@ impl Daemon {
         self.root.path().join("run/dbus/system_bus_socket")
     }
 
-    /// NetworkManager begins to work, and calls the modem metered. It ends with what is given.
+    /// Starts a stand-in for NetworkManager that reports the modem as metered. It stops when the returned value is
+    /// dropped.
     pub fn network_manager(&self) -> impl Drop + use<> {
         std::fs::create_dir_all(self.root().join("run/NetworkManager")).unwrap();
         Service::start(&self.socket(), "org.freedesktop.NetworkManager", network_manager)
     }
 
-    /// The bus is at its place below this directory.
+    /// Root directory below which the bus has its usual path.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
@@ -59,7 +60,7 @@ impl Drop for Daemon {
     }
 }
 
-/// NetworkManager with one metered modem, `wwan0`.
+/// Replies of a NetworkManager with one metered modem, `wwan0`.
 pub(crate) fn network_manager(call: &Call) -> Option<(&'static str, Vec<u8>)> {
     let words: Vec<&str> = call.arguments.iter().map(String::as_str).collect();
     Some(match (call.object.as_str(), call.method.as_str(), &words[..]) {
@@ -92,7 +93,7 @@ pub(crate) fn network_manager(call: &Call) -> Option<(&'static str, Vec<u8>)> {
     })
 }
 
-/// A string with its length and its zero.
+/// A D-Bus string: length, bytes and terminating zero.
 fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_le_bytes()[..], text.as_bytes(), &[0]].concat()
 }

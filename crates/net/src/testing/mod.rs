@@ -1,6 +1,7 @@
-//! Helpers of tests that more than one crate uses: networks of a test's own, and a bus that a test plays.
+//! Helpers for the tests of several crates: private network namespaces, and a D-Bus service that a test implements.
 //!
-//! Compiled for tests of this crate, and of others by the feature `testing`. It is no part of what this crate promises.
+//! Compiled for the tests of this crate, and with the feature `testing` for those of others. Not part of the public
+//! interface of this crate.
 #![allow(clippy::unwrap_used, missing_docs, reason = "what a test needs is there, or the test fails")]
 
 pub(crate) mod bus;
@@ -8,21 +9,21 @@ pub(crate) mod bus;
 use std::io;
 use std::process::Command;
 
-use marline_sys::namespace::{Network, is_privileged, mount_sys, private_mounts};
+use marline_sys::namespace::{NetNs, is_privileged, mount_sysfs, unshare_mounts};
 
 pub use bus::Daemon;
 
-/// Runs the work in a fresh network with a `/sys` of its own, or says why not.
+/// Runs the work in a new network namespace with its own `/sys`, or prints why the test is skipped.
 pub fn in_a_network(work: impl FnOnce() + Send) {
     if !is_privileged() || Command::new("ip").arg("-V").output().is_err() {
         eprintln!("skipped: needs CAP_NET_ADMIN, CAP_SYS_ADMIN and the program ip");
         return;
     }
-    let network = Network::new().unwrap();
+    let network = NetNs::new().unwrap();
     network
         .run(|| -> io::Result<()> {
-            private_mounts()?;
-            mount_sys()?;
+            unshare_mounts()?;
+            mount_sysfs()?;
             ip("link set lo up");
             work();
             Ok(())
@@ -30,14 +31,14 @@ pub fn in_a_network(work: impl FnOnce() + Send) {
         .unwrap();
 }
 
-/// Words are separated by blanks; a `~` is a blank inside a word.
+/// Runs `ip` with arguments separated by blanks; a `~` is a blank inside an argument.
 pub fn ip(arguments: &str) {
     let words = arguments.split_whitespace().map(|word| word.replace('~', " "));
     let output = Command::new("ip").args(words).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A cable with this end's address; its other end is `NAMEx`.
+/// Creates a veth pair: `name` has the address, its peer is called `NAMEx`.
 pub fn cable(name: &str, address: &str) {
     ip(&format!("link add name {name} type veth peer name {name}x"));
     ip(&format!("link set {name}x up"));

@@ -1,13 +1,13 @@
-//! TLS servers with HTTP/2.
+//! TLS acceptors for servers with HTTP/2.
 
 use std::sync::Arc;
 
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::driver::Identity;
+use crate::driver::TestIdentity;
 
-/// How a server proves this identity.
-pub(crate) fn acceptor(identity: &Identity) -> rustls::ServerConfig {
+/// The server configuration of this identity.
+pub(crate) fn acceptor(identity: &TestIdentity) -> rustls::ServerConfig {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     rustls::ServerConfig::builder_with_provider(provider)

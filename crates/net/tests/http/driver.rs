@@ -1,4 +1,4 @@
-//! A small pump for one connection, and servers to point it at.
+//! A small driver for one connection, and servers for it to connect to.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use marline_core::fetch::{ByteRange, ConnError, ConnErrorKind, ReqId, RequestRange};
 use marline_core::units::DataSize;
-use marline_net::http::{Connection, Dial, Event, Get, Sink, Windows};
-use marline_net::reach::Right;
+use marline_net::egress::EgressPolicy;
+use marline_net::http::{Connection, DialRequest, Event, GetRequest, Http2Windows, Sink};
 use tokio::runtime::{Builder, Runtime};
 
-/// Far longer than any test takes: only a hang meets it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Far longer than any test takes: only a hang reaches it.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bodies by request.
+/// The received bodies by request.
 #[derive(Default)]
 pub(crate) struct Bodies(pub(crate) BTreeMap<u32, Vec<u8>>);
 
@@ -31,49 +31,55 @@ impl Sink for Bodies {
     }
 }
 
-/// One connection and what came over it.
-pub(crate) struct Client {
+/// One connection and what was received over it.
+pub(crate) struct TestClient {
     runtime: Runtime,
     pub(crate) conn: Connection,
     pub(crate) bodies: Bodies,
     scratch: Vec<u8>,
-    /// Bytes that the events told, by request.
-    counted: BTreeMap<u32, u64>,
+    /// Bytes that the events reported, by request.
+    byte_counts: BTreeMap<u32, u64>,
 }
 
-/// A runtime of one thread, as the program's own.
+/// A single-threaded runtime, like the one of the program.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// How to reach a plain server on loopback.
-pub(crate) fn to(address: SocketAddr) -> Dial {
-    Dial {
+/// A request to connect to an unencrypted server on the loopback.
+pub(crate) fn dial_to(address: SocketAddr) -> DialRequest {
+    DialRequest {
         device: None,
         mptcp: false,
         addresses: vec![address],
         server_name: "localhost".into(),
         tls: None,
         timeout: Duration::from_secs(10),
-        windows: Windows::default(),
-        right: Right::user(),
+        http2_windows: Http2Windows::default(),
+        egress: EgressPolicy::user(),
         tunnel: None,
-        sent: None,
+        sent_bytes: None,
     }
 }
 
-/// A GET of a span of `/data`.
-pub(crate) fn get(ask: RequestRange) -> Get {
-    Get { path_and_query: "/data".into(), authority: "localhost".into(), ask, if_range: None, headers: Vec::new() }
+/// A GET request for a range of `/data`.
+pub(crate) fn get_request(ask: RequestRange) -> GetRequest {
+    GetRequest {
+        path_and_query: "/data".into(),
+        authority: "localhost".into(),
+        range: ask,
+        if_range: None,
+        headers: Vec::new(),
+    }
 }
 
-/// The `n`th piece of a resource.
-pub(crate) fn piece(n: u32, size: u64) -> RequestRange {
+/// The range of the `n`th piece of a resource.
+pub(crate) fn range_of(n: u32, size: u64) -> RequestRange {
     RequestRange::Bounded(ByteRange::new(u64::from(n) * size, u64::from(n + 1) * size))
 }
 
-impl Client {
-    pub(crate) fn dial(dial: Dial) -> Result<Self, ConnError> {
+impl TestClient {
+    pub(crate) fn dial(dial: DialRequest) -> Result<Self, ConnError> {
         let runtime = runtime();
         let conn = runtime.block_on(Connection::dial(dial))?;
         Ok(Self {
@@ -81,39 +87,39 @@ impl Client {
             conn,
             bodies: Bodies::default(),
             scratch: vec![0; 128 * 1024],
-            counted: BTreeMap::new(),
+            byte_counts: BTreeMap::new(),
         })
     }
 
     /// The next event; a hang fails the test.
-    pub(crate) fn next(&mut self) -> Event {
-        self.next_of(DataSize::MAX)
+    pub(crate) fn next_event(&mut self) -> Event {
+        self.next_event_within(DataSize::MAX)
     }
 
-    pub(crate) fn next_of(&mut self, most: DataSize) -> Event {
+    pub(crate) fn next_event_within(&mut self, most: DataSize) -> Event {
         let Self { runtime, conn, bodies, scratch, .. } = self;
         let event = poll_fn(|cx| conn.poll_event(cx, scratch, bodies, most));
         let event =
-            runtime.block_on(async { tokio::time::timeout(PATIENCE, event).await }).expect("an event in time");
+            runtime.block_on(async { tokio::time::timeout(TIMEOUT, event).await }).expect("an event in time");
         if let Event::Data { req, len } = event {
-            *self.counted.entry(req.0).or_default() += len.bytes();
+            *self.byte_counts.entry(req.0).or_default() += len.bytes();
         }
         event
     }
 
-    /// Whether there is nothing to say when about `most` body bytes may be read.
+    /// Whether no event is ready when about `most` body bytes may be read.
     pub(crate) fn is_pending(&mut self, most: DataSize) -> bool {
         let Self { runtime, conn, bodies, scratch, .. } = self;
         let once = poll_fn(|cx| Poll::Ready(conn.poll_event(cx, scratch, bodies, most).is_pending()));
         runtime.block_on(once)
     }
 
-    /// Accepts every answer until `ends` have ended, or an answer broke off, or the connection is over. Tells all but
-    /// the data; sums of the data are checked against the bodies.
-    pub(crate) fn run(&mut self, ends: usize) -> Vec<Event> {
+    /// Accepts every response until `ends` have ended, a response was cut off, or the connection has ended. Returns
+    /// all events except data events, whose sums are compared with the bodies.
+    pub(crate) fn run_until_ends(&mut self, ends: usize) -> Vec<Event> {
         let (mut told, mut ended) = (Vec::new(), 0);
         while ended < ends {
-            let event = self.next();
+            let event = self.next_event();
             match &event {
                 Event::Head { req, .. } => self.conn.accept(*req, None),
                 Event::Data { .. } => {}
@@ -124,23 +130,23 @@ impl Client {
                 told.push(event);
             }
         }
-        for (&req, &bytes) in &self.counted {
+        for (&req, &bytes) in &self.byte_counts {
             assert_eq!(self.bodies.0.get(&req).map_or(0, |body| body.len() as u64), bytes, "request {req}");
         }
         told
     }
 }
 
-/// The kind of the last event's trouble.
-pub(crate) fn last_kind(events: &[Event]) -> Option<ConnErrorKind> {
+/// The error kind of the last event.
+pub(crate) fn last_error_kind(events: &[Event]) -> Option<ConnErrorKind> {
     match events.last() {
-        Some(Event::Closed { trouble } | Event::Aborted { trouble, .. }) => Some(trouble.kind),
+        Some(Event::Closed { error: trouble } | Event::Aborted { error: trouble, .. }) => Some(trouble.kind),
         _ => None,
     }
 }
 
-/// A server of one connection that does what the test says.
-pub(crate) fn server(script: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
+/// A server for one connection that runs the test's script.
+pub(crate) fn serve_script(script: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let address = listener.local_addr().expect("an address");
     thread::spawn(move || {
@@ -151,8 +157,8 @@ pub(crate) fn server(script: impl FnOnce(TcpStream) + Send + 'static) -> SocketA
     address
 }
 
-/// Reads requests until there are `n` of them; returns their text.
-pub(crate) fn requests(stream: &mut TcpStream, n: usize) -> String {
+/// Reads requests until `n` have arrived; returns their text.
+pub(crate) fn read_requests(stream: &mut TcpStream, n: usize) -> String {
     let (mut text, mut buffer) = (String::new(), [0; 4096]);
     while text.matches("\r\n\r\n").count() < n {
         match stream.read(&mut buffer) {
@@ -163,11 +169,11 @@ pub(crate) fn requests(stream: &mut TcpStream, n: usize) -> String {
     text
 }
 
-/// A server that takes `n` requests, sends the pieces as segments of their own, and closes.
-pub(crate) fn canned(n: usize, pieces: Vec<Vec<u8>>) -> SocketAddr {
-    server(move |mut stream| {
+/// A server that reads `n` requests, sends the pieces as separate segments, and closes.
+pub(crate) fn serve_canned(n: usize, pieces: Vec<Vec<u8>>) -> SocketAddr {
+    serve_script(move |mut stream| {
         stream.set_nodelay(true).expect("an option");
-        requests(&mut stream, n);
+        read_requests(&mut stream, n);
         for piece in pieces {
             if stream.write_all(&piece).is_err() {
                 return;
@@ -177,7 +183,7 @@ pub(crate) fn canned(n: usize, pieces: Vec<Vec<u8>>) -> SocketAddr {
     })
 }
 
-/// Bytes without a pattern that a wrong offset could hide in.
+/// Bytes without a pattern that would hide a wrong offset.
 pub(crate) fn content(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {
@@ -189,19 +195,20 @@ pub(crate) fn content(len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// A certificate for `localhost` by an authority of its own.
-pub(crate) struct Identity {
+/// A certificate for `localhost`, signed by an authority of its own.
+pub(crate) struct TestIdentity {
     pub(crate) ca_pem: String,
     pub(crate) cert: rcgen::Certificate,
     pub(crate) key: rcgen::KeyPair,
 }
 
-/// Makes an identity for one name.
-pub(crate) fn identity(name: &str, not_after: Option<i32>) -> Identity {
+/// Creates an identity for one name.
+pub(crate) fn make_identity(name: &str, not_after: Option<i32>) -> TestIdentity {
     let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca_key = rcgen::KeyPair::generate().expect("a key");
-    // Its own name, or another authority of the same name would be tried with the wrong key.
+    // The authority has a unique name; otherwise another authority of the same name would be tried with the wrong
+    // key.
     let own = data_encoding::HEXLOWER.encode(ca_key.public_key_raw());
     params.distinguished_name.push(rcgen::DnType::CommonName, &own[own.len() - 16..]);
     let ca_pem = params.self_signed(&ca_key).expect("an authority").pem();
@@ -212,10 +219,10 @@ pub(crate) fn identity(name: &str, not_after: Option<i32>) -> Identity {
     }
     let key = rcgen::KeyPair::generate().expect("a key");
     let cert = params.signed_by(&key, &issuer).expect("a certificate");
-    Identity { ca_pem, cert, key }
+    TestIdentity { ca_pem, cert, key }
 }
 
-/// A real nginx that serves one file as `/data`; ends with the test.
+/// A real nginx that serves one file as `/data`; it ends with the test.
 pub(crate) struct Nginx {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -224,9 +231,9 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it with directives for its server block; with an identity it speaks TLS and HTTP/2. None, with the reason
-    /// printed, if there is no nginx here.
-    pub(crate) fn start(directives: &str, len: usize, identity: Option<&Identity>) -> Option<Self> {
+    /// Starts nginx with directives for its server block; with an identity it uses TLS and HTTP/2. Returns `None`,
+    /// and prints the reason, if nginx is not installed.
+    pub(crate) fn start(directives: &str, len: usize, identity: Option<&TestIdentity>) -> Option<Self> {
         if Command::new("nginx").arg("-v").stderr(Stdio::null()).status().is_err() {
             eprintln!("skipped: nginx is not installed");
             return None;
@@ -268,14 +275,14 @@ impl Nginx {
         Some(Self { child, address, data, dir })
     }
 
-    /// How to reach it over TLS, trusting its authority.
-    pub(crate) fn dial_tls(&self, name: &str, http2: bool) -> Dial {
+    /// A request to connect over TLS that trusts this server's authority.
+    pub(crate) fn dial_tls(&self, name: &str, http2: bool) -> DialRequest {
         let config = marline_net::http::tls_config(Some(&self.dir.path().join("ca.pem")), http2);
-        Dial { server_name: name.into(), tls: Some(config.expect("an authority")), ..to(self.address) }
+        DialRequest { server_name: name.into(), tls: Some(config.expect("an authority")), ..dial_to(self.address) }
     }
 }
 
-/// nginx's workers may run as another user.
+/// Makes the files readable for nginx's workers, which may run as another user.
 fn make_readable(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("permissions");
@@ -283,7 +290,7 @@ fn make_readable(dir: &Path) {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // The master must be asked, or its workers stay behind; a kill comes only if it does not listen.
+        // The master is asked to stop, because otherwise its workers remain; it is killed only if it does not react.
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         for _ in 0..300 {

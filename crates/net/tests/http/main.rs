@@ -1,4 +1,4 @@
-//! HTTP connections against real sockets: servers that follow a script, and a real nginx.
+//! Tests of HTTP connections on real sockets, against scripted servers and a real nginx.
 
 mod acceptor;
 mod driver;

@@ -1,15 +1,15 @@
-//! Against a real nginx.
+//! Tests against a real nginx.
 
 use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange, Validator};
 use marline_core::units::DataSize;
-use marline_net::http::{Event, Get};
+use marline_net::http::{Event, GetRequest};
 
-use crate::driver::{Client, Nginx, get, identity, last_kind, piece, to};
+use crate::driver::{Nginx, TestClient, dial_to, get_request, last_error_kind, make_identity, range_of};
 
-/// Asks for pieces all at once and checks that each arrives as it is in the file.
-fn fetch_pieces(client: &mut Client, nginx: &Nginx, count: u32, size: u64) -> Vec<Event> {
-    (0..count).for_each(|n| client.conn.request(ReqId(n), &get(piece(n, size))));
-    let events = client.run(count as usize);
+/// Requests all pieces at once, and checks that each one is equal to that part of the file.
+fn fetch_pieces(client: &mut TestClient, nginx: &Nginx, count: u32, size: u64) -> Vec<Event> {
+    (0..count).for_each(|n| client.conn.request(ReqId(n), &get_request(range_of(n, size))));
+    let events = client.run_until_ends(count as usize);
     for (n, body) in &client.bodies.0 {
         let start = (u64::from(*n) * size) as usize;
         assert!(nginx.data[start..start + size as usize] == body[..], "piece {n} differs");
@@ -24,7 +24,7 @@ fn ends(events: &[Event]) -> Vec<u32> {
 #[test]
 fn two_hundred_pipelined_ranges_arrive_in_order() {
     let Some(nginx) = Nginx::start("", 200 * 10_000, None) else { return };
-    let mut client = Client::dial(to(nginx.address)).expect("connected");
+    let mut client = TestClient::dial(dial_to(nginx.address)).expect("connected");
     let events = fetch_pieces(&mut client, &nginx, 200, 10_000);
     assert_eq!(ends(&events), (0..200).collect::<Vec<_>>());
     let Some(Event::Head { head, .. }) = events.first() else { panic!("no head") };
@@ -34,25 +34,25 @@ fn two_hundred_pipelined_ranges_arrive_in_order() {
 }
 
 #[test]
-fn a_connection_that_serves_ten_requests_ends_well_after_ten() {
+fn a_connection_limited_to_ten_requests_ends_cleanly_after_ten() {
     let Some(nginx) = Nginx::start("keepalive_requests 10;", 40 * 10_000, None) else { return };
-    let mut client = Client::dial(to(nginx.address)).expect("connected");
+    let mut client = TestClient::dial(dial_to(nginx.address)).expect("connected");
     let events = fetch_pieces(&mut client, &nginx, 40, 10_000);
     assert_eq!(ends(&events), (0..10).collect::<Vec<_>>());
-    assert_eq!(last_kind(&events), Some(ConnErrorKind::CleanClose), "{:?}", events.last());
+    assert_eq!(last_error_kind(&events), Some(ConnErrorKind::CleanClose), "{:?}", events.last());
     let closing = events.iter().filter(|event| matches!(event, Event::Head { head, .. } if head.closes_connection));
     assert_eq!(closing.count(), 1);
 }
 
 #[test]
-fn the_file_condition_and_the_unsatisfiable_range_are_heard() {
+fn if_range_and_unsatisfiable_ranges_are_reported() {
     let Some(nginx) = Nginx::start("", 1000, None) else { return };
-    let mut client = Client::dial(to(nginx.address)).expect("connected");
+    let mut client = TestClient::dial(dial_to(nginx.address)).expect("connected");
     let other = Some(Validator::Etag("\"other\"".into()));
-    client.conn.request(ReqId(0), &Get { if_range: other, ..get(piece(0, 10)) });
-    client.conn.request(ReqId(1), &get(RequestRange::From(5000)));
+    client.conn.request(ReqId(0), &GetRequest { if_range: other, ..get_request(range_of(0, 10)) });
+    client.conn.request(ReqId(1), &get_request(RequestRange::From(5000)));
     let heads: Vec<_> = client
-        .run(2)
+        .run_until_ends(2)
         .into_iter()
         .filter_map(|event| if let Event::Head { head, .. } = event { Some(head) } else { None })
         .collect();
@@ -62,38 +62,38 @@ fn the_file_condition_and_the_unsatisfiable_range_are_heard() {
 }
 
 #[test]
-fn tls_carries_http_1_1_if_nothing_else_is_offered() {
-    let identity = identity("localhost", None);
+fn tls_uses_http_1_1_if_nothing_else_is_offered() {
+    let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 3_000_000, Some(&identity)) else { return };
-    let mut client = Client::dial(nginx.dial_tls("localhost", false)).expect("connected");
+    let mut client = TestClient::dial(nginx.dial_tls("localhost", false)).expect("connected");
     assert_eq!(client.conn.protocol(), Protocol::Http1);
     let events = fetch_pieces(&mut client, &nginx, 30, 100_000);
     assert_eq!(ends(&events).len(), 30);
 }
 
 #[test]
-fn a_certificate_for_another_name_is_refused_in_words() {
-    let identity = identity("other.example", None);
+fn a_certificate_for_another_name_is_refused_with_a_clear_text() {
+    let identity = make_identity("other.example", None);
     let Some(nginx) = Nginx::start("", 10, Some(&identity)) else { return };
-    let trouble = Client::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
+    let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
     assert_eq!(trouble.kind, ConnErrorKind::Tls);
     assert_eq!(trouble.text, "localhost: the certificate is for other.example, not for localhost");
 }
 
 #[test]
-fn an_expired_certificate_is_refused_in_words() {
-    let old = identity("localhost", Some(2020));
+fn an_expired_certificate_is_refused_with_a_clear_text() {
+    let old = make_identity("localhost", Some(2020));
     let Some(nginx) = Nginx::start("", 10, Some(&old)) else { return };
-    let trouble = Client::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
+    let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
     assert!(trouble.text.contains("expired") && trouble.text.contains("days ago"), "{}", trouble.text);
 }
 
 #[test]
-fn a_certificate_by_a_strange_authority_is_refused_in_words() {
-    let own = identity("localhost", None);
+fn a_certificate_of_an_unknown_authority_is_refused_with_a_clear_text() {
+    let own = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 10, Some(&own)) else { return };
-    std::fs::write(nginx.dir.path().join("ca.pem"), identity("localhost", None).ca_pem).expect("written");
-    let trouble = Client::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
+    std::fs::write(nginx.dir.path().join("ca.pem"), make_identity("localhost", None).ca_pem).expect("written");
+    let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
     assert_eq!(trouble.kind, ConnErrorKind::Tls);
     assert!(trouble.text.contains("not trusted"), "{}", trouble.text);
 }

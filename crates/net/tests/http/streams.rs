@@ -1,4 +1,4 @@
-//! HTTP/2: against a real nginx, and against servers that refuse.
+//! Tests of HTTP/2 against a real nginx and against scripted servers.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use bytes::Bytes;
 use h2::Reason;
 use marline_core::fetch::{ConnErrorKind, Protocol, ReqId, RequestRange};
 use marline_core::units::DataSize;
-use marline_net::http::{Dial, Event, Windows, tls_config};
+use marline_net::http::{DialRequest, Event, Http2Windows, tls_config};
 use tokio_rustls::TlsAcceptor;
 
 use crate::acceptor::acceptor;
-use crate::driver::{Client, Nginx, get, identity, last_kind, piece, to};
+use crate::driver::{Nginx, TestClient, dial_to, get_request, last_error_kind, make_identity, range_of};
 
-type Incoming = h2::server::Connection<tokio_rustls::server::TlsStream<tokio::net::TcpStream>, Bytes>;
+type H2Connection = h2::server::Connection<tokio_rustls::server::TlsStream<tokio::net::TcpStream>, Bytes>;
 
-/// An HTTP/2 server of one connection that does what the test says, and how to reach it.
-fn server<F, Fut>(script: F) -> Dial
+/// A scripted HTTP/2 server for one connection, and the request to connect to it.
+fn serve_http2<F, Fut>(script: F) -> DialRequest
 where
-    F: FnOnce(Incoming) -> Fut + Send + 'static,
+    F: FnOnce(H2Connection) -> Fut + Send + 'static,
     Fut: Future<Output = ()>,
 {
-    let identity = identity("localhost", None);
+    let identity = make_identity("localhost", None);
     let ca = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(ca.path(), &identity.ca_pem).expect("written");
     let tls = Some(tls_config(Some(ca.path()), true).expect("an authority"));
@@ -40,21 +40,21 @@ where
             script(h2::server::handshake(tls).await.expect("HTTP/2")).await;
         });
     });
-    Dial { tls, ..to(address) }
+    DialRequest { tls, ..dial_to(address) }
 }
 
-fn ok() -> http::Response<()> {
+fn ok_response() -> http::Response<()> {
     http::Response::new(())
 }
 
 #[test]
-fn streams_come_side_by_side_over_one_connection() {
-    let identity = identity("localhost", None);
+fn several_streams_share_one_connection() {
+    let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("http2_max_concurrent_streams 4;", 4_000_000, Some(&identity)) else { return };
-    let mut client = Client::dial(nginx.dial_tls("localhost", true)).expect("connected");
+    let mut client = TestClient::dial(nginx.dial_tls("localhost", true)).expect("connected");
     assert_eq!(client.conn.protocol(), Protocol::Http2);
-    (0..40).for_each(|n| client.conn.request(ReqId(n), &get(piece(n, 100_000))));
-    let events = client.run(40);
+    (0..40).for_each(|n| client.conn.request(ReqId(n), &get_request(range_of(n, 100_000))));
+    let events = client.run_until_ends(40);
     assert_eq!(events.iter().filter(|event| matches!(event, Event::End { .. })).count(), 40);
     for (n, body) in &client.bodies.0 {
         let start = *n as usize * 100_000;
@@ -63,29 +63,31 @@ fn streams_come_side_by_side_over_one_connection() {
 }
 
 #[test]
-fn a_window_smaller_than_the_file_is_given_back_as_it_is_read() {
-    let identity = identity("localhost", None);
+fn a_window_smaller_than_the_file_is_replenished_by_reading() {
+    let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
-    let windows = Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
-    let mut client = Client::dial(Dial { windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
-    client.conn.request(ReqId(0), &get(RequestRange::Full));
-    client.run(1);
+    let windows = Http2Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
+    let mut client = TestClient::dial(DialRequest { http2_windows: windows, ..nginx.dial_tls("localhost", true) })
+        .expect("connected");
+    client.conn.request(ReqId(0), &get_request(RequestRange::Full));
+    client.run_until_ends(1);
     assert!(client.bodies.0[&0] == *nginx.data);
 }
 
 #[test]
-fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
-    let identity = identity("localhost", None);
+fn a_cancelled_stream_releases_its_window_and_the_others_continue() {
+    let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
-    let windows = Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
-    let mut client = Client::dial(Dial { windows, ..nginx.dial_tls("localhost", true) }).expect("connected");
+    let windows = Http2Windows { stream: DataSize::from_kib(64), connection: DataSize::from_kib(64) };
+    let mut client = TestClient::dial(DialRequest { http2_windows: windows, ..nginx.dial_tls("localhost", true) })
+        .expect("connected");
     for n in 0..20 {
-        client.conn.request(ReqId(n), &get(RequestRange::Full));
-        assert!(matches!(client.next(), Event::Head { req, .. } if req == ReqId(n)));
+        client.conn.request(ReqId(n), &get_request(RequestRange::Full));
+        assert!(matches!(client.next_event(), Event::Head { req, .. } if req == ReqId(n)));
         client.conn.cancel(ReqId(n));
     }
-    client.conn.request(ReqId(20), &get(RequestRange::Full));
-    let events = client.run(1);
+    client.conn.request(ReqId(20), &get_request(RequestRange::Full));
+    let events = client.run_until_ends(1);
     assert!(
         events.iter().all(|event| matches!(event, Event::Head { req, .. } | Event::End { req, .. } if req.0 == 20))
     );
@@ -93,35 +95,35 @@ fn a_cancelled_stream_gives_its_window_back_and_the_others_go_on() {
 }
 
 #[test]
-fn a_server_that_says_goaway_ends_well() {
-    let identity = identity("localhost", None);
+fn a_server_that_sends_goaway_closes_cleanly() {
+    let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("keepalive_requests 10;", 400_000, Some(&identity)) else { return };
-    let mut client = Client::dial(nginx.dial_tls("localhost", true)).expect("connected");
-    (0..40).for_each(|n| client.conn.request(ReqId(n), &get(piece(n, 10_000))));
-    let events = client.run(41);
+    let mut client = TestClient::dial(nginx.dial_tls("localhost", true)).expect("connected");
+    (0..40).for_each(|n| client.conn.request(ReqId(n), &get_request(range_of(n, 10_000))));
+    let events = client.run_until_ends(41);
     let ends = events.iter().filter(|event| matches!(event, Event::End { .. })).count();
     assert!((10..40).contains(&ends), "{events:?}");
-    assert_eq!(last_kind(&events), Some(ConnErrorKind::CleanClose), "{:?}", events.last());
+    assert_eq!(last_error_kind(&events), Some(ConnErrorKind::CleanClose), "{:?}", events.last());
 }
 
 #[test]
-fn a_refused_stream_is_aborted_and_the_connection_lives() {
-    let mut client = Client::dial(server(|mut incoming| async move {
+fn a_refused_stream_is_aborted_and_the_connection_continues() {
+    let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         let mut first = true;
         while let Some(Ok((_, mut answer))) = incoming.accept().await {
             if std::mem::take(&mut first) {
                 answer.send_reset(Reason::REFUSED_STREAM);
             } else {
-                let mut body = answer.send_response(ok(), false).expect("sent");
+                let mut body = answer.send_response(ok_response(), false).expect("sent");
                 body.send_data(Bytes::from_static(b"hello"), true).expect("sent");
             }
         }
     }))
     .expect("connected");
-    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(RequestRange::Full)));
-    let events = client.run(2);
+    (0..2).for_each(|n| client.conn.request(ReqId(n), &get_request(RequestRange::Full)));
+    let events = client.run_until_ends(2);
     let refused = events.iter().find_map(|event| match event {
-        Event::Aborted { req, trouble } => Some((req.0, trouble.kind)),
+        Event::Aborted { req, error: trouble } => Some((req.0, trouble.kind)),
         _ => None,
     });
     assert_eq!(refused, Some((0, ConnErrorKind::StreamRefused)), "{events:?}");
@@ -129,26 +131,26 @@ fn a_refused_stream_is_aborted_and_the_connection_lives() {
 }
 
 #[test]
-fn an_answer_ends_where_no_more_was_accepted() {
-    let mut client = Client::dial(server(|mut incoming| async move {
+fn a_response_ends_at_the_accepted_limit() {
+    let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         while let Some(Ok((_, mut answer))) = incoming.accept().await {
-            let mut body = answer.send_response(ok(), false).expect("sent");
+            let mut body = answer.send_response(ok_response(), false).expect("sent");
             body.send_data(Bytes::from_static(b"hello"), true).expect("sent");
         }
     }))
     .expect("connected");
-    client.conn.request(ReqId(0), &get(RequestRange::Full));
-    assert!(matches!(client.next(), Event::Head { .. }));
+    client.conn.request(ReqId(0), &get_request(RequestRange::Full));
+    assert!(matches!(client.next_event(), Event::Head { .. }));
     client.conn.accept(ReqId(0), Some(DataSize::from_bytes(3)));
-    let events = client.run(1);
+    let events = client.run_until_ends(1);
     assert!(matches!(events.last(), Some(Event::End { req: ReqId(0), .. })), "{events:?}");
     assert_eq!(client.bodies.0[&0], b"hel");
 }
 
 #[test]
-fn a_server_that_wants_http_1_1_says_so_for_a_stream_or_for_all() {
+fn a_server_can_require_http_1_1_for_a_stream_or_the_connection() {
     for goes_away in [false, true] {
-        let mut client = Client::dial(server(move |mut incoming| async move {
+        let mut client = TestClient::dial(serve_http2(move |mut incoming| async move {
             while let Some(Ok((_, mut answer))) = incoming.accept().await {
                 if goes_away {
                     incoming.abrupt_shutdown(Reason::HTTP_1_1_REQUIRED);
@@ -158,18 +160,22 @@ fn a_server_that_wants_http_1_1_says_so_for_a_stream_or_for_all() {
             }
         }))
         .expect("connected");
-        client.conn.request(ReqId(0), &get(RequestRange::Full));
-        let events = client.run(1);
-        assert_eq!(last_kind(&events), Some(ConnErrorKind::Http1Required), "goes away: {goes_away}: {events:?}");
+        client.conn.request(ReqId(0), &get_request(RequestRange::Full));
+        let events = client.run_until_ends(1);
+        assert_eq!(
+            last_error_kind(&events),
+            Some(ConnErrorKind::Http1Required),
+            "goes away: {goes_away}: {events:?}"
+        );
     }
 }
 
 #[test]
-fn requests_that_a_leaving_server_does_not_take_are_given_back_while_it_still_answers() {
-    let mut client = Client::dial(server(|mut incoming| async move {
+fn after_goaway_unserved_requests_are_aborted_while_others_continue() {
+    let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         let (_, mut answer) = incoming.accept().await.expect("a request").expect("a stream");
         incoming.graceful_shutdown();
-        let mut body = answer.send_response(ok(), false).expect("sent");
+        let mut body = answer.send_response(ok_response(), false).expect("sent");
         let slowly = async {
             for _ in 0..20 {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -184,52 +190,52 @@ fn requests_that_a_leaving_server_does_not_take_are_given_back_while_it_still_an
         }
     }))
     .expect("connected");
-    client.conn.request(ReqId(0), &get(RequestRange::Full));
-    assert!(matches!(client.next(), Event::Head { req: ReqId(0), .. }));
+    client.conn.request(ReqId(0), &get_request(RequestRange::Full));
+    assert!(matches!(client.next_event(), Event::Head { req: ReqId(0), .. }));
     client.conn.accept(ReqId(0), None);
-    assert!(matches!(client.next(), Event::Data { .. }));
-    client.conn.request(ReqId(1), &get(RequestRange::Full));
-    let events = client.run(2);
+    assert!(matches!(client.next_event(), Event::Data { .. }));
+    client.conn.request(ReqId(1), &get_request(RequestRange::Full));
+    let events = client.run_until_ends(2);
     let told: Vec<_> = events.iter().filter(|event| !matches!(event, Event::Data { .. })).collect();
-    let [Event::Aborted { req: ReqId(1), trouble }, Event::End { req: ReqId(0), .. }] = told[..] else {
+    let [Event::Aborted { req: ReqId(1), error: trouble }, Event::End { req: ReqId(0), .. }] = told[..] else {
         panic!("{told:?}");
     };
     assert_eq!(trouble.kind, ConnErrorKind::CleanClose);
 }
 
 #[test]
-fn a_connection_that_breaks_in_a_body_truncates_it() {
-    let mut client = Client::dial(server(|mut incoming| async move {
+fn the_end_of_the_connection_within_a_body_is_a_truncation() {
+    let mut client = TestClient::dial(serve_http2(|mut incoming| async move {
         let (_, mut answer) = incoming.accept().await.expect("a request").expect("a stream");
-        let mut body = answer.send_response(ok(), false).expect("sent");
+        let mut body = answer.send_response(ok_response(), false).expect("sent");
         body.send_data(Bytes::from_static(b"hello"), false).expect("sent");
-        // Long enough for the frames to leave, then everything is dropped.
+        // Long enough to send the frames; then everything is dropped.
         let _ = tokio::time::timeout(std::time::Duration::from_millis(50), incoming.accept()).await;
     }))
     .expect("connected");
-    client.conn.request(ReqId(0), &get(RequestRange::Full));
-    let events = client.run(2);
-    assert_eq!(last_kind(&events), Some(ConnErrorKind::Truncated), "{events:?}");
+    client.conn.request(ReqId(0), &get_request(RequestRange::Full));
+    let events = client.run_until_ends(2);
+    assert_eq!(last_error_kind(&events), Some(ConnErrorKind::Truncated), "{events:?}");
 }
 
 #[test]
-fn without_leave_to_read_the_windows_fill_and_then_all_arrives() {
-    let identity = identity("localhost", None);
+fn without_permission_to_read_the_windows_fill_and_reading_continues_later() {
+    let identity = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 4_000_000, Some(&identity)) else { return };
-    let mut client = Client::dial(nginx.dial_tls("localhost", true)).expect("connected");
-    (0..2).for_each(|n| client.conn.request(ReqId(n), &get(RequestRange::Full)));
-    let Event::Head { req, .. } = client.next() else { panic!("no head") };
+    let mut client = TestClient::dial(nginx.dial_tls("localhost", true)).expect("connected");
+    (0..2).for_each(|n| client.conn.request(ReqId(n), &get_request(RequestRange::Full)));
+    let Event::Head { req, .. } = client.next_event() else { panic!("no head") };
     client.conn.accept(req, None);
     assert!(client.is_pending(DataSize::ZERO) && client.bodies.0.is_empty());
-    let Event::Data { len, .. } = client.next_of(DataSize::from_bytes(1)) else { panic!("no data") };
+    let Event::Data { len, .. } = client.next_event_within(DataSize::from_bytes(1)) else { panic!("no data") };
     assert!(len <= DataSize::from_kib(16), "{len:?}");
-    client.run(2);
+    client.run_until_ends(2);
     assert!(client.bodies.0.values().all(|body| *body == *nginx.data));
 }
 
 #[test]
-fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
-    let identity = identity("localhost", None);
+fn a_body_without_a_length_ends_with_tcp_even_without_close_notify() {
+    let identity = make_identity("localhost", None);
     let ca = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(ca.path(), &identity.ca_pem).expect("written");
     let tls = Some(tls_config(Some(ca.path()), false).expect("an authority"));
@@ -249,7 +255,7 @@ fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
         let mut config = acceptor(&identity);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let config = Arc::new(config);
-        let address = crate::driver::server(move |mut tcp| {
+        let address = crate::driver::serve_script(move |mut tcp| {
             let mut session = rustls::ServerConnection::new(config).expect("a session");
             let mut stream = rustls::Stream::new(&mut session, &mut tcp);
             let mut request = [0; 1024];
@@ -260,10 +266,10 @@ fn the_end_of_tcp_alone_ends_a_body_that_has_no_other_end() {
                 std::io::Write::flush(&mut stream).expect("written");
             }
         });
-        let mut client = Client::dial(Dial { tls: tls.clone(), ..to(address) }).expect("connected");
-        client.conn.request(ReqId(0), &get(RequestRange::Full));
-        let events = client.run(2);
-        assert_eq!(last_kind(&events), Some(kind), "{events:?}");
+        let mut client = TestClient::dial(DialRequest { tls: tls.clone(), ..dial_to(address) }).expect("connected");
+        client.conn.request(ReqId(0), &get_request(RequestRange::Full));
+        let events = client.run_until_ends(2);
+        assert_eq!(last_error_kind(&events), Some(kind), "{events:?}");
         assert_eq!(client.bodies.0.remove(&0).expect("a body"), b"body");
         let end = events.iter().find_map(|event| match event {
             Event::End { unconfirmed, .. } => Some(*unconfirmed),

@@ -1,30 +1,30 @@
 //! The findings about the kernel, its settings, and who else steers.
 
-use super::facts::{Facts, Loopback};
-use super::{Finding, State};
-use crate::ground::{Running, rival};
+use super::facts::{HostFacts, LoopbackResult};
+use super::{Finding, Severity};
+use crate::host_config::{RunningDaemon, other_path_manager};
 
 /// All of them, in the order in which a person would look.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let kernel = kernel(facts);
+pub(super) fn check_host(facts: &HostFacts) -> Vec<Finding> {
+    let kernel = check_kernel(facts);
     // Without MPTCP there is nothing more to look at in the kernel.
-    if kernel.state == State::Blocks {
+    if kernel.severity == Severity::Blocks {
         return vec![kernel];
     }
-    let mut findings = vec![kernel, enabled(facts), privilege(facts)];
-    findings.extend(writable(facts));
-    findings.push(manager(facts));
-    findings.extend(blackhole(facts));
-    findings.extend(fallback(facts));
-    findings.extend(endpoints(facts));
-    findings.extend(leftovers(facts));
+    let mut findings = vec![kernel, check_mptcp_enabled(facts), check_privilege(facts)];
+    findings.extend(check_sysctl_access(facts));
+    findings.push(check_path_manager(facts));
+    findings.extend(check_blackhole(facts));
+    findings.extend(check_fallback(facts));
+    findings.extend(check_endpoints(facts));
+    findings.extend(check_leftovers(facts));
     findings
 }
 
-fn kernel(facts: &Facts) -> Finding {
+fn check_kernel(facts: &HostFacts) -> Finding {
     const NAME: &str = "kernel";
-    let kernel = &facts.kernel;
-    if facts.enabled.is_none() {
+    let kernel = &facts.kernel_version;
+    if facts.mptcp_enabled.is_none() {
         return Finding::blocks(
             NAME,
             format!("Linux {kernel} has no MPTCP"),
@@ -41,29 +41,29 @@ fn kernel(facts: &Facts) -> Finding {
     Finding::ok(NAME, format!("Linux {kernel} with MPTCP"))
 }
 
-fn enabled(facts: &Facts) -> Finding {
+fn check_mptcp_enabled(facts: &HostFacts) -> Finding {
     const NAME: &str = "MPTCP";
-    let is_on = facts.enabled.as_deref() != Some("0");
+    let is_on = facts.mptcp_enabled.as_deref() != Some("0");
     match &facts.loopback {
         _ if !is_on => Finding::blocks(
             NAME,
             "it is switched off (net.mptcp.enabled=0): no program can open MPTCP sockets",
             "`sysctl -w net.mptcp.enabled=1`; `marline paths` also sets it, for as long as it runs",
         ),
-        Loopback::Speaks => Finding::ok(NAME, "it is on, and this machine speaks it with itself"),
+        LoopbackResult::Mptcp => Finding::ok(NAME, "it is on, and this machine speaks it with itself"),
         // What switches it off for a while has a finding of its own.
-        Loopback::Plain => Finding::ok(NAME, "it is on"),
-        Loopback::Failed(why) => Finding::note(
+        LoopbackResult::PlainTcp => Finding::ok(NAME, "it is on"),
+        LoopbackResult::Failed(reason) => Finding::note(
             NAME,
-            format!("it is on, but this machine cannot try it with itself: {why}"),
+            format!("it is on, but this machine cannot try it with itself: {reason}"),
             "look for a firewall on the loopback, or a sandbox that refuses MPTCP sockets",
         ),
     }
 }
 
-fn privilege(facts: &Facts) -> Finding {
+fn check_privilege(facts: &HostFacts) -> Finding {
     const NAME: &str = "privilege";
-    match (facts.privileged, facts.daemon) {
+    match (facts.has_net_admin, facts.daemon) {
         (true, _) => Finding::ok(NAME, "CAP_NET_ADMIN is there"),
         (false, Some(daemon)) => {
             Finding::ok(NAME, format!("not here; {daemon} runs and has it: with sudo this examination sees more"))
@@ -76,15 +76,16 @@ fn privilege(facts: &Facts) -> Finding {
     }
 }
 
-fn writable(facts: &Facts) -> Option<Finding> {
+fn check_sysctl_access(facts: &HostFacts) -> Option<Finding> {
     const NAME: &str = "settings";
-    let fits = facts.path_manager.as_deref() == Some("userspace") && facts.enabled.as_deref() != Some("0");
-    (facts.privileged && !facts.writable).then(|| {
-        if fits {
+    let is_configured =
+        facts.path_manager.as_deref() == Some("userspace") && facts.mptcp_enabled.as_deref() != Some("0");
+    (facts.has_net_admin && !facts.has_sysctl_access).then(|| {
+        if is_configured {
             return Finding::note(
                 NAME,
                 "settings below /proc/sys/net cannot be written here; those that a run must have are there",
-                "for links that join late, have the host set net.ipv4.tcp_rmem, too (docs/paths.md)",
+                "for links that join late, have the host set net.ipv4.tcp_rmem, too (docs/paths-reference.md)",
             );
         }
         Finding::blocks(
@@ -95,26 +96,26 @@ fn writable(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn manager(facts: &Facts) -> Finding {
+fn check_path_manager(facts: &HostFacts) -> Finding {
     const NAME: &str = "path manager";
     let userspace = facts.path_manager.as_deref() == Some("userspace");
     if let Some(daemon) = facts.daemon {
-        return managed(facts, daemon);
+        return check_daemon_setting(facts, daemon);
     }
-    if let Some(other) = rival(&facts.listeners, userspace) {
+    if let Some(other) = other_path_manager(&facts.event_listeners, userspace) {
         let remedy = if other.name == "mptcpd" {
             "`systemctl disable --now mptcp.service`".to_owned()
-        } else if other.name.is_empty() && !facts.privileged {
+        } else if other.name.is_empty() && !facts.has_net_admin {
             "`sudo marline paths doctor` says which; stop it, for two of them would undo each other's work"
                 .to_owned()
         } else {
             "stop it, for two of them would undo each other's work".to_owned()
         };
-        return Finding::blocks(NAME, format!("another one is active: {}", other.shown()), remedy);
+        return Finding::blocks(NAME, format!("another one is active: {}", other.describe()), remedy);
     }
     match facts.path_manager.as_deref() {
         // Nobody in here can change it: it was set from outside, for a run to come.
-        Some("userspace") if facts.privileged && !facts.writable => Finding::note(
+        Some("userspace") if facts.has_net_admin && !facts.has_sysctl_access => Finding::note(
             NAME,
             "it was set to be a program from outside, and none listens: connections stay on their first link",
             "start `marline paths`",
@@ -135,45 +136,47 @@ fn manager(facts: &Facts) -> Finding {
 }
 
 /// While a daemon of ours runs: whether the setting is still as it needs it.
-fn managed(facts: &Facts, daemon: Running) -> Finding {
+fn check_daemon_setting(facts: &HostFacts, daemon: RunningDaemon) -> Finding {
     const NAME: &str = "path manager";
-    let is = facts.path_manager.as_deref().unwrap_or("?");
-    let needed = match facts.mode.as_deref() {
+    let current = facts.path_manager.as_deref().unwrap_or("?");
+    let needed = match facts.daemon_mode.as_deref() {
         Some("kernel-pm") => Some("kernel"),
         Some("userspace") => Some("userspace"),
         _ => None,
     };
     match needed {
-        Some(needed) if is != needed => Finding::blocks(
+        Some(needed) if current != needed => Finding::blocks(
             NAME,
-            format!("{daemon} runs, but somebody has set it to {is} meanwhile: new connections are not steered"),
+            format!(
+                "{daemon} runs, but somebody has set it to {current} meanwhile: new connections are not steered"
+            ),
             format!(
                 "find out who sets it (a file in /etc/sysctl.d, mptcpd), and `sysctl -w net.mptcp.path_manager={needed}` \
                  (before Linux 6.16 `net.mptcp.pm_type`)"
             ),
         ),
-        None if is != "userspace" => Finding::note(
+        None if current != "userspace" => Finding::note(
             NAME,
-            format!("{daemon} runs, and it is set to {is}, which is right with --kernel-pm alone"),
+            format!("{daemon} runs, and it is set to {current}, which is right with --kernel-pm alone"),
             "ask as root, with the --run-dir of that run: `sudo marline paths doctor`",
         ),
-        None if !facts.privileged => {
+        None if !facts.has_net_admin => {
             Finding::ok(NAME, format!("{daemon} runs; `sudo marline paths status` says what it does"))
         }
         _ => Finding::ok(NAME, daemon.to_string()),
     }
 }
 
-fn blackhole(facts: &Facts) -> Option<Finding> {
+fn check_blackhole(facts: &HostFacts) -> Option<Finding> {
     const NAME: &str = "blackhole";
     let seconds = facts.blackhole_timeout?;
-    let times = facts.counters.get("Blackhole").copied().unwrap_or(0);
+    let times = facts.mptcp_counters.get("Blackhole").copied().unwrap_or(0);
     let remedy = format!(
         "`sysctl -w net.mptcp.blackhole_timeout={seconds}` switches MPTCP on again at once; then find the link that drops \
          SYN packets with MPTCP's option: `marline paths doctor --probe HOST:PORT`"
     );
     match (&facts.loopback, times) {
-        (Loopback::Plain, _) => Some(Finding::blocks(
+        (LoopbackResult::PlainTcp, _) => Some(Finding::blocks(
             NAME,
             format!(
                 "MPTCP is off for all new connections, for {seconds} s after packets with its option were lost \
@@ -192,37 +195,40 @@ fn blackhole(facts: &Facts) -> Option<Finding> {
     }
 }
 
-fn fallback(facts: &Facts) -> Option<Finding> {
-    let count = |name: &str| facts.counters.get(name).copied().unwrap_or(0);
+fn check_fallback(facts: &HostFacts) -> Option<Finding> {
+    let count = |name: &str| facts.mptcp_counters.get(name).copied().unwrap_or(0);
     // The client's view: the answer to the SYN bore no option, or a later packet did not.
     let refused = count("MPCapableFallbackSYNACK");
     let later = count("DssFallback") + count("MPCapableDataFallback") + count("MD5SigFallback");
-    let asked = count("MPCapableSYNTX");
+    let requested = count("MPCapableSYNTX");
     if refused + later == 0 {
         return None;
     }
-    let share = format!("of {asked} connections that asked for MPTCP, {refused} were answered without it");
+    let summary = format!("of {requested} connections that asked for MPTCP, {refused} were answered without it");
     let broken = if later > 0 { format!(", and {later} lost it later") } else { String::new() };
     Some(Finding::note(
         "fallback",
-        format!("{share}{broken}, and are plain TCP"),
+        format!("{summary}{broken}, and are plain TCP"),
         "most servers do not speak it; to see whether a link strips it: \
          `marline paths doctor --probe HOST:PORT` with a server that does",
     ))
 }
 
-fn endpoints(facts: &Facts) -> Option<Finding> {
+fn check_endpoints(facts: &HostFacts) -> Option<Finding> {
     let endpoints = facts.endpoints.as_ref().filter(|endpoints| !endpoints.is_empty())?;
-    let by =
-        if facts.network_manager { "NetworkManager (connection.mptcp-flags) or somebody else" } else { "somebody" };
-    let disable = if facts.network_manager {
+    let owner = if facts.has_network_manager {
+        "NetworkManager (connection.mptcp-flags) or somebody else"
+    } else {
+        "somebody"
+    };
+    let disable = if facts.has_network_manager {
         "`nmcli connection modify NAME connection.mptcp-flags disabled`, or `ip mptcp endpoint flush`"
     } else {
         "`ip mptcp endpoint flush`"
     };
     Some(Finding::note(
         "endpoints",
-        format!("{by} has configured {}: {}", count(endpoints.len()), endpoints.join(", ")),
+        format!("{owner} has configured {}: {}", endpoint_count(endpoints.len()), endpoints.join(", ")),
         format!(
             "harmless while `marline paths` steers each connection by itself; with --kernel-pm, and for connections \
              opened before, they make every link join: {disable}"
@@ -230,11 +236,11 @@ fn endpoints(facts: &Facts) -> Option<Finding> {
     ))
 }
 
-fn count(endpoints: usize) -> String {
+fn endpoint_count(endpoints: usize) -> String {
     if endpoints == 1 { "one endpoint".to_owned() } else { format!("{endpoints} endpoints") }
 }
 
-fn leftovers(facts: &Facts) -> Option<Finding> {
+fn check_leftovers(facts: &HostFacts) -> Option<Finding> {
     (facts.daemon.is_none() && !facts.leftovers.is_empty()).then(|| {
         Finding::note(
             "leftovers",
@@ -246,175 +252,208 @@ fn leftovers(facts: &Facts) -> Option<Finding> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use marline_net::links::Survey;
+    use marline_net::links::InterfaceList;
 
     use super::*;
-    use crate::doctor::Listener;
+    use crate::doctor::EventListener;
 
     /// A machine that is fit.
-    pub(in crate::doctor) fn facts() -> Facts {
-        Facts {
-            kernel: "6.18.0".into(),
-            enabled: Some("1".into()),
+    pub(in crate::doctor) fn healthy_facts() -> HostFacts {
+        HostFacts {
+            kernel_version: "6.18.0".into(),
+            mptcp_enabled: Some("1".into()),
             path_manager: Some("kernel".into()),
             blackhole_timeout: Some(3600),
-            writable: true,
+            has_sysctl_access: true,
             has_events: true,
-            counters: [("MPCapableSYNTX".to_owned(), 9)].into(),
-            loopback: Loopback::Speaks,
-            privileged: true,
+            mptcp_counters: [("MPCapableSYNTX".to_owned(), 9)].into(),
+            loopback: LoopbackResult::Mptcp,
+            has_net_admin: true,
             daemon: None,
-            mode: None,
-            listeners: Vec::new(),
+            daemon_mode: None,
+            event_listeners: Vec::new(),
             endpoints: Some(Vec::new()),
-            network_manager: false,
+            has_network_manager: false,
             leftovers: Vec::new(),
-            named: Vec::new(),
-            survey: Survey { interfaces: Vec::new(), vpn: None },
-            roads: Vec::new(),
+            requested_links: Vec::new(),
+            survey: InterfaceList { interfaces: Vec::new(), vpn: None },
+            links: Vec::new(),
         }
     }
 
     /// State and text of the finding of this name.
-    fn found(facts: &Facts, name: &str) -> Option<(State, String)> {
-        let mut findings = all(facts).into_iter().filter(|finding| finding.name == name);
-        let finding = findings.next().map(|f| (f.state, format!("{} | {}", f.says, f.remedy)));
+    fn finding_text(facts: &HostFacts, name: &str) -> Option<(Severity, String)> {
+        let mut findings = check_host(facts).into_iter().filter(|finding| finding.name == name);
+        let finding = findings.next().map(|f| (f.severity, format!("{} | {}", f.message, f.remedy)));
         assert!(findings.next().is_none(), "{name} twice");
         finding
     }
 
     #[track_caller]
-    fn check(facts: &Facts, name: &str, state: State, says: &str) {
-        let (found, text) = found(facts, name).unwrap_or_else(|| panic!("nothing about {name}"));
-        assert!(found == state && text.contains(says), "{found:?} {text}");
-        assert_eq!(found == State::Ok, text.ends_with("| "), "a remedy exactly where something is wrong: {text}");
+    fn assert_finding(facts: &HostFacts, name: &str, state: Severity, message: &str) {
+        let (found, text) = finding_text(facts, name).unwrap_or_else(|| panic!("nothing about {name}"));
+        assert!(found == state && text.contains(message), "{found:?} {text}");
+        assert_eq!(
+            found == Severity::Ok,
+            text.ends_with("| "),
+            "a remedy exactly where something is wrong: {text}"
+        );
     }
 
     #[test]
     fn a_fit_machine_has_nothing_but_ok() {
-        let findings = all(&facts());
-        assert!(findings.iter().all(|finding| finding.state == State::Ok), "{findings:?}");
+        let findings = check_host(&healthy_facts());
+        assert!(findings.iter().all(|finding| finding.severity == Severity::Ok), "{findings:?}");
         assert_eq!(findings.len(), 4);
     }
 
     #[test]
     fn a_kernel_without_mptcp_or_too_old_is_the_only_finding() {
-        let without = Facts { enabled: None, path_manager: None, has_events: false, ..facts() };
-        check(&without, "kernel", State::Blocks, "has no MPTCP | a kernel from 5.19 on with CONFIG_MPTCP=y");
-        assert_eq!(all(&without).len(), 1);
-        for old in [Facts { path_manager: None, ..facts() }, Facts { has_events: false, ..facts() }] {
-            check(&old, "kernel", State::Blocks, "no path manager for programs");
+        let without = HostFacts { mptcp_enabled: None, path_manager: None, has_events: false, ..healthy_facts() };
+        assert_finding(
+            &without,
+            "kernel",
+            Severity::Blocks,
+            "has no MPTCP | a kernel from 5.19 on with CONFIG_MPTCP=y",
+        );
+        assert_eq!(check_host(&without).len(), 1);
+        for old in [
+            HostFacts { path_manager: None, ..healthy_facts() },
+            HostFacts { has_events: false, ..healthy_facts() },
+        ] {
+            assert_finding(&old, "kernel", Severity::Blocks, "no path manager for programs");
         }
     }
 
     #[test]
     fn mptcp_that_is_switched_off_blocks() {
-        let off = Facts { enabled: Some("0".into()), loopback: Loopback::Failed("refused".into()), ..facts() };
-        check(&off, "MPTCP", State::Blocks, "`sysctl -w net.mptcp.enabled=1`");
-        let odd = Facts { loopback: Loopback::Failed("timed out".into()), ..facts() };
-        check(&odd, "MPTCP", State::Note, "cannot try it with itself: timed out");
+        let off = HostFacts {
+            mptcp_enabled: Some("0".into()),
+            loopback: LoopbackResult::Failed("refused".into()),
+            ..healthy_facts()
+        };
+        assert_finding(&off, "MPTCP", Severity::Blocks, "`sysctl -w net.mptcp.enabled=1`");
+        let odd = HostFacts { loopback: LoopbackResult::Failed("timed out".into()), ..healthy_facts() };
+        assert_finding(&odd, "MPTCP", Severity::Note, "cannot try it with itself: timed out");
     }
 
     #[test]
     fn a_missing_privilege_blocks_unless_a_daemon_has_it() {
-        let user = Facts { privileged: false, ..facts() };
-        check(&user, "privilege", State::Blocks, "CAP_NET_ADMIN is missing");
-        let theirs = Facts { daemon: Some(Running { process: None }), ..user };
-        check(&theirs, "privilege", State::Ok, "not here; `marline paths` runs and has it");
-        let sealed = Facts { writable: false, ..facts() };
-        check(&sealed, "settings", State::Blocks, "ProtectKernelTunables=no");
+        let user = HostFacts { has_net_admin: false, ..healthy_facts() };
+        assert_finding(&user, "privilege", Severity::Blocks, "CAP_NET_ADMIN is missing");
+        let by_daemon = HostFacts { daemon: Some(RunningDaemon { process: None }), ..user };
+        assert_finding(&by_daemon, "privilege", Severity::Ok, "not here; `marline paths` runs and has it");
+        let sealed = HostFacts { has_sysctl_access: false, ..healthy_facts() };
+        assert_finding(&sealed, "settings", Severity::Blocks, "ProtectKernelTunables=no");
     }
 
     #[test]
     fn another_path_manager_blocks_and_one_that_is_awaited_is_noted() {
-        let listener = |name: &str| vec![Listener { process: Some(812), name: name.into() }];
-        let mptcpd = Facts { listeners: listener("mptcpd"), ..facts() };
-        check(
+        let listener = |name: &str| vec![EventListener { process: Some(812), name: name.into() }];
+        let mptcpd = HostFacts { event_listeners: listener("mptcpd"), ..healthy_facts() };
+        assert_finding(
             &mptcpd,
             "path manager",
-            State::Blocks,
+            Severity::Blocks,
             "another one is active: mptcpd (process 812) | `systemctl disable",
         );
-        let userspace = Facts { path_manager: Some("userspace".into()), ..facts() };
-        check(&userspace, "path manager", State::Blocks, "none listens");
-        let text = found(&userspace, "path manager").unwrap().1;
+        let userspace = HostFacts { path_manager: Some("userspace".into()), ..healthy_facts() };
+        assert_finding(&userspace, "path manager", Severity::Blocks, "none listens");
+        let text = finding_text(&userspace, "path manager").unwrap().1;
         assert!(text.contains("`marline paths restore`") && text.contains("path_manager=kernel"), "{text}");
-        let sealed = Facts { writable: false, ..userspace.clone() };
-        check(&sealed, "path manager", State::Note, "set to be a program from outside");
-        check(&sealed, "settings", State::Note, "those that a run must have are there");
-        let hidden = Facts { listeners: listener(""), privileged: false, ..userspace.clone() };
-        check(&hidden, "path manager", State::Blocks, "`sudo marline paths doctor` says which");
-        let other = Facts { listeners: listener("steerd"), ..userspace.clone() };
-        check(&other, "path manager", State::Blocks, "another one is active: steerd (process 812)");
-        let looks = Facts { listeners: listener("ip"), ..facts() };
-        check(&looks, "path manager", State::Ok, "the kernel's own");
-        let bpf = Facts { path_manager: Some("bpf".into()), ..facts() };
-        check(&bpf, "path manager", State::Note, "`bpf`, which marline does not know");
+        let sealed = HostFacts { has_sysctl_access: false, ..userspace.clone() };
+        assert_finding(&sealed, "path manager", Severity::Note, "set to be a program from outside");
+        assert_finding(&sealed, "settings", Severity::Note, "those that a run must have are there");
+        let hidden = HostFacts { event_listeners: listener(""), has_net_admin: false, ..userspace.clone() };
+        assert_finding(&hidden, "path manager", Severity::Blocks, "`sudo marline paths doctor` says which");
+        let other = HostFacts { event_listeners: listener("steerd"), ..userspace.clone() };
+        assert_finding(&other, "path manager", Severity::Blocks, "another one is active: steerd (process 812)");
+        let looks = HostFacts { event_listeners: listener("ip"), ..healthy_facts() };
+        assert_finding(&looks, "path manager", Severity::Ok, "the kernel's own");
+        let bpf = HostFacts { path_manager: Some("bpf".into()), ..healthy_facts() };
+        assert_finding(&bpf, "path manager", Severity::Note, "`bpf`, which marline does not know");
     }
 
     #[test]
     fn a_path_manager_that_is_not_the_daemons_any_more_blocks() {
-        let daemon = Some(Running { process: Some(7) });
+        let daemon = Some(RunningDaemon { process: Some(7) });
         let with = |mode: Option<&str>, is: &str| {
             let (mode, path_manager) = (mode.map(str::to_owned), Some(is.to_owned()));
-            Facts { daemon, mode, path_manager, ..facts() }
+            HostFacts { daemon, daemon_mode: mode, path_manager, ..healthy_facts() }
         };
-        for (mode, is, state, says) in [
-            (Some("userspace"), "userspace", State::Ok, "`marline paths` (process 7) | "),
-            (Some("kernel-pm"), "kernel", State::Ok, "`marline paths` (process 7) | "),
-            (Some("userspace"), "kernel", State::Blocks, "meanwhile: new connections are not steered | "),
-            (Some("userspace"), "kernel", State::Blocks, "`sysctl -w net.mptcp.path_manager=userspace`"),
-            (Some("kernel-pm"), "userspace", State::Blocks, "`sysctl -w net.mptcp.path_manager=kernel`"),
-            (None, "userspace", State::Ok, "`marline paths` (process 7) | "),
-            (None, "kernel", State::Note, "right with --kernel-pm alone"),
+        for (mode, is, state, message) in [
+            (Some("userspace"), "userspace", Severity::Ok, "`marline paths` (process 7) | "),
+            (Some("kernel-pm"), "kernel", Severity::Ok, "`marline paths` (process 7) | "),
+            (Some("userspace"), "kernel", Severity::Blocks, "meanwhile: new connections are not steered | "),
+            (Some("userspace"), "kernel", Severity::Blocks, "`sysctl -w net.mptcp.path_manager=userspace`"),
+            (Some("kernel-pm"), "userspace", Severity::Blocks, "`sysctl -w net.mptcp.path_manager=kernel`"),
+            (None, "userspace", Severity::Ok, "`marline paths` (process 7) | "),
+            (None, "kernel", Severity::Note, "right with --kernel-pm alone"),
         ] {
-            check(&with(mode, is), "path manager", state, says);
+            assert_finding(&with(mode, is), "path manager", state, message);
         }
-        let theirs =
-            Facts { daemon: Some(Running { process: None }), privileged: false, ..with(None, "userspace") };
-        check(&theirs, "path manager", State::Ok, "`marline paths` runs; `sudo marline paths status` says");
+        let by_daemon = HostFacts {
+            daemon: Some(RunningDaemon { process: None }),
+            has_net_admin: false,
+            ..with(None, "userspace")
+        };
+        assert_finding(
+            &by_daemon,
+            "path manager",
+            Severity::Ok,
+            "`marline paths` runs; `sudo marline paths status` says",
+        );
     }
 
     #[test]
     fn a_blackhole_blocks_while_it_lasts_and_is_noted_afterwards() {
-        assert_eq!(found(&facts(), "blackhole"), None);
-        let mut once = facts();
-        once.counters.insert("Blackhole".into(), 2);
-        check(&once, "blackhole", State::Note, "2 times");
-        let now = Facts { loopback: Loopback::Plain, ..once };
-        check(
+        assert_eq!(finding_text(&healthy_facts(), "blackhole"), None);
+        let mut after_blackhole = healthy_facts();
+        after_blackhole.mptcp_counters.insert("Blackhole".into(), 2);
+        assert_finding(&after_blackhole, "blackhole", Severity::Note, "2 times");
+        let now = HostFacts { loopback: LoopbackResult::PlainTcp, ..after_blackhole };
+        assert_finding(
             &now,
             "blackhole",
-            State::Blocks,
+            Severity::Blocks,
             "`sysctl -w net.mptcp.blackhole_timeout=3600` switches MPTCP on again",
         );
-        assert_eq!(found(&Facts { blackhole_timeout: None, ..now }, "blackhole"), None, "a kernel that knows none");
+        assert_eq!(
+            finding_text(&HostFacts { blackhole_timeout: None, ..now }, "blackhole"),
+            None,
+            "a kernel that knows none"
+        );
     }
 
     #[test]
     fn options_that_are_stripped_or_refused_are_counted() {
-        assert_eq!(found(&facts(), "fallback"), None);
-        let mut some = facts();
-        some.counters.insert("MPCapableFallbackSYNACK".into(), 5);
-        check(
+        assert_eq!(finding_text(&healthy_facts(), "fallback"), None);
+        let mut some = healthy_facts();
+        some.mptcp_counters.insert("MPCapableFallbackSYNACK".into(), 5);
+        assert_finding(
             &some,
             "fallback",
-            State::Note,
+            Severity::Note,
             "of 9 connections that asked for MPTCP, 5 were answered without it, and",
         );
-        some.counters.insert("DssFallback".into(), 1);
-        check(&some, "fallback", State::Note, "and 1 lost it later");
+        some.mptcp_counters.insert("DssFallback".into(), 1);
+        assert_finding(&some, "fallback", Severity::Note, "and 1 lost it later");
     }
 
     #[test]
     fn endpoints_of_others_are_noted_with_how_to_get_rid_of_them() {
         let endpoints = Some(vec!["10.1.0.2 id 1".to_owned(), "10.2.0.2 id 2".to_owned()]);
-        let mut facts = Facts { endpoints, ..facts() };
-        check(&facts, "endpoints", State::Note, "has configured 2 endpoints: 10.1.0.2 id 1, 10.2.0.2 id 2");
-        facts.network_manager = true;
-        check(&facts, "endpoints", State::Note, "connection.mptcp-flags disabled");
+        let mut facts = HostFacts { endpoints, ..healthy_facts() };
+        assert_finding(
+            &facts,
+            "endpoints",
+            Severity::Note,
+            "has configured 2 endpoints: 10.1.0.2 id 1, 10.2.0.2 id 2",
+        );
+        facts.has_network_manager = true;
+        assert_finding(&facts, "endpoints", Severity::Note, "connection.mptcp-flags disabled");
         assert_eq!(
-            found(&Facts { endpoints: None, ..facts }, "endpoints"),
+            finding_text(&HostFacts { endpoints: None, ..facts }, "endpoints"),
             None,
             "what cannot be read is no finding"
         );
@@ -422,8 +461,11 @@ pub(super) mod tests {
 
     #[test]
     fn what_a_killed_run_left_is_noted_while_no_other_runs() {
-        let left = Facts { leftovers: vec!["net.mptcp.path_manager=userspace".into()], ..facts() };
-        check(&left, "leftovers", State::Note, "`marline restore`");
-        assert_eq!(found(&Facts { daemon: Some(Running { process: Some(7) }), ..left }, "leftovers"), None);
+        let killed = HostFacts { leftovers: vec!["net.mptcp.path_manager=userspace".into()], ..healthy_facts() };
+        assert_finding(&killed, "leftovers", Severity::Note, "`marline restore`");
+        assert_eq!(
+            finding_text(&HostFacts { daemon: Some(RunningDaemon { process: Some(7) }), ..killed }, "leftovers"),
+            None
+        );
     }
 }

@@ -8,86 +8,87 @@ use std::path::Path;
 use std::time::Duration;
 
 use marline_core::wire::netlink::{diag, messages, mptcp};
-use marline_net::links::{LinksError, MeteredHints, Named, Survey, survey};
+use marline_net::links::{InterfaceList, LinkArg, LinksError, MeteredHints, list_interfaces};
 use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
-use super::netstat::counters;
-use super::roads::{Road, roads};
-use crate::control::{self, Answer, Question};
-use crate::ground::{self, Listener, Running, Settings, events_group, listeners};
+use super::netstat::mptcp_counters;
+use super::routes::{LinkFacts, gather_links};
+use crate::control::{self, ControlReply, ControlRequest};
+use crate::host_config::{self, EventListener, RunningDaemon, Sysctls, event_group, event_listeners};
 
 /// What the doctor knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Facts {
+pub struct HostFacts {
     /// The kernel's version.
-    pub kernel: String,
+    pub kernel_version: String,
     /// `net.mptcp.enabled`; none: no MPTCP.
-    pub enabled: Option<String>,
+    pub mptcp_enabled: Option<String>,
     /// `net.mptcp.path_manager`, or what `pm_type` means; none: a kernel before 5.19.
     pub path_manager: Option<String>,
     /// Seconds for which MPTCP is off after a blackhole; none: this kernel has no such thing.
     pub blackhole_timeout: Option<u64>,
     /// Whether settings can be written here: not so in most containers.
-    pub writable: bool,
+    pub has_sysctl_access: bool,
     /// Whether the kernel tells of connections.
     pub has_events: bool,
     /// The kernel's counters of MPTCP.
-    pub counters: BTreeMap<String, u64>,
+    pub mptcp_counters: BTreeMap<String, u64>,
     /// What came of a connection of this machine with itself.
-    pub loopback: Loopback,
+    pub loopback: LoopbackResult,
     /// Whether this process has CAP_NET_ADMIN.
-    pub privileged: bool,
+    pub has_net_admin: bool,
     /// The daemon of ours that steers this network.
-    pub daemon: Option<Running>,
+    pub daemon: Option<RunningDaemon>,
     /// How it steers, as it says itself; none: there is none, or this user may not ask it.
-    pub mode: Option<String>,
+    pub daemon_mode: Option<String>,
     /// Who listens to the kernel's events, daemons of ours left out.
-    pub listeners: Vec<Listener>,
+    pub event_listeners: Vec<EventListener>,
     /// Endpoints of the kernel's own path manager that no run has made, as people write them; none: they cannot be read.
     pub endpoints: Option<Vec<String>>,
     /// Whether NetworkManager runs.
-    pub network_manager: bool,
+    pub has_network_manager: bool,
     /// What a run that crashed has left behind, as lines.
     pub leftovers: Vec<String>,
     /// The links that the configuration names, in its order; empty: whatever works.
-    pub named: Vec<Wish>,
+    pub requested_links: Vec<RequestedLink>,
     /// The interfaces.
-    pub survey: Survey,
+    pub survey: InterfaceList,
     /// What is known of their cost.
-    pub roads: Vec<Road>,
+    pub links: Vec<LinkFacts>,
 }
 
 /// A link that the configuration names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct RequestedLink {
     /// Its interface.
     pub name: String,
     /// It need not be there yet.
-    pub later: bool,
+    pub is_optional: bool,
 }
 
 /// What came of an MPTCP connection of this machine with itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Loopback {
+pub enum LoopbackResult {
     /// It was one.
-    Speaks,
+    Mptcp,
     /// It became plain TCP: new connections do not ask for MPTCP.
-    Plain,
+    PlainTcp,
     /// It could not be tried, or came to nothing.
     Failed(String),
 }
 
-impl Facts {
+impl HostFacts {
     /// Whether new connections of this machine do not ask for MPTCP.
-    pub fn is_off(&self) -> bool {
-        self.enabled.as_deref() == Some("0") || self.loopback == Loopback::Plain
+    pub fn is_mptcp_off(&self) -> bool {
+        self.mptcp_enabled.as_deref() == Some("0") || self.loopback == LoopbackResult::PlainTcp
     }
 
     /// Looks once more at what probes may have changed: a link that drops MPTCP's packets makes the kernel switch it off.
-    pub fn look_again(&mut self) {
-        self.counters = counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default());
-        self.loopback = loopback();
+    pub fn refresh(&mut self) {
+        self.mptcp_counters =
+            mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default());
+        self.loopback = test_loopback();
     }
 }
 
@@ -95,85 +96,89 @@ impl Facts {
 ///
 /// # Errors
 /// Interfaces cannot be listed.
-pub fn gather(run_dir: &Path, named: Vec<Wish>, known: &[Named]) -> Result<Facts, LinksError> {
-    let settings = Settings::system();
-    let survey = survey()?;
-    let metered = MeteredHints::ask(&survey);
-    let manager = settings.read(ground::PATH_MANAGER);
-    let manager = manager.or_else(|| {
+pub fn gather_facts(
+    run_dir: &Path,
+    requested_links: Vec<RequestedLink>,
+    link_args: &[LinkArg],
+) -> Result<HostFacts, LinksError> {
+    let settings = Sysctls::of_system();
+    let survey = list_interfaces()?;
+    let metered = MeteredHints::query(&survey);
+    let path_manager = settings.read(host_config::PATH_MANAGER);
+    let path_manager = path_manager.or_else(|| {
         settings
-            .read(ground::PM_TYPE)
+            .read(host_config::PM_TYPE)
             .map(|number| if number == "0" { "kernel".into() } else { "userspace".into() })
     });
-    let listeners = listeners();
-    let daemon = ground::daemon(run_dir, &listeners);
-    Ok(Facts {
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-        enabled: settings.read(ground::ENABLED),
-        path_manager: manager,
+    let listeners = event_listeners();
+    let daemon = host_config::find_daemon(run_dir, &listeners);
+    Ok(HostFacts {
+        kernel_version: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        mptcp_enabled: settings.read(host_config::MPTCP_ENABLED),
+        path_manager,
         blackhole_timeout: settings.read("net.mptcp.blackhole_timeout").and_then(|text| text.parse().ok()),
-        writable: settings.is_writable(ground::ENABLED),
-        has_events: events_group().is_some(),
-        counters: counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default()),
-        loopback: loopback(),
-        privileged: ground::may_administer(),
-        mode: daemon.and_then(|_| mode(run_dir)),
+        has_sysctl_access: settings.is_writable(host_config::MPTCP_ENABLED),
+        has_events: event_group().is_some(),
+        mptcp_counters: mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default()),
+        loopback: test_loopback(),
+        has_net_admin: host_config::has_net_admin(),
+        daemon_mode: daemon.and_then(|_| query_mode(run_dir)),
         daemon,
-        listeners,
-        endpoints: ground::endpoints_of_others(run_dir).ok().map(shown),
-        network_manager: Path::new("/run/NetworkManager").exists(),
-        leftovers: ground::leftovers(run_dir),
-        roads: roads(&survey, &metered, &settings, known),
-        named,
+        event_listeners: listeners,
+        endpoints: host_config::foreign_endpoints(run_dir).ok().map(endpoint_texts),
+        has_network_manager: Path::new("/run/NetworkManager").exists(),
+        leftovers: host_config::leftovers(run_dir),
+        links: gather_links(&survey, &metered, &settings, link_args),
+        requested_links,
         survey,
     })
 }
 
 /// How the daemon steers, as it says itself.
-fn mode(run_dir: &Path) -> Option<String> {
-    match control::ask(run_dir, &Question::Status { at_most: Some(0) }) {
-        Ok(Answer::Status(status)) => Some(status.mode),
+fn query_mode(run_dir: &Path) -> Option<String> {
+    match control::query(run_dir, &ControlRequest::Status { max_connections: Some(0) }) {
+        Ok(ControlReply::Status(status)) => Some(status.mode),
         _ => None,
     }
 }
 
-fn shown(endpoints: Vec<mptcp::Endpoint>) -> Vec<String> {
+fn endpoint_texts(endpoints: Vec<mptcp::Endpoint>) -> Vec<String> {
     endpoints.iter().map(|endpoint| format!("{} id {}", endpoint.address, endpoint.id)).collect()
 }
 
-fn loopback() -> Loopback {
-    match try_loopback() {
-        Ok(true) => Loopback::Speaks,
-        Ok(false) => Loopback::Plain,
-        Err(error) => Loopback::Failed(error.to_string()),
+fn test_loopback() -> LoopbackResult {
+    match connect_loopback() {
+        Ok(true) => LoopbackResult::Mptcp,
+        Ok(false) => LoopbackResult::PlainTcp,
+        Err(error) => LoopbackResult::Failed(error.to_string()),
     }
 }
 
 /// chosen: the loopback answers in microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connects an MPTCP socket to another one on the loopback. Nobody else can reach it.
-fn try_loopback() -> io::Result<bool> {
+fn connect_loopback() -> io::Result<bool> {
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, Some(Transport::MPTCP));
     let listener = socket()?;
     listener.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))))?;
     listener.listen(1)?;
     let client = socket()?;
-    client.connect_timeout(&listener.local_addr()?, PATIENCE)?;
+    client.connect_timeout(&listener.local_addr()?, LOOPBACK_TIMEOUT)?;
     let (server, _) = listener.accept()?;
     // The server knows for sure once it has heard something.
-    server.set_read_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(LOOPBACK_TIMEOUT))?;
     (&client).write_all(b".")?;
     (&server).read_exact(&mut [0])?;
-    speaks(&client, 0)
+    is_mptcp(&client, 0)
 }
 
 /// Whether the other end of a connected MPTCP socket speaks MPTCP. `link`: the interface that it is bound to, or 0.
-pub(super) fn speaks(socket: &Socket, link: u32) -> io::Result<bool> {
-    let ends = (socket.local_addr()?.as_socket(), socket.peer_addr()?.as_socket());
-    let (Some(local), Some(remote)) = ends else { return Err(io::ErrorKind::InvalidData.into()) };
-    let answer = Netlink::open(Protocol::SockDiag)?.request(&diag::query_tcp(local, remote, link).finish(1))?;
-    let found = messages(&answer).find_map(|message| diag::Socket::parse(&message));
+pub(super) fn is_mptcp(socket: &Socket, link: u32) -> io::Result<bool> {
+    let addresses = (socket.local_addr()?.as_socket(), socket.peer_addr()?.as_socket());
+    let (Some(local), Some(remote)) = addresses else { return Err(io::ErrorKind::InvalidData.into()) };
+    let reply = Netlink::open(Protocol::SockDiag)?.request(&diag::query_tcp(local, remote, link).finish(1))?;
+    let found = messages(&reply).find_map(|message| diag::Socket::parse(&message));
     /// `MPTCP_SUBFLOW_FLAG_MCAP_REM`: the option came back.
     const CAPABLE: u32 = 1;
     Ok(found.and_then(|socket| socket.subflow).is_some_and(|subflow| subflow.flags & CAPABLE != 0))
@@ -188,17 +193,20 @@ mod tests {
     #[test]
     fn a_fresh_network_speaks_mptcp_with_itself_until_it_is_switched_off() {
         in_a_network(|| {
-            if !Settings::system().has_mptcp() {
+            if !Sysctls::of_system().has_mptcp() {
                 eprintln!("skipped: this kernel has no MPTCP");
                 return;
             }
-            let run = tempfile::tempdir().unwrap();
-            let facts = gather(run.path(), Vec::new(), &[]).unwrap();
-            assert_eq!((facts.loopback, facts.endpoints), (Loopback::Speaks, Some(Vec::new())));
-            assert!(facts.has_events && facts.writable && facts.privileged && facts.daemon.is_none());
-            assert!(facts.counters.contains_key("MPCapableSYNTX"), "{:?}", facts.counters);
+            let run_dir = tempfile::tempdir().unwrap();
+            let facts = gather_facts(run_dir.path(), Vec::new(), &[]).unwrap();
+            assert_eq!((facts.loopback, facts.endpoints), (LoopbackResult::Mptcp, Some(Vec::new())));
+            assert!(facts.has_events && facts.has_sysctl_access && facts.has_net_admin && facts.daemon.is_none());
+            assert!(facts.mptcp_counters.contains_key("MPCapableSYNTX"), "{:?}", facts.mptcp_counters);
             fs::write("/proc/sys/net/mptcp/enabled", "0").unwrap();
-            assert!(matches!(gather(run.path(), Vec::new(), &[]).unwrap().loopback, Loopback::Failed(_)));
+            assert!(matches!(
+                gather_facts(run_dir.path(), Vec::new(), &[]).unwrap().loopback,
+                LoopbackResult::Failed(_)
+            ));
         });
     }
 }

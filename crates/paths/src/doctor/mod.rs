@@ -14,20 +14,20 @@ mod facts;
 mod netstat;
 mod path_mtu;
 mod probe;
-mod roads;
+mod routes;
 
 use serde::Serialize;
 
-pub use super::ground::{Listener, Running};
-pub use facts::{Facts, Loopback, Wish, gather};
+pub use super::host_config::{EventListener, RunningDaemon};
+pub use facts::{HostFacts, LoopbackResult, RequestedLink, gather_facts};
 pub use path_mtu::BlackHole;
-pub use probe::{Probed, Verdict as ProbeVerdict, addresses, probe};
-pub use roads::Road;
+pub use probe::{LinkProbe, ProbeVerdict, probe_links, resolve_server};
+pub use routes::LinkFacts;
 
 /// How much something matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum Severity {
     /// As it should be.
     Ok,
     /// Less good than it could be.
@@ -42,24 +42,24 @@ pub struct Finding {
     /// What was looked at, one word or two.
     pub name: &'static str,
     /// How much it matters.
-    pub state: State,
+    pub severity: Severity,
     /// What was seen.
-    pub says: String,
+    pub message: String,
     /// What helps; empty where nothing is wrong.
     pub remedy: String,
 }
 
 impl Finding {
-    fn ok(name: &'static str, says: impl Into<String>) -> Self {
-        Self { name, state: State::Ok, says: says.into(), remedy: String::new() }
+    fn ok(name: &'static str, message: impl Into<String>) -> Self {
+        Self { name, severity: Severity::Ok, message: message.into(), remedy: String::new() }
     }
 
-    fn note(name: &'static str, says: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, state: State::Note, says: says.into(), remedy: remedy.into() }
+    fn note(name: &'static str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, severity: Severity::Note, message: message.into(), remedy: remedy.into() }
     }
 
-    fn blocks(name: &'static str, says: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, state: State::Blocks, says: says.into(), remedy: remedy.into() }
+    fn blocks(name: &'static str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, severity: Severity::Blocks, message: message.into(), remedy: remedy.into() }
     }
 }
 
@@ -67,17 +67,18 @@ impl Finding {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Report {
     /// Nothing stands in the way.
-    pub fit: bool,
+    pub ok: bool,
     /// What was looked at, in the order in which a person would.
     pub findings: Vec<Finding>,
 }
 
 /// What the facts, and the probes if there were any, come to.
-pub fn examine(facts: &Facts, probed: &[Probed]) -> Report {
-    let mut findings = checks::all(facts);
-    findings.extend(roads::all(facts));
-    findings.extend(probed.iter().map(probe::finding));
-    let holes = probed.iter().filter_map(|probed| Some((probed, probed.black_hole?)));
-    findings.extend(holes.map(|(probed, hole)| path_mtu::finding(&probed.link, probed.server, hole)));
-    Report { fit: findings.iter().all(|finding| finding.state != State::Blocks), findings }
+pub fn examine_host(facts: &HostFacts, probes: &[LinkProbe]) -> Report {
+    let mut findings = checks::check_host(facts);
+    findings.extend(routes::check_links(facts));
+    findings.extend(probes.iter().map(probe::finding));
+    let black_holes = probes.iter().filter_map(|probed| Some((probed, probed.black_hole?)));
+    findings
+        .extend(black_holes.map(|(probed, black_hole)| path_mtu::finding(&probed.link, probed.server, black_hole)));
+    Report { ok: findings.iter().all(|finding| finding.severity != Severity::Blocks), findings }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 /// The counters of MPTCP, by name; empty where the kernel has none.
-pub(super) fn counters(text: &str) -> BTreeMap<String, u64> {
+pub(super) fn mptcp_counters(text: &str) -> BTreeMap<String, u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("MPTcpExt:"));
     let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
     let numbers = numbers.split_whitespace().map(|number| number.parse().unwrap_or(0));
@@ -20,7 +20,7 @@ mod tests {
     fn names_and_numbers_are_put_together() {
         let text =
             "TcpExt: A B\nTcpExt: 1 2\nMPTcpExt: MPCapableSYNTX Blackhole\nMPTcpExt: 7 3\nIpExt: X\nIpExt: 9\n";
-        let counters = counters(text);
+        let counters = mptcp_counters(text);
         assert_eq!(counters.get("MPCapableSYNTX"), Some(&7));
         assert_eq!(counters.get("Blackhole"), Some(&3));
         assert_eq!(counters.len(), 2);
@@ -29,7 +29,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_or_nonsense_gives_less_and_no_panic() {
         for text in ["", "MPTcpExt:", "MPTcpExt: A", "MPTcpExt: A B\nMPTcpExt: 1", "MPTcpExt: A\nMPTcpExt: x"] {
-            assert!(counters(text).len() <= 1, "{text}");
+            assert!(mptcp_counters(text).len() <= 1, "{text}");
         }
     }
 }

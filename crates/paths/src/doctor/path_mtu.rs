@@ -26,38 +26,38 @@ pub struct BlackHole {
     /// The MTU of its interface.
     pub mtu: u32,
     /// The largest MTU of those tried that passes.
-    pub passes: u32,
+    pub passing_mtu: u32,
 }
 
 /// MTUs that occur: Ethernet, PPPoE, tunnels, mobile networks, the least of IPv6.
-const MTUS: [u32; 13] = [9000, 1500, 1492, 1480, 1472, 1460, 1450, 1440, 1430, 1420, 1400, 1358, 1280];
+const COMMON_MTUS: [u32; 13] = [9000, 1500, 1492, 1480, 1472, 1460, 1450, 1440, 1430, 1420, 1400, 1358, 1280];
 
 /// Sends full-sized packets over the link, and smaller ones where those vanish.
 ///
 /// # Errors
 /// There is no connection.
-pub(super) fn look(link: &Interface, server: SocketAddr) -> io::Result<Option<BlackHole>> {
+pub(super) fn find_black_hole(link: &Interface, server: SocketAddr) -> io::Result<Option<BlackHole>> {
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", link.name))?;
     let mtu: u32 = mtu.trim().parse().map_err(io::Error::other)?;
-    if passes(link, server, mtu)? {
+    if mtu_passes(link, server, mtu)? {
         return Ok(None);
     }
-    let smaller: Vec<u32> = MTUS.into_iter().filter(|size| *size < mtu).collect();
+    let smaller: Vec<u32> = COMMON_MTUS.into_iter().filter(|size| *size < mtu).collect();
     // The sizes that pass are at the end.
     let mut result = Ok(true);
-    let at = smaller.partition_point(|size| match passes(link, server, *size) {
-        Ok(passes) => !passes,
+    let first_passing = smaller.partition_point(|size| match mtu_passes(link, server, *size) {
+        Ok(is_passing) => !is_passing,
         Err(error) => {
             result = Err(error);
             false
         }
     });
     result?;
-    Ok(smaller.get(at).map(|passes| BlackHole { mtu, passes: *passes }))
+    Ok(smaller.get(first_passing).map(|passing_mtu| BlackHole { mtu, passing_mtu: *passing_mtu }))
 }
 
 /// Whether segments that fill packets of this size are acknowledged.
-fn passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool> {
+fn mtu_passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool> {
     let (domain, headers) = match server.ip() {
         IpAddr::V4(_) => (Domain::IPV4, 20 + 20),
         IpAddr::V6(_) => (Domain::IPV6, 40 + 20),
@@ -66,17 +66,17 @@ fn passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool> {
     socket.bind_device(Some(link.name.as_bytes()))?;
     socket.set_tcp_mss(mtu.saturating_sub(headers))?;
     socket.set_tcp_nodelay(true)?;
-    socket.connect_timeout(&SockAddr::from(server), CONNECTED)?;
-    let length = SEGMENTS * mtu as usize;
+    socket.connect_timeout(&SockAddr::from(server), CONNECT_TIMEOUT)?;
+    let length = SEGMENT_COUNT * mtu as usize;
     let request = format!(
         "GET / HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\nX-Padding: {}\r\n\r\n",
         "0".repeat(length)
     );
-    socket.set_write_timeout(Some(ACKNOWLEDGED))?;
+    socket.set_write_timeout(Some(ACK_TIMEOUT))?;
     socket.write_all(request.as_bytes())?;
-    let began = Instant::now();
-    while began.elapsed() < ACKNOWLEDGED {
-        let info = TcpInfo::of(&socket)?;
+    let start = Instant::now();
+    while start.elapsed() < ACK_TIMEOUT {
+        let info = TcpInfo::query(&socket)?;
         // A SYN counts as one. A server that refuses what it has received has received it.
         if info.bytes_acked > u64::from(mtu) || socket.take_error()?.is_some() {
             return Ok(true);
@@ -87,45 +87,45 @@ fn passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool> {
 }
 
 /// What it comes to.
-pub(super) fn finding(link: &str, server: SocketAddr, hole: BlackHole) -> Finding {
-    let BlackHole { mtu, passes } = hole;
+pub(super) fn finding(link: &str, server: SocketAddr, black_hole: BlackHole) -> Finding {
+    let BlackHole { mtu, passing_mtu } = black_hole;
     Finding::note(
         "path MTU",
         format!(
-            "{link}: packets of {mtu} bytes to {server} are lost on the way and no ICMP message says so; packets of {passes} \
+            "{link}: packets of {mtu} bytes to {server} are lost on the way and no ICMP message says so; packets of {passing_mtu} \
              bytes pass"
         ),
         format!(
-            "`ip link set {link} mtu {passes}`, and the same in the configuration of the network; `net.ipv4.tcp_mtu_probing=1` \
+            "`ip link set {link} mtu {passing_mtu}`, and the same in the configuration of the network; `net.ipv4.tcp_mtu_probing=1` \
              helps plain TCP"
         ),
     )
 }
 
-const CONNECTED: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// chosen: several retransmissions on a link with half a second of round trip.
-const ACKNOWLEDGED: Duration = Duration::from_secs(2);
+const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// chosen: a request head of less than 8 KB at an MTU of 1500, which servers accept.
-const SEGMENTS: usize = 3;
+const SEGMENT_COUNT: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use marline_net::links::survey;
+    use marline_net::links::list_interfaces;
     use marline_net::testing::{in_a_network, ip};
-    use marline_sys::namespace::Network;
+    use marline_sys::namespace::NetNs;
     use std::os::fd::{AsFd, AsRawFd};
 
     #[test]
     fn a_black_hole_is_found_with_the_size_that_passes() {
         in_a_network(|| {
-            let far = Network::new().unwrap();
-            let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
-            ip(&format!("link add c1 type veth peer name s1 netns {there}"));
+            let server_netns = NetNs::new().unwrap();
+            let netns_path = format!("/proc/{}/fd/{}", std::process::id(), server_netns.as_fd().as_raw_fd());
+            ip(&format!("link add c1 type veth peer name s1 netns {netns_path}"));
             ip("address add 10.1.0.2/24 dev c1");
             // Packets are dropped by their size, so that none may be larger than on the wire.
             ip("link set c1 up gso_max_segs 1");
-            let server = far
+            let server = server_netns
                 .run(|| {
                     ip("link set lo up");
                     ip("address add 10.1.0.1/24 dev s1");
@@ -138,20 +138,22 @@ mod tests {
                 })
                 .unwrap();
             let address = server.local_addr().unwrap();
-            let survey = survey().unwrap();
+            let survey = list_interfaces().unwrap();
             let link = survey.interfaces.iter().find(|link| link.name == "c1").unwrap();
-            let found = look(link, address).unwrap();
-            assert_eq!(found, Some(BlackHole { mtu: 1500, passes: 1430 }));
-            let said = finding("c1", address, found.unwrap());
+            let found = find_black_hole(link, address).unwrap();
+            assert_eq!(found, Some(BlackHole { mtu: 1500, passing_mtu: 1430 }));
+            let result = finding("c1", address, found.unwrap());
             assert!(
-                said.says.contains("packets of 1430 bytes pass") && said.remedy.contains("ip link set c1 mtu 1430")
+                result.message.contains("packets of 1430 bytes pass")
+                    && result.remedy.contains("ip link set c1 mtu 1430")
             );
-            far.run(|| {
-                ip("link set s1 mtu 1500");
-                Ok(())
-            })
-            .unwrap();
-            assert_eq!(look(link, address).unwrap(), None);
+            server_netns
+                .run(|| {
+                    ip("link set s1 mtu 1500");
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(find_black_hole(link, address).unwrap(), None);
         });
     }
 }

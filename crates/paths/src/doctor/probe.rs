@@ -21,21 +21,21 @@ use serde::Serialize;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::Finding;
-use super::facts::speaks;
-use super::netstat::counters;
+use super::facts::is_mptcp;
+use super::netstat::mptcp_counters;
 use super::path_mtu::{self, BlackHole};
 
 /// What came of one link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Probed {
+pub struct LinkProbe {
     /// The link.
     pub link: String,
     /// Where to.
     pub server: SocketAddr,
     /// What came of it.
-    pub verdict: Verdict,
+    pub verdict: ProbeVerdict,
     /// Whether some link proved that the server speaks MPTCP.
-    pub proved: bool,
+    pub is_server_proven: bool,
     /// Full-sized packets to the server are lost over the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub black_hole: Option<BlackHole>,
@@ -44,11 +44,11 @@ pub struct Probed {
 /// What came of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "why")]
-pub enum Verdict {
+pub enum ProbeVerdict {
     /// The option came back.
-    Speaks,
+    Mptcp,
     /// The answer had no option.
-    Plain,
+    PlainTcp,
     /// What bore the option was lost, what did not was answered.
     Dropped,
     /// The server is there, and nobody listens.
@@ -56,23 +56,23 @@ pub enum Verdict {
     /// No connection came about.
     Failed(String),
     /// Not tried: this machine asks nobody for MPTCP now.
-    Off,
+    MptcpOff,
     /// Not tried: the server is this machine itself.
     Loopback,
     /// Not tried: no link has an address of the server's family.
-    NoWay,
+    NoAddress,
 }
 
 /// chosen: more than three SYN packets, after two of which the kernel tries without the option.
-const PATIENCE: Duration = Duration::from_secs(8);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 /// Two packets were lost, if not all: SYNs go out at 0 s, 1 s and 2 or 3 s (`tcp_syn_linear_timeouts`).
-const LOST: Duration = Duration::from_millis(1900);
+const MIN_DROPPED_TIME: Duration = Duration::from_millis(1900);
 
 /// The addresses of HOST:PORT, by this machine's own resolver.
 ///
 /// # Errors
 /// One line: the name or the port is none.
-pub fn addresses(server: &str) -> Result<Vec<SocketAddr>, String> {
+pub fn resolve_server(server: &str) -> Result<Vec<SocketAddr>, String> {
     match server.to_socket_addrs() {
         Ok(addresses) => Ok(addresses.collect()),
         Err(error) => Err(format!("--probe {server}: {error}; name it as HOST:PORT")),
@@ -81,104 +81,104 @@ pub fn addresses(server: &str) -> Result<Vec<SocketAddr>, String> {
 
 /// Connects over each link, side by side, to the first address of a family that the link has. `off`: this machine asks nobody
 /// for MPTCP now, and nothing is tried.
-pub fn probe(links: &[Interface], addresses: &[SocketAddr], off: bool) -> Vec<Probed> {
-    let untried = |server: &SocketAddr, verdict| {
-        vec![Probed { link: String::new(), server: *server, verdict, proved: false, black_hole: None }]
+pub fn probe_links(links: &[Interface], addresses: &[SocketAddr], is_mptcp_off: bool) -> Vec<LinkProbe> {
+    let not_tried = |server: &SocketAddr, verdict| {
+        vec![LinkProbe { link: String::new(), server: *server, verdict, is_server_proven: false, black_hole: None }]
     };
     let Some(first) = addresses.first() else { return Vec::new() };
-    let far: Vec<SocketAddr> = addresses.iter().filter(|address| !address.ip().is_loopback()).copied().collect();
-    if far.is_empty() {
-        return untried(first, Verdict::Loopback);
+    let remote: Vec<SocketAddr> = addresses.iter().filter(|address| !address.ip().is_loopback()).copied().collect();
+    if remote.is_empty() {
+        return not_tried(first, ProbeVerdict::Loopback);
     }
-    if off {
-        return untried(first, Verdict::Off);
+    if is_mptcp_off {
+        return not_tried(first, ProbeVerdict::MptcpOff);
     }
-    let dropped = syns_dropped();
-    let mut probed = side_by_side(links, &far);
-    if probed.is_empty() {
-        return untried(first, Verdict::NoWay);
+    let drops_before = count_dropped_syns();
+    let mut probes = probe_concurrently(links, &remote);
+    if probes.is_empty() {
+        return not_tried(first, ProbeVerdict::NoAddress);
     }
-    let dropped = syns_dropped() > dropped;
-    let proved = probed.iter().any(|(probed, _)| probed.verdict == Verdict::Speaks);
-    for (probed, took) in &mut probed {
-        probed.proved = proved;
-        if probed.verdict == Verdict::Plain && dropped && *took >= LOST {
-            probed.verdict = Verdict::Dropped;
+    let has_drops = count_dropped_syns() > drops_before;
+    let is_server_proven = probes.iter().any(|(probe, _)| probe.verdict == ProbeVerdict::Mptcp);
+    for (probe, duration) in &mut probes {
+        probe.is_server_proven = is_server_proven;
+        if probe.verdict == ProbeVerdict::PlainTcp && has_drops && *duration >= MIN_DROPPED_TIME {
+            probe.verdict = ProbeVerdict::Dropped;
         }
     }
-    probed.into_iter().map(|(probed, _)| probed).collect()
+    probes.into_iter().map(|(probe, _)| probe).collect()
 }
 
 /// What came of each link, and how long it took.
-fn side_by_side(links: &[Interface], addresses: &[SocketAddr]) -> Vec<(Probed, Duration)> {
-    let reaches = |link: &Interface, server: &SocketAddr| match server.ip() {
+fn probe_concurrently(links: &[Interface], addresses: &[SocketAddr]) -> Vec<(LinkProbe, Duration)> {
+    let has_family = |link: &Interface, server: &SocketAddr| match server.ip() {
         IpAddr::V4(_) => link.has_v4(),
         IpAddr::V6(_) => link.has_v6(),
     };
-    let timed = |link, server| {
+    let probe_timed = |link, server| {
         let started = Instant::now();
-        let (result, took) = (connect(link, server), started.elapsed());
-        let black_hole = result.as_ref().ok().and_then(|_| path_mtu::look(link, server).ok().flatten());
-        (result, took, black_hole)
+        let (result, duration) = (connect_mptcp(link, server), started.elapsed());
+        let black_hole = result.as_ref().ok().and_then(|_| path_mtu::find_black_hole(link, server).ok().flatten());
+        (result, duration, black_hole)
     };
     std::thread::scope(|scope| {
-        let tries: Vec<_> = links
+        let attempts: Vec<_> = links
             .iter()
-            .filter_map(|link| Some((link, *addresses.iter().find(|server| reaches(link, server))?)))
-            .map(|(link, server)| (link, server, scope.spawn(move || timed(link, server))))
+            .filter_map(|link| Some((link, *addresses.iter().find(|server| has_family(link, server))?)))
+            .map(|(link, server)| (link, server, scope.spawn(move || probe_timed(link, server))))
             .collect();
-        let ended = |(link, server, tried): (&Interface, SocketAddr, std::thread::ScopedJoinHandle<'_, _>)| {
-            let broken = |_| (Err(io::Error::other("the attempt broke off")), Duration::ZERO, None);
-            let (result, took, black_hole) = tried.join().unwrap_or_else(broken);
-            let verdict = verdict(result);
-            (Probed { link: link.name.clone(), server, verdict, proved: false, black_hole }, took)
+        let to_probe = |(link, server, tried): (&Interface, SocketAddr, std::thread::ScopedJoinHandle<'_, _>)| {
+            let panicked = |_| (Err(io::Error::other("the attempt broke off")), Duration::ZERO, None);
+            let (result, duration, black_hole) = tried.join().unwrap_or_else(panicked);
+            let verdict = verdict_of(result);
+            (LinkProbe { link: link.name.clone(), server, verdict, is_server_proven: false, black_hole }, duration)
         };
-        tries.into_iter().map(ended).collect()
+        attempts.into_iter().map(to_probe).collect()
     })
 }
 
-fn verdict(result: io::Result<bool>) -> Verdict {
+fn verdict_of(result: io::Result<bool>) -> ProbeVerdict {
     match result {
-        Ok(true) => Verdict::Speaks,
-        Ok(false) => Verdict::Plain,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Verdict::Refused,
-        Err(error) => Verdict::Failed(error.to_string()),
+        Ok(true) => ProbeVerdict::Mptcp,
+        Ok(false) => ProbeVerdict::PlainTcp,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => ProbeVerdict::Refused,
+        Err(error) => ProbeVerdict::Failed(error.to_string()),
     }
 }
 
 /// How often the kernel has given up asking for MPTCP because nothing that asked for it was answered.
-fn syns_dropped() -> u64 {
+fn count_dropped_syns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
-    counters(&text).get("MPCapableSYNTXDrop").copied().unwrap_or(0)
+    mptcp_counters(&text).get("MPCapableSYNTXDrop").copied().unwrap_or(0)
 }
 
-fn connect(link: &Interface, server: SocketAddr) -> io::Result<bool> {
+fn connect_mptcp(link: &Interface, server: SocketAddr) -> io::Result<bool> {
     let domain = if server.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP))?;
     socket.bind_device(Some(link.name.as_bytes()))?;
-    socket.connect_timeout(&SockAddr::from(server), PATIENCE)?;
-    speaks(&socket, link.index)
+    socket.connect_timeout(&SockAddr::from(server), CONNECT_TIMEOUT)?;
+    is_mptcp(&socket, link.index)
 }
 
 /// What it comes to.
-pub(super) fn finding(probed: &Probed) -> Finding {
+pub(super) fn finding(probed: &LinkProbe) -> Finding {
     const NAME: &str = "probe";
-    let Probed { link, server, verdict, proved, .. } = probed;
+    let LinkProbe { link, server, verdict, is_server_proven, .. } = probed;
     match verdict {
-        Verdict::Speaks => Finding::ok(NAME, format!("{link}: {server} answers with MPTCP's option")),
-        Verdict::Plain if *proved => Finding::note(
+        ProbeVerdict::Mptcp => Finding::ok(NAME, format!("{link}: {server} answers with MPTCP's option")),
+        ProbeVerdict::PlainTcp if *is_server_proven => Finding::note(
             NAME,
             format!("{link}: MPTCP's option is stripped on the way to {server}, which speaks it over another link"),
             format!(
                 "connections that begin over {link} stay plain TCP; ask whoever runs that network, or begin over another link (its metric)"
             ),
         ),
-        Verdict::Plain => Finding::note(
+        ProbeVerdict::PlainTcp => Finding::note(
             NAME,
             format!("{link}: {server} answers without MPTCP's option"),
             "the server does not speak it, or every link strips it: try one that is known to speak it",
         ),
-        Verdict::Dropped => Finding::note(
+        ProbeVerdict::Dropped => Finding::note(
             NAME,
             format!("{link}: packets with MPTCP's option to {server} are dropped on the way; without it they pass"),
             format!(
@@ -186,31 +186,31 @@ pub(super) fn finding(probed: &Probed) -> Finding {
                  machine for a while (`blackhole`); ask whoever runs that network, or begin over another link (its metric)"
             ),
         ),
-        Verdict::Refused => Finding::note(
+        ProbeVerdict::Refused => Finding::note(
             NAME,
             format!("{link}: {server} answers that nobody listens at this port: the link works"),
             "name a port at which a server listens that speaks MPTCP",
         ),
-        Verdict::Off => Finding::note(
+        ProbeVerdict::MptcpOff => Finding::note(
             NAME,
             format!(
                 "{server} was not tried: MPTCP is off on this machine now, so nothing can be told of the links"
             ),
             "first switch it on, as another finding says; then probe again",
         ),
-        Verdict::Loopback => Finding::note(
+        ProbeVerdict::Loopback => Finding::note(
             NAME,
             format!("{server} was not tried: it is this machine itself, and says nothing about links"),
             "name a server that is reached over them",
         ),
-        Verdict::NoWay => Finding::note(
+        ProbeVerdict::NoAddress => Finding::note(
             NAME,
             format!("{server} was not tried: no link has an address of its family"),
             "name a server with an address of the other family",
         ),
-        Verdict::Failed(why) => Finding::note(
+        ProbeVerdict::Failed(reason) => Finding::note(
             NAME,
-            format!("{link}: no connection to {server}: {why}"),
+            format!("{link}: no connection to {server}: {reason}"),
             format!("see whether {link} works at all: `curl --interface {link} …`"),
         ),
     }
@@ -218,50 +218,53 @@ pub(super) fn finding(probed: &Probed) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use marline_net::links::survey;
+    use marline_net::links::list_interfaces;
     use marline_net::testing::{in_a_network, ip};
 
     use super::*;
-    use crate::doctor::State;
+    use crate::doctor::Severity;
 
     #[test]
     fn a_link_is_blamed_only_where_another_one_proves_the_server() {
-        let probed = |verdict, proved| {
-            let finding = finding(&Probed {
+        let probed = |verdict, is_server_proven| {
+            let finding = finding(&LinkProbe {
                 link: "wwan0".into(),
                 server: "192.0.2.1:80".parse().unwrap(),
                 verdict,
-                proved,
+                is_server_proven,
                 black_hole: None,
             });
-            (finding.state, finding.says)
+            (finding.severity, finding.message)
         };
-        assert_eq!(probed(Verdict::Speaks, true).0, State::Ok);
-        assert!(probed(Verdict::Plain, true).1.contains("stripped on the way"));
-        assert!(!probed(Verdict::Plain, false).1.contains("stripped"));
-        assert!(probed(Verdict::Failed("timed out".into()), false).1.ends_with("192.0.2.1:80: timed out"));
-        for proved in [true, false] {
-            let (state, says) = probed(Verdict::Dropped, proved);
-            assert!(state == State::Note && says.contains("dropped on the way") && !says.contains("stripped"));
+        assert_eq!(probed(ProbeVerdict::Mptcp, true).0, Severity::Ok);
+        assert!(probed(ProbeVerdict::PlainTcp, true).1.contains("stripped on the way"));
+        assert!(!probed(ProbeVerdict::PlainTcp, false).1.contains("stripped"));
+        assert!(probed(ProbeVerdict::Failed("timed out".into()), false).1.ends_with("192.0.2.1:80: timed out"));
+        for is_server_proven in [true, false] {
+            let (state, message) = probed(ProbeVerdict::Dropped, is_server_proven);
+            assert!(
+                state == Severity::Note && message.contains("dropped on the way") && !message.contains("stripped")
+            );
         }
-        assert!(probed(Verdict::Refused, false).1.ends_with("nobody listens at this port: the link works"));
-        assert!(probed(Verdict::Off, false).1.contains("nothing can be told of the links"));
-        assert!(probed(Verdict::Loopback, false).1.contains("says nothing about links"));
+        assert!(probed(ProbeVerdict::Refused, false).1.ends_with("nobody listens at this port: the link works"));
+        assert!(probed(ProbeVerdict::MptcpOff, false).1.contains("nothing can be told of the links"));
+        assert!(probed(ProbeVerdict::Loopback, false).1.contains("says nothing about links"));
     }
 
     #[test]
     fn what_would_tell_nothing_is_not_tried() {
-        let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
-        let verdict = |addresses: &[SocketAddr], off| probe(&[], addresses, off).remove(0).verdict;
-        assert_eq!(verdict(&[at("[::1]:80"), at("127.0.0.1:80")], false), Verdict::Loopback);
-        assert_eq!(verdict(&[at("192.0.2.1:80")], true), Verdict::Off);
-        assert_eq!(verdict(&[at("192.0.2.1:80")], false), Verdict::NoWay);
+        let parse_addr = |address: &str| -> SocketAddr { address.parse().unwrap() };
+        let verdict =
+            |addresses: &[SocketAddr], is_mptcp_off| probe_links(&[], addresses, is_mptcp_off).remove(0).verdict;
+        assert_eq!(verdict(&[parse_addr("[::1]:80"), parse_addr("127.0.0.1:80")], false), ProbeVerdict::Loopback);
+        assert_eq!(verdict(&[parse_addr("192.0.2.1:80")], true), ProbeVerdict::MptcpOff);
+        assert_eq!(verdict(&[parse_addr("192.0.2.1:80")], false), ProbeVerdict::NoAddress);
     }
 
     #[test]
     fn servers_with_and_without_mptcp_are_told_apart() {
         in_a_network(|| {
-            if !crate::ground::Settings::system().has_mptcp() {
+            if !crate::host_config::Sysctls::of_system().has_mptcp() {
                 eprintln!("skipped: this kernel has no MPTCP");
                 return;
             }
@@ -272,20 +275,20 @@ mod tests {
                 socket.listen(8).unwrap();
                 socket
             };
-            let (speaks, plain) = (listen(Protocol::MPTCP), listen(Protocol::TCP));
-            let survey = survey().unwrap();
+            let (mptcp_server, tcp_server) = (listen(Protocol::MPTCP), listen(Protocol::TCP));
+            let survey = list_interfaces().unwrap();
             let lo = [survey.loopback().unwrap().clone()];
             let verdict = |server: &Socket| {
                 let address = server.local_addr().unwrap().as_socket().unwrap();
                 std::thread::scope(|scope| {
                     // Sockets are of the network of the thread that makes them, and so are those of its children.
-                    scope.spawn(|| probe(&lo, &[address], false).remove(0).verdict).join().unwrap()
+                    scope.spawn(|| probe_links(&lo, &[address], false).remove(0).verdict).join().unwrap()
                 })
             };
-            assert_eq!(verdict(&speaks), Verdict::Speaks);
-            assert_eq!(verdict(&plain), Verdict::Plain);
-            drop(plain);
-            assert_eq!(probe(&lo, &["10.1.0.2:1".parse().unwrap()], false)[0].verdict, Verdict::Refused);
+            assert_eq!(verdict(&mptcp_server), ProbeVerdict::Mptcp);
+            assert_eq!(verdict(&tcp_server), ProbeVerdict::PlainTcp);
+            drop(tcp_server);
+            assert_eq!(probe_links(&lo, &["10.1.0.2:1".parse().unwrap()], false)[0].verdict, ProbeVerdict::Refused);
         });
     }
 }

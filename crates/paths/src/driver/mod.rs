@@ -9,25 +9,25 @@
 //!    [`GUARD`] whether anything was lost without a word.
 //! 4. Without privilege (`--dry-run`) there are no events: dumps once a second stand for them, and each command is
 //!    refused as not permitted.
-//! 5. What fails and can heal is tried again, ever more seldom; the run ends with what cannot (`trouble`).
+//! 5. What fails and can heal is tried again, ever more seldom; the run ends with what cannot (`retry`).
 //!
-//! Files: [`table`](self) keeps the kernel's names of subflows, `lines` those of links, `arrivals` takes up further ones,
-//! `hear` takes events, `act` carries out, `sync` dumps, `host` speaks for all connections at once where the kernel's own
+//! Files: [`subflow_table`](self) keeps the kernel's names of subflows, `interfaces` those of links, `hotplug` takes up further ones,
+//! `events` takes events, `commands` carries out, `resync` dumps, `kernel_pm` speaks for all connections at once where the kernel's own
 //! path manager rules.
 
-mod act;
-mod arrivals;
+mod commands;
+mod describe;
+mod events;
 #[cfg(test)]
 mod faults;
-mod hear;
-mod host;
-mod lines;
+mod hotplug;
+mod interfaces;
+mod kernel_pm;
 #[cfg(test)]
-mod live;
-mod sync;
-mod table;
-mod trouble;
-mod words;
+mod netns_tests;
+mod resync;
+mod retry;
+mod subflow_table;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
@@ -38,18 +38,18 @@ use marline_core::machine::Machine;
 use marline_core::paths::{Config, ConnId, Input, Output};
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
-use marline_net::links::{Choice, Monitor, survey};
-use marline_net::logged::{Failed, Logged};
+use marline_net::links::{LinkSelection, Monitor, list_interfaces};
+use marline_net::recorded_machine::{LogError, RecordedMachine};
 use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc;
 
-use self::host::Host;
-use self::lines::{Lines, Turn};
-use self::table::Table;
-use self::trouble::{FIRST, LONGEST, Trouble};
-use super::kernel::{Events, Fallback, PathManager, Sockets, fell_back};
-use super::snapshot::{Managed, Snapshot, Totals};
-use super::{Ask, Budgets, Ground, Job, Mode, PathsError};
+use self::interfaces::{LinkInterfaces, LinkTransition};
+use self::kernel_pm::AggregateConn;
+use self::retry::{MAX_RETRY_DELAY, MIN_RETRY_DELAY, Retry};
+use self::subflow_table::SubflowTable;
+use super::kernel::{EventSubscription, FallbackCounters, PathManager, SockDiag, read_fallback_counters};
+use super::snapshot::{Management, Snapshot, Totals};
+use super::{Budgets, DriverQuery, HostConfigurator, Job, Mode, PathsError};
 
 /// One line of a log.
 pub type PathsRecord = Record<Config, Input, Output>;
@@ -60,42 +60,42 @@ impl<M: Machine<Input = Input, Output = Output>> Policy for M {}
 
 /// Everything that one run holds.
 struct Driver<M> {
-    log: Logged<M, Config>,
+    log: RecordedMachine<M, Config>,
     started: std::time::Instant,
     mode: Mode,
     /// None in a dry run.
-    manager: Option<PathManager>,
-    sockets: Sockets,
-    routes: RouteSocket,
-    ground: Box<dyn Ground>,
-    table: Table,
-    lines: Lines,
-    choice: Choice,
+    path_manager: Option<PathManager>,
+    sock_diag: SockDiag,
+    route_socket: RouteSocket,
+    host_config: Box<dyn HostConfigurator>,
+    subflow_table: SubflowTable,
+    links: LinkInterfaces,
+    selection: LinkSelection,
     budgets: Budgets,
     /// When they are kept next.
     next_save: Instant,
     /// Only where the kernel's own path manager rules.
-    host: Option<Host>,
-    queue: VecDeque<Output>,
-    looks: BTreeSet<ConnId>,
+    aggregate: Option<AggregateConn>,
+    pending_outputs: VecDeque<Output>,
+    pending_polls: BTreeSet<ConnId>,
     totals: Totals,
-    fallback: Fallback,
+    fallback_baseline: FallbackCounters,
     next_second: Instant,
-    next_guard: Instant,
+    next_full_check: Instant,
     /// Events were lost: when everything is read again.
     next_resync: Option<Instant>,
     /// The kernel has refused to abort a socket, which was logged.
-    cannot_abort: bool,
+    has_abort_failed: bool,
     /// Before this the driver rests from the last dump.
-    rested: Instant,
+    resync_not_before: Instant,
     /// Connections became plain TCP since the last dump.
-    fell_back_lately: bool,
+    has_new_fallbacks: bool,
     /// Interfaces are not surveyed again before this.
-    next_survey: Instant,
+    survey_not_before: Instant,
     /// Surveys that failed, dumps, and reading events.
-    surveys: Trouble,
-    dumps: Trouble,
-    hearing: Trouble,
+    survey_retry: Retry,
+    dump_retry: Retry,
+    event_retry: Retry,
 }
 
 /// Runs the driver with this machine until `stop`, and gives the machine back.
@@ -103,119 +103,125 @@ struct Driver<M> {
 /// # Errors
 /// See [`PathsError`]; the ground is restored in any case.
 pub async fn drive<M: Policy>(machine: M, job: Job, stop: impl Future<Output = ()>) -> Result<M, PathsError> {
-    drive_with(machine, job, ROOM, stop).await
+    drive_with(machine, job, EVENT_RCVBUF, stop).await
 }
 
 /// The same with so many bytes of room for events that wait.
 async fn drive_with<M: Policy>(
     machine: M,
     mut job: Job,
-    room: usize,
+    rcvbuf_size: usize,
     stop: impl Future<Output = ()>,
 ) -> Result<M, PathsError> {
     // A log that cannot be written is found before anything is changed.
-    let log = Logged::new(machine, job.config.clone(), job.trace).map_err(unwritten)?;
-    job.ground.lay(job.mode)?;
-    let mut control = job.control;
-    let (parts, mut events, mut monitor) = match Parts::open(job.mode, room) {
-        Ok(parts) => parts,
+    let log = RecordedMachine::new(machine, job.config.clone(), job.decision_log).map_err(log_error)?;
+    job.host_config.apply(job.mode)?;
+    let mut queries = job.queries;
+    let (kernel_sockets, mut events, mut monitor) = match KernelSockets::open(job.mode, rcvbuf_size) {
+        Ok(kernel_sockets) => kernel_sockets,
         Err(error) => {
-            job.ground.restore();
+            job.host_config.restore();
             return Err(error);
         }
     };
-    let lines = Lines::new(&job.config.links, job.beside_vpn);
-    let mut driver = Driver::new(log, parts, lines, job.mode, job.ground);
-    (driver.choice, driver.budgets) = (job.choice, job.budgets);
-    let result = driver.run(&mut control, events.as_mut(), &mut monitor, stop).await;
-    driver.ground.restore();
+    let links = LinkInterfaces::new(&job.config.links, job.bypass_vpn);
+    let mut driver = Driver::new(log, kernel_sockets, links, job.mode, job.host_config);
+    (driver.selection, driver.budgets) = (job.selection, job.budgets);
+    let result = driver.run(&mut queries, events.as_mut(), &mut monitor, stop).await;
+    driver.host_config.restore();
     driver.save_budgets();
-    let ended = driver.log.finish().map_err(unwritten);
+    let finished = driver.log.finish().map_err(log_error);
     result?;
-    ended
+    finished
 }
 
-fn unwritten((path, error): Failed) -> PathsError {
-    PathsError::Trace { path, error }
+fn log_error((path, error): LogError) -> PathsError {
+    PathsError::DecisionLog { path, error }
 }
 
 /// What has to be opened before anything is told.
-struct Parts {
-    manager: Option<PathManager>,
-    sockets: Sockets,
-    routes: RouteSocket,
+struct KernelSockets {
+    path_manager: Option<PathManager>,
+    sock_diag: SockDiag,
+    route_socket: RouteSocket,
 }
 
-impl Parts {
-    fn open(mode: Mode, room: usize) -> Result<(Self, Option<Events>, Monitor), PathsError> {
-        let told = PathsError::kernel;
-        let (mut manager, mut events) = (None, None);
+impl KernelSockets {
+    fn open(mode: Mode, rcvbuf_size: usize) -> Result<(Self, Option<EventSubscription>, Monitor), PathsError> {
+        let kernel_error = PathsError::kernel;
+        let (mut path_manager, mut events) = (None, None);
         if mode != Mode::DryRun {
-            let found = PathManager::open()?;
-            let missing = || PathsError::NoMptcp(std::io::Error::other("it has no group of events"));
-            let group = found.events().ok_or_else(missing)?;
-            let joined = Events::join(found.family(), group, room);
-            events = Some(joined.map_err(|e| told("listening to MPTCP's path manager", e))?);
-            manager = Some(found);
+            let opened = PathManager::open()?;
+            let no_event_group = || PathsError::NoMptcp(std::io::Error::other("it has no group of events"));
+            let group = opened.event_group().ok_or_else(no_event_group)?;
+            let subscription = EventSubscription::subscribe(opened.family_id(), group, rcvbuf_size);
+            events = Some(subscription.map_err(|error| kernel_error("listening to MPTCP's path manager", error))?);
+            path_manager = Some(opened);
         }
-        let sockets = Sockets::open().map_err(|e| told("sock_diag", e))?;
-        let routes = RouteSocket::open().map_err(|e| told("route netlink", e))?;
-        Ok((Self { manager, sockets, routes }, events, Monitor::new()?))
+        let sock_diag = SockDiag::open().map_err(|error| kernel_error("sock_diag", error))?;
+        let route_socket = RouteSocket::open().map_err(|error| kernel_error("route netlink", error))?;
+        Ok((Self { path_manager, sock_diag, route_socket }, events, Monitor::new()?))
     }
 }
 
 /// A part of the beginning, which may be tried again.
-type Step<M> = fn(&mut Driver<M>) -> Result<(), PathsError>;
+type StartStep<M> = fn(&mut Driver<M>) -> Result<(), PathsError>;
 
 impl<M: Policy> Driver<M> {
-    fn new(log: Logged<M, Config>, parts: Parts, lines: Lines, mode: Mode, ground: Box<dyn Ground>) -> Self {
-        let Parts { manager, sockets, routes } = parts;
+    fn new(
+        log: RecordedMachine<M, Config>,
+        kernel_sockets: KernelSockets,
+        links: LinkInterfaces,
+        mode: Mode,
+        host_config: Box<dyn HostConfigurator>,
+    ) -> Self {
+        let KernelSockets { path_manager, sock_diag, route_socket } = kernel_sockets;
         Self {
             log,
             started: std::time::Instant::now(),
             mode,
-            manager,
-            sockets,
-            routes,
-            ground,
-            table: Table::default(),
-            lines,
+            path_manager,
+            sock_diag,
+            route_socket,
+            host_config,
+            subflow_table: SubflowTable::default(),
+            links,
             // Nothing that comes is used, and nothing is kept.
-            choice: Choice::Named(Vec::new()),
+            selection: LinkSelection::Named(Vec::new()),
             budgets: Budgets::default(),
-            next_save: Instant::ZERO + BETWEEN_SAVES,
-            host: (mode == Mode::KernelPm).then(Host::default),
-            queue: VecDeque::new(),
-            looks: BTreeSet::new(),
+            next_save: Instant::ZERO + SAVE_INTERVAL,
+            aggregate: (mode == Mode::KernelPm).then(AggregateConn::default),
+            pending_outputs: VecDeque::new(),
+            pending_polls: BTreeSet::new(),
             totals: Totals::default(),
-            fallback: fell_back(),
+            fallback_baseline: read_fallback_counters(),
             next_second: Instant::ZERO,
-            next_guard: Instant::ZERO + GUARD,
+            next_full_check: Instant::ZERO + FULL_CHECK_INTERVAL,
             next_resync: None,
-            cannot_abort: false,
-            rested: Instant::ZERO,
-            fell_back_lately: false,
-            next_survey: Instant::ZERO,
-            surveys: Trouble::of("interfaces"),
-            dumps: Trouble::of("the list of sockets"),
-            hearing: Trouble::of("events"),
+            has_abort_failed: false,
+            resync_not_before: Instant::ZERO,
+            has_new_fallbacks: false,
+            survey_not_before: Instant::ZERO,
+            survey_retry: Retry::new("interfaces"),
+            dump_retry: Retry::new("the list of sockets"),
+            event_retry: Retry::new("events"),
         }
     }
 
     async fn run(
         &mut self,
-        control: &mut mpsc::Receiver<Ask>,
-        mut events: Option<&mut Events>,
+        queries: &mut mpsc::Receiver<DriverQuery>,
+        mut events: Option<&mut EventSubscription>,
         monitor: &mut Monitor,
         stop: impl Future<Output = ()>,
     ) -> Result<(), PathsError> {
         let mut stop = pin!(stop);
-        let mut asked_for = true;
-        let steps: [Step<M>; 3] = [Self::survey, Self::begin, |driver| driver.resync(true)];
+        let mut is_control_open = true;
+        let steps: [StartStep<M>; 3] = [Self::survey_links, Self::start_aggregate, |driver| driver.resync(true)];
         for step in steps {
-            let mut pause = FIRST;
+            let mut pause = MIN_RETRY_DELAY;
             while let Err(error) = step(self) {
-                if !error.heals() || pause > LONGEST {
+                if !error.is_transient() || pause > MAX_RETRY_DELAY {
                     return Err(error);
                 }
                 tracing::warn!(%error, "trying again");
@@ -225,35 +231,35 @@ impl<M: Policy> Driver<M> {
                 }
             }
         }
-        self.host_rests();
+        self.remove_idle_endpoints();
         loop {
             let now = self.now();
-            self.wake(now)?;
+            self.run_due(now)?;
             // Behind the tick, so that a look is made when it is asked for and not at the next deadline.
-            let next = if self.act() { now } else { self.next(now) };
+            let next = if self.execute_outputs() { now } else { self.next_deadline(now) };
             let sleep = tokio::time::sleep_until((self.started + next.since(Instant::ZERO)).into());
-            let (may_survey, may_hear) = (now >= self.next_survey, self.hearing.may(now));
+            let (can_survey, can_read_events) = (now >= self.survey_not_before, self.event_retry.is_due(now));
             tokio::select! {
                 biased;
                 () = &mut stop => return Ok(()),
-                changed = monitor.changed(), if may_survey => {
-                    self.next_survey = now + BETWEEN_SURVEYS;
-                    let surveyed = changed.map_err(PathsError::from).and_then(|()| self.survey());
-                    self.surveys.came_to(now, surveyed)?;
+                changed = monitor.changed(), if can_survey => {
+                    self.survey_not_before = now + SURVEY_INTERVAL;
+                    let outcome = changed.map_err(PathsError::from).and_then(|()| self.survey_links());
+                    self.survey_retry.record_result(now, outcome)?;
                 }
-                heard = hear::next(&mut events), if may_hear => {
-                    let heard = heard.map_err(|e| PathsError::kernel("MPTCP's events", e));
-                    let lost = heard.as_ref().map_or(true, |heard| heard.lost);
-                    let heard = heard.map(|heard| self.hear(heard.events));
-                    self.hearing.came_to(now, heard)?;
-                    if lost {
+                batch = events::next_events(&mut events), if can_read_events => {
+                    let batch = batch.map_err(|error| PathsError::kernel("MPTCP's events", error));
+                    let has_lost_events = batch.as_ref().map_or(true, |batch| batch.has_lost_events);
+                    let batch = batch.map(|batch| self.on_events(batch.events));
+                    self.event_retry.record_result(now, batch)?;
+                    if has_lost_events {
                         // In a storm of events the dumps themselves must not take all the time.
-                        self.next_resync = Some(self.next_resync.unwrap_or(self.rested));
+                        self.next_resync = Some(self.next_resync.unwrap_or(self.resync_not_before));
                     }
                 }
-                ask = control.recv(), if asked_for => match ask {
-                    Some(ask) => self.answer(ask),
-                    None => asked_for = false,
+                query = queries.recv(), if is_control_open => match query {
+                    Some(query) => self.answer_query(query),
+                    None => is_control_open = false,
                 },
                 () = sleep => {}
             }
@@ -265,114 +271,121 @@ impl<M: Policy> Driver<M> {
     }
 
     /// Something happened: the machine hears it, and what it asks for is put in the queue.
-    fn tell(&mut self, input: Input) {
+    fn feed_machine(&mut self, input: Input) {
         self.log.handle(self.now(), input);
-        self.drain();
+        self.drain_outputs();
     }
 
-    fn drain(&mut self) {
+    fn drain_outputs(&mut self) {
         while let Some(output) = self.log.poll() {
             match output {
                 Output::Poll { conn } => {
-                    self.looks.insert(conn);
+                    self.pending_polls.insert(conn);
                 }
-                other => self.queue.push_back(other),
+                output => self.pending_outputs.push_back(output),
             }
         }
     }
 
     /// Does what is due.
-    fn wake(&mut self, now: Instant) -> Result<(), PathsError> {
-        if self.log.deadline().is_some_and(|at| at <= now) {
+    fn run_due(&mut self, now: Instant) -> Result<(), PathsError> {
+        if self.log.deadline().is_some_and(|due| due <= now) {
             self.log.tick(now);
-            self.drain();
+            self.drain_outputs();
         }
         if now >= self.next_second {
             self.next_second = now + SECOND;
-            self.second();
-            if self.mode == Mode::DryRun && self.dumps.again().is_none() {
-                self.read_again(now)?;
+            self.every_second();
+            if self.mode == Mode::DryRun && self.dump_retry.next_attempt().is_none() {
+                self.resync_or_retry(now)?;
             }
         }
-        if self.surveys.again().is_some_and(|at| at <= now) {
-            let surveyed = self.survey();
-            self.surveys.came_to(now, surveyed)?;
+        if self.survey_retry.next_attempt().is_some_and(|due| due <= now) {
+            let outcome = self.survey_links();
+            self.survey_retry.record_result(now, outcome)?;
         }
-        if self.dumps.again().is_some_and(|at| at <= now) {
-            self.read_again(now)?;
-        } else if self.next_resync.is_some_and(|at| at <= now) && self.dumps.again().is_none() {
-            self.totals.resynchronised += 1;
+        if self.dump_retry.next_attempt().is_some_and(|due| due <= now) {
+            self.resync_or_retry(now)?;
+        } else if self.next_resync.is_some_and(|due| due <= now) && self.dump_retry.next_attempt().is_none() {
+            self.totals.resyncs += 1;
             tracing::warn!("events of MPTCP were lost; reading everything again");
-            self.read_again(now)?;
-        } else if now >= self.next_guard {
-            self.next_guard = now + GUARD;
+            self.resync_or_retry(now)?;
+        } else if now >= self.next_full_check {
+            self.next_full_check = now + FULL_CHECK_INTERVAL;
             // The ground may have left something alone for a while.
-            let surveyed = self.survey();
-            self.surveys.came_to(now, surveyed)?;
-            if !self.table.conns.is_empty() || self.fell_back_lately || fell_back().established > 0 {
-                self.fell_back_lately = false;
-                self.read_again(now)?;
+            let outcome = self.survey_links();
+            self.survey_retry.record_result(now, outcome)?;
+            if !self.subflow_table.conns.is_empty()
+                || self.has_new_fallbacks
+                || read_fallback_counters().established > 0
+            {
+                self.has_new_fallbacks = false;
+                self.resync_or_retry(now)?;
             }
         }
         Ok(())
     }
 
     /// Reads everything again, now or, if that fails, later.
-    fn read_again(&mut self, now: Instant) -> Result<(), PathsError> {
-        let read = self.resync(false);
-        self.dumps.came_to(now, read)
+    fn resync_or_retry(&mut self, now: Instant) -> Result<(), PathsError> {
+        let outcome = self.resync(false);
+        self.dump_retry.record_result(now, outcome)
     }
 
     /// When something is due next.
-    fn next(&self, now: Instant) -> Instant {
-        let mut next = self.next_second.min(self.next_guard);
-        next = match self.dumps.again() {
-            Some(at) => next.min(at),
-            None => self.next_resync.map_or(next, |at| next.min(at)),
+    fn next_deadline(&self, now: Instant) -> Instant {
+        let mut next = self.next_second.min(self.next_full_check);
+        next = match self.dump_retry.next_attempt() {
+            Some(due) => next.min(due),
+            None => self.next_resync.map_or(next, |due| next.min(due)),
         };
         // Events are not asked for: once they may be read again, they come by themselves.
-        let deaf = self.hearing.again().filter(|at| *at > now);
-        next = self.surveys.again().into_iter().chain(deaf).fold(next, Instant::min);
-        if self.next_survey > now {
-            next = next.min(self.next_survey);
+        let events_at = self.event_retry.next_attempt().filter(|due| *due > now);
+        next = self.survey_retry.next_attempt().into_iter().chain(events_at).fold(next, Instant::min);
+        if self.survey_not_before > now {
+            next = next.min(self.survey_not_before);
         }
-        self.log.deadline().map_or(next, |at| next.min(at))
+        self.log.deadline().map_or(next, |due| next.min(due))
     }
 
     /// Once a second: what passed the interfaces and the connections, settings that somebody else changes, joins that nothing
     /// came of, the log.
-    fn second(&mut self) {
-        for line in 0..self.lines.all.len() {
-            let Some(line) = self.lines.all.get(line).filter(|line| line.up) else { continue };
-            let link = line.link;
-            let Ok(reply) = self.routes.request(&Request::link_by_index(line.index).finish(1)) else { continue };
+    fn every_second(&mut self) {
+        for index in 0..self.links.all.len() {
+            let Some(interface) = self.links.all.get(index).filter(|interface| interface.is_up) else { continue };
+            let link = interface.link;
+            let Ok(reply) = self.route_socket.request(&Request::link_by_index(interface.index).finish(1)) else {
+                continue;
+            };
             // One that was renamed is another link's, or nobody's: the survey will tell.
-            let is_it = |found: &Link| found.name == line.name();
-            let Some(found) = messages(&reply).find_map(|m| Link::parse(&m)).filter(is_it) else { continue };
-            self.lines.count(link, found.received, found.sent, SECOND);
-            let passed = self.lines.line(link).map(lines::Line::passed).unwrap_or_default();
-            self.tell(Input::InterfaceCounters { link, received: passed.0, sent: passed.1 });
+            let has_name = |found_link: &Link| found_link.name == interface.name();
+            let Some(found_link) = messages(&reply).find_map(|m| Link::parse(&m)).filter(has_name) else {
+                continue;
+            };
+            self.links.update_counters(link, found_link.received_bytes, found_link.sent_bytes, SECOND);
+            let totals = self.links.get(link).map(interfaces::LinkInterface::totals).unwrap_or_default();
+            self.feed_machine(Input::InterfaceCounters { link, received: totals.0, sent: totals.1 });
         }
-        let fallback = fell_back().connections.saturating_sub(self.fallback.connections);
-        if fallback > self.totals.fell_back {
+        let fallback = read_fallback_counters().fallen_back.saturating_sub(self.fallback_baseline.fallen_back);
+        if fallback > self.totals.fallen_back {
             tracing::warn!(connections = fallback, "connections fell back to plain TCP");
-            if self.table.conns.len() <= FEW {
-                let all: Vec<ConnId> = self.table.conns.keys().copied().collect();
-                self.end_over(&all);
+            if self.subflow_table.conns.len() <= MAX_FALLBACK_QUERIES {
+                let all: Vec<ConnId> = self.subflow_table.conns.keys().copied().collect();
+                self.close_ended(&all);
             }
             // How many of the others are open only a dump can tell.
-            self.fell_back_lately = true;
-            self.next_guard = self.next_guard.min(self.rested + SOON);
+            self.has_new_fallbacks = true;
+            self.next_full_check = self.next_full_check.min(self.resync_not_before + FALLBACK_CHECK_DELAY);
         }
-        self.totals.fell_back = fallback;
-        self.lines.note(&mut self.budgets);
+        self.totals.fallen_back = fallback;
+        self.links.record_budgets(&mut self.budgets);
         if self.now() >= self.next_save {
             let saved = self.save_budgets();
-            self.next_save = self.now() + if saved { BETWEEN_SAVES } else { BETWEEN_SAVES * 360 };
+            self.next_save = self.now() + if saved { SAVE_INTERVAL } else { SAVE_INTERVAL * 360 };
         }
-        self.ground.hold();
-        self.drop_stale_joins();
-        self.count_moved();
+        self.host_config.recheck_sysctls();
+        self.destroy_stale_joins();
+        self.update_active_totals();
         self.log.flush();
     }
 
@@ -385,44 +398,56 @@ impl<M: Policy> Driver<M> {
     }
 
     /// Looks at the interfaces.
-    fn survey(&mut self) -> Result<(), PathsError> {
-        let survey = survey()?;
-        self.take_up(&survey);
-        self.ground.follow(&survey);
-        let turns = self.lines.follow(&survey);
-        for (link, mtu, v4) in self.lines.changed(&survey) {
-            self.tell(Input::Interface { link, mtu, has_ipv4: v4 });
+    fn survey_links(&mut self) -> Result<(), PathsError> {
+        let survey = list_interfaces()?;
+        self.add_links(&survey);
+        self.host_config.update_routing(&survey);
+        let transitions = self.links.apply_survey(&survey);
+        for (link, mtu, v4) in self.links.changed_interfaces(&survey) {
+            self.feed_machine(Input::Interface { link, mtu, has_ipv4: v4 });
         }
-        for turn in &turns {
-            match *turn {
-                Turn::Up(link) | Turn::Address(link) => self.tell(Input::LinkUp { link }),
-                Turn::Down(link) => self.tell(Input::LinkDown { link }),
+        for transition in &transitions {
+            match *transition {
+                LinkTransition::Up(link) | LinkTransition::NewAddress(link) => {
+                    self.feed_machine(Input::LinkUp { link })
+                }
+                LinkTransition::Down(link) => self.feed_machine(Input::LinkDown { link }),
             }
         }
-        self.end_stranded();
-        self.host_links(&turns);
-        if turns.iter().any(|turn| matches!(turn, Turn::Up(_))) && self.now() > Instant::ZERO + SECOND {
+        self.destroy_stranded();
+        self.update_link_endpoints(&transitions);
+        if transitions.iter().any(|transition| matches!(transition, LinkTransition::Up(_)))
+            && self.now() > Instant::ZERO + SECOND
+        {
             // Connections over a link that was none until now are ours from now on.
-            self.next_guard = self.next_guard.min(self.now());
+            self.next_full_check = self.next_full_check.min(self.now());
         }
         Ok(())
     }
 
-    fn answer(&mut self, ask: Ask) {
-        self.count_moved();
-        match ask {
-            Ask::Snapshot(to) => drop(to.send(self.snapshot())),
-            Ask::Explain(conn, to) => {
+    fn answer_query(&mut self, query: DriverQuery) {
+        self.update_active_totals();
+        match query {
+            DriverQuery::Snapshot(reply_tx) => drop(reply_tx.send(self.snapshot())),
+            DriverQuery::Explain(conn, reply_tx) => {
                 let now = self.now();
-                let told = self.table.known(conn, now).map(|of| (of.snapshot(conn, now), of.history()));
-                drop(to.send(told));
+                let reply = self
+                    .subflow_table
+                    .open_or_ended(conn, now)
+                    .map(|connection| (connection.snapshot(conn, now), connection.history()));
+                drop(reply_tx.send(reply));
             }
         }
     }
 
     fn snapshot(&self) -> Snapshot {
         let now = self.now();
-        let unmanaged = self.table.conns.values().filter(|conn| conn.managed == Managed::Older).count();
+        let unmanaged = self
+            .subflow_table
+            .conns
+            .values()
+            .filter(|connection| connection.management == Management::PredatesSwitch)
+            .count();
         Snapshot {
             at: now,
             mode: match self.mode {
@@ -432,28 +457,35 @@ impl<M: Policy> Driver<M> {
             }
             .to_owned(),
             links: self
-                .lines
+                .links
                 .all
                 .iter()
-                .map(|line| line.snapshot(self.table.over(line.link), &self.budgets))
+                .map(|interface| {
+                    interface.snapshot(self.subflow_table.subflows_over(interface.link), &self.budgets)
+                })
                 .collect(),
-            connections: self.table.conns.iter().map(|(conn, of)| of.snapshot(*conn, now)).collect(),
+            connections: self
+                .subflow_table
+                .conns
+                .iter()
+                .map(|(conn, connection)| connection.snapshot(*conn, now))
+                .collect(),
             totals: Totals { unmanaged: unmanaged as u64, ..self.totals },
-            notes: self.ground.notes(),
+            notes: self.host_config.notes(),
         }
     }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 /// chosen: a dump of ten thousand connections takes 0.15 s, so that this costs half a percent of a core there.
-const GUARD: Duration = Duration::from_secs(30);
+const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// So many connections are asked one by one which of them fell back. chosen: 4 ms, as for 256 subflows.
-const FEW: usize = 256;
+const MAX_FALLBACK_QUERIES: usize = 256;
 /// chosen: a host whose servers all lack MPTCP falls back all the time.
-const SOON: Duration = Duration::from_secs(3);
+const FALLBACK_CHECK_DELAY: Duration = Duration::from_secs(3);
 /// chosen: a burst of changes (DHCP) is one; a lost carrier waits no longer than this.
-const BETWEEN_SURVEYS: Duration = Duration::from_millis(50);
+const SURVEY_INTERVAL: Duration = Duration::from_millis(50);
 /// chosen: what a crash takes from a budget is what passes in this time, and a disk does not notice it.
-const BETWEEN_SAVES: Duration = Duration::from_secs(10);
+const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes of events that wait. An event takes some 800 of them: enough for 5,000 at once.
-const ROOM: usize = 4 << 20;
+const EVENT_RCVBUF: usize = 4 << 20;

@@ -13,20 +13,20 @@
 //!    itself (its owner's pipe does), the detour's rule means nobody any more, and the settings are in a ledger: the next start, or
 //!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number. What belongs to a
 //!    gateway that runs is never taken away, whatever its run directory: its table says that it is there.
-//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force (`block`).
+//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force (`standing_firewall`).
 //! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
 //! 4. An interface that is this host's way to the Internet is no LAN.
 
-mod beyond;
-mod block;
+mod dns_routes;
 mod firewall;
-mod legacy;
-mod names;
-mod obstacles;
-mod private;
-mod report;
-mod rules;
-mod watch;
+mod firewall_report;
+mod iptables_legacy;
+mod nft_rules;
+mod non_tcp_route;
+mod obstruction_watch;
+mod obstructions;
+mod private_networks;
+mod standing_firewall;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -37,22 +37,22 @@ use marline_sys::netlink::RouteSocket;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch::Receiver;
 
-pub use beyond::Beyond;
-pub use block::Standing;
-pub use names::NameLinks;
-pub use obstacles::Found as Obstructions;
-pub use rules::Lan;
+pub use dns_routes::DnsLinks;
+pub use nft_rules::Lan;
+pub use non_tcp_route::NonTcpRoute;
+pub use obstructions::Obstructions;
+pub use standing_firewall::StandingFirewall;
 
-use marline_net::links::{LinksError, survey};
+use marline_net::links::{LinksError, list_interfaces};
 
-use self::block::{Keeper, Reach, standing};
-use self::obstacles::{Found, Obstacles};
-use self::watch::Watch;
+use self::obstruction_watch::ObstructionWatch;
+use self::obstructions::ObstructionChecker;
+use self::standing_firewall::{FirewallKeeper, LanReach, read_installed};
 use super::PathsError;
-use super::forward::rules::Families;
-use super::forward::{ForwardError, NftError, arrival, detour, listen, nft};
-use super::ground::forwarding::{self, Forwarding};
-use super::ground::{Restored, may_administer};
+use super::host_config::forwarding::{self, Forwarding};
+use super::host_config::{RestoreResult, has_net_admin};
+use super::transparent::nft_rules::IpFamilies;
+use super::transparent::{ForwardError, NftError, accept_any, bind_listeners, nft, policy_route};
 
 /// Why a LAN cannot be served, one line each.
 #[derive(Debug, thiserror::Error)]
@@ -90,11 +90,11 @@ pub enum GatewayError {
 /// Connections of the LAN come here while this lives.
 #[derive(Debug)]
 pub struct Gateway {
-    watch: Watch,
+    obstruction_watch: ObstructionWatch,
     // The first is undone first.
-    table: nft::Held,
-    beyond: Arc<Beyond>,
-    _detour: detour::Held,
+    nft_table: nft::NftTableGuard,
+    non_tcp_route: Arc<NonTcpRoute>,
+    _policy_route: policy_route::PolicyRouteGuard,
     listeners: Vec<(IpAddr, TcpListener)>,
     forwarding: Forwarding,
 }
@@ -106,78 +106,97 @@ impl Gateway {
     ///
     /// # Errors
     /// One line that says what stands in the way. Nothing stays changed then.
-    pub async fn open(lan: &Lan, run_dir: &Path, direct: bool) -> Result<Self, GatewayError> {
-        let mut closed = false;
-        let opened = Self::make(lan, run_dir, direct, &mut closed).await;
-        if opened.is_err() && closed {
-            match standing() {
+    pub async fn open(lan: &Lan, run_dir: &Path, allow_direct: bool) -> Result<Self, GatewayError> {
+        let mut has_closed = false;
+        let result = Self::open_inner(lan, run_dir, allow_direct, &mut has_closed).await;
+        if result.is_err() && has_closed {
+            match read_installed() {
                 // The rules of routing have gone with what was opened.
-                Some(standing) if is_needed(Some(&standing)) => block::seal(&standing),
-                _ => unblock(),
+                Some(firewall) if is_still_needed(Some(&firewall)) => standing_firewall::seal(&firewall),
+                _ => remove_firewall(),
             }
         }
-        opened
+        result
     }
 
-    async fn make(lan: &Lan, run_dir: &Path, direct: bool, closed: &mut bool) -> Result<Self, GatewayError> {
-        if !may_administer() {
+    async fn open_inner(
+        lan: &Lan,
+        run_dir: &Path,
+        allow_direct: bool,
+        has_closed: &mut bool,
+    ) -> Result<Self, GatewayError> {
+        if !has_net_admin() {
             return Err(GatewayError::NotPermitted);
         }
-        look_at(lan)?;
-        nft::check(&rules::table(lan, ANY_PORT, (true, true)))?;
-        let (port, listeners) = listen().map_err(|error| match error {
-            ForwardError::Socket { what, error } => kernel(what, error),
-            other => GatewayError::Kernel { what: "a listener", error: io::Error::other(other) },
+        check_interfaces(lan)?;
+        nft::check(&nft_rules::table_text(lan, PLACEHOLDER_PORT, (true, true)))?;
+        let (port, listeners) = bind_listeners().map_err(|error| match error {
+            ForwardError::Socket { what, error } => kernel_error(what, error),
+            error => GatewayError::Kernel { what: "a listener", error: io::Error::other(error) },
         })?;
         let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
-        let close = |switched| {
-            *closed = true;
-            let reach = Reach::without_rules(direct);
-            block::install(lan, reach, switched).map_err(|error| PathsError::Ground(error.to_string()))
+        let install_firewall = |enabled_here| {
+            *has_closed = true;
+            let reach = LanReach::without_routing_rules(allow_direct);
+            standing_firewall::install(lan, reach, enabled_here)
+                .map_err(|error| PathsError::HostConfig(error.to_string()))
         };
-        let forwarding = Forwarding::lay(run_dir, &lan.0, close).map_err(|error| match error {
+        let forwarding = Forwarding::apply(run_dir, &lan.0, install_firewall).map_err(|error| match error {
             PathsError::NotPermitted { .. } => GatewayError::NotPermitted,
             error => GatewayError::Host(error),
         })?;
-        let families = Families::of(&addresses);
-        let refused = |error| kernel("a routing rule", error);
-        let detour = detour::Held::new(&detour::LAN, families).map_err(refused)?;
-        let beyond = Arc::new(Beyond::new(lan, families).map_err(refused)?);
-        let table = nft::Held::new(&rules::table(lan, port, forwarding.switched), rules::TABLE).await?;
-        block::install(lan, Reach::of(direct), forwarding.switched)?;
-        let keeper = Keeper::new(lan.clone(), direct, forwarding.switched);
-        let watch = Watch::new(keeper.clone(), Obstacles::new(lan.clone(), keeper, forwarding.switched));
-        Ok(Self { watch, table, beyond, _detour: detour, listeners, forwarding })
+        let families = IpFamilies::from_addresses(&addresses);
+        let rule_error = |error| kernel_error("a routing rule", error);
+        let policy_route =
+            policy_route::PolicyRouteGuard::new(&policy_route::LAN_TRAFFIC, families).map_err(rule_error)?;
+        let non_tcp_route = Arc::new(NonTcpRoute::new(lan, families).map_err(rule_error)?);
+        let nft_table =
+            nft::NftTableGuard::new(&nft_rules::table_text(lan, port, forwarding.enabled_here), nft_rules::TABLE)
+                .await?;
+        standing_firewall::install(lan, LanReach::for_running(allow_direct), forwarding.enabled_here)?;
+        let firewall_keeper = FirewallKeeper::new(lan.clone(), allow_direct, forwarding.enabled_here);
+        let watch = ObstructionWatch::new(
+            firewall_keeper.clone(),
+            ObstructionChecker::new(lan.clone(), firewall_keeper, forwarding.enabled_here),
+        );
+        Ok(Self {
+            obstruction_watch: watch,
+            nft_table,
+            non_tcp_route,
+            _policy_route: policy_route,
+            listeners,
+            forwarding,
+        })
     }
 
     /// What was changed on this host, a line each.
     pub fn changes(&self) -> &[String] {
-        &self.forwarding.lines
+        &self.forwarding.changes
     }
 
     /// What on this host stops the LAN's packets. Changes are told.
-    pub fn obstacles(&self) -> Receiver<Found> {
-        self.watch.found()
+    pub fn obstructions(&self) -> Receiver<Obstructions> {
+        self.obstruction_watch.subscribe()
     }
 
     /// The way of what is not led here. It ends with the last who holds it: nobody should for longer than the gateway is there.
-    pub fn beyond(&self) -> Arc<Beyond> {
-        Arc::clone(&self.beyond)
+    pub fn non_tcp_route(&self) -> Arc<NonTcpRoute> {
+        Arc::clone(&self.non_tcp_route)
     }
 
     /// The next connection, and where it was going. What no rule has led here is closed.
     ///
     /// # Errors
     /// The rules were lost.
-    pub async fn arrive(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
-        let Self { table, listeners, .. } = self;
+    pub async fn accept(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
+        let Self { nft_table, listeners, .. } = self;
         loop {
-            let near = tokio::select! {
-                near = arrival(listeners) => near,
-                lost = table.lost() => return Err(lost.into()),
+            let client = tokio::select! {
+                client = accept_any(listeners) => client,
+                error = nft_table.wait_for_loss() => return Err(error.into()),
             };
-            match near.local_addr() {
-                Ok(going) if !going.ip().is_loopback() => return Ok((near, going)),
+            match client.local_addr() {
+                Ok(destination) if !destination.ip().is_loopback() => return Ok((client, destination)),
                 _ => tracing::debug!("a connection that no rule has led here"),
             }
         }
@@ -186,42 +205,48 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.watch.end();
+        self.obstruction_watch.end();
         // Forwarding first: while it is on, the LAN stays closed.
         if self.forwarding.restore() {
-            unblock();
+            remove_firewall();
         } else {
             // The rules of routing go with this.
-            standing().iter().for_each(block::seal);
-            tracing::warn!("the LAN stays closed (table inet {}): `marline restore` tries again", block::TABLE);
+            read_installed().iter().for_each(standing_firewall::seal);
+            tracing::warn!(
+                "the LAN stays closed (table inet {}): `marline restore` tries again",
+                standing_firewall::TABLE
+            );
         }
     }
 }
 
 /// Whether this host still forwards what nothing but the standing firewall drops.
-fn is_needed(standing: Option<&Standing>) -> bool {
+fn is_still_needed(firewall: Option<&StandingFirewall>) -> bool {
     let (v4, v6) = forwarding::is_forwarding();
-    standing.is_some_and(|standing| (standing.drops.0 && v4) || (standing.drops.1 && v6))
+    firewall.is_some_and(|firewall| (firewall.drops_families.0 && v4) || (firewall.drops_families.1 && v6))
 }
 
-fn unblock() {
-    if let Err(error) = block::remove() {
-        tracing::warn!("the table inet {} cannot be removed: {error}; `marline restore` tries again", block::TABLE);
+fn remove_firewall() {
+    if let Err(error) = standing_firewall::remove() {
+        tracing::warn!(
+            "the table inet {} cannot be removed: {error}; `marline restore` tries again",
+            standing_firewall::TABLE
+        );
     }
 }
 
 /// Whether these are interfaces of a LAN.
-fn look_at(lan: &Lan) -> Result<(), GatewayError> {
-    let survey = survey()?;
+fn check_interfaces(lan: &Lan) -> Result<(), GatewayError> {
+    let survey = list_interfaces()?;
     for name in &lan.0 {
-        let wrong = |why: &str| GatewayError::Interface { name: name.clone(), why: why.to_owned() };
-        match survey.named(name) {
-            None => return Err(wrong("there is no such interface (`ip link` lists them)")),
+        let error_with = |reason: &str| GatewayError::Interface { name: name.clone(), why: reason.to_owned() };
+        match survey.by_name(name) {
+            None => return Err(error_with("there is no such interface (`ip link` lists them)")),
             Some(interface) if interface.addresses.iter().any(IpAddr::is_loopback) || name == "lo" => {
-                return Err(wrong("it is the loopback, and no LAN"));
+                return Err(error_with("it is the loopback, and no LAN"));
             }
-            Some(interface) if interface.v4.is_some() || interface.v6.is_some() => {
-                return Err(wrong("it has a default route: it is a way to the Internet, and no LAN"));
+            Some(interface) if interface.route_v4.is_some() || interface.route_v6.is_some() => {
+                return Err(error_with("it has a default route: it is a way to the Internet, and no LAN"));
             }
             Some(_) => {}
         }
@@ -229,7 +254,7 @@ fn look_at(lan: &Lan) -> Result<(), GatewayError> {
     Ok(())
 }
 
-fn kernel(what: &'static str, error: io::Error) -> GatewayError {
+fn kernel_error(what: &'static str, error: io::Error) -> GatewayError {
     match error.kind() {
         io::ErrorKind::PermissionDenied => GatewayError::NotPermitted,
         _ => GatewayError::Kernel { what, error },
@@ -237,64 +262,74 @@ fn kernel(what: &'static str, error: io::Error) -> GatewayError {
 }
 
 /// Puts back what a gateway that was killed has left; nothing where one runs.
-pub(super) fn restore(run_dir: &Path) -> Restored {
-    let Some((mut lines, mut left)) = forwarding::restore(run_dir) else { return Restored::default() };
-    if matches!(nft::check(&rules::nothing()), Err(NftError::Taken)) {
-        return Restored { lines, left };
+pub(super) fn restore(run_dir: &Path) -> RestoreResult {
+    let Some((mut restored, mut remaining)) = forwarding::restore(run_dir) else { return RestoreResult::default() };
+    if matches!(nft::check(&nft_rules::delete_table()), Err(NftError::AlreadyOwned)) {
+        return RestoreResult { restored, remaining };
     }
-    let standing = standing();
-    if let Some(standing) = standing.as_ref().filter(|standing| is_needed(Some(standing))) {
-        block::seal(standing);
+    let firewall = read_installed();
+    if let Some(firewall) = firewall.as_ref().filter(|firewall| is_still_needed(Some(firewall))) {
+        standing_firewall::seal(firewall);
     }
     let clear = |socket: RouteSocket| {
-        Ok(detour::clear(&socket, &detour::LAN)? + beyond::clear(&socket)? + names::clear(&socket)?)
+        Ok(policy_route::clear(&socket, &policy_route::LAN_TRAFFIC)?
+            + non_tcp_route::clear(&socket)?
+            + dns_routes::clear(&socket)?)
     };
     match RouteSocket::open().and_then(clear) {
         Ok(0) => {}
-        Ok(count) => lines.push(format!("{count} rules and routes of a LAN's gateway removed")),
-        Err(error) => left.push(format!("rules and routes of a LAN's gateway cannot be removed: {error}")),
+        Ok(count) => restored.push(format!("{count} rules and routes of a LAN's gateway removed")),
+        Err(error) => remaining.push(format!("rules and routes of a LAN's gateway cannot be removed: {error}")),
     }
-    if let Some(standing) = standing {
-        let table = format!("table inet {}", block::TABLE);
+    if let Some(firewall) = firewall {
+        let table_name = format!("table inet {}", standing_firewall::TABLE);
         // The note of what forwarding was may be in another run directory.
-        if is_needed(Some(&standing)) {
-            left.push(format!(
-                "{table} keeps {} closed, for this host still forwards packets: name the run directory of the edge that has \
+        if is_still_needed(Some(&firewall)) {
+            remaining.push(format!(
+                "{table_name} keeps {} closed, for this host still forwards packets: name the run directory of the edge that has \
                  ended with --run-dir, or switch forwarding off (sysctl -w net.ipv4.ip_forward=0 \
                  net.ipv6.conf.all.forwarding=0), and run this again",
-                standing.lan.join(", ")
+                firewall.lan.join(", ")
             ));
         } else {
-            match block::remove() {
-                Ok(()) => lines.push(format!("{table} removed, which kept {} closed", standing.lan.join(", "))),
-                Err(error) => left.push(format!("{table} cannot be removed: {error}")),
+            match standing_firewall::remove() {
+                Ok(()) => {
+                    restored.push(format!("{table_name} removed, which kept {} closed", firewall.lan.join(", ")))
+                }
+                Err(error) => remaining.push(format!("{table_name} cannot be removed: {error}")),
             }
         }
     }
-    Restored { lines, left }
+    RestoreResult { restored, remaining }
 }
 
 /// What such a gateway has left, a word for each; nothing while one runs.
 pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
-    let Some(mut left) = forwarding::leftovers(run_dir) else { return Vec::new() };
+    let Some(mut remaining) = forwarding::leftovers(run_dir) else { return Vec::new() };
     let count = |socket: RouteSocket| {
-        Ok(detour::there(&socket, &detour::LAN)? + beyond::there(&socket)? + names::there(&socket)?)
+        Ok(policy_route::count_installed(&socket, &policy_route::LAN_TRAFFIC)?
+            + non_tcp_route::count_installed(&socket)?
+            + dns_routes::count_installed(&socket)?)
     };
     let count = RouteSocket::open().and_then(count);
     if let Some(count) = count.ok().filter(|count| *count > 0) {
-        left.push(format!("{count} rules and routes of a LAN's gateway"));
+        remaining.push(format!("{count} rules and routes of a LAN's gateway"));
     }
-    if let Some(standing) = left_closed() {
-        left.push(format!("table inet {}, which keeps {} closed", block::TABLE, standing.lan.join(", ")));
+    if let Some(firewall) = leftover_firewall() {
+        remaining.push(format!(
+            "table inet {}, which keeps {} closed",
+            standing_firewall::TABLE,
+            firewall.lan.join(", ")
+        ));
     }
-    left
+    remaining
 }
 
 /// The standing firewall of a gateway that has crashed; none: there is none, or a gateway runs.
-pub fn left_closed() -> Option<Standing> {
-    let runs = matches!(nft::check(&rules::nothing()), Err(NftError::Taken));
-    if runs { None } else { standing() }
+pub fn leftover_firewall() -> Option<StandingFirewall> {
+    let is_running = matches!(nft::check(&nft_rules::delete_table()), Err(NftError::AlreadyOwned));
+    if is_running { None } else { read_installed() }
 }
 
 /// For a table that is never in force.
-const ANY_PORT: u16 = 1;
+const PLACEHOLDER_PORT: u16 = 1;

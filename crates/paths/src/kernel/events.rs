@@ -16,56 +16,56 @@ use tokio::io::unix::AsyncFd;
 
 /// A subscription to events.
 #[derive(Debug)]
-pub(crate) struct Events {
-    socket: AsyncFd<Listener>,
+pub(crate) struct EventSubscription {
+    socket: AsyncFd<EventSocket>,
     family: u16,
     buffer: Vec<u8>,
 }
 
 /// What came in one turn.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct EventBatch {
     /// In the order of the kernel.
     pub(crate) events: Vec<Event>,
     /// The socket overflowed: there were others.
-    pub(crate) lost: bool,
+    pub(crate) has_lost_events: bool,
 }
 
 /// The socket with the trait that tokio asks for.
 #[derive(Debug)]
-struct Listener(Socket);
+struct EventSocket(Socket);
 
-impl AsRawFd for Listener {
+impl AsRawFd for EventSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
     }
 }
 
-impl Events {
+impl EventSubscription {
     /// Joins the group. Events count from here.
-    pub(crate) fn join(family: u16, group: u32, room: usize) -> io::Result<Self> {
+    pub(crate) fn subscribe(family: u16, group: u32, rcvbuf_size: usize) -> io::Result<Self> {
         let socket = Socket::listen(Protocol::Generic, 0)?;
-        socket.make_room(room)?;
-        socket.join(group)?;
+        socket.set_rcvbuf(rcvbuf_size)?;
+        socket.join_group(group)?;
         #[allow(
             deprecated,
             reason = "its successor is unsafe for the sake of descriptors that change; this one cannot"
         )]
-        let socket = AsyncFd::with_interest(Listener(socket), Interest::READABLE)?;
-        Ok(Self { socket, family, buffer: vec![0; LONGEST] })
+        let socket = AsyncFd::with_interest(EventSocket(socket), Interest::READABLE)?;
+        Ok(Self { socket, family, buffer: vec![0; MAX_DATAGRAM_LEN] })
     }
 
     /// Waits for events. Dropping the future loses nothing.
-    pub(crate) async fn heard(&mut self) -> io::Result<Heard> {
-        poll_fn(|cx| self.poll_heard(cx)).await
+    pub(crate) async fn next_batch(&mut self) -> io::Result<EventBatch> {
+        poll_fn(|cx| self.poll_batch(cx)).await
     }
 
-    fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Heard>> {
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<EventBatch>> {
         let (family, buffer) = (self.family, &mut self.buffer);
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
-            if let Ok(heard) = ready.try_io(|listener| drain(&listener.get_ref().0, family, buffer)) {
-                return Poll::Ready(heard);
+            if let Ok(batch) = ready.try_io(|listener| read_batch(&listener.get_ref().0, family, buffer)) {
+                return Poll::Ready(batch);
             }
         }
     }
@@ -73,22 +73,22 @@ impl Events {
 
 /// Takes what is there, but not more than a turn's worth; would block if there is nothing. An overflowed socket is
 /// emptied to the last event: until then the kernel throws away all others, and does not say so again.
-fn drain(socket: &Socket, family: u16, buffer: &mut [u8]) -> io::Result<Heard> {
-    let mut heard = Heard::default();
-    let mut turn = 0;
-    while turn < A_TURN || heard.lost {
-        turn += 1;
-        match socket.event_in(buffer) {
-            Ok(bytes) => heard.events.extend(messages(bytes).filter_map(|m| Event::parse(&m, family))),
-            Err(error) if is_overflow(&error) => heard.lost = true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && turn > 1 => break,
+fn read_batch(socket: &Socket, family: u16, buffer: &mut [u8]) -> io::Result<EventBatch> {
+    let mut batch = EventBatch::default();
+    let mut count = 0;
+    while count < EVENTS_PER_BATCH || batch.has_lost_events {
+        count += 1;
+        match socket.next_event_in(buffer) {
+            Ok(bytes) => batch.events.extend(messages(bytes).filter_map(|m| Event::parse(&m, family))),
+            Err(error) if is_overflow(&error) => batch.has_lost_events = true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && count > 1 => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(heard)
+    Ok(batch)
 }
 
 /// Bytes of one datagram. An event has some two hundred; each is a datagram of its own.
-const LONGEST: usize = 8 * 1024;
+const MAX_DATAGRAM_LEN: usize = 8 * 1024;
 /// chosen: so many events take a few milliseconds to be dealt with, and the other sources wait no longer than that.
-const A_TURN: usize = 256;
+const EVENTS_PER_BATCH: usize = 256;

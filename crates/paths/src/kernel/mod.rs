@@ -8,10 +8,10 @@
 
 mod events;
 mod fallback;
-mod manager;
-mod sockets;
+mod pm_netlink;
+mod sock_diag;
 
-pub(super) use events::{Events, Heard};
-pub(super) use fallback::{Fallback, fell_back};
-pub(super) use manager::{PathManager, is_of_other_family, refusal};
-pub(super) use sockets::{Answer, Asked, Sockets};
+pub(super) use events::{EventBatch, EventSubscription};
+pub(super) use fallback::{FallbackCounters, read_fallback_counters};
+pub(super) use pm_netlink::{PathManager, command_error, is_family_mismatch};
+pub(super) use sock_diag::{SockDiag, SocketReply, SubflowQuery};

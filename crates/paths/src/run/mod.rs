@@ -17,12 +17,12 @@
 //! costs two stops for every system call, and takes the debugger's place), nor BPF's `update_socket_protocol` (it is for
 //! the whole machine, and needs a kernel that was built for it).
 
-mod keeper;
+mod supervisor;
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-use marline_sys::{detached, seccomp};
+use marline_sys::{daemonize, seccomp};
 use rustix::io::Errno;
 use rustix::net::ipproto::MPTCP;
 use rustix::net::sockopt::{set_tcp_congestion, socket_protocol};
@@ -30,21 +30,21 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket, socket_with, s
 
 /// How the sockets shall be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct RunOptions {
     /// The congestion control of each; none: the machine's.
-    pub congestion: Option<Congestion>,
+    pub congestion: Option<CongestionControl>,
 }
 
 /// The name of a congestion control: 1 to 15 printable characters (`TCP_CA_NAME_MAX`, `net/tcp.h`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Congestion(String);
+pub struct CongestionControl(String);
 
-impl std::str::FromStr for Congestion {
+impl std::str::FromStr for CongestionControl {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
         // The kernel would cut a longer name, and take another control for it.
-        let long = name.len() > LONGEST_NAME;
+        let long = name.len() > MAX_NAME_LEN;
         if name.is_empty() || long || !name.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(format!("`{name}` is no congestion control: a name such as cubic, bbr or reno"));
         }
@@ -52,18 +52,18 @@ impl std::str::FromStr for Congestion {
     }
 }
 
-const LONGEST_NAME: usize = 15;
+const MAX_NAME_LEN: usize = 15;
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Started {
+pub enum StartOutcome {
     /// The command's sockets will be MPTCP sockets.
-    Here {
+    Installed {
         /// Set-user-ID programs have no effect below the command: that was the price without `CAP_SYS_ADMIN`.
         no_new_privileges: bool,
     },
     /// They are already: this process was started by `marline run`. With a congestion control that is not set.
-    Before,
+    AlreadyActive,
 }
 
 /// Why the command cannot have MPTCP sockets.
@@ -74,7 +74,7 @@ pub enum RunError {
     NoMptcp(io::Error),
     /// It was switched off.
     #[error("MPTCP is switched off in this network: sysctl -w net.mptcp.enabled=1")]
-    Off,
+    Disabled,
     /// A congestion control that cannot be had.
     #[error("congestion control {name}: {why}")]
     Congestion {
@@ -85,7 +85,7 @@ pub enum RunError {
     },
     /// Somebody else supervises this process's system calls.
     #[error("another supervisor decides about the sockets of this process already (a container's, for example)")]
-    Supervised,
+    HasSupervisor,
     /// A sandbox forbids it.
     #[error("no filter on system calls may be installed here (seccomp): {0}")]
     Refused(io::Error),
@@ -94,7 +94,7 @@ pub enum RunError {
     NoSeccomp(io::Error),
     /// Anything else on the way.
     #[error("{what}: {why}")]
-    Broken {
+    Io {
         /// What was tried.
         what: &'static str,
         /// What came of it.
@@ -107,39 +107,41 @@ pub enum RunError {
 ///
 /// # Errors
 /// Those of [`RunError`]; this process is then as it was.
-pub fn start(options: &Options) -> Result<Started, RunError> {
-    probe(options)?;
-    let plain = socket(AddressFamily::INET, SocketType::STREAM, None);
-    if plain.is_ok_and(|socket| socket_protocol(&socket) == Ok(Some(MPTCP))) {
-        return Ok(Started::Before);
+pub fn start(options: &RunOptions) -> Result<StartOutcome, RunError> {
+    check_support(options)?;
+    let tcp_socket = socket(AddressFamily::INET, SocketType::STREAM, None);
+    if tcp_socket.is_ok_and(|socket| socket_protocol(&socket) == Ok(Some(MPTCP))) {
+        return Ok(StartOutcome::AlreadyActive);
     }
-    let broken = |what: &'static str| move |why: io::Error| RunError::Broken { what, why };
-    keeper::network_of_this_process()
-        .map_err(broken("the network namespace of this process (/proc, or Linux 6.11)"))?;
+    let io_error = |what: &'static str| move |why: io::Error| RunError::Io { what, why };
+    supervisor::current_netns()
+        .map_err(io_error("the network namespace of this process (/proc, or Linux 6.11)"))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (near, far) = pair.map_err(|errno| broken("a pair of sockets")(errno.into()))?;
-    detached::start(far, keeper::keep).map_err(broken("a process beside the command"))?;
-    let installed = seccomp::install().map_err(refusal)?;
-    keeper::hand_over(near, &installed.listener, options).map_err(broken("the process beside the command"))?;
-    Ok(Started::Here { no_new_privileges: installed.no_new_privileges })
+    let (command_end, supervisor_end) = pair.map_err(|errno| io_error("a pair of sockets")(errno.into()))?;
+    daemonize::spawn_detached(supervisor_end, supervisor::supervise)
+        .map_err(io_error("a process beside the command"))?;
+    let installed = seccomp::install_filter().map_err(install_error)?;
+    supervisor::send_listener(command_end, &installed.listener, options)
+        .map_err(io_error("the process beside the command"))?;
+    Ok(StartOutcome::Installed { no_new_privileges: installed.no_new_privileges })
 }
 
 /// Makes sockets as the command's will be, and throws them away.
-fn probe(options: &Options) -> Result<(), RunError> {
-    let made = match mptcp_socket(AddressFamily::INET, SocketFlags::CLOEXEC) {
+fn check_support(options: &RunOptions) -> Result<(), RunError> {
+    let opened = match mptcp_socket(AddressFamily::INET, SocketFlags::CLOEXEC) {
         // A machine without IPv4.
         Err(Errno::AFNOSUPPORT) => mptcp_socket(AddressFamily::INET6, SocketFlags::CLOEXEC),
         made => made,
     };
-    made.map_err(|errno| match errno {
-        Errno::NOPROTOOPT => RunError::Off,
+    opened.map_err(|errno| match errno {
+        Errno::NOPROTOOPT => RunError::Disabled,
         errno => RunError::NoMptcp(errno.into()),
     })?;
-    let Some(Congestion(name)) = &options.congestion else { return Ok(()) };
+    let Some(CongestionControl(name)) = &options.congestion else { return Ok(()) };
     // An MPTCP socket without a subflow takes any name.
-    let plain = socket(AddressFamily::INET, SocketType::STREAM, None);
-    let plain = plain.or_else(|_| socket(AddressFamily::INET6, SocketType::STREAM, None));
-    plain.and_then(|plain| set_tcp_congestion(&plain, name)).map_err(|errno| RunError::Congestion {
+    let tcp_socket = socket(AddressFamily::INET, SocketType::STREAM, None);
+    let tcp_socket = tcp_socket.or_else(|_| socket(AddressFamily::INET6, SocketType::STREAM, None));
+    tcp_socket.and_then(|tcp_socket| set_tcp_congestion(&tcp_socket, name)).map_err(|errno| RunError::Congestion {
         name: name.clone(),
         why: match errno {
             Errno::NOENT => format!("this kernel does not have it loaded: modprobe tcp_{name}"),
@@ -155,9 +157,9 @@ fn mptcp_socket(family: AddressFamily, flags: SocketFlags) -> rustix::io::Result
     socket_with(family, SocketType::STREAM, flags, Some(MPTCP))
 }
 
-fn refusal(error: io::Error) -> RunError {
+fn install_error(error: io::Error) -> RunError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::BUSY) => RunError::Supervised,
+        Some(Errno::BUSY) => RunError::HasSupervisor,
         Some(Errno::ACCESS | Errno::PERM) => RunError::Refused(error),
         _ => RunError::NoSeccomp(error),
     }
@@ -169,16 +171,16 @@ mod tests {
 
     #[test]
     fn a_name_that_the_kernel_would_cut_is_none() {
-        assert_eq!("cubic".parse::<Congestion>().unwrap().0, "cubic");
+        assert_eq!("cubic".parse::<CongestionControl>().unwrap().0, "cubic");
         for name in ["", "a-very-long-name", "two words", "tab\t", "größe"] {
-            assert!(name.parse::<Congestion>().is_err(), "{name}");
+            assert!(name.parse::<CongestionControl>().is_err(), "{name}");
         }
     }
 
     #[test]
     fn a_congestion_control_that_does_not_exist_is_refused_before_anything_starts() {
-        let options = Options { congestion: Some("nosuch".parse().unwrap()) };
-        match probe(&options) {
+        let options = RunOptions { congestion: Some("nosuch".parse().unwrap()) };
+        match check_support(&options) {
             Err(RunError::Congestion { name, why }) => {
                 assert_eq!(name, "nosuch");
                 assert!(why.contains("modprobe tcp_nosuch") || why.contains("not permitted"), "{why}");
@@ -190,7 +192,7 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart() {
-        let of = |errno: Errno| refusal(errno.into()).to_string();
+        let of = |errno: Errno| install_error(errno.into()).to_string();
         assert!(of(Errno::BUSY).contains("another supervisor"));
         assert!(of(Errno::ACCESS).contains("no filter"));
         assert!(of(Errno::NOSYS).contains("this kernel cannot"));

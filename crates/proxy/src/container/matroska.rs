@@ -1,178 +1,186 @@
-//! Matroska and WebM: elements within elements (RFC 8794 §5 and §6; RFC 9559 §5.1.2).
+//! Scans Matroska and WebM, which consist of nested elements (RFC 8794 §5 and §6; RFC 9559 §5.1.2).
 //!
-//! In: the bytes from an element on. Out: the duration that `Info` has, and the marks of `Cues`. `Info` stands before the
-//! first cluster; a stream that was never finished has none. `Cues` mostly stand at the end, where a player reads them or
-//! not; `SeekHead` says where.
+//! Finds the duration in `Info` and index marks in `Cues`. `Info` precedes the first cluster; a recording that was
+//! never finished has no duration. `Cues` are usually at the end of the file, where not every player reads them;
+//! `SeekHead` contains their position.
 
 use marline_core::units::Duration;
 
-use super::{Next, Video, number};
+use super::{ScanStep, VideoTiming, big_endian};
 
-/// Whether a file begins with the head of an EBML document.
-pub(super) fn begins(held: &[u8]) -> bool {
+/// Whether a file begins with an EBML header.
+pub(super) fn is_matroska(held: &[u8]) -> bool {
     held.starts_with(&[0x1a, 0x45, 0xdf, 0xa3])
 }
 
-/// Where in the elements the scan is.
+/// State of the scan, which visits one element after the other.
 #[derive(Debug)]
-pub(super) struct Elements {
-    /// Nanoseconds of a tick; a million if the file does not say.
-    scale: u64,
-    ticks: Option<f64>,
-    /// Where the contents of the segment begin: positions count from there.
-    segment: u64,
-    /// The seek that is being read: which element, and where.
-    seek: (u64, u64),
-    cues: Option<u64>,
+pub(super) struct MatroskaScan {
+    /// Nanoseconds per tick; by default a million.
+    timestamp_scale: u64,
+    duration_ticks: Option<f64>,
+    /// The offset of the segment's contents, to which positions are relative.
+    segment_start: u64,
+    /// The `Seek` entry that is being read: element ID and position.
+    current_seek: (u64, u64),
+    /// The offset of `Cues`, from `SeekHead`.
+    cues_start: Option<u64>,
+    /// The end of `Cues`, while they are being read.
     cues_end: Option<u64>,
-    marks: Vec<(Duration, u64)>,
-    /// The moment of the cue that is being read.
-    cue: u64,
-    /// The first cluster.
-    pub(super) media: Option<u64>,
-    pub(super) found: Option<(Video, &'static str)>,
+    index: Vec<(Duration, u64)>,
+    /// The time of the cue that is being read.
+    cue_time: u64,
+    /// The offset of the first cluster.
+    pub(super) media_start: Option<u64>,
+    pub(super) found: Option<(VideoTiming, &'static str)>,
 }
 
-impl Default for Elements {
+impl Default for MatroskaScan {
     fn default() -> Self {
         Self {
-            scale: 1_000_000,
-            ticks: None,
-            segment: 0,
-            seek: (0, 0),
-            cues: None,
+            timestamp_scale: 1_000_000,
+            duration_ticks: None,
+            segment_start: 0,
+            current_seek: (0, 0),
+            cues_start: None,
             cues_end: None,
-            marks: Vec::new(),
-            cue: 0,
-            media: None,
+            index: Vec::new(),
+            cue_time: 0,
+            media_start: None,
             found: None,
         }
     }
 }
 
-impl Elements {
-    /// The element at `at`, as far as it is held.
-    pub(super) fn step(&mut self, at: u64, held: &[u8]) -> Next {
-        let next = self.element(at, held);
-        let end = self.cues_end.filter(|end| matches!(next, Next::At(next) if next >= *end));
-        if end.is_some() {
+impl MatroskaScan {
+    /// Parses the element at offset `at`, whose bytes are held at least in part.
+    pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
+        let next = self.read_element(at, held);
+        let finished_cues = self.cues_end.filter(|end| matches!(next, ScanStep::SkipTo(next) if next >= *end));
+        if finished_cues.is_some() {
             self.cues_end = None;
-            self.tell();
+            self.update_found();
         }
         next
     }
 
-    fn element(&mut self, at: u64, held: &[u8]) -> Next {
-        let Some(name) = width(held) else { return if held.is_empty() { Next::More } else { Next::Over } };
-        let (Some(id), Some(rest)) = (held.get(..name), held.get(name..)) else { return Next::More };
-        let Some(len) = width(rest) else { return if rest.is_empty() { Next::More } else { Next::Over } };
-        let Some(size) = rest.get(..len) else { return Next::More };
-        let unknown = is_unknown(size);
-        let size = number(size) & ((1_u64 << (7 * len)) - 1);
-        let body = (name + len) as u64;
-        match number(id) {
+    fn read_element(&mut self, at: u64, held: &[u8]) -> ScanStep {
+        let Some(id_len) = vint_len(held) else {
+            return if held.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
+        };
+        let (Some(id), Some(rest)) = (held.get(..id_len), held.get(id_len..)) else { return ScanStep::NeedMore };
+        let Some(size_len) = vint_len(rest) else {
+            return if rest.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
+        };
+        let Some(size) = rest.get(..size_len) else { return ScanStep::NeedMore };
+        let is_size_unknown = is_unknown_size(size);
+        let size = big_endian(size) & ((1_u64 << (7 * size_len)) - 1);
+        let body_start = (id_len + size_len) as u64;
+        match big_endian(id) {
             SEGMENT => {
-                self.segment = at + body;
-                Next::At(at + body)
+                self.segment_start = at + body_start;
+                ScanStep::SkipTo(at + body_start)
             }
             CUES => {
-                self.cues_end = at.checked_add(body + size);
-                Next::At(at + body)
+                self.cues_end = at.checked_add(body_start + size);
+                ScanStep::SkipTo(at + body_start)
             }
-            INFO | SEEK_HEAD | SEEK | CUE | CUE_PLACE => Next::At(at + body),
+            INFO | SEEK_HEAD | SEEK | CUE_POINT | CUE_TRACK_POSITIONS => ScanStep::SkipTo(at + body_start),
             CLUSTER => {
-                self.media.get_or_insert(at);
-                // What lies between is clusters.
-                self.cues.take().filter(|cues| *cues > at).map_or(Next::Over, Next::At)
+                self.media_start.get_or_insert(at);
+                // Only clusters lie between here and the cues, so they are skipped.
+                self.cues_start.take().filter(|cues| *cues > at).map_or(ScanStep::Done, ScanStep::SkipTo)
             }
-            _ if unknown => Next::Over,
-            id @ (SCALE | DURATION | SEEK_ID | SEEK_PLACE | CUE_TIME | CUE_CLUSTER) if size <= 8 => {
-                let start = body as usize;
-                let Some(value) = held.get(start..start + size as usize) else { return Next::More };
+            _ if is_size_unknown => ScanStep::Done,
+            id @ (TIMESTAMP_SCALE | DURATION | SEEK_ID | SEEK_POSITION | CUE_TIME | CUE_CLUSTER_POSITION)
+                if size <= 8 =>
+            {
+                let start = body_start as usize;
+                let Some(value) = held.get(start..start + size as usize) else { return ScanStep::NeedMore };
                 match (id, value.len()) {
-                    (SCALE, _) => self.scale = number(value),
-                    (SEEK_ID, _) => self.seek.0 = number(value),
-                    (SEEK_PLACE, _) => self.seek.1 = number(value),
-                    (CUE_TIME, _) => self.cue = number(value),
-                    (CUE_CLUSTER, _) => self.mark(number(value)),
-                    (_, 4) => self.ticks = Some(f64::from(f32::from_bits(number(value) as u32))),
-                    (_, 8) => self.ticks = Some(f64::from_bits(number(value))),
+                    (TIMESTAMP_SCALE, _) => self.timestamp_scale = big_endian(value),
+                    (SEEK_ID, _) => self.current_seek.0 = big_endian(value),
+                    (SEEK_POSITION, _) => self.current_seek.1 = big_endian(value),
+                    (CUE_TIME, _) => self.cue_time = big_endian(value),
+                    (CUE_CLUSTER_POSITION, _) => self.add_cue(big_endian(value)),
+                    (_, 4) => self.duration_ticks = Some(f64::from(f32::from_bits(big_endian(value) as u32))),
+                    (_, 8) => self.duration_ticks = Some(f64::from_bits(big_endian(value))),
                     _ => {}
                 }
-                if id == SEEK_PLACE && self.seek.0 == CUES {
-                    self.cues = self.segment.checked_add(self.seek.1);
+                if id == SEEK_POSITION && self.current_seek.0 == CUES {
+                    self.cues_start = self.segment_start.checked_add(self.current_seek.1);
                 }
-                if matches!(id, SCALE | DURATION) {
-                    self.tell();
+                if matches!(id, TIMESTAMP_SCALE | DURATION) {
+                    self.update_found();
                 }
-                Next::At(at + body + size)
+                ScanStep::SkipTo(at + body_start + size)
             }
-            _ => at.checked_add(body + size).map_or(Next::Over, Next::At),
+            _ => at.checked_add(body_start + size).map_or(ScanStep::Done, ScanStep::SkipTo),
         }
     }
 
-    /// A cue leads to this place.
-    fn mark(&mut self, place: u64) {
-        let moment = u128::from(self.cue) * u128::from(self.scale);
+    /// Adds an index mark at this position.
+    fn add_cue(&mut self, position: u64) {
+        let moment = u128::from(self.cue_time) * u128::from(self.timestamp_scale);
         let moment = u64::try_from(moment).map(Duration::from_nanos);
-        let (Ok(moment), Some(from)) = (moment, self.segment.checked_add(place)) else { return };
-        // Of several tracks each has its cues; they rise as the file does.
-        if self.marks.len() < MOST_MARKS && self.marks.last().is_none_or(|last| last.0 < moment && last.1 < from) {
-            self.marks.push((moment, from));
+        let (Ok(moment), Some(offset)) = (moment, self.segment_start.checked_add(position)) else { return };
+        // Each track has cues of its own. Only increasing ones are kept.
+        if self.index.len() < MAX_CUES && self.index.last().is_none_or(|last| last.0 < moment && last.1 < offset) {
+            self.index.push((moment, offset));
         }
     }
 
-    /// The scale may stand behind the duration: both are told of again.
-    fn tell(&mut self) {
-        let seconds = self.ticks.unwrap_or_default() * self.scale as f64 / 1e9;
+    /// Publishes the timing. The scale may follow the duration in the file, so both trigger an update.
+    fn update_found(&mut self) {
+        let seconds = self.duration_ticks.unwrap_or_default() * self.timestamp_scale as f64 / 1e9;
         if let Ok(duration) = Duration::try_from_secs_f64(seconds)
             && !duration.is_zero()
         {
-            self.found = Some(match self.marks.len() {
-                0 | 1 => (Video::Duration(duration), "matroska Info"),
-                _ => (Video::Marks(duration, self.marks.clone()), "matroska Cues"),
+            self.found = Some(match self.index.len() {
+                0 | 1 => (VideoTiming::Duration(duration), "matroska Info"),
+                _ => (VideoTiming::Index(duration, self.index.clone()), "matroska Cues"),
             });
         }
     }
 }
 
-/// How many bytes a number has, by its first one.
-fn width(bytes: &[u8]) -> Option<usize> {
+/// The length of a variable-size integer, from its first byte.
+fn vint_len(bytes: &[u8]) -> Option<usize> {
     let zeros = bytes.first()?.leading_zeros() as usize;
     (zeros < 8).then_some(zeros + 1)
 }
 
-/// All ones: nobody knows (RFC 8794 §6.2).
-fn is_unknown(size: &[u8]) -> bool {
+/// All ones: the size is unknown (RFC 8794 §6.2).
+fn is_unknown_size(size: &[u8]) -> bool {
     let ones = u64::MAX >> (64 - 7 * size.len());
-    number(size) & ones == ones
+    big_endian(size) & ones == ones
 }
 
 const SEGMENT: u64 = 0x1853_8067;
 const INFO: u64 = 0x1549_a966;
-const SCALE: u64 = 0x002a_d7b1;
+const TIMESTAMP_SCALE: u64 = 0x002a_d7b1;
 const DURATION: u64 = 0x4489;
 const SEEK_HEAD: u64 = 0x114d_9b74;
 const SEEK: u64 = 0x4dbb;
 const SEEK_ID: u64 = 0x53ab;
-const SEEK_PLACE: u64 = 0x53ac;
+const SEEK_POSITION: u64 = 0x53ac;
 const CUES: u64 = 0x1c53_bb6b;
-const CUE: u64 = 0xbb;
+const CUE_POINT: u64 = 0xbb;
 const CUE_TIME: u64 = 0xb3;
-const CUE_PLACE: u64 = 0xb7;
-const CUE_CLUSTER: u64 = 0xf1;
-/// chosen: a day with a cue each two seconds.
-const MOST_MARKS: usize = 50_000;
+const CUE_TRACK_POSITIONS: u64 = 0xb7;
+const CUE_CLUSTER_POSITION: u64 = 0xf1;
+/// chosen: a day with a cue every two seconds.
+const MAX_CUES: usize = 50_000;
 const CLUSTER: u64 = 0x1f43_b675;
 
 #[cfg(test)]
 mod tests {
     use marline_core::units::DataSize;
 
-    use super::super::Scan;
+    use super::super::ContainerScan;
     use super::*;
 
-    /// With a size of eight bytes, as muxers leave it that fill it in later.
+    /// With a size of eight bytes, as written by muxers that fill it in later.
     fn element(id: &[u8], body: &[u8]) -> Vec<u8> {
         let mut size = (body.len() as u64).to_be_bytes();
         size[0] = 1;
@@ -189,54 +197,55 @@ mod tests {
         [head, segment, vec![0x1f, 0x43, 0xb6, 0x75, 0x81, 0]].concat()
     }
 
-    fn found(file: &[u8]) -> Option<Video> {
-        let mut scan = Scan::default();
-        scan.take(0, file);
-        scan.found().map(|(video, _)| video.clone())
+    fn found(file: &[u8]) -> Option<VideoTiming> {
+        let mut scan = ContainerScan::default();
+        scan.feed(0, file);
+        scan.video().map(|(video, _)| video.clone())
     }
 
     #[test]
-    fn the_duration_is_in_ticks_of_the_scale_whichever_comes_first() {
+    fn the_duration_is_scaled_in_either_order_of_elements() {
         let scale = vec![0x2a, 0xd7, 0xb1, 0x83, 0x0f, 0x42, 0x40];
         let ticks = [vec![0x44, 0x89, 0x88], 12_500.0_f64.to_bits().to_be_bytes().to_vec()].concat();
-        let twelve = Some(Video::Duration(Duration::from_millis(12_500)));
+        let twelve = Some(VideoTiming::Duration(Duration::from_millis(12_500)));
         for info in [[scale.clone(), ticks.clone()].concat(), [ticks.clone(), scale].concat(), ticks] {
             assert_eq!(found(&file(&info, false)), twelve);
             assert_eq!(found(&file(&info, true)), twelve);
         }
         let short = [vec![0x44, 0x89, 0x84], 3000.0_f32.to_bits().to_be_bytes().to_vec()].concat();
-        assert_eq!(found(&file(&short, false)), Some(Video::Duration(Duration::from_secs(3))));
+        assert_eq!(found(&file(&short, false)), Some(VideoTiming::Duration(Duration::from_secs(3))));
         assert_eq!(found(&file(&[], false)), None);
     }
     #[test]
-    fn cues_at_the_end_say_where_the_thick_parts_lie_once_the_player_reads_them() {
+    fn cues_at_the_end_yield_a_profile_once_the_player_reads_them() {
         let ticks = [vec![0x44, 0x89, 0x88], 4000.0_f64.to_bits().to_be_bytes().to_vec()].concat();
         let cue = |moment: u16, place: u16| {
-            let place = element(&[0xb7], &[vec![0xf7, 0x81, 1, 0xf1, 0x82], place.to_be_bytes().to_vec()].concat());
-            element(&[0xbb], &[vec![0xb3, 0x82], moment.to_be_bytes().to_vec(), place].concat())
+            let position =
+                element(&[0xb7], &[vec![0xf7, 0x81, 1, 0xf1, 0x82], place.to_be_bytes().to_vec()].concat());
+            element(&[0xbb], &[vec![0xb3, 0x82], moment.to_be_bytes().to_vec(), position].concat())
         };
         let cues = [cue(0, 300), cue(1000, 7000), cue(2000, 8000), cue(3000, 9000)].concat();
         let cues = element(&[0x1c, 0x53, 0xbb, 0x6b], &cues);
-        let seek = |place: u32| {
+        let seek = |position: u32| {
             let id = [vec![0x53, 0xab, 0x84], vec![0x1c, 0x53, 0xbb, 0x6b], vec![0x53, 0xac, 0x84]].concat();
             element(
                 &[0x11, 0x4d, 0x9b, 0x74],
-                &element(&[0x4d, 0xbb], &[id, place.to_be_bytes().to_vec()].concat()),
+                &element(&[0x4d, 0xbb], &[id, position.to_be_bytes().to_vec()].concat()),
             )
         };
         let info = element(&[0x15, 0x49, 0xa9, 0x66], &ticks);
         let before = seek(0).len() + info.len();
         let cluster = element(&[0x1f, 0x43, 0xb6, 0x75], &vec![7; 10_000 - before]);
-        let place = u32::try_from(before + cluster.len()).unwrap();
-        let inside = [seek(place), info, cluster, cues].concat();
+        let cues_position = u32::try_from(before + cluster.len()).unwrap();
+        let inside = [seek(cues_position), info, cluster, cues].concat();
         let segment = element(&[0x18, 0x53, 0x80, 0x67], &inside);
         let file = [element(&[0x1a, 0x45, 0xdf, 0xa3], &[0x42, 0x86, 0x81, 1]), segment].concat();
-        let mut scan = Scan::default();
-        scan.take(0, &file[..5000]);
-        assert_eq!(scan.found().unwrap().1, "matroska Info");
+        let mut scan = ContainerScan::default();
+        scan.feed(0, &file[..5000]);
+        assert_eq!(scan.video().unwrap().1, "matroska Info");
         let end = file.len() - 400;
-        assert!(scan.take(end as u64, &file[end..]));
-        let (video, source) = scan.found().unwrap();
+        assert!(scan.feed(end as u64, &file[end..]));
+        let (video, source) = scan.video().unwrap();
         let profile = video.profile(DataSize::from_bytes(file.len() as u64)).unwrap();
         let start = file.len() as u64 - inside.len() as u64;
         assert_eq!((source, profile.duration()), ("matroska Cues", Duration::from_secs(4)));

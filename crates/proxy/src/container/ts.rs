@@ -1,88 +1,88 @@
-//! MPEG-TS: packets of 188 bytes, some of which carry the clock (ISO 13818-1 §2.4.3).
+//! Scans MPEG-TS: packets of 188 bytes, some of which carry a clock reference (ISO 13818-1 §2.4.3).
 //!
-//! In: packets from the first one on. Out: the mean rate between two clock references, again each time the distance has
-//! doubled, so that a slow beginning does not speak for all.
+//! Finds the mean rate between the first and a later clock reference. It is updated each time the distance has doubled,
+//! so that a slow beginning does not determine the result.
 
 use marline_core::units::{DataSize, Duration};
 
-use super::{Next, Video, number};
+use super::{ScanStep, VideoTiming, big_endian};
 
-/// Whether a file begins with three packets; none: too little is held.
-pub(super) fn begins(held: &[u8]) -> Option<bool> {
+/// Whether a file begins with three packets; `None`: too few bytes are held.
+pub(super) fn is_ts(held: &[u8]) -> Option<bool> {
     if held.first() != Some(&SYNC) {
         return Some(false);
     }
     held.get(2 * PACKET).map(|third| *third == SYNC && held.get(PACKET) == Some(&SYNC))
 }
 
-/// The clock of the first program that has one.
+/// Rate of the first program that has a clock.
 #[derive(Debug, Default)]
-pub(super) struct Clock {
-    /// Whose clock it is, where it was first seen, and what it showed.
+pub(super) struct PcrRate {
+    /// PID of the clock, file offset and value of its first reference.
     first: Option<(u16, u64, u64)>,
-    /// The rate is told at this time.
-    tell_at: Duration,
-    pub(super) found: Option<(Video, &'static str)>,
+    /// The rate is updated at this distance from the first reference.
+    next_report_at: Duration,
+    pub(super) found: Option<(VideoTiming, &'static str)>,
 }
 
-impl Clock {
-    /// The packet at `at`.
-    pub(super) fn step(&mut self, at: u64, held: &[u8]) -> Next {
-        let Some(packet) = held.get(..PACKET) else { return Next::More };
+impl PcrRate {
+    /// Parses the packet at offset `at`.
+    pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
+        let Some(packet) = held.get(..PACKET) else { return ScanStep::NeedMore };
         if packet.first() != Some(&SYNC) {
-            return Next::Over;
+            return ScanStep::Done;
         }
-        let pid = (number(packet.get(1..3).unwrap_or_default()) & 0x1fff) as u16;
-        match (clock(packet), self.first) {
-            (Some(shows), None) => (self.first, self.tell_at) = (Some((pid, at, shows)), FIRST),
-            (Some(shows), Some((of, start, began))) if of == pid => {
-                // It starts again or was set: nothing follows from it any more.
-                let Some(ticks) = shows.checked_sub(began) else { return Next::Over };
-                let time = Duration::from_micros(ticks / 27);
-                if time >= self.tell_at {
-                    self.tell_at = time * 2;
-                    let rate = DataSize::from_bytes(at - start) / time;
-                    self.found = Some((Video::Rate(rate), "mpeg-ts clock"));
+        let pid = (big_endian(packet.get(1..3).unwrap_or_default()) & 0x1fff) as u16;
+        match (read_pcr(packet), self.first) {
+            (Some(pcr), None) => (self.first, self.next_report_at) = (Some((pid, at, pcr)), MIN_DURATION),
+            (Some(pcr), Some((first_pid, first_offset, first_pcr))) if first_pid == pid => {
+                // The clock restarted or was set, so its differences are meaningless from now on.
+                let Some(ticks) = pcr.checked_sub(first_pcr) else { return ScanStep::Done };
+                let elapsed = Duration::from_micros(ticks / 27);
+                if elapsed >= self.next_report_at {
+                    self.next_report_at = elapsed * 2;
+                    let rate = DataSize::from_bytes(at - first_offset) / elapsed;
+                    self.found = Some((VideoTiming::Rate(rate), "mpeg-ts clock"));
                 }
-                if time > LONG {
-                    return Next::Over;
+                if elapsed > MAX_DURATION {
+                    return ScanStep::Done;
                 }
             }
             _ => {}
         }
-        Next::At(at + PACKET as u64)
+        ScanStep::SkipTo(at + PACKET as u64)
     }
 }
 
-/// What the clock of a packet shows, in ticks of 27 MHz (§2.4.3.5).
-fn clock(packet: &[u8]) -> Option<u64> {
+/// The clock reference of a packet, in ticks of 27 MHz (§2.4.3.5).
+fn read_pcr(packet: &[u8]) -> Option<u64> {
     let has_field = packet.get(3)? & 0x20 != 0;
     let (len, flags) = (packet.get(4)?, packet.get(5)?);
     if !has_field || *len < 7 || flags & 0x10 == 0 {
         return None;
     }
-    let field = number(packet.get(6..12)?);
+    let field = big_endian(packet.get(6..12)?);
     Some((field >> 15) * 300 + (field & 0x1ff))
 }
 
 const SYNC: u8 = 0x47;
 const PACKET: usize = 188;
-/// What is shorter is a segment of something, and says nothing of the whole.
-const FIRST: Duration = Duration::from_secs(15);
-/// And over more nothing new.
-const LONG: Duration = Duration::from_secs(600);
+/// A shorter file is a segment, whose rate does not describe the whole.
+const MIN_DURATION: Duration = Duration::from_secs(15);
+/// Beyond this, the rate hardly changes.
+const MAX_DURATION: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
     use marline_core::units::Bitrate;
 
-    use super::super::Scan;
+    use super::super::ContainerScan;
     use super::*;
 
-    fn packet(pid: u16, shows: Option<u64>) -> Vec<u8> {
+    fn packet(pid: u16, pcr: Option<u64>) -> Vec<u8> {
         let [high, low] = pid.to_be_bytes();
         let mut packet = vec![SYNC, high, low, 0x10];
-        if let Some(shows) = shows {
+        if let Some(shows) = pcr {
             packet[3] = 0x30;
             let field = ((shows / 300) << 15) | (shows % 300);
             packet.extend([7, 0x10]);
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_bytes_between_two_shows_of_one_clock() {
-        // A hundred packets a second, of which one in ten shows the clock of PID 256; another clock is ignored.
+    fn the_rate_is_measured_between_references_of_one_clock() {
+        // A hundred packets a second. One in ten carries the clock of PID 256; the clock of another PID is ignored.
         let mut file = packet(0, None);
         for n in 0..2000_u64 {
             let shows = (n % 10 == 0).then_some(5_000_000_000 + n * 270_000);
@@ -104,11 +104,11 @@ mod tests {
                 file.extend(packet(257, Some(n)));
             }
         }
-        let mut scan = Scan::default();
+        let mut scan = ContainerScan::default();
         for (n, piece) in file.chunks(1000).enumerate() {
-            scan.take(n as u64 * 1000, piece);
+            scan.feed(n as u64 * 1000, piece);
         }
         let rate = Bitrate::from_bits_per_sec(188 * 8 * 100);
-        assert_eq!(scan.found(), Some((&Video::Rate(rate), "mpeg-ts clock")));
+        assert_eq!(scan.video(), Some((&VideoTiming::Rate(rate), "mpeg-ts clock")));
     }
 }

@@ -70,9 +70,9 @@ impl InvariantChecker {
             Read::Segment(segment) => segment,
         };
         let view = View::parse(bytes).map_err(|refusal| refusal.to_string())?;
-        let due = pair.content.bytes(Direction::Down, segment.data.start, segment.data.end);
+        let due = pair.content.bytes(Direction::Down, segment.seqs.start, segment.seqs.end);
         if view.payload() != due {
-            return Err(format!("wrong bytes within {:?}", segment.data));
+            return Err(format!("wrong bytes within {:?}", segment.seqs));
         }
         let taken = pair.server_received();
         if segment.flags.ack && segment.ack > taken {

@@ -6,15 +6,15 @@ use marline_core::units::{Bitrate, Duration, Instant};
 use crate::accel::payload::LinkPayload;
 use crate::accel::scenario::{Outage, Scenario};
 use crate::link::{Direction, Link};
-use crate::rng::{Purpose, Stream};
-use crate::spec::{Carrier, Change, LinkSpec, Uplink};
+use crate::rng::{Purpose, RandomStream};
+use crate::spec::{Downlink, LinkEventKind, LinkSpec, Uplink};
 
 /// The links, the primary one first.
 #[derive(Debug)]
 pub(super) struct Links {
     links: Vec<(LinkId, LinkSpec, Link<LinkPayload>)>,
     outages: Vec<Outage>,
-    rng: Stream,
+    rng: RandomStream,
 }
 
 impl Links {
@@ -26,11 +26,11 @@ impl Links {
         for outage in &scenario.outages {
             if let Some((.., link)) = links.iter_mut().find(|(id, ..)| *id == outage.link) {
                 let at = Instant::ZERO + outage.at;
-                link.schedule(at, Change::Down);
-                link.schedule(at + outage.duration, Change::Back);
+                link.schedule(at, LinkEventKind::Down);
+                link.schedule(at + outage.duration, LinkEventKind::Restore);
             }
         }
-        let rng = Stream::new(scenario.seed, "gateway", 0, Purpose::Other);
+        let rng = RandomStream::new(scenario.seed, "gateway", 0, Purpose::Other);
         Self { links, outages: scenario.outages.clone(), rng }
     }
 
@@ -48,7 +48,7 @@ impl Links {
         let spec = self.spec(id)?;
         let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(MAX_GATEWAY_RTT));
         let takes = if id == Scenario::PRIMARY { takes } else { takes + self.queueing_delay(id) };
-        let lost = self.rng.happens(loss) || self.rng.happens(loss);
+        let lost = self.rng.bernoulli(loss) || self.rng.bernoulli(loss);
         let at = now + takes + Duration::from_micros(500 + self.rng.below(1000));
         (!lost && !self.is_down(id, now) && !self.is_down(id, at)).then_some(at)
     }
@@ -58,12 +58,12 @@ impl Links {
         let Some((_, spec, link)) = self.links.iter().find(|(other, ..)| *other == id) else {
             return Duration::ZERO;
         };
-        let rate = match (&spec.up, &spec.down) {
-            (Uplink::Rate(rate), Carrier::Rate { .. }) => *rate,
-            (Uplink::Same, Carrier::Rate { first, .. }) => *first,
+        let rate = match (&spec.uplink, &spec.downlink) {
+            (Uplink::Rate(rate), Downlink::Rate { .. }) => *rate,
+            (Uplink::SameAsDownlink, Downlink::Rate { initial: first, .. }) => *first,
             _ => Bitrate::ZERO,
         };
-        if rate.is_zero() { Duration::ZERO } else { link.stats(Direction::Up).queued.size / rate }
+        if rate.is_zero() { Duration::ZERO } else { link.stats(Direction::Up).queued.bytes / rate }
     }
 
     /// The round-trip time to a server, without queues.
@@ -73,8 +73,8 @@ impl Links {
 
     /// A link's downstream rate.
     pub(super) fn rate(&self, id: LinkId) -> Bitrate {
-        match self.spec(id).map(|spec| &spec.down) {
-            Some(Carrier::Rate { first, .. }) => *first,
+        match self.spec(id).map(|spec| &spec.downlink) {
+            Some(Downlink::Rate { initial: first, .. }) => *first,
             _ => Bitrate::from_mbps(1),
         }
     }
@@ -91,14 +91,14 @@ impl Links {
         let found = self.links.iter().find(|(other, ..)| *other == id);
         found.map_or(0, |(.., link)| {
             let stats = link.stats(Direction::Down);
-            (stats.dropped_full + stats.dropped_codel + stats.dropped_police).packets
+            (stats.dropped_queue_full + stats.dropped_codel + stats.dropped_policer).packets
         })
     }
 
     /// IP bytes that the client has sent over a link.
     pub(super) fn sent(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
-        found.map_or(0, |(.., link)| link.stats(Direction::Up).pushed.size.bytes())
+        found.map_or(0, |(.., link)| link.stats(Direction::Up).offered.bytes.bytes())
     }
 
     /// Sends a packet over a link. False if there is no such link.

@@ -3,18 +3,18 @@
 use marline_core::accel::{CaptureLevel, Input, PacketBytes, SNAP_LENGTH};
 
 use crate::accel::scenario::Malformed;
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// The source of such packets.
 #[derive(Debug)]
 pub(super) struct MalformedPackets {
-    rng: Stream,
+    rng: RandomStream,
     last: Vec<u8>,
 }
 
 impl MalformedPackets {
     pub(super) fn new(seed: u64) -> Self {
-        Self { rng: Stream::new(seed, "hostile", 0, Purpose::Other), last: vec![0x45, 0, 0, 40] }
+        Self { rng: RandomStream::new(seed, "hostile", 0, Purpose::Other), last: vec![0x45, 0, 0, 40] }
     }
 
     /// A real packet, which the next copies are made of.

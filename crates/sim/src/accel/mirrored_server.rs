@@ -16,7 +16,7 @@ use super::packet::{Read, ReadPosition, WireParams};
 use crate::accel::byte_stream::{ByteStreams, resource_id};
 use crate::accel::scenario::FlowScript;
 use crate::link::Direction;
-use crate::tcp::{Config, Socket, State};
+use crate::tcp::{Socket, TcpConfig, TcpState};
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -80,14 +80,14 @@ impl MirroredServers {
         if known.is_none() && view.flags().contains(Flags::SYN) {
             let params = WireParams::of(flow, [view.seq().number(), !view.seq().number()], WINDOW_SCALE);
             if let Read::Segment(syn) = params.read(Direction::Up, &view, ReadPosition { next: 0, una: 0 }, now) {
-                let config = Config { sack: false, timestamps: false, exact: true, ..Config::default() };
+                let config = TcpConfig { sack: false, timestamps: false, is_strict: true, ..TcpConfig::default() };
                 let server = Socket::accept(config, &syn, now);
                 self.servers.push(MirroredServer { link, server_index: n, params, content: None, socket: server });
             }
             return;
         }
         let Some(server) = known.and_then(|at| self.servers.get_mut(at)) else { return };
-        let place = ReadPosition { next: server.socket.complete(), una: server.socket.acknowledged() };
+        let place = ReadPosition { next: server.socket.in_order_bytes(), una: server.socket.snd_una() };
         let Read::Segment(segment) = server.params.read(Direction::Up, &view, place, now) else { return };
         server.socket.on_segment(now, &segment);
         if server.content.is_none() && !view.payload().is_empty() {
@@ -106,7 +106,7 @@ impl MirroredServers {
                 sent.push((server.link, server.params.emit(Direction::Down, &segment, content)));
             }
         }
-        self.servers.retain(|server| !matches!(server.socket.state(), State::Over(_)));
+        self.servers.retain(|server| !matches!(server.socket.state(), TcpState::Closed(_)));
         sent
     }
 

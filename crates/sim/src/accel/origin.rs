@@ -14,15 +14,15 @@ use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 use crate::accel::byte_stream::{append_bytes, etag, resource_id};
 use crate::accel::payload::Piece;
 use crate::accel::scenario::{FlowScript, ServerBehavior};
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// All pending fetches.
 #[derive(Debug)]
 pub(super) struct OriginServer {
     behavior: ServerBehavior,
-    rng: Stream,
+    rng: RandomStream,
     fetches: BTreeMap<u64, PendingFetch>,
-    /// When each piece is to be sent unless it has arrived, and how often it was sent.
+    /// What is to be sent when, if it has not come by then, and how often it was sent.
     due: BTreeMap<(Instant, Piece), u32>,
     /// Ranges that fail, and when.
     failures: BTreeSet<(Instant, u64, u32)>,
@@ -44,7 +44,7 @@ impl OriginServer {
     pub(super) fn new(behavior: ServerBehavior, seed: u64) -> Self {
         Self {
             behavior,
-            rng: Stream::new(seed, "origin", 0, Purpose::Other),
+            rng: RandomStream::new(seed, "origin", 0, Purpose::Other),
             fetches: BTreeMap::new(),
             due: BTreeMap::new(),
             failures: BTreeSet::new(),
@@ -77,7 +77,7 @@ impl OriginServer {
         for ((from, to), range) in fetch.ranges.iter().zip(0_u32..) {
             let late = self.rng.below(u64::try_from(self.behavior.max_delay.as_millis()).unwrap_or(0) + 1);
             let start = now + rtt + rtt / 2 + Duration::from_millis(late);
-            if self.rng.happens(self.behavior.failure) {
+            if self.rng.bernoulli(self.behavior.failure) {
                 self.failures.insert((start, fetch.id.0, range));
             }
             let free = self.link_free_at.entry(fetch.link).or_insert(start);
@@ -133,7 +133,7 @@ impl OriginServer {
             return None;
         }
         let (from, to) = *open.fetch.ranges.get(piece.range as usize)?;
-        let to = if self.rng.happens(self.behavior.truncation) { from + (to - from) / 2 } else { to };
+        let to = if self.rng.bernoulli(self.behavior.truncation) { from + (to - from) / 2 } else { to };
         let mut bytes = Vec::new();
         append_bytes(&mut bytes, open.resource, from, to);
         self.served += to - from;

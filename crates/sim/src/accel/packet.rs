@@ -17,7 +17,7 @@ use marline_core::wire::packet::{
 use crate::accel::byte_stream::ByteStreams;
 use crate::accel::scenario::FlowScript;
 use crate::link::Direction;
-use crate::tcp::{Flags as Bits, Sacks as Blocks, Segment, Seqs};
+use crate::tcp::{Flags as Bits, SackBlocks as Blocks, Segment, SeqRange as StreamRange};
 
 /// Addresses of a connection, and what both ends have agreed on.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl WireParams {
     pub(super) fn emit(&self, direction: Direction, segment: &Segment, content: &ByteStreams) -> Vec<u8> {
         let [own, other] = self.ends(direction);
         let flow = if direction == Direction::Up { self.flow } else { self.flow.reversed() };
-        let payload = content.bytes(direction, segment.data.start, segment.data.end);
+        let payload = content.bytes(direction, segment.seqs.start, segment.seqs.end);
         let Bits { syn, ack, fin, rst } = segment.flags;
         let mut flags = Flags::default();
         for (is_set, flag) in [(syn, Flags::SYN), (ack, Flags::ACK), (fin, Flags::FIN), (rst, Flags::RST)] {
@@ -89,7 +89,7 @@ impl WireParams {
         let new = NewSegment {
             four_tuple: flow,
             ip_params: IpParams::default(),
-            seq: if syn { Seq::new(self.first_seqs[own]) } else { self.seq(own, segment.data.start) },
+            seq: if syn { Seq::new(self.first_seqs[own]) } else { self.seq(own, segment.seqs.start) },
             ack: if ack { self.seq(other, segment.ack) } else { Seq::default() },
             flags,
             window: u16::try_from(scaled).unwrap_or(u16::MAX),
@@ -128,7 +128,7 @@ impl WireParams {
             if let [Some(start), Some(end)] = ends
                 && start < end
             {
-                sacks.push(Seqs::new(start, end));
+                sacks.push(StreamRange::new(start, end));
             }
         }
         if !packet.sack_blocks().is_empty() && !self.sack {
@@ -144,12 +144,12 @@ impl WireParams {
                 fin: flags.contains(Flags::FIN),
                 rst: flags.contains(Flags::RST),
             },
-            data: Seqs::new(start, start + length),
+            seqs: StreamRange::new(start, start + length),
             ack: acked,
             window: DataSize::from_bytes(window),
             sacks,
-            sent,
-            echo,
+            ts_val: sent,
+            ts_ecr: echo,
         })
     }
 
@@ -188,8 +188,8 @@ impl WireParams {
 
     fn options(&self, own: usize, other: usize, segment: &Segment) -> OptionList {
         let timestamps = self.timestamps.then(|| Timestamps {
-            ts_val: self.stamp(own, segment.sent),
-            ts_ecr: segment.echo.map_or(TcpTimestamp::default(), |echo| self.stamp(other, echo)),
+            ts_val: self.stamp(own, segment.ts_val),
+            ts_ecr: segment.ts_ecr.map_or(TcpTimestamp::default(), |echo| self.stamp(other, echo)),
         });
         if !segment.flags.syn {
             let mut sacks = SackBlocks::default();
@@ -229,15 +229,15 @@ mod tests {
         let content = ByteStreams::new(&script, 3, params.flow.destination());
         let now = Instant::from_millis(5000);
         let mut sacks = Blocks::default();
-        sacks.push(Seqs::new(6000, 7448));
+        sacks.push(StreamRange::new(6000, 7448));
         let segment = Segment {
             flags: Bits { ack: true, ..Bits::default() },
-            data: Seqs::new(100, 200),
+            seqs: StreamRange::new(100, 200),
             ack: 4552,
             window: DataSize::from_bytes(128 * 300),
             sacks,
-            sent: now,
-            echo: Some(Instant::from_millis(4950)),
+            ts_val: now,
+            ts_ecr: Some(Instant::from_millis(4950)),
             ..Segment::default()
         };
         let bytes = params.emit(Direction::Up, &segment, &content);

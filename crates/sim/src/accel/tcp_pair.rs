@@ -7,7 +7,7 @@ use super::packet::{ReadPosition, WireParams};
 use crate::accel::byte_stream::ByteStreams;
 use crate::accel::scenario::{Close, FlowScript};
 use crate::link::Direction;
-use crate::tcp::{Config, Segment, Socket, State};
+use crate::tcp::{Segment, Socket, TcpConfig, TcpState};
 
 /// A connection with its two ends.
 #[derive(Debug)]
@@ -16,19 +16,19 @@ pub(super) struct TcpPair {
     pub(super) content: ByteStreams,
     pub(super) client: Option<Socket>,
     pub(super) server: Option<Socket>,
-    /// The highest right edge of the window that the client's stack has offered.
+    /// The last number that the client's stack has said it has room for.
     pub(super) right_edge: u64,
-    /// Segments that the server has retransmitted.
+    /// Segments that the server has sent again.
     pub(super) retransmitted: u64,
-    /// The end of what the server has sent.
+    /// The end of what it has sent.
     sent_end: u64,
     script: FlowScript,
-    config: Config,
+    config: TcpConfig,
     requests_sent: usize,
     responses_sent: usize,
     next_request_at: Option<Instant>,
-    /// How far the client has read, and since when no further. Of an upload, progress of the server counts as well for
-    /// the time.
+    /// How far the client has read, and since when no further. Of an upload the server's reading counts as well, for the
+    /// time.
     read: (u64, Instant),
     /// How far the server of an upload has read.
     server_read: u64,
@@ -40,10 +40,17 @@ impl TcpPair {
     pub(super) fn new(script: &FlowScript, n: usize) -> Option<Self> {
         let params = WireParams::new(script, n)?;
         let content = ByteStreams::new(script, n, params.flow.destination());
-        let window = if script.scale == 0 { DataSize::from_bytes(65_535) } else { Config::default().window };
+        let window =
+            if script.scale == 0 { DataSize::from_bytes(65_535) } else { TcpConfig::default().receive_window };
         let (sack, timestamps) = (script.sack, script.timestamps);
-        let config =
-            Config { algorithm: script.algorithm, window, sack, timestamps, exact: true, ..Config::default() };
+        let config = TcpConfig {
+            algorithm: script.algorithm,
+            receive_window: window,
+            sack,
+            timestamps,
+            is_strict: true,
+            ..TcpConfig::default()
+        };
         Some(Self {
             params,
             content,
@@ -109,8 +116,8 @@ impl TcpPair {
             return Some((Direction::Up, segment));
         }
         let segment = self.server.as_mut().and_then(|server| server.poll(now))?;
-        self.retransmitted += u64::from(segment.data.start < self.sent_end);
-        self.sent_end = self.sent_end.max(segment.data.end);
+        self.retransmitted += u64::from(segment.seqs.start < self.sent_end);
+        self.sent_end = self.sent_end.max(segment.seqs.end);
         Some((Direction::Down, segment))
     }
 
@@ -119,7 +126,7 @@ impl TcpPair {
         let timers = [&self.client, &self.server].map(|end| end.as_ref().and_then(Socket::timer));
         let next_action = match self.state() {
             None => Some(Instant::ZERO + self.script.start),
-            Some(State::Open) => self.next_request_at,
+            Some(TcpState::Established) => self.next_request_at,
             Some(_) => None,
         };
         [timers[0], timers[1], next_action].into_iter().flatten().min()
@@ -129,19 +136,19 @@ impl TcpPair {
     pub(super) fn read_position(&self, direction: Direction) -> ReadPosition {
         let reader = if direction == Direction::Up { &self.server } else { &self.client };
         reader.as_ref().map_or(ReadPosition { next: 0, una: 0 }, |end| ReadPosition {
-            next: end.complete(),
-            una: end.acknowledged(),
+            next: end.in_order_bytes(),
+            una: end.snd_una(),
         })
     }
 
     /// The sequence number that the client's stack expects.
     pub(super) fn received(&self) -> u64 {
-        self.client.as_ref().map_or(0, Socket::awaited)
+        self.client.as_ref().map_or(0, Socket::rcv_nxt)
     }
 
     /// The server's first unacknowledged byte.
     pub(super) fn acknowledged(&self) -> u64 {
-        self.server.as_ref().map_or(0, Socket::acknowledged)
+        self.server.as_ref().map_or(0, Socket::snd_una)
     }
 
     /// Both ends in one line.
@@ -166,26 +173,26 @@ impl TcpPair {
         if still > self.stall.0 { (still, now) } else { self.stall }
     }
 
-    /// The state of the client's end; none before it was opened.
-    pub(super) fn state(&self) -> Option<State> {
+    /// How the client's end stands; none before it was opened.
+    pub(super) fn state(&self) -> Option<TcpState> {
         self.client.as_ref().map(Socket::state)
     }
 
-    /// The state of the server's end; none before its first SYN.
-    pub(super) fn server_state(&self) -> Option<State> {
+    /// How the server's end stands; none before it was called.
+    pub(super) fn server_state(&self) -> Option<TcpState> {
         self.server.as_ref().map(Socket::state)
     }
 
     /// Whether nothing more will happen to it.
     pub(super) fn is_over(&self) -> bool {
-        let over = |state| matches!(state, Some(State::Over(_)));
+        let over = |state| matches!(state, Some(TcpState::Closed(_)));
         over(self.state()) && (over(self.server_state()) || self.server.is_none())
     }
 
     /// Whether the client waits for bytes.
     fn waits(&self) -> bool {
         let wanted = self.requests_sent.checked_sub(1).and_then(|last| self.content.responses().get(last));
-        let over = matches!(self.state(), Some(State::Over(_)));
+        let over = matches!(self.state(), Some(TcpState::Closed(_)));
         !over && wanted.is_some_and(|wanted| self.read.0 < *wanted)
     }
 
@@ -195,7 +202,9 @@ impl TcpPair {
             self.read.1 = now;
         }
         self.note_progress(now);
-        let Some(client) = self.client.as_mut().filter(|client| client.state() == State::Open) else { return };
+        let Some(client) = self.client.as_mut().filter(|client| client.state() == TcpState::Established) else {
+            return;
+        };
         if self.requests_sent == 0 && self.next_request_at.is_none() {
             self.next_request_at = self.script.exchanges.first().map(|first| now + first.pause);
         }
@@ -224,23 +233,23 @@ impl TcpPair {
         }
         match self.script.close {
             Close::ClientReset(bytes) if read >= bytes => client.abort(),
-            _ if client.ended() => client.finish(),
+            _ if client.is_peer_finished() => client.finish(),
             _ => {}
         }
     }
 
-    /// Bytes that the server's application has read.
+    /// The server's end has told its application so much.
     pub(super) fn server_read(&self) -> u64 {
-        self.server.as_ref().map_or(0, Socket::complete)
+        self.server.as_ref().map_or(0, Socket::in_order_bytes)
     }
 
-    /// The sequence number that the server's stack expects.
+    /// The number that the server's stack waits for.
     pub(super) fn server_received(&self) -> u64 {
-        self.server.as_ref().map_or(0, Socket::awaited)
+        self.server.as_ref().map_or(0, Socket::rcv_nxt)
     }
 
     fn note_progress(&mut self, now: Instant) {
-        let read = self.client.as_ref().map_or(0, Socket::complete);
+        let read = self.client.as_ref().map_or(0, Socket::in_order_bytes);
         let taken = if self.script.is_upload() { self.server_read() } else { 0 };
         if read <= self.read.0 && taken <= self.server_read {
             return;
@@ -255,7 +264,7 @@ impl TcpPair {
 
     fn run_server(&mut self) {
         let Some(server) = &mut self.server else { return };
-        while self.content.requests().get(self.responses_sent).is_some_and(|end| *end <= server.complete()) {
+        while self.content.requests().get(self.responses_sent).is_some_and(|end| *end <= server.in_order_bytes()) {
             let answers = self.content.responses();
             let before = self.responses_sent.checked_sub(1).and_then(|k| answers.get(k)).copied().unwrap_or(0);
             let end = answers.get(self.responses_sent).copied().unwrap_or(before);
@@ -266,8 +275,8 @@ impl TcpPair {
             }
         }
         match self.script.close {
-            Close::ServerReset(bytes) if server.acknowledged() >= bytes => server.abort(),
-            _ if server.ended() => server.finish(),
+            Close::ServerReset(bytes) if server.snd_una() >= bytes => server.abort(),
+            _ if server.is_peer_finished() => server.finish(),
             _ => {}
         }
     }
@@ -279,11 +288,11 @@ fn describe(end: &Socket) -> String {
     format!(
         "{:?}: acknowledged {}, unsent {}, window {}, threshold {}, {} timeouts, smoothed {:?}",
         end.state(),
-        end.acknowledged(),
+        end.snd_una(),
         end.unsent().bytes(),
-        info.window,
-        info.threshold,
-        info.backoff,
+        info.cwnd,
+        info.ssthresh,
+        info.timeouts,
         info.rtt
     )
 }

@@ -23,10 +23,10 @@ use crate::accel::mirrored_server::MirroredServers;
 use crate::accel::payload::LinkPayload;
 use crate::accel::scenario::Scenario;
 use crate::accel::tcp_pair::TcpPair;
-use crate::contract::{Checked, Log};
+use crate::contract::{ContractChecker, DecisionLog};
 use crate::link::Direction;
 use crate::link::loss::LossProcess;
-use crate::tcp::{Ending, Segment, State};
+use crate::tcp::{Segment, TcpCloseReason, TcpState};
 
 /// The outcome of a flow.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,10 +37,10 @@ pub struct FlowOutcome {
     pub read: u64,
     /// The longest time that it has waited for a byte, and when that ended.
     pub stall: (Duration, Instant),
-    /// The final state of the client's end.
-    pub state: Option<State>,
-    /// The final state of the server's end.
-    pub server: Option<State>,
+    /// How the client's end stood at the end.
+    pub state: Option<TcpState>,
+    /// How the server's end stood.
+    pub server: Option<TcpState>,
     /// The accelerator has reset it.
     pub was_reset: bool,
     /// When the accelerator was killed, or soon after, bytes were acknowledged to the server that the client did not
@@ -75,14 +75,14 @@ pub struct World {
     hops: Vec<LossProcess>,
     origin: OriginServer,
     mirrored_servers: MirroredServers,
-    machine: Option<Checked<Config, Accelerator>>,
-    log: Option<Log<Config, Accelerator>>,
+    machine: Option<ContractChecker<Config, Accelerator>>,
+    log: Option<DecisionLog<Config, Accelerator>>,
     invariants: Option<InvariantChecker>,
     capture_level: CaptureLevel,
     events: VecDeque<Event>,
-    /// The held packet has arrived; otherwise it leaves.
+    /// The packet that is held came; else it leaves.
     is_incoming: bool,
-    /// Planned events, in the order of their times.
+    /// Planned: times, in order, and what.
     planned: VecDeque<(Instant, Planned)>,
     gateways: BTreeSet<(Instant, LinkId, u16)>,
     malformed: MalformedPackets,
@@ -244,14 +244,14 @@ impl World {
         self.connections.get(n).map_or_else(String::new, |pair| format!("{}: {}", self.now, pair.summary()))
     }
 
-    /// The log of the accelerator.
-    pub fn into_log(self) -> Option<Log<Config, Accelerator>> {
+    /// What the machine says of its flows, and everything that it has been through.
+    pub fn into_log(self) -> Option<DecisionLog<Config, Accelerator>> {
         self.machine.map(|machine| machine.into_parts().1).or(self.log)
     }
 
     /// The accelerator, if it runs.
     pub fn accelerator(&self) -> Option<&Accelerator> {
-        self.machine.as_ref().map(Checked::machine)
+        self.machine.as_ref().map(ContractChecker::machine)
     }
 
     /// Everything that happens now. Returns when to step next.
@@ -309,7 +309,7 @@ impl World {
         match planned {
             Planned::Attach => {
                 let config = self.scenario.config.clone();
-                self.machine = config.map(|config| Checked::new(config.clone(), Accelerator::new(config)));
+                self.machine = config.map(|config| ContractChecker::new(config.clone(), Accelerator::new(config)));
             }
             Planned::Kill => self.kill(),
             Planned::Carrier(link, is_up) if self.machine.is_some() => {
@@ -350,7 +350,7 @@ impl World {
             }
             LinkPayload::Piece(piece) => self.events.extend(self.origin.on_piece(piece).map(Event::Input)),
             LinkPayload::Segment { flow, segment } => {
-                if direction == Direction::Down && self.hops.get_mut(flow).is_some_and(LossProcess::loses) {
+                if direction == Direction::Down && self.hops.get_mut(flow).is_some_and(LossProcess::next_is_lost) {
                     return;
                 }
                 if direction == Direction::Down && link == Scenario::PRIMARY && self.is_accelerated(flow) {
@@ -381,7 +381,7 @@ impl World {
         let Some(pair) = self.connections.get_mut(n) else { return };
         let read = pair.params.read(Direction::Up, &view, pair.read_position(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
-            let due = pair.content.bytes(Direction::Up, segment.data.start, segment.data.end);
+            let due = pair.content.bytes(Direction::Up, segment.seqs.start, segment.seqs.end);
             let is_right = view.payload() == due;
             pair.on_server(self.now, &segment);
             // ACKs of the killed accelerator may still have been in flight.
@@ -389,7 +389,7 @@ impl World {
                 self.lost_early_acked.insert(n);
             }
             if !is_right {
-                self.report_defect(format!("flow {n}: wrong bytes at the server within {:?}", segment.data));
+                self.report_defect(format!("flow {n}: wrong bytes at the server within {:?}", segment.seqs));
             }
             self.run_connection(n);
         }
@@ -459,8 +459,8 @@ impl World {
         else {
             return false;
         };
-        // A real kernel sets PSH on the last bytes of an application.
-        if !segment.data.is_empty() {
+        // What a real kernel sends of an application's last bytes has PSH.
+        if !segment.seqs.is_empty() {
             return false;
         }
         let bytes = pair.params.emit(Direction::Down, segment, &pair.content);
@@ -581,7 +581,7 @@ impl World {
             Err(defect) => self.report_defect(format!("flow {n}: delivered: {defect}")),
             Ok(segment) => {
                 pair.on_client(self.now, &segment);
-                if segment.flags.rst && pair.state() == Some(State::Over(Ending::Reset)) {
+                if segment.flags.rst && pair.state() == Some(TcpState::Closed(TcpCloseReason::Reset)) {
                     self.reset.insert(n);
                 }
                 self.run_connection(n);

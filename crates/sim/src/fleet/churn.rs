@@ -1,79 +1,89 @@
-//! A fleet in which boxes come and go, matched anew each second.
+//! Churn of a simulated fleet: edges are replaced, and all are matched to relays again.
 //!
-//! In: a plan, which share of boxes is replaced, what staying is worth, how much work a matching may do. Out: of each second what
-//! all gain, what no plan exceeds, and how many boxes had to move.
+//! Each call of [`Churn::rematch`] returns the gain of the matching, an upper bound for any matching, and the
+//! number of edges that changed their relay. The caller chooses the share of edges to replace, the switching cost
+//! and the work budget of the solver.
 //!
-//! 1. A box that goes makes place for one that comes: there are always as many, and what relays have stays.
-//! 2. The matching knows the last prices and where everybody is; who came is nowhere.
-//! 3. A box has moved if it had a relay and has another one or none.
+//! 1. Each edge that leaves is replaced by a new one. The number of edges and the capacities of the relays stay
+//!    constant.
+//! 2. The solver starts warm, from the previous prices and assignment; a new edge has no assignment.
+//! 3. An edge counts as moved if it had a relay and now has a different one or none.
 
 use marline_core::assign::{Prices, Solver, SwitchingCost, WarmStart};
 use marline_core::units::{Bitrate, Ratio};
 
-use super::map::{Fleet, Member, Plan, instance};
-use crate::rng::{Purpose, Stream};
+use super::topology::{EdgeSpec, Fleet, FleetSpec, instance};
+use crate::rng::{Purpose, RandomStream};
 
-/// A fleet at one moment.
+/// A fleet with its current matching.
 #[derive(Clone, Debug)]
 pub struct Churn {
     fleet: Fleet,
-    members: Vec<Member>,
-    rooms: Vec<Bitrate>,
-    relays: Vec<Option<usize>>,
+    edges: Vec<EdgeSpec>,
+    capacities: Vec<Bitrate>,
+    assignment: Vec<Option<usize>>,
     prices: Prices,
-    chance: Stream,
+    rng: RandomStream,
 }
 
-/// What a matching came to.
+/// Quality of one matching, with an upper bound for comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Matched {
-    /// What all boxes have more than alone.
+pub struct RematchResult {
+    /// Sum of the edges' rates through their relays, less their direct rates.
     pub gain: Bitrate,
-    /// What no plan exceeds.
-    pub bound: Bitrate,
-    /// Boxes that had to move.
-    pub moved: usize,
+    /// Upper bound of the gain of any matching.
+    pub upper_bound: Bitrate,
+    /// Edges that had a relay and got a different one or none.
+    pub moved_edges: usize,
 }
 
-impl Matched {
-    /// The most that is missing to the best plan, as a part of it.
-    pub fn regret(&self) -> f64 {
-        1.0 - self.gain.bits_per_sec() as f64 / self.bound.bits_per_sec().max(1) as f64
+impl RematchResult {
+    /// Upper limit of the relative distance to the best matching.
+    pub fn gap(&self) -> f64 {
+        1.0 - self.gain.bits_per_sec() as f64 / self.upper_bound.bits_per_sec().max(1) as f64
     }
 }
 
 impl Churn {
-    /// The fleet of a plan; nobody has a relay yet.
-    pub fn new(plan: &Plan) -> Self {
+    /// Draws a fleet; no edge has a relay yet.
+    pub fn new(plan: &FleetSpec) -> Self {
         let mut fleet = Fleet::new(plan);
-        let members = fleet.members();
-        let rooms = fleet.rooms(&members);
+        let members = fleet.edges();
+        let rooms = fleet.capacities(&members);
         let relays = vec![None; members.len()];
-        let chance = Stream::new(plan.seed, "churn", 0, Purpose::Other);
-        Self { fleet, members, prices: Prices::zero(rooms.len()), rooms, relays, chance }
-    }
-
-    /// Replaces this share of boxes.
-    pub fn replace(&mut self, share: Ratio) {
-        let count = self.members.len() as u64;
-        for _ in 0..count * u64::from(share.ppm()) / 1_000_000 {
-            let at = self.chance.below(count) as usize;
-            self.members[at] = self.fleet.member();
-            self.relays[at] = None;
+        let rng = RandomStream::new(plan.seed, "churn", 0, Purpose::Other);
+        Self {
+            fleet,
+            edges: members,
+            prices: Prices::zero(rooms.len()),
+            capacities: rooms,
+            assignment: relays,
+            rng,
         }
     }
 
-    /// Matches all anew, with so much work.
-    pub fn rematch(&mut self, stay: SwitchingCost, work: u64) -> Matched {
-        let instance = instance(&self.rooms, &self.members);
-        let before = WarmStart { prices: &self.prices, relays: &self.relays, switching_cost: stay };
-        let mut solver = Solver::new(&instance, Some(before));
-        solver.step(work);
-        let plan = solver.matching();
-        let moved = plan.relays().zip(&self.relays).filter(|(now, before)| before.is_some() && now != *before);
+    /// Replaces this fraction of the edges, drawn at random with repetition.
+    pub fn replace_edges(&mut self, fraction: Ratio) {
+        let count = self.edges.len() as u64;
+        for _ in 0..count * u64::from(fraction.ppm()) / 1_000_000 {
+            let index = self.rng.below(count) as usize;
+            self.edges[index] = self.fleet.next_edge();
+            self.assignment[index] = None;
+        }
+    }
+
+    /// Matches all edges again, within the work budget.
+    pub fn rematch(&mut self, switching_cost: SwitchingCost, work_budget: u64) -> RematchResult {
+        let instance = instance(&self.capacities, &self.edges);
+        let warm_start = WarmStart { prices: &self.prices, relays: &self.assignment, switching_cost };
+        let mut solver = Solver::new(&instance, Some(warm_start));
+        solver.step(work_budget);
+        let matching = solver.matching();
+        let moved =
+            matching.relays().zip(&self.assignment).filter(|(now, before)| before.is_some() && now != *before);
         let moved = moved.count();
         self.prices = solver.prices();
-        self.relays = plan.relays().collect();
-        Matched { gain: plan.gain(), bound: self.prices.bound(&instance), moved }
+        self.assignment = matching.relays().collect();
+        RematchResult { gain: matching.gain(), upper_bound: self.prices.bound(&instance), moved_edges: moved }
     }
 }

@@ -1,25 +1,34 @@
-//! Both directions of a link take turns on one 802.11 channel.
+//! Channel access of a Wi-Fi link: its two directions contend for one 802.11 channel.
 //!
-//! In: the two lanes, the channel, and until when. Out: frames sent, collided or given up, in the lanes' books.
+//! [`run_contention`] transmits, collides or drops frames until a given time, and records the result in the two
+//! half links.
 //!
-//! 1. A frame is committed when it begins, not before: until then a packet of the other side may still come first.
-//! 2. A packet leaves its queue with its first attempt; what CoDel drops then is not sent, and the contention is held
-//!    again.
-//! 3. What is foretold is never late. Behind a collision or a drop a smaller frame may come, so that then no more is
-//!    foretold than that nothing arrives before the attempt begins.
+//! 1. A frame is committed when it begins, not earlier: until then a packet of the other direction may still win.
+//! 2. A packet leaves its queue with its first attempt. If CoDel drops it then, nothing is sent and the contention
+//!    is repeated.
+//! 3. The returned time is never too late. After a collision or a drop a smaller frame may be next, so in these
+//!    cases the result is only the start of the attempt, before which nothing can arrive.
 //!
-//! Asking the channel for "the next free time" as a server does was not enough: who goes next depends on both.
+//! Treating the channel as a server with a next free time does not work, because the next sender depends on both
+//! directions.
 
 use marline_core::units::Instant;
 
 use super::Packet;
-use super::lane::Lane;
-use crate::medium::{Medium, Retry};
+use super::half_link::HalfLink;
+use crate::wifi_mac::{CollisionOutcome, WifiChannel};
 
-/// Lets both stations send until `now`; the answer is before when nothing arrives.
-pub(super) fn contend<P: Packet>(medium: &mut Medium, lanes: &mut [Lane<P>; 2], now: Instant) -> Option<Instant> {
+/// Lets both stations transmit until `now`. Returns a time before which nothing more arrives, if anything is
+/// queued.
+pub(super) fn run_contention<P: Packet>(
+    medium: &mut WifiChannel,
+    half_links: &mut [HalfLink<P>; 2],
+    now: Instant,
+) -> Option<Instant> {
     loop {
-        let attempts = [0, 1].map(|lane| medium.attempt(lane, lanes[lane].ready_since()?));
+        // The earlier attempt wins; equal slots collide.
+        let attempts =
+            [0, 1].map(|direction| medium.next_attempt(direction, half_links[direction].pending_since()?));
         let first = match attempts {
             [Some(down), Some(up)] if up.start < down.start => 1,
             [Some(_), _] => 0,
@@ -27,33 +36,35 @@ pub(super) fn contend<P: Packet>(medium: &mut Medium, lanes: &mut [Lane<P>; 2], 
             [None, None] => return None,
         };
         let attempt = attempts[first]?;
-        let clash = match attempts {
-            [Some(down), Some(up)] if Medium::collide(down, up) => Some([down, up]),
+        let collision = match attempts {
+            [Some(down), Some(up)] if WifiChannel::is_collision(down, up) => Some([down, up]),
             _ => None,
         };
+        // Nothing more happens by `now`: predict the next delivery.
         if attempt.start > now {
-            let certain = clash.is_none() && lanes[first].is_certain();
-            let size = lanes[first].ready_size();
-            let arrives = if certain { medium.arrival(first, size, attempt.start) } else { attempt.start };
-            return Some(lanes[first].earliest(arrives));
+            let certain = collision.is_none() && half_links[first].is_next_certain();
+            let size = half_links[first].pending_size();
+            let arrival = if certain { medium.arrival(first, size, attempt.start) } else { attempt.start };
+            return Some(half_links[first].earliest_due(arrival));
         }
-        // CoDel may drop what was to be sent; then the contention is another one.
-        let senders: &[usize] = if clash.is_some() { &[0, 1] } else { &[first] };
-        if !senders.iter().all(|lane| lanes[*lane].take_up(attempt.start)) {
+        // CoDel may drop the packet that was to be sent; then the contention starts again.
+        let senders: &[usize] = if collision.is_some() { &[0, 1] } else { &[first] };
+        if !senders.iter().all(|direction| half_links[*direction].start_packet(attempt.start)) {
             continue;
         }
-        match clash {
+        match collision {
             Some(attempts) => {
-                let retries = medium.clash([lanes[0].ready_size(), lanes[1].ready_size()], attempts);
-                for (lane, retry) in lanes.iter_mut().zip(retries) {
-                    if retry == Retry::GivenUp {
-                        lane.give_up();
+                let retries =
+                    medium.collide([half_links[0].pending_size(), half_links[1].pending_size()], attempts);
+                for (half_link, retry) in half_links.iter_mut().zip(retries) {
+                    if retry == CollisionOutcome::GivenUp {
+                        half_link.drop_transmitting();
                     }
                 }
             }
             None => {
-                let arrived = medium.send(first, lanes[first].ready_size(), attempt);
-                lanes[first].sent(arrived);
+                let arrived = medium.transmit(first, half_links[first].pending_size(), attempt);
+                half_links[first].on_transmitted(arrived);
             }
         }
     }

@@ -1,27 +1,27 @@
-//! The way from the server to the other end: a constant delay, jitter around it, order kept unless told otherwise.
+//! Propagation delay of one direction: a constant delay with jitter, in order unless `reorder` is set.
 //!
-//! Jitter is uniform from minus to plus its value. Order is kept by letting a packet wait for the one before it, as a
-//! real first-in-first-out path does; with `reorder` each keeps its own time.
+//! Jitter is uniform between minus and plus its value. To keep the order, a packet waits for the one before it, as
+//! on a real first-in-first-out path; with `reorder` each packet keeps its own delay.
 
 use std::collections::VecDeque;
 
 use marline_core::units::{DataSize, Duration, Instant};
 
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
-use super::stats::Count;
+use super::stats::PacketCount;
 use super::{Direction, Packet};
 
 #[derive(Debug)]
 pub(super) struct DelayLine<P> {
-    /// By due time.
-    on_way: VecDeque<(Instant, P)>,
+    /// Sorted by due time.
+    in_transit: VecDeque<(Instant, P)>,
     size: DataSize,
     delay: Duration,
     jitter: Duration,
-    reorder: bool,
+    allows_reordering: bool,
     last_due: Instant,
-    random: Stream,
+    rng: RandomStream,
 }
 
 impl<P: Packet> DelayLine<P> {
@@ -33,9 +33,9 @@ impl<P: Packet> DelayLine<P> {
         name: &str,
         direction: Direction,
     ) -> Self {
-        let random = Stream::new(seed, name, direction.lane() as u64, Purpose::Jitter);
-        let (on_way, size, last_due) = (VecDeque::new(), DataSize::ZERO, Instant::ZERO);
-        Self { on_way, size, delay, jitter, reorder, last_due, random }
+        let rng = RandomStream::new(seed, name, direction.index() as u64, Purpose::Jitter);
+        let (in_transit, size, last_due) = (VecDeque::new(), DataSize::ZERO, Instant::ZERO);
+        Self { in_transit, size, delay, jitter, allows_reordering: reorder, last_due, rng }
     }
 
     pub(super) fn set_delay(&mut self, delay: Duration) {
@@ -46,42 +46,42 @@ impl<P: Packet> DelayLine<P> {
         self.jitter = jitter;
     }
 
-    /// Takes a packet that left the server at `at`.
+    /// Takes a packet that the transmitter has finished at `at`.
     pub(super) fn push(&mut self, packet: P, at: Instant) {
         self.size += packet.size();
         let mut due = at + self.delay;
         if !self.jitter.is_zero() {
             let width = u64::try_from(self.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_mul(2);
-            // Never before it left, even if a change made the delay shorter than the jitter.
-            due = (due + Duration::from_nanos(self.random.below(width.saturating_add(1))) - self.jitter).max(at);
+            // Never before it was sent, even if a change made the delay shorter than the jitter.
+            due = (due + Duration::from_nanos(self.rng.below(width.saturating_add(1))) - self.jitter).max(at);
         }
-        if self.reorder {
-            let place = self.on_way.partition_point(|(other, _)| *other <= due);
-            self.on_way.insert(place, (due, packet));
+        if self.allows_reordering {
+            let index = self.in_transit.partition_point(|(other, _)| *other <= due);
+            self.in_transit.insert(index, (due, packet));
             return;
         }
         self.last_due = due.max(self.last_due);
-        self.on_way.push_back((self.last_due, packet));
+        self.in_transit.push_back((self.last_due, packet));
     }
 
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
-        self.due().filter(|due| *due <= now)?;
-        let (due, packet) = self.on_way.pop_front()?;
+        self.next_due().filter(|due| *due <= now)?;
+        let (due, packet) = self.in_transit.pop_front()?;
         self.size -= packet.size();
         Some((due, packet))
     }
 
     /// When the first packet is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.on_way.front().map(|(due, _)| *due)
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.in_transit.front().map(|(due, _)| *due)
     }
 
-    /// Before this, nothing that leaves the server at `at` is due.
-    pub(super) fn earliest(&self, at: Instant) -> Instant {
+    /// Lower limit of the due time of a packet that is sent at `at`.
+    pub(super) fn earliest_due(&self, at: Instant) -> Instant {
         at + self.delay.saturating_sub(self.jitter)
     }
 
-    pub(super) fn count(&self) -> Count {
-        Count { packets: self.on_way.len() as u64, size: self.size }
+    pub(super) fn count(&self) -> PacketCount {
+        PacketCount { packets: self.in_transit.len() as u64, bytes: self.size }
     }
 }

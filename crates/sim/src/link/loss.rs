@@ -1,11 +1,9 @@
-//! Whether the n-th packet of a direction is lost.
+//! Random loss: decides whether the n-th packet of a direction is lost, by the model in [`Loss`].
 //!
-//! In: a packet was sent. Out: yes or no, by the model that [`Loss`] describes.
-//!
-//! The state of a burst model moves with each packet, not with time: that is how the model was defined, and how its
-//! mean can be told without knowing the traffic.
+//! The state of a burst model advances with each packet, not with time. The Gilbert-Elliott model is defined this
+//! way, and so its mean loss does not depend on the traffic.
 
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 use crate::spec::Loss;
 
 use super::Direction;
@@ -13,30 +11,34 @@ use super::Direction;
 #[derive(Clone, Debug)]
 pub(crate) struct LossProcess {
     model: Loss,
-    in_bad: bool,
-    random: Stream,
+    is_in_bad_state: bool,
+    rng: RandomStream,
 }
 
 impl LossProcess {
     pub(crate) fn new(model: Loss, seed: u64, name: &str, direction: Direction) -> Self {
-        Self { model, in_bad: false, random: Stream::new(seed, name, direction.lane() as u64, Purpose::Loss) }
+        Self {
+            model,
+            is_in_bad_state: false,
+            rng: RandomStream::new(seed, name, direction.index() as u64, Purpose::Loss),
+        }
     }
 
-    pub(super) fn set(&mut self, model: Loss) {
+    pub(super) fn set_model(&mut self, model: Loss) {
         self.model = model;
-        self.in_bad = false;
+        self.is_in_bad_state = false;
     }
 
-    /// Asked once for each packet that was sent.
-    pub(crate) fn loses(&mut self) -> bool {
+    /// Decides about one packet; must be called once for each transmitted packet.
+    pub(crate) fn next_is_lost(&mut self) -> bool {
         match self.model {
-            Loss::Each(share) => self.random.happens(share),
-            Loss::Bursts { enter, leave, bad } => {
-                let turns = self.random.happens(if self.in_bad { leave } else { enter });
-                self.in_bad ^= turns;
-                // Two numbers for each packet, in either state, so that the n-th packet meets the n-th pair.
-                let lost = self.random.happens(bad);
-                self.in_bad && lost
+            Loss::Independent(share) => self.rng.bernoulli(share),
+            Loss::GilbertElliott { enter_bad: enter, leave_bad: leave, loss_in_bad: bad } => {
+                let changes_state = self.rng.bernoulli(if self.is_in_bad_state { leave } else { enter });
+                self.is_in_bad_state ^= changes_state;
+                // Two random numbers per packet in either state, so that the n-th packet always gets the n-th pair.
+                let lost = self.rng.bernoulli(bad);
+                self.is_in_bad_state && lost
             }
         }
     }

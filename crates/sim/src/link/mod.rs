@@ -1,50 +1,51 @@
-//! A link: packets in at one end, the same packets out at the other, later, fewer and never faster than it may.
+//! Link model: packets enter at one end and leave at the other, later and at most at the rate of the link; some are
+//! lost.
 //!
-//! In: packets with the time at which they come, and changes. Out: packets with the time at which they are due.
+//! Inputs are packets with their times, and changes of the link. Outputs are packets with their due times.
 //!
-//! 1. Each direction is a queue, then a server (a rate, a trace or the shared 802.11 medium), then loss, then a delay
-//!    line. What is lost was served first: it has used the link.
-//! 2. All times are computed from the end of the packet served before, never from the time of the call. A driver that
-//!    comes late delivers late, but the link loses no rate by it.
-//! 3. `pushed = delivered + dropped + inside`, in packets and in bytes, at every moment.
-//! 4. The same seed, packets and times give the same deliveries; the n-th decision of each kind depends on n alone
+//! 1. Each direction is a queue, then a transmitter (a rate, a trace or the shared 802.11 channel), then loss, then
+//!    a delay line. A lost packet has been transmitted before, so it has used capacity.
+//! 2. All times are computed from the end of the previous transmission, never from the time of the call. A driver
+//!    that is late delivers late, but the link loses no capacity.
+//! 3. `offered = delivered + dropped + in_link`, in packets and in bytes, at every moment.
+//! 4. Equal seeds, packets and times give equal deliveries; the n-th random decision of each kind depends only on n
 //!    (see [`crate::rng`]).
-//! 5. Time never goes back; an earlier `now` counts as the latest one seen.
-//! 6. `change` and `push` at one and the same instant work in the order of the calls; what the link does by itself at
-//!    an instant (a packet served, a scheduled change) comes before both.
+//! 5. Time never goes back: an earlier `now` counts as the latest one so far.
+//! 6. Calls of `change` and `push` at the same instant take effect in the order of the calls. The link's own events
+//!    at that instant (a finished transmission, a scheduled change) come before them.
 //!
-//! An actor with a clock of its own was not used: one machine without a clock serves the lab, where a timer drives it,
-//! and the simulation, where a minute takes milliseconds.
+//! The link has no clock of its own. So the same model serves the laboratory, where a timer drives it, and the
+//! simulation, where a minute takes milliseconds.
 
 mod codel;
 mod contention;
 mod delay;
-mod lane;
+mod half_link;
 pub(crate) mod loss;
 mod policer;
 mod queue;
-mod server;
 mod stats;
+mod transmitter;
 
 use std::collections::VecDeque;
 
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use crate::medium::Medium;
-use crate::spec::{Carrier, Change, LinkSpec, QueueLimit, TraceFile, Uplink};
+use crate::spec::{Downlink, LinkEventKind, LinkSpec, QueueLimit, TraceFile, Uplink};
 use crate::trace::Trace;
-use contention::contend;
+use crate::wifi_mac::WifiChannel;
+use contention::run_contention;
 use delay::DelayLine;
-use lane::Lane;
+use half_link::HalfLink;
 use loss::LossProcess;
 use policer::Policer;
 use queue::Queue;
-use server::Server;
-pub use stats::{Count, Stats};
+pub use stats::{DirectionStats, PacketCount};
+use transmitter::Transmitter;
 
 /// Anything that a link can carry.
 pub trait Packet {
-    /// Bytes of the IP packet, headers included.
+    /// Size of the IP packet in bytes, including headers.
     fn size(&self) -> DataSize;
 }
 
@@ -54,20 +55,20 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// Which way a packet goes.
+/// Direction of a packet, as seen from the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// Towards the client.
+    /// Downlink: towards the client.
     Down,
-    /// From the client.
+    /// Uplink: from the client.
     Up,
 }
 
 impl Direction {
-    /// Both, for loops.
+    /// Both directions, in the order of their indices.
     pub const BOTH: [Self; 2] = [Self::Down, Self::Up];
 
-    const fn lane(self) -> usize {
+    const fn index(self) -> usize {
         match self {
             Self::Down => 0,
             Self::Up => 1,
@@ -75,85 +76,88 @@ impl Direction {
     }
 }
 
-/// A running link.
+/// A running link; see the [module documentation](self).
 #[derive(Debug)]
 pub struct Link<P> {
-    lanes: [Lane<P>; 2],
-    medium: Option<Medium>,
+    half_links: [HalfLink<P>; 2],
+    channel: Option<WifiChannel>,
     /// Whether the uplink's rate follows the downlink's.
-    up_follows: bool,
-    /// Whether a change of the loss is only one towards the client.
-    up_loses_alone: bool,
-    held: bool,
-    /// Changes to come, in order.
-    schedule: VecDeque<(Instant, Change)>,
-    /// Before this, nothing that the medium will send is due, if no more packets come.
-    on_air: Option<Instant>,
+    uplink_follows: bool,
+    /// Whether a change of the loss rate affects the downlink only.
+    has_own_uplink_loss: bool,
+    is_held: bool,
+    /// Scheduled changes, in order of time.
+    schedule: VecDeque<(Instant, LinkEventKind)>,
+    /// Lower limit of the next delivery from the channel, if no more packets are pushed.
+    channel_event: Option<Instant>,
     now: Instant,
 }
 
 impl<P: Packet> Link<P> {
-    /// An idle link at time zero. The steps of its rate are scheduled; events are for the caller to
-    /// [schedule](Self::schedule) or to [apply](Self::change).
+    /// An idle link at time zero. The steps of its rate are scheduled; events must be [scheduled](Self::schedule)
+    /// or [applied](Self::change) by the caller.
     ///
     /// # Panics
-    /// When the link names a trace that was not loaded: [`LinkSpec::load`] comes first.
+    /// If the link uses a trace that was not loaded with [`LinkSpec::load`].
     pub fn new(spec: &LinkSpec, seed: u64) -> Self {
         let mut medium = None;
         let mut schedule = VecDeque::new();
-        let down = match &spec.down {
-            Carrier::Rate { first, steps } => {
-                schedule.extend(steps.iter().map(|(at, rate)| (Instant::ZERO + *at, Change::Rate(*rate))));
-                Server::rate(*first)
+        let down = match &spec.downlink {
+            Downlink::Rate { initial: first, steps } => {
+                schedule.extend(steps.iter().map(|(at, rate)| (Instant::ZERO + *at, LinkEventKind::Rate(*rate))));
+                Transmitter::rate(*first)
             }
-            Carrier::Trace(file) => Server::trace(loaded(file)),
-            Carrier::Medium { preset, phy } => {
-                let up = if let Uplink::Rate(rate) = spec.up { Some(rate) } else { None };
-                let up = up.or(if *preset == crate::medium::Preset::BPaper { None } else { *phy });
-                let shared = Medium::new(*preset, [*phy, up], seed, &spec.name);
-                let solo = shared.solo_rate(0, spec.mtu);
-                medium = Some(shared);
-                Server::rate(solo)
+            Downlink::Trace(file) => Transmitter::trace(loaded_trace(file)),
+            Downlink::Wifi { preset, phy } => {
+                let uplink_rate = if let Uplink::Rate(rate) = spec.uplink { Some(rate) } else { None };
+                let uplink_rate =
+                    uplink_rate.or(if *preset == crate::wifi_mac::WifiPreset::BPaper { None } else { *phy });
+                let channel = WifiChannel::new(*preset, [*phy, uplink_rate], seed, &spec.name);
+                let solo_rate = channel.solo_rate(0, spec.mtu);
+                medium = Some(channel);
+                Transmitter::rate(solo_rate)
             }
         };
-        let up = match &spec.up {
-            Uplink::Trace(file) => Server::trace(loaded(file)),
-            Uplink::Rate(rate) if medium.is_none() => Server::rate(*rate),
-            _ => Server::rate(medium.as_ref().map_or(down.nominal(), |medium| medium.solo_rate(1, spec.mtu))),
+        let up = match &spec.uplink {
+            Uplink::Trace(file) => Transmitter::trace(loaded_trace(file)),
+            Uplink::Rate(rate) if medium.is_none() => Transmitter::rate(*rate),
+            _ => Transmitter::rate(
+                medium.as_ref().map_or(down.nominal_rate(), |medium| medium.solo_rate(1, spec.mtu)),
+            ),
         };
-        let lane = |direction: Direction, server: Server| {
+        let half_link = |direction: Direction, transmitter: Transmitter| {
             let limit = match spec.queue_limit() {
-                QueueLimit::Time(time) => server.nominal() * time,
+                QueueLimit::Time(time) => transmitter.nominal_rate() * time,
                 QueueLimit::Size(size) => size,
             };
-            let half = spec.rtt / 2;
-            let loss = spec.up_loss.filter(|_| direction == Direction::Up).unwrap_or(spec.loss);
-            Lane::new(
+            let one_way_delay = spec.rtt / 2;
+            let loss = spec.uplink_loss.filter(|_| direction == Direction::Up).unwrap_or(spec.loss);
+            HalfLink::new(
                 spec.mtu,
                 Queue::new(limit.max(spec.mtu), spec.codel.then_some(spec.mtu)),
-                server,
+                transmitter,
                 LossProcess::new(loss, seed, &spec.name, direction),
-                spec.police.map(Policer::new),
-                DelayLine::new(half, spec.jitter, spec.reorder, seed, &spec.name, direction),
+                spec.policer.map(Policer::new),
+                DelayLine::new(one_way_delay, spec.jitter, spec.reorder, seed, &spec.name, direction),
             )
         };
         Self {
-            lanes: [lane(Direction::Down, down), lane(Direction::Up, up)],
-            medium,
-            up_follows: spec.up == Uplink::Same,
-            up_loses_alone: spec.up_loss.is_some(),
-            held: false,
+            half_links: [half_link(Direction::Down, down), half_link(Direction::Up, up)],
+            channel: medium,
+            uplink_follows: spec.uplink == Uplink::SameAsDownlink,
+            has_own_uplink_loss: spec.uplink_loss.is_some(),
+            is_held: false,
             schedule,
-            on_air: None,
+            channel_event: None,
             now: Instant::ZERO,
         }
     }
 
-    /// Takes a packet in at `now`. It may be dropped at once; the statistics tell.
+    /// Accepts a packet at `now`. It may be dropped at once; see [`Self::stats`].
     pub fn push(&mut self, direction: Direction, packet: P, now: Instant) {
-        self.settle(now);
-        self.lanes[direction.lane()].push(packet, self.now);
-        self.serve(self.now);
+        self.advance(now);
+        self.half_links[direction.index()].push(packet, self.now);
+        self.transmit(self.now);
     }
 
     /// The next packet that is due at or before `now`, earliest first.
@@ -161,117 +165,120 @@ impl<P: Packet> Link<P> {
         self.pop_due(now).map(|(_, direction, packet)| (direction, packet))
     }
 
-    /// As [`Self::pop`], with the time at which the packet was due: what a driver's lateness is measured from.
+    /// Like [`Self::pop`], with the due time of the packet, so that a driver can measure its own delay.
     pub fn pop_due(&mut self, now: Instant) -> Option<(Instant, Direction, P)> {
-        self.settle(now);
-        let due = |lane: &Lane<P>| lane.due().unwrap_or(Instant::FAR_FUTURE);
-        let direction = if due(&self.lanes[0]) <= due(&self.lanes[1]) { Direction::Down } else { Direction::Up };
-        let (due, packet) = self.lanes[direction.lane()].deliver(self.now)?;
+        self.advance(now);
+        let due = |half: &HalfLink<P>| half.next_due().unwrap_or(Instant::FAR_FUTURE);
+        let direction =
+            if due(&self.half_links[0]) <= due(&self.half_links[1]) { Direction::Down } else { Direction::Up };
+        let (due, packet) = self.half_links[direction.index()].deliver(self.now)?;
         Some((due, direction, packet))
     }
 
-    /// When to call [`Self::pop`] next: nothing is due before. Holds until the next call that changes the link.
+    /// When to call [`Self::pop`] next; nothing is due before. Valid until the next call that changes the link.
     pub fn next_event(&self) -> Option<Instant> {
-        let waiting = self.lanes.iter().any(Lane::is_serving);
+        let waiting = self.half_links.iter().any(HalfLink::has_packets);
         let scheduled = self.schedule.front().map(|(at, _)| *at).filter(|_| waiting);
-        // On a medium the lanes have no server of their own; what it sends next is in `on_air`.
-        let next = if self.medium.is_some() { Lane::due } else { Lane::next_event };
-        let lanes = self.lanes.iter().filter_map(next).min();
-        [scheduled, lanes, self.on_air].into_iter().flatten().min()
+        // With a shared channel the half links have no transmitter of their own; `channel_event` has the next
+        // delivery.
+        let next = if self.channel.is_some() { HalfLink::next_due } else { HalfLink::next_event };
+        let half_link_event = self.half_links.iter().filter_map(next).min();
+        [scheduled, half_link_event, self.channel_event].into_iter().flatten().min()
     }
 
     /// Changes the link at `now`.
-    pub fn change(&mut self, change: &Change, now: Instant) {
-        self.settle(now);
+    pub fn change(&mut self, change: &LinkEventKind, now: Instant) {
+        self.advance(now);
         self.apply(change, self.now);
-        self.serve(self.now);
+        self.transmit(self.now);
     }
 
-    /// Changes the link at a time to come, exactly then, however late the driver comes. A time that has passed
-    /// counts as now.
-    pub fn schedule(&mut self, at: Instant, change: Change) {
+    /// Changes the link at a future time, exactly then, however late the driver is. A time in the past counts as
+    /// now.
+    pub fn schedule(&mut self, at: Instant, change: LinkEventKind) {
         let at = at.max(self.now);
-        let place = self.schedule.partition_point(|(other, _)| *other <= at);
-        self.schedule.insert(place, (at, change));
+        let index = self.schedule.partition_point(|(other, _)| *other <= at);
+        self.schedule.insert(index, (at, change));
     }
 
-    /// What the direction has carried, dropped and holds.
-    pub fn stats(&self, direction: Direction) -> Stats {
-        let mut stats = self.lanes[direction.lane()].stats();
-        if let Some(medium) = &self.medium {
-            stats.airtime = medium.airtime(direction.lane());
+    /// What this direction has carried and dropped, and what it holds.
+    pub fn stats(&self, direction: Direction) -> DirectionStats {
+        let mut stats = self.half_links[direction.index()].stats();
+        if let Some(medium) = &self.channel {
+            stats.airtime = medium.airtime(direction.index());
         }
         stats
     }
 
-    /// Does all that happens up to `now`.
-    fn settle(&mut self, now: Instant) {
+    /// Processes everything up to `now`: changes at their times, and the transmissions between them.
+    fn advance(&mut self, now: Instant) {
         let now = now.max(self.now);
         while let Some((at, change)) = self.schedule.front().copied().filter(|(at, _)| *at <= now) {
             self.schedule.pop_front();
-            self.serve(at);
+            self.transmit(at);
             self.apply(&change, at);
         }
-        self.serve(now);
+        self.transmit(now);
     }
 
-    fn serve(&mut self, now: Instant) {
+    fn transmit(&mut self, now: Instant) {
         self.now = now;
-        match &mut self.medium {
-            None => self.lanes.iter_mut().for_each(|lane| lane.serve(now)),
+        match &mut self.channel {
+            None => self.half_links.iter_mut().for_each(|half| half.transmit_until(now)),
             Some(medium) => {
-                self.on_air = if self.held { None } else { contend(medium, &mut self.lanes, now) };
+                self.channel_event =
+                    if self.is_held { None } else { run_contention(medium, &mut self.half_links, now) };
             }
         }
     }
 
-    fn apply(&mut self, change: &Change, now: Instant) {
+    fn apply(&mut self, change: &LinkEventKind, now: Instant) {
         match *change {
-            Change::Rate(rate) => {
+            LinkEventKind::Rate(rate) => {
                 self.set_rate(0, rate, now);
-                if self.up_follows {
+                if self.uplink_follows {
                     self.set_rate(1, rate, now);
                 }
             }
-            Change::Up(rate) => {
-                self.up_follows = false;
+            LinkEventKind::UplinkRate(rate) => {
+                self.uplink_follows = false;
                 self.set_rate(1, rate, now);
             }
-            Change::Down => self.lanes.iter_mut().for_each(|lane| lane.set_vanishing(true)),
-            Change::Hold => self.set_held(true, now),
-            Change::Back => {
-                self.lanes.iter_mut().for_each(|lane| lane.set_vanishing(false));
+            LinkEventKind::Down => self.half_links.iter_mut().for_each(|half| half.set_down(true)),
+            LinkEventKind::Hold => self.set_held(true, now),
+            LinkEventKind::Restore => {
+                self.half_links.iter_mut().for_each(|half| half.set_down(false));
                 self.set_held(false, now);
             }
-            Change::Loss(loss) => {
-                let lanes = if self.up_loses_alone { 1 } else { 2 };
-                self.lanes.iter_mut().take(lanes).for_each(|lane| lane.set_loss(loss));
+            LinkEventKind::Loss(loss) => {
+                let affected = if self.has_own_uplink_loss { 1 } else { 2 };
+                self.half_links.iter_mut().take(affected).for_each(|half| half.set_loss(loss));
             }
-            Change::Rtt(rtt) => self.lanes.iter_mut().for_each(|lane| lane.set_delay(rtt / 2)),
-            Change::Jitter(jitter) => self.lanes.iter_mut().for_each(|lane| lane.set_jitter(jitter)),
+            LinkEventKind::Rtt(rtt) => self.half_links.iter_mut().for_each(|half| half.set_delay(rtt / 2)),
+            LinkEventKind::Jitter(jitter) => self.half_links.iter_mut().for_each(|half| half.set_jitter(jitter)),
         }
     }
 
-    fn set_rate(&mut self, lane: usize, rate: Bitrate, now: Instant) {
-        match &mut self.medium {
-            Some(medium) => medium.set_rate(lane, rate, now),
-            None => self.lanes[lane].set_rate(rate, now),
+    fn set_rate(&mut self, direction: usize, rate: Bitrate, now: Instant) {
+        match &mut self.channel {
+            Some(medium) => medium.set_rate(direction, rate, now),
+            None => self.half_links[direction].set_rate(rate, now),
         }
     }
 
     fn set_held(&mut self, held: bool, now: Instant) {
-        if let (Some(medium), false) = (&mut self.medium, held) {
+        if let (Some(medium), false) = (&mut self.channel, held) {
             medium.hold_until(now);
         }
-        self.held = held;
-        self.lanes.iter_mut().for_each(|lane| lane.set_held(held, now));
+        self.is_held = held;
+        self.half_links.iter_mut().for_each(|half| half.set_held(held, now));
     }
 }
 
-pub(crate) fn loaded(file: &TraceFile) -> std::sync::Arc<Trace> {
+pub(crate) fn loaded_trace(file: &TraceFile) -> std::sync::Arc<Trace> {
     match &file.trace {
         Some(trace) => trace.clone(),
-        None => panic!("trace {} was not loaded: LinkSpec::load comes first", file.file.display()),
+        None => panic!("trace {} was not loaded: call LinkSpec::load first", file.path.display()),
     }
 }
 

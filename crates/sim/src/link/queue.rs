@@ -1,6 +1,7 @@
-//! What waits for the server: first in, first out, up to a number of bytes; with CoDel also up to a time.
+//! First-in-first-out queue in front of the transmitter, limited in bytes and, with CoDel, in delay.
 //!
-//! The packet that is being sent is not in the queue. A packet that finds the server idle is therefore always taken.
+//! The packet in transmission is not part of the queue. Therefore a packet is always accepted when the transmitter
+//! is idle.
 
 use std::collections::VecDeque;
 
@@ -8,82 +9,82 @@ use marline_core::units::{DataSize, Instant};
 
 use super::Packet;
 use super::codel::CoDel;
-use super::stats::Count;
+use super::stats::PacketCount;
 
-/// A packet and when it came.
+/// A packet with its arrival time.
 #[derive(Debug)]
-struct Waiting<P> {
+struct QueuedPacket<P> {
     packet: P,
-    since: Instant,
+    enqueued_at: Instant,
 }
 
 #[derive(Debug)]
 pub(super) struct Queue<P> {
-    waiting: VecDeque<Waiting<P>>,
+    packets: VecDeque<QueuedPacket<P>>,
     size: DataSize,
     limit: DataSize,
     codel: Option<CoDel>,
 }
 
-/// What taking from the queue gave.
+/// Result of taking a packet from the queue.
 #[derive(Debug)]
-pub(super) struct Taken<P> {
-    /// The packet to send and when it had come; none when CoDel dropped all there was.
+pub(super) struct Dequeued<P> {
+    /// The packet and its arrival time; `None` if CoDel dropped everything.
     pub(super) packet: Option<(P, Instant)>,
-    /// What CoDel dropped before it.
-    pub(super) dropped: Count,
+    /// Packets that CoDel dropped before it.
+    pub(super) dropped: PacketCount,
 }
 
 impl<P: Packet> Queue<P> {
-    /// A queue of at most `limit`; with CoDel if the largest packet is given for it.
+    /// A queue of at most `limit` bytes; with CoDel if `codel` has the size of the largest packet.
     pub(super) fn new(limit: DataSize, codel: Option<DataSize>) -> Self {
-        Self { waiting: VecDeque::new(), size: DataSize::ZERO, limit, codel: codel.map(CoDel::new) }
+        Self { packets: VecDeque::new(), size: DataSize::ZERO, limit, codel: codel.map(CoDel::new) }
     }
 
-    /// Whether a packet of this size may wait.
-    pub(super) fn has_room(&self, size: DataSize) -> bool {
+    /// Whether a packet of this size fits into the queue.
+    pub(super) fn fits(&self, size: DataSize) -> bool {
         self.size + size <= self.limit
     }
 
     pub(super) fn push(&mut self, packet: P, now: Instant) {
         self.size += packet.size();
-        self.waiting.push_back(Waiting { packet, since: now });
+        self.packets.push_back(QueuedPacket { packet, enqueued_at: now });
     }
 
-    /// Takes the packet to be sent at `now`.
-    pub(super) fn take(&mut self, now: Instant) -> Taken<P> {
-        let mut dropped = Count::default();
+    /// Takes the packet to be transmitted from `now` on.
+    pub(super) fn dequeue(&mut self, now: Instant) -> Dequeued<P> {
+        let mut dropped = PacketCount::default();
         loop {
-            let Some(Waiting { packet, since }) = self.waiting.pop_front() else {
+            let Some(QueuedPacket { packet, enqueued_at: since }) = self.packets.pop_front() else {
                 if let Some(codel) = &mut self.codel {
                     codel.on_empty();
                 }
-                return Taken { packet: None, dropped };
+                return Dequeued { packet: None, dropped };
             };
             self.size -= packet.size();
-            let left = self.size;
-            let drops = |codel: &mut CoDel| codel.drops(now.since(since), left, now);
+            let remaining = self.size;
+            let drops = |codel: &mut CoDel| codel.should_drop(now.since(since), remaining, now);
             if !self.codel.as_mut().is_some_and(drops) {
-                return Taken { packet: Some((packet, since)), dropped };
+                return Dequeued { packet: Some((packet, since)), dropped };
             }
-            dropped += Count::one(packet.size());
+            dropped += PacketCount::single(packet.size());
         }
     }
 
-    /// The first packet and when it came.
+    /// The first packet and its arrival time.
     pub(super) fn front(&self) -> Option<(&P, Instant)> {
-        self.waiting.front().map(|waiting| (&waiting.packet, waiting.since))
+        self.packets.front().map(|waiting| (&waiting.packet, waiting.enqueued_at))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.packets.is_empty()
     }
 
     pub(super) fn has_codel(&self) -> bool {
         self.codel.is_some()
     }
 
-    pub(super) fn count(&self) -> Count {
-        Count { packets: self.waiting.len() as u64, size: self.size }
+    pub(super) fn count(&self) -> PacketCount {
+        PacketCount { packets: self.packets.len() as u64, bytes: self.size }
     }
 }

@@ -1,74 +1,74 @@
-//! What a direction of a link has done.
+//! Statistics of one direction of a link.
 
 use std::ops::{Add, AddAssign};
 
 use marline_core::units::{DataSize, Duration};
 
-/// Packets and their IP bytes.
+/// A number of packets and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Count {
-    /// How many.
+pub struct PacketCount {
+    /// Number of IP packets.
     pub packets: u64,
-    /// Their IP bytes.
-    pub size: DataSize,
+    /// IP bytes, including headers.
+    pub bytes: DataSize,
 }
 
-impl Count {
-    pub(super) fn one(size: DataSize) -> Self {
-        Self { packets: 1, size }
+impl PacketCount {
+    pub(super) fn single(size: DataSize) -> Self {
+        Self { packets: 1, bytes: size }
     }
 }
 
-impl Add for Count {
+impl Add for PacketCount {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        Self { packets: self.packets + other.packets, size: self.size + other.size }
+        Self { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
     }
 }
 
-impl AddAssign for Count {
+impl AddAssign for PacketCount {
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
     }
 }
 
-/// What became of all packets of one direction: `pushed = delivered + dropped() + inside`.
+/// Fate of all packets of one direction: `offered = delivered + dropped() + in_link`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Stats {
-    /// Came in.
-    pub pushed: Count,
-    /// Went out.
-    pub delivered: Count,
-    /// Found the queue full.
-    pub dropped_full: Count,
-    /// Dropped by CoDel.
-    pub dropped_codel: Count,
-    /// More than the policer lets pass.
-    pub dropped_police: Count,
-    /// Lost by the loss model; on a medium also frames tried too often.
-    pub dropped_loss: Count,
-    /// Sent while the link was down.
-    pub dropped_down: Count,
-    /// Larger than the MTU.
-    pub dropped_large: Count,
-    /// Waiting in the queue now, the packet being sent not included.
-    pub queued: Count,
-    /// In the queue, being sent or on the way.
-    pub inside: Count,
-    /// The longest wait in the queue of any packet that was sent.
+pub struct DirectionStats {
+    /// Packets pushed into the link.
+    pub offered: PacketCount,
+    /// Packets that have left the link.
+    pub delivered: PacketCount,
+    /// Dropped because the queue was full.
+    pub dropped_queue_full: PacketCount,
+    /// Dropped by CoDel when they left the queue.
+    pub dropped_codel: PacketCount,
+    /// Dropped by the policer, before the queue.
+    pub dropped_policer: PacketCount,
+    /// Dropped by the loss model; on a Wi-Fi channel also frames given up after too many attempts.
+    pub dropped_loss: PacketCount,
+    /// Transmitted while the link was down.
+    pub dropped_down: PacketCount,
+    /// Dropped because they are larger than the MTU.
+    pub dropped_oversize: PacketCount,
+    /// In the queue now, without the packet in transmission.
+    pub queued: PacketCount,
+    /// In the queue, in transmission or in the delay line.
+    pub in_link: PacketCount,
+    /// Longest time in the queue of any transmitted packet.
     pub max_queue_delay: Duration,
-    /// Time for which packets of this direction kept the server or the medium busy.
+    /// Time for which this direction has occupied its transmitter or the channel.
     pub airtime: Duration,
 }
 
-impl Stats {
-    /// All that came in and will not go out.
-    pub fn dropped(&self) -> Count {
-        self.dropped_full
+impl DirectionStats {
+    /// All packets that entered and will never leave.
+    pub fn dropped(&self) -> PacketCount {
+        self.dropped_queue_full
             + self.dropped_codel
-            + self.dropped_police
+            + self.dropped_policer
             + self.dropped_loss
             + self.dropped_down
-            + self.dropped_large
+            + self.dropped_oversize
     }
 }

@@ -1,11 +1,11 @@
-//! Who downloads: ours with one of its policies, or somebody else's program.
+//! Clients under test: marline with one of its policies, or another download program.
 //!
-//! | written | who |
+//! | text | client |
 //! |---|---|
 //! | `marline`, `naive`, `static-limit`, `dynamic-limit`, `bdp-limit` | `marline get` with that policy, on all links |
 //! | `single:LINK`, `marline:LINK` | the same on one link |
-//! | `aria2-sN` | aria2 with N connections shared over the links, pieces of 1 MiB |
-//! | `curl` | curl on the link that alone is best |
+//! | `aria2-sN` | aria2 with N connections distributed over the links, pieces of 1 MiB |
+//! | `curl` | curl on the best single link |
 //! | `curl:LINK` | curl on that link |
 
 use std::fmt;
@@ -14,41 +14,41 @@ use std::str::FromStr;
 use marline_core::fetch::Policy;
 use serde::{Serialize, Serializer};
 
-/// A downloading program with its settings.
+/// A download program with its settings.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Client {
-    /// `marline get`.
+    /// `marline get`, on all links unless one is named.
     Marline {
-        /// How requests are sized and placed.
+        /// Scheduling policy: size and assignment of requests.
         policy: Policy,
-        /// The one link to use; none: all.
-        only: Option<String>,
+        /// The only link to use; `None` for all links.
+        only_link: Option<String>,
     },
     /// aria2, on all links.
     Aria2 {
-        /// Connections in all (`-s`, `-x`).
+        /// Total number of connections (`-s`, `-x`).
         connections: u32,
     },
     /// curl, which uses one link.
     Curl {
-        /// Which; none: the one that alone is best.
-        only: Option<String>,
+        /// The link to use; `None` for the best single link.
+        only_link: Option<String>,
     },
 }
 
 impl Client {
-    /// `marline get` as it comes.
-    pub const OURS: Self = Self::Marline { policy: Policy::Marline, only: None };
+    /// `marline get` with its defaults.
+    pub const MARLINE: Self = Self::Marline { policy: Policy::Marline, only_link: None };
 
-    /// Whether this is `marline get`, with whatever policy.
-    pub fn is_ours(&self) -> bool {
+    /// Whether this is `marline get`, with any policy.
+    pub fn is_marline(&self) -> bool {
         matches!(self, Self::Marline { .. })
     }
 
-    /// The link that alone is used, where one is named.
-    pub fn only(&self) -> Option<&str> {
+    /// The link that the client is restricted to, if one is named.
+    pub fn only_link(&self) -> Option<&str> {
         match self {
-            Self::Marline { only, .. } | Self::Curl { only } => only.as_deref(),
+            Self::Marline { only_link: only, .. } | Self::Curl { only_link: only } => only.as_deref(),
             Self::Aria2 { .. } => None,
         }
     }
@@ -61,14 +61,14 @@ impl fmt::Display for Client {
             Self::Aria2 { connections } => write!(f, "aria2-s{connections}")?,
             Self::Curl { .. } => f.write_str("curl")?,
         }
-        self.only().map_or(Ok(()), |link| write!(f, ":{link}"))
+        self.only_link().map_or(Ok(()), |link| write!(f, ":{link}"))
     }
 }
 
-/// The word names no client.
+/// A text that names no known client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no client: marline, naive, static-limit, dynamic-limit, bdp-limit, single:LINK, aria2-sN or curl"
+    "`{0}` is not a client: expected marline, naive, static-limit, dynamic-limit, bdp-limit, single:LINK, aria2-sN or curl"
 )]
 pub struct ClientError(String);
 
@@ -76,29 +76,29 @@ impl FromStr for Client {
     type Err = ClientError;
 
     fn from_str(s: &str) -> Result<Self, ClientError> {
-        let refused = || ClientError(s.to_string());
-        let (word, only) = match s.split_once(':') {
-            Some((_, "")) => return Err(refused()),
+        let error = || ClientError(s.to_string());
+        let (name, only_link) = match s.split_once(':') {
+            Some((_, "")) => return Err(error()),
             Some((word, link)) => (word, Some(link.to_string())),
             None => (s, None),
         };
-        if let Some(connections) = word.strip_prefix("aria2-s") {
-            let connections = connections.parse().map_err(|_| refused())?;
-            // aria2 refuses more than 16 connections to one server.
-            return match (connections, only) {
+        if let Some(connections) = name.strip_prefix("aria2-s") {
+            let connections = connections.parse().map_err(|_| error())?;
+            // aria2 accepts at most 16 connections to one server.
+            return match (connections, only_link) {
                 (1..=16, None) => Ok(Self::Aria2 { connections }),
-                _ => Err(refused()),
+                _ => Err(error()),
             };
         }
-        if word == "curl" {
-            return Ok(Self::Curl { only });
+        if name == "curl" {
+            return Ok(Self::Curl { only_link });
         }
-        let policy = word.parse().map_err(|_| refused())?;
-        // A single-link policy with a choice of links would pick by itself, and nobody could tell which.
-        if policy == Policy::Single && only.is_none() {
-            return Err(refused());
+        let policy = name.parse().map_err(|_| error())?;
+        // With several links the single-link policy would choose one itself, and the result would not show which.
+        if policy == Policy::Single && only_link.is_none() {
+            return Err(error());
         }
-        Ok(Self::Marline { policy, only })
+        Ok(Self::Marline { policy, only_link })
     }
 }
 

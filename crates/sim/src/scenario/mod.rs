@@ -1,6 +1,6 @@
-//! A scenario: links, what happens to them, the work, and who does it.
+//! Scenarios of the laboratory and the simulator: links with their events, a download, and the clients under test.
 //!
-//! In: a TOML file. Out: a [`Scenario`], which cannot be wrong; or the line that is.
+//! A TOML file is parsed into a [`Scenario`], which is always valid; errors name the line.
 //!
 //! ```toml
 //! name = "floor-a"
@@ -11,23 +11,24 @@
 //! clients = ["marline", "aria2-s2", "curl"]
 //! links = ["wifi,rate=80Mbit/s,rtt=20ms", "lte,rate=61Mbit/s,rtt=50ms"]
 //! events = ["3s:wifi=down", "8s:wifi=up"]
-//! floor = { ideal = 1.045 }
-//! peer = { name = "aria2-s2", ideal = 1.062 }
+//! threshold = { ideal = 1.045 }
+//! baseline = { name = "aria2-s2", ideal = 1.062 }
 //! ```
 //!
-//! 1. Several cases may share one file: `[[case]]` tables with a `name` and whatever differs; `links`, `events`,
-//!    `size`, `floor`, `peer` and `sigma` that a case does not name are taken from the top.
-//! 2. Unknown fields are refused, and so are events and deviations of links that are not there.
-//! 3. Traces are names of files; they are looked for by [`Case::load`], so that a scenario can be listed, and its rows
-//!    skipped with the reason, where the traces are absent.
-//! 4. The same file runs in virtual time and in real time; nothing in it knows which.
+//! 1. Several cases may share one file, as `[[case]]` tables with a `name` and what differs. A case takes `links`,
+//!    `events`, `size`, `threshold`, `baseline` and `sigma` from the top level unless it sets them itself.
+//! 2. Unknown fields are rejected, and so are events and deviations of unknown links.
+//! 3. Traces are given by file name and read by [`Case::load`]. So a scenario can be listed, and its rows skipped
+//!    with a reason, on a machine without the traces.
+//! 4. The same file runs in virtual time and in real time, without any difference.
 //!
-//! A language of steps was not used: what happens over time is what the links do, and that is what events are.
+//! There is no language of steps: everything that changes over time is a change of a link, and events describe
+//! these.
 
 mod client;
-mod draw;
-mod floor;
-mod written;
+mod sample_rates;
+mod schema;
+mod threshold;
 
 use std::path::{Path, PathBuf};
 
@@ -35,141 +36,142 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::Serialize;
 
 pub use client::{Client, ClientError};
-pub use floor::{Floor, Peer};
+pub use threshold::{Baseline, Threshold};
 
-use crate::ideal::ideal;
-use crate::spec::{Event, LinkSpec};
+use crate::lower_bound::ideal_time;
+use crate::spec::{LinkEvent, LinkSpec};
 use crate::trace::TraceError;
 
-/// Why a scenario was refused.
+/// Errors of reading a scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
     #[error("scenario {}: {source}", file.display())]
     Unreadable {
-        /// The file.
+        /// The scenario file.
         file: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The text is no scenario.
+    /// The text is not a valid scenario.
     #[error("{}:{line}: {problem}", file.display())]
     Malformed {
-        /// The file, or the scenario's name.
+        /// The scenario file, or the name of the scenario.
         file: PathBuf,
-        /// The line, from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong in this line.
         problem: String,
     },
 }
 
-/// Links and work, and who does it.
+/// A scenario: one or more cases, and the clients that run them.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Scenario {
     /// A short name: letters, digits, `-`, `_` or `.`.
     pub name: String,
-    /// One sentence for people.
+    /// One sentence for people; it introduces the report of the laboratory.
     pub description: String,
-    /// How the file is asked for.
+    /// Protocol of the download, the same for all cases.
     pub protocol: Protocol,
-    /// Repetitions, at least one.
+    /// Number of repetitions, at least one.
     pub runs: u32,
-    /// Who downloads, in the order of the tables; at least one.
+    /// Clients in the order of the tables; at least one.
     pub clients: Vec<Client>,
-    /// At least one.
+    /// Cases in the order of the file; at least one.
     pub cases: Vec<Case>,
 }
 
-/// How the file is asked for.
+/// Protocol of the download.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// HTTP/1.1 in the clear.
+    /// HTTP/1.1 without TLS.
     #[default]
     Http,
-    /// Over TLS.
+    /// HTTP/1.1 over TLS.
     Https,
 }
 
-/// One set of links with one piece of work.
+/// One set of links with one download.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Case {
-    /// Short; of a file without cases: the scenario's.
+    /// A short name; without `[[case]]` tables that of the scenario.
     pub name: String,
-    /// The links, the first one being the default route in the lab; at least one.
+    /// The links, at least one; the first one has the default route in the laboratory.
     #[serde(serialize_with = "as_lines")]
     pub links: Vec<LinkSpec>,
-    /// What happens to them.
-    pub events: Vec<Event>,
-    /// How much there is to download.
+    /// Changes of the links during the run.
+    pub events: Vec<LinkEvent>,
+    /// Number of bytes to download.
     pub size: DataSize,
-    /// What is asked of marline here.
+    /// The result that marline must reach here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub floor: Option<Floor>,
-    /// The best other client that was measured on such links.
+    pub threshold: Option<Threshold>,
+    /// The best result of another client on such links.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Peer>,
+    pub baseline: Option<Baseline>,
     /// Standard deviation of each link's rate between runs, for links that have one.
     pub sigma: Vec<(String, Bitrate)>,
 }
 
 impl Scenario {
-    /// Reads a scenario's text; `file` names it in errors.
+    /// Parses the text of a scenario; `file` names it in errors.
     ///
     /// # Errors
-    /// The line and what is wrong with it.
+    /// The line and the problem.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ScenarioError> {
-        written::parse(text).map_err(|(line, problem)| ScenarioError::Malformed {
+        schema::parse(text).map_err(|(line, problem)| ScenarioError::Malformed {
             file: file.to_path_buf(),
             line,
             problem,
         })
     }
 
-    /// Reads a file.
+    /// Reads and parses a file.
     ///
     /// # Errors
-    /// When it cannot be read or is no scenario.
+    /// If the file cannot be read or is not a valid scenario.
     pub fn read(file: &Path) -> Result<Self, ScenarioError> {
         let text = std::fs::read_to_string(file)
             .map_err(|source| ScenarioError::Unreadable { file: file.to_path_buf(), source })?;
         Self::parse(&text, file)
     }
 
-    /// The case of this name.
+    /// The case with this name.
     pub fn case(&self, name: &str) -> Option<&Case> {
         self.cases.iter().find(|case| case.name == name)
     }
 }
 
 impl Case {
-    /// Reads the traces that the links name.
+    /// Reads the traces of all links.
     ///
     /// # Errors
-    /// When a trace is in none of the directories, or is no trace.
+    /// If a trace is in none of the directories or is invalid.
     pub fn load(&mut self, directories: &[PathBuf]) -> Result<(), TraceError> {
         self.links.iter_mut().try_for_each(|link| link.load(directories))
     }
 
-    /// The earliest moment at which all links together could have carried the work; none: never. The traces must have
-    /// been loaded.
-    pub fn ideal(&self) -> Option<Duration> {
-        ideal(&self.links, &self.events, self.size)
+    /// The earliest time at which all links together could have carried the download; `None` if never. Traces must
+    /// be loaded before.
+    pub fn ideal_time(&self) -> Option<Duration> {
+        ideal_time(&self.links, &self.events, self.size)
     }
 
-    /// The link that alone would be done first: what a person who knew would have used. Three round trips (name or
-    /// handshake, request, first window) stand for the start of a connection, which decides for small files.
-    pub fn best_single(&self) -> &LinkSpec {
-        let alone = |link: &LinkSpec| {
-            let carried = ideal(std::slice::from_ref(link), &self.events, self.size);
+    /// The link that would finish first if it were used alone, which an informed user would choose. Three RTTs
+    /// (name or handshake, request, first window) account for the start of a connection, which matters for small
+    /// files.
+    pub fn best_single_link(&self) -> &LinkSpec {
+        let alone_time = |link: &LinkSpec| {
+            let carried = ideal_time(std::slice::from_ref(link), &self.events, self.size);
             carried.map_or(Duration::MAX, |time| time.saturating_add(link.rtt * 3))
         };
-        self.links.iter().min_by_key(|link| alone(link)).expect("a case has a link")
+        self.links.iter().min_by_key(|link| alone_time(link)).expect("a case has a link")
     }
 
-    /// The same case with less to do: work, steps and events by this factor, so that what happens half-way still
-    /// happens half-way. Sizes round up to a byte.
+    /// The same case with size, steps and events scaled by `factor`, so that an event half-way through the download
+    /// stays half-way. The size is rounded up to whole bytes.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         let mut case = self.clone();
@@ -179,7 +181,7 @@ impl Case {
             event.at = event.at.mul_f64(factor);
         }
         for link in &mut case.links {
-            if let crate::spec::Carrier::Rate { steps, .. } = &mut link.down {
+            if let crate::spec::Downlink::Rate { steps, .. } = &mut link.downlink {
                 steps.iter_mut().for_each(|(at, _)| *at = at.mul_f64(factor));
             }
         }

@@ -1,39 +1,39 @@
-//! How a link is written: `wifi,rate=80Mbit/s,rtt=20ms,queue=50ms,loss=0.5%`.
+//! Text format of a link: `wifi,rate=80Mbit/s,rtt=20ms,queue=50ms,loss=0.5%`.
 //!
-//! In: a line of the command line, or a table of a scenario file. Out: a [`LinkSpec`], which cannot be wrong.
+//! An argument of the command line or a table of a scenario file becomes a [`LinkSpec`], which is always valid.
 //!
-//! | field | meaning | when absent |
+//! | field | meaning | default |
 //! |---|---|---|
-//! | (first word) | the link's name: up to 15 letters, digits, `-`, `_` or `.` | required |
+//! | (first word) | name of the link: up to 15 letters, digits, `-`, `_` or `.` | required |
 //! | `kind=` | wifi, lte, nr, umts, ethernet, satellite, tunnel, other | from the name: wifi* wlan* lte* wwan* eth* |
-//! | `rate=` | bits of IP packets per second, towards the client | one of rate, trace, medium is required |
-//! | `steps=` | the rate later: `3s:2Mbit/s+8s:40Mbit/s` | constant |
-//! | `trace=` | a mahimahi trace, towards the client | |
-//! | `medium=` | half-duplex 802.11: 11g-mixed, 11g, 11b, 11b-rts, 11b-paper; `rate=` and `up=` then name the PHY rates | |
-//! | `up=` | the rate from the client | as towards the client; with a trace: its mean |
-//! | `uptrace=` | a mahimahi trace, from the client | |
-//! | `rtt=` | delay of both ways together, half each | 0s |
-//! | `jitter=` | each way's delay is off by up to this much, either way; order is kept | 0s |
+//! | `rate=` | downlink rate in bits of IP packets per second | one of rate, trace, medium is required |
+//! | `steps=` | later rates: `3s:2Mbit/s+8s:40Mbit/s` | constant |
+//! | `trace=` | a mahimahi trace for the downlink | |
+//! | `medium=` | half-duplex 802.11: 11g-mixed, 11g, 11b, 11b-rts, 11b-paper; `rate=` and `up=` are then the PHY rates | |
+//! | `up=` | uplink rate | as the downlink; with a trace its mean |
+//! | `uptrace=` | a mahimahi trace for the uplink | |
+//! | `rtt=` | round-trip delay, half in each direction | 0s |
+//! | `jitter=` | maximum deviation of each direction's delay; the order is kept | 0s |
 //! | `reorder` | jitter may change the order | |
-//! | `loss=` | each way, after the queue: `0.5%`, or `ge:1%/25%/50%` (see [`Loss`]) | 0% |
-//! | `uploss=` | the same from the client | as towards the client |
-//! | `queue=` | drop-tail limit: a time (bytes at the first rate) or a size | 50ms on Wi-Fi and Ethernet, else 100ms; with codel 1s |
-//! | `codel` | RFC 8289 where packets leave the queue | |
-//! | `police=` | a token bucket in front of the queue, one for each direction: `20Mbit/s:64KiB` (see [`Police`]) | |
-//! | `mtu=` | the largest IP packet | 1500B |
+//! | `loss=` | loss in each direction, behind the queue: `0.5%`, or `ge:1%/25%/50%` (see [`Loss`]) | 0% |
+//! | `uploss=` | loss on the uplink | as the downlink |
+//! | `queue=` | drop-tail limit: a time (at the first rate) or a size | 50ms on Wi-Fi and Ethernet, else 100ms; with codel 1s |
+//! | `codel` | CoDel (RFC 8289) at the end of the queue | |
+//! | `police=` | a token bucket in front of the queue, one for each direction: `20Mbit/s:64KiB` (see [`PolicerSpec`]) | |
+//! | `mtu=` | largest IP packet | 1500B |
 //!
-//! 1. Nothing touches a file here: [`LinkSpec::load`] reads the traces, so that a scenario can be checked, listed and
-//!    skipped on a machine that has none of them.
-//! 2. What is printed reads back as the same value.
+//! 1. Parsing does not access files: [`LinkSpec::load`] reads the traces. So a scenario can be checked, listed and
+//!    skipped on a machine without the traces.
+//! 2. The printed text parses back to the same value.
 //!
-//! The fields are kept as written in one plain structure (`written`) and judged in one place, so that the command
-//! line and the scenario file cannot come to differ.
+//! All fields are collected as text in one plain structure (`schema`) and validated in one place. So the command
+//! line and the scenario file cannot diverge.
 
-mod change;
+mod event;
+mod format;
 mod loss;
-mod police;
-mod print;
-mod written;
+mod policer;
+mod schema;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -45,23 +45,23 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::ser::{Serialize, Serializer};
 
-pub use change::{Change, Event};
+pub use event::{LinkEvent, LinkEventKind};
 pub use loss::Loss;
-pub use police::Police;
+pub use policer::PolicerSpec;
 
-use crate::medium::Preset;
 use crate::trace::{Trace, TraceError};
-use written::Written;
+use crate::wifi_mac::WifiPreset;
+use schema::LinkFields;
 
-/// Why a written link, change or event was refused: the field, its value and what was expected.
+/// A rejected link, change or event: the field, its value and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: `{value}`: expected {expected}")]
 pub struct SpecError {
-    /// The field, with the link's name where it is known.
+    /// The field, with the name of the link if it is known.
     pub field: String,
-    /// What was written.
+    /// The text found in the field.
     pub value: String,
-    /// What should have been written.
+    /// What was expected instead.
     pub expected: String,
 }
 
@@ -71,162 +71,162 @@ impl SpecError {
     }
 }
 
-/// A trace by its file's name, and its content once it was loaded.
+/// A trace by file name, and its content after loading.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TraceFile {
-    /// As written; looked for as it stands and in the directories given to [`LinkSpec::load`].
-    pub file: PathBuf,
+    /// As written; searched as given and in the directories passed to [`LinkSpec::load`].
+    pub path: PathBuf,
     /// Shared, because a scenario may run the same link many times.
     pub trace: Option<Arc<Trace>>,
 }
 
-/// What carries the packets towards the client.
+/// Capacity from the server to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Carrier {
-    /// A rate, and what it becomes later.
+pub enum Downlink {
+    /// A rate with later changes.
     Rate {
-        /// From the start.
-        first: Bitrate,
-        /// Times since the start, increasing, and the rate from then on.
+        /// Rate until the first step.
+        initial: Bitrate,
+        /// Increasing times since the start, each with the rate from then on.
         steps: Vec<(Duration, Bitrate)>,
     },
-    /// A recorded link.
+    /// Delivery opportunities of a recorded link.
     Trace(TraceFile),
-    /// 802.11, shared with the packets from the client.
-    Medium {
-        /// Timing and rates.
-        preset: Preset,
-        /// PHY rate towards the client; none: the preset's.
+    /// An 802.11 channel, shared with the uplink.
+    Wifi {
+        /// Timing and rates of the standard.
+        preset: WifiPreset,
+        /// PHY rate of the downlink; `None` for that of the preset.
         phy: Option<Bitrate>,
     },
 }
 
-/// What carries the packets from the client.
+/// Capacity from the client to the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Uplink {
-    /// As towards the client, and it follows when that changes; beside a trace: the trace's mean rate.
-    Same,
-    /// A rate of its own; on a medium: the client's PHY rate.
+    /// The same as the downlink, including its changes; if that is a trace, the trace's mean rate.
+    SameAsDownlink,
+    /// A rate of its own; on an 802.11 channel the client's PHY rate.
     Rate(Bitrate),
-    /// A recorded link.
+    /// Delivery opportunities of a recorded link.
     Trace(TraceFile),
 }
 
-/// How much may wait in each direction.
+/// Queue limit of each direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueLimit {
-    /// What the first rate of that direction carries in this time.
+    /// What the first rate of the direction carries in this time.
     Time(Duration),
-    /// Bytes.
+    /// A fixed number of bytes.
     Size(DataSize),
 }
 
-/// A link of the emulated world.
+/// Description of an emulated link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkSpec {
-    /// Names the link in events and reports, and its interface in the lab.
+    /// Name of the link in events and reports, and of its interface in the laboratory.
     pub name: String,
-    /// The access technology.
+    /// Access technology; decides the default queue and the energy model.
     pub kind: LinkKind,
-    /// Towards the client.
-    pub down: Carrier,
-    /// From the client.
-    pub up: Uplink,
-    /// Both ways together.
+    /// From the server to the client.
+    pub downlink: Downlink,
+    /// From the client to the server.
+    pub uplink: Uplink,
+    /// Round-trip delay without queueing; half of it in each direction.
     pub rtt: Duration,
-    /// Each way's delay differs by up to this much.
+    /// Maximum deviation of each direction's delay.
     pub jitter: Duration,
-    /// Whether jitter may change the order.
+    /// Whether jitter may change the order of packets.
     pub reorder: bool,
-    /// Towards the client, and from it too unless [`Self::up_loss`] says otherwise.
+    /// Loss on the downlink, and on the uplink unless [`Self::uplink_loss`] is set.
     pub loss: Loss,
-    /// From the client; none: as towards the client, and it follows when that changes.
-    pub up_loss: Option<Loss>,
-    /// None: by kind, see [`LinkSpec::queue_limit`].
+    /// Loss on the uplink; `None` if it follows the downlink.
+    pub uplink_loss: Option<Loss>,
+    /// Queue limit; `None` for the default of the kind, see [`LinkSpec::queue_limit`].
     pub queue: Option<QueueLimit>,
-    /// Whether CoDel keeps the queue short.
+    /// Whether CoDel manages the queue.
     pub codel: bool,
-    /// What each direction may carry; none: no limit but the link's own rate.
-    pub police: Option<Police>,
-    /// The largest IP packet.
+    /// Policer of each direction; `None` for no limit except the link's rate.
+    pub policer: Option<PolicerSpec>,
+    /// Largest IP packet; larger ones are dropped.
     pub mtu: DataSize,
 }
 
 impl LinkSpec {
-    /// A link of constant rate, the same both ways, without loss; kind by name.
+    /// A lossless link with the same constant rate in both directions; the kind follows from the name.
     pub fn constant(name: &str, rate: Bitrate, rtt: Duration) -> Self {
         Self {
             name: name.to_string(),
-            kind: kind_of(name),
-            down: Carrier::Rate { first: rate, steps: Vec::new() },
-            up: Uplink::Same,
+            kind: kind_from_name(name),
+            downlink: Downlink::Rate { initial: rate, steps: Vec::new() },
+            uplink: Uplink::SameAsDownlink,
             rtt,
             jitter: Duration::ZERO,
             reorder: false,
             loss: Loss::NONE,
-            up_loss: None,
+            uplink_loss: None,
             queue: None,
             codel: false,
-            police: None,
+            policer: None,
             mtu: DataSize::from_bytes(1500),
         }
     }
 
-    /// Reads the traces that the link names, each as it stands or from the first of these directories that has it
-    /// (also with `.gz`). Links without traces need no loading.
+    /// Reads the traces that the link names. Each is searched as given, then in these directories in order (also
+    /// with `.gz`). Links without traces need not be loaded.
     ///
     /// # Errors
-    /// When a trace is in none of the places, or is no trace.
+    /// If a trace is not found or is invalid.
     pub fn load(&mut self, directories: &[PathBuf]) -> Result<(), TraceError> {
-        let down = if let Carrier::Trace(file) = &mut self.down { Some(file) } else { None };
-        let up = if let Uplink::Trace(file) = &mut self.up { Some(file) } else { None };
-        for wanted in [down, up].into_iter().flatten().filter(|wanted| wanted.trace.is_none()) {
-            wanted.trace = Some(Arc::new(Trace::read(&find(&wanted.file, directories))?));
+        let down = if let Downlink::Trace(file) = &mut self.downlink { Some(file) } else { None };
+        let up = if let Uplink::Trace(file) = &mut self.uplink { Some(file) } else { None };
+        for file in [down, up].into_iter().flatten().filter(|wanted| wanted.trace.is_none()) {
+            file.trace = Some(Arc::new(Trace::read(&find_trace(&file.path, directories))?));
         }
         Ok(())
     }
 
-    /// Whether every trace that the link names was loaded.
+    /// Whether all traces that the link names are loaded.
     pub fn is_loaded(&self) -> bool {
-        let absent = |file: &TraceFile| file.trace.is_none();
-        !matches!(&self.down, Carrier::Trace(file) if absent(file))
-            && !matches!(&self.up, Uplink::Trace(file) if absent(file))
+        let is_missing = |file: &TraceFile| file.trace.is_none();
+        !matches!(&self.downlink, Downlink::Trace(file) if is_missing(file))
+            && !matches!(&self.uplink, Uplink::Trace(file) if is_missing(file))
     }
 
-    /// The limit of the queues, the default by kind included: 50 ms on Wi-Fi and Ethernet, where buffers are short,
-    /// 100 ms elsewhere; under CoDel 1 s, because there the limit is only a last resort (RFC 8289 §5.1).
+    /// Queue limit, including the default by kind: 50 ms on Wi-Fi and Ethernet, where buffers are short, and 100 ms
+    /// elsewhere. With CoDel it is 1 s, because there the limit is only a last resort (RFC 8289 §5.1).
     pub fn queue_limit(&self) -> QueueLimit {
-        let by_kind = match self.kind {
+        let default_millis = match self.kind {
             _ if self.codel => 1000,
             LinkKind::Wifi | LinkKind::Ethernet => 50,
             _ => 100,
         };
-        self.queue.unwrap_or(QueueLimit::Time(Duration::from_millis(by_kind)))
+        self.queue.unwrap_or(QueueLimit::Time(Duration::from_millis(default_millis)))
     }
 }
 
-/// The kind that a name suggests; used only where no kind is written.
-fn kind_of(name: &str) -> LinkKind {
-    let known = [
+/// The kind that a name suggests, if no kind is given.
+fn kind_from_name(name: &str) -> LinkKind {
+    let prefixes = [
         ("wifi", LinkKind::Wifi),
         ("wlan", LinkKind::Wifi),
         ("lte", LinkKind::Lte),
         ("wwan", LinkKind::Lte),
         ("eth", LinkKind::Ethernet),
     ];
-    known.iter().find(|(start, _)| name.starts_with(start)).map_or(LinkKind::Other, |(_, kind)| *kind)
+    prefixes.iter().find(|(start, _)| name.starts_with(start)).map_or(LinkKind::Other, |(_, kind)| *kind)
 }
 
-/// Where the trace is; the name itself if it is nowhere, so that the error shows what was asked for.
-fn find(file: &Path, directories: &[PathBuf]) -> PathBuf {
-    let packed = |path: &Path| {
+/// Path of the trace; the name itself if it is not found, so that the error shows what was requested.
+fn find_trace(file: &Path, directories: &[PathBuf]) -> PathBuf {
+    let gzipped = |path: &Path| {
         let mut name = path.as_os_str().to_os_string();
         name.push(".gz");
         PathBuf::from(name)
     };
     std::iter::once(file.to_path_buf())
         .chain(directories.iter().map(|directory| directory.join(file)))
-        .flat_map(|path| [packed(&path), path].into_iter().rev())
+        .flat_map(|path| [gzipped(&path), path].into_iter().rev())
         .find(|path| path.is_file())
         .unwrap_or_else(|| file.to_path_buf())
 }
@@ -235,32 +235,32 @@ impl FromStr for LinkSpec {
     type Err = SpecError;
 
     fn from_str(s: &str) -> Result<Self, SpecError> {
-        Written::from_line(s)?.judge()
+        LinkFields::from_line(s)?.validate()
     }
 }
 
 impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&Written::of(self).line())
+        f.write_str(&LinkFields::from_spec(self).to_line())
     }
 }
 
 impl Serialize for LinkSpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Written::of(self).serialize(serializer)
+        LinkFields::from_spec(self).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for LinkSpec {
-    /// From a table of fields or from the line of the command line.
+    /// Accepts a table of fields or the text of the command line.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EitherForm)
+        deserializer.deserialize_any(LinkSpecVisitor)
     }
 }
 
-struct EitherForm;
+struct LinkSpecVisitor;
 
-impl<'de> Visitor<'de> for EitherForm {
+impl<'de> Visitor<'de> for LinkSpecVisitor {
     type Value = LinkSpec;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -272,7 +272,7 @@ impl<'de> Visitor<'de> for EitherForm {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LinkSpec, A::Error> {
-        Written::deserialize(MapAccessDeserializer::new(map))?.judge().map_err(A::Error::custom)
+        LinkFields::deserialize(MapAccessDeserializer::new(map))?.validate().map_err(A::Error::custom)
     }
 }
 

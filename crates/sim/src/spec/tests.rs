@@ -1,31 +1,31 @@
-//! Each form reads back as the same value; what is wrong is refused in the words of who wrote it.
+//! Text format of links: each form parses back to the same value, and errors name the field and what is expected.
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn link(line: &str) -> LinkSpec {
+fn parse_link(line: &str) -> LinkSpec {
     line.parse().unwrap()
 }
 
-fn refusal(line: &str) -> String {
+fn parse_error(line: &str) -> String {
     line.parse::<LinkSpec>().unwrap_err().to_string()
 }
 
 #[test]
 fn a_short_line_has_the_defaults() {
-    let wifi = link("wifi,rate=80Mbit/s,rtt=20ms");
+    let wifi = parse_link("wifi,rate=80Mbit/s,rtt=20ms");
     assert_eq!(wifi, LinkSpec::constant("wifi", Bitrate::from_mbps(80), Duration::from_millis(20)));
     assert_eq!(wifi.queue_limit(), QueueLimit::Time(Duration::from_millis(50)));
     assert_eq!(wifi.mtu, DataSize::from_bytes(1500));
-    assert_eq!(wifi.up, Uplink::Same);
-    assert_eq!(link("lte,rate=1Mbit/s").queue_limit(), QueueLimit::Time(Duration::from_millis(100)));
-    assert_eq!(link("lte,rate=1Mbit/s,codel").queue_limit(), QueueLimit::Time(Duration::from_secs(1)));
+    assert_eq!(wifi.uplink, Uplink::SameAsDownlink);
+    assert_eq!(parse_link("lte,rate=1Mbit/s").queue_limit(), QueueLimit::Time(Duration::from_millis(100)));
+    assert_eq!(parse_link("lte,rate=1Mbit/s,codel").queue_limit(), QueueLimit::Time(Duration::from_secs(1)));
 }
 
 #[test]
-fn the_name_suggests_a_kind_and_kind_overrules_it() {
-    let kind = |line: &str| link(line).kind;
+fn the_kind_follows_from_the_name_unless_it_is_given() {
+    let kind = |line: &str| parse_link(line).kind;
     for (name, expected) in [
         ("wifi", LinkKind::Wifi),
         ("wlan0", LinkKind::Wifi),
@@ -40,7 +40,7 @@ fn the_name_suggests_a_kind_and_kind_overrules_it() {
 }
 
 #[test]
-fn each_form_prints_as_it_was_written() {
+fn each_form_round_trips_through_text() {
     for line in [
         "wifi,rate=80Mbit/s,rtt=20ms",
         "wifi,kind=ethernet,rate=80Mbit/s,up=20Mbit/s,rtt=20ms,jitter=3ms,loss=0.5%,queue=50ms,mtu=1280B",
@@ -54,12 +54,12 @@ fn each_form_prints_as_it_was_written() {
         "wifi,medium=11b,rate=11Mbit/s,up=2Mbit/s",
         "x,rate=12345678bit/s,rtt=1ns",
     ] {
-        assert_eq!(link(line).to_string(), line);
+        assert_eq!(parse_link(line).to_string(), line);
     }
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_value_and_what_is_expected() {
+fn errors_name_the_field_its_value_and_what_is_expected() {
     for (line, parts) in [
         ("", &["link: ``", "1 to 15 letters"][..]),
         ("wi fi,rate=1Mbit/s", &["link: `wi fi`"]),
@@ -95,7 +95,7 @@ fn what_is_wrong_is_named_with_its_value_and_what_is_expected() {
         ("wifi,rate=1Mbit/s,steps=2s:1Mbit/s+1s:2Mbit/s", &["steps:", "increasing"]),
         ("wifi,rate=1Mbit/s,steps=1s", &["steps: `1s`", "3s:2Mbit/s"]),
     ] {
-        let said = refusal(line);
+        let said = parse_error(line);
         for part in parts {
             assert!(said.contains(part), "{line}: `{said}` does not contain `{part}`");
         }
@@ -103,7 +103,7 @@ fn what_is_wrong_is_named_with_its_value_and_what_is_expected() {
 }
 
 #[test]
-fn a_table_and_a_line_say_the_same() {
+fn a_table_and_a_line_give_the_same_link() {
     #[derive(serde::Serialize, serde::Deserialize)]
     struct File {
         links: Vec<LinkSpec>,
@@ -112,7 +112,10 @@ fn a_table_and_a_line_say_the_same() {
         { name = \"wifi\", rate = \"80Mbit/s\", rtt = \"20ms\", loss = \"0.5%\" },\n\
         \"lte,trace=a.down,codel\",\n]\n";
     let file: File = toml::from_str(text).unwrap();
-    assert_eq!(file.links, [link("wifi,rate=80Mbit/s,rtt=20ms,loss=0.5%"), link("lte,trace=a.down,codel")]);
+    assert_eq!(
+        file.links,
+        [parse_link("wifi,rate=80Mbit/s,rtt=20ms,loss=0.5%"), parse_link("lte,trace=a.down,codel")]
+    );
     let again: File = toml::from_str(&toml::to_string(&file).unwrap()).unwrap();
     assert_eq!(again.links, file.links);
     for (wrong, part) in [
@@ -127,7 +130,7 @@ fn a_table_and_a_line_say_the_same() {
 }
 
 #[test]
-fn events_read_as_they_print() {
+fn events_round_trip_through_text() {
     for written in [
         "3s:wifi=down",
         "8s:wifi=up",
@@ -139,17 +142,20 @@ fn events_read_as_they_print() {
         "3s:wifi=rtt=80ms",
         "3s:wifi=jitter=2ms",
     ] {
-        assert_eq!(written.parse::<Event>().unwrap().to_string(), written);
-        let json = serde_json::to_string(&written.parse::<Event>().unwrap()).unwrap();
+        assert_eq!(written.parse::<LinkEvent>().unwrap().to_string(), written);
+        let json = serde_json::to_string(&written.parse::<LinkEvent>().unwrap()).unwrap();
         assert_eq!(json, format!("\"{written}\""));
-        assert_eq!(serde_json::from_str::<Event>(&json).unwrap().to_string(), written);
+        assert_eq!(serde_json::from_str::<LinkEvent>(&json).unwrap().to_string(), written);
     }
-    let event: Event = "3s:wifi=down".parse().unwrap();
-    assert_eq!((event.at, event.link.as_str(), event.change), (Duration::from_secs(3), "wifi", Change::Down));
+    let event: LinkEvent = "3s:wifi=down".parse().unwrap();
+    assert_eq!(
+        (event.at, event.link.as_str(), event.change),
+        (Duration::from_secs(3), "wifi", LinkEventKind::Down)
+    );
 }
 
 #[test]
-fn an_event_that_says_nothing_is_refused() {
+fn a_malformed_event_is_rejected() {
     for (written, part) in [
         ("wifi=down", "TIME:LINK=CHANGE"),
         ("3:wifi=down", "TIME:LINK=CHANGE"),
@@ -161,13 +167,13 @@ fn an_event_that_says_nothing_is_refused() {
         ("3s:wifi=rtt=2", "a duration such as"),
         ("3s:wifi=loss=2", "0.5%"),
     ] {
-        let said = written.parse::<Event>().unwrap_err().to_string();
+        let said = written.parse::<LinkEvent>().unwrap_err().to_string();
         assert!(said.contains(part), "{written}: {said}");
     }
 }
 
 #[test]
-fn traces_are_found_in_the_directories_packed_or_not() {
+fn traces_are_found_in_the_directories_compressed_or_not() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.down"), "1\n2\n").unwrap();
     let mut gz = flate2::write::GzEncoder::new(
@@ -176,7 +182,7 @@ fn traces_are_found_in_the_directories_packed_or_not() {
     );
     std::io::Write::write_all(&mut gz, b"5\n").unwrap();
     gz.finish().unwrap();
-    let mut spec = link("lte,trace=a.down,uptrace=b.up");
+    let mut spec = parse_link("lte,trace=a.down,uptrace=b.up");
     assert!(!spec.is_loaded());
     let nowhere = spec.load(&[]).unwrap_err().to_string();
     assert!(nowhere.contains("a.down"), "{nowhere}");
@@ -187,7 +193,7 @@ fn traces_are_found_in_the_directories_packed_or_not() {
 
 proptest! {
     #[test]
-    fn any_link_reads_back_as_itself(
+    fn any_link_round_trips_through_text(
         name in "[a-z][a-z0-9_.-]{0,14}",
         rate in 1..u64::MAX,
         up in proptest::option::of(1..u64::MAX),
@@ -203,30 +209,30 @@ proptest! {
         let share = marline_core::units::Ratio::from_ppm;
         let jitter = Duration::from_nanos(jitter.min(half_rtt));
         let spec = LinkSpec {
-            kind: if flags.0 { LinkKind::Satellite } else { kind_of(&name) },
-            down: Carrier::Rate {
-                first: Bitrate::from_bits_per_sec(rate),
+            kind: if flags.0 { LinkKind::Satellite } else { kind_from_name(&name) },
+            downlink: Downlink::Rate {
+                initial: Bitrate::from_bits_per_sec(rate),
                 steps: steps
                     .into_iter()
                     .map(|(at, rate)| (Duration::from_nanos(at), Bitrate::from_bits_per_sec(rate)))
                     .collect(),
             },
-            up: up.map_or(Uplink::Same, |up| Uplink::Rate(Bitrate::from_bits_per_sec(up))),
+            uplink: up.map_or(Uplink::SameAsDownlink, |up| Uplink::Rate(Bitrate::from_bits_per_sec(up))),
             rtt: Duration::from_nanos(half_rtt * 2),
             reorder: flags.1 && !jitter.is_zero(),
             jitter,
             loss: if losses.3 {
-                Loss::Bursts { enter: share(losses.0), leave: share(losses.1), bad: share(losses.2) }
+                Loss::GilbertElliott { enter_bad: share(losses.0), leave_bad: share(losses.1), loss_in_bad: share(losses.2) }
             } else {
-                Loss::Each(share(losses.0))
+                Loss::Independent(share(losses.0))
             },
-            up_loss: (losses.1 % 2 == 0).then(|| Loss::Each(share(losses.2))),
+            uplink_loss: (losses.1 % 2 == 0).then(|| Loss::Independent(share(losses.2))),
             queue: queue.map(|(n, time)| match time {
                 true => QueueLimit::Time(Duration::from_nanos(n)),
                 false => QueueLimit::Size(DataSize::from_bytes(n)),
             }),
             codel: flags.0,
-            police: police.map(|(rate, burst)| Police {
+            policer: police.map(|(rate, burst)| PolicerSpec {
                 rate: Bitrate::from_bits_per_sec(rate),
                 burst: DataSize::from_bytes(burst),
             }),
@@ -239,7 +245,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_parser_panic(text in "\\PC{0,40}") {
         let _ = text.parse::<LinkSpec>();
-        let _ = text.parse::<Event>();
+        let _ = text.parse::<LinkEvent>();
         let _ = format!("w,{text}").parse::<LinkSpec>();
     }
 }

@@ -1,24 +1,24 @@
-//! TCP as the Linux kernel does it, on one connection, without sockets or a clock.
+//! TCP of the Linux kernel for one connection, without sockets and without a clock.
 //!
-//! In: segments from a [`Link`](crate::link), bytes from an application, the time. Out: segments, and how far the
-//! stream has arrived in order. Payload is counted and never carried; what a byte means is known by its place in the
-//! stream.
+//! Segments arrive from a [`Link`](crate::link), bytes from an application. The results are segments to send, and
+//! the end of the stream received in order. Payload is counted, not carried; a byte is identified by its offset in
+//! the stream.
 //!
-//! 1. Each state is owned by one file: [`Segment`] the values on the wire, `receiver` what has arrived and when it is
-//!    acknowledged, `scoreboard` what is on its way, `rack` what of it counts as lost, `prr` how a loss slows the
-//!    sender down, `undo` how that is taken back, `persist` what the receiver has room for, `rtt` the round-trip time and
-//!    the timeouts made of it, [`congestion`] how much may be on its way, `sender` what goes out next, [`Socket`] the
-//!    connection's birth and death.
-//! 2. Figures that no RFC fixes are those of Linux 6.x with its default settings, since the lab runs on it: the
-//!    simulation is to tell within a few percent what the lab will measure.
-//! 3. What no world here needs is not there: urgent data, ECN, segments of another size when sent again. Numbers do not
-//!    wrap here; where packets are made of segments, they do there.
+//! 1. Each file owns one part of the state. [`Segment`] has the values on the wire, `receiver` the received data
+//!    and the ACKs, `scoreboard` the data in flight. `rack` detects losses, `prr` reduces the window, `undo`
+//!    restores it, and `persist` is the peer's receive window. `rtt` estimates the RTT and the timeouts,
+//!    [`congestion`] is the congestion control, `sender` chooses the next segment, and [`Socket`] opens and closes
+//!    the connection.
+//! 2. Constants that no RFC defines are those of Linux 6.x with default settings, on which the laboratory runs. The
+//!    simulation is meant to predict the laboratory's results within a few percent.
+//! 3. Features without use here are missing: urgent data, ECN, retransmissions of another size. Sequence numbers do
+//!    not wrap here; they do where packets are built from segments.
 //!
-//! A fluid model (rate shared among flows, no packets) was not used: it knows neither slow start nor what a queue of
-//! 50 ms does to it, and just these decide a download of one second.
+//! A fluid model (a rate shared by the flows, without packets) does not serve. It has neither slow start nor the
+//! effect of a 50 ms queue on it, and these two determine a download of one second.
 
 pub mod congestion;
-mod fullness;
+mod cwnd_limited;
 mod persist;
 mod prr;
 mod rack;
@@ -31,8 +31,8 @@ mod socket;
 mod undo;
 
 pub use congestion::Algorithm;
-pub use segment::{Flags, Sacks, Segment, Seqs};
-pub use socket::{Config, Ending, Info, Socket, State};
+pub use segment::{Flags, SackBlocks, Segment, SeqRange};
+pub use socket::{Socket, SocketInfo, TcpCloseReason, TcpConfig, TcpState};
 
 #[cfg(test)]
 mod tests;

@@ -1,276 +1,283 @@
-//! What has arrived, and when is the other side told?
+//! Receiver of one direction: which data has arrived, and when and how it is acknowledged.
 //!
-//! In: data segments. Out: how far the stream is complete, and ACKs with SACK blocks, now or a little later.
+//! 1. These segments are acknowledged at once: the first 16, every second full segment, everything out of order,
+//!    what fills the last gap, duplicates, and the FIN. All others are acknowledged after 40 ms (RFC 5681 §4.2,
+//!    Linux's constants).
+//! 2. The first SACK block contains the newest segment, followed by the previous blocks (RFC 2018 §4). A duplicate
+//!    is reported before all others (RFC 2883 §4).
+//! 3. The echoed timestamp is that of the first segment that advanced the stream since the last ACK (RFC 7323
+//!    §4.3), so that the sender's RTT sample includes the ACK delay.
+//! 4. The receiver's own RTT is the time from an ACK to the first full segment that echoes it.
 //!
-//! 1. An ACK goes out at once for the first 16 segments, for every second full segment, for anything out of order, for
-//!    what fills the last hole, for duplicates and for FIN; otherwise after 40 ms (RFC 5681 §4.2, Linux's figures).
-//! 2. SACK blocks: the one with the newest segment first, then the ones before it (RFC 2018 §4); a duplicate comes
-//!    before all of them (RFC 2883 §4).
-//! 3. The timestamp echoed is that of the segment that moved the edge first since the last ACK (RFC 7323 §4.3), so that
-//!    the sender's measure contains the delay of the ACK.
-//! 4. The receiver's own round-trip time is that from an ACK to the first full segment that echoes it.
-//!
-//! The application reads at once whatever is complete, so the window never closes.
+//! The application reads complete data at once, so the window never closes.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use marline_core::units::{DataSize, Instant};
 
-use super::segment::{Sacks, Segment, Seqs};
+use super::segment::{SackBlocks, Segment, SeqRange};
 
-/// One direction's receiving end.
+/// Receiving side of one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
-    next: u64,
-    ahead: VecDeque<Seqs>,
-    recent: Vec<Seqs>,
-    duplicate: Option<Seqs>,
-    fin: Option<u64>,
+    rcv_nxt: u64,
+    out_of_order_ranges: VecDeque<SeqRange>,
+    recent_blocks: Vec<SeqRange>,
+    dsack: Option<SeqRange>,
+    fin_seq: Option<u64>,
     window: DataSize,
-    sack: bool,
+    uses_sack: bool,
     mss: u64,
-    ack: Pending,
-    acked: u64,
-    quick: u32,
-    echo: Option<Instant>,
+    pending_ack: PendingAck,
+    last_acked: u64,
+    quick_acks_left: u32,
+    ts_recent: Option<Instant>,
     rtt: Duration,
-    rtt_echo: Option<Instant>,
-    out_of_order: u32,
-    arrived: u64,
+    last_rtt_echo: Option<Instant>,
+    out_of_order_segments: u32,
+    received_bytes: u64,
 }
 
-/// Whether an ACK is owed.
+/// Whether and when an ACK must be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Pending {
+enum PendingAck {
     Nothing,
     At(Instant),
     Now,
 }
 
 impl Receiver {
-    /// Waits for number zero; `mss` is a full segment's payload.
+    /// Expects sequence number zero; `mss` is the payload of a full segment.
     pub(super) fn new(mss: u64, window: DataSize, sack: bool) -> Self {
         Self {
-            next: 0,
-            ahead: VecDeque::new(),
-            recent: Vec::new(),
-            duplicate: None,
-            fin: None,
+            rcv_nxt: 0,
+            out_of_order_ranges: VecDeque::new(),
+            recent_blocks: Vec::new(),
+            dsack: None,
+            fin_seq: None,
             window,
-            sack,
+            uses_sack: sack,
             mss,
-            ack: Pending::Nothing,
-            acked: 0,
-            quick: QUICK_ACKS,
-            echo: None,
+            pending_ack: PendingAck::Nothing,
+            last_acked: 0,
+            quick_acks_left: QUICK_ACKS,
+            ts_recent: None,
             rtt: Duration::ZERO,
-            rtt_echo: None,
-            out_of_order: 0,
-            arrived: 0,
+            last_rtt_echo: None,
+            out_of_order_segments: 0,
+            received_bytes: 0,
         }
     }
 
-    /// Takes what a segment carries; handshake and window are the socket's and the sender's matter.
+    /// Processes the data of a segment; handshake and window are handled by the socket and the sender.
     pub(super) fn on_segment(&mut self, now: Instant, segment: &Segment) {
-        if segment.data.start <= self.acked && self.echo.is_none_or(|echo| echo <= segment.sent) {
-            self.echo = Some(segment.sent);
+        if segment.seqs.start <= self.last_acked && self.ts_recent.is_none_or(|echo| echo <= segment.ts_val) {
+            self.ts_recent = Some(segment.ts_val);
         }
-        self.measure(now, segment);
+        self.update_rtt(now, segment);
         if segment.flags.fin {
-            self.fin = Some(segment.data.end);
+            self.fin_seq = Some(segment.seqs.end);
         }
-        if segment.end() == segment.data.start {
+        if segment.end() == segment.seqs.start {
             return;
         }
-        if segment.end() <= self.next {
-            self.on_duplicate(segment.data);
-        } else if segment.data.start <= self.next {
-            self.on_next(now, segment);
+        if segment.end() <= self.rcv_nxt {
+            self.on_duplicate(segment.seqs);
+        } else if segment.seqs.start <= self.rcv_nxt {
+            self.on_in_order(now, segment);
         } else {
-            self.on_ahead(segment.data);
+            self.on_out_of_order(segment.seqs);
         }
     }
 
-    /// The peer must be answered at once (a handshake's end, a probe).
-    pub(super) fn owe_ack(&mut self) {
-        self.ack = Pending::Now;
+    /// Requests an immediate ACK (end of a handshake, a probe).
+    pub(super) fn request_ack(&mut self) {
+        self.pending_ack = PendingAck::Now;
     }
 
-    /// An ACK goes out with the segment that is being made.
-    pub(super) fn take_ack(&mut self) -> Sacks {
-        let mut sacks = Sacks::default();
-        for block in self.duplicate.take().into_iter().chain(self.recent.iter().copied()).filter(|_| self.sack) {
-            sacks.push(block);
+    /// SACK blocks for the segment that is being built, which also counts as the ACK.
+    pub(super) fn take_sack_blocks(&mut self) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        for block in
+            self.dsack.take().into_iter().chain(self.recent_blocks.iter().copied()).filter(|_| self.uses_sack)
+        {
+            blocks.push(block);
         }
-        self.ack = Pending::Nothing;
-        self.acked = self.ack();
-        self.quick = self.quick.saturating_sub(1);
-        sacks
+        self.pending_ack = PendingAck::Nothing;
+        self.last_acked = self.rcv_nxt();
+        self.quick_acks_left = self.quick_acks_left.saturating_sub(1);
+        blocks
     }
 
-    /// Whether an ACK that goes out now has SACK blocks.
+    /// Whether an ACK sent now would have SACK blocks.
     pub(super) fn has_blocks(&self) -> bool {
-        self.sack && (self.duplicate.is_some() || !self.recent.is_empty())
+        self.uses_sack && (self.dsack.is_some() || !self.recent_blocks.is_empty())
     }
 
-    /// Whether an ACK is to go out now even without data.
-    pub(super) fn ack_due(&self, now: Instant) -> bool {
-        match self.ack {
-            Pending::Nothing => false,
-            Pending::At(at) => at <= now,
-            Pending::Now => true,
+    /// Whether an ACK must be sent now, even without data.
+    pub(super) fn is_ack_due(&self, now: Instant) -> bool {
+        match self.pending_ack {
+            PendingAck::Nothing => false,
+            PendingAck::At(at) => at <= now,
+            PendingAck::Now => true,
         }
     }
 
     /// When a delayed ACK is due.
     pub(super) const fn timer(&self) -> Option<Instant> {
-        match self.ack {
-            Pending::At(at) => Some(at),
-            Pending::Nothing | Pending::Now => None,
+        match self.pending_ack {
+            PendingAck::At(at) => Some(at),
+            PendingAck::Nothing | PendingAck::Now => None,
         }
     }
 
-    /// Bytes complete from the stream's start.
-    pub(super) fn complete(&self) -> u64 {
-        self.fin.map_or(self.next, |fin| self.next.min(fin))
+    /// Bytes received in order since the start of the stream.
+    pub(super) fn in_order_bytes(&self) -> u64 {
+        self.fin_seq.map_or(self.rcv_nxt, |fin| self.rcv_nxt.min(fin))
     }
 
-    /// Whether the stream is complete and ended.
-    pub(super) fn ended(&self) -> bool {
-        self.fin.is_some_and(|fin| self.next > fin)
+    /// Whether the whole stream, including the FIN, has arrived.
+    pub(super) fn is_finished(&self) -> bool {
+        self.fin_seq.is_some_and(|fin| self.rcv_nxt > fin)
     }
 
-    /// The number to be acknowledged.
-    pub(super) const fn ack(&self) -> u64 {
-        self.next
+    /// Next expected sequence number, which ACKs carry.
+    pub(super) const fn rcv_nxt(&self) -> u64 {
+        self.rcv_nxt
     }
 
-    /// The number that was acknowledged last.
-    pub(super) const fn acked(&self) -> u64 {
-        self.acked
+    /// The sequence number acknowledged last.
+    pub(super) const fn last_acked(&self) -> u64 {
+        self.last_acked
     }
 
-    /// The other side's clock to be echoed.
-    pub(super) const fn echo(&self) -> Option<Instant> {
-        self.echo
+    /// Timestamp of the peer to be echoed.
+    pub(super) const fn ts_recent(&self) -> Option<Instant> {
+        self.ts_recent
     }
 
-    /// Room behind the acknowledged number.
+    /// Receive window, counted from the acknowledged number.
     pub(super) const fn window(&self) -> DataSize {
         self.window
     }
 
-    /// Round-trip time as seen from here; zero before the first.
+    /// RTT measured by the receiver; zero before the first sample.
     pub(super) const fn rtt(&self) -> Duration {
         self.rtt
     }
 
-    /// Segments that came out of order.
-    pub(super) const fn out_of_order(&self) -> u32 {
-        self.out_of_order
+    /// Number of segments that arrived out of order.
+    pub(super) const fn out_of_order_segments(&self) -> u32 {
+        self.out_of_order_segments
     }
 
-    /// Different bytes that have arrived, complete or not.
-    pub(super) const fn arrived(&self) -> u64 {
-        self.arrived
+    /// Number of distinct bytes that have arrived.
+    pub(super) const fn received_bytes(&self) -> u64 {
+        self.received_bytes
     }
 
-    fn measure(&mut self, now: Instant, segment: &Segment) {
-        if segment.echo == self.rtt_echo || segment.data.len() < self.mss {
+    fn update_rtt(&mut self, now: Instant, segment: &Segment) {
+        if segment.ts_ecr == self.last_rtt_echo || segment.seqs.len() < self.mss {
             return;
         }
-        self.rtt_echo = segment.echo;
-        let Some(echo) = segment.echo else { return };
+        self.last_rtt_echo = segment.ts_ecr;
+        let Some(echo) = segment.ts_ecr else { return };
         let sample = now.since(echo);
         self.rtt = if self.rtt.is_zero() { sample } else { (self.rtt * 7 + sample) / 8 };
     }
 
-    fn on_duplicate(&mut self, data: Seqs) {
+    fn on_duplicate(&mut self, data: SeqRange) {
         if !data.is_empty() {
-            self.duplicate = Some(data);
+            self.dsack = Some(data);
         }
-        self.quick = QUICK_ACKS;
-        self.ack = Pending::Now;
+        self.quick_acks_left = QUICK_ACKS;
+        self.pending_ack = PendingAck::Now;
     }
 
-    fn on_next(&mut self, now: Instant, segment: &Segment) {
-        let had_holes = !self.ahead.is_empty();
-        self.arrived += self.missing(Seqs::new(self.next, segment.data.end.max(self.next)));
-        self.next = segment.end().max(self.next);
-        while let Some(first) = self.ahead.front().copied() {
-            if first.start > self.next {
+    fn on_in_order(&mut self, now: Instant, segment: &Segment) {
+        let had_holes = !self.out_of_order_ranges.is_empty();
+        self.received_bytes += self.new_bytes_in(SeqRange::new(self.rcv_nxt, segment.seqs.end.max(self.rcv_nxt)));
+        self.rcv_nxt = segment.end().max(self.rcv_nxt);
+        while let Some(first) = self.out_of_order_ranges.front().copied() {
+            if first.start > self.rcv_nxt {
                 break;
             }
-            self.ahead.pop_front();
-            self.next = self.next.max(first.end);
+            self.out_of_order_ranges.pop_front();
+            self.rcv_nxt = self.rcv_nxt.max(first.end);
         }
-        if self.fin == Some(self.next) {
-            self.next += 1;
+        if self.fin_seq == Some(self.rcv_nxt) {
+            self.rcv_nxt += 1;
         }
-        let next = self.next;
-        self.recent.retain(|block| block.start > next);
-        let full = self.next - self.acked > self.mss;
-        self.ack = if full || had_holes || segment.flags.fin || self.quick > 0 || self.ended() {
-            Pending::Now
+        let next = self.rcv_nxt;
+        self.recent_blocks.retain(|block| block.start > next);
+        let is_full_segment_due = self.rcv_nxt - self.last_acked > self.mss;
+        self.pending_ack = if is_full_segment_due
+            || had_holes
+            || segment.flags.fin
+            || self.quick_acks_left > 0
+            || self.is_finished()
+        {
+            PendingAck::Now
         } else {
-            match self.ack {
-                Pending::Nothing => Pending::At(now + DELAY),
-                owed => owed,
+            match self.pending_ack {
+                PendingAck::Nothing => PendingAck::At(now + DELAYED_ACK),
+                pending => pending,
             }
         };
     }
 
-    fn on_ahead(&mut self, data: Seqs) {
-        self.out_of_order = self.out_of_order.saturating_add(1);
-        self.ack = Pending::Now;
+    fn on_out_of_order(&mut self, data: SeqRange) {
+        self.out_of_order_segments = self.out_of_order_segments.saturating_add(1);
+        self.pending_ack = PendingAck::Now;
         if data.is_empty() {
             return;
         }
-        let new = self.missing(data);
-        if new == 0 {
-            self.duplicate = Some(data);
-            self.quick = QUICK_ACKS;
+        let new_bytes = self.new_bytes_in(data);
+        if new_bytes == 0 {
+            self.dsack = Some(data);
+            self.quick_acks_left = QUICK_ACKS;
         }
-        self.arrived += new;
-        let merged = self.insert(data);
-        self.recent.retain(|block| !merged.covers(*block));
-        self.recent.insert(0, merged);
-        self.recent.truncate(REMEMBERED);
+        self.received_bytes += new_bytes;
+        let merged = self.merge_range(data);
+        self.recent_blocks.retain(|block| !merged.covers(*block));
+        self.recent_blocks.insert(0, merged);
+        self.recent_blocks.truncate(MAX_SACK_BLOCKS);
     }
 
-    /// Numbers of `data` that have not arrived yet.
-    fn missing(&self, data: Seqs) -> u64 {
-        let from = self.ahead.partition_point(|block| block.end <= data.start);
-        let known = self.ahead.range(from..).take_while(|block| block.start < data.end);
-        let known: u64 = known.map(|block| block.end.min(data.end) - block.start.max(data.start)).sum();
-        data.len() - known
+    /// Number of bytes in `data` that have not arrived before.
+    fn new_bytes_in(&self, data: SeqRange) -> u64 {
+        let from = self.out_of_order_ranges.partition_point(|block| block.end <= data.start);
+        let received_blocks = self.out_of_order_ranges.range(from..).take_while(|block| block.start < data.end);
+        let received_bytes: u64 =
+            received_blocks.map(|block| block.end.min(data.end) - block.start.max(data.start)).sum();
+        data.len() - received_bytes
     }
 
-    fn insert(&mut self, data: Seqs) -> Seqs {
-        let from = self.ahead.partition_point(|block| block.end < data.start);
-        let to = self.ahead.partition_point(|block| block.start <= data.end);
-        let touched = || self.ahead.range(from..to);
-        let start = touched().next().map_or(data.start, |first| first.start.min(data.start));
-        let end = touched().next_back().map_or(data.end, |last| last.end.max(data.end));
-        let merged = Seqs::new(start, end);
-        match self.ahead.get_mut(from) {
-            Some(place) if from < to => {
-                *place = merged;
-                self.ahead.drain(from + 1..to);
+    fn merge_range(&mut self, data: SeqRange) -> SeqRange {
+        let from = self.out_of_order_ranges.partition_point(|block| block.end < data.start);
+        let to = self.out_of_order_ranges.partition_point(|block| block.start <= data.end);
+        let overlapping = || self.out_of_order_ranges.range(from..to);
+        let start = overlapping().next().map_or(data.start, |first| first.start.min(data.start));
+        let end = overlapping().next_back().map_or(data.end, |last| last.end.max(data.end));
+        let merged = SeqRange::new(start, end);
+        match self.out_of_order_ranges.get_mut(from) {
+            Some(block) if from < to => {
+                *block = merged;
+                self.out_of_order_ranges.drain(from + 1..to);
             }
-            _ => self.ahead.insert(from, merged),
+            _ => self.out_of_order_ranges.insert(from, merged),
         }
         merged
     }
 }
 
-/// Linux's `TCP_MAX_QUICKACKS`.
+/// Immediate ACKs at the start and after a duplicate: Linux's `TCP_MAX_QUICKACKS`.
 const QUICK_ACKS: u32 = 16;
-/// Linux's `TCP_DELACK_MIN`.
-const DELAY: Duration = Duration::from_millis(40);
-/// Linux's `selective_acks`.
-const REMEMBERED: usize = 4;
+/// Delay of an ACK: Linux's `TCP_DELACK_MIN`.
+const DELAYED_ACK: Duration = Duration::from_millis(40);
+/// Blocks remembered: size of Linux's `selective_acks`.
+const MAX_SACK_BLOCKS: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -284,11 +291,11 @@ mod tests {
     }
 
     fn segment(n: u64) -> Segment {
-        Segment { data: Seqs::new(n * MSS, (n + 1) * MSS), ..Segment::default() }
+        Segment { seqs: SeqRange::new(n * MSS, (n + 1) * MSS), ..Segment::default() }
     }
 
     fn blocks(receiver: &mut Receiver) -> Vec<(u64, u64)> {
-        receiver.take_ack().iter().map(|block| (block.start / MSS, block.end / MSS)).collect()
+        receiver.take_sack_blocks().iter().map(|block| (block.start / MSS, block.end / MSS)).collect()
     }
 
     #[test]
@@ -296,66 +303,66 @@ mod tests {
         let mut r = receiver();
         for n in [2, 4, 6, 8] {
             r.on_segment(Instant::ZERO, &segment(n));
-            assert!(r.ack_due(Instant::ZERO));
+            assert!(r.is_ack_due(Instant::ZERO));
         }
         assert_eq!(blocks(&mut r), [(8, 9), (6, 7), (4, 5)]);
         r.on_segment(Instant::ZERO, &segment(3));
         assert_eq!(blocks(&mut r), [(2, 5), (8, 9), (6, 7)], "merged with both neighbours");
-        assert_eq!((r.complete(), r.arrived(), r.out_of_order()), (0, 5 * MSS, 5));
+        assert_eq!((r.in_order_bytes(), r.received_bytes(), r.out_of_order_segments()), (0, 5 * MSS, 5));
     }
 
     #[test]
-    fn a_filled_hole_moves_the_edge_over_all_of_it() {
+    fn a_filled_gap_advances_the_stream_over_all_received_data() {
         let mut r = receiver();
         for n in [1, 2, 4, 0] {
             r.on_segment(Instant::ZERO, &segment(n));
         }
-        assert_eq!(r.complete(), 3 * MSS);
+        assert_eq!(r.in_order_bytes(), 3 * MSS);
         assert_eq!(blocks(&mut r), [(4, 5)]);
-        assert_eq!(r.arrived(), 4 * MSS);
+        assert_eq!(r.received_bytes(), 4 * MSS);
     }
 
     #[test]
-    fn after_the_quick_start_every_second_segment_is_acknowledged_or_40_ms_pass() {
+    fn after_the_quick_acks_every_second_segment_or_40_ms_cause_an_ack() {
         let mut r = receiver();
         for n in 0..16 {
             r.on_segment(Instant::ZERO, &segment(n));
-            assert!(r.ack_due(Instant::ZERO), "segment {n}");
-            r.take_ack();
+            assert!(r.is_ack_due(Instant::ZERO), "segment {n}");
+            r.take_sack_blocks();
         }
         r.on_segment(Instant::ZERO, &segment(16));
-        assert!(!r.ack_due(Instant::ZERO));
+        assert!(!r.is_ack_due(Instant::ZERO));
         assert_eq!(r.timer(), Some(Instant::from_millis(40)));
         r.on_segment(Instant::ZERO, &segment(17));
-        assert!(r.ack_due(Instant::ZERO));
+        assert!(r.is_ack_due(Instant::ZERO));
     }
 
     #[test]
     fn a_duplicate_is_reported_once() {
         let mut r = receiver();
         r.on_segment(Instant::ZERO, &segment(0));
-        r.take_ack();
+        r.take_sack_blocks();
         r.on_segment(Instant::ZERO, &segment(0));
         assert_eq!(blocks(&mut r), [(0, 1)]);
         assert!(blocks(&mut r).is_empty());
-        assert_eq!(r.arrived(), MSS);
+        assert_eq!(r.received_bytes(), MSS);
     }
 
     #[test]
-    fn the_end_counts_only_when_everything_before_it_is_there() {
+    fn a_stream_is_finished_only_when_all_data_before_the_fin_has_arrived() {
         let mut r = receiver();
         let last = Segment { flags: Flags { fin: true, ..Flags::default() }, ..segment(1) };
         r.on_segment(Instant::ZERO, &last);
-        assert!(!r.ended());
+        assert!(!r.is_finished());
         r.on_segment(Instant::ZERO, &segment(0));
-        assert!(r.ended());
-        assert_eq!((r.complete(), r.ack()), (2 * MSS, 2 * MSS + 1));
+        assert!(r.is_finished());
+        assert_eq!((r.in_order_bytes(), r.rcv_nxt()), (2 * MSS, 2 * MSS + 1));
     }
 
     #[test]
-    fn the_round_trip_is_measured_from_the_echo() {
+    fn the_receiver_measures_the_rtt_from_the_echoed_timestamp() {
         let mut r = receiver();
-        let data = Segment { echo: Some(Instant::from_millis(10)), ..segment(0) };
+        let data = Segment { ts_ecr: Some(Instant::from_millis(10)), ..segment(0) };
         r.on_segment(Instant::from_millis(60), &data);
         assert_eq!(r.rtt(), Duration::from_millis(50));
     }

@@ -1,229 +1,243 @@
-//! What is on its way, and what is known of each piece?
+//! Scoreboard of the sender: the state of every segment that is not cumulatively acknowledged.
 //!
-//! In: segments sent, acknowledged, selectively acknowledged, lost. Out: how many count as in flight, and which is to
-//! be sent again.
+//! It counts the segments in flight and selects the segment to be retransmitted.
 //!
-//! 1. A segment is in flight unless it was selectively acknowledged or counts as lost; a copy sent again counts once
-//!    more (RFC 6675's pipe, by segments).
-//! 2. Segments are never cut or joined: what was sent once is sent again as it was.
+//! 1. A segment is in flight unless it was selectively acknowledged or is marked as lost; a retransmission counts
+//!    once more (the pipe of RFC 6675, in segments).
+//! 2. Segments are never split or merged: a retransmission is equal to the original.
 
 use std::collections::VecDeque;
 
 use marline_core::units::Instant;
 
-use super::segment::Seqs;
+use super::segment::SeqRange;
 
-/// One segment that was sent and not yet cumulatively acknowledged.
+/// A segment that was sent and is not cumulatively acknowledged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
-    /// Its payload.
-    pub(super) data: Seqs,
-    /// It carries the FIN.
-    pub(super) fin: bool,
-    /// When its newest copy went out.
-    pub(super) at: Instant,
-    /// It was sent more than once.
-    pub(super) repeated: bool,
-    /// It was selectively acknowledged.
-    pub(super) sacked: bool,
-    /// It counts as lost.
-    pub(super) lost: bool,
-    /// A newer copy is on its way. It counts as lost, too, unless a reduction was taken back since.
-    pub(super) resent: bool,
-    /// RACK looks at it.
-    pub(super) watched: bool,
+pub(super) struct SentSegment {
+    /// Sequence numbers of its payload.
+    pub(super) data: SeqRange,
+    /// Whether it carries the FIN.
+    pub(super) has_fin: bool,
+    /// When it was last sent.
+    pub(super) sent_at: Instant,
+    /// Whether it was sent more than once.
+    pub(super) is_retransmitted: bool,
+    /// Whether it was selectively acknowledged.
+    pub(super) is_sacked: bool,
+    /// Whether it is marked as lost.
+    pub(super) is_lost: bool,
+    /// Whether a retransmission is in flight. Such a segment is also marked as lost, unless the reduction was
+    /// undone since.
+    pub(super) has_retransmit_in_flight: bool,
+    /// Whether RACK examines it.
+    pub(super) is_rack_candidate: bool,
 }
 
-impl Sent {
-    /// The number behind it.
+impl SentSegment {
+    /// End of its sequence numbers, including the FIN.
     pub(super) const fn end(&self) -> u64 {
-        self.data.end + self.fin as u64
+        self.data.end + self.has_fin as u64
     }
 
-    /// Another copy of it goes out.
-    fn send_again(&mut self, now: Instant) -> Self {
-        (self.resent, self.repeated, self.watched, self.at) = (true, true, true, now);
+    /// Marks it as sent again at `now` and returns the result.
+    fn retransmit(&mut self, now: Instant) -> Self {
+        (self.has_retransmit_in_flight, self.is_retransmitted, self.is_rack_candidate, self.sent_at) =
+            (true, true, true, now);
         *self
     }
 }
 
-/// All segments on their way, by number.
+/// All segments that are not cumulatively acknowledged, in order of their sequence numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
-    flight: VecDeque<Sent>,
+    unacked: VecDeque<SentSegment>,
     sacked: u32,
     lost: u32,
-    resent: u32,
-    /// Duplicate ACKs that stand for segments, where there are no SACK blocks.
-    duplicates: u32,
-    /// One past the highest number that was selectively acknowledged.
-    highest: u64,
+    retransmits_in_flight: u32,
+    /// Number of duplicate ACKs that stand for delivered segments, on connections without SACK.
+    dup_acks: u32,
+    /// End of the highest selectively acknowledged range.
+    highest_sacked: u64,
 }
 
 impl Scoreboard {
-    /// A segment goes out for the first time.
-    pub(super) fn push(&mut self, data: Seqs, fin: bool, at: Instant) {
+    /// A segment is sent for the first time.
+    pub(super) fn push(&mut self, data: SeqRange, fin: bool, at: Instant) {
         let (repeated, sacked, lost, resent) = (false, false, false, false);
-        self.flight.push_back(Sent { data, fin, at, repeated, sacked, lost, resent, watched: true });
+        self.unacked.push_back(SentSegment {
+            data,
+            has_fin: fin,
+            sent_at: at,
+            is_retransmitted: repeated,
+            is_sacked: sacked,
+            is_lost: lost,
+            has_retransmit_in_flight: resent,
+            is_rack_candidate: true,
+        });
     }
 
-    /// Takes the first segment that lies before `ack` off the board.
-    pub(super) fn pop_acked(&mut self, ack: u64) -> Option<Sent> {
-        if self.flight.front()?.end() > ack {
+    /// Removes the first segment if all of it is acknowledged by `ack`.
+    pub(super) fn pop_acked(&mut self, ack: u64) -> Option<SentSegment> {
+        if self.unacked.front()?.end() > ack {
             return None;
         }
-        let sent = self.flight.pop_front()?;
-        self.sacked -= u32::from(sent.sacked);
-        self.lost -= u32::from(sent.lost);
-        self.resent -= u32::from(sent.resent);
+        let sent = self.unacked.pop_front()?;
+        self.sacked -= u32::from(sent.is_sacked);
+        self.lost -= u32::from(sent.is_lost);
+        self.retransmits_in_flight -= u32::from(sent.has_retransmit_in_flight);
         Some(sent)
     }
 
-    /// Marks everything in `block` as arrived and tells of each segment for which this is news.
-    pub(super) fn sack(&mut self, block: Seqs, mut news: impl FnMut(&Sent)) {
-        let from = self.flight.partition_point(|sent| sent.data.start < block.start);
-        for sent in self.flight.range_mut(from..) {
-            if sent.end() > block.end + u64::from(sent.fin) {
+    /// Marks all segments within `block` as delivered, and calls `on_newly_sacked` for those not marked before.
+    pub(super) fn sack(&mut self, block: SeqRange, mut on_newly_sacked: impl FnMut(&SentSegment)) {
+        let from = self.unacked.partition_point(|sent| sent.data.start < block.start);
+        for sent in self.unacked.range_mut(from..) {
+            if sent.end() > block.end + u64::from(sent.has_fin) {
                 break;
             }
-            if sent.sacked {
+            if sent.is_sacked {
                 continue;
             }
-            news(sent);
-            sent.sacked = true;
+            on_newly_sacked(sent);
+            sent.is_sacked = true;
             self.sacked += 1;
-            // The copy of what does not count as lost is counted until the edge passes it (`tcp_sacktag_one`).
-            if sent.lost {
+            // A retransmission of a segment that is no longer marked as lost counts until the cumulative ACK passes
+            // it (`tcp_sacktag_one`).
+            if sent.is_lost {
                 self.lost -= 1;
-                self.resent -= u32::from(sent.resent);
-                (sent.lost, sent.resent) = (false, false);
+                self.retransmits_in_flight -= u32::from(sent.has_retransmit_in_flight);
+                (sent.is_lost, sent.has_retransmit_in_flight) = (false, false);
             }
         }
-        self.highest = self.highest.max(block.end);
+        self.highest_sacked = self.highest_sacked.max(block.end);
     }
 
-    /// Marks as lost what `is_lost` says of the segments that are in flight, copies included.
-    pub(super) fn mark_lost(&mut self, is_lost: impl FnMut(&Sent) -> bool) -> u32 {
+    /// Marks those segments in flight as lost for which `is_lost` is true, retransmissions included. Returns their
+    /// number.
+    pub(super) fn mark_lost(&mut self, is_lost: impl FnMut(&SentSegment) -> bool) -> u32 {
         self.mark(is_lost, false)
     }
 
-    /// The same for those at which RACK looks. Until they are sent again it does so no more, even if they do not count as
-    /// lost any longer (Linux takes them off the list that it goes through).
-    pub(super) fn mark_late(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
-        self.mark(|sent| sent.watched && is_lost(sent), true)
+    /// Like [`Self::mark_lost`], for the segments that RACK examines. They are not examined again before they are
+    /// retransmitted, even if they are no longer marked as lost (Linux removes them from the list that RACK walks).
+    pub(super) fn mark_lost_by_rack(&mut self, mut is_lost: impl FnMut(&SentSegment) -> bool) -> u32 {
+        self.mark(|sent| sent.is_rack_candidate && is_lost(sent), true)
     }
 
-    fn mark(&mut self, mut is_lost: impl FnMut(&Sent) -> bool, is_last_look: bool) -> u32 {
+    fn mark(&mut self, mut is_lost: impl FnMut(&SentSegment) -> bool, disables_rack: bool) -> u32 {
         let mut marked = 0;
-        for sent in &mut self.flight {
-            if sent.sacked || (sent.lost && !sent.resent) || !is_lost(sent) {
+        for sent in &mut self.unacked {
+            if sent.is_sacked || (sent.is_lost && !sent.has_retransmit_in_flight) || !is_lost(sent) {
                 continue;
             }
             marked += 1;
-            // A copy is lost only where the segment counted as lost already; else the copy is taken to be on its way still, and
-            // the timer alone sends another (`tcp_mark_skb_lost`).
-            if sent.lost {
-                self.resent -= 1;
-                sent.resent = false;
+            // A retransmission is lost only if its segment is still marked as lost. Otherwise it counts as still in
+            // flight, and only the timer sends another one (`tcp_mark_skb_lost`).
+            if sent.is_lost {
+                self.retransmits_in_flight -= 1;
+                sent.has_retransmit_in_flight = false;
             } else {
                 self.lost += 1;
-                sent.lost = true;
+                sent.is_lost = true;
             }
-            sent.watched &= !is_last_look;
+            sent.is_rack_candidate &= !disables_rack;
         }
         marked
     }
 
-    /// Sends the first lost segment that has no copy on its way.
-    pub(super) fn resend_lost(&mut self, now: Instant) -> Option<Sent> {
-        // Copies of what does not count as lost any more are in the way of others (`tcp_xmit_retransmit_queue`).
-        if self.resent >= self.lost {
+    /// Retransmits the first lost segment without a retransmission in flight.
+    pub(super) fn retransmit_lost(&mut self, now: Instant) -> Option<SentSegment> {
+        // Retransmissions of segments that are no longer lost block others (`tcp_xmit_retransmit_queue`).
+        if self.retransmits_in_flight >= self.lost {
             return None;
         }
-        let sent = self.flight.iter_mut().find(|sent| sent.lost && !sent.resent)?;
-        self.resent += 1;
-        Some(sent.send_again(now))
+        let sent = self.unacked.iter_mut().find(|sent| sent.is_lost && !sent.has_retransmit_in_flight)?;
+        self.retransmits_in_flight += 1;
+        Some(sent.retransmit(now))
     }
 
-    /// No copy of the first segment is on its way: its timer has run out.
-    pub(super) fn lose_first_copy(&mut self) {
-        if let Some(sent) = self.flight.front_mut() {
-            self.resent -= u32::from(std::mem::take(&mut sent.resent));
+    /// The timer has expired, so no retransmission of the first segment counts as in flight.
+    pub(super) fn clear_first_retransmit(&mut self) {
+        if let Some(sent) = self.unacked.front_mut() {
+            self.retransmits_in_flight -= u32::from(std::mem::take(&mut sent.has_retransmit_in_flight));
         }
     }
 
-    /// Sends the first segment once more, whatever is thought of the others.
-    pub(super) fn resend_first(&mut self, now: Instant) -> Option<Sent> {
-        let sent = self.flight.front_mut()?;
-        self.resent += u32::from(!sent.resent);
-        Some(sent.send_again(now))
+    /// Retransmits the first segment, regardless of the state of the others.
+    pub(super) fn retransmit_first(&mut self, now: Instant) -> Option<SentSegment> {
+        let sent = self.unacked.front_mut()?;
+        self.retransmits_in_flight += u32::from(!sent.has_retransmit_in_flight);
+        Some(sent.retransmit(now))
     }
 
-    /// Sends the last segment once more, as a probe.
-    pub(super) fn resend_last(&mut self, now: Instant) -> Option<Sent> {
-        let sent = self.flight.back_mut()?;
-        sent.repeated = true;
-        sent.watched = true;
-        sent.at = now;
+    /// Retransmits the last segment as a probe.
+    pub(super) fn retransmit_last(&mut self, now: Instant) -> Option<SentSegment> {
+        let sent = self.unacked.back_mut()?;
+        sent.is_retransmitted = true;
+        sent.is_rack_candidate = true;
+        sent.sent_at = now;
         Some(*sent)
     }
 
-    /// The first segment.
-    pub(super) fn first(&self) -> Option<&Sent> {
-        self.flight.front()
+    /// The first segment that is not cumulatively acknowledged.
+    pub(super) fn first(&self) -> Option<&SentSegment> {
+        self.unacked.front()
     }
 
-    /// Segments that the network is thought to hold.
+    /// Estimated number of segments in flight.
     pub(super) fn in_flight(&self) -> u32 {
-        (self.outstanding() + self.resent - self.sacked - self.lost).saturating_sub(self.duplicates)
+        (self.outstanding() + self.retransmits_in_flight - self.sacked - self.lost).saturating_sub(self.dup_acks)
     }
 
-    /// Copies that are on their way, of what counts as lost, or did once.
-    pub(super) const fn resent(&self) -> u32 {
-        self.resent
+    /// Retransmissions in flight, of segments that are or were marked as lost.
+    pub(super) const fn retransmits_in_flight(&self) -> u32 {
+        self.retransmits_in_flight
     }
 
-    /// Nothing counts as lost any more; copies stay on their way (`tcp_undo_cwnd_reduction`).
-    pub(super) fn unmark_lost(&mut self) {
-        self.flight.iter_mut().for_each(|sent| sent.lost = false);
+    /// Clears all loss marks; retransmissions stay in flight (`tcp_undo_cwnd_reduction`).
+    pub(super) fn clear_lost(&mut self) {
+        self.unacked.iter_mut().for_each(|sent| sent.is_lost = false);
         self.lost = 0;
     }
 
-    /// A duplicate ACK: something behind the first segment has arrived. False if there is nothing that it can stand for.
-    pub(super) fn count_duplicate(&mut self) -> bool {
-        let can = self.duplicates + self.lost + 1 < self.outstanding().max(1);
-        self.duplicates += u32::from(can);
-        can
+    /// Counts a duplicate ACK, which stands for a delivered segment. Returns false if there is none that it could
+    /// stand for.
+    pub(super) fn count_dup_ack(&mut self) -> bool {
+        let is_countable = self.dup_acks + self.lost + 1 < self.outstanding().max(1);
+        self.dup_acks += u32::from(is_countable);
+        is_countable
     }
 
-    /// So many of them, or all, stand for segments that are acknowledged now.
-    pub(super) fn forget_duplicates(&mut self, acked: u32, all: bool) {
-        self.duplicates = if all { 0 } else { self.duplicates.saturating_sub(acked) };
+    /// Reduces the count of duplicate ACKs by the segments that are now cumulatively acknowledged, or to zero if
+    /// `all`.
+    pub(super) fn reset_dup_acks(&mut self, acked: u32, all: bool) {
+        self.dup_acks = if all { 0 } else { self.dup_acks.saturating_sub(acked) };
     }
 
-    /// Duplicate ACKs that count.
-    pub(super) const fn duplicates(&self) -> u32 {
-        self.duplicates
+    /// Number of duplicate ACKs that count.
+    pub(super) const fn dup_acks(&self) -> u32 {
+        self.dup_acks
     }
 
-    /// Segments that are not cumulatively acknowledged.
+    /// Number of segments that are not cumulatively acknowledged.
     pub(super) fn outstanding(&self) -> u32 {
-        u32::try_from(self.flight.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.unacked.len()).unwrap_or(u32::MAX)
     }
 
-    /// Segments selectively acknowledged.
+    /// Number of selectively acknowledged segments.
     pub(super) const fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Segments that count as lost.
+    /// Number of segments marked as lost.
     pub(super) const fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// One past the highest selectively acknowledged number.
-    pub(super) const fn highest(&self) -> u64 {
-        self.highest
+    /// End of the highest selectively acknowledged range.
+    pub(super) const fn highest_sacked(&self) -> u64 {
+        self.highest_sacked
     }
 }
 
@@ -231,77 +245,77 @@ impl Scoreboard {
 mod tests {
     use super::*;
 
-    fn board(segments: u64) -> Scoreboard {
+    fn filled_scoreboard(segments: u64) -> Scoreboard {
         let mut board = Scoreboard::default();
         for n in 0..segments {
-            board.push(Seqs::new(n * 10, n * 10 + 10), false, Instant::from_millis(n));
+            board.push(SeqRange::new(n * 10, n * 10 + 10), false, Instant::from_millis(n));
         }
         board
     }
 
     #[test]
-    fn every_segment_is_in_flight_once() {
-        let mut board = board(6);
-        board.sack(Seqs::new(20, 40), |_| {});
+    fn every_segment_is_counted_once() {
+        let mut board = filled_scoreboard(6);
+        board.sack(SeqRange::new(20, 40), |_| {});
         assert_eq!(board.in_flight(), 4);
         assert_eq!(board.mark_lost(|sent| sent.data.start < 20), 2);
         assert_eq!((board.in_flight(), board.lost()), (2, 2));
-        let copy = board.resend_lost(Instant::from_millis(9)).map(|sent| sent.data.start);
+        let copy = board.retransmit_lost(Instant::from_millis(9)).map(|sent| sent.data.start);
         assert_eq!((copy, board.in_flight()), (Some(0), 3));
         while board.pop_acked(40).is_some() {}
         assert_eq!((board.in_flight(), board.lost(), board.sacked()), (2, 0, 0));
     }
 
     #[test]
-    fn a_lost_copy_is_lost_again() {
-        let mut board = board(2);
+    fn a_lost_retransmission_is_marked_as_lost_again() {
+        let mut board = filled_scoreboard(2);
         board.mark_lost(|_| true);
-        board.resend_lost(Instant::from_millis(5));
+        board.retransmit_lost(Instant::from_millis(5));
         assert_eq!(board.in_flight(), 1);
-        assert_eq!(board.mark_lost(|sent| sent.at == Instant::from_millis(5)), 1);
+        assert_eq!(board.mark_lost(|sent| sent.sent_at == Instant::from_millis(5)), 1);
         assert_eq!((board.in_flight(), board.lost()), (0, 2));
     }
 
     #[test]
-    fn what_was_late_is_looked_at_again_when_it_is_sent_again() {
-        let mut board = board(3);
-        assert_eq!(board.mark_late(|_| true), 3);
-        board.resend_lost(Instant::from_millis(5));
-        board.unmark_lost();
-        assert_eq!(board.mark_late(|_| true), 1, "the first alone");
+    fn rack_examines_a_marked_segment_only_after_its_retransmission() {
+        let mut board = filled_scoreboard(3);
+        assert_eq!(board.mark_lost_by_rack(|_| true), 3);
+        board.retransmit_lost(Instant::from_millis(5));
+        board.clear_lost();
+        assert_eq!(board.mark_lost_by_rack(|_| true), 1, "the first alone");
         assert_eq!(
-            board.resend_lost(Instant::from_millis(6)).map(|sent| sent.data.start),
+            board.retransmit_lost(Instant::from_millis(6)).map(|sent| sent.data.start),
             None,
-            "its copy is on its way"
+            "its retransmission is in flight"
         );
-        assert_eq!(board.mark_lost(|sent| sent.data.start > 0), 2, "the timer finds the others");
-        board.lose_first_copy();
-        assert_eq!((board.lost(), board.resent(), board.in_flight()), (3, 0, 0));
-        assert_eq!(board.resend_first(Instant::from_millis(7)).map(|sent| sent.data.start), Some(0));
-        assert_eq!((board.lost(), board.resent(), board.in_flight()), (3, 1, 1));
+        assert_eq!(board.mark_lost(|sent| sent.data.start > 0), 2, "the timer marks the others");
+        board.clear_first_retransmit();
+        assert_eq!((board.lost(), board.retransmits_in_flight(), board.in_flight()), (3, 0, 0));
+        assert_eq!(board.retransmit_first(Instant::from_millis(7)).map(|sent| sent.data.start), Some(0));
+        assert_eq!((board.lost(), board.retransmits_in_flight(), board.in_flight()), (3, 1, 1));
     }
 
     #[test]
-    fn copies_of_what_is_not_lost_any_more_are_in_the_way() {
-        let mut board = board(3);
-        board.mark_late(|sent| sent.data.start < 20);
-        (0..2).for_each(|_| assert!(board.resend_lost(Instant::from_millis(5)).is_some()));
-        board.unmark_lost();
-        assert_eq!(board.mark_late(|sent| sent.data.start == 20), 1);
-        assert_eq!(board.resend_lost(Instant::from_millis(6)).map(|sent| sent.data.start), None);
-        assert_eq!((board.lost(), board.resent(), board.in_flight()), (1, 2, 4));
-        board.sack(Seqs::new(10, 20), |_| {});
-        assert_eq!((board.resent(), board.in_flight()), (2, 3), "its copy still counts");
+    fn retransmissions_of_segments_no_longer_lost_block_others() {
+        let mut board = filled_scoreboard(3);
+        board.mark_lost_by_rack(|sent| sent.data.start < 20);
+        (0..2).for_each(|_| assert!(board.retransmit_lost(Instant::from_millis(5)).is_some()));
+        board.clear_lost();
+        assert_eq!(board.mark_lost_by_rack(|sent| sent.data.start == 20), 1);
+        assert_eq!(board.retransmit_lost(Instant::from_millis(6)).map(|sent| sent.data.start), None);
+        assert_eq!((board.lost(), board.retransmits_in_flight(), board.in_flight()), (1, 2, 4));
+        board.sack(SeqRange::new(10, 20), |_| {});
+        assert_eq!((board.retransmits_in_flight(), board.in_flight()), (2, 3), "its retransmission still counts");
         while board.pop_acked(20).is_some() {}
-        assert_eq!(board.resend_lost(Instant::from_millis(7)).map(|sent| sent.data.start), Some(20));
+        assert_eq!(board.retransmit_lost(Instant::from_millis(7)).map(|sent| sent.data.start), Some(20));
     }
 
     #[test]
-    fn only_whole_segments_are_selectively_acknowledged_and_once() {
-        let mut board = board(4);
+    fn only_whole_segments_are_sacked_and_only_once() {
+        let mut board = filled_scoreboard(4);
         let mut news = 0;
-        board.sack(Seqs::new(15, 40), |_| news += 1);
-        board.sack(Seqs::new(20, 40), |_| news += 1);
+        board.sack(SeqRange::new(15, 40), |_| news += 1);
+        board.sack(SeqRange::new(20, 40), |_| news += 1);
         assert_eq!(news, 2);
     }
 }

@@ -1,119 +1,118 @@
-//! What TCP puts on the wire, as values.
+//! A TCP segment as a plain value, with the length of the corresponding IP packet.
 //!
-//! In: what an end wants to say. Out: a small value with the length it would have as an IP packet.
+//! 1. Sequence numbers are offsets in the stream of bytes, 64 bits wide: they start at zero and never wrap.
+//! 2. A SYN occupies no sequence number. A FIN occupies the one behind the last byte, so that its acknowledgement
+//!    can be distinguished.
+//! 3. Lengths are those of IPv4: 20 bytes of IP, 20 bytes of TCP, 12 bytes of timestamps except on SYNs, and the
+//!    SACK option if there are blocks (RFC 2018 §3, RFC 7323 §3). A SYN has 20 bytes of options.
 //!
-//! 1. Sequence numbers are places in the stream of bytes, 64 bits wide: they start at zero and never wrap.
-//! 2. SYN takes no number. FIN takes the one behind the last byte, so that its acknowledgement is told apart.
-//! 3. Lengths are those of IPv4: 20 bytes IP, 20 bytes TCP, 12 bytes timestamps on all but the SYNs, and the SACK
-//!    option where there are blocks (RFC 2018 §3, RFC 7323 §3). A SYN has 20 bytes of options.
-//!
-//! Real headers in bytes were not used: nothing between the two ends reads them.
+//! Headers are not serialized, because nothing between the two ends reads them.
 
 use marline_core::units::{DataSize, Instant};
 
 use crate::link::Packet;
 
-/// Sequence numbers `start..end`.
+/// A range of sequence numbers, `start..end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seqs {
-    /// The first number.
+pub struct SeqRange {
+    /// The first sequence number.
     pub start: u64,
-    /// One past the last number.
+    /// One past the last sequence number.
     pub end: u64,
 }
 
-impl Seqs {
-    /// Numbers `start..end`.
+impl SeqRange {
+    /// The sequence numbers `start..end`.
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end }
     }
 
-    /// How many numbers.
+    /// Number of sequence numbers.
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether there are none.
+    /// Whether the range is empty.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// Whether all of `other` lies within.
+    /// Whether all of `other` is inside this range.
     pub const fn covers(self, other: Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 }
 
-/// The control bits that are used.
+/// The control bits in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags {
-    /// Opens.
+    /// Opens a connection.
     pub syn: bool,
-    /// The field `ack` counts.
+    /// The field `ack` is valid.
     pub ack: bool,
-    /// Nothing comes behind this segment's data.
+    /// No data follows after this segment's.
     pub fin: bool,
-    /// The connection does not exist (any more).
+    /// The connection does not exist.
     pub rst: bool,
 }
 
-/// Up to three SACK blocks: as many as fit beside timestamps. The first may be a duplicate (RFC 2883).
+/// Up to three SACK blocks, as many as fit beside timestamps. The first one may report a duplicate (RFC 2883).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sacks {
-    blocks: [Seqs; 3],
+pub struct SackBlocks {
+    blocks: [SeqRange; 3],
     count: u8,
 }
 
-impl Sacks {
+impl SackBlocks {
     /// Adds a block; a fourth one is dropped.
-    pub fn push(&mut self, block: Seqs) {
-        if let Some(free) = self.blocks.get_mut(usize::from(self.count)) {
-            *free = block;
+    pub fn push(&mut self, block: SeqRange) {
+        if let Some(slot) = self.blocks.get_mut(usize::from(self.count)) {
+            *slot = block;
             self.count += 1;
         }
     }
 
-    /// The blocks, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Seqs> + '_ {
+    /// All blocks in order.
+    pub fn iter(&self) -> impl Iterator<Item = SeqRange> + '_ {
         self.blocks.iter().take(usize::from(self.count)).copied()
     }
 
-    /// Whether there are none.
+    /// Whether there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// One segment.
+/// A TCP segment, without addresses and ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Segment {
-    /// The connection, in place of addresses and ports.
+    /// Identifies the connection, instead of addresses and ports.
     pub flow: u32,
-    /// Control bits.
+    /// The control bits of this segment.
     pub flags: Flags,
-    /// The payload's numbers; empty at the next number to be sent if there is none.
-    pub data: Seqs,
-    /// Everything before this number has arrived.
+    /// Sequence numbers of the payload; without payload, an empty range at the next number to be sent.
+    pub seqs: SeqRange,
+    /// Cumulative acknowledgement: everything before this number has arrived.
     pub ack: u64,
-    /// Room for numbers behind `ack`.
+    /// Receive window, counted from `ack`.
     pub window: DataSize,
-    /// What has arrived beyond `ack`.
-    pub sacks: Sacks,
-    /// The sender's clock, finer than any real one's.
-    pub sent: Instant,
-    /// The other side's clock as it was last heard (RFC 7323 §4); none on the first SYN.
-    pub echo: Option<Instant>,
+    /// Ranges that have arrived beyond `ack`.
+    pub sacks: SackBlocks,
+    /// TSval: the sender's clock, in nanoseconds instead of the usual ticks.
+    pub ts_val: Instant,
+    /// TSecr: the echoed clock of the peer (RFC 7323 §4); `None` on the first SYN.
+    pub ts_ecr: Option<Instant>,
 }
 
 impl Segment {
-    /// The number behind everything that this segment carries, FIN included.
+    /// End of the sequence numbers that this segment occupies, including the FIN.
     pub const fn end(&self) -> u64 {
-        self.data.end + self.flags.fin as u64
+        self.seqs.end + self.flags.fin as u64
     }
 }
 
-/// Bytes of IP and TCP header with timestamps: what an MTU loses to them.
-pub(super) const HEADERS: u64 = 52;
+/// Bytes of the IP and TCP headers with timestamps.
+pub(super) const HEADERS_WITH_TIMESTAMPS: u64 = 52;
 
 impl Packet for Segment {
     fn size(&self) -> DataSize {
@@ -122,7 +121,7 @@ impl Packet for Segment {
             n => 4 + 8 * u64::from(n),
         };
         let options = if self.flags.syn { 20 } else { 12 + sacks };
-        DataSize::from_bytes(40 + options + self.data.len())
+        DataSize::from_bytes(40 + options + self.seqs.len())
     }
 }
 
@@ -131,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_segment_is_an_mtu() {
-        let full = Segment { data: Seqs::new(0, 1448), ..Segment::default() };
+    fn a_full_segment_has_the_size_of_the_mtu() {
+        let full = Segment { seqs: SeqRange::new(0, 1448), ..Segment::default() };
         assert_eq!(full.size(), DataSize::from_bytes(1500));
     }
 
@@ -141,7 +140,7 @@ mod tests {
         let mut ack = Segment::default();
         let bare = ack.size();
         for at in [10, 20, 30, 40] {
-            ack.sacks.push(Seqs::new(at, at + 1));
+            ack.sacks.push(SeqRange::new(at, at + 1));
         }
         assert_eq!(ack.sacks.iter().count(), 3);
         assert_eq!(ack.size() - bare, DataSize::from_bytes(28));

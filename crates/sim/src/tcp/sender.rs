@@ -1,765 +1,815 @@
-//! What goes out next, and when does silence become a reason to send?
+//! Sender of one direction: chooses the next segment, processes ACKs and runs the timer.
 //!
-//! In: bytes from the application, ACKs, the time. Out: data segments, one at a time.
-//!
-//! 1. Lost segments go first, then new data; both only while the window and the receiver have room.
-//! 2. One timer, as in Linux: the tail-loss probe while nothing is amiss (RFC 8985 §7), the reordering window while
-//!    one runs, otherwise the retransmission timeout, doubled each time (RFC 6298 §5), for a quarter of an hour.
-//! 3. The window grows only on ACKs of data that was sent while it was full (`fullness`).
-//! 4. After a pause longer than a timeout the window starts again (RFC 5681 §4.1).
-//! 5. A small segment goes out only as the last one (what Nagle's rule and `TCP_NODELAY` both give a server that
-//!    always has more).
-//!
-//! 6. A needless reduction is taken back (`undo`): at the end of recovery, at a partial ACK, after a timeout (there also by
-//!    F-RTO, RFC 5682 §3.1), and later by duplicates; not where [`Habits::undo`] is off.
-//! 7. A window of zero: with segments outstanding the timeout goes on and each one reduces the threshold again, as Linux 6.18
-//!    does; with none the receiver is probed (`persist`).
-//! 8. Without SACK, duplicate ACKs stand for what has arrived (RFC 6582, with Linux's count of them).
-//! 9. Told that there was no way for the first unacknowledged segment, it takes one doubling of its timer back (RFC 6069).
+//! 1. Lost segments are sent first, then new data, both within the congestion window and the peer's window.
+//! 2. There is one timer, as in Linux. It is the tail-loss probe while no loss is suspected (RFC 8985 §7), the
+//!    reordering window while one is running, and otherwise the retransmission timeout. The timeout doubles each
+//!    time (RFC 6298 §5), for a quarter of an hour in total.
+//! 3. The window grows only on ACKs of data that was sent while the window was full (`cwnd_limited`).
+//! 4. After a pause longer than a timeout the window is reduced (RFC 5681 §4.1).
+//! 5. Only the last segment may be small, which is what both Nagle's algorithm and `TCP_NODELAY` give a server that
+//!    always has more data.
+//! 6. A spurious reduction is undone (`undo`): at the end of recovery, at a partial ACK, after a timeout (there
+//!    also by F-RTO, RFC 5682 §3.1), and later when duplicates are reported. [`SenderConfig::undo`] disables this.
+//! 7. Zero window: with segments outstanding the timeout continues, and each one reduces the threshold again, as in
+//!    Linux 6.18. With nothing outstanding the receiver is probed (`persist`).
+//! 8. Without SACK, duplicate ACKs count as delivered segments (RFC 6582, counted as in Linux).
+//! 9. If the first unacknowledged segment is reported as unreachable, one doubling of its timer is reverted (RFC
+//!    6069).
 
 use core::time::Duration;
 
 use marline_core::units::Instant;
 
 use super::congestion::{Algorithm, Congestion};
-use super::fullness::Fullness;
-use super::persist::Room;
-use super::prr::{News, Prr};
+use super::cwnd_limited::CwndLimited;
+use super::persist::PeerWindow;
+use super::prr::{AckSummary, Prr};
 use super::rack::Rack;
-use super::rtt::Rtt;
-use super::scoreboard::{Scoreboard, Sent};
-use super::segment::{Segment, Seqs};
-use super::undo::{Before, Undo};
+use super::rtt::RttEstimator;
+use super::scoreboard::{Scoreboard, SentSegment};
+use super::segment::{Segment, SeqRange};
+use super::undo::{PriorCwnd, UndoState};
 
-/// What differs between senders.
+/// Options of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Habits {
-    /// Needless reductions are taken back.
+pub(super) struct SenderConfig {
+    /// Whether spurious reductions are undone.
     pub(super) undo: bool,
-    /// The other side sends SACK blocks.
+    /// Whether the peer sends SACK blocks.
     pub(super) sack: bool,
 }
 
-/// One direction's sending end.
+/// Sending side of one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
     mss: u64,
-    /// The first unacknowledged number.
+    /// First unacknowledged sequence number.
     una: u64,
-    /// The next number to be sent.
+    /// Next sequence number to be sent.
     nxt: u64,
-    /// One past the last byte that the application wrote.
-    end: u64,
-    fin: Fin,
-    room: Room,
-    habits: Habits,
-    undo: Undo,
-    board: Scoreboard,
+    /// End of the data that the application has written.
+    write_end: u64,
+    fin: FinState,
+    peer_window: PeerWindow,
+    config: SenderConfig,
+    undo: UndoState,
+    scoreboard: Scoreboard,
     congestion: Congestion,
-    rtt: Rtt,
+    rtt: RttEstimator,
     rack: Rack,
     phase: Phase,
-    timer: Option<(Instant, Timer)>,
-    /// Timeouts in a row, and when the first of them was.
+    timer: Option<(Instant, TimerKind)>,
+    /// Number of consecutive timeouts, and the time of the first of them.
     timeouts: u32,
-    silent: Instant,
-    /// How often the timer was doubled, and that not taken back.
+    first_timeout_at: Instant,
+    /// Number of doublings of the timer in effect; [`Self::on_unreachable`] reverts some.
     backoff: u32,
-    probe: Option<Probe>,
-    full: Fullness,
+    tail_loss_probe: Option<TailLossProbe>,
+    cwnd_limited: CwndLimited,
     last_sent: Instant,
-    owes: Option<Owed>,
-    /// F-RTO's step 2b, until the next ACK: new segments, if there are any, and none is repeated.
-    fresh_first: bool,
+    forced_segment: Option<ForcedSegment>,
+    /// F-RTO step 2b, until the next ACK: send new segments if there are any, and retransmit none.
+    new_data_first: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fin {
-    No,
-    Wanted,
+enum FinState {
+    NotRequested,
+    Requested,
     Sent,
 }
 
-/// What the sender is doing about losses.
+/// State of the loss recovery.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// Nothing is known to be lost.
+    /// No loss is known.
     Open,
-    /// Fast recovery until `until` is acknowledged.
-    Recovery { until: u64, prr: Prr },
-    /// After a timeout, until `until` is acknowledged. While `doubtful`, the timeout may have been needless (F-RTO).
-    Loss { until: u64, doubtful: bool },
+    /// Fast recovery, until `recovery_point` is acknowledged.
+    Recovery { recovery_point: u64, prr: Prr },
+    /// After a timeout, until `recovery_point` is acknowledged. With `maybe_spurious`, F-RTO still checks the
+    /// timeout.
+    Loss { recovery_point: u64, maybe_spurious: bool },
 }
 
-/// Why the timer runs.
+/// Purpose of the running timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Timer {
+enum TimerKind {
     Retransmit,
-    Probe,
-    Reorder,
+    TailLossProbe,
+    RackReordering,
     Persist,
 }
 
-/// A tail-loss probe that was not answered yet.
+/// A tail-loss probe without a response so far.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct TailLossProbe {
     nxt: u64,
-    repeated: bool,
+    is_retransmission: bool,
 }
 
-/// A segment that goes out whatever the window says.
+/// A segment that is sent regardless of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Owed {
-    Probe,
-    Head,
-    Window,
+enum ForcedSegment {
+    TailLossProbe,
+    FirstUnacked,
+    WindowProbe,
 }
 
-/// What one ACK did.
+/// What one ACK has delivered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delivered {
     segments: u32,
-    first: Option<Instant>,
-    last: Option<Instant>,
-    sacked: Option<Instant>,
-    repeated: bool,
-    /// Something that was sent once, the first time.
-    original: bool,
-    /// Some of it was selectively acknowledged.
-    selected: bool,
+    first_sent_at: Option<Instant>,
+    last_sent_at: Option<Instant>,
+    newest_sacked_sent_at: Option<Instant>,
+    any_retransmitted: bool,
+    /// Whether a segment that was sent only once was newly delivered.
+    any_original: bool,
+    /// Whether anything was newly selectively acknowledged.
+    any_sacked: bool,
 }
 
-/// What goes out.
+/// A segment to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Outgoing {
-    /// The payload's numbers.
-    pub(super) data: Seqs,
-    /// It is the last.
-    pub(super) fin: bool,
+    /// Sequence numbers of the payload.
+    pub(super) data: SeqRange,
+    /// Whether it carries the FIN.
+    pub(super) has_fin: bool,
 }
 
 impl Sender {
-    /// Nothing to send yet.
-    pub(super) fn new(algorithm: Algorithm, mss: u64, habits: Habits) -> Self {
+    /// A sender without data.
+    pub(super) fn new(algorithm: Algorithm, mss: u64, config: SenderConfig) -> Self {
         Self {
             mss,
             una: 0,
             nxt: 0,
-            end: 0,
-            fin: Fin::No,
-            room: Room::default(),
-            habits,
-            undo: Undo::default(),
-            board: Scoreboard::default(),
+            write_end: 0,
+            fin: FinState::NotRequested,
+            peer_window: PeerWindow::default(),
+            config,
+            undo: UndoState::default(),
+            scoreboard: Scoreboard::default(),
             congestion: Congestion::new(algorithm),
-            rtt: Rtt::default(),
+            rtt: RttEstimator::default(),
             rack: Rack::default(),
             phase: Phase::Open,
             timer: None,
             timeouts: 0,
-            silent: Instant::ZERO,
+            first_timeout_at: Instant::ZERO,
             backoff: 0,
-            probe: None,
-            full: Fullness::default(),
+            tail_loss_probe: None,
+            cwnd_limited: CwndLimited::default(),
             last_sent: Instant::ZERO,
-            owes: None,
-            fresh_first: false,
+            forced_segment: None,
+            new_data_first: false,
         }
     }
 
-    /// The application has more.
+    /// The application writes data.
     pub(super) fn write(&mut self, bytes: u64) {
-        self.end += bytes;
+        self.write_end += bytes;
     }
 
-    /// The application has no more.
+    /// The application has written everything; a FIN follows the data.
     pub(super) fn finish(&mut self) {
-        if self.fin == Fin::No {
-            self.fin = Fin::Wanted;
+        if self.fin == FinState::NotRequested {
+            self.fin = FinState::Requested;
         }
     }
 
-    /// The handshake took this long, without repetition.
+    /// Duration of the handshake, if no SYN was retransmitted.
     pub(super) fn on_handshake(&mut self, rtt: Duration) {
         self.rtt.on_sample(rtt);
     }
 
-    /// The receiver has room up to here (a handshake's window).
-    pub(super) fn on_room(&mut self, room: u64) {
-        self.room.on_handshake(room);
+    /// End of the receive window announced in the handshake.
+    pub(super) fn on_handshake_window(&mut self, window_end: u64) {
+        self.peer_window.on_handshake(window_end);
     }
 
-    /// The other side has acknowledged something.
+    /// Processes an ACK.
+    ///
+    /// The order matters: the scoreboard is updated first, then the phase (which may undo a reduction), then losses
+    /// are detected, and only then the window changes.
     pub(super) fn on_ack(&mut self, now: Instant, segment: &Segment) {
         if segment.ack > self.nxt {
             return;
         }
-        let edge = self.una;
-        let window = self.room.end();
-        self.fresh_first = false;
-        if segment.ack >= edge {
-            self.room.on_ack(segment, edge);
+        let prior_una = self.una;
+        let window = self.peer_window.window_end();
+        self.new_data_first = false;
+        if segment.ack >= prior_una {
+            self.peer_window.on_ack(segment, prior_una);
         }
-        let duplicate = reported_duplicate(segment);
-        if let Some(block) = duplicate {
-            self.undo.on_duplicate(block, edge);
+        // DSACK blocks are compared with the first unacknowledged number before this ACK.
+        let dsack = dsack_block(segment);
+        if let Some(block) = dsack {
+            self.undo.on_duplicate(block, prior_una);
         }
-        let mut delivered = self.take(now, segment);
-        let moved = self.una > edge;
-        if !self.habits.sack {
-            delivered.segments = self.count_duplicates(segment, window, delivered.segments, moved);
+        let mut delivered = self.process_ack(now, segment);
+        let advanced = self.una > prior_una;
+        if !self.config.sack {
+            delivered.segments = self.count_dup_acks(segment, window, delivered.segments, advanced);
         }
-        self.learn_rtt(now, segment, delivered, moved);
-        self.judge_probe(now, segment, duplicate.is_some(), moved, delivered.segments);
-        let holds = self.leave_phase(segment.echo, delivered, moved);
-        let newly_lost = !holds && self.find_losses(now, moved);
-        self.move_window(now, delivered.segments, moved, newly_lost);
-        // What is selectively acknowledged puts off the timeout of what is missing only if it left before that did
-        // (`tcp_clean_rtx_queue`).
-        let is_older = |sacked| self.board.first().is_some_and(|head| sacked < head.at);
-        if moved {
-            self.start_anew();
+        self.sample_rtt(now, segment, delivered, advanced);
+        self.on_probe_ack(now, segment, dsack.is_some(), advanced, delivered.segments);
+        let defers_losses = self.update_phase(segment.ts_ecr, delivered, advanced);
+        let newly_lost = !defers_losses && self.detect_losses(now, advanced);
+        self.update_cwnd(now, delivered.segments, advanced, newly_lost);
+        // A selective acknowledgement postpones the timeout of the first missing segment only if it is for data
+        // sent before that segment (`tcp_clean_rtx_queue`).
+        let was_sent_before_head = |sacked| self.scoreboard.first().is_some_and(|head| sacked < head.sent_at);
+        if advanced {
+            self.reset_backoff();
             self.rearm(now);
-        } else if delivered.sacked.is_some_and(is_older) {
+        } else if delivered.newest_sacked_sent_at.is_some_and(was_sent_before_head) {
             self.rearm(now);
         }
     }
 
-    /// There was no way for the segment with this number, says a router (Linux: `tcp_ld_RTO_revert`).
+    /// A router reports that the segment with this number is unreachable (Linux: `tcp_ld_RTO_revert`).
     pub(super) fn on_unreachable(&mut self, now: Instant, number: u64) {
-        let Some(head) = self.board.first().filter(|_| number == self.una && self.backoff > 0) else { return };
-        let sent = head.at;
+        let Some(first) = self.scoreboard.first().filter(|_| number == self.una && self.backoff > 0) else {
+            return;
+        };
+        let sent = first.sent_at;
         self.backoff -= 1;
-        self.timer = Some(((sent + self.patience()).max(now), Timer::Retransmit));
+        self.timer = Some(((sent + self.rto()).max(now), TimerKind::Retransmit));
     }
 
-    /// The timer has run out.
+    /// The timer has expired.
     pub(super) fn on_timer(&mut self, now: Instant) {
         let Some((at, timer)) = self.timer else { return };
         if at > now {
             return;
         }
         self.timer = None;
-        self.fresh_first = false;
+        self.new_data_first = false;
         match timer {
-            Timer::Probe => self.on_tail(now),
-            Timer::Reorder => {
-                self.find_losses(now, false);
+            TimerKind::TailLossProbe => self.on_probe_timer(now),
+            TimerKind::RackReordering => {
+                self.detect_losses(now, false);
                 if self.timer.is_none() {
                     self.rearm_timeout(now, true);
                 }
             }
-            Timer::Retransmit => self.on_timeout(now),
-            Timer::Persist => self.owes = Some(Owed::Window),
+            TimerKind::Retransmit => self.on_timeout(now),
+            TimerKind::Persist => self.forced_segment = Some(ForcedSegment::WindowProbe),
         }
     }
 
-    /// The next segment to go out now, if there is one.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Outgoing> {
-        let out = self.owed(now).or_else(|| self.repeat(now)).or_else(|| self.fresh(now));
-        match out {
+    /// The next segment to be sent now, if there is one.
+    pub(super) fn next_segment(&mut self, now: Instant) -> Option<Outgoing> {
+        let outgoing =
+            self.next_forced(now).or_else(|| self.next_retransmission(now)).or_else(|| self.next_new(now));
+        match outgoing {
             Some(_) => self.last_sent = now,
             None => {
-                self.persist(now);
-                let (in_flight, outstanding) = (self.board.in_flight(), self.board.outstanding());
-                self.full.on_pause(in_flight >= self.congestion.window, outstanding, self.una, self.nxt);
+                self.arm_persist_timer(now);
+                let (in_flight, outstanding) = (self.scoreboard.in_flight(), self.scoreboard.outstanding());
+                self.cwnd_limited.on_pause(in_flight >= self.congestion.cwnd, outstanding, self.una, self.nxt);
             }
         }
-        out
+        outgoing
     }
 
-    /// When [`Self::on_timer`] is to be called.
+    /// When [`Self::on_timer`] must be called.
     pub(super) fn timer(&self) -> Option<Instant> {
         self.timer.map(|(at, _)| at)
     }
 
-    /// The first unacknowledged number.
+    /// First unacknowledged sequence number.
     pub(super) const fn una(&self) -> u64 {
         self.una
     }
 
-    /// The next number.
+    /// Next sequence number to be sent.
     pub(super) const fn nxt(&self) -> u64 {
         self.nxt
     }
 
-    /// Bytes written and not yet sent for the first time.
+    /// Bytes written and never sent.
     pub(super) const fn unsent(&self) -> u64 {
-        self.end.saturating_sub(self.nxt)
+        self.write_end.saturating_sub(self.nxt)
     }
 
-    /// Everything, the FIN included, has been acknowledged.
-    pub(super) fn finished(&self) -> bool {
-        self.fin == Fin::Sent && self.una > self.end
+    /// Whether everything, including the FIN, is acknowledged.
+    pub(super) fn is_finished(&self) -> bool {
+        self.fin == FinState::Sent && self.una > self.write_end
     }
 
-    /// The other side has been silent through all repetitions.
-    pub(super) fn gave_up(&self, now: Instant) -> bool {
-        (self.timeouts > 0 && now.since(self.silent) >= LIFE) || self.room.gave_up()
+    /// Whether the peer has not responded to any retransmission until the limit.
+    pub(super) fn has_given_up(&self, now: Instant) -> bool {
+        (self.timeouts > 0 && now.since(self.first_timeout_at) >= MAX_RETRANSMIT_TIME)
+            || self.peer_window.has_given_up()
     }
 
-    /// The bytes of a full segment.
+    /// Payload of a full segment in bytes.
     pub(super) const fn mss(&self) -> u64 {
         self.mss
     }
 
-    /// The estimate of the round-trip time.
-    pub(super) const fn rtt(&self) -> &Rtt {
+    /// RTT estimate.
+    pub(super) const fn rtt(&self) -> &RttEstimator {
         &self.rtt
     }
 
-    /// The congestion window in segments.
-    pub(super) const fn window(&self) -> u32 {
-        self.congestion.window
+    /// Congestion window in segments.
+    pub(super) const fn cwnd(&self) -> u32 {
+        self.congestion.cwnd
     }
 
-    /// The slow-start threshold in segments.
-    pub(super) const fn threshold(&self) -> u32 {
-        self.congestion.threshold
+    /// Slow-start threshold in segments.
+    pub(super) const fn ssthresh(&self) -> u32 {
+        self.congestion.ssthresh
     }
 
-    /// Timeouts in a row.
+    /// Number of consecutive timeouts.
     pub(super) const fn timeouts(&self) -> u32 {
         self.timeouts
     }
 
-    fn start_anew(&mut self) {
+    fn reset_backoff(&mut self) {
         (self.timeouts, self.backoff) = (0, 0);
     }
 
-    fn take(&mut self, now: Instant, segment: &Segment) -> Delivered {
+    fn process_ack(&mut self, now: Instant, segment: &Segment) -> Delivered {
         let mut delivered = Delivered::default();
-        let smallest = self.rtt.smallest();
-        let highest = self.board.highest();
-        while let Some(sent) = self.board.pop_acked(segment.ack) {
-            if sent.repeated {
-                delivered.repeated = true;
-            } else if !sent.sacked {
-                delivered.original |= self.was_before_timeout(&sent);
-                delivered.first.get_or_insert(sent.at);
-                delivered.last = Some(sent.at);
-                if sent.end() < highest {
+        let min_rtt = self.rtt.min();
+        let highest_sacked = self.scoreboard.highest_sacked();
+        while let Some(sent) = self.scoreboard.pop_acked(segment.ack) {
+            if sent.is_retransmitted {
+                delivered.any_retransmitted = true;
+            } else if !sent.is_sacked {
+                delivered.any_original |= self.was_before_timeout(&sent);
+                delivered.first_sent_at.get_or_insert(sent.sent_at);
+                delivered.last_sent_at = Some(sent.sent_at);
+                // An original that arrives after a higher number was selectively acknowledged was reordered.
+                if sent.end() < highest_sacked {
                     self.rack.on_reordered();
                 }
             }
-            if !sent.sacked {
+            if !sent.is_sacked {
                 delivered.segments += 1;
-                self.rack.on_delivered(now, &sent, smallest);
+                self.rack.on_delivered(now, &sent, min_rtt);
             }
         }
         self.una = self.una.max(segment.ack);
-        let until = self.until();
+        let recovery_point = self.recovery_point();
         for block in segment.sacks.iter().filter(|block| block.start >= segment.ack) {
             let rack = &mut self.rack;
-            self.board.sack(block, |sent| {
+            self.scoreboard.sack(block, |sent| {
                 delivered.segments += 1;
-                delivered.selected = true;
-                if !sent.repeated {
-                    delivered.original |= sent.end() <= until;
-                    delivered.sacked = Some(sent.at);
-                    if sent.end() < highest {
+                delivered.any_sacked = true;
+                if !sent.is_retransmitted {
+                    delivered.any_original |= sent.end() <= recovery_point;
+                    delivered.newest_sacked_sent_at = Some(sent.sent_at);
+                    if sent.end() < highest_sacked {
                         rack.on_reordered();
                     }
                 }
-                rack.on_delivered(now, sent, smallest);
+                rack.on_delivered(now, sent, min_rtt);
             });
         }
         delivered
     }
 
-    fn learn_rtt(&mut self, now: Instant, segment: &Segment, delivered: Delivered, moved: bool) {
-        let sample = match (delivered.first, delivered.sacked, segment.echo) {
-            (Some(first), ..) if !delivered.repeated => now.since(first),
+    fn sample_rtt(&mut self, now: Instant, segment: &Segment, delivered: Delivered, advanced: bool) {
+        let sample = match (delivered.first_sent_at, delivered.newest_sacked_sent_at, segment.ts_ecr) {
+            (Some(first), ..) if !delivered.any_retransmitted => now.since(first),
             (_, Some(sacked), _) => now.since(sacked),
-            (.., Some(echo)) if moved => now.since(echo),
+            (.., Some(echo)) if advanced => now.since(echo),
             _ => return,
         };
         self.rtt.on_sample(sample);
-        if let Some(last) = delivered.last.filter(|_| !delivered.repeated).or(delivered.sacked) {
+        if let Some(last) =
+            delivered.last_sent_at.filter(|_| !delivered.any_retransmitted).or(delivered.newest_sacked_sent_at)
+        {
             self.congestion.on_rtt(now, now.since(last), self.una, self.nxt);
         }
     }
 
-    /// Did the answer to a probe tell of a loss? (RFC 8985 §7.4)
-    fn judge_probe(&mut self, now: Instant, segment: &Segment, duplicate: bool, moved: bool, delivered: u32) {
-        let Some(probe) = self.probe.filter(|probe| segment.ack >= probe.nxt) else { return };
-        if probe.repeated && !duplicate && segment.ack > probe.nxt {
+    /// Evaluates the response to a tail-loss probe: did it repair a loss? (RFC 8985 §7.4)
+    fn on_probe_ack(&mut self, now: Instant, segment: &Segment, has_dsack: bool, advanced: bool, delivered: u32) {
+        let Some(probe) = self.tail_loss_probe.filter(|probe| segment.ack >= probe.nxt) else { return };
+        // RFC 8985 §7.4.2: an ACK beyond the probe without a DSACK means that the probe repaired a loss.
+        if probe.is_retransmission && !has_dsack && segment.ack > probe.nxt {
             self.congestion.on_loss();
-            self.congestion.window = self.congestion.window.min(self.congestion.threshold);
-        } else if probe.repeated && !duplicate && (moved || delivered > 0) {
+            self.congestion.cwnd = self.congestion.cwnd.min(self.congestion.ssthresh);
+        } else if probe.is_retransmission && !has_dsack && (advanced || delivered > 0) {
             return;
         }
-        self.probe = None;
-        if matches!(self.timer, Some((_, Timer::Probe))) {
+        self.tail_loss_probe = None;
+        if matches!(self.timer, Some((_, TimerKind::TailLossProbe))) {
             self.rearm(now);
         }
     }
 
-    /// Ends a phase, or takes a reduction back. True where no segment is to be called lost yet.
-    fn leave_phase(&mut self, echo: Option<Instant>, delivered: Delivered, moved: bool) -> bool {
+    /// Ends a phase or undoes a reduction. Returns true if no segment may be marked as lost yet.
+    fn update_phase(&mut self, ts_ecr: Option<Instant>, delivered: Delivered, advanced: bool) -> bool {
         match self.phase {
-            Phase::Recovery { until, .. } if self.una >= until => {
-                if !(self.may_undo(echo) && self.take_back(false)) {
-                    self.congestion.window = self.congestion.threshold;
+            Phase::Recovery { recovery_point: until, .. } if self.una >= until => {
+                if !(self.can_undo(ts_ecr) && self.undo_reduction(false)) {
+                    self.congestion.cwnd = self.congestion.ssthresh;
                 }
                 self.phase = Phase::Open;
             }
-            Phase::Recovery { .. } if moved && self.habits.undo && self.undo.is_original(echo) => {
+            Phase::Recovery { .. } if advanced && self.config.undo && self.undo.is_original(ts_ecr) => {
                 self.rack.on_reordered();
-                // What was sent again meanwhile is waited for: nothing more is lost, and nothing is put back yet.
-                if self.board.resent() > 0 {
+                // Until the retransmissions in flight are acknowledged, no more losses are marked and the window is
+                // not restored.
+                if self.scoreboard.retransmits_in_flight() > 0 {
                     return true;
                 }
-                self.undo.forget_repeats();
-                self.take_back(true);
+                self.undo.forget_retransmits();
+                self.undo_reduction(true);
                 self.phase = Phase::Open;
             }
-            Phase::Loss { until, doubtful } => self.after_timeout(until, doubtful, echo, delivered, moved),
+            Phase::Loss { recovery_point: until, maybe_spurious: doubtful } => {
+                self.update_loss_phase(until, doubtful, ts_ecr, delivered, advanced)
+            }
             Phase::Open | Phase::Recovery { .. } => {}
         }
-        if self.habits.undo && !matches!(self.phase, Phase::Loss { .. }) && self.undo.all_were_duplicates() {
-            self.take_back(false);
+        if self.config.undo
+            && !matches!(self.phase, Phase::Loss { .. })
+            && self.undo.all_retransmits_were_spurious()
+        {
+            self.undo_reduction(false);
             self.phase = Phase::Open;
         }
         false
     }
 
-    /// Eifel and F-RTO after a timeout.
-    fn after_timeout(&mut self, until: u64, doubtful: bool, echo: Option<Instant>, got: Delivered, moved: bool) {
-        let proven = doubtful && got.original;
-        if (moved && self.may_undo(echo)) || proven {
-            self.take_back(true);
-            self.start_anew();
+    /// Eifel detection and F-RTO after a timeout.
+    fn update_loss_phase(
+        &mut self,
+        recovery_point: u64,
+        maybe_spurious: bool,
+        ts_ecr: Option<Instant>,
+        delivered: Delivered,
+        advanced: bool,
+    ) {
+        // F-RTO: the delivery of a segment that was not retransmitted shows that the timeout was spurious.
+        let is_spurious = maybe_spurious && delivered.any_original;
+        if (advanced && self.can_undo(ts_ecr)) || is_spurious {
+            self.undo_reduction(true);
+            self.reset_backoff();
             self.phase = Phase::Open;
-        } else if self.una >= until {
+        } else if self.una >= recovery_point {
             self.phase = Phase::Open;
-        } else if doubtful && self.nxt > until {
-            self.phase = Phase::Loss { until, doubtful: !got.selected };
-        } else if doubtful && moved {
-            self.phase = Phase::Loss { until: self.nxt, doubtful };
-            self.fresh_first = true;
+        } else if maybe_spurious && self.nxt > recovery_point {
+            // F-RTO step 3: new data was sent, and a selective acknowledgement now proves a loss.
+            self.phase = Phase::Loss { recovery_point, maybe_spurious: !delivered.any_sacked };
+        } else if maybe_spurious && advanced {
+            // F-RTO step 2b: the first ACK advances, so new data is sent and the next ACK decides.
+            self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
+            self.new_data_first = true;
         }
     }
 
-    fn may_undo(&self, echo: Option<Instant>) -> bool {
-        self.habits.undo && self.undo.may(echo)
+    fn can_undo(&self, ts_ecr: Option<Instant>) -> bool {
+        self.config.undo && self.undo.can_undo(ts_ecr)
     }
 
-    /// Puts back what the last reduction has changed; with `all`, nothing counts as lost any more.
-    fn take_back(&mut self, all: bool) -> bool {
-        if all {
-            self.board.unmark_lost();
+    /// Restores what the last reduction changed; with `clear_losses`, also clears all loss marks.
+    fn undo_reduction(&mut self, clear_losses: bool) -> bool {
+        if clear_losses {
+            self.scoreboard.clear_lost();
         }
-        let Some(before) = self.undo.take() else { return false };
-        self.congestion.window = self.congestion.window.max(before.window);
-        self.congestion.threshold = self.congestion.threshold.max(before.threshold);
+        let Some(prior) = self.undo.take() else { return false };
+        self.congestion.cwnd = self.congestion.cwnd.max(prior.cwnd);
+        self.congestion.ssthresh = self.congestion.ssthresh.max(prior.ssthresh);
         true
     }
 
-    /// About to reduce: what is there now.
-    fn note_reduction(&mut self) {
-        let Congestion { window, threshold, .. } = self.congestion;
+    /// Saves the window and threshold before a reduction.
+    fn save_prior_cwnd(&mut self) {
+        let Congestion { cwnd: window, ssthresh: threshold, .. } = self.congestion;
+        // As in `tcp_current_ssthresh`: at least three quarters of the window are restored.
         let threshold = match self.phase {
             Phase::Recovery { .. } => threshold,
             Phase::Open | Phase::Loss { .. } => threshold.max(window / 2 + window / 4),
         };
-        self.undo.on_reduction(self.una, Before { window, threshold }, self.board.resent());
+        self.undo.on_reduction(
+            self.una,
+            PriorCwnd { cwnd: window, ssthresh: threshold },
+            self.scoreboard.retransmits_in_flight(),
+        );
     }
 
-    /// Whether it was sent before the last timeout.
-    fn was_before_timeout(&self, sent: &Sent) -> bool {
-        sent.end() <= self.until()
+    /// Whether the segment was sent before the last timeout.
+    fn was_before_timeout(&self, sent: &SentSegment) -> bool {
+        sent.end() <= self.recovery_point()
     }
 
-    fn until(&self) -> u64 {
+    fn recovery_point(&self) -> u64 {
         match self.phase {
-            Phase::Loss { until, .. } => until,
+            Phase::Loss { recovery_point: until, .. } => until,
             Phase::Open | Phase::Recovery { .. } => self.nxt,
         }
     }
 
-    /// Without SACK: what a duplicate ACK stands for. Returns how many segments this ACK delivered.
-    fn count_duplicates(&mut self, segment: &Segment, window: u64, acked: u32, moved: bool) -> u32 {
-        if moved {
-            self.board.forget_duplicates(acked.saturating_sub(1), matches!(self.phase, Phase::Open));
+    /// Without SACK: counts duplicate ACKs. Returns the number of segments that this ACK delivers.
+    fn count_dup_acks(&mut self, segment: &Segment, prior_window_end: u64, acked: u32, advanced: bool) -> u32 {
+        if advanced {
+            self.scoreboard.reset_dup_acks(acked.saturating_sub(1), matches!(self.phase, Phase::Open));
             return acked;
         }
-        let same = segment.ack == self.una && segment.data.is_empty() && self.room.end() == window;
-        u32::from(same && self.board.count_duplicate())
+        let is_dup_ack =
+            segment.ack == self.una && segment.seqs.is_empty() && self.peer_window.window_end() == prior_window_end;
+        u32::from(is_dup_ack && self.scoreboard.count_dup_ack())
     }
 
-    /// Marks losses and enters recovery for the first of them. Returns whether there were new ones.
-    fn find_losses(&mut self, now: Instant, moved: bool) -> bool {
+    /// Marks losses, and enters recovery at the first one. Returns whether there were new losses.
+    fn detect_losses(&mut self, now: Instant, advanced: bool) -> bool {
         let recovering = !matches!(self.phase, Phase::Open);
-        let (lost, again) = if self.habits.sack {
-            self.rack.detect(now, &mut self.board, &self.rtt, recovering)
+        let (lost, recheck_at) = if self.config.sack {
+            self.rack.detect_losses(now, &mut self.scoreboard, &self.rtt, recovering)
         } else {
-            (self.find_without_sack(moved), None)
+            (self.detect_losses_without_sack(advanced), None)
         };
-        if let Some(again) = again {
-            self.timer = Some((again, Timer::Reorder));
+        if let Some(recheck_at) = recheck_at {
+            self.timer = Some((recheck_at, TimerKind::RackReordering));
         }
-        if self.board.lost() > 0 && !recovering {
-            let prr = Prr::new(self.congestion.window);
-            self.note_reduction();
+        if self.scoreboard.lost() > 0 && !recovering {
+            let prr = Prr::new(self.congestion.cwnd);
+            self.save_prior_cwnd();
             self.congestion.on_loss();
-            self.phase = Phase::Recovery { until: self.nxt, prr };
-            self.probe = None;
-            self.reduce(0, false);
-            if again.is_none() {
+            self.phase = Phase::Recovery { recovery_point: self.nxt, prr };
+            self.tail_loss_probe = None;
+            self.apply_prr(0, false);
+            if recheck_at.is_none() {
                 self.rearm_timeout(now, true);
             }
         }
         lost > 0
     }
 
-    /// RFC 6582: the first segment, after three duplicates and after a partial ACK.
-    fn find_without_sack(&mut self, moved: bool) -> u32 {
+    /// RFC 6582: the first segment is lost after three duplicate ACKs and after a partial ACK.
+    fn detect_losses_without_sack(&mut self, advanced: bool) -> u32 {
         let is_lost = match self.phase {
-            Phase::Open => self.board.duplicates() >= DUPLICATES,
-            Phase::Recovery { .. } => moved,
+            Phase::Open => self.scoreboard.dup_acks() >= DUP_ACK_THRESHOLD,
+            Phase::Recovery { .. } => advanced,
             Phase::Loss { .. } => false,
         };
         let una = self.una;
-        if is_lost { self.board.mark_lost(|sent| sent.data.start <= una && !sent.repeated) } else { 0 }
+        if is_lost { self.scoreboard.mark_lost(|sent| sent.data.start <= una && !sent.is_retransmitted) } else { 0 }
     }
 
-    fn move_window(&mut self, now: Instant, delivered: u32, moved: bool, newly_lost: bool) {
+    fn update_cwnd(&mut self, now: Instant, delivered: u32, advanced: bool, newly_lost: bool) {
         match self.phase {
-            Phase::Recovery { .. } if delivered > 0 => self.reduce(delivered, moved && !newly_lost),
+            Phase::Recovery { .. } if delivered > 0 => self.apply_prr(delivered, advanced && !newly_lost),
             Phase::Recovery { .. } => {}
             Phase::Open | Phase::Loss { .. } => {
-                if moved && self.full.is_limited(&self.congestion) {
+                if advanced && self.cwnd_limited.is_limited(&self.congestion) {
                     self.congestion.on_ack(now, delivered);
                 }
             }
         }
     }
 
-    fn reduce(&mut self, delivered: u32, clean: bool) {
+    fn apply_prr(&mut self, delivered: u32, advanced_without_loss: bool) {
         if let Phase::Recovery { prr, .. } = &mut self.phase {
-            let news = News { delivered, clean };
-            self.congestion.window = prr.on_ack(news, self.board.in_flight(), self.congestion.threshold);
+            let ack = AckSummary { delivered, advanced_without_loss };
+            self.congestion.cwnd = prr.on_ack(ack, self.scoreboard.in_flight(), self.congestion.ssthresh);
         }
     }
 
-    fn on_tail(&mut self, now: Instant) {
-        self.owes = Some(Owed::Probe);
+    fn on_probe_timer(&mut self, now: Instant) {
+        self.forced_segment = Some(ForcedSegment::TailLossProbe);
         self.rearm_timeout(now, true);
     }
 
     fn on_timeout(&mut self, now: Instant) {
-        if self.board.outstanding() == 0 {
+        if self.scoreboard.outstanding() == 0 {
             return;
         }
-        let first = matches!(self.phase, Phase::Open);
-        let again = matches!(self.phase, Phase::Loss { .. }) && (self.timeouts == 0 || self.room.is_closed());
-        if first || again {
-            self.note_reduction();
+        let was_open = matches!(self.phase, Phase::Open);
+        // Linux reduces the threshold again if data was acknowledged since the last timeout, or while the peer's
+        // window is zero.
+        let is_repeated =
+            matches!(self.phase, Phase::Loss { .. }) && (self.timeouts == 0 || self.peer_window.is_closed());
+        if was_open || is_repeated {
+            self.save_prior_cwnd();
             self.congestion.on_loss();
         }
-        let doubtful = self.habits.undo && self.habits.sack && (first || self.timeouts > 0);
-        self.phase = Phase::Loss { until: self.nxt, doubtful };
+        // As in `tcp_enter_loss`: F-RTO is not used for the first timeout during fast recovery.
+        let maybe_spurious = self.config.undo && self.config.sack && (was_open || self.timeouts > 0);
+        self.phase = Phase::Loss { recovery_point: self.nxt, maybe_spurious };
         self.congestion.on_timeout();
-        self.probe = None;
+        self.tail_loss_probe = None;
         if self.timeouts == 0 {
-            self.silent = now;
+            self.first_timeout_at = now;
         }
         self.timeouts += 1;
         self.backoff += 1;
         let (una, rack, rtt) = (self.una, &self.rack, &self.rtt);
-        let all = !self.habits.sack;
-        self.board.forget_duplicates(u32::MAX, true);
-        self.board.mark_lost(|sent| all || sent.data.start <= una || rack.timed_out(now, sent, rtt));
-        self.board.lose_first_copy();
-        self.congestion.window = self.board.in_flight() + 1;
-        self.owes = Some(Owed::Head);
+        let without_sack = !self.config.sack;
+        self.scoreboard.reset_dup_acks(u32::MAX, true);
+        self.scoreboard
+            .mark_lost(|sent| without_sack || sent.data.start <= una || rack.is_lost_on_timeout(now, sent, rtt));
+        self.scoreboard.clear_first_retransmit();
+        // The window permits one segment: the first unacknowledged one.
+        self.congestion.cwnd = self.scoreboard.in_flight() + 1;
+        self.forced_segment = Some(ForcedSegment::FirstUnacked);
         self.rearm_timeout(now, false);
     }
 
-    fn owed(&mut self, now: Instant) -> Option<Outgoing> {
-        match self.owes.take()? {
-            Owed::Head => self.repeat_first(now),
-            Owed::Window => Some(self.ask_for_room(now)),
+    fn next_forced(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.forced_segment.take()? {
+            ForcedSegment::FirstUnacked => self.retransmit_first(now),
+            ForcedSegment::WindowProbe => Some(self.window_probe(now)),
 
-            Owed::Probe => {
-                let out = match self.cut() {
-                    Some(fresh) => Some(self.send(now, fresh)),
-                    None => self.board.resend_last(now).map(|sent| Outgoing { data: sent.data, fin: sent.fin }),
+            ForcedSegment::TailLossProbe => {
+                let outgoing = match self.peek_new() {
+                    Some(fresh) => Some(self.record_sent(now, fresh)),
+                    None => self
+                        .scoreboard
+                        .retransmit_last(now)
+                        .map(|sent| Outgoing { data: sent.data, has_fin: sent.has_fin }),
                 }?;
-                self.probe = Some(Probe { nxt: self.nxt, repeated: out.data.end + u64::from(out.fin) == self.nxt });
+                self.tail_loss_probe = Some(TailLossProbe {
+                    nxt: self.nxt,
+                    is_retransmission: outgoing.data.end + u64::from(outgoing.has_fin) == self.nxt,
+                });
                 self.rearm_timeout(now, false);
-                Some(out)
+                Some(outgoing)
             }
         }
     }
 
-    fn repeat(&mut self, now: Instant) -> Option<Outgoing> {
-        if self.waits_for_fresh() {
+    fn next_retransmission(&mut self, now: Instant) -> Option<Outgoing> {
+        if self.waits_for_new_data() {
             return None;
         }
-        if self.board.in_flight() >= self.congestion.window {
+        if self.scoreboard.in_flight() >= self.congestion.cwnd {
             return None;
         }
-        let sent = self.board.resend_lost(now)?;
-        Some(self.on_repeated(now, sent))
+        let sent = self.scoreboard.retransmit_lost(now)?;
+        Some(self.on_retransmitted(now, sent))
     }
 
-    /// After a timeout.
-    fn repeat_first(&mut self, now: Instant) -> Option<Outgoing> {
-        let sent = self.board.resend_first(now)?;
-        Some(self.on_repeated(now, sent))
+    /// Retransmits the first segment after a timeout.
+    fn retransmit_first(&mut self, now: Instant) -> Option<Outgoing> {
+        let sent = self.scoreboard.retransmit_first(now)?;
+        Some(self.on_retransmitted(now, sent))
     }
 
-    fn on_repeated(&mut self, now: Instant, sent: Sent) -> Outgoing {
-        self.undo.on_repeat(now);
-        self.count_sent();
-        let is_head = sent.data.start <= self.una && !matches!(self.timer, Some((_, Timer::Reorder)));
+    fn on_retransmitted(&mut self, now: Instant, sent: SentSegment) -> Outgoing {
+        self.undo.on_retransmit(now);
+        self.on_sent_in_recovery();
+        // The retransmission of the first segment restarts the timer, unless RACK uses it.
+        let is_head = sent.data.start <= self.una && !matches!(self.timer, Some((_, TimerKind::RackReordering)));
         if self.timer.is_none() || is_head {
             self.rearm_timeout(now, false);
         }
-        Outgoing { data: sent.data, fin: sent.fin }
+        Outgoing { data: sent.data, has_fin: sent.has_fin }
     }
 
-    /// F-RTO's step 2b; where there is nothing new, the timeout counts as needed.
-    fn waits_for_fresh(&mut self) -> bool {
-        if let Phase::Loss { until, .. } = self.phase
-            && self.fresh_first
+    /// F-RTO step 2b. If there is no new data to send, the timeout is taken as genuine.
+    fn waits_for_new_data(&mut self) -> bool {
+        if let Phase::Loss { recovery_point: until, .. } = self.phase
+            && self.new_data_first
             && self.nxt == until
-            && self.cut().is_none()
+            && self.peek_new().is_none()
         {
-            self.fresh_first = false;
-            self.phase = Phase::Loss { until, doubtful: false };
+            self.new_data_first = false;
+            self.phase = Phase::Loss { recovery_point: until, maybe_spurious: false };
         }
-        self.fresh_first
+        self.new_data_first
     }
 
-    fn fresh(&mut self, now: Instant) -> Option<Outgoing> {
-        let out = self.cut()?;
-        if self.board.outstanding() == 0 {
-            self.restart(now);
+    fn next_new(&mut self, now: Instant) -> Option<Outgoing> {
+        let outgoing = self.peek_new()?;
+        if self.scoreboard.outstanding() == 0 {
+            self.restart_after_idle(now);
         }
-        if self.board.in_flight() >= self.congestion.window {
+        if self.scoreboard.in_flight() >= self.congestion.cwnd {
             return None;
         }
-        self.count_sent();
-        let out = self.send(now, out);
-        // What is sent behind a hole does not put off the timeout of what is missing (`tcp_event_new_data_sent`).
-        if self.is_calm() {
+        self.on_sent_in_recovery();
+        let outgoing = self.record_sent(now, outgoing);
+        // New data behind a gap does not postpone the timeout of the missing data (`tcp_event_new_data_sent`).
+        if self.has_no_losses() {
             self.rearm(now);
-        } else if !matches!(self.timer, Some((_, Timer::Retransmit | Timer::Reorder))) {
+        } else if !matches!(self.timer, Some((_, TimerKind::Retransmit | TimerKind::RackReordering))) {
             self.rearm_timeout(now, true);
         }
-        Some(out)
+        Some(outgoing)
     }
 
-    /// The next new segment, if the application has one and the receiver has room.
-    fn cut(&self) -> Option<Outgoing> {
+    /// The next new segment, if the application has data and the peer's window permits.
+    fn peek_new(&self) -> Option<Outgoing> {
         let len = self.unsent().min(self.mss);
-        let last = self.nxt + len == self.end;
-        let fin = last && self.fin == Fin::Wanted;
-        let data = Seqs::new(self.nxt, self.nxt + len);
-        let sendable = (len > 0 || fin) && self.nxt <= self.end && data.end <= self.room.end().max(data.start);
-        sendable.then_some(Outgoing { data, fin })
+        let is_last = self.nxt + len == self.write_end;
+        let fin = is_last && self.fin == FinState::Requested;
+        let data = SeqRange::new(self.nxt, self.nxt + len);
+        let sendable = (len > 0 || fin)
+            && self.nxt <= self.write_end
+            && data.end <= self.peer_window.window_end().max(data.start);
+        sendable.then_some(Outgoing { data, has_fin: fin })
     }
 
-    fn send(&mut self, now: Instant, out: Outgoing) -> Outgoing {
-        self.board.push(out.data, out.fin, now);
-        self.nxt = out.data.end + u64::from(out.fin);
-        if out.fin {
-            self.fin = Fin::Sent;
+    fn record_sent(&mut self, now: Instant, outgoing: Outgoing) -> Outgoing {
+        self.scoreboard.push(outgoing.data, outgoing.has_fin, now);
+        self.nxt = outgoing.data.end + u64::from(outgoing.has_fin);
+        if outgoing.has_fin {
+            self.fin = FinState::Sent;
         }
-        out
+        outgoing
     }
 
-    fn count_sent(&mut self) {
+    fn on_sent_in_recovery(&mut self) {
         if let Phase::Recovery { prr, .. } = &mut self.phase {
             prr.on_sent();
         }
     }
 
-    fn restart(&mut self, now: Instant) {
-        let pause = now.since(self.last_sent);
-        if self.nxt == 0 || pause.is_zero() {
+    fn restart_after_idle(&mut self, now: Instant) {
+        let idle_time = now.since(self.last_sent);
+        if self.nxt == 0 || idle_time.is_zero() {
             return;
         }
-        let timeout = self.rtt.timeout();
-        let idle = u32::try_from(pause.as_nanos() / timeout.as_nanos().max(1)).unwrap_or(u32::MAX);
-        self.congestion.on_restart(now, pause, idle);
+        let rto = self.rtt.rto();
+        let idle_timeouts = u32::try_from(idle_time.as_nanos() / rto.as_nanos().max(1)).unwrap_or(u32::MAX);
+        self.congestion.on_restart(now, idle_time, idle_timeouts);
     }
 
-    /// After an ACK or new data: a probe while nothing is amiss, otherwise the timeout.
+    /// Sets the timer after an ACK or new data: a tail-loss probe if no loss is suspected, otherwise the timeout.
     fn rearm(&mut self, now: Instant) {
-        if self.board.outstanding() == 0 {
+        if self.scoreboard.outstanding() == 0 {
             self.timer = None;
-        } else if self.is_calm() {
-            let at = now + self.rtt.probe_timeout(self.board.outstanding());
-            self.timer = Some((at.min(self.head_timeout()), Timer::Probe));
-        } else if !matches!(self.timer, Some((_, Timer::Reorder))) {
+        } else if self.has_no_losses() {
+            let at = now + self.rtt.probe_timeout(self.scoreboard.outstanding());
+            self.timer = Some((at.min(self.head_timeout()), TimerKind::TailLossProbe));
+        } else if !matches!(self.timer, Some((_, TimerKind::RackReordering))) {
             self.rearm_timeout(now, false);
         }
     }
 
-    /// Nothing is amiss.
-    fn is_calm(&self) -> bool {
-        let nothing_missing = self.board.sacked() == 0 && self.board.resent() == 0;
-        matches!(self.phase, Phase::Open) && nothing_missing && self.probe.is_none()
+    /// Whether no loss is known or suspected.
+    fn has_no_losses(&self) -> bool {
+        let nothing_missing = self.scoreboard.sacked() == 0 && self.scoreboard.retransmits_in_flight() == 0;
+        matches!(self.phase, Phase::Open) && nothing_missing && self.tail_loss_probe.is_none()
     }
 
-    /// The retransmission timeout from now, or from when the first segment was sent.
+    /// Sets the retransmission timeout, from now or from the time when the first segment was sent.
     fn rearm_timeout(&mut self, now: Instant, from_head: bool) {
-        if self.board.outstanding() == 0 {
+        if self.scoreboard.outstanding() == 0 {
             return;
         }
-        let at = if from_head { self.head_timeout().max(now) } else { now + self.patience() };
-        self.timer = Some((at, Timer::Retransmit));
+        let at = if from_head { self.head_timeout().max(now) } else { now + self.rto() };
+        self.timer = Some((at, TimerKind::Retransmit));
     }
 
-    /// The retransmission timeout, doubled as often as it ran out.
-    fn patience(&self) -> Duration {
-        (self.rtt.timeout() * (1 << self.backoff.min(DOUBLINGS))).min(LONGEST_TIMEOUT)
+    /// Retransmission timeout with backoff.
+    fn rto(&self) -> Duration {
+        (self.rtt.rto() * (1 << self.backoff.min(MAX_BACKOFF))).min(MAX_RTO)
     }
 
-    /// Nothing may be sent, nothing is on its way, and something waits: the receiver is asked after a while.
-    fn persist(&mut self, now: Instant) {
-        let waits = self.unsent() > 0 || self.fin == Fin::Wanted;
-        if self.timer.is_none() && waits && self.board.outstanding() == 0 && self.cut().is_none() {
-            let at = self.room.probe_at(now, self.rtt.timeout(), LONGEST_TIMEOUT);
-            self.timer = Some((at, Timer::Persist));
+    /// Sets the persist timer if the peer's window is closed, nothing is in flight and data is waiting.
+    fn arm_persist_timer(&mut self, now: Instant) {
+        let has_unsent = self.unsent() > 0 || self.fin == FinState::Requested;
+        if self.timer.is_none() && has_unsent && self.scoreboard.outstanding() == 0 && self.peek_new().is_none() {
+            let at = self.peer_window.next_probe(now, self.rtt.rto(), MAX_RTO);
+            self.timer = Some((at, TimerKind::Persist));
         }
     }
 
-    /// As much as there is room for, or an old number, which is answered with the window.
-    fn ask_for_room(&mut self, now: Instant) -> Outgoing {
-        self.room.on_probe();
-        let some = self.unsent().min(self.room.end().saturating_sub(self.nxt)).min(self.mss);
-        if some > 0 && self.board.outstanding() == 0 {
-            let out = self.send(now, Outgoing { data: Seqs::new(self.nxt, self.nxt + some), fin: false });
+    /// As much data as the window permits, or an old sequence number, to which the peer responds with its window.
+    fn window_probe(&mut self, now: Instant) -> Outgoing {
+        self.peer_window.on_probe();
+        let len = self.unsent().min(self.peer_window.window_end().saturating_sub(self.nxt)).min(self.mss);
+        if len > 0 && self.scoreboard.outstanding() == 0 {
+            let outgoing =
+                self.record_sent(now, Outgoing { data: SeqRange::new(self.nxt, self.nxt + len), has_fin: false });
             self.rearm(now);
-            return out;
+            return outgoing;
         }
-        let old = self.una.saturating_sub(1);
-        Outgoing { data: Seqs::new(old, old), fin: false }
+        let old_seq = self.una.saturating_sub(1);
+        Outgoing { data: SeqRange::new(old_seq, old_seq), has_fin: false }
     }
 
     fn head_timeout(&self) -> Instant {
-        self.board.first().map_or(Instant::FAR_FUTURE, |sent| sent.at + self.rtt.timeout())
+        self.scoreboard.first().map_or(Instant::FAR_FUTURE, |sent| sent.sent_at + self.rtt.rto())
     }
 }
 
-/// RFC 2883 §4: the first block lies before the ACK or within the second.
-fn reported_duplicate(segment: &Segment) -> Option<Seqs> {
+/// DSACK (RFC 2883 §4): the first block is below the ACK or inside the second block.
+fn dsack_block(segment: &Segment) -> Option<SeqRange> {
     let mut blocks = segment.sacks.iter();
     let first = blocks.next()?;
     (first.start < segment.ack || blocks.next().is_some_and(|second| second.covers(first))).then_some(first)
 }
 
-/// RFC 5681 §3.2's threshold.
-const DUPLICATES: u32 = 3;
+/// Duplicate ACK threshold of RFC 5681 §3.2.
+const DUP_ACK_THRESHOLD: u32 = 3;
 
-/// As long as 15 doublings of 200 ms take: Linux's `tcp_retries2`, which it makes a time of.
-const LIFE: Duration = Duration::from_millis(924_600);
-/// 200 ms so often doubled are more than the longest timeout.
-const DOUBLINGS: u32 = 15;
+/// Duration of 15 doublings of 200 ms: Linux converts `tcp_retries2` to this time.
+const MAX_RETRANSMIT_TIME: Duration = Duration::from_millis(924_600);
+/// With this many doublings, 200 ms exceed the maximum timeout.
+const MAX_BACKOFF: u32 = 15;
 /// Linux's `TCP_RTO_MAX`.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_RTO: Duration = Duration::from_secs(120);

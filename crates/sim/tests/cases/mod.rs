@@ -1,11 +1,11 @@
-//! What a run of histories is asked for by the environment.
+//! Environment variables that control random histories.
 
-/// A number that a variable holds; none: it is not set, or holds no number.
-pub(crate) fn number(variable: &str) -> Option<u64> {
+/// The number in a variable; `None` if it is not set or not a number.
+pub(crate) fn env_number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// How many histories to run: `HISTORY_CASES`, or so many.
-pub(crate) fn cases(usual: u32) -> u32 {
-    number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(usual)
+/// Number of histories to run: `HISTORY_CASES`, or the default.
+pub(crate) fn case_count(default: u32) -> u32 {
+    env_number("HISTORY_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(default)
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Sets an option of the level `SOL_NETLINK`.
-pub(super) fn set(socket: impl AsFd, option: libc::c_int, value: u32) -> io::Result<()> {
+pub(super) fn set_option(socket: impl AsFd, option: libc::c_int, value: u32) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     let length = size_of::<u32>() as libc::socklen_t;
     // SAFETY: `fd` is open for the call, and `value` is as long as said.

@@ -14,7 +14,7 @@
 use libc::sock_filter;
 
 /// The architecture whose call numbers `libc` has here (`linux/audit.h`); none where it is not known to this file.
-const ARCHITECTURE: Option<u32> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
+const AUDIT_ARCH: Option<u32> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
     Some(0xc000_003e)
 } else if cfg!(target_arch = "aarch64") {
     Some(0xc000_00b7)
@@ -27,11 +27,11 @@ const ARCHITECTURE: Option<u32> = if cfg!(all(target_arch = "x86_64", target_poi
 };
 
 /// Where the parts of `struct seccomp_data` stand.
-const NUMBER: u32 = 0;
-const CALLED_FOR: u32 = 4;
+const NR_OFFSET: u32 = 0;
+const ARCH_OFFSET: u32 = 4;
 
 /// The lower half of the register of one argument.
-const fn argument(index: u32) -> u32 {
+const fn arg_offset(index: u32) -> u32 {
     16 + 8 * index + if cfg!(target_endian = "big") { 4 } else { 0 }
 }
 
@@ -39,47 +39,47 @@ const fn argument(index: u32) -> u32 {
 const TYPE_MASK: u32 = 0xf;
 
 /// The program; none on an architecture that it does not know.
-pub(super) fn tcp_sockets() -> Option<[sock_filter; LENGTH]> {
+pub(super) fn tcp_socket_filter() -> Option<[sock_filter; PROGRAM_LEN]> {
     Some([
-        load(CALLED_FOR),
-        unless_equal(ARCHITECTURE?, to_allow(1)),
-        load(NUMBER),
-        unless_equal(libc::SYS_socket as u32, to_allow(3)),
-        load(argument(0)),
-        skip_if_equal(libc::AF_INET as u32),
-        unless_equal(libc::AF_INET6 as u32, to_allow(6)),
-        load(argument(1)),
-        operation(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, TYPE_MASK, 0, 0),
-        unless_equal(libc::SOCK_STREAM as u32, to_allow(9)),
-        load(argument(2)),
-        skip_if_equal(libc::IPPROTO_IP as u32),
-        unless_equal(libc::IPPROTO_TCP as u32, to_allow(12)),
-        operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF, 0, 0),
-        operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        load(ARCH_OFFSET),
+        jump_unless_equal(AUDIT_ARCH?, jump_to_allow(1)),
+        load(NR_OFFSET),
+        jump_unless_equal(libc::SYS_socket as u32, jump_to_allow(3)),
+        load(arg_offset(0)),
+        skip_next_if_equal(libc::AF_INET as u32),
+        jump_unless_equal(libc::AF_INET6 as u32, jump_to_allow(6)),
+        load(arg_offset(1)),
+        instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, TYPE_MASK, 0, 0),
+        jump_unless_equal(libc::SOCK_STREAM as u32, jump_to_allow(9)),
+        load(arg_offset(2)),
+        skip_next_if_equal(libc::IPPROTO_IP as u32),
+        jump_unless_equal(libc::IPPROTO_TCP as u32, jump_to_allow(12)),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
     ])
 }
 
-const LENGTH: usize = 15;
+const PROGRAM_LEN: usize = 15;
 
 /// How far it is from the instruction at `index` to the last one, which lets the call through.
-const fn to_allow(index: u8) -> u8 {
-    LENGTH as u8 - 2 - index
+const fn jump_to_allow(index: u8) -> u8 {
+    PROGRAM_LEN as u8 - 2 - index
 }
 
-const fn operation(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
 const fn load(offset: u32) -> sock_filter {
-    operation(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
 }
 
-const fn unless_equal(value: u32, jump: u8) -> sock_filter {
-    operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, jump)
+const fn jump_unless_equal(value: u32, jump: u8) -> sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, jump)
 }
 
-const fn skip_if_equal(value: u32) -> sock_filter {
-    operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 1, 0)
+const fn skip_next_if_equal(value: u32) -> sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 1, 0)
 }
 
 #[cfg(test)]
@@ -87,19 +87,19 @@ mod tests {
     use super::*;
 
     /// What the kernel's interpreter does with the instructions that are used here.
-    fn run(program: &[sock_filter], call: &[u8; 64]) -> u32 {
-        let (mut at, mut accumulator) = (0, 0_u32);
+    fn interpret(program: &[sock_filter], call: &[u8; 64]) -> u32 {
+        let (mut pc, mut accumulator) = (0, 0_u32);
         loop {
-            let sock_filter { code, jt, jf, k } = program[at];
-            at += 1;
+            let sock_filter { code, jt, jf, k } = program[pc];
+            pc += 1;
             match u32::from(code) {
                 c if c == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
-                    let at = k as usize;
-                    accumulator = u32::from_ne_bytes(call[at..at + 4].try_into().unwrap());
+                    let offset = k as usize;
+                    accumulator = u32::from_ne_bytes(call[offset..offset + 4].try_into().unwrap());
                 }
                 c if c == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K => accumulator &= k,
                 c if c == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => {
-                    at += usize::from(if accumulator == k { jt } else { jf });
+                    pc += usize::from(if accumulator == k { jt } else { jf });
                 }
                 c if c == libc::BPF_RET | libc::BPF_K => return k,
                 c => panic!("instruction {c:#x}"),
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    fn call(architecture: u32, number: i64, arguments: [u64; 3]) -> [u8; 64] {
+    fn syscall_data(architecture: u32, number: i64, arguments: [u64; 3]) -> [u8; 64] {
         let mut bytes = [0xee; 64];
         bytes[..4].copy_from_slice(&(number as u32).to_ne_bytes());
         bytes[4..8].copy_from_slice(&architecture.to_ne_bytes());
@@ -119,43 +119,47 @@ mod tests {
 
     #[test]
     fn tcp_sockets_are_shown_and_nothing_else() {
-        let Some(program) = tcp_sockets() else {
+        let Some(program) = tcp_socket_filter() else {
             eprintln!("skipped: the filter does not know this architecture");
             return;
         };
-        let own = ARCHITECTURE.unwrap();
+        let arch = AUDIT_ARCH.unwrap();
         let socket = libc::SYS_socket;
         let (inet, inet6, unix) = (libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_UNIX as u64);
         let (stream, datagram) = (libc::SOCK_STREAM as u64, libc::SOCK_DGRAM as u64);
         let flags = (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) as u64;
-        let dirty = 0xdead_beef_0000_0000;
+        let upper_bits = 0xdead_beef_0000_0000;
         let table: &[(&str, [u8; 64], bool)] = &[
-            ("IPv4", call(own, socket, [inet, stream, 0]), true),
-            ("IPv6 by its number", call(own, socket, [inet6, stream, 6]), true),
-            ("with flags", call(own, socket, [inet, stream | flags, 0]), true),
-            ("what the kernel does not look at", call(own, socket, [dirty | inet, dirty | stream, dirty]), true),
-            ("UDP", call(own, socket, [inet, datagram, 0]), false),
-            ("raw", call(own, socket, [inet, libc::SOCK_RAW as u64, 6]), false),
-            ("a packet socket", call(own, socket, [libc::AF_PACKET as u64, stream, 0]), false),
-            ("a local one", call(own, socket, [unix, stream, 0]), false),
-            ("SCTP", call(own, socket, [inet, stream, 132]), false),
-            ("MPTCP already", call(own, socket, [inet, stream, 262]), false),
-            ("another call", call(own, libc::SYS_connect, [inet, stream, 0]), false),
-            ("x32", call(own, socket | 0x4000_0000, [inet, stream, 0]), false),
-            ("a 32-bit program", call(0x4000_0003, socket, [inet, stream, 0]), false),
+            ("IPv4", syscall_data(arch, socket, [inet, stream, 0]), true),
+            ("IPv6 by its number", syscall_data(arch, socket, [inet6, stream, 6]), true),
+            ("with flags", syscall_data(arch, socket, [inet, stream | flags, 0]), true),
+            (
+                "what the kernel does not look at",
+                syscall_data(arch, socket, [upper_bits | inet, upper_bits | stream, upper_bits]),
+                true,
+            ),
+            ("UDP", syscall_data(arch, socket, [inet, datagram, 0]), false),
+            ("raw", syscall_data(arch, socket, [inet, libc::SOCK_RAW as u64, 6]), false),
+            ("a packet socket", syscall_data(arch, socket, [libc::AF_PACKET as u64, stream, 0]), false),
+            ("a local one", syscall_data(arch, socket, [unix, stream, 0]), false),
+            ("SCTP", syscall_data(arch, socket, [inet, stream, 132]), false),
+            ("MPTCP already", syscall_data(arch, socket, [inet, stream, 262]), false),
+            ("another call", syscall_data(arch, libc::SYS_connect, [inet, stream, 0]), false),
+            ("x32", syscall_data(arch, socket | 0x4000_0000, [inet, stream, 0]), false),
+            ("a 32-bit program", syscall_data(0x4000_0003, socket, [inet, stream, 0]), false),
         ];
-        for (name, call, shown) in table {
-            let verdict = if *shown { libc::SECCOMP_RET_USER_NOTIF } else { libc::SECCOMP_RET_ALLOW };
-            assert_eq!(run(&program, call), verdict, "{name}");
+        for (name, call, is_notified) in table {
+            let verdict = if *is_notified { libc::SECCOMP_RET_USER_NOTIF } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(interpret(&program, call), verdict, "{name}");
         }
     }
 
     #[test]
     fn no_jump_leads_out_of_the_program() {
-        for (index, operation) in tcp_sockets().into_iter().flatten().enumerate() {
+        for (index, operation) in tcp_socket_filter().into_iter().flatten().enumerate() {
             if u32::from(operation.code) & 7 == libc::BPF_JMP {
-                let furthest = index + 1 + usize::from(operation.jt.max(operation.jf));
-                assert!(furthest < LENGTH, "instruction {index}");
+                let target = index + 1 + usize::from(operation.jt.max(operation.jf));
+                assert!(target < PROGRAM_LEN, "instruction {index}");
             }
         }
     }

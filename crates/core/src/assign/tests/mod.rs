@@ -1,4 +1,4 @@
-//! Instances for the tests: tiny ones, hostile ones, and towns.
+//! Instances for the tests: tiny ones, malicious ones, and simulated towns.
 
 extern crate std;
 
@@ -15,19 +15,19 @@ fn rate(bits: u64) -> Bitrate {
     Bitrate::from_bits_per_sec(bits)
 }
 
-/// Rooms of relays; of each box its own rate and (relay, rate) of its candidates.
-fn instance(rooms: &[u64], boxes: &[(u64, &[(usize, u64)])]) -> Instance {
-    let rooms: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
+/// Capacities of relays, and for each edge its direct rate and the (relay, rate) of its candidates.
+fn instance(capacities: &[u64], edges: &[(u64, &[(usize, u64)])]) -> Instance {
+    let rooms: Vec<Bitrate> = capacities.iter().map(|room| rate(*room)).collect();
     let mut instance = Instance::new(&rooms).unwrap();
-    for (own, candidates) in boxes {
+    for (direct, candidates) in edges {
         let candidates: Vec<Candidate> =
             candidates.iter().map(|(relay, bits)| Candidate { relay: *relay, rate: rate(*bits) }).collect();
-        instance.add(rate(*own), &candidates).unwrap();
+        instance.add(rate(*direct), &candidates).unwrap();
     }
     instance
 }
 
-/// Runs a solver to its end.
+/// Runs a solver to its end; returns the matching and the bound.
 fn solve(mut solver: Solver<'_>) -> (Matching, Bitrate) {
     loop {
         let progress = solver.step(1_000_000);
@@ -37,56 +37,58 @@ fn solve(mut solver: Solver<'_>) -> (Matching, Bitrate) {
     }
 }
 
-/// Whether a plan can be carried out and gains what it says.
-fn assert_valid(instance: &Instance, plan: &Matching) {
-    assert_eq!(plan.relays().len(), instance.edge_count());
+/// Checks that a matching is feasible and has the gain that it reports.
+fn assert_valid(instance: &Instance, matching: &Matching) {
+    assert_eq!(matching.relays().len(), instance.edge_count());
     let mut loads = std::vec![0_u64; instance.relay_count()];
     let mut gain = 0;
-    for (edge, relay) in plan.relays().enumerate() {
+    for (edge, relay) in matching.relays().enumerate() {
         let Some(relay) = relay else { continue };
-        let candidate =
-            instance.candidates_of(edge).find(|candidate| candidate.relay == relay).expect("one that it measured");
+        let candidate = instance
+            .candidates_of(edge)
+            .find(|candidate| candidate.relay == relay)
+            .expect("a candidate of the edge");
         loads[relay] += candidate.rate.bits_per_sec();
         gain += (candidate.rate - instance.direct_rate(edge)).bits_per_sec();
     }
-    assert_eq!(plan.gain(), rate(gain));
+    assert_eq!(matching.gain(), rate(gain));
     for (relay, load) in loads.into_iter().enumerate() {
         assert!(rate(load) <= instance.capacity(relay), "relay {relay}: {load}");
-        assert_eq!(plan.loads(instance)[relay], rate(load));
+        assert_eq!(matching.loads(instance)[relay], rate(load));
     }
 }
 
-/// What an outside may name: nothing, a little, a lot, more than there can be.
+/// Rates that input may contain: zero, small, large, beyond the limit.
 fn any_rate() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0_u64..40, 4 => 0_u64..20_000_000, 1 => Just(0_u64), 1 => Just(u64::MAX), 1 => (1_u64 << 50)..(1 << 51)]
 }
 
-/// A few relays, and boxes of which each measured some of them.
-fn any_instance(boxes: usize) -> impl Strategy<Value = Instance> {
+/// A few relays, and edges each of which measured some of them.
+fn any_instance(edges: usize) -> impl Strategy<Value = Instance> {
     let rooms =
         prop::collection::vec(prop_oneof![3 => 0_u64..60, 3 => 0_u64..60_000_000, 1 => 0..(1_u64 << 50)], 1..5);
-    let members = prop::collection::vec((any_rate(), prop::collection::vec(any_rate(), 4), any::<u8>()), 0..=boxes);
+    let members = prop::collection::vec((any_rate(), prop::collection::vec(any_rate(), 4), any::<u8>()), 0..=edges);
     (rooms, members).prop_map(|(rooms, members)| {
         let room: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
         let mut instance = Instance::new(&room).unwrap();
-        for (own, rates, named) in members {
+        for (direct, rates, named) in members {
             let named = (0..rooms.len()).filter(|relay| named >> relay & 1 == 1);
             let candidates: Vec<Candidate> =
                 named.map(|relay| Candidate { relay, rate: rate(rates[relay]) }).collect();
-            instance.add(rate(own), &candidates).unwrap();
+            instance.add(rate(direct), &candidates).unwrap();
         }
         instance
     })
 }
 
-/// Many boxes around a ring of relays, their rates spread over two decades; deterministic.
-fn town(relays: usize, boxes: usize, load: f64) -> Instance {
+/// Many edges around a ring of relays, with rates spread over two decades; deterministic.
+fn town(relays: usize, edges: usize, load: f64) -> Instance {
     let mut state = 7_u64;
     let mut draw = move |n: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };
-    let members: Vec<(u64, Vec<(usize, u64)>)> = (0..boxes)
+    let members: Vec<(u64, Vec<(usize, u64)>)> = (0..edges)
         .map(|_| {
             let own = 100_000 << draw(6);
             let home = draw(relays as u64) as usize;

@@ -1,4 +1,4 @@
-//! What holds for every instance, also for those that somebody made up to do harm.
+//! Properties that hold for every instance, including malicious ones.
 
 extern crate std;
 
@@ -12,10 +12,10 @@ use super::super::{
 use super::{any_instance, any_rate, assert_valid, rate, solve, town};
 use crate::units::{Bitrate, Ratio};
 
-/// More plans than the instances of these tests have.
+/// More than the number of matchings of any instance in these tests.
 const NO_LIMIT: u64 = 1 << 40;
 
-/// Every answer on the way.
+/// Progress after each step, and the final relays.
 fn run_in_steps(mut solver: Solver<'_>, work: &[u64]) -> (Vec<Progress>, Vec<Option<usize>>) {
     let steps = work.iter().map(|work| solver.step(*work)).collect();
     (steps, solver.matching().relays().collect())
@@ -23,7 +23,7 @@ fn run_in_steps(mut solver: Solver<'_>, work: &[u64]) -> (Vec<Progress>, Vec<Opt
 
 proptest! {
     #[test]
-    fn the_best_of_all_plans_is_found_and_proved(instance in any_instance(7)) {
+    fn the_optimal_matching_is_found_and_proved(instance in any_instance(7)) {
         let (best, all) = bass_algorithm_1(&instance, NO_LIMIT);
         prop_assert!(all);
         assert_valid(&instance, &best);
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn any_prices_bound_the_best_plan(
+    fn any_prices_bound_the_optimal_matching(
         instance in any_instance(7), prices in prop::collection::vec(prop_oneof![9 => 0.0..1.0, 1 => any::<f64>()], 0..6),
     ) {
         let (best, _) = bass_algorithm_1(&instance, NO_LIMIT);
@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn every_answer_can_be_carried_out_and_is_no_worse_than_the_one_before(
+    fn every_result_is_feasible_and_no_worse_than_the_one_before(
         instance in any_instance(40), work in prop::collection::vec(0_u64..3000, 1..30),
     ) {
         let mut solver = Solver::new(&instance, None);
@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn how_work_is_cut_changes_nothing(
+    fn the_division_of_work_into_steps_does_not_matter(
         instance in any_instance(40), cuts in prop::collection::vec(0_u64..2000, 1..20),
     ) {
         let (steps, plan) = run_in_steps(Solver::new(&instance, None), &cuts);
@@ -70,14 +70,14 @@ proptest! {
     }
 
     #[test]
-    fn peers_make_plans_that_can_be_carried_out(instance in any_instance(30), seed in any::<u64>()) {
+    fn the_baselines_return_feasible_matchings(instance in any_instance(30), seed in any::<u64>()) {
         assert_valid(&instance, &density_greedy(&instance));
         assert_valid(&instance, &bass_random(&instance, |n| seed.checked_rem(n).unwrap_or(0)));
         assert_valid(&instance, &bass_algorithm_1(&instance, 50).0);
     }
 
     #[test]
-    fn a_rematching_can_be_carried_out_whatever_it_is_told(
+    fn a_repeated_matching_is_feasible_whatever_its_warm_start_is(
         instance in any_instance(30), relays in prop::collection::vec(prop::option::of(0_usize..9), 0..40),
         prices in prop::collection::vec(0.0..1.0, 0..6), ppm in any::<u32>(), fee in any_rate(),
     ) {
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_names_wrong_relays_is_told_and_leaves_no_trace(
+    fn an_edge_that_names_wrong_relays_is_rejected_and_changes_nothing(
         rooms in prop::collection::vec(any_rate(), 0..5),
         members in prop::collection::vec((any_rate(), prop::collection::vec((0_usize..7, any_rate()), 0..7)), 0..20),
     ) {
@@ -119,7 +119,7 @@ proptest! {
 }
 
 #[test]
-fn how_work_is_cut_changes_nothing_in_a_town_either() {
+fn the_division_of_work_into_steps_does_not_matter_in_a_town_either() {
     let town = town(20, 3000, 1.2);
     let cuts: Vec<u64> = (0..400).map(|n| n * 37 % 60_000).collect();
     let (steps, plan) = run_in_steps(Solver::new(&town, None), &cuts);

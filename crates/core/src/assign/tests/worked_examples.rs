@@ -1,4 +1,4 @@
-//! Cases whose answer is known.
+//! Cases with known solutions.
 
 extern crate std;
 
@@ -15,7 +15,7 @@ use super::{assert_valid, instance, rate, solve, town};
 use crate::units::{Bitrate, Ratio};
 
 #[test]
-fn the_box_with_the_larger_gain_has_the_only_place() {
+fn the_edge_with_the_larger_gain_gets_the_only_slot() {
     // BASS §IV-A: "allocating this server to the client with the larger bandwidth improvement".
     let one = instance(&[10], &[(4, &[(0, 9)]), (1, &[(0, 8)])]);
     let (plan, bound) = solve(Solver::new(&one, None));
@@ -24,8 +24,8 @@ fn the_box_with_the_larger_gain_has_the_only_place() {
 }
 
 #[test]
-fn greed_takes_one_where_two_are_better() {
-    // The densest candidate, 9 for 10, fills the relay that two boxes with 8 for 9 would share with another one.
+fn the_greedy_takes_one_edge_where_two_are_better() {
+    // The densest candidate, 9 for 10, fills the relay that two edges with 8 for 9 would otherwise share.
     let three = instance(&[18, 10], &[(1, &[(0, 10)]), (1, &[(0, 9), (1, 9)]), (1, &[(0, 9)])]);
     assert_eq!(density_greedy(&three).gain(), rate(17));
     let (plan, bound) = solve(Solver::new(&three, None));
@@ -37,14 +37,14 @@ fn greed_takes_one_where_two_are_better() {
 }
 
 #[test]
-fn what_a_relay_passes_on_is_the_smaller_of_two_rates() {
+fn the_rate_through_a_relay_is_the_smaller_of_uplink_and_onward_rate() {
     let mbps = Bitrate::from_mbps;
     assert_eq!(Candidate::through(0, mbps(9), mbps(5)), Candidate { relay: 0, rate: mbps(5) });
     assert_eq!(Candidate::through(0, mbps(4), mbps(5)), Candidate { relay: 0, rate: mbps(4) });
 }
 
 #[test]
-fn nothing_to_do_is_done_at_once() {
+fn an_instance_without_candidates_is_solved_at_once() {
     for empty in
         [instance(&[], &[]), instance(&[5, 0], &[]), instance(&[0], &[(0, &[(0, 0)]), (u64::MAX, &[(0, 7)])])]
     {
@@ -56,27 +56,27 @@ fn nothing_to_do_is_done_at_once() {
 }
 
 #[test]
-fn what_cannot_be_is_told_in_one_line() {
+fn errors_are_reported_in_one_line() {
     let half = rate(1 << 52);
     assert!(Instance::new(&[half, half]).is_ok());
     let error = Instance::new(&[half, half, rate(1)]).unwrap_err();
-    assert_eq!(error.to_string(), "the relays have more than 9007199.2Gbit/s in all");
+    assert_eq!(error.to_string(), "the relays' capacities exceed 9007199.2Gbit/s in total");
     assert_eq!(Instance::new(&[Bitrate::MAX]).unwrap_err(), InstanceError::TooMuchCapacity);
     let mut instance = Instance::new(&[rate(9), rate(9)]).unwrap();
     let candidate = |relay| Candidate { relay, rate: rate(5) };
     let error = instance.add(rate(1), &[candidate(0), candidate(2)]).unwrap_err();
-    assert_eq!(error.to_string(), "edge 0 names relay 2, and there are 2");
+    assert_eq!(error.to_string(), "edge 0 names relay 2, but there are only 2 relays");
     let error = instance.add(rate(1), &[candidate(0), candidate(1), candidate(0)]).unwrap_err();
     assert_eq!(error.to_string(), "edge 0 names relay 0 twice");
-    // Whoever comes next has the number.
+    // The next edge gets the number of the rejected one.
     assert_eq!(instance.add(rate(1), &[candidate(0), candidate(1)]), Ok(0));
     assert_eq!(instance.candidate_count(), 2);
 }
 
 #[test]
-fn a_hit_rate_is_what_is_reached_over_what_could_be() {
+fn the_hit_rate_is_the_reached_rate_over_the_best_rate() {
     let two = instance(&[8, 10], &[(2, &[(0, 8), (1, 4)]), (1, &[(0, 7), (1, 4)])]);
-    // Both want relay 0; the second one loses less elsewhere.
+    // Both edges are best at relay 0; the second one loses less at relay 1.
     let (plan, _) = solve(Solver::new(&two, None));
     assert_eq!(plan.relays().collect::<Vec<_>>(), [Some(0), Some(1)]);
     assert_eq!((plan.hit_rate(&two, 0), plan.hit_rate(&two, 1)), (Ratio::ONE, Ratio::of(4, 7)));
@@ -84,7 +84,7 @@ fn a_hit_rate_is_what_is_reached_over_what_could_be() {
 }
 
 #[test]
-fn a_box_stays_unless_moving_brings_more_than_staying_is_worth() {
+fn an_edge_moves_only_if_it_gains_more_than_the_switching_cost() {
     let one = instance(&[100, 100], &[(10, &[(0, 50), (1, 54)])]);
     let free = Prices::zero(2);
     let relay = |percent, fee| {
@@ -95,13 +95,13 @@ fn a_box_stays_unless_moving_brings_more_than_staying_is_worth() {
         };
         solve(Solver::new(&one, Some(before))).0.relay(0)
     };
-    // 4 of 50 are 8 %.
+    // The gain of 4 is 8 % of 50.
     assert_eq!((relay(0, rate(0)), relay(7, rate(0)), relay(9, rate(0))), (Some(1), Some(1), Some(0)));
     assert_eq!((relay(0, rate(3)), relay(0, rate(5)), relay(6, rate(3))), (Some(1), Some(0), Some(0)));
 }
 
 #[test]
-fn a_rematching_of_what_did_not_change_moves_nobody() {
+fn a_repeated_matching_of_an_unchanged_instance_moves_hardly_any_edge() {
     let town = town(10, 2000, 1.2);
     let mut solver = Solver::new(&town, None);
     solver.step(20_000_000);
@@ -116,8 +116,8 @@ fn a_rematching_of_what_did_not_change_moves_nobody() {
 }
 
 #[test]
-fn a_town_is_served_to_within_a_fraction_of_the_bound() {
-    // Quality at a given amount of work is no matter of time: some 0.1 s in a release build.
+fn a_town_is_solved_to_within_a_thousandth_of_the_bound() {
+    // The quality at a given amount of work does not depend on time: about 0.1 s in a release build.
     for load in [0.9, 1.2, 2.0] {
         let town = town(40, 8000, load);
         let mut solver = Solver::new(&town, None);
@@ -136,7 +136,7 @@ fn a_town_is_served_to_within_a_fraction_of_the_bound() {
 }
 
 #[test]
-fn windows_close_most_of_what_the_search_before_them_leaves() {
+fn the_large_neighborhood_search_closes_most_of_the_remaining_gap() {
     let town = town(20, 400, 1.2);
     let mut solver = Solver::new(&town, None);
     let early = solver.step(600_000).relative_gap();
@@ -146,7 +146,7 @@ fn windows_close_most_of_what_the_search_before_them_leaves() {
 }
 
 #[test]
-fn the_slope_of_the_smooth_bound_is_what_relays_have_less_what_they_would_carry() {
+fn the_slope_of_the_smoothed_bound_is_capacity_less_load() {
     let town = town(6, 3000, 1.2);
     let view = ReducedInstance::without_current(&town);
     let look = |prices: &[f64], band| {
@@ -171,14 +171,14 @@ fn the_slope_of_the_smooth_bound_is_what_relays_have_less_what_they_would_carry(
 }
 
 #[test]
-fn the_prices_found_are_those_of_the_best_bound() {
-    // One relay: the price at which half of the boxes, all alike but for their gains, would rather be alone.
+fn the_prices_found_have_the_lowest_bound() {
+    // One relay. The price is that at which half of the edges, equal except for their gains, prefer no relay.
     let boxes: Vec<(u64, Vec<(usize, u64)>)> = (1..=100).map(|n| (n * 10, [(0, 2000)].to_vec())).collect();
     let boxes: Vec<(u64, &[(usize, u64)])> = boxes.iter().map(|(own, near)| (*own, near.as_slice())).collect();
     let one = instance(&[100_000], &boxes);
     let mut solver = Solver::new(&one, None);
     solver.step(1_000_000);
-    // Box 50 gains 1500 of 2000 and is served, box 51 gains 1490 and is not.
+    // Edge 50 gains 1500 of 2000 and is served, edge 51 gains 1490 and is not.
     let price = solver.prices().of(0);
     assert!((0.744..=0.751).contains(&price), "{price}");
     assert_eq!(solver.matching().relays().filter(Option::is_some).count(), 50);

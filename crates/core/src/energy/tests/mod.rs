@@ -1,4 +1,4 @@
-//! Radios against figures worked out by hand, and against what must hold for every history.
+//! Radios compared with figures computed by hand, and properties that must hold for every history.
 
 mod properties;
 mod worked_examples;
@@ -57,13 +57,13 @@ pub(crate) fn huang() -> Model {
     Model::new("huang2012", radios, ConcurrentDraw::default(), Power::ZERO).unwrap()
 }
 
-/// The fit to eMPTCP Table 2: two radios share 298.5 mW.
+/// The fit to eMPTCP Table 2: the two radios share 298.5 mW.
 pub(crate) fn emptcp() -> Model {
     let (wifi, lte) = (curve("469.1mW", "112.6nJ/bit"), curve("1288.04mW", "51.97nJ/bit"));
-    let beyond = SecondSlope { rate: Bitrate::from_mbps(5), extra_per_bit: "60.63nJ/bit".parse().unwrap() };
-    let lte = PowerCurve { second_slope: Some(beyond), ..lte };
+    let second_slope = SecondSlope { rate: Bitrate::from_mbps(5), extra_per_bit: "60.63nJ/bit".parse().unwrap() };
+    let lte = PowerCurve { second_slope: Some(second_slope), ..lte };
     let lte = radio(lte, lte, stage("1210.7mW", 260_100), &[stage("1060mW", 11_576_000)]);
     let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(wifi)), (LinkKind::Lte, lte)]);
-    let together = ConcurrentDraw { shared_base: "298.44mW".parse().unwrap(), ..ConcurrentDraw::default() };
-    Model::new("emptcp-s3", radios, together, Power::ZERO).unwrap()
+    let concurrent = ConcurrentDraw { shared_base: "298.44mW".parse().unwrap(), ..ConcurrentDraw::default() };
+    Model::new("emptcp-s3", radios, concurrent, Power::ZERO).unwrap()
 }

@@ -1,4 +1,4 @@
-//! What holds for every history of traffic.
+//! Properties that hold for every history of traffic.
 
 extern crate std;
 
@@ -10,7 +10,7 @@ use super::{at, emptcp, greenbag, huang};
 use crate::link::{LinkId, LinkKind};
 use crate::units::{DataSize, Duration, Energy, Instant};
 
-/// A sign of traffic: after this pause (ms), on this link, this way, so many bytes.
+/// One report of traffic: pause before it (ms), link, whether it is a download, number of bytes.
 type Traffic = (u64, u16, bool, u64);
 
 fn history() -> impl Strategy<Value = Vec<Traffic>> {
@@ -34,28 +34,29 @@ fn meter(model: Model) -> Meter {
     meter
 }
 
-fn play(model: Model, signs: &[Traffic]) -> (Meter, Instant) {
+fn play(model: Model, traffic: &[Traffic]) -> (Meter, Instant) {
     let (mut meter, mut now) = (meter(model), at(0));
-    for (pause, link, down, bytes) in signs {
+    for (pause, link, down, bytes) in traffic {
         now += Duration::from_millis(*pause);
         meter.on_bytes(now, LinkId(*link), direction(*down), DataSize::from_bytes(*bytes));
     }
     (meter, now)
 }
 
-fn sum_of_parts(account: &EnergyBreakdown) -> Energy {
-    let states = |bill: &RadioEnergy| bill.promotion + bill.active + bill.tail.iter().copied().sum() + bill.idle;
-    account.platform + account.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
+fn sum_of_parts(breakdown: &EnergyBreakdown) -> Energy {
+    let states =
+        |energy: &RadioEnergy| energy.promotion + energy.active + energy.tail.iter().copied().sum() + energy.idle;
+    breakdown.platform + breakdown.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
 }
 
-/// All the time that is accounted for.
+/// All time that is contained in the totals.
 fn total_time(sums: &StateTotals) -> Duration {
     sums.promotion + sums.active[0] + sums.active[1] + sums.tail.iter().sum::<Duration>() + sums.idle
 }
 
 proptest! {
     #[test]
-    fn energy_never_falls_and_its_parts_make_the_whole(model in models(), signs in history(), steps in 1_u64..5) {
+    fn energy_never_decreases_and_equals_the_sum_of_its_parts(model in models(), signs in history(), steps in 1_u64..5) {
         let (mut meter, mut now) = (meter(model), at(0));
         let mut before = meter.energy_so_far(now);
         for (pause, link, down, bytes) in signs {
@@ -74,7 +75,7 @@ proptest! {
             prop_assert!(finish.total() >= meter.energy_so_far(now).total());
             prop_assert_eq!(finish.total(), sum_of_parts(&finish));
         }
-        // What was to come has come.
+        // After the tails, the energy so far equals the earlier prediction.
         let (late, finish) = (meter.energy_so_far(now + Duration::from_secs(60)), meter.energy_until_idle(now));
         for ((_, late), (_, finish)) in late.links.iter().zip(&finish.links) {
             prop_assert_eq!(late.unwrap().tail_total(), finish.unwrap().tail_total());
@@ -82,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn it_does_not_matter_how_bytes_are_cut(model in models(), signs in history(), pieces in 1_u64..7) {
+    fn energy_does_not_depend_on_how_bytes_are_split_into_reports(model in models(), signs in history(), pieces in 1_u64..7) {
         let (whole, now) = play(model.clone(), &signs);
         let mut cut = meter(model);
         let mut time = at(0);
@@ -98,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn a_steady_flow_costs_the_same_in_one_piece_and_in_many(
+    fn a_steady_flow_costs_the_same_in_one_report_and_in_many(
         model in models(), start in 0_u64..5000, steps in 1_u64..400, step in 1_u64..=500, bytes in 1_u64..100_000,
     ) {
         for (_, radio) in model.radios() {
@@ -121,7 +122,7 @@ proptest! {
             let radio = meter.radio(LinkId(link)).unwrap();
             let end = now + Duration::from_millis(later);
             let open = end.since(at(0)).saturating_sub(total_time(&radio.totals(end)));
-            // All but the gap that is not decided yet.
+            // All time is contained, except the gap that is still undecided.
             prop_assert!(open <= radio.model().gap, "{open:?}");
             let asleep = end + radio.time_to_idle(end);
             prop_assert_eq!(total_time(&radio.totals_at_idle(end)), asleep.since(at(0)));
@@ -129,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cost_is_the_difference_that_the_transfer_makes(
+    fn the_energy_of_a_plan_is_the_difference_that_the_transfer_makes(
         signs in history(), later in 0_u64..15_000, kib in 1_u64..2000, mbps in 1_u64..50,
     ) {
         let (meter, now) = play(huang(), &signs);
@@ -141,9 +142,9 @@ proptest! {
             let start = now + radio.promotion_time(now);
             with.on_bytes(now, Direction::Down, DataSize::ZERO);
             with.on_flow(start, start + size / rate, Direction::Down, size);
-            // No radio of these draws anything while idle, so the horizon does not matter.
+            // None of these radios draws power while idle, so the time of comparison does not matter.
             let cost = with.energy_until_idle(now).total() - radio.energy_until_idle(now).total();
-            // Energy is additive over links where nothing is shared.
+            // Energies of links add up where nothing is shared.
             let load = super::super::LinkLoad { link: LinkId(link), direction: Direction::Down, size, rate };
             prop_assert_eq!(meter.plan_energy(now, &[load]), cost);
         }

@@ -1,4 +1,4 @@
-//! Known answers: the papers' figures, and small histories worked out by hand.
+//! Figures of the papers, and small histories computed by hand.
 
 extern crate std;
 
@@ -27,7 +27,7 @@ fn radio_model(model: &Model, kind: LinkKind) -> RadioModel {
 }
 
 #[test]
-fn fixed_costs_are_those_of_the_papers() {
+fn promotion_and_tail_energies_are_those_of_the_papers() {
     let packet = |model: &Model, kind| joules(radio_model(model, kind).single_packet_energy());
     // 1350 mW × 11.2 s; no promotion.
     assert_near(packet(&greenbag(), LinkKind::Lte), 15.12, 1e-9);
@@ -41,7 +41,7 @@ fn fixed_costs_are_those_of_the_papers() {
 }
 
 #[test]
-fn one_packet_on_a_machine_costs_what_the_closed_form_says() {
+fn one_packet_costs_the_same_in_the_state_machine_and_in_the_closed_form() {
     for model in [greenbag(), huang()] {
         for (_, model) in model.radios() {
             let mut radio = Radio::new(*model, at(0));
@@ -54,7 +54,7 @@ fn one_packet_on_a_machine_costs_what_the_closed_form_says() {
 }
 
 #[test]
-fn greenbags_equation_5_is_what_the_machine_says() {
+fn the_state_machine_agrees_with_greenbags_equation_5() {
     // 10 MB in 16 s (5 Mbit/s) over LTE: (16.72 × 5 + 2022.2) mW × 16 s = 33.6928 J; tail 15.12 J.
     let mut radio = Radio::new(radio_model(&greenbag(), LinkKind::Lte), at(0));
     radio.on_bytes(at(0), DOWN, DataSize::ZERO);
@@ -69,7 +69,7 @@ fn greenbags_equation_5_is_what_the_machine_says() {
         48.8128,
         1e-9,
     );
-    // At the end of the video, four seconds later, only a part of the tail is spent.
+    // At the end of the video, four seconds later, only a part of the tail has been drawn.
     assert_near(joules(radio.energy_so_far(at(20_000)).total()), 33.6928 + 1.35 * 4.0, 1e-9);
     // Wi-Fi: (24.19 × 5 + 360.9) mW × 16 s.
     let wifi = radio_model(&greenbag(), LinkKind::Wifi);
@@ -91,7 +91,7 @@ fn states_follow_the_traffic() {
     radio.on_bytes(at(1600), DOWN, DataSize::from_kib(1));
     assert_eq!(radio.state(at(2100)), RadioState::Active);
     assert_eq!(radio.state(at(2101)), RadioState::Tail(0));
-    // The tail's clock began at 1600 ms.
+    // The tail started at 1600 ms.
     assert_eq!(radio.state(at(9688)), RadioState::Tail(0));
     assert_eq!(radio.state(at(9689)), RadioState::Tail(1));
     assert_eq!(radio.time_to_idle(at(9600)), Duration::from_micros(912_400));
@@ -101,14 +101,14 @@ fn states_follow_the_traffic() {
 }
 
 #[test]
-fn traffic_in_the_tail_needs_no_promotion_and_starts_the_tail_anew() {
+fn traffic_in_the_tail_needs_no_promotion_and_restarts_the_tail() {
     let model = radio_model(&huang(), LinkKind::Lte);
     let mut radio = Radio::new(model, at(0));
     radio.on_bytes(at(0), UP, DataSize::ZERO);
     radio.on_bytes(at(5000), DOWN, DataSize::from_bytes(1000));
     let sums = radio.totals(at(60_000));
     assert_eq!((sums.promotions, sums.promotion), (1, model.promotion.time));
-    // From the end of the promotion to 5 s, and a whole one from there on.
+    // The tail from the end of the promotion to 5 s, and a whole tail after it.
     assert_eq!(sums.tail[0], Duration::from_micros(5_000_000 - 260_100 + 11_576_000));
     assert_eq!(sums.active, [Duration::ZERO; 2]);
     assert_eq!(sums.idle, Duration::from_micros(60_000_000 - 5_000_000 - 11_576_000));
@@ -139,7 +139,7 @@ fn each_direction_has_its_own_power() {
 }
 
 #[test]
-fn idle_draws_its_own_power() {
+fn the_idle_state_has_its_own_power() {
     let model = RadioModel { idle: Power::from_milliwatts(20), ..radio_model(&greenbag(), LinkKind::Lte) };
     let mut radio = Radio::new(model, at(0));
     assert_near(joules(radio.energy_so_far(at(10_000)).idle), 0.2, 1e-9);
@@ -148,7 +148,7 @@ fn idle_draws_its_own_power() {
 }
 
 #[test]
-fn the_cost_of_a_transfer_knows_the_state() {
+fn the_energy_of_a_transfer_depends_on_the_state_of_the_radio() {
     let lte = LinkId(0);
     let (size, rate) = (DataSize::from_bytes(1_000_000), Bitrate::from_mbps(8));
     // One second at 1288.04 + 8 × 51.97 mW.
@@ -159,7 +159,8 @@ fn the_cost_of_a_transfer_knows_the_state() {
     let cost = |meter: &Meter, ms| joules(meter.plan_energy(at(ms), &load(size, rate)));
     assert_near(cost(&meter, 0), 12.585_463_07 + active, 1e-7);
     meter.on_bytes(at(0), lte, UP, DataSize::ZERO);
-    // Five seconds into the tail: six and a half of it would have come anyway, and so would not have without.
+    // Five seconds into the tail: the remaining six and a half seconds of it would have been drawn anyway, so they
+    // are subtracted.
     let into_tail = 260.1 + 5000.0;
     let spared = 1.06 * (11.576 - 5.0);
     let mut tail = meter.clone();
@@ -171,7 +172,7 @@ fn the_cost_of_a_transfer_knows_the_state() {
 }
 
 #[test]
-fn two_radios_pay_their_shared_base_once() {
+fn two_radios_draw_their_shared_base_power_once() {
     let (wifi, lte) = (LinkId(0), LinkId(1));
     let mut meter = Meter::new(emptcp(), at(0));
     meter.add_link(at(0), wifi, LinkKind::Wifi);
@@ -191,19 +192,20 @@ fn two_radios_pay_their_shared_base_once() {
         + 1.28804 * (4.3 - 0.2601) + 51.97e-9 * 401.0 * 2500.0 * 8.0;
     assert_near(joules(w.active + l.active), apart - 0.29844 * (4.3 - 0.303), 1e-6);
     assert_near(joules(l.promotion + l.tail_total()), 12.585_463_07, 1e-7);
-    // They take turns: neither has the whole rebate.
+    // The radios alternate: neither gets the whole reduction.
     let rebate = |bill: Energy, apart: f64| apart - joules(bill);
     let of_wifi = rebate(w.active, 0.4691 * 8.0 + 112.6e-9 * 801.0 * 10_000.0);
     assert!((0.2..0.9).contains(&of_wifi), "{of_wifi}");
     assert_eq!(account.total(), w.total() + l.total());
 }
 
-/// eMPTCP Table 2, as `facts` recompute it: LTE rate, LTE only below this Wi-Fi rate, Wi-Fi only above this one.
+/// eMPTCP Table 2: LTE rate, Wi-Fi rate below which LTE alone is best, Wi-Fi rate above which Wi-Fi alone is best
+/// (Mbit/s).
 const TABLE_2: [(f64, f64, f64); 4] =
     [(0.5, 0.043, 0.234), (1.0, 0.134, 0.502), (1.5, 0.209, 0.803), (2.0, 0.304, 1.070)];
 
 #[test]
-fn the_shared_baseline_gives_the_thresholds_of_emptcps_table_2() {
+fn the_shared_base_power_gives_the_thresholds_of_emptcps_table_2() {
     let model = emptcp();
     let mbps = |rate: f64| Bitrate::from_bits_per_sec((rate * 1e6) as u64);
     let per_bit = |loads: &[(LinkKind, f64)]| {
@@ -213,7 +215,7 @@ fn the_shared_baseline_gives_the_thresholds_of_emptcps_table_2() {
     };
     for (n, (lte, below, above)) in TABLE_2.into_iter().enumerate() {
         let both = |wifi| per_bit(&[(LinkKind::Wifi, wifi), (LinkKind::Lte, lte)]);
-        // Where `better` turns from true to false as the Wi-Fi rate grows.
+        // The Wi-Fi rate at which `better` changes from true to false.
         let turn = |better: &dyn Fn(f64) -> bool| {
             let (mut low, mut high) = (0.001, 5.0);
             for _ in 0..60 {
@@ -246,7 +248,7 @@ fn an_additive_model_never_finds_both_cheaper_per_bit() {
 }
 
 #[test]
-fn a_plans_cost_is_what_the_meter_says_after_it() {
+fn the_energy_of_a_plan_equals_the_metered_energy_of_its_execution() {
     let (wifi, lte) = (LinkId(3), LinkId(7));
     let mut meter = Meter::new(emptcp(), at(0));
     meter.add_link(at(0), wifi, LinkKind::Wifi);
@@ -275,7 +277,7 @@ fn a_plans_cost_is_what_the_meter_says_after_it() {
 }
 
 #[test]
-fn a_crowded_byte_costs_extra() {
+fn a_concurrent_byte_costs_extra_energy() {
     let together = ConcurrentDraw { shared_base: Power::ZERO, extra_per_bit: "10nJ/bit".parse().unwrap() };
     let only = RadioModel::new(PowerCurve::default());
     let radios = BTreeMap::from([(LinkKind::Wifi, only), (LinkKind::Lte, only)]);
@@ -288,13 +290,13 @@ fn a_crowded_byte_costs_extra() {
     meter.on_bytes(at(50), LinkId(1), DOWN, DataSize::from_bytes(1000));
     assert_eq!(meter.energy_so_far(at(50)).radio(LinkId(1)).unwrap().total(), Energy::from_nanojoules(80_000));
     meter.on_bytes(at(1000), LinkId(0), DOWN, DataSize::from_bytes(1000));
-    // The rest of the device, for a second.
+    // The platform's power for one second.
     let total = meter.energy_so_far(at(1000)).total();
     assert_eq!(total, Energy::from_millijoules(700) + Energy::from_nanojoules(80_000));
 }
 
 #[test]
-fn what_a_model_does_not_describe_has_no_bill() {
+fn a_kind_that_the_model_does_not_describe_has_no_energy_figure() {
     let mut meter = Meter::new(greenbag(), at(0));
     meter.add_link(at(0), LinkId(0), LinkKind::Ethernet);
     meter.on_bytes(at(0), LinkId(0), DOWN, DataSize::from_mib(1));
@@ -306,10 +308,10 @@ fn what_a_model_does_not_describe_has_no_bill() {
 }
 
 #[test]
-fn two_radios_that_draw_less_than_one_are_refused() {
+fn a_model_in_which_two_radios_draw_less_than_one_is_rejected() {
     let radios = BTreeMap::from([(LinkKind::Wifi, RadioModel::new(curve("100mW", "1nJ/bit")))]);
     let together = ConcurrentDraw { shared_base: Power::from_milliwatts(200), ..ConcurrentDraw::default() };
     let error: ModelError = Model::new("m", radios, together, Power::ZERO).unwrap_err();
-    assert_eq!(error.to_string(), "wifi: its base power of 100.0mW is less than the 200.0mW that radios share");
+    assert_eq!(error.to_string(), "wifi: base power 100.0mW is less than the shared base power 200.0mW");
     assert!(Tail::new(&[stage("1mW", 1); 5]).is_none());
 }

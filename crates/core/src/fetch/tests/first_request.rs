@@ -1,4 +1,4 @@
-//! The first request asks for the whole file (rules of `super::super::first`).
+//! The initial request for the whole file (`first_request`).
 
 use super::server_quirks::{SIZE, TAG, bytes, honest_response, partial_head, serve, status_head};
 use super::*;
@@ -8,14 +8,14 @@ fn config() -> Config {
     Config { open_ended_first: true, ..Config::default() }
 }
 
-/// One link, and two.
+/// A driver with one link, and one with two.
 fn drivers(config: &Config) -> [TestDriver; 2] {
     let mut one = TestDriver::new(config.clone());
     one.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     [one, TestDriver::with_two_links(config.clone())]
 }
 
-/// Two links, and the first response over A has begun.
+/// Two links; the first response over A has begun.
 fn started() -> (TestDriver, ReqId) {
     let mut driver = TestDriver::with_two_links(config());
     driver.connect_newest(A, 5);
@@ -29,7 +29,7 @@ fn started() -> (TestDriver, ReqId) {
 }
 
 #[test]
-fn the_only_response_that_a_url_gives_brings_the_file() {
+fn a_url_that_is_valid_for_one_request_still_delivers_the_file() {
     for refuses in [400, 401, 403, 404, 410, 416, 429, 500, 503] {
         for mut driver in drivers(&config()) {
             let mut served = false;
@@ -44,7 +44,7 @@ fn the_only_response_that_a_url_gives_brings_the_file() {
 }
 
 #[test]
-fn failures_of_the_second_link_do_not_cost_the_first_response() {
+fn failures_of_the_second_link_do_not_end_the_first_response() {
     for refuses in [0, 200, 204, 302, 401, 403, 404, 410, 416, 429, 500, 503] {
         let (mut driver, first) = started();
         let mut refused = 0;
@@ -68,7 +68,7 @@ fn failures_of_the_second_link_do_not_cost_the_first_response() {
             }
             assert!(
                 driver.reqs.contains_key(&first),
-                "{refuses}: the response was left at step {step}: {:?}",
+                "{refuses}: the response was cancelled at step {step}: {:?}",
                 driver.notices
             );
             driver.deliver(first, SIZE / 250);
@@ -79,7 +79,7 @@ fn failures_of_the_second_link_do_not_cost_the_first_response() {
 }
 
 #[test]
-fn other_links_take_their_bytes_from_the_end() {
+fn other_links_take_ranges_from_the_end() {
     let (mut driver, first) = started();
     let mut lowest = SIZE;
     while !driver.done {
@@ -108,7 +108,7 @@ fn other_links_take_their_bytes_from_the_end() {
 }
 
 #[test]
-fn bytes_that_another_link_loses_are_the_first_responses_again() {
+fn the_first_response_takes_over_ranges_that_another_link_lost() {
     let (mut driver, first) = started();
     driver.advance(Duration::from_millis(10));
     driver.deliver(first, 100_000);
@@ -125,11 +125,11 @@ fn bytes_that_another_link_loses_are_the_first_responses_again() {
 }
 
 #[test]
-fn a_first_range_that_is_not_answered_by_the_file_is_left_for_a_request_without_one() {
+fn if_range_requests_fail_a_request_without_a_range_is_sent() {
     let page = ResponseHead { status: 200, length: bytes(1500), is_html_page: true, ..ResponseHead::default() };
     let responses: [(&str, Option<ResponseHead>); 10] = [
         ("close", Some(status_head(0))),
-        ("silence", None),
+        ("no response", None),
         ("429", Some(status_head(429))),
         ("503", Some(status_head(503))),
         ("204", Some(status_head(204))),
@@ -137,7 +137,7 @@ fn a_first_range_that_is_not_answered_by_the_file_is_left_for_a_request_without_
         ("500", Some(status_head(500))),
         ("302 without Location", Some(status_head(302))),
         (
-            "a redirect in circles",
+            "a redirect loop",
             Some(ResponseHead { location: Some(UrlId(0)), has_location: true, ..status_head(302) }),
         ),
         ("page", Some(page)),
@@ -151,7 +151,7 @@ fn a_first_range_that_is_not_answered_by_the_file_is_left_for_a_request_without_
                 });
                 assert!(driver.done, "{name}: {:?} {:?}", driver.failed, driver.notices);
                 assert!(driver.now < Instant::from_millis(5000), "{name}: {}", driver.now);
-                assert!(requests <= if name.contains("circles") { 25 } else { 8 }, "{name}: {requests}");
+                assert!(requests <= if name.contains("loop") { 25 } else { 8 }, "{name}: {requests}");
                 let reason =
                     driver.notices.iter().filter(|notice| matches!(notice, Notice::SingleResponse { .. })).count();
                 assert_eq!(reason, 1, "{name}: {:?}", driver.notices);
@@ -161,7 +161,7 @@ fn a_first_range_that_is_not_answered_by_the_file_is_left_for_a_request_without_
 }
 
 #[test]
-fn a_busy_server_that_serves_ranges_is_asked_for_them_again() {
+fn a_busy_server_that_serves_ranges_gets_range_requests_again() {
     for mut driver in drivers(&config()) {
         let mut busy = 2;
         serve(&mut driver, |driver, _, req| {
@@ -176,7 +176,7 @@ fn a_busy_server_that_serves_ranges_is_asked_for_them_again() {
 }
 
 #[test]
-fn a_server_that_thinks_long_is_waited_for_once() {
+fn a_slow_server_is_waited_for_once() {
     for mut driver in drivers(&config()) {
         let mut due: BTreeMap<ReqId, Instant> = BTreeMap::new();
         let requests = serve(&mut driver, |driver, _, req| {
@@ -190,7 +190,7 @@ fn a_server_that_thinks_long_is_waited_for_once() {
 }
 
 #[test]
-fn a_page_to_whom_asked_without_a_range_is_the_answer() {
+fn an_html_page_in_response_to_a_full_request_is_accepted() {
     let mut driver = TestDriver::new(config());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let page = ResponseHead { status: 200, length: bytes(1500), is_html_page: true, ..ResponseHead::default() };
@@ -199,7 +199,7 @@ fn a_page_to_whom_asked_without_a_range_is_the_answer() {
 }
 
 #[test]
-fn what_is_refused_to_everybody_ends_soon_with_its_status() {
+fn a_refusal_on_every_link_ends_the_download_soon_with_its_status() {
     for refuses in [401, 403, 404, 410] {
         for mut driver in drivers(&Config::default()) {
             let mut served = false;
@@ -215,7 +215,7 @@ fn what_is_refused_to_everybody_ends_soon_with_its_status() {
 }
 
 #[test]
-fn a_capped_answer_to_the_first_request_is_a_range_like_any_other() {
+fn a_shortened_first_response_is_an_ordinary_range() {
     for mut driver in drivers(&config()) {
         serve(&mut driver, |driver, _, req| {
             let head = honest_response(driver, req, TAG);
@@ -227,7 +227,7 @@ fn a_capped_answer_to_the_first_request_is_a_range_like_any_other() {
 }
 
 #[test]
-fn ranges_that_break_off_again_and_again_are_left_for_one_answer() {
+fn ranges_that_break_off_repeatedly_are_given_up_for_a_single_response() {
     for open_first in [true, false] {
         let mut driver = TestDriver::new(Config { open_ended_first: open_first, ..Config::default() });
         driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
@@ -258,7 +258,7 @@ fn ranges_that_break_off_again_and_again_are_left_for_one_answer() {
 }
 
 #[test]
-fn a_server_that_refuses_streams_is_asked_on_another_connection_at_once() {
+fn after_a_refused_stream_the_request_is_sent_on_another_connection_at_once() {
     for open_first in [true, false] {
         for mut driver in drivers(&Config { open_ended_first: open_first, ..Config::default() }) {
             let mut requests_on: BTreeMap<ConnId, u32> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Links that other downloads share (rules of `super::super::share`).
+//! Links that are shared with other downloads of a batch (`link_share`).
 
 use super::*;
 
@@ -12,18 +12,18 @@ impl TestDriver {
 }
 
 #[test]
-fn a_link_that_is_taken_away_finishes_what_it_was_asked_for() {
+fn a_paused_link_completes_its_requests_and_closes_its_connections() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     let req = driver.first_request(A);
     driver.respond_partial(req, SIZE, TAG);
     driver.deliver(req, 10_000);
     driver.set_share(A, LinkShare::Paused);
-    assert!(driver.reqs.contains_key(&req), "the answer is not cut off");
+    assert!(driver.reqs.contains_key(&req), "the response is not cancelled");
     driver.deliver(req, 55_536);
     driver.end_response(req);
     driver.deliver_all(A, SIZE, TAG);
-    assert!(driver.conns_on(A).is_empty(), "closed, for another download");
+    assert!(driver.conns_on(A).is_empty(), "closed, so that another download can connect");
     driver.advance(Duration::from_secs(10));
     assert!(driver.conns_on(A).is_empty());
     driver.set_share(A, LinkShare::Full);
@@ -32,7 +32,7 @@ fn a_link_that_is_taken_away_finishes_what_it_was_asked_for() {
 }
 
 #[test]
-fn a_link_can_be_taken_away_before_it_comes() {
+fn a_link_can_be_paused_before_it_comes_up() {
     let mut driver = TestDriver::new(Config::default());
     driver.set_share(A, LinkShare::Paused);
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
@@ -40,7 +40,7 @@ fn a_link_can_be_taken_away_before_it_comes() {
 }
 
 #[test]
-fn patience_does_not_run_out_while_everything_is_taken_away() {
+fn the_download_timeout_does_not_run_while_all_links_are_paused() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.set_share(A, LinkShare::Paused);
     driver.set_share(B, LinkShare::Paused);
@@ -53,7 +53,7 @@ fn patience_does_not_run_out_while_everything_is_taken_away() {
 }
 
 #[test]
-fn what_a_silent_link_was_asked_for_is_given_up_with_it() {
+fn stalled_requests_of_a_paused_link_are_cancelled() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.connect_newest(B, 5);
@@ -72,10 +72,10 @@ fn what_a_silent_link_was_asked_for_is_given_up_with_it() {
 }
 
 #[test]
-fn beside_another_download_there_is_one_connection() {
+fn a_link_shared_with_another_download_has_one_connection() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Satellite));
-    // On a long way several climb at once.
+    // With a long RTT several connections go through slow start at once.
     driver.connect_newest(A, 600);
     let serve = |driver: &mut TestDriver| {
         for conn in driver.conns_on(A) {
@@ -108,7 +108,7 @@ fn beside_another_download_there_is_one_connection() {
 }
 
 #[test]
-fn a_load_tells_what_is_wanted_and_what_is_in_use() {
+fn link_loads_report_demand_and_use() {
     let mut driver = TestDriver::with_two_links(Config::default());
     let load = |driver: &TestDriver, link: LinkId| {
         driver.fetch.link_loads().into_iter().find(|load| load.link == link).unwrap()
@@ -119,6 +119,6 @@ fn a_load_tells_what_is_wanted_and_what_is_in_use() {
     driver.connect_newest(B, 5);
     driver.respond_full(driver.first_request(B), Some(SIZE), TAG);
     driver.advance(Duration::from_secs(20));
-    assert!(!load(&driver, A).has_demand, "everything comes as one answer over the other link");
+    assert!(!load(&driver, A).has_demand, "a single response over the other link carries the file");
     assert!(load(&driver, B).has_demand);
 }

@@ -1,4 +1,4 @@
-//! Links that die, hang, come back, cost money, or are spent (rules of `super::super::health`).
+//! Links that go down, stall, recover, are metered or have a budget (`stall`, `link_health`, `metering`).
 
 use super::*;
 use crate::fetch::{BanReason, MeteredUse};
@@ -6,7 +6,7 @@ use crate::fetch::{BanReason, MeteredUse};
 const SIZE: u64 = 50_000_000;
 const TAG: Option<&str> = Some("\"v1\"");
 
-/// Both links have delivered a little.
+/// Two links, each with a first response of which a few bytes have arrived.
 fn two_delivering_links() -> TestDriver {
     let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
@@ -19,7 +19,7 @@ fn two_delivering_links() -> TestDriver {
 }
 
 #[test]
-fn a_dead_link_gives_its_spans_back() {
+fn a_link_that_goes_down_returns_its_ranges() {
     let mut driver = two_delivering_links();
     driver.handle(Input::LinkDown { link: A });
     assert!(driver.conns_on(A).is_empty());
@@ -28,7 +28,7 @@ fn a_dead_link_gives_its_spans_back() {
 }
 
 #[test]
-fn a_silent_link_keeps_its_bytes_until_the_others_have_nothing_else() {
+fn a_stalled_link_keeps_its_ranges_until_the_others_have_nothing_to_request() {
     let mut driver = two_delivering_links();
     for _ in 0..10 {
         driver.advance(Duration::from_millis(100));
@@ -44,9 +44,9 @@ fn a_silent_link_keeps_its_bytes_until_the_others_have_nothing_else() {
             .filter_map(|(_, a)| bounded_range(a))
             .any(|s| s.start < held[0].end && s.end > 1000 && s.start >= held[0].start)
     };
-    assert!(!taken(&driver), "asked for at once");
+    assert!(!taken(&driver), "requested at once");
     driver.deliver_all(B, SIZE, TAG);
-    assert!(driver.done, "and in the end without the silent link");
+    assert!(driver.done, "completed without the stalled link");
 }
 
 fn bounded_range(request: &SentRequest) -> Option<ByteRange> {
@@ -57,7 +57,7 @@ fn bounded_range(request: &SentRequest) -> Option<ByteRange> {
 }
 
 #[test]
-fn a_silent_link_is_probed_by_fresh_connections_and_the_first_to_deliver_wins() {
+fn a_stalled_link_is_probed_by_new_connections_and_the_first_to_deliver_wins() {
     let mut driver = two_delivering_links();
     let old = driver.conns_on(A)[0];
     for _ in 0..20 {
@@ -70,15 +70,16 @@ fn a_silent_link_is_probed_by_fresh_connections_and_the_first_to_deliver_wins() 
     assert!(driver.notices.iter().any(|n| matches!(n, Notice::Stalled { link: A, .. })));
     let fresh = driver.connect_newest(A, 20);
     assert_eq!(driver.conns_on(A), [old, fresh]);
-    let req = driver.requests_on(A).iter().find(|(_, a)| a.conn == fresh).expect("it is asked").0;
+    let req =
+        driver.requests_on(A).iter().find(|(_, a)| a.conn == fresh).expect("a request on the new connection").0;
     driver.respond_partial(req, SIZE, TAG);
     driver.deliver(req, 1000);
-    assert_eq!(driver.conns_on(A), [fresh], "the stuck one is closed");
+    assert_eq!(driver.conns_on(A), [fresh], "the stalled connection is closed");
     assert!(driver.notices.contains(&Notice::Recovered { link: A }));
 }
 
 #[test]
-fn a_refused_connection_is_tried_again_with_pauses_and_then_given_up() {
+fn a_refused_connection_is_retried_with_backoff_and_then_given_up() {
     let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let mut tries = 0;
@@ -95,7 +96,7 @@ fn a_refused_connection_is_tried_again_with_pauses_and_then_given_up() {
 }
 
 #[test]
-fn a_server_that_closes_after_each_answer_is_no_failure() {
+fn a_server_that_closes_after_each_response_is_no_failure() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let mut rounds = 0;
@@ -117,7 +118,7 @@ fn a_server_that_closes_after_each_answer_is_no_failure() {
 }
 
 #[test]
-fn a_metered_link_stands_by() {
+fn a_metered_link_is_on_standby_while_an_unmetered_one_works() {
     let metered = LinkProfile { metered: true, ..LinkProfile::new("lte", LinkKind::Lte) };
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("wifi", LinkKind::Wifi));
@@ -164,13 +165,13 @@ fn a_budget_is_never_exceeded() {
 }
 
 #[test]
-fn a_link_whose_budget_is_spent_does_not_help_a_laggard() {
+fn a_link_without_budget_does_not_duplicate_a_stragglers_range() {
     let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
         driver.connect_newest(link, 20);
         driver.respond_partial(driver.first_request(link), 200_000, TAG);
     }
-    // Everything is on its way; B is quick, and has just been told that it may carry no more.
+    // Everything is in flight. B is fast, but its budget has just been set to less than it has received.
     let (slow, quick) = (driver.first_request(A), driver.first_request(B));
     for _ in 0..6 {
         driver.advance(Duration::from_millis(5));
@@ -185,7 +186,7 @@ fn a_link_whose_budget_is_spent_does_not_help_a_laggard() {
 }
 
 #[test]
-fn a_link_that_appears_half_way_joins() {
+fn a_link_that_comes_up_during_the_download_is_used() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.connect_newest(A, 20);
@@ -196,7 +197,7 @@ fn a_link_that_appears_half_way_joins() {
 }
 
 #[test]
-fn when_nothing_comes_from_anywhere_the_run_ends_resumable() {
+fn without_data_on_any_link_the_download_ends_after_two_minutes() {
     let mut driver = two_delivering_links();
     driver.advance(Duration::from_secs(119));
     assert_eq!(driver.failed, None);
@@ -205,19 +206,19 @@ fn when_nothing_comes_from_anywhere_the_run_ends_resumable() {
 }
 
 #[test]
-fn a_link_whose_first_connection_takes_long_is_asked_as_soon_as_one_stands() {
+fn a_link_whose_first_connection_is_slow_gets_a_request_as_soon_as_one_is_established() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.handle(Input::LinkDown { link: A });
-    // A slow name server, or a radio that has to wake up first.
+    // A slow name server, or a radio that has to be promoted first.
     driver.advance(Duration::from_millis(2300));
     driver.connect_newest(B, 40);
-    assert_eq!(driver.requests_on(B).len(), 1, "the connection stands and nothing is asked on it");
+    assert_eq!(driver.requests_on(B).len(), 1, "the connection is established and has no request");
     driver.deliver_all(B, 3_000_000, TAG);
     assert!(driver.done);
 }
 
 #[test]
-fn a_handshake_over_a_satellite_is_not_overtaken_by_its_own_repetitions() {
+fn a_slow_satellite_handshake_is_not_replaced_by_later_attempts() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 20);
     let req = driver.first_request(A);
@@ -234,7 +235,7 @@ fn a_handshake_over_a_satellite_is_not_overtaken_by_its_own_repetitions() {
 }
 
 #[test]
-fn a_server_that_accepts_and_never_answers_is_not_flooded_with_connections() {
+fn a_server_that_accepts_connections_but_never_responds_is_not_flooded() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 20);
     let req = driver.first_request(A);
@@ -249,7 +250,7 @@ fn a_server_that_accepts_and_never_answers_is_not_flooded_with_connections() {
         driver.deliver(req, 10);
     }
     assert!(connected.len() <= 12, "{} connections in 20 s", connected.len());
-    // A late answer counts all the same.
+    // A late response is used all the same.
     let late = driver.first_request(B);
     driver.respond_partial(late, SIZE, TAG);
     driver.deliver(late, 1000);
@@ -257,7 +258,7 @@ fn a_server_that_accepts_and_never_answers_is_not_flooded_with_connections() {
 }
 
 #[test]
-fn a_wrong_certificate_is_not_tried_again() {
+fn a_failed_certificate_check_is_not_retried() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let conn = driver.conns_on(A)[0];
@@ -266,7 +267,7 @@ fn a_wrong_certificate_is_not_tried_again() {
 }
 
 #[test]
-fn the_silence_of_an_only_link_is_noticed_without_any_other_input() {
+fn a_stall_of_the_only_link_is_detected_by_the_timer_alone() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.advance(Duration::from_millis(600));
@@ -274,20 +275,24 @@ fn the_silence_of_an_only_link_is_noticed_without_any_other_input() {
 }
 
 #[test]
-fn a_spent_budget_of_the_only_link_is_the_end_and_says_so() {
+fn the_download_fails_when_the_only_link_has_used_its_budget() {
     let mut driver = TestDriver::new(Config::default());
     let budget = Some(DataSize::from_bytes(1000));
     driver.link_up(A, LinkProfile { budget, ..LinkProfile::new("a", LinkKind::Lte) });
     driver.connect_newest(A, 20);
     let (req, request) = driver.requests_on(A)[0].clone();
-    assert_eq!(request.range, RequestRange::Bounded(ByteRange::new(0, 1000)), "the probe, too, is within it");
+    assert_eq!(
+        request.range,
+        RequestRange::Bounded(ByteRange::new(0, 1000)),
+        "the initial request respects the budget"
+    );
     driver.respond_partial(req, SIZE, TAG);
     driver.deliver(req, 1000);
     assert_eq!(driver.failed, Some(Failure::BudgetExhausted));
 }
 
 #[test]
-fn a_revived_connection_owns_its_bytes_again() {
+fn a_recovered_connection_owns_its_ranges_again() {
     let mut driver = two_delivering_links();
     for _ in 0..10 {
         driver.advance(Duration::from_millis(100));
@@ -295,14 +300,14 @@ fn a_revived_connection_owns_its_bytes_again() {
         driver.deliver(req, 1000);
     }
     let held = driver.requests_on(A)[0].0;
-    // Everything else is on its way, so what A holds is released; then A speaks again.
+    // Everything else is in flight, so the ranges of A are released. Then A delivers again.
     driver.fetch.release(A);
     driver.deliver(held, 1000);
-    assert!(driver.fetch.coverage.next_free(0, 65_536).is_none(), "free although it is on its way");
+    assert!(driver.fetch.coverage.next_free(0, 65_536).is_none(), "free although it is in flight");
 }
 
 #[test]
-fn a_reader_that_pauses_silences_nobody() {
+fn a_paused_reader_stalls_no_link() {
     let mut driver = TestDriver::new(Config { reader_window: Some(DataSize::from_mib(1)), ..Config::default() });
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.connect_newest(A, 5);
@@ -313,11 +318,11 @@ fn a_reader_that_pauses_silences_nobody() {
     assert!(driver.failed.is_none() && driver.conns_on(A).len() == 1, "{:?}", driver.notices);
     driver.handle(Input::Consumed { end: 1_000_000 });
     driver.advance(Duration::from_secs(3));
-    assert!(driver.conns_on(A).len() > 1, "now something should come");
+    assert!(driver.conns_on(A).len() > 1, "the reader has consumed, so data is overdue");
 }
 
 #[test]
-fn the_rate_of_a_link_counts_what_closed_connections_brought() {
+fn a_links_rate_includes_bytes_of_closed_connections() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     for _ in 0..8 {
@@ -339,7 +344,7 @@ fn combined_mirrors() -> TestDriver {
 }
 
 #[test]
-fn a_mirror_that_asks_for_a_pause_is_left_for_the_next_one() {
+fn a_busy_mirror_is_left_for_the_next_one() {
     for status in [429, 500, 503] {
         let mut driver = combined_mirrors();
         driver.connect_newest(A, 5);
@@ -355,7 +360,7 @@ fn a_mirror_that_asks_for_a_pause_is_left_for_the_next_one() {
             "{:?}",
             driver.notices
         );
-        // When that one does, too, it is waited for.
+        // If that mirror is busy, too, the link waits for it.
         driver.connect_newest(A, 5);
         driver.handle(Input::Head {
             req: driver.first_request(A),
@@ -371,7 +376,7 @@ fn a_mirror_that_asks_for_a_pause_is_left_for_the_next_one() {
 }
 
 #[test]
-fn a_mirror_that_says_nothing_is_left_for_the_next_one() {
+fn a_mirror_that_does_not_respond_is_left_for_the_next_one() {
     for is_connected in [false, true] {
         let mut driver = combined_mirrors();
         if is_connected {
@@ -387,7 +392,7 @@ fn a_mirror_that_says_nothing_is_left_for_the_next_one() {
 }
 
 #[test]
-fn a_link_that_comes_back_finds_the_mirror_that_lives() {
+fn a_link_without_data_alternates_between_mirrors_until_one_works() {
     let mut driver = combined_mirrors();
     let mut request = Vec::new();
     for _ in 0..60 {
@@ -401,7 +406,7 @@ fn a_link_that_comes_back_finds_the_mirror_that_lives() {
 }
 
 #[test]
-fn a_mirror_from_which_others_hear_is_not_left_by_a_silent_link() {
+fn a_stalled_link_keeps_a_mirror_from_which_other_links_receive_data() {
     let mut driver =
         TestDriver::with_two_links(Config { mirrors: 2, digest: Some(DigestScope::File), ..Config::default() });
     driver.connect_newest(A, 5);
@@ -420,7 +425,7 @@ fn profile_with_budget(metered: bool, budget: u64) -> LinkProfile {
 }
 
 #[test]
-fn a_budget_of_nothing_is_spent_from_the_start() {
+fn a_budget_of_zero_is_used_up_from_the_start() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, profile_with_budget(false, 0));
     assert_eq!(driver.notices, [Notice::BudgetSpent { link: A, budget: DataSize::ZERO }]);
@@ -432,7 +437,7 @@ fn a_budget_of_nothing_is_spent_from_the_start() {
     driver.link_up(B, LinkProfile { metered: true, ..LinkProfile::new("b", LinkKind::Lte) });
     driver.connect_newest(B, 5);
     driver.deliver_all(B, 3_000_000, Some("\"v1\""));
-    assert!(driver.done, "a metered link does what the other may not: {:?}", driver.failed);
+    assert!(driver.done, "a metered link replaces the one without budget: {:?}", driver.failed);
 }
 
 #[test]
@@ -456,7 +461,7 @@ fn a_whole_file_beyond_the_budget_is_not_begun() {
 }
 
 #[test]
-fn a_server_that_takes_requests_and_says_nothing_is_to_blame_and_not_its_links() {
+fn a_server_that_accepts_requests_but_never_responds_is_reported_instead_of_the_links() {
     let mut driver = TestDriver::with_two_links(Config::default());
     for _ in 0..130 {
         for (conn, (_, _)) in driver.conns.clone() {
@@ -470,7 +475,7 @@ fn a_server_that_takes_requests_and_says_nothing_is_to_blame_and_not_its_links()
 }
 
 #[test]
-fn a_pause_is_told_with_what_was_asked_for_and_not_at_the_end() {
+fn a_pause_is_reported_with_its_retry_after_and_not_when_the_download_ends() {
     let mut driver = TestDriver::new(Config { retries: 1, ..Config::default() });
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let hour = Duration::from_secs(3600);
@@ -490,7 +495,7 @@ fn a_pause_is_told_with_what_was_asked_for_and_not_at_the_end() {
 }
 
 #[test]
-fn a_forbidden_address_is_not_tried_again() {
+fn a_forbidden_address_is_not_retried() {
     let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.close_conn(driver.conns_on(A)[0], ConnErrorKind::Forbidden);
@@ -498,7 +503,7 @@ fn a_forbidden_address_is_not_tried_again() {
 }
 
 #[test]
-fn an_address_that_is_forbidden_over_one_link_leaves_the_file_to_the_others() {
+fn an_address_that_is_forbidden_on_one_link_leaves_the_file_to_the_others() {
     let mut driver = two_delivering_links();
     driver.close_conn(driver.conns_on(A)[0], ConnErrorKind::Forbidden);
     assert_eq!(driver.failed, None);

@@ -1,4 +1,4 @@
-//! Several URLs of one file (rules of `super::super::sources`).
+//! Several mirrors of one file (`mirrors`).
 
 use super::*;
 use crate::fetch::Resume;
@@ -12,25 +12,25 @@ fn two_mirrors() -> Config {
     Config { mirrors: 2, ..Config::default() }
 }
 
-fn digest_config(proof: DigestScope) -> Config {
-    Config { digest: Some(proof), ..two_mirrors() }
+fn digest_config(scope: DigestScope) -> Config {
+    Config { digest: Some(scope), ..two_mirrors() }
 }
 
 impl TestDriver {
-    /// Every connection that was ordered stands, and every request is answered by its source's server: with its range,
-    /// or with this status.
+    /// Establishes every connection and responds to every request: with its range if `status` is 206 for the request's
+    /// mirror, otherwise with that status. `most`: number of rounds, 10 ms each.
     fn serve(&mut self, status: impl Fn(UrlId) -> u16, most: u32) {
         for _ in 0..most {
             if self.done || self.failed.is_some() {
                 return;
             }
-            for (conn, (_, origin)) in self.conns.clone() {
+            for (conn, (_, mirror)) in self.conns.clone() {
                 if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                     self.on_connected(conn, Protocol::Http1, 5, None);
                 }
                 let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);
                 let Some(req) = request else { continue };
-                match status(origin) {
+                match status(mirror) {
                     206 => self.respond(req),
                     status => self.respond_status(req, status),
                 }
@@ -55,23 +55,23 @@ impl TestDriver {
         }
     }
 
-    /// The sources of which something is in its place.
+    /// The mirrors from which bytes are stored.
     fn mirrors_used(&self) -> Vec<UrlId> {
-        let mut mirrors: Vec<UrlId> = self.received.iter().map(|(origin, _)| *origin).collect();
+        let mut mirrors: Vec<UrlId> = self.received.iter().map(|(mirror, _)| *mirror).collect();
         mirrors.sort();
         mirrors.dedup();
         mirrors
     }
 
-    /// Answers what is to be verified; `good` judges by the sources of the bytes.
+    /// Responds to `Verify` outputs. `good` decides by the range and the mirrors of its bytes.
     fn verify_ranges(&mut self, good: impl Fn(ByteRange, &[UrlId]) -> bool) {
         for range in core::mem::take(&mut self.verify) {
-            // What came last is in its place.
+            // The bytes that arrived last are stored.
             let mut by_offset: BTreeMap<u64, UrlId> = BTreeMap::new();
-            for (origin, received) in &self.received {
+            for (mirror, received) in &self.received {
                 let both = received.intersect(range);
                 (both.start..both.end).step_by(1000).for_each(|at| {
-                    by_offset.insert(at / 1000, *origin);
+                    by_offset.insert(at / 1000, *mirror);
                 });
             }
             let mut mirrors: Vec<UrlId> = by_offset.into_values().collect();
@@ -84,7 +84,7 @@ impl TestDriver {
 }
 
 #[test]
-fn equal_lengths_and_validators_do_not_make_one_file_of_two_urls() {
+fn without_a_digest_equal_lengths_and_validators_do_not_combine_two_mirrors() {
     let mut driver = TestDriver::with_two_links(two_mirrors());
     driver.serve(|_| 206, 1000);
     assert!(driver.done);
@@ -93,10 +93,10 @@ fn equal_lengths_and_validators_do_not_make_one_file_of_two_urls() {
 }
 
 #[test]
-fn a_source_that_refuses_from_the_start_is_left_by_all_links() {
+fn a_mirror_that_refuses_from_the_start_is_left_by_all_links() {
     for status in [404, 403, 503, 429, 451] {
         let mut driver = TestDriver::with_two_links(two_mirrors());
-        driver.serve(|origin| if origin == FIRST_MIRROR { status } else { 206 }, 3000);
+        driver.serve(|mirror| if mirror == FIRST_MIRROR { status } else { 206 }, 3000);
         assert!(driver.done, "{status}: {:?} {:?}", driver.failed, driver.notices);
         assert_eq!(driver.mirrors_used(), [SECOND_MIRROR], "{status}");
         let left = |notice: &&Notice| matches!(notice, Notice::MirrorSwitched { discards_data: false, .. });
@@ -105,11 +105,11 @@ fn a_source_that_refuses_from_the_start_is_left_by_all_links() {
 }
 
 #[test]
-fn of_a_source_that_fails_half_way_nothing_is_kept() {
+fn nothing_is_kept_of_a_mirror_that_fails_half_way() {
     let mut driver = TestDriver::with_two_links(two_mirrors());
     driver.serve(|_| 206, 2);
     assert!(!driver.done && driver.fetch.status().received.bytes() > 100_000);
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
     assert_eq!((driver.mirrors_used(), driver.restarts), ([SECOND_MIRROR].to_vec(), 1), "{:?}", driver.notices);
     let is_switch = |notice: &Notice| {
@@ -119,14 +119,14 @@ fn of_a_source_that_fails_half_way_nothing_is_kept() {
 }
 
 #[test]
-fn when_no_source_has_the_file_the_last_refusal_is_the_end() {
+fn if_no_mirror_has_the_file_the_last_refusal_is_reported() {
     let mut driver = TestDriver::with_two_links(two_mirrors());
-    driver.serve(|origin| if origin == FIRST_MIRROR { 403 } else { 404 }, 3000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 403 } else { 404 }, 3000);
     assert_eq!(driver.failed, Some(Failure::BadStatus { status: 404 }));
 }
 
 #[test]
-fn a_refusal_over_all_links_blames_none_of_them() {
+fn a_refusal_over_all_links_bans_none_of_them() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.serve(|_| 404, 3000);
     assert_eq!(driver.failed, Some(Failure::BadStatus { status: 404 }));
@@ -134,12 +134,12 @@ fn a_refusal_over_all_links_blames_none_of_them() {
 }
 
 #[test]
-fn an_earlier_run_goes_on_with_the_source_that_it_was_of() {
-    let resume = |source| Resume {
+fn a_resumed_download_continues_with_its_mirror() {
+    let resume = |mirror| Resume {
         total: DataSize::from_bytes(SIZE),
         validator: Validator::Etag("\"v1\"".into()),
         ranges: alloc::vec![ByteRange::new(0, 1_000_000)],
-        mirror: source,
+        mirror,
     };
     let mut driver =
         TestDriver::with_two_links(Config { resume: Some(resume(Some(SECOND_MIRROR))), ..two_mirrors() });
@@ -149,69 +149,69 @@ fn an_earlier_run_goes_on_with_the_source_that_it_was_of() {
     assert!(driver.done && driver.restarts == 0);
     assert_eq!(driver.mirrors_used(), [SECOND_MIRROR]);
 
-    // That one is gone: its bytes are of no use for the other one, though that has the same validator.
+    // That mirror is gone. Its bytes are not used for the other one, although that has the same validator.
     let mut driver =
         TestDriver::with_two_links(Config { resume: Some(resume(Some(SECOND_MIRROR))), ..two_mirrors() });
-    driver.serve(|origin| if origin == SECOND_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == SECOND_MIRROR { 404 } else { 206 }, 30_000);
     assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
     assert_eq!((driver.mirrors_used(), driver.restarts), ([FIRST_MIRROR].to_vec(), 1));
 }
 
 #[test]
-fn a_digest_lets_every_link_ask_another_source_and_is_verified() {
+fn with_a_digest_each_link_uses_another_mirror_and_the_file_is_verified() {
     let mut driver = TestDriver::with_two_links(digest_config(DigestScope::File));
     driver.serve(|_| 206, 100);
     assert_eq!(driver.mirrors_used(), [FIRST_MIRROR, SECOND_MIRROR]);
-    assert!(!driver.done && driver.conns.is_empty(), "nothing may change the bytes now");
+    assert!(!driver.done && driver.conns.is_empty(), "nothing may change the bytes during verification");
     assert_eq!(driver.verify, [ByteRange::new(0, SIZE)]);
-    // However long that takes.
+    // However long the verification takes.
     driver.advance(Duration::from_secs(1000));
     driver.verify_ranges(|_, _| true);
     assert!(driver.done);
 }
 
 #[test]
-fn a_whole_that_does_not_match_is_fetched_again_from_one_source_after_the_other() {
-    for liar in [FIRST_MIRROR, SECOND_MIRROR] {
+fn after_a_mismatch_the_file_is_fetched_from_one_mirror_after_the_other() {
+    for bad_mirror in [FIRST_MIRROR, SECOND_MIRROR] {
         let mut driver = TestDriver::with_two_links(digest_config(DigestScope::File));
         driver.serve(|_| 206, 100);
-        driver.verify_ranges(|_, of| !of.contains(&liar));
+        driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
         assert!(!driver.done && driver.restarts == 1);
         driver.serve(|_| 206, 1000);
-        assert_eq!(driver.mirrors_used(), [FIRST_MIRROR], "one alone");
-        driver.verify_ranges(|_, of| !of.contains(&liar));
-        if liar == FIRST_MIRROR {
-            assert!(!driver.done && driver.failed.is_none(), "the other one may be right");
+        assert_eq!(driver.mirrors_used(), [FIRST_MIRROR], "only one mirror");
+        driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
+        if bad_mirror == FIRST_MIRROR {
+            assert!(!driver.done && driver.failed.is_none(), "the other mirror may have the right file");
             driver.serve(|_| 206, 1000);
             assert_eq!(driver.mirrors_used(), [SECOND_MIRROR]);
-            driver.verify_ranges(|_, of| !of.contains(&liar));
+            driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
         }
         assert!(driver.done, "{:?}", driver.notices);
     }
 }
 
-/// What a source does with each request.
+/// How a mirror responds to each request.
 #[derive(Clone, Copy)]
 enum MirrorBehaviour {
     Ranges,
     Status(u16),
-    /// A whole file of so many bytes without a validator.
+    /// A whole file of this size without a validator.
     Full(u64),
-    /// The same, and the connection ends after so many bytes.
+    /// The same with the second value as the size, but the connection ends after the first number of bytes.
     Truncated(u64, u64),
 }
 
 impl TestDriver {
-    /// Every connection stands, every request is answered in its source's manner, and what is to be verified is verified.
-    fn serve_each(&mut self, manner: impl Fn(UrlId) -> MirrorBehaviour, good: impl Fn(&[UrlId]) -> bool) {
+    /// Establishes every connection, responds to every request as its mirror does, and verifies what is to be verified.
+    fn serve_each(&mut self, behaviour: impl Fn(UrlId) -> MirrorBehaviour, good: impl Fn(&[UrlId]) -> bool) {
         for _ in 0..2000 {
-            for (conn, (_, origin)) in self.conns.clone() {
+            for (conn, (_, mirror)) in self.conns.clone() {
                 if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                     self.on_connected(conn, Protocol::Http1, 5, None);
                 }
                 let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);
                 let Some(req) = request else { continue };
-                match manner(origin) {
+                match behaviour(mirror) {
                     MirrorBehaviour::Ranges => {
                         self.respond_partial(req, SIZE, TAG);
                         let len = self.accepted_lens.get(&req).copied().flatten().map(DataSize::bytes);
@@ -228,7 +228,7 @@ impl TestDriver {
                         let is_taken = |driver: &Self| {
                             driver.reqs.get(&req).is_some_and(|request| request.next_offset.is_some())
                         };
-                        match manner(origin) {
+                        match behaviour(mirror) {
                             MirrorBehaviour::Truncated(at, _) if is_taken(self) => {
                                 if at > 0 {
                                     self.deliver(req, at);
@@ -254,7 +254,7 @@ impl TestDriver {
 }
 
 #[test]
-fn where_a_digest_decides_the_next_source_is_asked_whatever_the_others_do() {
+fn with_a_digest_a_good_mirror_is_found_whatever_the_others_do() {
     use MirrorBehaviour::{Full, Ranges, Status, Truncated};
     let lists: [&[MirrorBehaviour]; 9] = [
         &[Truncated(300_000, SIZE), Ranges],
@@ -262,7 +262,7 @@ fn where_a_digest_decides_the_next_source_is_asked_whatever_the_others_do() {
         &[Truncated(0, SIZE), Ranges],
         &[Status(404), Truncated(300_000, SIZE), Full(2000), Ranges],
         &[Truncated(1, SIZE), Truncated(SIZE - 1, SIZE), Truncated(10, 1000), Status(503), Ranges],
-        // All but the last one deliver another file.
+        // All mirrors except the last one deliver another file.
         &[Ranges, Ranges, Ranges],
         &[Full(SIZE), Ranges, Full(SIZE - 1), Ranges, Ranges],
         &[Ranges, Truncated(300_000, SIZE), Ranges, Status(404), Full(SIZE)],
@@ -281,9 +281,9 @@ fn where_a_digest_decides_the_next_source_is_asked_whatever_the_others_do() {
                 driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
             }
             let last = UrlId(u16::try_from(list.len() - 1).unwrap());
-            let manner = |origin: UrlId| list[usize::from(origin.0)];
-            driver.serve_each(manner, |of| of == [last]);
-            let case = list.iter().map(|manner| match manner {
+            let behaviour = |mirror: UrlId| list[usize::from(mirror.0)];
+            driver.serve_each(behaviour, |of| of == [last]);
+            let case = list.iter().map(|behaviour| match behaviour {
                 Ranges => "ranges".into(),
                 Status(status) => status.to_string(),
                 Full(size) => alloc::format!("whole {size}"),
@@ -301,7 +301,7 @@ fn where_a_digest_decides_the_next_source_is_asked_whatever_the_others_do() {
 }
 
 #[test]
-fn where_every_source_fails_the_download_ends_soon() {
+fn if_every_mirror_fails_the_download_ends_soon() {
     use MirrorBehaviour::{Full, Ranges, Status, Truncated};
     let lists: [&[MirrorBehaviour]; 6] = [
         &[Truncated(300_000, SIZE), Truncated(300_000, SIZE)],
@@ -312,14 +312,11 @@ fn where_every_source_fails_the_download_ends_soon() {
         &[Ranges, Status(403)],
     ];
     for list in lists {
-        let origins = u16::try_from(list.len()).unwrap();
-        let mut driver = TestDriver::with_two_links(Config {
-            mirrors: origins,
-            digest: Some(DigestScope::File),
-            ..Config::default()
-        });
-        driver.serve_each(|origin: UrlId| list[usize::from(origin.0)], |_| false);
-        let has_other = list.iter().any(|manner| matches!(manner, Ranges | Full(_)));
+        let mirrors = u16::try_from(list.len()).unwrap();
+        let mut driver =
+            TestDriver::with_two_links(Config { mirrors, digest: Some(DigestScope::File), ..Config::default() });
+        driver.serve_each(|mirror: UrlId| list[usize::from(mirror.0)], |_| false);
+        let has_other = list.iter().any(|behaviour| matches!(behaviour, Ranges | Full(_)));
         let at = lists.iter().position(|other| core::ptr::eq(*other, list));
         assert!(driver.failed.is_some(), "{at:?}: {:#?}", driver.notices);
         assert_eq!(driver.failed == Some(Failure::DigestMismatch), has_other, "{at:?}: {:?}", driver.failed);
@@ -333,7 +330,7 @@ fn where_every_source_fails_the_download_ends_soon() {
 }
 
 #[test]
-fn a_source_that_delivers_a_bad_piece_is_excluded_and_good_pieces_stay() {
+fn a_mirror_that_delivers_a_bad_piece_is_excluded_and_good_pieces_are_kept() {
     let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(30_000))));
     for _ in 0..2000 {
         driver.serve(|_| 206, 1);
@@ -348,7 +345,7 @@ fn a_source_that_delivers_a_bad_piece_is_excluded_and_good_pieces_stay() {
 }
 
 #[test]
-fn the_first_source_may_be_the_liar() {
+fn the_first_mirror_may_be_the_bad_one() {
     let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(100_000))));
     for _ in 0..2000 {
         driver.serve(|_| 206, 1);
@@ -358,7 +355,7 @@ fn the_first_source_may_be_the_liar() {
 }
 
 #[test]
-fn when_all_sources_lie_the_digest_is_the_reason() {
+fn if_all_mirrors_deliver_bad_pieces_a_digest_mismatch_is_reported() {
     let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(100_000))));
     for _ in 0..2000 {
         driver.serve(|_| 206, 1);
@@ -391,23 +388,23 @@ fn bytes_of_an_earlier_run_are_verified_too() {
 }
 
 #[test]
-fn a_source_that_a_server_names_is_asked_when_that_one_fails() {
+fn a_mirror_named_by_a_server_is_used_when_the_first_one_fails() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.handle(Input::Mirror { mirror: UrlId(7) });
     driver.serve(|_| 206, 2);
     assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert!(driver.done, "{:?}", driver.notices);
     assert_eq!((driver.mirrors_used(), driver.restarts), ([UrlId(7)].to_vec(), 1));
 }
 
 #[test]
-fn a_digest_that_a_server_tells_lets_sources_be_combined_later() {
+fn a_digest_named_by_a_server_lets_mirrors_be_combined_later() {
     let mut driver = TestDriver::with_two_links(two_mirrors());
     driver.handle(Input::Digest { scope: DigestScope::File });
     driver.serve(|_| 206, 2);
     assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert_eq!(
         (driver.mirrors_used(), driver.restarts),
         ([FIRST_MIRROR, SECOND_MIRROR].to_vec(), 0),
@@ -430,13 +427,13 @@ fn a_file_of_another_size_than_expected_is_not_begun() {
 }
 
 #[test]
-fn a_reader_in_order_never_gets_bytes_of_two_sources() {
+fn an_in_order_reader_never_gets_bytes_of_two_mirrors() {
     let window = Some(DataSize::from_mib(16));
     let mut driver =
         TestDriver::with_two_links(Config { reader_window: window, ..digest_config(DigestScope::File) });
     driver.serve(|_| 206, 2);
     driver.handle(Input::Consumed { end: 1000 });
-    driver.serve(|origin| if origin == FIRST_MIRROR { 404 } else { 206 }, 30_000);
+    driver.serve(|mirror| if mirror == FIRST_MIRROR { 404 } else { 206 }, 30_000);
     assert!(!driver.done && driver.restarts == 0);
     assert_eq!(driver.mirrors_used(), [FIRST_MIRROR]);
 }

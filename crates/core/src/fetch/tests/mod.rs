@@ -1,7 +1,7 @@
-//! The machine, told what happens and asked what it does, step by step.
+//! Tests of the download state machine, driven step by step.
 //!
-//! [`Desk`] stands for the driver: it keeps the contract, remembers what was asked for, and lets a test say "the
-//! server answers", "the bytes come", "the link dies" without repeating numbers.
+//! [`TestDriver`] takes the part of the driver. It keeps the machine contract and remembers connections and requests,
+//! so that a test can say "the server responds", "bytes arrive" or "the link goes down" without repeating numbers.
 
 mod first_request;
 mod link_shares;
@@ -30,7 +30,7 @@ use crate::units::{DataSize, Instant};
 pub(super) const A: LinkId = LinkId(0);
 pub(super) const B: LinkId = LinkId(1);
 
-/// A request as the driver sees it.
+/// A request that the machine has sent.
 #[derive(Clone, Debug)]
 pub(super) struct SentRequest {
     pub(super) conn: ConnId,
@@ -39,25 +39,25 @@ pub(super) struct SentRequest {
     pub(super) next_offset: Option<u64>,
 }
 
-/// The driver's desk.
+/// Executes the machine's outputs in memory; see the [module documentation](self).
 pub(super) struct TestDriver {
     pub(super) fetch: Fetch,
     pub(super) now: Instant,
     pub(super) conns: BTreeMap<ConnId, (LinkId, UrlId)>,
-    /// The address at which a connection was ordered, if one was named.
+    /// The server address that the machine chose for a connection, if it did.
     pub(super) conn_addresses: BTreeMap<ConnId, IpAddr>,
     pub(super) reqs: BTreeMap<ReqId, SentRequest>,
-    /// The connections that have come to stand.
+    /// Connections that are established.
     pub(super) connected: Vec<ConnId>,
-    /// How many bytes were accepted of an answer.
+    /// How many bytes of a response were accepted; none: until it ends.
     pub(super) accepted_lens: BTreeMap<ReqId, Option<DataSize>>,
     pub(super) notices: Vec<Notice>,
     pub(super) done: bool,
     pub(super) failed: Option<Failure>,
     pub(super) restarts: u32,
-    /// What is to be verified.
+    /// Ranges to verify.
     pub(super) verify: Vec<ByteRange>,
-    /// Bytes that came, with the place that they came from.
+    /// Received bytes with the mirror that delivered them.
     pub(super) received: Vec<(UrlId, ByteRange)>,
     pub(super) identified: Option<(Option<DataSize>, Option<Validator>)>,
 }
@@ -82,7 +82,7 @@ impl TestDriver {
         }
     }
 
-    /// Two links that are up, A and B.
+    /// A driver with two links that are up, A and B.
     pub(super) fn with_two_links(config: Config) -> Self {
         let mut driver = Self::new(config);
         driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
@@ -99,7 +99,7 @@ impl TestDriver {
         self.drain();
     }
 
-    /// Lets time pass, with every deadline on the way.
+    /// Lets time pass and calls `tick` at every deadline on the way.
     pub(super) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some((at, _)) = self.fetch.deadline().filter(|(at, _)| *at <= end) {
@@ -114,21 +114,21 @@ impl TestDriver {
     fn drain(&mut self) {
         while let Some(output) = self.fetch.poll() {
             match output {
-                Output::Connect { conn, link, url: origin, address: at } => {
-                    self.conns.insert(conn, (link, origin));
+                Output::Connect { conn, link, url, address: at } => {
+                    self.conns.insert(conn, (link, url));
                     self.conn_addresses.extend(at.map(|at| (conn, at)));
                 }
                 Output::Request { req, conn, range, if_range } => {
-                    assert!(self.conns.contains_key(&conn), "a request on a connection that is closed");
+                    assert!(self.conns.contains_key(&conn), "a request on a closed connection");
                     assert!(
                         !matches!(range, RequestRange::Bounded(range) if range.is_empty()),
-                        "a request for no bytes"
+                        "a request for an empty range"
                     );
                     self.reqs.insert(req, SentRequest { conn, range, if_range, next_offset: None });
                 }
                 Output::AcceptBody { req, offset: at, len, .. } => {
                     self.accepted_lens.insert(req, len);
-                    self.reqs.get_mut(&req).expect("accepts what was asked for").next_offset = Some(at);
+                    self.reqs.get_mut(&req).expect("the request exists").next_offset = Some(at);
                 }
                 Output::Cancel { req } => {
                     self.reqs.remove(&req);
@@ -150,28 +150,28 @@ impl TestDriver {
         }
     }
 
-    /// The connections of a link.
+    /// The connections of a link, oldest first.
     pub(super) fn conns_on(&self, link: LinkId) -> Vec<ConnId> {
         self.conns.iter().filter(|(_, (l, _))| *l == link).map(|(id, _)| *id).collect()
     }
 
-    /// The newest connection of a link stands after this many milliseconds.
+    /// Establishes the newest connection of a link; its handshake took `rtt` milliseconds.
     pub(super) fn connect_newest(&mut self, link: LinkId, rtt: u64) -> ConnId {
-        let conn = *self.conns_on(link).last().expect("a connection was ordered");
+        let conn = *self.conns_on(link).last().expect("a connection was opened");
         self.on_connected(conn, Protocol::Http1, rtt, None);
         conn
     }
 
-    /// The newest connection of a link stands: at the address that was ordered, or at this one.
+    /// Establishes the newest connection of a link, at the address that the machine chose or else at `address`.
     pub(super) fn connect_to(&mut self, link: LinkId, address: &str) -> ConnId {
-        let conn = *self.conns_on(link).last().expect("a connection was ordered");
+        let conn = *self.conns_on(link).last().expect("a connection was opened");
         let address = address.parse().expect("an address");
         let peer = self.conn_addresses.get(&conn).copied().unwrap_or(address);
         self.on_connected(conn, Protocol::Http1, 5, Some(peer));
         conn
     }
 
-    /// A connection stands after this many milliseconds.
+    /// Establishes a connection; its handshake took `rtt` milliseconds.
     pub(super) fn on_connected(&mut self, conn: ConnId, protocol: Protocol, rtt: u64, peer: Option<IpAddr>) {
         self.connected.push(conn);
         self.handle(Input::Connected { conn, protocol, handshake_rtt: Duration::from_millis(rtt), peer });
@@ -187,9 +187,9 @@ impl TestDriver {
         self.requests_on(link).first().expect("a request was sent").0
     }
 
-    /// The server answers a request with its range of a file of `total` bytes.
+    /// Responds with the requested range of a file of `total` bytes.
     pub(super) fn respond_partial(&mut self, req: ReqId, total: u64, etag: Option<&str>) {
-        let request = self.reqs.get(&req).expect("was asked").clone();
+        let request = self.reqs.get(&req).expect("the request exists").clone();
         let range = match request.range {
             RequestRange::Bounded(range) => range.intersect(ByteRange::new(0, total)),
             RequestRange::From(start) => ByteRange::new(start, total),
@@ -205,7 +205,7 @@ impl TestDriver {
         self.handle(Input::Head { req, head });
     }
 
-    /// The server answers with a bare status.
+    /// Responds with a status and an empty body.
     pub(super) fn respond_status(&mut self, req: ReqId, status: u16) {
         self.handle(Input::Head {
             req,
@@ -213,7 +213,7 @@ impl TestDriver {
         });
     }
 
-    /// The server answers with everything.
+    /// Responds with the whole file (200).
     pub(super) fn respond_full(&mut self, req: ReqId, length: Option<u64>, etag: Option<&str>) {
         let head = ResponseHead {
             status: 200,
@@ -228,7 +228,7 @@ impl TestDriver {
         if let Some(SentRequest { conn, next_offset: Some(at), .. }) = self.reqs.get_mut(&req) {
             let range = ByteRange::new(*at, *at + len);
             *at = range.end;
-            self.received.extend(self.conns.get(conn).map(|(_, origin)| (*origin, range)));
+            self.received.extend(self.conns.get(conn).map(|(_, url)| (*url, range)));
         }
         self.handle(Input::Data { req, len: DataSize::from_bytes(len) });
     }
@@ -238,7 +238,7 @@ impl TestDriver {
         self.handle(Input::End { req });
     }
 
-    /// Everything that a link was asked for comes at once, until it is asked for nothing more.
+    /// Serves all requests of a link, one after another, until there are no more.
     pub(super) fn deliver_all(&mut self, link: LinkId, total: u64, etag: Option<&str>) {
         while let Some((req, request)) = self.requests_on(link).first().cloned() {
             if request.next_offset.is_none() {

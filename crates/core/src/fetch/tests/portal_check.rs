@@ -1,4 +1,4 @@
-//! Which of several answers is believed (rules of `super::super::opinions`).
+//! Which of several contradicting responses is accepted (`portal_check`).
 
 use super::*;
 use crate::fetch::BanReason;
@@ -12,7 +12,7 @@ fn bytes(n: u64) -> Option<DataSize> {
     Some(DataSize::from_bytes(n))
 }
 
-/// The one answer over `link` begins and breaks off; the next one is asked for on the same connection or a new one.
+/// A single response over `link` begins and breaks off; the next request is sent on the same connection or a new one.
 fn break_off_response(driver: &mut TestDriver, link: LinkId, length: u64, etag: Option<&str>) {
     driver.connect_newest(link, 5);
     let req = driver.first_request(link);
@@ -23,7 +23,7 @@ fn break_off_response(driver: &mut TestDriver, link: LinkId, length: u64, etag: 
 }
 
 #[test]
-fn of_three_links_two_that_say_the_same_are_believed() {
+fn the_response_on_which_two_of_three_links_agree_is_accepted() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.link_up(C, LinkProfile::new("c", LinkKind::Other));
     for link in [A, B, C] {
@@ -37,7 +37,7 @@ fn of_three_links_two_that_say_the_same_are_believed() {
 }
 
 #[test]
-fn of_two_sizes_under_one_validator_the_longer_is_believed() {
+fn of_two_sizes_with_one_validator_the_larger_is_accepted() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.connect_newest(B, 5);
@@ -48,7 +48,7 @@ fn of_two_sizes_under_one_validator_the_longer_is_believed() {
 }
 
 #[test]
-fn a_link_that_was_told_more_under_the_same_validator_is_not_believed_less() {
+fn a_smaller_size_than_reported_with_the_same_validator_is_rejected() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.connect_newest(B, 5);
@@ -57,14 +57,14 @@ fn a_link_that_was_told_more_under_the_same_validator_is_not_believed_less() {
     driver.respond_full(b, Some(SIZE), TAG);
     driver.deliver(a, 1000);
     driver.end_response(a);
-    let link = driver.conns[&driver.reqs.values().next().expect("asked again").conn].0;
+    let link = driver.conns[&driver.reqs.values().next().expect("the request is repeated").conn].0;
     driver.respond_full(driver.first_request(link), Some(PAGE_SIZE), TAG);
     let reason = BanReason::LengthMismatch { actual: bytes(PAGE_SIZE), expected: bytes(SIZE) };
     assert_eq!(driver.notices.last(), Some(&Notice::Banned { link, reason, will_probe: true }));
 }
 
 #[test]
-fn a_link_that_was_told_the_size_by_a_range_is_not_believed_another() {
+fn a_size_that_contradicts_a_range_response_is_rejected() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.respond_partial(driver.first_request(A), SIZE, None);
@@ -75,7 +75,7 @@ fn a_link_that_was_told_the_size_by_a_range_is_not_believed_another() {
 }
 
 #[test]
-fn a_file_that_grows_without_a_validator_is_believed_once_all_links_say_another_size() {
+fn a_new_size_without_a_validator_is_accepted_once_all_links_report_one() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.respond_partial(driver.first_request(A), SIZE, None);
@@ -97,7 +97,7 @@ fn a_file_that_grows_without_a_validator_is_believed_once_all_links_say_another_
 }
 
 #[test]
-fn a_link_that_asked_beyond_a_small_file_is_asked_again() {
+fn a_link_that_requested_bytes_behind_the_end_of_a_small_file_gets_another_request() {
     let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
         let conn = driver.conns_on(link)[0];
@@ -118,7 +118,7 @@ fn a_link_that_asked_beyond_a_small_file_is_asked_again() {
 }
 
 #[test]
-fn a_page_that_comes_at_once_waits_for_a_link_that_is_still_connecting() {
+fn an_early_page_waits_for_a_link_that_is_still_connecting() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.respond_full(driver.first_request(A), Some(PAGE_SIZE), None);
@@ -126,14 +126,14 @@ fn a_page_that_comes_at_once_waits_for_a_link_that_is_still_connecting() {
     assert!(driver.identified.is_none(), "{:?}", driver.notices);
     driver.connect_newest(B, 1800);
     driver.advance(Duration::from_millis(3000));
-    assert!(driver.identified.is_none(), "the other link has been asked: {:?}", driver.notices);
+    assert!(driver.identified.is_none(), "the other link has a request: {:?}", driver.notices);
     driver.respond_partial(driver.first_request(B), SIZE, TAG);
     assert_eq!(driver.identified, Some((bytes(SIZE), Some(Validator::Etag("\"v1\"".into())))));
     assert!(driver.conns_on(A).is_empty());
 }
 
 #[test]
-fn an_answer_that_another_link_never_confirms_is_taken_and_told() {
+fn a_response_that_no_other_link_confirms_is_accepted_with_a_notice() {
     for (etag, wait) in [(None, 10), (TAG, 6)] {
         let mut driver = TestDriver::with_two_links(Config::default());
         driver.connect_newest(A, 5);
@@ -151,8 +151,8 @@ fn an_answer_that_another_link_never_confirms_is_taken_and_told() {
 }
 
 #[test]
-fn while_an_answer_waits_for_an_opinion_its_link_is_asked_nothing_more() {
-    // A server that closes behind each answer, and one that does not.
+fn a_link_with_a_pending_response_gets_no_other_request() {
+    // A server that closes after each response, and one that does not.
     for closes in [false, true] {
         let mut driver = TestDriver::with_two_links(Config::default());
         let conn = driver.conns_on(A)[0];
@@ -178,7 +178,7 @@ fn while_an_answer_waits_for_an_opinion_its_link_is_asked_nothing_more() {
 }
 
 #[test]
-fn a_parked_answer_of_one_of_several_mirrors_sends_its_link_to_the_next() {
+fn with_several_mirrors_a_contradicted_pending_response_switches_the_links_mirror() {
     let mut driver =
         TestDriver::with_two_links(Config { mirrors: 2, digest: Some(DigestScope::File), ..Config::default() });
     driver.connect_newest(A, 5);
@@ -190,7 +190,7 @@ fn a_parked_answer_of_one_of_several_mirrors_sends_its_link_to_the_next() {
 }
 
 #[test]
-fn a_server_that_refuses_ranges_is_asked_once_without() {
+fn a_server_that_refuses_ranges_gets_one_request_without_a_range() {
     let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
         driver.connect_newest(link, 5);
@@ -209,7 +209,7 @@ fn a_server_that_refuses_ranges_is_asked_once_without() {
 }
 
 #[test]
-fn a_link_alone_in_refusing_ranges_is_a_portals() {
+fn a_416_on_one_link_only_is_treated_as_a_portals() {
     let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
         driver.connect_newest(link, 5);
@@ -221,7 +221,7 @@ fn a_link_alone_in_refusing_ranges_is_a_portals() {
 }
 
 #[test]
-fn a_server_that_refuses_everything_as_a_range_has_refused() {
+fn if_the_full_request_is_refused_with_416_as_well_the_download_fails() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     for _ in 0..2 {

@@ -1,10 +1,10 @@
-//! Servers that refuse for a while after they have delivered, or refuse requests for ranges (rules of
-//! `super::super::refusals` and `silence`).
+//! Servers that refuse for a while after they have delivered, or that refuse range requests (`refusals`, `stall`).
 
 use super::server_quirks::{SIZE, TAG, honest_response, one_link, serve, status_head};
 use super::*;
 
-/// A server delivers half of the file, and then refuses everything until this time. Tells when the download ended.
+/// The server delivers half of the file and then refuses everything for the duration `until`. Returns when the download
+/// ended.
 fn run_refusal_after_half(code: u16, until: Duration) -> (TestDriver, Instant) {
     let mut driver = one_link();
     let mut half = None;

@@ -1,4 +1,4 @@
-//! What heads mean (rules of `super::super::answers`).
+//! What response heads mean for the download (`responses`, `single_response`, `version_check`).
 
 use super::*;
 use crate::fetch::{BanReason, Policy, Resume, SingleResponseReason};
@@ -6,7 +6,7 @@ use crate::fetch::{BanReason, Policy, Resume, SingleResponseReason};
 const SIZE: u64 = 3_000_000;
 const TAG: Option<&str> = Some("\"v1\"");
 
-/// An earlier run has left the first megabyte.
+/// Configuration of a download of which an earlier run has left the first megabyte.
 fn resume_config() -> Config {
     let resume = Resume {
         total: DataSize::from_bytes(SIZE),
@@ -18,7 +18,7 @@ fn resume_config() -> Config {
 }
 
 #[test]
-fn the_first_data_request_is_the_probe() {
+fn the_initial_request_asks_for_data_and_each_link_continues_the_range() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 20);
     let request = driver.requests_on(A);
@@ -27,11 +27,11 @@ fn the_first_data_request_is_the_probe() {
     driver.connect_newest(B, 50);
     let RequestRange::Bounded(second) = driver.requests_on(B)[0].1.range else { panic!() };
     let RequestRange::Bounded(first) = request[0].1.range else { panic!() };
-    assert_eq!(second.start, first.end, "the second link asks for the next bytes");
+    assert_eq!(second.start, first.end, "the second link requests the next bytes");
 }
 
 #[test]
-fn once_identified_every_request_carries_if_range() {
+fn once_the_file_is_identified_every_request_carries_if_range() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 20);
     driver.respond_partial(driver.first_request(A), SIZE, TAG);
@@ -44,7 +44,7 @@ fn once_identified_every_request_carries_if_range() {
 }
 
 #[test]
-fn a_file_smaller_than_the_probe_is_done_with_one_answer() {
+fn a_file_smaller_than_the_initial_request_takes_one_response() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 20);
     let req = driver.first_request(A);
@@ -66,7 +66,7 @@ fn an_empty_file_is_done_at_once() {
 }
 
 #[test]
-fn a_question_beyond_a_small_file_is_no_failure() {
+fn a_request_behind_the_end_of_a_small_file_is_no_failure() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 20);
     driver.connect_newest(B, 20);
@@ -83,11 +83,11 @@ fn a_question_beyond_a_small_file_is_no_failure() {
 }
 
 #[test]
-fn a_portal_that_answers_first_is_not_believed() {
+fn a_portal_that_responds_first_is_not_accepted() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.respond_full(driver.first_request(A), Some(4000), None);
-    assert!(driver.identified.is_none(), "the other link has not spoken");
+    assert!(driver.identified.is_none(), "the other link has not responded");
     driver.connect_newest(B, 50);
     driver.respond_partial(driver.first_request(B), SIZE, TAG);
     let got = Some(DataSize::from_bytes(4000));
@@ -98,13 +98,13 @@ fn a_portal_that_answers_first_is_not_believed() {
         will_probe: true,
     };
     assert_eq!(driver.notices, [banned]);
-    // The portal's link had the first bytes: they are asked for again.
+    // The portal's link had requested the first bytes: they are requested again.
     driver.deliver_all(B, SIZE, TAG);
     assert!(driver.done);
 }
 
 #[test]
-fn a_portal_that_answers_later_is_banned_and_its_bytes_go_elsewhere() {
+fn a_portal_that_responds_later_is_banned_and_its_ranges_are_freed() {
     for response in 0..4 {
         let mut driver = TestDriver::with_two_links(Config::default());
         driver.connect_newest(B, 50);
@@ -147,7 +147,7 @@ fn a_banned_link_is_probed_and_used_again() {
 }
 
 #[test]
-fn the_only_links_word_counts() {
+fn with_a_single_link_its_full_response_is_accepted() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.connect_newest(A, 5);
@@ -159,7 +159,7 @@ fn the_only_links_word_counts() {
 }
 
 #[test]
-fn a_server_without_ranges_is_read_from_one_link() {
+fn from_a_server_without_ranges_the_file_comes_over_one_link() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.connect_newest(B, 5);
@@ -188,7 +188,7 @@ fn a_body_without_length_ends_where_its_framing_ends() {
 }
 
 #[test]
-fn without_a_validator_answers_are_not_mixed() {
+fn responses_without_a_validator_are_not_combined() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.respond_partial(driver.first_request(A), SIZE, None);
@@ -204,7 +204,7 @@ fn without_a_validator_answers_are_not_mixed() {
 }
 
 #[test]
-fn a_checksum_stands_in_for_a_validator() {
+fn a_checksum_replaces_the_validator() {
     let mut driver = TestDriver::with_two_links(Config { has_checksum: true, ..Config::default() });
     driver.connect_newest(A, 5);
     driver.respond_partial(driver.first_request(A), SIZE, None);
@@ -215,7 +215,7 @@ fn a_checksum_stands_in_for_a_validator() {
 }
 
 #[test]
-fn a_lost_single_answer_starts_from_zero() {
+fn a_lost_single_response_begins_again_from_zero() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let conn = driver.connect_newest(A, 5);
@@ -233,7 +233,7 @@ fn a_lost_single_answer_starts_from_zero() {
 }
 
 #[test]
-fn a_single_answer_that_always_breaks_off_is_given_up() {
+fn a_single_response_that_always_breaks_off_is_given_up() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let mut tries = 0;
@@ -247,10 +247,11 @@ fn a_single_answer_that_always_breaks_off_is_given_up() {
         driver.advance(Duration::from_secs(1));
     }
     assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?} after {tries}", driver.failed);
-    assert_eq!(tries, 1 + 5 + 1, "the first one was progress");
+    assert_eq!(tries, 1 + 5 + 1, "the first response was progress");
 }
 
-/// Everything has to come as one answer, and over `bad` it breaks off each time. Tells how often it did.
+/// A single response has to carry the file, and over a link for which `bad` gives a size it always breaks off. Returns
+/// how often it did.
 fn count_broken_responses(driver: &mut TestDriver, bad: impl Fn(LinkId) -> Option<u64>) -> u32 {
     driver.connect_newest(A, 5);
     driver.respond_partial(driver.first_request(A), bad(A).unwrap_or(SIZE), None);
@@ -285,24 +286,24 @@ fn count_broken_responses(driver: &mut TestDriver, bad: impl Fn(LinkId) -> Optio
 }
 
 #[test]
-fn a_single_answer_that_always_breaks_off_on_one_link_comes_over_the_other() {
+fn a_single_response_that_breaks_off_on_one_link_comes_over_the_other() {
     let mut driver = TestDriver::with_two_links(Config::default());
-    // Its own word for the size stands against the other's, until it has lost its credit.
+    // The size that A reports contradicts the one from B, until A's retries are exhausted.
     let lost = count_broken_responses(&mut driver, |link| (link == A).then_some(SIZE + 1));
     assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
     assert!((1..=1 + 5 + 1).contains(&lost), "{lost}");
 }
 
 #[test]
-fn a_single_answer_that_breaks_off_on_every_link_is_given_up() {
+fn a_single_response_that_breaks_off_on_every_link_is_given_up() {
     let mut driver = TestDriver::with_two_links(Config::default());
     let lost = count_broken_responses(&mut driver, |_| Some(SIZE));
     assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?} after {lost}", driver.failed);
-    assert_eq!(lost, 2 * (1 + 5 + 1), "on each the first one was progress");
+    assert_eq!(lost, 2 * (1 + 5 + 1), "on each link the first response was progress");
 }
 
 #[test]
-fn a_single_answer_goes_on_over_another_link_when_its_own_is_taken_away() {
+fn a_single_response_moves_to_another_link_when_its_link_goes_down() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.respond_partial(driver.first_request(A), SIZE, None);
@@ -321,7 +322,7 @@ fn a_single_answer_goes_on_over_another_link_when_its_own_is_taken_away() {
 }
 
 #[test]
-fn a_file_that_changes_starts_again_once_all_links_agree() {
+fn a_changed_file_is_fetched_again_once_all_links_agree() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.respond_partial(driver.first_request(A), SIZE, TAG);
@@ -335,7 +336,7 @@ fn a_file_that_changes_starts_again_once_all_links_agree() {
     more(&mut driver, A);
     more(&mut driver, B);
     driver.respond_full(driver.first_request(A), Some(SIZE + 5), Some("\"v2\""));
-    assert_eq!(driver.restarts, 0, "one link alone may be lying");
+    assert_eq!(driver.restarts, 0, "one link alone is not sufficient");
     driver.respond_full(driver.first_request(B), Some(SIZE + 5), Some("\"v2\""));
     assert_eq!(driver.restarts, 1);
     assert!(driver.notices.contains(&Notice::FileChanged));
@@ -345,7 +346,7 @@ fn a_file_that_changes_starts_again_once_all_links_agree() {
 }
 
 #[test]
-fn a_file_that_always_changes_comes_as_one_answer() {
+fn a_file_that_keeps_changing_comes_as_a_single_response() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     for version in 0..3 {
@@ -371,7 +372,7 @@ fn a_file_that_always_changes_comes_as_one_answer() {
 }
 
 #[test]
-fn a_resumed_file_that_changed_starts_again() {
+fn a_resumed_file_that_has_changed_is_fetched_again() {
     let mut driver = TestDriver::new(resume_config());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.connect_newest(A, 5);
@@ -386,7 +387,7 @@ fn a_resumed_file_that_changed_starts_again() {
 }
 
 #[test]
-fn what_a_reader_waits_for_of_a_known_resource_begins_with_a_bite() {
+fn a_waiting_reader_of_a_known_resource_gets_a_small_first_chunk() {
     let ranges = |config| {
         let mut driver = TestDriver::new(config);
         driver.handle(Input::Consumed { end: 1_000_000 });
@@ -399,13 +400,13 @@ fn what_a_reader_waits_for_of_a_known_resource_begins_with_a_bite() {
     };
     let request = ranges(Config { reader_window: Some(DataSize::from_mib(1)), ..resume_config() });
     assert_eq!(request[0], ByteRange::at(1_000_000, crate::fetch::FIRST_CHUNK));
-    assert_eq!((request[1].start, request.len()), (request[0].end, 2), "and goes on at once");
-    // Nobody waits for the next byte of a file.
+    assert_eq!((request[1].start, request.len()), (request[0].end, 2), "and the rest is requested at once");
+    // A download without a reader needs no small chunk.
     assert_eq!(ranges(resume_config()).len(), 1);
 }
 
 #[test]
-fn a_resumed_file_whose_server_serves_neither_ranges_nor_validators_any_more_is_one_answer() {
+fn a_resumed_file_whose_server_stopped_serving_ranges_comes_as_a_single_response() {
     let mut driver = TestDriver::new(resume_config());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.connect_newest(A, 5);
@@ -419,21 +420,21 @@ fn a_resumed_file_whose_server_serves_neither_ranges_nor_validators_any_more_is_
 }
 
 #[test]
-fn a_refusal_by_all_links_is_the_end() {
+fn a_refusal_on_all_links_ends_the_download() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     driver.connect_newest(B, 5);
     driver.respond_status(driver.first_request(A), 404);
     assert_eq!(driver.failed, None);
     driver.respond_status(driver.first_request(B), 404);
-    // Once more without a range.
+    // One more request, without a range.
     driver.connect_newest(A, 5);
     driver.respond_status(driver.first_request(A), 404);
     assert_eq!(driver.failed, Some(Failure::BadStatus { status: 404 }));
 }
 
 #[test]
-fn retry_after_is_obeyed() {
+fn retry_after_is_respected() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.connect_newest(A, 5);
@@ -455,7 +456,7 @@ fn retry_after_is_obeyed() {
 }
 
 #[test]
-fn redirects_are_followed_by_each_link() {
+fn each_link_follows_its_own_redirects() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     let head = |to| ResponseHead { status: 302, location: Some(UrlId(to)), ..ResponseHead::default() };
@@ -472,7 +473,7 @@ fn redirects_are_followed_by_each_link() {
 }
 
 #[test]
-fn edges_that_do_not_agree_become_one_edge() {
+fn if_cdn_nodes_do_not_agree_one_of_them_is_used() {
     let mut driver = TestDriver::with_two_links(Config::default());
     let head = |to| ResponseHead { status: 302, location: Some(UrlId(to)), ..ResponseHead::default() };
     driver.connect_newest(A, 5);
@@ -482,8 +483,8 @@ fn edges_that_do_not_agree_become_one_edge() {
     driver.connect_newest(B, 5);
     driver.handle(Input::Head { req: driver.first_request(B), head: head(2) });
     driver.connect_newest(B, 5);
-    driver.respond_partial(driver.first_request(B), SIZE, Some("\"of another edge\""));
-    assert_eq!(driver.conns[&driver.conns_on(B)[0]].1, UrlId(1), "the edge that has delivered");
+    driver.respond_partial(driver.first_request(B), SIZE, Some("\"of another node\""));
+    assert_eq!(driver.conns[&driver.conns_on(B)[0]].1, UrlId(1), "the node that has delivered");
     driver.connect_newest(B, 5);
     driver.respond_partial(driver.first_request(B), SIZE, TAG);
     assert!(driver.notices.is_empty(), "{:?}", driver.notices);
@@ -492,16 +493,16 @@ fn edges_that_do_not_agree_become_one_edge() {
 }
 
 #[test]
-fn of_two_addresses_that_do_not_agree_one_is_used() {
+fn if_two_addresses_do_not_agree_one_of_them_is_used() {
     let mut driver = TestDriver::with_two_links(Config::default());
     let (here, there) = ("198.51.100.1", "198.51.100.2");
     driver.connect_to(A, here);
     driver.respond_partial(driver.first_request(A), SIZE, TAG);
     driver.connect_to(B, there);
-    driver.respond_full(driver.first_request(B), Some(SIZE), Some("\"of another edge\""));
+    driver.respond_full(driver.first_request(B), Some(SIZE), Some("\"of another node\""));
     let conn = driver.conns_on(B)[0];
     assert_eq!(driver.conns[&conn].1, UrlId(0), "the same URL");
-    assert_eq!(driver.conn_addresses[&conn].to_string(), here, "the edge that has delivered");
+    assert_eq!(driver.conn_addresses[&conn].to_string(), here, "the node that has delivered");
     driver.connect_to(B, there);
     driver.respond_partial(driver.first_request(B), SIZE, TAG);
     assert!(driver.notices.is_empty(), "{:?}", driver.notices);
@@ -521,7 +522,8 @@ fn addresses_that_agree_are_all_used() {
     assert!(driver.done && driver.conn_addresses.is_empty() && driver.notices.is_empty());
 }
 
-/// What a portal's link does whose first connection ends there: the address that is tried then, if one is.
+/// Link B belongs to a portal, and its first connection ends at the portal's address. Returns the address that B tries
+/// next, if it does.
 fn address_tried_after_portal(real: &str, portal: &str) -> Option<IpAddr> {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_to(A, real);
@@ -542,18 +544,18 @@ fn address_tried_after_portal(real: &str, portal: &str) -> Option<IpAddr> {
 }
 
 #[test]
-fn a_portal_is_banned_at_once_or_when_it_answers_for_another_address_too() {
+fn a_portal_is_banned_at_once_or_when_it_responds_at_another_address_too() {
     assert_eq!(address_tried_after_portal("198.51.100.1", "198.51.100.1"), None);
     assert_eq!(address_tried_after_portal("198.51.100.1", "10.0.0.1"), "198.51.100.1".parse().ok());
     assert_eq!(address_tried_after_portal("2001:db8::1", "198.51.100.1"), "2001:db8::1".parse().ok());
-    // A private address is another machine on the other link.
+    // A private address is another host on the other link.
     for private in ["192.168.1.1", "100.64.0.1", "169.254.0.1", "fd00::1", "fe80::1", "::ffff:10.0.0.1"] {
         assert_eq!(address_tried_after_portal(private, "198.51.100.1"), None, "{private}");
     }
 }
 
 #[test]
-fn addresses_of_one_name_that_do_not_agree_leave_their_link_the_one_that_has_delivered() {
+fn if_addresses_of_one_name_do_not_agree_a_link_keeps_the_one_that_delivered() {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     let conn = driver.connect_to(A, "198.51.100.1");
@@ -563,7 +565,7 @@ fn addresses_of_one_name_that_do_not_agree_leave_their_link_the_one_that_has_del
     driver.close_conn(conn, ConnErrorKind::Reset);
     driver.advance(Duration::from_secs(1));
     driver.connect_to(A, "198.51.100.2");
-    driver.respond_full(driver.first_request(A), Some(SIZE), Some("\"of another edge\""));
+    driver.respond_full(driver.first_request(A), Some(SIZE), Some("\"of another node\""));
     assert_eq!(driver.restarts, 0);
     let conn = driver.connect_to(A, "198.51.100.2");
     assert_eq!(driver.conn_addresses[&conn].to_string(), "198.51.100.1");
@@ -572,7 +574,7 @@ fn addresses_of_one_name_that_do_not_agree_leave_their_link_the_one_that_has_del
 }
 
 #[test]
-fn a_change_on_all_addresses_is_a_change() {
+fn a_change_at_all_addresses_is_a_change_of_the_file() {
     let mut driver = TestDriver::with_two_links(Config::default());
     let addresses = [(A, "198.51.100.1"), (B, "198.51.100.2")];
     for (link, address) in addresses {
@@ -593,7 +595,8 @@ fn a_change_on_all_addresses_is_a_change() {
     assert!(driver.done);
 }
 
-/// What becomes of a download over one link whose nth request is redirected there; none: it is the file.
+/// Downloads over one link. `to` gives the redirect target of the nth request; none: the file. Returns the driver and
+/// the number of requests.
 fn run_redirects(config: Config, to: impl Fn(usize, UrlId) -> Option<u16>) -> (TestDriver, usize) {
     let mut driver = TestDriver::new(config);
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
@@ -623,8 +626,8 @@ fn run_redirects(config: Config, to: impl Fn(usize, UrlId) -> Option<u16>) -> (T
 }
 
 #[test]
-fn redirects_without_end_are_given_up() {
-    // In a circle of one, two and five places, and ever on.
+fn endless_redirects_are_given_up() {
+    // Redirect loops of one, two and five URLs, and redirects that never repeat.
     for (circle, most) in [(1, 16), (2, 30), (5, 70), (10_000, 110)] {
         let next = |_, at: UrlId| Some(if at.0 == circle { 1 } else { at.0 + 1 });
         let (driver, requests) = run_redirects(Config::default(), next);
@@ -637,14 +640,14 @@ fn redirects_without_end_are_given_up() {
 }
 
 #[test]
-fn redirects_that_end_are_followed_however_many() {
+fn redirects_that_end_are_followed_up_to_the_limit() {
     for hops in [1, 25, 30, 49, 50] {
         let (driver, requests) = run_redirects(Config::default(), |_, at| (at.0 < hops).then_some(at.0 + 1));
         assert!(driver.done, "{hops}: {:?}", driver.failed);
         assert_eq!(requests, usize::from(hops) + 1);
         assert!(driver.now < Instant::from_millis(2000), "{hops}: {}", driver.now);
     }
-    // To the same place until the file is ready, or a cookie has come back.
+    // Redirects to the same URL until the file is ready, or a cookie is set.
     for rounds in [1, 2, 5] {
         let (driver, requests) = run_redirects(Config::default(), |n, _| (n < rounds).then_some(1));
         assert!(driver.done && requests == rounds + 1, "{rounds}: {requests} {:?}", driver.failed);
@@ -652,7 +655,7 @@ fn redirects_that_end_are_followed_however_many() {
 }
 
 #[test]
-fn a_page_instead_of_the_rest_of_the_file_ends_the_download_soon() {
+fn an_html_page_instead_of_the_rest_of_the_file_ends_the_download_soon() {
     for links in [1, 2] {
         let mut driver = TestDriver::new(resume_config());
         driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
@@ -676,12 +679,12 @@ fn a_page_instead_of_the_rest_of_the_file_ends_the_download_soon() {
             driver.advance(Duration::from_millis(100));
         }
         assert_eq!(driver.failed, Some(Failure::HtmlPage), "{:?}", driver.notices);
-        assert!(driver.restarts == 0 && driver.received.is_empty(), "what is there stays");
+        assert!(driver.restarts == 0 && driver.received.is_empty(), "the stored bytes are kept");
     }
 }
 
 #[test]
-fn a_short_answer_gives_the_rest_back() {
+fn a_short_response_frees_the_rest_of_its_range() {
     let mut driver = TestDriver::new(Config { policy: Policy::Marline, ..Config::default() });
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.connect_newest(A, 5);
@@ -700,7 +703,7 @@ fn a_short_answer_gives_the_rest_back() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_while_it_waits_for_an_opinion_is_forgotten() {
+fn a_pending_response_that_breaks_off_is_dropped() {
     let mut driver = TestDriver::with_two_links(Config::default());
     let conn = driver.conns_on(A)[0];
     driver.on_connected(conn, Protocol::Http2, 5, None);
@@ -709,11 +712,11 @@ fn an_answer_that_breaks_off_while_it_waits_for_an_opinion_is_forgotten() {
     driver.reqs.remove(&req);
     driver.handle(Input::Aborted { req, error: ConnError { kind: ConnErrorKind::Reset, text: "test".into() } });
     driver.advance(Duration::from_secs(20));
-    assert!(driver.identified.is_none(), "an answer that is gone was taken for the file");
+    assert!(driver.identified.is_none(), "an aborted response was accepted");
 }
 
 #[test]
-fn a_range_without_total_counts_if_its_validator_does() {
+fn a_range_without_a_total_is_accepted_if_its_validator_matches() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 5);
     let req = driver.first_request(A);
@@ -734,7 +737,7 @@ fn a_range_without_total_counts_if_its_validator_does() {
 }
 
 #[test]
-fn a_link_that_may_not_be_used_has_no_say_in_a_change() {
+fn a_link_that_may_not_be_used_does_not_count_for_a_change() {
     let mut driver = TestDriver::new(Config { metered: crate::fetch::MeteredUse::Never, ..Config::default() });
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver.link_up(B, LinkProfile { metered: true, ..LinkProfile::new("b", LinkKind::Lte) });
@@ -748,7 +751,7 @@ fn a_link_that_may_not_be_used_has_no_say_in_a_change() {
 }
 
 #[test]
-fn a_portals_redirect_is_forgotten_when_the_link_is_tested_again() {
+fn a_portals_redirect_is_forgotten_when_the_link_is_probed_again() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(B, 50);
     driver.respond_partial(driver.first_request(B), 800_000_000, TAG);
@@ -767,7 +770,7 @@ fn a_portals_redirect_is_forgotten_when_the_link_is_tested_again() {
 }
 
 #[test]
-fn answers_without_a_byte_and_resets_after_close_are_failures() {
+fn empty_responses_and_resets_after_close_are_failures() {
     for empty in [true, false] {
         let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
         driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));

@@ -1,46 +1,47 @@
-//! Who gets which bytes, how many are on the way, and how it ends (rules of `super::super::plan` and `tail`).
+//! Which link gets which ranges, how many bytes are in flight, and how the download ends (`scheduler`, `endgame`).
 
 use super::*;
 use crate::fetch::Policy;
 
 const TAG: Option<&str> = Some("\"v1\"");
 
-/// A link in a toy world: constant rate, constant delay, one connection.
+/// A simulated link: constant rate, constant delay, one connection.
 struct SimulatedLink {
     link: LinkId,
     bytes_per_ms: u64,
     one_way_ms: u64,
-    /// When each request is seen by the server.
+    /// Per request, when the server's response begins to arrive without a server delay.
     arrived_at: BTreeMap<ReqId, u64>,
     sent: BTreeMap<ReqId, u64>,
     idle_ms: u64,
     last_ms: u64,
-    /// How long the server thinks before each answer, and until when it does now, and of what.
+    /// Delay of the server before each response.
     server_delay_ms: u64,
+    /// The request that the server is processing, and until when.
     serving: Option<(ReqId, u64)>,
 }
 
-/// Runs to the end in steps of a millisecond; gives the time.
-fn run(driver: &mut TestDriver, pipes: &mut [SimulatedLink], total: u64) -> u64 {
-    for pipe in pipes.iter() {
-        driver.connect_newest(pipe.link, pipe.one_way_ms * 2);
+/// Runs the download in steps of a millisecond. Returns its duration in milliseconds.
+fn run(driver: &mut TestDriver, links: &mut [SimulatedLink], total: u64) -> u64 {
+    for link in links.iter() {
+        driver.connect_newest(link.link, link.one_way_ms * 2);
     }
     for ms in 0..60_000 {
-        for pipe in pipes.iter_mut() {
-            for (req, _) in driver.requests_on(pipe.link) {
-                pipe.arrived_at.entry(req).or_insert(ms + pipe.one_way_ms * 2);
+        for link in links.iter_mut() {
+            for (req, _) in driver.requests_on(link.link) {
+                link.arrived_at.entry(req).or_insert(ms + link.one_way_ms * 2);
             }
-            let mut capacity = pipe.bytes_per_ms;
+            let mut capacity = link.bytes_per_ms;
             while capacity > 0 {
-                let ready = driver.requests_on(pipe.link).into_iter().find(|(req, _)| pipe.arrived_at[req] <= ms);
+                let ready = driver.requests_on(link.link).into_iter().find(|(req, _)| link.arrived_at[req] <= ms);
                 let Some((req, request)) = ready else {
-                    pipe.idle_ms += u64::from(ms > pipe.one_way_ms * 4);
+                    link.idle_ms += u64::from(ms > link.one_way_ms * 4);
                     break;
                 };
-                if pipe.server_delay_ms > 0 && pipe.serving.is_none_or(|(of, _)| of != req) {
-                    pipe.serving = Some((req, ms + pipe.server_delay_ms));
+                if link.server_delay_ms > 0 && link.serving.is_none_or(|(of, _)| of != req) {
+                    link.serving = Some((req, ms + link.server_delay_ms));
                 }
-                if pipe.serving.is_some_and(|(_, until)| ms < until) {
+                if link.serving.is_some_and(|(_, until)| ms < until) {
                     break;
                 }
                 if request.next_offset.is_none() {
@@ -48,12 +49,12 @@ fn run(driver: &mut TestDriver, pipes: &mut [SimulatedLink], total: u64) -> u64 
                 }
                 let RequestRange::Bounded(range) = request.range else { panic!() };
                 let range = range.intersect(ByteRange::new(0, total));
-                let sent = pipe.sent.entry(req).or_default();
+                let sent = link.sent.entry(req).or_default();
                 let part = capacity.min(range.len().bytes() - *sent);
                 *sent += part;
                 capacity -= part;
                 let all = *sent == range.len().bytes();
-                pipe.last_ms = ms;
+                link.last_ms = ms;
                 driver.deliver(req, part);
                 if driver.done {
                     return ms;
@@ -83,26 +84,26 @@ fn simulated_link(link: LinkId, mbps: u64, rtt: u64) -> SimulatedLink {
 }
 
 #[test]
-fn a_server_that_thinks_before_each_answer_is_asked_for_much_at_a_time() {
+fn a_server_with_a_delay_before_each_response_gets_large_requests() {
     for server_delay_ms in [50, 100, 400] {
         let total = 40_000_000;
         let mut driver = TestDriver::new(Config::default());
         driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
-        let mut pipes = [SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) }];
-        let time = run(&mut driver, &mut pipes, total);
+        let mut links = [SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) }];
+        let time = run(&mut driver, &mut links, total);
         let alone = total / (80 * 125) + server_delay_ms + 40;
-        // The first bytes are a request of their own, and by them the next one's size is guessed.
+        // The first bytes are a request of their own, and the size of the next one is estimated from them.
         assert!(
             time <= alone + alone / 20 + server_delay_ms * 2,
             "{server_delay_ms}: {time} ms, one request takes {alone}"
         );
 
         let mut driver = TestDriver::with_two_links(Config::default());
-        let mut pipes = [
+        let mut links = [
             SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) },
             SimulatedLink { server_delay_ms, ..simulated_link(B, 61, 50) },
         ];
-        let time = run(&mut driver, &mut pipes, total);
+        let time = run(&mut driver, &mut links, total);
         let ideal = total / (141 * 125) + server_delay_ms + 60;
         assert!(
             time <= ideal + ideal / 5 + server_delay_ms,
@@ -114,15 +115,15 @@ fn a_server_that_thinks_before_each_answer_is_asked_for_much_at_a_time() {
 }
 
 #[test]
-fn two_steady_links_end_together_and_never_drain() {
+fn two_steady_links_finish_together_and_never_idle() {
     for (a, b) in [((80, 20), (61, 50)), ((8, 20), (61, 50)), ((50, 20), (5, 100)), ((30, 20), (30, 60))] {
         let total = 20_000_000;
         let mut driver = TestDriver::with_two_links(Config::default());
-        let mut pipes = [simulated_link(A, a.0, a.1), simulated_link(B, b.0, b.1)];
-        let time = run(&mut driver, &mut pipes, total);
+        let mut links = [simulated_link(A, a.0, a.1), simulated_link(B, b.0, b.1)];
+        let time = run(&mut driver, &mut links, total);
         let ideal = total / ((a.0 + b.0) * 125);
-        let delta = pipes[0].last_ms.abs_diff(pipes[1].last_ms);
-        let idle = pipes.iter().map(|p| p.idle_ms).max().unwrap();
+        let delta = links[0].last_ms.abs_diff(links[1].last_ms);
+        let idle = links.iter().map(|p| p.idle_ms).max().unwrap();
         assert!(delta <= 30, "{a:?} {b:?}: delta {delta} ms");
         assert!(idle <= 40, "{a:?} {b:?}: drained for {idle} ms");
         assert!(time <= ideal + ideal / 50 + 100, "{a:?} {b:?}: {time} ms instead of {ideal}");
@@ -157,7 +158,7 @@ fn the_order_of_the_links_does_not_matter() {
 }
 
 #[test]
-fn a_window_is_never_overrun() {
+fn no_request_exceeds_the_readers_window() {
     let window = DataSize::from_mib(2);
     let mut driver = TestDriver::with_two_links(Config { reader_window: Some(window), ..Config::default() });
     driver.connect_newest(A, 20);
@@ -189,7 +190,7 @@ fn a_window_is_never_overrun() {
 }
 
 #[test]
-fn the_thesis_starts_the_next_request_at_sixty_percent() {
+fn thesis_policies_send_the_next_request_at_sixty_percent() {
     let mut driver = TestDriver::with_two_links(Config { policy: Policy::StaticLimit, ..Config::default() });
     driver.connect_newest(A, 20);
     driver.connect_newest(B, 20);
@@ -204,20 +205,20 @@ fn the_thesis_starts_the_next_request_at_sixty_percent() {
 }
 
 #[test]
-fn naive_gives_each_link_its_half() {
+fn the_naive_policy_gives_each_link_half() {
     let total = 10_000_000;
     let mut driver = TestDriver::with_two_links(Config { policy: Policy::Naive, ..Config::default() });
-    let mut pipes = [simulated_link(A, 80, 20), simulated_link(B, 10, 20)];
-    run(&mut driver, &mut pipes, total);
+    let mut links = [simulated_link(A, 80, 20), simulated_link(B, 10, 20)];
+    run(&mut driver, &mut links, total);
     let status = driver.fetch.status();
     let (a, b) = (status.links[0].1.bytes(), status.links[1].1.bytes());
     assert_eq!(a + b, total);
     assert!(a.abs_diff(b) <= 300_000, "{a} {b}");
-    assert!(pipes[1].last_ms > pipes[0].last_ms + 2000, "the slow half ends much later");
+    assert!(links[1].last_ms > links[0].last_ms + 2000, "the slow half ends much later");
 }
 
 #[test]
-fn single_asks_once_and_uses_one_link() {
+fn the_single_policy_sends_one_request_on_one_link() {
     let mut driver = TestDriver::with_two_links(Config { policy: Policy::Single, ..Config::default() });
     assert!(driver.conns_on(B).is_empty());
     driver.connect_newest(A, 20);

@@ -1,4 +1,4 @@
-//! Servers that answer in ways of their own (rules of `super::super::manners`, `refusals`, `same` and `allowance`).
+//! Servers with unusual behaviour (`server_quirks`, `refusals`, `version_check`, `token_bucket`).
 
 use super::*;
 use crate::fetch::{BanReason, SingleResponseReason};
@@ -14,14 +14,14 @@ fn etag(tag: &str) -> Option<Validator> {
     Some(Validator::Etag(tag.into()))
 }
 
-/// One link.
+/// A driver with one link.
 pub(super) fn one_link() -> TestDriver {
     let mut driver = TestDriver::new(Config::default());
     driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
     driver
 }
 
-/// A 206 of these bytes.
+/// Head of a 206 with these bytes.
 pub(super) fn partial_head(range: ByteRange, total: u64, tag: Option<&str>) -> ResponseHead {
     ResponseHead {
         status: 206,
@@ -39,8 +39,9 @@ fn requested_range(driver: &TestDriver, req: ReqId) -> ByteRange {
     }
 }
 
-/// Answers requests, one at a time, until the download is over. `answer` says what the server answers; a connection on
-/// which a request was cancelled, or whose answer says that it closes, ends; one with status 0 is closed instead. Tells how many requests there were.
+/// Responds to requests, one at a time per connection, until the download is over. `respond` gives the response head;
+/// none: not yet. With status 0 the connection is reset instead. A connection is closed if its response was longer than
+/// accepted, or if the head announces it. Returns the number of requests.
 pub(super) fn serve(
     driver: &mut TestDriver,
     mut respond: impl FnMut(&TestDriver, LinkId, ReqId) -> Option<ResponseHead>,
@@ -77,7 +78,7 @@ pub(super) fn serve(
                 continue;
             };
             let range = head.range.and_then(|range| range.range).filter(|_| matches!(head.status, 200 | 206));
-            assert_eq!(at, range.map_or(0, |range| range.start), "bytes go where they do not belong");
+            assert_eq!(at, range.map_or(0, |range| range.start), "bytes are stored at a wrong offset");
             let body = range.map_or(head.length.unwrap_or_default(), ByteRange::len);
             let wanted = driver.accepted_lens.get(&req).copied().flatten().unwrap_or(body);
             driver.advance(Duration::from_millis(2));
@@ -100,7 +101,7 @@ pub(super) fn serve(
     requests
 }
 
-/// What an honest server answers.
+/// The response of a server that behaves correctly.
 pub(super) fn honest_response(driver: &TestDriver, req: ReqId, tag: Option<&str>) -> ResponseHead {
     match driver.reqs[&req].range {
         RequestRange::Bounded(range) => partial_head(range.intersect(ByteRange::new(0, SIZE)), SIZE, tag),
@@ -119,7 +120,7 @@ pub(super) fn status_head(status: u16) -> ResponseHead {
 }
 
 #[test]
-fn a_206_of_everything_is_a_200() {
+fn a_206_with_the_whole_file_is_treated_as_a_200() {
     for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
         let requests = serve(&mut driver, |_, _, _| Some(partial_head(ByteRange::new(0, SIZE), SIZE, TAG)));
         assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
@@ -129,7 +130,7 @@ fn a_206_of_everything_is_a_200() {
 }
 
 #[test]
-fn an_answer_to_a_range_that_cannot_be_used_is_left_for_one_without_a_range() {
+fn after_an_unusable_range_response_the_file_is_requested_without_a_range() {
     type Spoil = fn(ResponseHead) -> ResponseHead;
     let table: [(&str, Spoil); 4] = [
         ("no Content-Range", |head| ResponseHead { range: None, ..head }),
@@ -161,7 +162,7 @@ fn an_answer_to_a_range_that_cannot_be_used_is_left_for_one_without_a_range() {
 }
 
 #[test]
-fn a_server_that_refuses_further_ranges_is_asked_for_the_whole_file() {
+fn a_server_that_refuses_further_ranges_gets_a_request_for_the_whole_file() {
     type Refusal = fn(ResponseHead, ByteRange) -> ResponseHead;
     let table: [(&str, Refusal); 5] = [
         ("403", |_, _| status_head(403)),
@@ -189,14 +190,14 @@ fn a_server_that_refuses_further_ranges_is_asked_for_the_whole_file() {
 }
 
 #[test]
-fn a_page_that_answers_for_the_whole_file_costs_no_byte() {
+fn a_portals_page_in_response_to_the_full_request_discards_no_byte() {
     let (mut driver, mut served) = (one_link(), 0);
     serve(&mut driver, |driver, _, req| {
         let head = honest_response(driver, req, TAG);
         served += 1;
         Some(match served {
             0..=3 => head,
-            // A portal: it refuses ranges, and has a page for everything else.
+            // A portal: refuses ranges, and has a page for everything else.
             4..=12 if head.status == 206 => status_head(403),
             4..=12 => ResponseHead { status: 200, length: bytes(1000), ..ResponseHead::default() },
             _ => head,
@@ -206,7 +207,7 @@ fn a_page_that_answers_for_the_whole_file_costs_no_byte() {
 }
 
 #[test]
-fn a_part_is_not_taken_for_the_whole_file() {
+fn a_part_is_not_accepted_as_the_whole_file() {
     type Spoil = fn(ResponseHead, ByteRange) -> ResponseHead;
     let table: [(&str, Spoil); 2] = [
         ("numbered as if it were the whole", |head, range| ResponseHead {
@@ -234,7 +235,7 @@ fn a_part_is_not_taken_for_the_whole_file() {
 }
 
 #[test]
-fn a_part_under_the_status_of_the_whole_is_a_part() {
+fn a_range_with_status_200_is_accepted_as_a_range() {
     for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
         serve(&mut driver, |driver, _, req| {
             Some(ResponseHead { status: 200, ..honest_response(driver, req, TAG) })
@@ -245,7 +246,7 @@ fn a_part_under_the_status_of_the_whole_is_a_part() {
 }
 
 #[test]
-fn an_answer_to_a_range_that_cannot_be_used_once_is_asked_for_again() {
+fn after_one_unusable_range_response_the_range_is_requested_again() {
     let (mut driver, mut nth) = (one_link(), 0);
     serve(&mut driver, |driver, _, req| {
         nth += 1;
@@ -256,7 +257,7 @@ fn an_answer_to_a_range_that_cannot_be_used_once_is_asked_for_again() {
 }
 
 #[test]
-fn more_bytes_than_were_asked_for_are_skipped() {
+fn surplus_bytes_of_a_range_response_are_skipped() {
     type Wider = fn(ByteRange) -> ByteRange;
     let table: [(&str, Wider); 2] = [
         ("before", |range| ByteRange::new(range.start.saturating_sub(70_000), range.end.min(SIZE))),
@@ -278,7 +279,7 @@ fn more_bytes_than_were_asked_for_are_skipped() {
 }
 
 #[test]
-fn ranges_of_a_few_bytes_are_left_for_one_answer() {
+fn ranges_of_a_few_bytes_are_given_up_for_a_single_response() {
     let mut driver = one_link();
     let requests = serve(&mut driver, |driver, _, req| {
         let RequestRange::Bounded(range) = driver.reqs[&req].range else {
@@ -291,7 +292,7 @@ fn ranges_of_a_few_bytes_are_left_for_one_answer() {
 }
 
 #[test]
-fn a_range_that_is_refused_for_its_size_is_asked_for_in_parts() {
+fn a_range_that_is_refused_for_its_size_is_requested_in_parts() {
     for (limit, refuses) in [
         (5_000, 403),
         (5_000, 500),
@@ -324,7 +325,7 @@ fn a_range_that_is_refused_for_its_size_is_asked_for_in_parts() {
 }
 
 #[test]
-fn a_server_that_refuses_the_range_field_is_asked_without() {
+fn a_server_that_refuses_the_range_field_gets_a_request_without_it() {
     for refuses in [400, 403, 406, 416, 500, 501] {
         for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
             let requests = serve(&mut driver, |driver, _, req| {
@@ -341,7 +342,7 @@ fn a_server_that_refuses_the_range_field_is_asked_without() {
 }
 
 #[test]
-fn an_empty_or_contradictory_answer_to_a_range_leads_to_one_request_without() {
+fn an_empty_or_contradictory_range_response_leads_to_one_request_without_a_range() {
     let beyond = Some(ContentRange { range: None, total: bytes(SIZE) });
     let page = ResponseHead { is_html_page: true, ..partial_head(ByteRange::new(0, 1553), 1553, None) };
     for response in [
@@ -372,7 +373,7 @@ fn an_empty_or_contradictory_answer_to_a_range_leads_to_one_request_without() {
 }
 
 #[test]
-fn a_refusal_that_speaks_of_the_resource_is_final_at_once() {
+fn a_refusal_that_concerns_the_resource_is_final_after_one_check() {
     for (refuses, most) in [(401, 1), (402, 2), (404, 2), (410, 2), (451, 2), (511, 1)] {
         let mut driver = one_link();
         let requests = serve(&mut driver, |_, _, _| Some(status_head(refuses)));
@@ -385,20 +386,21 @@ fn a_refusal_that_speaks_of_the_resource_is_final_at_once() {
     }
 }
 
-/// A URL that redirects each time to another target; `good_for` says of a target's answer, by number, whether it is given.
+/// A URL that redirects to a new target each time. `good_for` decides by number and age whether a target's response is
+/// good. Returns the numbers of requests and targets.
 fn run_redirects(driver: &mut TestDriver, refuses: u16, good_for: impl Fn(u32, Instant) -> bool) -> (u32, u32) {
     let (mut targets, mut made, mut responses) = (1, BTreeMap::new(), BTreeMap::new());
     let requests = serve(driver, |driver, _, req| {
-        let origin = driver.conns[&driver.reqs[&req].conn].1;
-        if origin == UrlId(0) {
+        let url = driver.conns[&driver.reqs[&req].conn].1;
+        if url == UrlId(0) {
             let target = UrlId(targets);
             targets += 1;
             made.insert(target, driver.now);
             return Some(ResponseHead { status: 302, location: Some(target), ..ResponseHead::default() });
         }
-        let nth = responses.entry(origin).or_insert(0);
+        let nth = responses.entry(url).or_insert(0);
         *nth += 1;
-        Some(if good_for(*nth, Instant::ZERO + (driver.now - made[&origin])) {
+        Some(if good_for(*nth, Instant::ZERO + (driver.now - made[&url])) {
             honest_response(driver, req, TAG)
         } else {
             status_head(refuses)
@@ -408,7 +410,7 @@ fn run_redirects(driver: &mut TestDriver, refuses: u16, good_for: impl Fn(u32, I
 }
 
 #[test]
-fn an_expired_target_is_asked_for_again_where_it_came_from() {
+fn after_an_expired_target_the_redirecting_url_is_requested_again() {
     for refuses in [400, 401, 403, 404, 410, 500, 502, 503, 302, 204] {
         for links in [1, 2] {
             let mut driver = if links == 1 { one_link() } else { TestDriver::with_two_links(Config::default()) };
@@ -429,17 +431,17 @@ fn an_expired_target_is_asked_for_again_where_it_came_from() {
 }
 
 #[test]
-fn a_target_that_has_expired_and_says_so_by_a_page_is_asked_for_where_it_came_from() {
+fn a_page_that_reports_an_expired_target_leads_back_to_the_redirecting_url() {
     for links in [1, 2] {
         let mut driver = if links == 1 { one_link() } else { TestDriver::with_two_links(Config::default()) };
         let (mut made, mut responses) = (0, BTreeMap::new());
         serve(&mut driver, |driver, _, req| {
-            let origin = driver.conns[&driver.reqs[&req].conn].1;
-            if origin == UrlId(0) {
+            let url = driver.conns[&driver.reqs[&req].conn].1;
+            if url == UrlId(0) {
                 made += 1;
                 return Some(ResponseHead { status: 302, location: Some(UrlId(made)), ..ResponseHead::default() });
             }
-            let nth = responses.entry(origin).or_insert(0);
+            let nth = responses.entry(url).or_insert(0);
             *nth += 1;
             let page =
                 ResponseHead { status: 200, length: bytes(1500), is_html_page: true, ..ResponseHead::default() };
@@ -451,7 +453,7 @@ fn a_target_that_has_expired_and_says_so_by_a_page_is_asked_for_where_it_came_fr
 }
 
 #[test]
-fn a_target_that_is_good_for_one_request_is_asked_for_much() {
+fn a_target_that_is_valid_for_one_request_gets_a_large_one() {
     for links in [1, 2] {
         let mut driver = if links == 1 { one_link() } else { TestDriver::with_two_links(Config::default()) };
         let (requests, targets) = run_redirects(&mut driver, 403, |nth, _| nth == 1);
@@ -477,7 +479,7 @@ fn a_target_that_refuses_large_ranges_has_not_expired() {
 
 const DATE: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
 
-/// A server whose ETag depends on the link; `honours` says whether it compares an If-Range that is a date.
+/// A server whose ETag differs per link. `honours`: it compares a date in If-Range.
 fn serve_two_etags(driver: &mut TestDriver, honours: bool, date: Option<&'static str>) {
     serve(driver, |driver, link, req| {
         let tag = if link == A { "\"a\"" } else { "\"b\"" };
@@ -491,13 +493,13 @@ fn serve_two_etags(driver: &mut TestDriver, honours: bool, date: Option<&'static
         if !same {
             head = ResponseHead { status: 200, length: bytes(SIZE), range: None, ..head };
         }
-        // As the server of the report: no date where If-Range failed.
+        // Like a server that was reported: no date if If-Range failed.
         Some(ResponseHead { last_modified: date.filter(|_| head.status == 206).map(Into::into), ..head })
     });
 }
 
 #[test]
-fn servers_behind_one_address_are_combined_by_their_date() {
+fn servers_with_different_etags_are_combined_by_their_date() {
     for honours in [true, false] {
         let mut driver = TestDriver::with_two_links(Config::default());
         serve_two_etags(&mut driver, honours, Some(DATE));
@@ -510,7 +512,7 @@ fn servers_behind_one_address_are_combined_by_their_date() {
 }
 
 #[test]
-fn without_a_date_two_etags_are_two_files() {
+fn without_a_date_different_etags_are_different_files() {
     let mut driver = TestDriver::with_two_links(Config::default());
     serve_two_etags(&mut driver, true, None);
     assert!(driver.done);
@@ -522,26 +524,26 @@ fn without_a_date_two_etags_are_two_files() {
 }
 
 #[test]
-fn another_date_is_another_file() {
+fn a_different_date_is_a_different_file() {
     let mut driver = TestDriver::with_two_links(Config::default());
     for link in [A, B] {
         driver.connect_newest(link, 5);
     }
     let (a, b) = (driver.first_request(A), driver.first_request(B));
-    let with = |desk: &TestDriver, req, tag, date: &str| ResponseHead {
+    let with = |driver: &TestDriver, req, tag, date: &str| ResponseHead {
         last_modified: Some(date.into()),
-        ..honest_response(desk, req, Some(tag))
+        ..honest_response(driver, req, Some(tag))
     };
     driver.handle(Input::Head { req: a, head: with(&driver, a, "\"a\"", DATE) });
     driver.handle(Input::Head { req: b, head: with(&driver, b, "\"b\"", "Sat, 01 Aug 2020 10:00:01 GMT") });
-    assert!(!driver.reqs.contains_key(&b), "taken");
+    assert!(!driver.reqs.contains_key(&b), "accepted");
     assert!(matches!(driver.notices[..], [Notice::Banned { link: B, reason: BanReason::ValidatorMismatch, .. }]));
 }
 
 #[test]
-fn a_server_that_contradicts_itself_gives_one_answer() {
+fn from_a_server_that_contradicts_itself_the_file_comes_as_a_single_response() {
     for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
-        // The total is wrong in each range, and right where one goes beyond the end.
+        // The total is wrong in each range, and right in the response to a range behind the end.
         let requests = serve(&mut driver, |driver, _, req| {
             let RequestRange::Bounded(range) = driver.reqs[&req].range else {
                 return Some(honest_response(driver, req, TAG));
@@ -562,7 +564,7 @@ fn a_server_that_contradicts_itself_gives_one_answer() {
 }
 
 #[test]
-fn a_server_that_names_another_version_each_time_gives_one_answer() {
+fn with_a_new_validator_in_each_response_the_file_comes_as_a_single_response() {
     for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
         let mut nth = 0;
         serve(&mut driver, |driver, _, req| {
@@ -582,7 +584,7 @@ fn a_server_that_names_another_version_each_time_gives_one_answer() {
 }
 
 #[test]
-fn a_page_on_the_only_link_is_not_taken_for_a_contradiction() {
+fn a_page_on_the_only_link_does_not_count_as_a_contradiction() {
     let mut driver = one_link();
     driver.connect_newest(A, 5);
     let req = driver.first_request(A);
@@ -602,7 +604,7 @@ fn a_page_on_the_only_link_is_not_taken_for_a_contradiction() {
 }
 
 #[test]
-fn a_server_that_sometimes_ignores_ranges_is_asked_again() {
+fn a_server_that_sometimes_ignores_ranges_gets_further_range_requests() {
     let (mut driver, mut nth) = (one_link(), 0);
     serve(&mut driver, |driver, _, req| {
         nth += 1;
@@ -617,7 +619,7 @@ fn a_server_that_sometimes_ignores_ranges_is_asked_again() {
 }
 
 #[test]
-fn a_connection_that_ends_after_a_few_answers_is_no_failure_and_asks_for_much() {
+fn connections_that_end_after_a_few_responses_are_no_failure_and_get_large_requests() {
     for keeps in [1, 3] {
         for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
             let mut responses: BTreeMap<ConnId, u32> = BTreeMap::new();
@@ -633,7 +635,7 @@ fn a_connection_that_ends_after_a_few_answers_is_no_failure_and_asks_for_much() 
 }
 
 #[test]
-fn what_comes_behind_a_good_answer_ends_the_connection_and_is_no_failure() {
+fn surplus_data_behind_a_good_response_ends_the_connection_without_a_failure() {
     for kind in [ConnErrorKind::Protocol, ConnErrorKind::Reset, ConnErrorKind::Truncated] {
         let mut driver = one_link();
         let conn = driver.connect_newest(A, 5);
@@ -644,13 +646,13 @@ fn what_comes_behind_a_good_answer_ends_the_connection_and_is_no_failure() {
         driver.deliver(req, len);
         driver.end_response(req);
         driver.close_conn(conn, kind);
-        assert_eq!(driver.conns_on(A).len(), 1, "another one at once");
+        assert_eq!(driver.conns_on(A).len(), 1, "a new connection at once");
         assert!(driver.notices.is_empty());
     }
 }
 
 #[test]
-fn a_server_that_goes_away_keeps_its_answers_and_gives_the_rest_back() {
+fn after_goaway_complete_responses_count_and_other_requests_are_sent_elsewhere() {
     let mut driver = one_link();
     let conn = driver.conns_on(A)[0];
     driver.on_connected(conn, Protocol::Http2, 5, None);
@@ -675,11 +677,11 @@ fn a_server_that_goes_away_keeps_its_answers_and_gives_the_rest_back() {
     assert_eq!(driver.conns_on(A).len(), 2, "a new connection beside the old one");
     assert!(driver.reqs.contains_key(&request[0]) && driver.notices.is_empty());
     driver.connect_newest(A, 5);
-    assert!(!requested_range(&driver, driver.requests_on(A).last().expect("asked").0).is_empty());
+    assert!(!requested_range(&driver, driver.requests_on(A).last().expect("a request").0).is_empty());
 }
 
 #[test]
-fn a_server_that_wants_http_1_1_is_reached_again_at_once() {
+fn after_http_1_1_required_a_new_connection_is_opened_at_once() {
     for aborted in [true, false] {
         let mut driver = one_link();
         let conn = driver.conns_on(A)[0];
@@ -703,7 +705,7 @@ fn a_server_that_wants_http_1_1_is_reached_again_at_once() {
 }
 
 #[test]
-fn a_server_that_forgets_pipelined_requests_gets_one_at_a_time() {
+fn a_server_that_loses_pipelined_requests_gets_one_at_a_time() {
     let mut driver = one_link();
     let old = driver.connect_newest(A, 20);
     let req = driver.first_request(A);
@@ -712,7 +714,7 @@ fn a_server_that_forgets_pipelined_requests_gets_one_at_a_time() {
     driver.deliver(req, 65_536);
     driver.end_response(req);
     driver.advance(Duration::from_millis(20));
-    // Two were sent together; the first is answered.
+    // Two requests were sent together; the first one gets a response.
     let first = driver.first_request(A);
     let mut left = requested_range(&driver, first).len().bytes();
     driver.respond_partial(first, 80_000_000, TAG);
@@ -728,7 +730,7 @@ fn a_server_that_forgets_pipelined_requests_gets_one_at_a_time() {
         driver.advance(Duration::from_millis(50));
     }
     let fresh = driver.connect_newest(A, 20);
-    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == fresh).expect("asked").0;
+    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == fresh).expect("a request").0;
     driver.respond_partial(req, 80_000_000, TAG);
     driver.deliver(req, 1000);
     assert_eq!(driver.conns_on(A), [fresh]);
@@ -744,7 +746,7 @@ fn a_server_that_forgets_pipelined_requests_gets_one_at_a_time() {
 }
 
 #[test]
-fn a_link_that_is_turned_away_waits_longer_each_time_and_disturbs_nobody() {
+fn a_link_refused_by_a_connection_limit_waits_longer_each_time_and_disturbs_no_other() {
     let mut driver = TestDriver::with_two_links(Config { max_connections: 1, ..Config::default() });
     let mut tries = Vec::new();
     driver.connect_newest(A, 5);
@@ -777,10 +779,10 @@ fn a_link_that_is_turned_away_waits_longer_each_time_and_disturbs_nobody() {
 }
 
 #[test]
-fn a_second_connection_that_is_turned_away_leaves_the_first_alone() {
+fn a_refused_second_connection_leaves_the_first_one_alone() {
     let mut driver = one_link();
     let first = driver.connect_newest(A, 300);
-    // Far away several connections climb at once.
+    // With a long RTT several connections go through slow start at once.
     for _ in 0..40 {
         driver.advance(Duration::from_millis(30));
         let req = driver.first_request(A);
@@ -795,14 +797,14 @@ fn a_second_connection_that_is_turned_away_leaves_the_first_alone() {
     let second = *driver.conns_on(A).last().expect("more connections");
     assert_ne!(first, second);
     driver.on_connected(second, Protocol::Http1, 300, None);
-    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == second).expect("asked").0;
+    let req = driver.requests_on(A).iter().find(|(_, request)| request.conn == second).expect("a request").0;
     driver.respond_status(req, 503);
     assert!(driver.conns_on(A).contains(&first), "the first one is lost");
     assert!(driver.notices.is_empty(), "{:?}", driver.notices);
 }
 
 #[test]
-fn a_server_that_closes_is_asked_seldom_while_another_link_says_nothing() {
+fn a_server_that_closes_gets_few_requests_while_another_link_does_not_respond() {
     let mut driver = TestDriver::with_two_links(Config::default());
     let small = |closes| ResponseHead {
         status: 200,
@@ -816,8 +818,8 @@ fn a_server_that_closes_is_asked_seldom_while_another_link_says_nothing() {
 }
 
 #[test]
-fn no_server_makes_a_link_ask_without_end() {
-    // Each answer is good, brings one byte and closes the connection.
+fn no_server_causes_an_endless_stream_of_requests() {
+    // Each response is good, delivers one byte and closes the connection.
     let mut driver = one_link();
     let mut request = 0;
     while driver.now < Instant::from_millis(10_000) && driver.failed.is_none() && !driver.done {

@@ -1,31 +1,38 @@
-//! eMPTCP (§3.2 to §3.5), re-implemented in three readings of its text.
+//! eMPTCP (§3.2 to §3.5), reimplemented in three readings of its text.
 //!
-//! 1. Each link's rate is the sum of the Holt-Winters forecasts of all active connections that use it, the last sum if
-//!    none does, and 5 Mbit/s if it was never used, which is also what its forecast begins with (§3.2).
-//! 2. Another link is joined when κ bytes have come over the first one or τ has passed, the connection is not idle, and
-//!    the energy information base does not say that the first alone is better (§3.5).
-//! 3. From then on the base says when the other one is suspended (MP_PRIO) and used again, 10 % beyond its thresholds
-//!    (§3.4), at every sample.
-//! 4. The text can be read in more than one way, and each has a word ([`Policy`]):
-//!    - `emptcp`, to the letter: every sample counts from the first one on, and LTE is never used alone ("eMPTCP does not
+//! 1. The rate of a link is the sum of the Holt-Winters forecasts of all active connections that use it; the last
+//!    such sum if none does; and 5 Mbit/s if it was never used, which is also the start value of its forecast
+//!    (§3.2).
+//! 2. Another link is joined when κ bytes have arrived over the first one or τ has passed, the connection is not
+//!    idle, and the energy information base does not prefer the first link alone (§3.5).
+//! 3. From then on the energy information base decides at every sample when the other link is suspended (MP_PRIO)
+//!    and resumed, 10 % beyond its thresholds (§3.4).
+//! 4. The text allows several readings, each of which is a [`Policy`]:
+//!    - `emptcp`, literally: every sample counts from the first one on, and LTE is never used alone ("eMPTCP does
+//!      not
 //!      typically switch to using a cellular interface only", §3.4).
-//!    - `emptcp-settled`: a path that was just begun counts with what was expected of it until its window is open, and is
-//!      judged after φ = 10 samples, which eq. 1 asks for Wi-Fi alone; between two changes lie ten samples, too.
-//!    - `emptcp-table`: to the letter, but Table 2's first column counts, so that LTE carries alone beside very slow
-//!      Wi-Fi. Nothing in the paper says when a resting Wi-Fi is measured again: its last forecast stays.
-//! 5. With more than two links each is weighed against the first one by itself; the paper has two. Links that the model
-//!    does not describe cost nothing, and are used.
+//!    - `emptcp-settled`: a path that has just been started counts with its expected rate until its window is open,
+//!      and
+//!      is judged after φ = 10 samples, which eq. 1 requires only of Wi-Fi; two changes are ten samples apart.
+//!    - `emptcp-table`: literally, but with the first column of Table 2, so that LTE carries alone beside very slow
+//!      Wi-Fi. The paper does not say when a suspended Wi-Fi is measured again, so its last forecast stays.
+//! 5. With more than two links, each one is compared with the first link separately; the paper has two. Links that
+//!    the model does not describe cost nothing and are used.
 //!
-//! What of §3 cannot be had from a client of upstream's kernel, in every reading: the queue that goes to the cheapest
-//! subflow (§3.4), the window that outlives a pause and the round trip of nothing for a resumed subflow (§3.6) are the
-//! sender's (the second is a sysctl of the server's, the third is of no use to upstream's scheduler). Samples are 50 ms
-//! apart at least; a subflow has none before its first byte, and a connection on which nothing moves has none at all:
-//! it would wake LTE because nobody asks for anything. A link is suspended only when another one has brought bytes.
-//! Three departures are ours alone. Since a change for another purpose, samples are spaced by the shortest round trip seen and
-//! not by the handshake's (`Sub::handshake`): over bad Wi-Fi `emptcp-settled` leaves LTE too early because of it. κ and τ
-//! are waited for again by each connection, although §3.5 asks for no delay while a cellular interface is active. The 10 %, κ,
-//! τ, 5 Mbit/s and α cannot be set.
-//! κ counts bytes over the first link. τ ≥ R (log2(B R / W + 1) + φ) (eq. 1) is [`least_wait`].
+//! Some parts of §3 are impossible for a client of the upstream kernel, in every reading: the queue that goes to
+//! the cheapest subflow (§3.4), the window that survives a pause, and the RTT of zero for a resumed subflow (§3.6)
+//! belong to the sender. (The second is a sysctl of the server, the third has no effect on upstream's scheduler.)
+//! Samples are at least 50 ms apart. A subflow has no sample before its first byte, and a connection without
+//! traffic has none at all: it would wake LTE although nothing is requested. A link is suspended only when another
+//! one has received bytes.
+//!
+//! Three departures have no such reason. Samples are spaced by the shortest RTT seen and not by that of the
+//! handshake ([`Subflow::handshake_rtt`](super::super::subflow::Subflow::handshake_rtt), changed for another
+//! purpose): over bad Wi-Fi this makes `emptcp-settled` leave LTE too early. Each connection waits for κ and τ
+//! again, although §3.5 requires no delay while a cellular interface is active. The 10 %, κ, τ, 5 Mbit/s and α
+//! cannot be set.
+//!
+//! κ counts bytes over the first link. τ ≥ R (log2(B R / W + 1) + φ) (eq. 1) is [`min_tau`].
 
 use super::super::config::Policy;
 use super::super::conn::Conn;
@@ -50,6 +57,7 @@ impl Conn {
         for index in usable.without(LinkSet::single(initial_link)).iter() {
             let second = rate(index);
             let Some(eib) = EnergyInfoBase::new(&config.energy, kind(initial_link), kind(index)) else {
+                // Nothing can be compared without a radio model, and the link counts as free.
                 links = links.with(index);
                 continue;
             };
@@ -61,7 +69,7 @@ impl Conn {
                     (false, true) => BestLinks::Second,
                     _ => BestLinks::Both,
                 };
-            // φ of eq. 1: so many samples before a path is judged that was just begun, or left.
+            // φ of eq. 1: number of samples before a path that was just started or suspended is judged.
             let is_too_early = match current {
                 _ if config.policy.trusts_first_sample() => false,
                 BestLinks::First => host.now.since(self.active_since) < interval * PHI.into(),
@@ -69,11 +77,14 @@ impl Conn {
             };
             let best = match is_joined {
                 false if !self.is_eligible || is_quiet => {
+                    // Not joined and not eligible yet: wait.
                     reason = Reason::Waiting { link: initial_link };
                     if self.active_links.contains(index) { BestLinks::Both } else { BestLinks::First }
                 }
+                // Eligible: join it, unless the first link alone is better.
                 false if limit.is_none_or(|limit| first <= limit) => BestLinks::Both,
                 false => BestLinks::First,
+                // Joined: the energy information base decides, with its hysteresis.
                 true if is_quiet || is_too_early => current,
                 true => eib.next_links(current, first, second, config.safety),
             };
@@ -94,10 +105,10 @@ impl Conn {
     }
 }
 
-/// φ (§4.1): "ten bandwidth samples".
+/// φ: "ten bandwidth samples" (§4.1).
 const PHI: u8 = 10;
 
-/// Equation 1: how long a timer must wait until slow start is over and `samples` were taken.
+/// Equation 1: the shortest time after which slow start is over and `samples` samples were taken.
 pub fn min_tau(rate: Bitrate, rtt: Duration, window: DataSize, samples: u32) -> Duration {
     let rounds = (rate * rtt).bytes() as f64 / window.bytes().max(1) as f64;
     Duration::from_secs_f64(rtt.as_secs_f64() * (libm::log2(rounds + 1.0) + f64::from(samples)))
@@ -109,8 +120,8 @@ mod tests {
 
     #[test]
     fn the_papers_setting_waits_2_67_seconds() {
-        // §4.1 gives φ = 10 and 2.67 s, but neither rate, window nor round trip. With 10 segments (Linux since 2.6.39) and
-        // 10 Mbit/s, 2.67 s is a round trip of 190 ms.
+        // §4.1 states φ = 10 and 2.67 s, but neither rate, window nor RTT. With 10 segments (Linux since 2.6.39)
+        // and 10 Mbit/s, 2.67 s corresponds to an RTT of 190 ms.
         let window = DataSize::from_bytes(10 * 1448);
         let wait = min_tau(Bitrate::from_mbps(10), Duration::from_millis(190), window, 10);
         assert!((2.66..2.80).contains(&wait.as_secs_f64()), "{wait:?}");

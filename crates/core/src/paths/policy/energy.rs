@@ -1,34 +1,42 @@
-//! Ours: the set of links with the least expected energy for what is expected to come.
+//! Energy policy: chooses the set of links that needs the least energy for the data that is expected to follow.
 //!
-//! In: rates of the host's links, the state of its radios, the volume of its busy connections. Out: a set of links.
+//! Inputs are the rates of the host's links, the state of its radios, and the volume of its busy connections.
 //!
-//! 1. What a set costs is its power at its rates, down or up as most of the connection goes of late, over the time that the
-//!    rest takes, and for each radio a promotion if it is idle and the tail that begins anew, less what is left of a tail
-//!    under way: that is drawn in any case. A radio that is awake costs its extension alone, and a radio that is left costs
-//!    nothing more.
-//! 2. The rest is what has passed ([`Conn::expected`]) since the connections that move were idle last, all together: as
-//!    far as anybody knows, what follows a pause is as small as any other. Sizes are heavy-tailed (Crovella and Bestavros,
-//!    "Self-similarity in World Wide Web traffic", 1997: P(size > x) ~ x^-α, 1 < α < 2), for which the expected rest is
-//!    volume ÷ (α − 1): proportional to what has come. With α = 2 it is the volume itself, and buying when what the dearer
-//!    way has cost too much equals the price is the ski rental's rule: never more than twice as dear as knowing the end.
-//! 3. Before κ bytes or τ of one answer nothing is bought (eMPTCP §3.5). After, the rest is [`LARGE`] at least ([`BULK`] for bulk), once for all: the many
-//!    small ones are out of the count by then.
-//! 4. Rates are those of all connections together, as the radios are: a slow server is no slow link. Medians of two
-//!    seconds: a dip does not wake a radio.
-//! 5. A change must save [`SAVING`] of all that is to come, beside its own cost; that is eMPTCP's 10 % of a rate, in
-//!    joules. What costs no more must be faster instead ([`FASTER`]). Changes come [`DWELL`] apart, but for broken links.
-//! 6. A link that would hold up a faster one adds nothing (`guard`). One link instead of more for energy alone may cost
-//!    time (that is the profile); but a set that leaves out the home link is one of links whose rates were measured.
-//! 7. What is dear to wake is left while its radio is awake: its subflow goes. A suspended one would wake it when the
-//!    connection ends, for its FIN (12.6 J with `emptcp-s3`), and is no faster taken up again than a new one, as its window
-//!    has shrunk (RFC 2861). A connection that falls idle leaves it as well ([`Conn::resting`]).
-//! 8. What was needed may be needed again: who leaves a link other than its home link while its radio is awake pays waking it
-//!    once more. So it is left when what is saved is more than that, and not each time that the home link is good for a moment.
+//! 1. The cost of a set is its power at its rates (down or up, as most of the connection's recent data), times the
+//!    duration of the expected data. For each radio it adds a promotion if the radio is idle, and the new tail,
+//!    less the remaining part of a tail that is already running, which is drawn in any case. A radio that is awake
+//!    costs only the extension of its tail, and a radio that is left costs nothing more.
+//! 2. The expected data is as much as has passed ([`Conn::expected_bytes`]) since the active connections were last
+//!    idle, all together. As far as is known, data after a pause is as small as any other. Sizes are heavy-tailed
+//!    (Crovella and Bestavros, "Self-similarity in World Wide Web traffic", 1997: P(size > x) ~ x^-α, 1 < α < 2).
+//!    The expected remaining size is then volume ÷ (α − 1), proportional to what has passed. With α = 2 it is the
+//!    volume itself, and the policy becomes the break-even rule of the ski rental problem: the expensive radio is
+//!    added when the additional cost of going without it reaches its price. The total is then never more than twice
+//!    the optimum.
+//! 3. Before κ bytes or τ of one response, no link is added (eMPTCP §3.5). Afterwards the expected data is at least
+//!    [`MIN_EXPECTED`], or [`MIN_EXPECTED_BULK`] for bulk, once for all connections: most small transfers have
+//!    ended by then.
+//! 4. Rates are those of all connections together, because the radios are shared: a slow server does not make a
+//!    link slow. They are medians over two seconds, so that a dip does not wake a radio.
+//! 5. A change must save [`MIN_SAVING`] of all that is expected, in addition to its own cost; this corresponds to
+//!    eMPTCP's 10 % of a rate, in joules. A set that costs no more must be faster instead ([`MIN_SPEEDUP`]).
+//!    Changes are at least [`MIN_DWELL`] apart, except for failed links.
+//! 6. A link that would hold up a faster one adds nothing (see [`super::hol_guard`]). A single link may take longer
+//!    than several, for the sake of energy; that is the purpose of this goal. A set without the initial link may
+//!    contain only links whose rates were measured.
+//! 7. A link that is costly to wake is released while its radio is awake, by closing its subflow. A suspended
+//!    subflow would wake the radio when the connection ends, for its FIN (12.6 J with `emptcp-s3`), and is no
+//!    faster to resume than a new one, because its window has shrunk (RFC 2861). A connection that becomes idle
+//!    releases such a link as well ([`Conn::decide_idle`]).
+//! 8. A link that was needed may be needed again: releasing a link other than the initial one while its radio is
+//!    awake is charged with waking it once more. It is therefore released when the saving exceeds that, and not
+//!    each time the initial link is good for a moment.
 //!
-//! The published rule, per-byte energy of an endless transfer, is rule 1 with an endless rest and no radio state.
+//! The published rule, per-byte energy of an endless transfer, is rule 1 with endless data and no radio state.
 //!
-//! What a constant is worth is told by sizes and links that nobody chose, with it and without:
-//! `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture`, called the survey below.
+//! The effect of each constant was measured with sizes and links that were not selected for it, with the constant
+//! and without it: `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture`, called the survey
+//! below.
 
 use super::super::conn::Conn;
 use super::super::host_state::HostState;
@@ -42,55 +50,59 @@ use crate::units::{Bitrate, DataSize, Duration, Energy, Ratio};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-/// The least rest of a connection that has passed κ or τ. chosen: 8 MB, so that an LTE link that was never used is bought at
-/// τ for Wi-Fi below 1.2 Mbit/s, as the paper's "bad" is, and not for 2 to 6 Mbit/s in 16 MB, where its promotion and tail
-/// are more than it saves (with `emptcp-s3`). It is dear for what ends soon after: without it the survey costs 5 to 6 %
-/// fewer joules, and no draw more than 1.5 times what TCP over Wi-Fi does instead of 6.6 times; but 10 % more joules times
-/// seconds, because bad Wi-Fi is left after half a minute instead of three seconds.
+/// Least expected data of a connection that has passed κ or τ. Chosen: 8 MB, so that an LTE link that was never
+/// used is added at τ for Wi-Fi below 1.2 Mbit/s, like the paper's "bad" Wi-Fi, and not for 2 to 6 Mbit/s and
+/// 16 MB, where its promotion and tail exceed the saving (with `emptcp-s3`). It is expensive for transfers that end
+/// soon after: without it the survey needs 5 to 6 % fewer joules, and no case needs more than 1.5 times as much as
+/// TCP over Wi-Fi, instead of 6.6 times. But the product of joules and seconds is 10 % higher, because bad Wi-Fi is
+/// left after half a minute instead of three seconds.
 const MIN_EXPECTED: DataSize = DataSize::from_bytes(8_000_000);
-/// What has outlived a file of usual size (photos, songs, applications' parts: the paper's large one has 16 MiB) is bulk:
-/// a film, an image of a disk, an update. chosen: just above the paper's 16 MiB, so its figure 16 measures this choice, and
-/// sizes around it were not played. It can afford to find out what a link can that was never used.
+/// A transfer that exceeds a file of usual size (photos, songs, parts of applications; the paper's large one has
+/// 16 MiB) is bulk: a film, a disk image, an update. Bulk can afford to measure a link that was never used. Chosen:
+/// just above the paper's 16 MiB, so the paper's figure 16 measures this choice; sizes close to it were not tested.
 const BULK_BYTES: DataSize = DataSize::from_bytes(17_000_000);
-/// What has passed so much when its home link falls to less than this part of its best is bulk, too: what was begun over a
-/// fast link is as large as a fast link lets it be, and the sooner another one helps the less waits in the slow one's queue.
-/// chosen: half of [`LARGE`], and half of the rate, which is more than it differs from one second to the next.
+/// A transfer of this size is bulk too if the rate of its initial link falls below [`SLOWED_SHARE`] of its best: a
+/// transfer that began over a fast link may be large, and the sooner another link helps, the less data waits in the
+/// slow one's queue. Chosen: half of [`MIN_EXPECTED`], and half of the rate, which is more than its variation from
+/// one second to the next.
 const BULK_BYTES_SLOWED: DataSize = DataSize::from_bytes(4_000_000);
 const SLOWED_SHARE: Ratio = Ratio::from_percent(50);
-/// The least rest of bulk. chosen: the middle of what films, images and updates bring. The survey sees 1 % of joules times
-/// seconds in it; over the kernel it is what lets LTE join soon after Wi-Fi has become slow, while little waits at the
-/// server (`lab reproduce emptcp --scale 0.25 --case F10`).
+/// Least expected data of bulk. Chosen: the middle of what films, images and updates need. In the survey it changes
+/// the product of joules and seconds by 1 %; with the kernel it lets LTE join soon after Wi-Fi has become slow,
+/// while little data waits at the server (`marline-lab reproduce emptcp --scale 0.25 --case F10`).
 const MIN_EXPECTED_BULK: DataSize = DataSize::from_bytes(64_000_000);
-/// How much better than assumed such a link is hoped to be by bulk. chosen: 10 Mbit/s, the paper's "good": who takes it for
-/// a bad one never finds out, and finding out costs one promotion and tail. Without it the survey costs as many joules, and
-/// 2 to 5 % more joules times seconds. For files of any size it saves 5 % of that where Wi-Fi changes; but 16 MiB over
-/// two bad links cost 4 % more joules then, by the powers of `emptcp-s3`.
+/// Factor by which bulk assumes an unused link to be faster than
+/// [`Config::assumed_rate`](super::super::Config::assumed_rate). Chosen: 10 Mbit/s, the paper's "good". A policy
+/// that assumes a slow link never finds out, and finding out costs one promotion and tail. Without it the survey
+/// needs as many joules, and 2 to 5 % more joules times seconds. Applied to transfers of any size it saves 5 % of
+/// that where Wi-Fi changes; but 16 MiB over two bad links then cost 4 % more joules, with the powers of
+/// `emptcp-s3`.
 const BULK_OPTIMISM: u64 = 2;
-/// A change must save this of what the rest costs. chosen: what 10 % of a threshold's rate come to in energy (2 to 4 %).
-/// Without it, and with twice as much, the survey costs as many joules within 0.5 %; but each change is commands that can
-/// be lost.
+/// Share of the cost of the expected data that a change must save. Chosen: the energy that corresponds to 10 % of a
+/// threshold's rate (2 to 4 %). Without it, and with twice as much, the survey needs as many joules within 0.5 %;
+/// but each change consists of commands that can be lost.
 const MIN_SAVING: Ratio = Ratio::from_ppm(30_000);
-/// A set that costs no more is changed to if so much of its rate is more than the present one's. chosen: a tenth more, the
-/// safety factor of a rate (eMPTCP §3.4).
+/// A set that costs no more is chosen if this share of its rate exceeds the present set's rate. Chosen: a tenth
+/// more, the safety factor of a rate (eMPTCP §3.4).
 const MIN_SPEEDUP: Ratio = Ratio::from_percent(91);
-/// The time between changes. chosen: half the median's memory, after the samples that are thrown away. Without it the
-/// survey's changing links cost 0.8 % more joules.
+/// Shortest time between changes. Chosen: half the length of the median, after the samples that are discarded.
+/// Without it the survey's changing links cost 0.8 % more joules.
 const MIN_DWELL: Duration = Duration::from_millis(1500);
 /// Sets of more links than this are not enumerated but grown link by link.
 const MAX_ENUMERATED: u32 = 6;
 
-/// What a set of links costs.
+/// Cost of a set of links.
 #[derive(Clone, Copy, Debug)]
 struct LinkSetCost {
     links: LinkSet,
     rate: Bitrate,
     cost: Energy,
-    /// The part of it that wakes radios.
+    /// The part of the cost that is needed to wake radios, now or later.
     wake_cost: Energy,
 }
 
 impl Conn {
-    /// What is expected to come yet.
+    /// Number of bytes that the connection is expected to carry in the future.
     pub(in super::super) fn expected_bytes(&self, host: &HostState) -> DataSize {
         let burst = DataSize::from_bytes(self.burst_bytes);
         match self.is_eligible {
@@ -100,22 +112,22 @@ impl Conn {
         }
     }
 
-    /// Whether it is taken for bulk: by what has passed, or because its home link is not what it was.
+    /// Whether the transfer counts as bulk: by its size so far, or because its initial link has slowed down.
     fn is_bulk(&self, host: &HostState) -> bool {
         let burst = DataSize::from_bytes(self.burst_bytes);
         burst >= BULK_BYTES
-            || burst >= BULK_BYTES_SLOWED && self.initial_link.is_some_and(|home| self.has_slowed(host, home))
+            || burst >= BULK_BYTES_SLOWED && self.initial_link.is_some_and(|index| self.has_slowed(host, index))
     }
 
-    /// Whether a link brings much less than its best in this stretch of activity.
+    /// Whether a link is much slower than its best rate in the present burst.
     pub(super) fn has_slowed(&self, host: &HostState, index: usize) -> bool {
         let Some((link, path)) = host.link(index).zip(self.paths.get(index)) else { return false };
-        // What all connections have of it: one that shares it has less, of a link as fast as ever.
+        // The rate of all connections counts: one that shares the link gets less of a link that is as fast as ever.
         link.rate(&host.config, host.now) < path.best_solo_rate.share(SLOWED_SHARE)
     }
 
-    /// While nothing moves. Whatever comes next is small, as far as anybody knows, and wakes what carries it: so links that
-    /// are dear to wake are left.
+    /// Decides for an idle connection. The next transfer is probably small and wakes the radio that carries it, so
+    /// links that are costly to wake are released.
     pub(super) fn decide_idle(&self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
         let joined = self.joined_links().intersection(usable);
         let costly = costly(host, joined);
@@ -128,13 +140,16 @@ impl Conn {
         Decision { destroy: host.awake_links(costly), ..Decision::new(links, Reason::Idle { links }) }
     }
 
+    /// Decides for a busy connection, in three stages: wait until a further link may pay off at all; continue or
+    /// start a trial; compare the costs of all sets of links.
     pub(super) fn decide_energy(&mut self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
-        // A glance at a link that has gone tells nothing when it is back.
+        // The result of a reprobe is void once another link has taken the initial link's role.
         if self.initial_link != Some(initial_link) {
             self.trials.reprobe = None;
         }
         let interval = self.poll_interval(host);
         self.update_eligibility(&host.config, host.now, interval);
+        // Stage 1: nothing to decide with one usable link, and no further link before κ or τ.
         let current = self.active_links.intersection(usable);
         let current = if current.is_empty() { LinkSet::single(initial_link) } else { current };
         if usable.len() == 1 {
@@ -143,19 +158,22 @@ impl Conn {
         if !self.is_eligible {
             return Decision::new(current, Reason::Waiting { link: current.first().unwrap_or(initial_link) });
         }
+        // Stage 2: trials and reprobes have priority, because their measurements are the basis of the comparison.
         let is_reprobing = self.trials.reprobe.is_some();
         let current = if is_reprobing { current.without(LinkSet::single(initial_link)) } else { current };
-        if let Some(choice) = self
+        if let Some(decision) = self
             .solo_trial(host, usable, current, true)
             .or_else(|| self.reprobe_initial_link(host, current, initial_link))
         {
-            let others = usable.without(choice.active);
-            // On trial nothing may wait in the others' queues.
+            let others = usable.without(decision.active);
+            // During a solo trial no data may wait in the other links' queues.
             let destroy = if self.trials.solo.is_some() { others } else { LinkSet::EMPTY };
-            return Decision { standby: others.intersection(self.joined_links()), destroy, ..choice };
+            return Decision { standby: others.intersection(self.joined_links()), destroy, ..decision };
         }
+        // Stage 3: all busy connections of the host share the radios, so the expected data is at least that of all
+        // of them.
         let expected = self.expected_bytes(host).max(DataSize::from_bytes(host.busy_bytes));
-        // What a glance found counts until the next one, unless another connection knows better.
+        // The result of a reprobe counts until the next one, unless another connection measures the link now.
         let is_current =
             |(index, _): &(usize, Bitrate)| is_reprobing || host.link(*index).is_some_and(|link| !link.is_used());
         let reprobe_result = self.trials.reprobe_result.filter(is_current);
@@ -164,36 +182,44 @@ impl Conn {
         let are_measured = |links: LinkSet| {
             links.iter().all(|index| host.link(index).is_some_and(|link| link.last_rate().is_some()))
         };
-        // What has fallen may have fallen further since it was left: a glance tells (rule 3 of `guard`), unless it is dear.
+        // A link that was slowing down may have slowed further since it was released. A reprobe measures it first
+        // (rule 5 of `hol_guard`), unless its radio is costly to wake.
         let is_standby = !current.contains(initial_link) && !costly(host, usable).contains(initial_link);
         let is_stale = is_standby && self.trials.reprobe_result.is_none() && self.has_slowed(host, initial_link);
-        let is_candidate = |plan: &&LinkSetCost| {
-            if plan.links.contains(initial_link) { !is_stale } else { are_measured(plan.links) }
+        let is_candidate = |set: &&LinkSetCost| {
+            // Rule 6: a set without the initial link must consist of measured links.
+            if set.links.contains(initial_link) { !is_stale } else { are_measured(set.links) }
         };
         let cheapest = sets
             .iter()
             .filter(is_candidate)
-            .min_by_key(|plan| (plan.cost, plan.links.len()))
+            .min_by_key(|set| (set.cost, set.links.len()))
             .copied()
             .unwrap_or(stay_cost);
+        // Rule 5: the change must save a share of the present cost, or cost no more and be clearly faster. The cost
+        // of waking a radio is already part of each set's cost, so that an expensive radio is added only if its
+        // promotion and tail pay off within the expected data.
         let is_saving = cheapest.cost + stay_cost.cost.share(MIN_SAVING) < stay_cost.cost;
         let is_faster =
-            |plan: &&LinkSetCost| plan.cost <= stay_cost.cost && plan.rate.share(MIN_SPEEDUP) > stay_cost.rate;
-        let fastest = |plan: &&LinkSetCost| (plan.rate, Reverse((plan.cost, plan.links.len())));
+            |set: &&LinkSetCost| set.cost <= stay_cost.cost && set.rate.share(MIN_SPEEDUP) > stay_cost.rate;
+        let fastest = |set: &&LinkSetCost| (set.rate, Reverse((set.cost, set.links.len())));
         let faster = sets.iter().filter(is_candidate).filter(is_faster).max_by_key(fastest).filter(|_| !is_saving);
         let best = faster.copied().unwrap_or(cheapest);
         let is_worthwhile = is_saving || faster.is_some();
-        // A path that has just been given a subflow has no rate yet that could speak against it.
+        // Shortly after a change the new path has no rate yet that could count against it.
         let is_too_early =
             host.now.since(self.active_since) < MIN_DWELL && !is_reprobing || self.is_quiet(host.now, interval);
         if best.links == current || is_too_early || !is_worthwhile {
             let other =
-                sets.iter().filter(|plan| plan.links != current).min_by_key(|plan| plan.cost).unwrap_or(&stay_cost);
+                sets.iter().filter(|set| set.links != current).min_by_key(|plan| plan.cost).unwrap_or(&stay_cost);
             let reason = energy_reason(&stay_cost, other, expected);
-            let (spare, destroy) = (model.standby_links(usable, current), model.links_to_destroy(usable, current));
-            return Decision { standby: spare, destroy, ..Decision::new(current, reason) };
+            let (standby, destroy) =
+                (model.standby_links(usable, current), model.links_to_destroy(usable, current));
+            return Decision { standby, destroy, ..Decision::new(current, reason) };
         }
         let reason = energy_reason(&best, &stay_cost, expected);
+        // A new link that was never measured is first used alone, so that its rate is known (see
+        // `first_use_probe`).
         let new = best
             .links
             .without(current)
@@ -206,7 +232,7 @@ impl Conn {
     }
 }
 
-/// Those of some links that are dearer to wake than the others.
+/// Those of some links that need more energy to wake than the cheapest one.
 fn costly(host: &HostState, links: LinkSet) -> LinkSet {
     let min_energy = links.iter().map(|index| host.single_packet_energy(index)).min().unwrap_or_default();
     links.iter().filter(|index| host.single_packet_energy(*index) > min_energy).fold(LinkSet::EMPTY, LinkSet::with)
@@ -224,17 +250,17 @@ fn energy_reason(chosen: &LinkSetCost, other: &LinkSetCost, expected: DataSize) 
     }
 }
 
-/// What plans are made from.
+/// Data for computing the cost of link sets.
 struct CostModel<'a> {
     host: &'a HostState,
     conn: &'a Conn,
     expected: DataSize,
-    /// What the last glance found.
+    /// Result of the last reprobe.
     reprobe_result: Option<(usize, Bitrate)>,
 }
 
 impl CostModel<'_> {
-    /// All sets, or the best of each size where there are too many.
+    /// All sets of usable links, or the best one of each size if there are too many links.
     fn candidate_sets(&self, usable: LinkSet) -> Vec<LinkSetCost> {
         if usable.len() > MAX_ENUMERATED {
             return self.greedy_sets(usable);
@@ -259,7 +285,8 @@ impl CostModel<'_> {
         sets
     }
 
-    /// Links that stay joined though they do not carry: the home link, which is to be seen again, unless it is dear to see.
+    /// Links that stay joined as backups: the initial link, which must be reprobed, unless its radio is costly to
+    /// wake.
     fn standby_links(&self, usable: LinkSet, set: LinkSet) -> LinkSet {
         self.conn
             .initial_link
@@ -269,15 +296,16 @@ impl CostModel<'_> {
             .without(costly(self.host, usable))
     }
 
-    /// Links whose subflows go: those that would hold the set up with what is queued on them, so that it comes over the
-    /// others, and those that are dear to wake, while that costs nothing.
+    /// Links whose subflows are closed: those that would hold the set up with queued data, so that this data is
+    /// sent over the others; and those whose radios are costly to wake, while closing costs nothing because they
+    /// are awake.
     fn links_to_destroy(&self, usable: LinkSet, set: LinkSet) -> LinkSet {
         let fastest = self.fastest(set);
         let slow = usable.without(set).iter().filter(|index| self.holds_up(*index, fastest));
         slow.fold(self.host.awake_links(costly(self.host, usable)).without(set), LinkSet::with)
     }
 
-    /// What a set that leaves radios which are awake pays for that later (rule 8).
+    /// Future cost of a set that releases radios which are awake: waking them once more (rule 8).
     fn rewake_cost(&self, set: LinkSet) -> Energy {
         let (host, conn) = (self.host, self.conn);
         let initial_link = conn.initial_link.map_or(LinkSet::EMPTY, LinkSet::single);
@@ -289,7 +317,7 @@ impl CostModel<'_> {
         left.iter().map(|index| host.single_packet_energy(index)).sum()
     }
 
-    /// The fastest of these, and its rate.
+    /// Fastest of these links, and its rate.
     fn fastest(&self, links: LinkSet) -> (usize, Bitrate) {
         links.iter().map(|index| (index, self.rate(index))).max_by_key(|(_, rate)| *rate).unwrap_or_default()
     }
@@ -298,6 +326,8 @@ impl CostModel<'_> {
         self.host.trial_cache.holds_up(self.host.now, (index, self.rate(index)), fast)
     }
 
+    /// Assumed rate of a link: the result of a reprobe, an optimistic value for bulk over an unused link, or the
+    /// measured rate.
     fn rate(&self, index: usize) -> Bitrate {
         let reprobed = self.reprobe_result.filter(|(link, _)| *link == index).map(|(_, rate)| rate);
         if self.conn.is_bulk(self.host)
@@ -308,6 +338,7 @@ impl CostModel<'_> {
         reprobed.or_else(|| Some(self.host.link(index)?.rate(&self.host.config, self.host.now))).unwrap_or_default()
     }
 
+    /// Cost of a set of links (rule 1).
     fn evaluate(&self, links: LinkSet) -> LinkSetCost {
         let host = self.host;
         let mut loads: Vec<(LinkKind, Direction, Bitrate)> = Vec::new();
@@ -318,10 +349,13 @@ impl CostModel<'_> {
             let Some(link) = host.link(index) else { continue };
             let rate_of_link = self.rate(index);
             loads.push((link.config.kind, direction, rate_of_link));
+            // A link that holds up a faster one draws power but adds no rate.
             if !self.holds_up(index, fastest) {
                 rate = rate + rate_of_link;
             }
             let Some(radio) = host.meter.radio(link.config.id) else { continue };
+            // An idle radio needs a promotion and a tail. One that is awake only extends its tail: the part that
+            // remains is drawn anyway.
             wake_cost += match radio.state(host.now) {
                 RadioState::Idle => radio.model().single_packet_energy(),
                 _ => radio.model().tail.energy() - radio.energy_to_idle(host.now),

@@ -1,9 +1,8 @@
-//! Which links are to carry a connection.
+//! Policies: decide which links carry a connection, from its state and that of the host's links and radios.
 //!
-//! In: a connection, the host's links and radios. Out: a [`Choice`] and its reason. Nothing is done here.
-//!
-//! What every policy shares: a link can be chosen when it is up, its budget is not spent, its path is not taken for dead,
-//! and it has a subflow or may be given one. When nothing can be chosen, everything stays as it is.
+//! The result is a [`Decision`] with its reason; [`super::reconcile`] executes it. Common to all policies: a link
+//! is usable if it is up, its budget is not spent, its path is not dead, and it has a subflow or may be joined. If
+//! no link is usable, everything stays as it is.
 
 mod emptcp;
 mod energy;
@@ -20,14 +19,14 @@ use super::host_state::HostState;
 use super::links::LinkSet;
 use super::reason::{JoinObstacle, Reason};
 
-/// What is to be.
+/// Desired state of a connection's links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Decision {
-    /// Links that carry.
+    /// Links that carry data.
     pub(super) active: LinkSet,
-    /// Links that are joined and stand by.
+    /// Links with a subflow as a backup.
     pub(super) standby: LinkSet,
-    /// Of those that do not carry: links whose subflows go, instead of standing by.
+    /// Links that do not carry data and whose subflows are closed instead of kept as backups.
     pub(super) destroy: LinkSet,
     pub(super) reason: Reason,
 }
@@ -39,11 +38,13 @@ impl Decision {
 }
 
 impl Conn {
-    /// What is best now.
+    /// Decides anew with the configured policy.
     pub(super) fn decide(&mut self, host: &HostState) -> Decision {
         let usable = self.usable_links(host);
+        // If the initial link is not usable, the first usable link takes its role.
         let spent = budget_spent_links(host);
-        let Some(home) = self.initial_link.filter(|home| usable.contains(*home)).or_else(|| usable.first()) else {
+        let Some(initial_link) = self.initial_link.filter(|home| usable.contains(*home)).or_else(|| usable.first())
+        else {
             let carrying = self.carrying_links();
             let links = if carrying.is_empty() { self.joined_links() } else { carrying };
             return Decision::new(
@@ -57,14 +58,15 @@ impl Conn {
         let mut decision = match host.config.policy {
             Policy::Mptcp => Decision::new(usable, Reason::Fixed("all links join at once", usable)),
             Policy::WifiFirst => {
-                let reason = Reason::Fixed("the first link alone while it works", LinkSet::single(home));
-                Decision { standby: usable, ..Decision::new(LinkSet::single(home), reason) }
+                let reason = Reason::Fixed("the first link alone while it works", LinkSet::single(initial_link));
+                Decision { standby: usable, ..Decision::new(LinkSet::single(initial_link), reason) }
             }
-            Policy::Marline => self.decide_marline(host, usable, home),
-            _ => self.decide_emptcp(host, usable, home),
+            Policy::Marline => self.decide_marline(host, usable, initial_link),
+            _ => self.decide_emptcp(host, usable, initial_link),
         };
         let unusable_links = self.joined_links().without(usable);
-        if let Some(link) = spent.intersection(self.joined_links().union(LinkSet::single(home))).first() {
+        // The most important circumstance replaces the policy's own reason.
+        if let Some(link) = spent.intersection(self.joined_links().union(LinkSet::single(initial_link))).first() {
             decision.reason = Reason::BudgetSpent { links: decision.active, link };
         } else if host.config.policy == Policy::Marline
             && !unusable_links.intersection(decision.active.union(self.active_links)).is_empty()
@@ -78,30 +80,34 @@ impl Conn {
         decision
     }
 
-    fn decide_marline(&mut self, host: &HostState, usable: LinkSet, home: usize) -> Decision {
+    fn decide_marline(&mut self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
         if self.activity == Activity::Idle
             && !self.carrying_links().intersection(usable).is_empty()
             && !self.active_links.intersection(usable).is_empty()
         {
             if host.config.goal == Goal::Energy {
-                return self.decide_idle(host, usable, home);
+                return self.decide_idle(host, usable, initial_link);
             }
             let links = self.active_links.intersection(usable);
             return Decision::new(links, Reason::Idle { links });
         }
         match host.config.goal {
-            Goal::Energy => self.decide_energy(host, usable, home),
+            Goal::Energy => self.decide_energy(host, usable, initial_link),
             Goal::Speed => self.decide_speed(host, usable),
-            Goal::Latency => self.decide_latency(host, usable, home),
+            Goal::Latency => self.decide_latency(host, usable, initial_link),
             Goal::Cost => {
                 let unmetered =
                     usable.iter().filter(|index| host.link(*index).is_some_and(|link| !link.config.metered));
-                let free = unmetered.fold(LinkSet::EMPTY, LinkSet::with);
-                if free.is_empty() {
-                    return Decision::new(LinkSet::single(home), Reason::Only { link: home });
+                let unmetered_links = unmetered.fold(LinkSet::EMPTY, LinkSet::with);
+                if unmetered_links.is_empty() {
+                    return Decision::new(LinkSet::single(initial_link), Reason::Only { link: initial_link });
                 }
-                let home = if free.contains(home) { home } else { free.first().unwrap_or(home) };
-                let decision = self.decide_energy(host, free, home);
+                let initial_link = if unmetered_links.contains(initial_link) {
+                    initial_link
+                } else {
+                    unmetered_links.first().unwrap_or(initial_link)
+                };
+                let decision = self.decide_energy(host, unmetered_links, initial_link);
                 let reason = if decision.active.len() == 1 {
                     Reason::Unmetered { links: decision.active }
                 } else {
@@ -112,7 +118,7 @@ impl Conn {
         }
     }
 
-    /// The links that can carry it.
+    /// Links that can carry the connection.
     fn usable_links(&self, host: &HostState) -> LinkSet {
         let joined = self.joined_links();
         let can_carry = |index: &usize| {
@@ -122,13 +128,13 @@ impl Conn {
         };
         let usable = host.up_links().iter().filter(can_carry).fold(LinkSet::EMPTY, LinkSet::with);
         match usable.is_empty() {
-            // Better a path that seems dead than none.
+            // A path that seems dead is better than none.
             true => self.joined_links().intersection(host.up_links()).without(budget_spent_links(host)),
             false => usable,
         }
     }
 
-    /// A link that is up and whose join was refused.
+    /// A link that is up and could not be joined, with the obstacle.
     fn refused_link(&self, host: &HostState, usable: LinkSet) -> Option<(usize, JoinObstacle)> {
         let refused = |index: usize| Some((index, self.paths.get(index)?.join_obstacle?));
         host.up_links().without(usable).iter().find_map(refused)

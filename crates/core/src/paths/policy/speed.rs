@@ -1,20 +1,22 @@
-//! The profiles that are not about energy: most bytes per second, and the shortest way.
+//! Policies for throughput and latency.
 //!
-//! Throughput: every link joins at once. Whether both beat the best one is `guard`'s question:
+//! Throughput: every link joins at once. Trials show whether several links together beat the best one (see
+//! [`super::hol_guard`]):
 //!
-//! 1. A path whose window is open in its own round trips ([`is_judged`](Conn::is_judged)), and that is as slow as what holds
-//!    a fast one up, goes early: a fast one's window need not be open, and what it brought in its best moment counts, since
-//!    the pauses are the slow one's doing. It is destroyed and not suspended, because what the server has queued on it
-//!    (measured: up to 6.5 MB on the first subflow) would come over it, late, and hold up everything behind; what is
-//!    destroyed is sent again over the others.
-//! 2. When the others have shown what they bring alone, it is tried beside them, and stays if all bring more. What it brought
-//!    before tells what it can only if its queue was seen to fill: in a connection's first half second a pause of all paths
-//!    may leave it with a tenth of that.
-//!    A path that has come back from an outage is not judged before it has carried for two seconds (see `outage`).
-//! 3. It is taken up again without a trial when the others have become so slow that it would be missed.
+//! 1. A path that is so slow that it would hold up a fast one is left out early, once its window is open, in terms
+//!    of its own RTTs ([`Conn::is_window_open`]). The fast path's window need not be open, and its highest rate
+//!    counts, because its pauses are caused by the slow one. The slow subflow is destroyed and not suspended: data
+//!    that the server has queued on it (measured: up to 6.5 MB on the initial subflow) would arrive over it late,
+//!    and hold up everything behind. Data of a destroyed subflow is sent again over the others.
+//! 2. When the others have shown their rate without it, the slow path is tried together with them, and stays if the
+//!    total grows. Its earlier rate shows its capacity only if its queue was seen to fill: in the first half second
+//!    of a connection, a pause of all paths may leave it with a tenth of its capacity. A path that has recovered
+//!    from an outage is not judged before it has carried data for two seconds (see [`super::super::outage`]).
+//! 3. It is used again without a trial when the others have become so slow that it would be missed.
 //!
-//! Latency: the path with the shortest round trip alone, every other one joined as a backup: it takes over at once. A
-//! scheduler that sends each segment twice would be redundancy proper; it is the sender's, and cannot be asked for.
+//! Latency: the path with the shortest RTT carries alone, and every other link is joined as a backup, which can
+//! take over at once. Real redundancy would need a scheduler that sends each segment twice; the scheduler belongs
+//! to the sender and cannot be requested.
 
 use super::super::conn::Conn;
 use super::super::host_state::HostState;
@@ -26,18 +28,18 @@ use super::trial_cache::{DEFAULT_LIMIT, SHORT_QUEUE_LIMIT};
 use crate::energy::Direction;
 use crate::units::{Bitrate, Duration};
 
-/// How long a path has carried when it is judged, and in its own round trips. chosen: a window of 10 packets has become one
-/// of 640 in six of them, and two more tell what it brings.
+/// How long a path has carried data before it is judged, as a time and in its own RTTs. Chosen: a window of 10
+/// packets grows to 640 in six RTTs, and two more show its rate.
 const MIN_JUDGE_TIME: Duration = Duration::from_millis(500);
 const MIN_JUDGE_RTTS: u32 = 8;
-/// How long it must have been seen then, and the fast one.
+/// Duration of samples required by then, of this path and of the fast one.
 const MIN_COVERED_TIME: Duration = Duration::from_millis(200);
-/// A path that was left out is missed when it is so many times as fast as what would hold the others up. chosen: more than a
-/// fast path's rate differs from one second to the next.
+/// A path that was left out is used again when it is this many times as fast as the limit below which it would hold
+/// the others up. Chosen: more than the variation of a fast path's rate from one second to the next.
 const REJOIN_FACTOR: u64 = 2;
-/// The time between changes of the shortest path.
+/// Shortest time between changes of the path with the shortest RTT.
 const MIN_STAY: Duration = Duration::from_secs(2);
-/// Another path must be that much shorter, in percent, before one changes to it.
+/// The RTT of another path must be below this percentage of the present one before it is used.
 const SHORTER_PERCENT: u64 = 70;
 
 impl Conn {
@@ -46,6 +48,7 @@ impl Conn {
         let trial_link = self.trials.concurrent.map_or(LinkSet::EMPTY, |trial| LinkSet::single(trial.slow_link));
         let is_seen =
             |at: &usize| self.paths.get(*at).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME);
+        // The reference is the fastest path, apart from one on trial.
         let fast = self
             .carrying_links()
             .intersection(usable)
@@ -84,7 +87,7 @@ impl Conn {
         Decision { destroy, ..Decision::new(links, reason) }
     }
 
-    /// A link's rate, if it is so slow that it would hold the fast one up.
+    /// Rate of a link, if it is so slow that it would hold the fast one up; `None`: it would not.
     fn hold_up_rate(&self, host: &HostState, index: usize, fast: usize) -> Option<Bitrate> {
         let path = self.paths.get(index).filter(|path| !path.is_recovering())?;
         let default_limit = if self.sends_with_short_queues(host) { SHORT_QUEUE_LIMIT } else { DEFAULT_LIMIT };
@@ -93,20 +96,20 @@ impl Conn {
             (self.carrying_links().contains(index) && !path.is_left_out, !path.throughput.covered_time().is_zero());
         let (slow_rate, min_rate) = match (carries, is_seen) {
             (true, _) => {
-                // What a relay sends pauses on one path because of another one; what is sent from here does not, and a silent path
-                // is to be left soon.
+                // What a relay sends may pause on one path because of another one. Data of this host does not, and
+                // an unresponsive path must be left soon.
                 let rate = match host.config.short_queues && !self.sends_with_short_queues(host) {
                     true => path.throughput.active_mean(Duration::from_secs(1)),
                     false => Some(self.recent_rate(index)),
                 };
                 (rate.filter(|_| self.is_window_open(host, index)), self.peak_rate(fast).share(limit))
             }
-            // In its last second its window may have opened.
+            // Not in use, but known: its window may have opened in its last second, so the peak counts.
             (false, true) => (
                 Some(self.peak_rate(index)),
                 self.peak_rate(fast).share(limit) * if path.is_left_out { REJOIN_FACTOR } else { 1 },
             ),
-            // What other connections know of it counts while nothing is known here.
+            // Nothing is known from this connection: the measurements of other connections count.
             (false, false) => {
                 let fast_rate = host.link(fast).map(|link| link.rate(&host.config, host.now)).unwrap_or_default();
                 (host.link(index)?.rate_since_recovery(), self.peak_rate(fast).max(fast_rate).share(limit))
@@ -115,12 +118,12 @@ impl Conn {
         slow_rate.filter(|slow| *slow < min_rate)
     }
 
-    /// Whether most of its bytes are sent from here, by somebody who keeps what waits on subflows short.
+    /// Whether most of its bytes are sent by this host, and the sender keeps the queues of subflows short.
     pub(in super::super) fn sends_with_short_queues(&self, host: &HostState) -> bool {
         host.config.short_queues && self.direction() == Direction::Up
     }
 
-    /// Whether a path's window is open, in its own round trips, and what it brings is known.
+    /// Whether a path's window is open, in terms of its own RTTs, and its rate is known.
     fn is_window_open(&self, host: &HostState, index: usize) -> bool {
         let is_open = |sub: &Subflow| {
             sub.has_carried
@@ -130,12 +133,13 @@ impl Conn {
             && self.paths.get(index).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME)
     }
 
-    /// The most that a path brought lately.
+    /// Highest recent rate of a path.
     fn peak_rate(&self, link: usize) -> Bitrate {
         self.paths.get(link).and_then(|path| path.throughput.peak()).unwrap_or_default()
     }
 
     pub(super) fn decide_latency(&self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
+        // Stay on the present path unless another one is clearly shorter, and change at most every `MIN_STAY`.
         let rtt = |index: usize| self.subflow_on(index).map(|sub| sub.handshake_rtt());
         let current_link = self.active_links.intersection(usable).first().unwrap_or(initial_link);
         let current = rtt(current_link).unwrap_or(Duration::MAX);

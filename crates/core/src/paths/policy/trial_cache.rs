@@ -1,11 +1,12 @@
-//! What trials of links have found, for all connections of the host.
+//! Results of trials of links, shared by all connections of the host.
 //!
-//! In: trials as they begin and end, each on one connection. Out: whether another one may begin, and how slow a link may be
-//! beside a faster one without holding it up.
+//! It records trials, each of which runs on one connection. It decides whether another trial may start, and how
+//! slow a link may be beside a faster one without holding it up.
 //!
-//! 1. One trial at a time: two would measure each other, and what one has learned of a link, all know.
-//! 2. What was found of a slow link beside a fast one holds for every connection that could use both, for [`FOUND`],
-//!    doubled each time; a trial that changed nothing is not repeated for [`AGAIN`], doubled as well.
+//! 1. Only one trial runs at a time, because two would measure each other. All connections use its result.
+//! 2. A result about a slow link beside a fast one is valid for every connection that can use both, for
+//!    [`RESULT_LIFETIME`], doubled each time. A trial that changed nothing is not repeated for [`RETRY_INTERVAL`],
+//!    doubled as well.
 
 use alloc::collections::BTreeMap;
 
@@ -14,49 +15,49 @@ use super::super::event::ConnId;
 use super::super::links::LinkSet;
 use crate::units::{Bitrate, Duration, Instant, Ratio};
 
-/// Of a slow link beside a fast one, where no trial has told: between the measured 2 of 20, which loses, and 4 of 20,
-/// which gains.
+/// Limit of a slow link's rate as a share of a fast link's rate if no trial has been made: between 2 of 20 Mbit/s,
+/// which was measured to lose, and 4 of 20, which gains.
 pub(super) const DEFAULT_LIMIT: Ratio = Ratio::from_ppm(143_000);
-/// The same where our own sender keeps queues short. measured over the kernel, 20 Mbit/s and 60 ms beside 100 ms: 5 % bring
-/// 3 to 5 % more, 2.5 % take a tenth to a third.
+/// The same limit if this host's sender keeps queues short. Measured with the kernel, 20 Mbit/s and 60 ms beside
+/// 100 ms: a share of 5 % gains 3 to 5 %, and 2.5 % loses a tenth to a third.
 pub(super) const SHORT_QUEUE_LIMIT: Ratio = Ratio::from_ppm(30_000);
 const RESULT_LIFETIME: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_secs(15);
-/// The most doublings.
+/// Maximum number of doublings.
 const MAX_DOUBLINGS: u8 = 5;
-/// A trial that has not ended by then never will: its connection is idle or gone.
+/// A trial that has not ended within this time never will: its connection is idle or gone.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// See the [module](self).
+/// Results of trials; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct TrialCache {
-    /// The connection that is on trial, and since when.
+    /// The connection with a running trial, and its start.
     running: Option<(ConnId, Instant)>,
-    /// By slow link and fast link.
+    /// Results by slow link and fast link.
     pairs: BTreeMap<(usize, usize), PairResult>,
 }
 
-/// A slow link beside a fast one.
+/// Result for a slow link beside a fast one.
 #[derive(Clone, Copy, Debug, Default)]
 struct PairResult {
-    /// Below this part of the fast one's rate the slow one holds it up; believed until then.
+    /// Share of the fast link's rate below which the slow link holds it up, and the time until which this is valid.
     limit: Option<(Ratio, Instant)>,
-    /// No trial before.
+    /// Time before which no further trial starts.
     next_trial: Instant,
     trials: u8,
 }
 
-/// What a trial has found.
+/// Result of a trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct TrialResult {
     pub(super) slow_links: LinkSet,
     pub(super) fast_link: usize,
-    /// Below this part of the fast one's rate the slow ones hold it up; none: nothing new.
+    /// Share of the fast link's rate below which the slow links hold it up; `None`: no new result.
     pub(super) limit: Option<Ratio>,
 }
 
 impl TrialCache {
-    /// A connection's turn: its trial may have begun or ended.
+    /// Records that a connection's trial has started or ended. Called at each evaluation of a connection.
     pub(in super::super) fn update(&mut self, now: Instant, conn: ConnId, trial: &mut TrialState) {
         let is_running_here = self.running.is_some_and(|(of, _)| of == conn);
         match trial.is_running() {
@@ -74,29 +75,29 @@ impl TrialCache {
         }
     }
 
-    /// A link had an outage: what trials have found of it is no longer known.
+    /// Discards results about a link after an outage.
     pub(in super::super) fn forget_link(&mut self, link: usize) {
         self.pairs.retain(|(slow, fast), _| *slow != link && *fast != link);
     }
 
-    /// Whether no other connection is on trial.
+    /// Whether no other connection has a running trial.
     pub(super) fn is_free(&self, now: Instant, conn: ConnId) -> bool {
         self.running.is_none_or(|(of, since)| of == conn || now.since(since) > TRIAL_TIMEOUT)
     }
 
-    /// Whether these may be tried beside each other, on this connection.
+    /// Whether a trial of these links beside each other may start on this connection.
     pub(super) fn is_due(&self, now: Instant, conn: ConnId, slow: LinkSet, fast: usize) -> bool {
         self.is_free(now, conn)
             && slow.iter().all(|slow| self.pairs.get(&(slow, fast)).is_none_or(|pair| now >= pair.next_trial))
     }
 
-    /// Below which part of the fast one's rate the slow one holds it up, as far as a trial has told.
+    /// Share of the fast link's rate below which the slow link holds it up, by a valid result of a trial.
     pub(super) fn limit(&self, now: Instant, slow: usize, fast: usize) -> Option<Ratio> {
         let cached = self.pairs.get(&(slow, fast)).and_then(|pair| pair.limit).filter(|(_, until)| now < *until);
         cached.map(|(limit, _)| limit)
     }
 
-    /// Whether a link of this rate holds up one of that rate.
+    /// Whether a slow link with this rate holds up a fast one with that rate.
     pub(super) fn holds_up(&self, now: Instant, slow: (usize, Bitrate), fast: (usize, Bitrate)) -> bool {
         slow.1 < fast.1.share(self.limit(now, slow.0, fast.0).unwrap_or(DEFAULT_LIMIT))
     }

@@ -1,4 +1,4 @@
-//! Links whose full-sized packets vanish while small ones pass, and what looks like it.
+//! Links that lose full-sized packets while small ones pass, and situations that look similar.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ fn measured_mbps(world: &mut World, link: LinkId) -> f64 {
     (world.received(link) - before) as f64 * 8.0 / 1e6
 }
 
-/// The MTUs that were asked for.
+/// The MTUs that were requested.
 fn requested_mtus(world: &World) -> Vec<Option<u16>> {
     world.mtu_steps.iter().map(|(_, mtu)| *mtu).collect()
 }
@@ -35,7 +35,7 @@ fn a_link_with_a_smaller_path_mtu_carries_within_two_seconds() {
         [(true, true, false), (false, true, false), (false, true, true), (false, false, false)]
     {
         for (most, mtu, time) in [(1428, 1280, 2.0), (1280, 1280, 2.0), (1100, 1024, 4.5)] {
-            // Without sequence numbers only the first step is found of what the peer sends.
+            // For downloads without sequence numbers, only the first step is detected.
             if !upload && !reports_seq && most < 1280 {
                 continue;
             }
@@ -70,7 +70,7 @@ fn a_link_with_a_smaller_path_mtu_carries_within_two_seconds() {
 }
 
 #[test]
-fn a_lost_syn_does_not_end_the_trial() {
+fn a_lost_syn_does_not_end_the_mtu_trial() {
     let (mut world, _) = world(false, &[(LTE, 1400)]);
     while world.subflow_count(LTE) == 0 {
         world.run(0.1);
@@ -95,7 +95,7 @@ fn the_only_link_is_joined_again_with_a_smaller_mtu() {
 }
 
 #[test]
-fn a_server_that_refuses_a_second_subflow_gets_the_new_one_in_place_of_the_old_one() {
+fn the_new_subflow_replaces_the_old_one_if_the_server_refuses_a_second_one() {
     let (mut world, _) = world(false, &[(LTE, 1400)]);
     world.refuses_second = true;
     world.run(3.0);
@@ -104,7 +104,7 @@ fn a_server_that_refuses_a_second_subflow_gets_the_new_one_in_place_of_the_old_o
 }
 
 #[test]
-fn a_trial_whose_join_is_refused_for_another_reason_leaves_the_old_subflow() {
+fn a_trial_whose_join_fails_for_another_reason_keeps_the_old_subflow() {
     let (mut world, _) = world(false, &[(LTE, 1400)]);
     while world.subflow_count(LTE) == 0 {
         world.run(0.1);
@@ -129,12 +129,12 @@ fn a_trial_whose_join_is_refused_for_another_reason_leaves_the_old_subflow() {
 }
 
 #[test]
-fn the_trial_of_a_half_closed_connection_is_abandoned_and_another_one_begins_at_once() {
+fn the_mtu_trial_of_a_half_closed_connection_ends_and_another_connection_may_start_one_at_once() {
     for upload in [false, true] {
         let (mut world, _) = world(upload, &[(LTE, 1428)]);
         world.half_closed = true;
         world.run(10.0);
-        // An upload would begin with a second subflow, which shows that small packets pass.
+        // An upload would start with a second subflow, which shows that small packets pass.
         let expected = if upload { alloc::vec![] } else { alloc::vec![Some(1280), None] };
         assert_eq!((requested_mtus(&world), world.mtus.get(&LTE)), (expected, None), "{upload}");
         world.half_closed = false;
@@ -171,7 +171,7 @@ fn a_link_on_which_no_mtu_helps_is_left_out_and_its_mtu_is_restored() {
 }
 
 #[test]
-fn a_download_of_which_nothing_passes_keeps_the_mtu_of_its_link() {
+fn a_download_that_receives_nothing_at_all_keeps_the_mtu_of_its_link() {
     for reports_seq in [false, true] {
         let (mut world, conn) = world(false, &[(LTE, 100)]);
         world.reports_seq = reports_seq;
@@ -184,14 +184,14 @@ fn a_download_of_which_nothing_passes_keeps_the_mtu_of_its_link() {
 }
 
 #[test]
-fn packets_of_any_size_pass_and_no_mtu_is_lowered() {
+fn outages_alone_lower_no_mtu() {
     for upload in [false, true] {
         let (mut world, conn) = world(upload, &[]);
         world.run(5.0);
         for _ in 0..3 {
-            world.silent.insert(LTE);
+            world.unresponsive.insert(LTE);
             world.run(4.0);
-            world.silent.remove(&LTE);
+            world.unresponsive.remove(&LTE);
             world.run(4.0);
         }
         world.stop(conn);
@@ -201,7 +201,7 @@ fn packets_of_any_size_pass_and_no_mtu_is_lowered() {
 }
 
 #[test]
-fn a_download_whose_sender_has_little_to_send_lowers_no_mtu() {
+fn a_download_whose_sender_has_little_data_lowers_no_mtu() {
     for rate in [20_000.0, 100_000.0, 400_000.0] {
         let (mut world, conn) = world(false, &[]);
         world.rate_limits.insert(conn, rate);
@@ -231,21 +231,21 @@ fn a_download_whose_sender_pauses_lowers_no_mtu() {
 }
 
 #[test]
-fn without_sequence_numbers_a_step_for_a_sender_with_little_to_send_is_undone() {
+fn without_sequence_numbers_a_step_for_a_sender_with_little_data_is_undone() {
     let (mut world, conn) = world(false, &[]);
     world.reports_seq = false;
     world.rate_limits.insert(conn, 100_000.0);
     world.run(600.0);
     assert!(world.mtus.is_empty() && world.mtu_log.is_empty(), "{:?} {:#?}", world.mtu_steps, world.mtu_log);
     assert!(world.mtu_steps.len() <= 16 && world.subflow_count(LTE) <= 1, "{:?}", world.mtu_steps);
-    // It has something to send now.
+    // Now the sender has enough data.
     world.rate_limits.clear();
     world.run(2.0);
     assert!(measured_mbps(&mut world, LTE) > 3.0 && world.mtu_log.is_empty(), "{:#?}", world.mtu_log);
 }
 
 #[test]
-fn without_sequence_numbers_a_little_over_what_replaced_the_old_subflow_confirms_nothing() {
+fn without_sequence_numbers_few_bytes_over_the_replacing_subflow_do_not_confirm_the_mtu() {
     let (mut world, conn) = world(false, &[]);
     (world.reports_seq, world.refuses_second) = (false, true);
     world.rate_limits.insert(conn, 100_000.0);
@@ -263,7 +263,7 @@ fn without_sequence_numbers_a_little_over_what_replaced_the_old_subflow_confirms
 }
 
 #[test]
-fn where_all_connections_are_steered_as_one_downloads_are_not_examined() {
+fn with_the_kernels_path_manager_downloads_are_not_examined() {
     let config = Config { goal: Goal::Speed, kernel_path_manager: true, ..config() };
     let mut world = World::new(config);
     [WIFI, LTE].into_iter().for_each(|link| world.set_rate(link, 4.0));
@@ -275,22 +275,22 @@ fn where_all_connections_are_steered_as_one_downloads_are_not_examined() {
 }
 
 #[test]
-fn a_link_that_was_silent_until_it_was_proved_has_no_smaller_mtu() {
-    for silent in 1..=30 {
+fn an_outage_that_ends_during_the_probe_lowers_no_mtu() {
+    for outage_tenths in 1..=30 {
         let (mut world, _) = world(true, &[]);
         world.backs_off = true;
         world.unanswered = 100_000;
         world.run(5.0);
-        world.silent.insert(LTE);
-        world.run(f64::from(silent) / 10.0);
-        world.silent.remove(&LTE);
+        world.unresponsive.insert(LTE);
+        world.run(f64::from(outage_tenths) / 10.0);
+        world.unresponsive.remove(&LTE);
         world.run(10.0);
-        assert!(world.mtu_steps.is_empty(), "{silent} {:#?}", world.notes);
+        assert!(world.mtu_steps.is_empty(), "{outage_tenths} {:#?}", world.notes);
     }
 }
 
 #[test]
-fn a_link_that_returns_and_falls_silent_once_more_has_no_smaller_mtu() {
+fn a_second_outage_shortly_after_the_first_lowers_no_mtu() {
     for upload in [false, true] {
         for (after, silent) in (1..=12).flat_map(|after| (1..=40).map(move |silent| (after, silent))) {
             let (mut world, _) = world(upload, &[]);
@@ -301,9 +301,9 @@ fn a_link_that_returns_and_falls_silent_once_more_has_no_smaller_mtu() {
             world.run(3.0);
             world.handle(Input::LinkUp { link: LTE });
             world.run(f64::from(after) / 20.0);
-            world.silent.insert(LTE);
+            world.unresponsive.insert(LTE);
             world.run(f64::from(silent) / 10.0);
-            world.silent.remove(&LTE);
+            world.unresponsive.remove(&LTE);
             world.run(10.0);
             assert!(
                 world.mtu_log.is_empty(),
@@ -317,7 +317,7 @@ fn a_link_that_returns_and_falls_silent_once_more_has_no_smaller_mtu() {
 }
 
 #[test]
-fn a_link_that_returns_begins_with_its_own_mtu() {
+fn a_recovered_link_starts_with_the_interface_mtu() {
     let (mut world, _) = world(true, &[(LTE, 1400)]);
     world.run(5.0);
     assert_eq!(world.mtus.get(&LTE), Some(&1280));
@@ -356,9 +356,9 @@ fn full_sized_packets_are_tried_again_after_ten_minutes() {
             let restored: Vec<Instant> =
                 world.mtu_steps.iter().filter(|step| step.1.is_none()).map(|step| step.0).collect();
             assert!(restored[0].since(lowered).as_secs() < 602);
-            // What runs goes on.
+            // Existing subflows continue.
             assert!(measured_mbps(&mut world, LTE) > 3.0);
-            // What begins finds out.
+            // A new connection detects whether the path has changed.
             world.close(conn);
             world.uploads.extend(upload.then_some(ConnId(2)));
             world.open(2, WIFI, 1 << 40);
@@ -385,7 +385,7 @@ fn ipv6_alone_has_no_smaller_mtu_than_1280() {
 }
 
 #[test]
-fn one_line_for_each_link_whatever_the_number_of_connections() {
+fn one_log_line_per_link_whatever_the_number_of_connections() {
     for upload in [false, true] {
         let (mut world, _) = world(upload, &[(LTE, 1400)]);
         for token in 2..12 {
@@ -406,7 +406,7 @@ fn a_confirmed_mtu_outlives_the_failed_trial_of_a_smaller_one() {
         assert_eq!((requested_mtus(&world), world.mtu_log.len()), (alloc::vec![Some(1280); 2], 1));
         let lowered = world.mtu_steps[0].0;
         world.close(conn);
-        // Of another connection nothing passes.
+        // Another connection receives nothing at all.
         world.path_mtus.insert(LTE, 100);
         world.uploads.extend(upload.then_some(ConnId(2)));
         let other = world.open(2, WIFI, 1 << 40);
@@ -429,7 +429,7 @@ fn a_confirmed_mtu_outlives_the_failed_trial_of_a_smaller_one() {
 }
 
 #[test]
-fn what_one_of_two_other_subflows_has_yet_to_deliver_is_not_charged_to_a_third() {
+fn data_that_another_subflow_has_yet_to_deliver_does_not_count_as_missing() {
     let mut conn = Conn::new(ConnId(1), 3, Instant::ZERO);
     for id in 0..3 {
         let subflow =
@@ -437,7 +437,7 @@ fn what_one_of_two_other_subflows_has_yet_to_deliver_is_not_charged_to_a_third()
         conn.subflows.push(Subflow::new(&subflow, Some(id as usize), Instant::ZERO));
     }
     let size = DataSize::from_bytes;
-    let mut given = |ms, first: [u64; 2], second: [u64; 2]| {
+    let mut is_missing = |ms, first: [u64; 2], second: [u64; 2]| {
         let now = Instant::from_millis(ms);
         for (id, [received, reached]) in [(0, first), (1, second)] {
             let (received, reached) = (size(received), Some(size(reached)));
@@ -448,12 +448,12 @@ fn what_one_of_two_other_subflows_has_yet_to_deliver_is_not_charged_to_a_third()
         conn.track_data_seq(now);
         conn.subflows[2].missing_since.is_some()
     };
-    assert!(!given(100, [100_000, 150_000], [50_000, 145_000]), "the third one has just come up");
-    assert!(!given(200, [130_000, 200_000], [50_000, 145_000]), "the second one is 20 kB behind");
-    assert!(!given(300, [130_000, 200_000], [70_000, 190_000]));
-    assert!(!given(400, [150_000, 249_000], [90_000, 200_000]), "it is 9 kB behind");
+    assert!(!is_missing(100, [100_000, 150_000], [50_000, 145_000]), "the third subflow was just established");
+    assert!(!is_missing(200, [130_000, 200_000], [50_000, 145_000]), "the second subflow is 20 kB behind");
+    assert!(!is_missing(300, [130_000, 200_000], [70_000, 190_000]));
+    assert!(!is_missing(400, [150_000, 249_000], [90_000, 200_000]), "the second subflow is 9 kB behind");
     assert!(
-        given(500, [150_000, 249_000], [91_000, 250_000]),
-        "neither of both has delivered 8 kB, and both are beyond"
+        is_missing(500, [150_000, 249_000], [91_000, 250_000]),
+        "8 kB were delivered by neither of the two, and both have passed them"
     );
 }

@@ -1,4 +1,5 @@
-//! What servers, budgets and lost packets do to a plan: budgets, refusals, announced addresses, lost priorities.
+//! Effects of servers, budgets and lost packets: spent budgets, refused joins, announced addresses, lost
+//! priorities.
 
 use super::test_world::*;
 use crate::link::LinkId;
@@ -7,8 +8,8 @@ use crate::units::{DataSize, Duration, Instant};
 
 use alloc::vec::Vec;
 
-fn world(policy: Policy, profile: Goal, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
-    let mut config = Config { policy, goal: profile, ..config() };
+fn world(policy: Policy, goal: Goal, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
+    let mut config = Config { policy, goal, ..config() };
     for (terms, budget) in config.links.iter_mut().zip(budgets) {
         terms.budget = budget.map(DataSize::from_bytes);
         terms.metered = terms.id == LTE;
@@ -34,7 +35,7 @@ fn destroy_count(world: &World) -> usize {
 }
 
 #[test]
-fn a_budget_is_never_exceeded_and_its_links_subflow_goes() {
+fn a_budget_is_never_exceeded_and_the_subflow_of_its_link_is_closed() {
     for policy in [Policy::Mptcp, Policy::WifiFirst, Policy::Emptcp, Policy::Marline] {
         for budget in [3_000_000, 6_000_000] {
             let mut world = world(policy, Goal::Energy, [None, Some(budget)], [0.8, 8.0]);
@@ -52,7 +53,7 @@ fn a_budget_is_never_exceeded_and_its_links_subflow_goes() {
 }
 
 #[test]
-fn a_budget_is_of_what_passes_the_interface_whoever_sends_it() {
+fn a_budget_counts_all_traffic_of_the_interface() {
     for policy in [Policy::Mptcp, Policy::Marline] {
         let mut world = world(policy, Goal::Energy, [None, Some(10_000_000)], [0.8, 8.0]);
         let traffic = |received, sent| Input::InterfaceCounters {
@@ -61,30 +62,34 @@ fn a_budget_is_of_what_passes_the_interface_whoever_sends_it() {
             sent: DataSize::from_bytes(sent),
         };
         let left = |world: &World| world.paths.link_statuses().find_map(|link| link.budget_left).unwrap().bytes();
-        // What passed before it was first counted is not of this run.
+        // Traffic before the first reading does not belong to this run.
         world.handle(traffic(500_000_000, 70_000_000));
         assert_eq!(left(&world), 10_000_000);
         world.now += Duration::from_secs(1);
         world.handle(traffic(503_000_000, 70_100_000));
         assert_eq!(left(&world), 6_900_000);
-        // The modem was plugged out and in: its counters begin anew, and the budget does not.
+        // The modem was unplugged and plugged in again: its counters restart, the budget does not.
         world.now += Duration::from_secs(1);
         world.handle(traffic(100_000, 100_000));
         assert_eq!(left(&world), 6_700_000);
         world.now += Duration::from_secs(1);
         world.handle(traffic(3_100_000, 600_000));
-        assert_eq!(left(&world), 3_200_000, "no sooner than after as much as had passed before");
+        assert_eq!(left(&world), 3_200_000, "counters that restart at zero count from zero");
         world.open(1, WIFI, 4 << 20);
         world.run(30.0);
-        assert_eq!((world.join_count(LTE), world.received(LTE)), (0, 0), "{policy:?}: the rest is in reserve");
+        assert_eq!(
+            (world.join_count(LTE), world.received(LTE)),
+            (0, 0),
+            "{policy:?}: the remaining budget is kept as a reserve"
+        );
     }
 }
 
 #[test]
-fn payload_is_not_counted_twice() {
+fn payload_is_not_charged_twice_to_a_budget() {
     let mut world = world(Policy::Mptcp, Goal::Energy, [None, Some(100_000_000)], [0.8, 8.0]);
     world.open(1, WIFI, 16 << 20);
-    // The interface counts 5 % of headers.
+    // The interface counts 5 % more because of headers.
     for _ in 0..10 {
         let counted = DataSize::from_bytes(world.received(LTE) / 20 * 21);
         world.handle(Input::InterfaceCounters { link: LTE, received: counted, sent: DataSize::ZERO });
@@ -97,7 +102,7 @@ fn payload_is_not_counted_twice() {
 }
 
 #[test]
-fn a_spent_budget_does_not_take_the_only_subflow_that_the_server_allows() {
+fn a_spent_budget_does_not_close_the_only_subflow_that_the_server_allows() {
     for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
         let mut world = world(policy, Goal::Energy, [Some(500_000), None], [8.0, 8.0]);
         world.refusing.insert(LTE);
@@ -114,10 +119,10 @@ fn a_metered_link_helps_only_when_the_others_do_not_work() {
     let conn = world.open(1, WIFI, 64 << 20);
     world.run(30.0);
     assert_eq!((world.join_count(LTE), world.received(LTE)), (0, 0), "{:?}", world.notes);
-    world.silent.insert(WIFI);
+    world.unresponsive.insert(WIFI);
     world.run(5.0);
     assert!(world.received(LTE) > 1_000_000, "{:?} {:?}", world.notes, world.commands);
-    world.silent.clear();
+    world.unresponsive.clear();
     world.run(20.0);
     assert_eq!(world.state(conn), "wifi only", "{:?}", world.notes);
     let before = world.received(LTE);
@@ -126,22 +131,23 @@ fn a_metered_link_helps_only_when_the_others_do_not_work() {
 }
 
 #[test]
-fn a_link_is_silent_from_a_proof_that_fails_until_something_comes_over_it() {
+fn a_link_is_unresponsive_from_a_failed_probe_until_data_is_received() {
     let mut world = world(Policy::Marline, Goal::Speed, [None, None], [8.0, 8.0]);
     world.open(1, WIFI, 1 << 30);
-    let silent = |world: &World| world.paths.link_statuses().map(|link| link.is_silent).collect::<Vec<_>>();
+    let unresponsive =
+        |world: &World| world.paths.link_statuses().map(|link| link.is_unresponsive).collect::<Vec<_>>();
     world.run(10.0);
-    assert_eq!(silent(&world), [false, false]);
-    world.silent.insert(WIFI);
+    assert_eq!(unresponsive(&world), [false, false]);
+    world.unresponsive.insert(WIFI);
     world.run(5.0);
-    assert_eq!(silent(&world), [true, false], "{:?}", world.notes);
-    world.silent.clear();
+    assert_eq!(unresponsive(&world), [true, false], "{:?}", world.notes);
+    world.unresponsive.clear();
     world.run(20.0);
-    assert_eq!(silent(&world), [false, false], "{:?}", world.notes);
+    assert_eq!(unresponsive(&world), [false, false], "{:?}", world.notes);
 }
 
 #[test]
-fn a_server_that_takes_only_announced_addresses_is_joined_when_it_has_announced_one() {
+fn a_server_that_accepts_only_announced_addresses_is_joined_after_an_announcement() {
     for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
         let mut world = world(policy, Goal::Energy, [None, None], [0.8, 8.0]);
         let conn = world.open_to(1, WIFI, 64 << 20, true);
@@ -155,7 +161,7 @@ fn a_server_that_takes_only_announced_addresses_is_joined_when_it_has_announced_
 }
 
 #[test]
-fn a_refused_join_is_said_and_tried_again_ever_more_seldom() {
+fn a_refused_join_is_reported_and_repeated_at_growing_intervals() {
     for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
         let mut world = world(policy, Goal::Energy, [None, None], [0.8, 8.0]);
         world.refusing.insert(LTE);
@@ -164,13 +170,13 @@ fn a_refused_join_is_said_and_tried_again_ever_more_seldom() {
         let at = joined_at(&world, LTE);
         let pauses: Vec<u64> = at.windows(2).map(|pair| pair[1].since(pair[0]).as_secs()).collect();
         assert!(matches!(pauses[..], [60..=62, 120..=122, 240..=242]), "{policy:?} {pauses:?}");
-        assert!(has_note(&world, "the server takes no subflow over lte"), "{policy:?} {:?}", world.notes);
+        assert!(has_note(&world, "the server refuses subflows over lte"), "{policy:?} {:?}", world.notes);
         assert_eq!(world.paths.conn_status(conn).unwrap().subflows.len(), 1, "{policy:?}");
     }
 }
 
-/// LTE helps bad Wi-Fi and is suspended, as published, once Wi-Fi is good; `lost` of the priorities that say so do not
-/// arrive.
+/// LTE helps bad Wi-Fi and is suspended, as published, once Wi-Fi is good; the first `lost` priorities that request
+/// this do not arrive.
 fn suspend_with_losses(lost: u32) -> (World, Vec<Instant>) {
     let mut world = world(Policy::EmptcpSettled, Goal::Energy, [None, None], [1.0, 4.0]);
     world.open(1, WIFI, 1 << 30);
@@ -186,12 +192,12 @@ fn suspend_with_losses(lost: u32) -> (World, Vec<Instant>) {
 }
 
 #[test]
-fn a_lost_priority_is_asked_for_again_and_then_holds() {
+fn a_lost_priority_is_repeated_until_it_takes_effect() {
     for lost in 0..=5_u32 {
         let (mut world, requests) = suspend_with_losses(lost);
         assert_eq!(requests.len(), 1 + lost as usize, "{:?}", world.commands);
         for pair in requests.windows(2) {
-            // The floor: 0.5 s and twice the drain that is predicted for 60 ms (180 ms), for each loss.
+            // Upper bound for each loss: 0.5 s and twice the drain that is predicted for 60 ms (180 ms).
             assert!(pair[1].since(pair[0]).as_millis() <= 860, "{requests:?}");
         }
         assert_eq!((destroy_count(&world), world.subflow_count(LTE)), (0, 1), "{:?}", world.commands);
@@ -202,7 +208,7 @@ fn a_lost_priority_is_asked_for_again_and_then_holds() {
 }
 
 #[test]
-fn a_subflow_that_hears_no_priority_is_destroyed_in_the_end() {
+fn a_subflow_whose_priorities_are_all_lost_is_destroyed_in_the_end() {
     let (mut world, requests) = suspend_with_losses(u32::MAX);
     assert_eq!(requests.len(), 6, "{:?}", world.commands);
     assert_eq!((destroy_count(&world), world.subflow_count(LTE)), (1, 0), "{:?}", world.commands);
@@ -212,7 +218,7 @@ fn a_subflow_that_hears_no_priority_is_destroyed_in_the_end() {
 }
 
 #[test]
-fn a_join_that_has_no_address_costs_nothing_and_rests_for_a_while() {
+fn a_join_without_an_address_costs_no_energy_and_is_repeated_later() {
     for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
         let mut world = world(policy, Goal::Energy, [None, None], [0.8, 8.0]);
         world.refused_commands.insert(LTE, CommandError::NoAddress);
@@ -221,20 +227,20 @@ fn a_join_that_has_no_address_costs_nothing_and_rests_for_a_while() {
         let at = joined_at(&world, LTE);
         assert!(at.len() > 2, "{policy:?} {at:?}");
         assert!(at.windows(2).all(|pair| pair[1].since(pair[0]).as_secs() >= 15), "{policy:?} {at:?}");
-        let account = world.paths.energy_until_idle(world.now);
-        assert!(account.radio(LTE).is_none_or(|bill| bill.total().is_zero()), "{policy:?}");
+        let breakdown = world.paths.energy_until_idle(world.now);
+        assert!(breakdown.radio(LTE).is_none_or(|energy| energy.total().is_zero()), "{policy:?}");
     }
 }
 
 #[test]
-fn a_link_of_the_other_family_is_joined_when_the_server_announces_an_address_and_else_named_with_the_reason() {
+fn a_link_of_another_address_family_is_joined_after_an_announcement_and_reported_before() {
     let mut world = world(Policy::Marline, Goal::Speed, [None, None], [2.0, 2.0]);
     world.refused_commands.insert(LTE, CommandError::NotAnnounced(IpFamily::V6));
     world.open(1, WIFI, 64 << 20);
     world.run(40.0);
     let last = |world: &World| world.notes.last().cloned().unwrap_or_default();
     assert_eq!(last(&world), "wifi: lte has only IPv6, and the server announced no IPv6 address");
-    assert_eq!(joined_at(&world, LTE).len(), 1, "only an announcement changes that");
+    assert_eq!(joined_at(&world, LTE).len(), 1, "only an announcement makes a retry useful");
 
     world.refused_commands.insert(LTE, CommandError::SocketFamily(IpFamily::V6));
     world.handle(Input::AddressAnnounced { conn: ConnId(1) });
@@ -242,7 +248,7 @@ fn a_link_of_the_other_family_is_joined_when_the_server_announces_an_address_and
     assert_eq!(last(&world), "wifi: lte has only IPv6, and the program's socket is for IPv4 only");
     assert_eq!(joined_at(&world, LTE).len(), 2);
 
-    // The link has an IPv4 address, too.
+    // The link gets an IPv4 address as well.
     world.refused_commands.clear();
     world.handle(Input::LinkUp { link: LTE });
     world.run(5.0);
@@ -251,40 +257,40 @@ fn a_link_of_the_other_family_is_joined_when_the_server_announces_an_address_and
 }
 
 #[test]
-fn a_join_without_an_answer_is_told_with_what_comes_next() {
+fn a_join_without_response_is_reported_with_the_time_of_the_next_attempt() {
     let mut world = world(Policy::Mptcp, Goal::Energy, [None, None], [2.0, 2.0]);
     world.lost_joins = 2;
     world.open(1, WIFI, 8 << 20);
     world.run(15.0);
-    let told: Vec<usize> = world
+    let reports: Vec<usize> = world
         .notes
         .iter()
         .enumerate()
-        .filter(|(_, note)| note.starts_with("join over lte: no answer in 3 s; again in "))
+        .filter(|(_, note)| note.starts_with("join over lte: no response within 3 s; next attempt in "))
         .map(|(at, _)| at)
         .collect();
-    let [first, second] = told[..] else { panic!("{:#?}", world.notes) };
+    let [first, second] = reports[..] else { panic!("{:#?}", world.notes) };
     assert!(world.notes[first].ends_with(" 2 s") && world.notes[second].ends_with(" 4 s"), "{:#?}", world.notes);
-    // The last word is how it is carried.
+    // The newest note is the reason of the present state.
     assert!(world.notes[first + 1].starts_with("wifi: ") && world.notes.len() > second + 1, "{:#?}", world.notes);
 }
 
 #[test]
-fn of_a_half_closed_connection_no_subflow_is_ended_which_could_not_be_replaced() {
+fn subflows_of_a_half_closed_connection_stay_because_they_cannot_be_replaced() {
     for half_closed in [false, true] {
         let mut world = world(Policy::Marline, Goal::Speed, [None, None], [4.0, 4.0]);
         world.open(1, WIFI, 1 << 40);
         world.run(10.0);
         assert!(world.subflow_count(LTE) == 1 && destroy_count(&world) == 0, "{:?}", world.commands);
         world.half_closed = half_closed;
-        // It would hold the other link up.
+        // The link would hold the other one up.
         world.set_rate(LTE, 0.02);
         world.run(60.0);
         let joins = joined_at(&world, LTE).len();
         assert!(destroy_count(&world) > 0, "{half_closed}: {:?}", world.commands);
         if half_closed {
             assert_eq!((destroy_count(&world), world.subflow_count(LTE)), (1, 1), "{:?}", world.commands);
-            assert!(joins <= 2, "a second one only to see whether the link works: {:?}", world.commands);
+            assert!(joins <= 2, "the second join only probes the link: {:?}", world.commands);
         }
         world.set_rate(LTE, 4.0);
         let before = world.received(LTE);
@@ -294,7 +300,7 @@ fn of_a_half_closed_connection_no_subflow_is_ended_which_could_not_be_replaced()
 }
 
 #[test]
-fn a_half_closed_connection_is_not_joined_again_and_again_and_keeps_to_its_budget() {
+fn a_half_closed_connection_is_not_joined_repeatedly_and_keeps_its_budget() {
     let begin = |half_closed| {
         let mut world = world(Policy::Marline, Goal::Speed, [None, Some(30_000_000)], [4.0, 4.0]);
         world.half_closed = half_closed;

@@ -1,4 +1,4 @@
-//! Links that come while it runs.
+//! Links that are added while the machine runs.
 
 use super::test_world::*;
 use crate::link::{LinkId, LinkKind};
@@ -11,7 +11,7 @@ fn usb() -> LinkConfig {
 }
 
 #[test]
-fn a_link_that_comes_later_is_joined_by_what_runs_and_by_what_comes() {
+fn a_link_added_later_is_joined_by_existing_and_new_connections() {
     for policy in [Policy::Mptcp, Policy::Emptcp, Policy::Marline] {
         let mut world = World::new(Config { policy, goal: Goal::Speed, ..config() });
         [WIFI, LTE].into_iter().for_each(|link| world.set_rate(link, 4.0));
@@ -20,7 +20,7 @@ fn a_link_that_comes_later_is_joined_by_what_runs_and_by_what_comes() {
         world.run(10.0);
         world.handle(Input::LinkUp { link: USB });
         world.run(1.0);
-        assert_eq!(world.join_count(USB), 0, "{policy:?}: nobody has told of it");
+        assert_eq!(world.join_count(USB), 0, "{policy:?}: it was not added yet");
         world.handle(Input::LinkAdded { config: usb() });
         world.run(1.0);
         assert_eq!(world.join_count(USB), 0, "{policy:?}: it is not up");
@@ -31,7 +31,7 @@ fn a_link_that_comes_later_is_joined_by_what_runs_and_by_what_comes() {
         world.open(2, WIFI, 1 << 30);
         world.run(10.0);
         assert_eq!(world.join_count(USB), 2, "{policy:?}");
-        // Told of once more it is the same one, with what it carried.
+        // Added once more, it is the same link with its earlier counters.
         let before = world.received(USB);
         world.handle(Input::LinkAdded { config: usb() });
         world.run(0.1);
@@ -41,7 +41,7 @@ fn a_link_that_comes_later_is_joined_by_what_runs_and_by_what_comes() {
 }
 
 #[test]
-fn what_went_and_came_back_is_joined_again() {
+fn a_link_that_was_removed_and_added_again_is_joined_again() {
     let mut world = World::new(Config { goal: Goal::Speed, ..config() });
     [WIFI, USB].into_iter().for_each(|link| world.set_rate(link, 8.0));
     world.handle(Input::LinkDown { link: LTE });
@@ -62,7 +62,7 @@ fn what_went_and_came_back_is_joined_again() {
 }
 
 #[test]
-fn there_are_sixty_four_links_at_most() {
+fn at_most_sixty_four_links_are_used() {
     let mut world = World::new(config());
     for number in 2..100 {
         let name = alloc::format!("usb{number}");
@@ -77,7 +77,7 @@ fn there_are_sixty_four_links_at_most() {
 }
 
 #[test]
-fn a_tenth_helps_an_upload_whose_sender_keeps_queues_short() {
+fn a_link_with_a_tenth_of_the_rate_helps_an_upload_with_short_queues() {
     for (short_queues, upload, left_out) in [(true, true, false), (false, true, true), (true, false, true)] {
         let mut world = World::new(Config { goal: Goal::Speed, short_queues, ..config() });
         world.set_rate(WIFI, 20.0);
@@ -85,13 +85,13 @@ fn a_tenth_helps_an_upload_whose_sender_keeps_queues_short() {
         world.uploads.extend(upload.then_some(ConnId(1)));
         world.open(1, WIFI, 64 << 20);
         world.run(2.0);
-        let says = world.notes.iter().any(|note| note.contains("would hold it up"));
-        assert_eq!(says, left_out, "{short_queues} {upload}: {:#?}", world.notes);
+        let has_note = world.notes.iter().any(|note| note.contains("would hold it up"));
+        assert_eq!(has_note, left_out, "{short_queues} {upload}: {:#?}", world.notes);
     }
 }
 
 #[test]
-fn what_was_sent_over_a_link_that_is_lost_is_sent_again_at_once() {
+fn an_upload_with_short_queues_destroys_the_subflow_of_a_lost_link_at_once() {
     for (short_queues, ends) in [(true, 1), (false, 0)] {
         let mut world = World::new(Config { goal: Goal::Speed, short_queues, ..config() });
         [WIFI, LTE].into_iter().for_each(|link| world.set_rate(link, 8.0));
@@ -99,16 +99,16 @@ fn what_was_sent_over_a_link_that_is_lost_is_sent_again_at_once() {
         world.open(1, WIFI, 1 << 30);
         world.run(3.0);
         let before = world.commands.len();
-        world.silent.insert(LTE);
+        world.unresponsive.insert(LTE);
         world.handle(Input::LinkDown { link: LTE });
         world.run(0.1);
         let destroys = |(_, command): &&(_, Command)| matches!(command, Command::Destroy { .. });
         assert_eq!(world.commands[before..].iter().filter(destroys).count(), ends, "{:#?}", world.commands);
-        // The last one stays, whatever it is.
+        // The last subflow always stays.
         world.handle(Input::LinkDown { link: WIFI });
         world.run(0.1);
         assert_eq!(world.subflow_count(WIFI), 1);
-        world.silent.clear();
+        world.unresponsive.clear();
         [WIFI, LTE].into_iter().for_each(|link| world.handle(Input::LinkUp { link }));
         world.run(3.0);
         assert!(world.join_count(LTE) > ends, "{:#?}", world.notes);
@@ -116,7 +116,7 @@ fn what_was_sent_over_a_link_that_is_lost_is_sent_again_at_once() {
 }
 
 #[test]
-fn a_pause_is_no_slowness_of_what_a_relay_sends_and_is_of_an_upload() {
+fn a_pause_makes_a_path_slow_for_an_upload_but_not_for_data_from_a_relay() {
     for (short_queues, upload, left_out) in [(true, false, false), (true, true, true), (false, false, true)] {
         let mut world = World::new(Config { goal: Goal::Speed, short_queues, ..config() });
         world.set_rate(WIFI, 10.0);
@@ -126,7 +126,7 @@ fn a_pause_is_no_slowness_of_what_a_relay_sends_and_is_of_an_upload() {
         world.run(5.0);
         world.set_rate(LTE, 0.0);
         world.run(1.2);
-        let says = world.notes.iter().any(|note| note.contains("would hold it up"));
-        assert_eq!(says, left_out, "{short_queues} {upload}: {:#?}", world.notes);
+        let has_note = world.notes.iter().any(|note| note.contains("would hold it up"));
+        assert_eq!(has_note, left_out, "{short_queues} {upload}: {:#?}", world.notes);
     }
 }

@@ -1,4 +1,4 @@
-//! Silence: of a path that has died, of an application that pauses, and of single packets that are lost.
+//! Stalls: of a path that has died, of an application that pauses, and of single packets that are lost.
 
 use super::test_world::*;
 
@@ -10,7 +10,7 @@ fn world() -> World {
 }
 
 #[test]
-fn a_lost_syn_does_not_bury_a_path_whose_application_pauses() {
+fn a_lost_syn_does_not_make_the_path_of_a_pausing_application_dead() {
     for (rtt, bytes) in [(30, 4 << 20), (150, 4 << 20), (30, 2000), (150, 2000)] {
         let mut world = world();
         world.set_rtt(WIFI, rtt);
@@ -23,7 +23,7 @@ fn a_lost_syn_does_not_bury_a_path_whose_application_pauses() {
 }
 
 #[test]
-fn who_pauses_as_ever_is_not_asked_and_wakes_nothing_when_its_link_has_died() {
+fn a_connection_with_its_usual_pauses_is_not_probed_even_if_its_link_has_died() {
     let mut world = world();
     let conn = world.open(1, WIFI, 2000);
     for _ in 0..4 {
@@ -34,10 +34,10 @@ fn who_pauses_as_ever_is_not_asked_and_wakes_nothing_when_its_link_has_died() {
     world.commands.clear();
     world.add_data(conn, 2000);
     world.run(0.3);
-    world.silent.insert(WIFI);
+    world.unresponsive.insert(WIFI);
     world.run(60.0);
     assert!(world.commands.is_empty(), "{:?}", world.commands);
-    // It asks for something, and nobody answers.
+    // It sends a request and gets no response.
     world.unanswered = 300;
     world.add_data(conn, 2000);
     world.run(3.0);
@@ -45,23 +45,23 @@ fn who_pauses_as_ever_is_not_asked_and_wakes_nothing_when_its_link_has_died() {
 }
 
 #[test]
-fn data_without_an_answer_is_a_silence_from_its_beginning_on_and_not_from_the_last_byte() {
+fn a_stall_of_unanswered_data_counts_from_its_sending_and_not_from_the_last_byte() {
     let mut world = world();
     let conn = world.open(1, WIFI, 2000);
     world.run(20.0);
     world.commands.clear();
-    // A look sees the request on its way, and the next one its answer.
-    world.silent.insert(WIFI);
+    // One poll sees the request in flight, and the next one its response.
+    world.unresponsive.insert(WIFI);
     world.unanswered = 300;
     world.run(0.45);
-    world.silent.clear();
+    world.unresponsive.clear();
     world.add_data(conn, 2000);
     world.run(0.4);
     assert!(world.commands.is_empty(), "{:?}", world.commands);
 }
 
 #[test]
-fn bytes_end_a_proof_that_nobody_answers() {
+fn received_bytes_end_an_unanswered_liveness_probe() {
     let mut world = world();
     let conn = world.open(1, WIFI, 4 << 20);
     world.lost_joins = 10;
@@ -74,7 +74,7 @@ fn bytes_end_a_proof_that_nobody_answers() {
 }
 
 #[test]
-fn a_stream_that_stops_is_left_within_two_attempts_and_any_other_silence_is_given_the_kernels_repetition() {
+fn a_stalled_stream_is_probed_twice_and_any_other_stall_until_the_kernel_repeats_the_syn() {
     for (bytes, least, most) in [(1 << 30, 1.3, 1.8), (400_000, 1.8, 2.6)] {
         let mut world = world();
         for link in [WIFI, LTE] {
@@ -85,7 +85,7 @@ fn a_stream_that_stops_is_left_within_two_attempts_and_any_other_silence_is_give
         world.commands.clear();
         world.add_data(conn, bytes);
         world.run(if bytes > 1 << 20 { 10.0 } else { 0.1 });
-        world.silent.insert(WIFI);
+        world.unresponsive.insert(WIFI);
         world.run(least);
         assert_eq!(world.join_count(LTE), 0, "{bytes} {:?}", world.commands);
         world.run(most - least);

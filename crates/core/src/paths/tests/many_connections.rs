@@ -1,5 +1,5 @@
-//! Connections that live long, and several at once: what one of them was does not count for ever, and what all of them are
-//! is counted once.
+//! Long-lived connections, and several at once: the past of a connection does not count forever, and the traffic of
+//! all of them counts once.
 
 use super::test_world::*;
 use crate::paths::*;
@@ -14,7 +14,7 @@ fn world(wifi: f64, lte: f64) -> World {
     world
 }
 
-/// Thirty answers of 20 KB, two a second.
+/// Thirty responses of 20 kB, two per second.
 fn browse(world: &mut World, conn: ConnId) {
     for _ in 0..30 {
         world.add_data(conn, 20_000);
@@ -23,7 +23,7 @@ fn browse(world: &mut World, conn: ConnId) {
 }
 
 #[test]
-fn what_came_before_a_pause_does_not_make_the_next_small_answers_large() {
+fn a_large_transfer_before_a_pause_does_not_make_later_small_responses_count_as_large() {
     let mut world = world(2.5, 10.0);
     let conn = world.open(1, WIFI, 20_000_000);
     world.finish(100.0);
@@ -34,7 +34,7 @@ fn what_came_before_a_pause_does_not_make_the_next_small_answers_large() {
 }
 
 #[test]
-fn a_connection_that_pauses_leaves_the_dear_radio_before_it_sleeps() {
+fn a_pausing_connection_releases_the_costly_radio_while_it_is_awake() {
     let mut world = world(0.8, 10.0);
     let conn = world.open(1, WIFI, 20_000_000);
     world.finish(100.0);
@@ -45,13 +45,13 @@ fn a_connection_that_pauses_leaves_the_dear_radio_before_it_sleeps() {
     assert!(world.commands.iter().all(|(at, _)| world.now.since(*at).as_secs() >= 25), "{:?}", world.commands);
     browse(&mut world, conn);
     assert_eq!(world.received(LTE), before, "{:?} {:?}", world.notes, world.commands);
-    // The same again once what follows is large.
+    // LTE is used again once a large transfer follows.
     world.add_data(conn, 20_000_000);
     assert!(world.finish(60.0) < 40.0, "{:?}", world.notes);
 }
 
 #[test]
-fn a_connection_from_the_dear_link_pauses_on_the_cheap_one() {
+fn a_connection_that_began_on_the_costly_link_pauses_on_the_cheap_one() {
     let mut world = world(8.0, 10.0);
     world.handle(Input::LinkDown { link: WIFI });
     let conn = world.open(1, LTE, 1 << 30);
@@ -67,8 +67,8 @@ fn a_connection_from_the_dear_link_pauses_on_the_cheap_one() {
 }
 
 #[test]
-fn the_connections_of_a_page_do_not_add_up_to_a_large_file() {
-    // 3.6 MB over six connections; after τ each of them counts as one that may be large.
+fn the_connections_of_a_web_page_do_not_add_up_to_a_large_file() {
+    // 3.6 MB over six connections; after τ each of them might count as a large transfer.
     let mut world = world(2.5, 10.0);
     let conns: Vec<ConnId> = (1..=6).map(|token| world.open(token, WIFI, 600_000)).collect();
     world.run(6.0);
@@ -78,8 +78,8 @@ fn the_connections_of_a_page_do_not_add_up_to_a_large_file() {
 }
 
 #[test]
-fn one_answer_after_another_is_no_large_one() {
-    // As many bytes in every look as of a slow download, for which LTE is worth its price.
+fn many_small_responses_do_not_count_as_a_large_one() {
+    // As many bytes per poll as in a slow download, for which LTE would be worth its energy.
     let lte = |asks: bool| {
         let mut world = world(0.8, 10.0);
         let conn = world.open(1, WIFI, 0);
@@ -99,7 +99,7 @@ fn one_answer_after_another_is_no_large_one() {
 }
 
 #[test]
-fn a_link_is_as_fast_as_it_is_however_many_connections_use_it() {
+fn the_rate_of_a_link_does_not_depend_on_the_number_of_connections() {
     for many in [1, 6, 20] {
         let mut world = world(5.0, 10.0);
         world.open(100, WIFI, 1 << 30);
@@ -112,7 +112,7 @@ fn a_link_is_as_fast_as_it_is_however_many_connections_use_it() {
             assert!((4.5..5.5).contains(&rate), "{many} connections after {tenth} tenths: {rate}");
             world.run(0.1);
         }
-        // All but one end.
+        // All connections but one end.
         (1..many).for_each(|token| world.close(ConnId(token)));
         for tenth in 0..60 {
             let rate = world.paths.link_statuses().next().map_or(0.0, |link| link.rate.as_mbps_f64());
@@ -124,9 +124,9 @@ fn a_link_is_as_fast_as_it_is_however_many_connections_use_it() {
 }
 
 #[test]
-fn a_connection_is_bulk_when_its_link_has_fallen_and_not_when_others_share_it() {
-    // 10 MB of Wi-Fi at 20 Mbit/s; then it has 4 of them.
-    let rest = |others: u32, rate: f64| {
+fn a_connection_becomes_bulk_when_its_link_slows_down_but_not_when_others_share_it() {
+    // 10 MB over Wi-Fi at 20 Mbit/s; then the connection gets only 4 Mbit/s.
+    let expected = |others: u32, rate: f64| {
         let mut world = world(20.0, 10.0);
         let conn = world.open(100, WIFI, 1 << 30);
         world.run(4.0);
@@ -137,6 +137,6 @@ fn a_connection_is_bulk_when_its_link_has_fallen_and_not_when_others_share_it() 
         world.run(2.0);
         world.paths.conn_status(conn).unwrap().expected
     };
-    assert!(rest(4, 20.0) < DataSize::from_bytes(16_000_000));
-    assert_eq!(rest(0, 4.0), DataSize::from_bytes(64_000_000));
+    assert!(expected(4, 20.0) < DataSize::from_bytes(16_000_000));
+    assert_eq!(expected(0, 4.0), DataSize::from_bytes(64_000_000));
 }

@@ -1,4 +1,4 @@
-//! Rules of the machine, each by a short history of what the kernel would tell.
+//! Rules of the machine, each tested with a short history of kernel events.
 extern crate std;
 
 mod black_holes;

@@ -1,4 +1,5 @@
-//! Whoever stands in for the home link: it has gone, its subflow has, or somebody else carries from the start.
+//! Cases in which another link takes the role of the initial link: it is down, its subflow is gone, or another link
+//! carried the connection from the start.
 
 use super::test_world::*;
 use crate::link::{LinkId, LinkKind};
@@ -25,7 +26,7 @@ fn a_connection_whose_last_subflow_has_gone_is_joined_over_another_link() {
             let mut world = world(16.0, 8.0);
             world.open(1, WIFI, 1 << 30);
             world.run(5.0);
-            world.silent.insert(WIFI);
+            world.unresponsive.insert(WIFI);
             world.end_subflows(WIFI, why);
             if unplugged {
                 world.handle(Input::LinkDown { link: WIFI });
@@ -37,7 +38,7 @@ fn a_connection_whose_last_subflow_has_gone_is_joined_over_another_link() {
 }
 
 #[test]
-fn a_short_outage_moves_no_idle_connection() {
+fn a_short_outage_does_not_move_an_idle_connection() {
     let mut world = world(16.0, 8.0);
     let conn = world.open(1, WIFI, 2 << 20);
     world.run(30.0);
@@ -51,7 +52,7 @@ fn a_short_outage_moves_no_idle_connection() {
 }
 
 #[test]
-fn one_that_ran_before_goes_on_over_what_carries_it() {
+fn an_adopted_connection_continues_over_its_present_link() {
     let mut world = world(0.8, 8.0);
     world.adopt(1, LTE, 1 << 30);
     world.run(2.0);
@@ -59,20 +60,20 @@ fn one_that_ran_before_goes_on_over_what_carries_it() {
 }
 
 #[test]
-fn a_glance_that_the_links_end_cut_off_tells_nothing_when_it_is_back() {
+fn a_reprobe_interrupted_by_an_outage_has_no_result_after_the_recovery() {
     for after in [0.1, 0.3, 0.5] {
         let mut world = world(0.8, 8.0);
         let conn = world.open(1, WIFI, 1 << 30);
         world.run(60.0);
         while world.state(conn) == "lte only" {
             world.run(0.05);
-            assert!(world.now < Instant::from_millis(120_000), "no glance: {:#?}", world.notes);
+            assert!(world.now < Instant::from_millis(120_000), "no reprobe: {:#?}", world.notes);
         }
         world.run(after);
-        world.silent.insert(WIFI);
+        world.unresponsive.insert(WIFI);
         world.unplug(WIFI);
         world.run(30.0);
-        world.silent.clear();
+        world.unresponsive.clear();
         world.set_rate(WIFI, 16.0);
         let before = world.received(WIFI);
         world.handle(Input::LinkUp { link: WIFI });
@@ -82,7 +83,7 @@ fn a_glance_that_the_links_end_cut_off_tells_nothing_when_it_is_back() {
 }
 
 #[test]
-fn nobody_glances_at_a_link_that_was_never_home() {
+fn a_link_that_was_never_the_initial_one_is_not_reprobed() {
     let mut world = world(8.0, 3.0);
     let usb = LinkId(2);
     let terms = LinkConfig { id: usb, name: "usb".into(), kind: LinkKind::Lte, metered: false, budget: None };
@@ -102,8 +103,8 @@ fn nobody_glances_at_a_link_that_was_never_home() {
 }
 
 #[test]
-fn who_began_on_lte_comes_home_to_no_wake_up() {
-    // It was there when the connection began: nobody woke it because Wi-Fi is bad.
+fn a_connection_that_began_on_lte_moves_to_wifi_without_the_charge_for_waking_lte_again() {
+    // LTE was in use when the connection began and was not woken because of bad Wi-Fi.
     let mut world = world(16.0, 10.0);
     world.handle(Input::LinkDown { link: WIFI });
     world.open(1, LTE, 1 << 30);
@@ -114,7 +115,7 @@ fn who_began_on_lte_comes_home_to_no_wake_up() {
 }
 
 #[test]
-fn what_others_do_over_lte_costs_nobody_who_has_left_it() {
+fn other_programs_traffic_over_lte_does_not_bring_a_connection_back_to_it() {
     let mut world = world(0.8, 10.0);
     let conn = world.open(1, WIFI, 1 << 30);
     world.run(12.0);

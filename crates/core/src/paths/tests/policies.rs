@@ -1,4 +1,4 @@
-//! What each policy does in the settings of the paper and of the project's floors.
+//! Each policy in the settings of the paper and of the project's own requirements.
 
 use super::test_world::*;
 use crate::paths::*;
@@ -26,8 +26,8 @@ fn a_small_file_never_wakes_lte() {
 }
 
 #[test]
-fn good_wifi_and_bad_lte_costs_little_more_than_half_of_what_mptcp_costs() {
-    // With this model Wi-Fi alone, without any tail, costs 0.56 of it: 19.0 J of 33.6 J.
+fn with_good_wifi_and_bad_lte_the_energy_is_little_more_than_half_of_mptcps() {
+    // With this model Wi-Fi alone, without any tail, needs 0.56 of it: 19.0 J of 33.6 J.
     let joules = |policy| {
         let mut world = world(policy, 16.0, 2.0);
         world.open(1, WIFI, 16 << 20);
@@ -39,7 +39,7 @@ fn good_wifi_and_bad_lte_costs_little_more_than_half_of_what_mptcp_costs() {
 }
 
 #[test]
-fn a_bad_first_link_is_helped_at_tau() {
+fn another_link_joins_a_bad_initial_link_at_tau() {
     for policy in [Policy::Emptcp, Policy::Marline] {
         let mut world = world(policy, 0.8, 8.0);
         let conn = world.open(1, WIFI, 64 << 20);
@@ -55,9 +55,9 @@ fn a_bad_first_link_is_helped_at_tau() {
 }
 
 #[test]
-fn an_upload_is_reckoned_with_what_sending_draws() {
-    // Huang 2012: a bit sent over LTE costs eight times one received, over Wi-Fi twice. What Wi-Fi takes 267 s for costs it
-    // 44 J or 54 J; LTE, not measured yet, 33 J or 58 J.
+fn the_energy_of_an_upload_is_computed_with_the_power_of_sending() {
+    // Huang 2012: a bit sent over LTE needs eight times the energy of one received, over Wi-Fi twice. The transfer
+    // takes Wi-Fi 267 s and needs 44 J or 54 J there; over LTE, not measured yet, it needs 33 J or 58 J.
     let joins = |upload: bool| {
         let mut world = World::new(Config { energy: crate::energy::tests::huang(), ..config() });
         world.set_rate(WIFI, 0.24);
@@ -72,14 +72,15 @@ fn an_upload_is_reckoned_with_what_sending_draws() {
 }
 
 #[test]
-fn lte_is_left_when_wifi_is_good_again_and_used_again_when_not() {
-    // Published: suspended. Ours: its subflow goes while the radio is awake, so that no FIN wakes it at the end.
+fn lte_is_released_when_wifi_is_good_again_and_used_again_when_it_is_bad() {
+    // Published policies suspend it. marline's closes its subflow while the radio is awake, so that no FIN wakes it
+    // at the end.
     for (policy, suspended) in [(Policy::Emptcp, 1), (Policy::EmptcpSettled, 1), (Policy::Marline, 0)] {
         let mut world = world(policy, 0.8, 8.0);
         let conn = world.open(1, WIFI, 1 << 30);
         world.run(10.0);
         world.set_rate(WIFI, 16.0);
-        // Ours when so much may come yet that it is worth waking LTE once more.
+        // marline's policy releases it only when so much data is expected that waking LTE once more pays off.
         world.run(if policy == Policy::Marline { 60.0 } else { 5.0 });
         assert_eq!(world.state(conn), "wifi only", "{policy:?} {:#?} {:?}", world.notes, world.commands);
         let before = world.received(LTE);
@@ -93,7 +94,7 @@ fn lte_is_left_when_wifi_is_good_again_and_used_again_when_not() {
 }
 
 #[test]
-fn lte_that_had_to_be_woken_stays_over_a_moment_of_good_wifi() {
+fn lte_stays_in_use_during_a_moment_of_good_wifi() {
     let mut world = world(Policy::Marline, 0.8, 8.0);
     let conn = world.open(1, WIFI, 1 << 30);
     world.run(8.0);
@@ -103,14 +104,14 @@ fn lte_that_had_to_be_woken_stays_over_a_moment_of_good_wifi() {
     world.set_rate(WIFI, 0.8);
     world.run(15.0);
     assert_eq!(world.join_count(LTE), 1, "{:#?}", world.notes);
-    // What it costs to wake it once more is less than what is saved of so much.
+    // For this much data, the saving exceeds the cost of waking LTE once more.
     world.set_rate(WIFI, 16.0);
     world.run(60.0);
     assert_eq!(world.state(conn), "wifi only", "{:#?}", world.notes);
 }
 
 #[test]
-fn only_the_whole_table_leaves_very_slow_wifi_for_lte_alone() {
+fn only_the_policy_with_the_whole_table_uses_lte_alone_beside_very_slow_wifi() {
     // Table 2's first column: LTE alone below a seventh of its rate.
     for (policy, state) in [
         (Policy::Emptcp, "wifi and lte"),
@@ -125,8 +126,8 @@ fn only_the_whole_table_leaves_very_slow_wifi_for_lte_alone() {
 }
 
 #[test]
-fn to_the_letter_the_first_sample_counts_and_settled_the_tenth() {
-    // LTE turns out to be so slow that Wi-Fi alone is better.
+fn the_literal_policy_decides_by_the_first_sample_and_the_settled_one_by_the_tenth() {
+    // LTE turns out so slow that Wi-Fi alone is better.
     let suspended = |policy| {
         let mut world = world(policy, 0.8, 0.2);
         let conn = world.open(1, WIFI, 1 << 30);
@@ -141,7 +142,7 @@ fn to_the_letter_the_first_sample_counts_and_settled_the_tenth() {
 }
 
 #[test]
-fn a_dead_first_link_is_left_within_three_seconds_and_taken_up_again() {
+fn a_dead_initial_link_is_replaced_within_three_seconds_and_used_again_later() {
     for idle_lte in [true, false] {
         let mut world = world(Policy::Marline, 16.0, 8.0);
         world.set_rtt(WIFI, 150);
@@ -154,10 +155,10 @@ fn a_dead_first_link_is_left_within_three_seconds_and_taken_up_again() {
         world.set_rate(WIFI, 16.0);
         world.run(6.0);
         let before = world.received(LTE);
-        world.silent.insert(WIFI);
+        world.unresponsive.insert(WIFI);
         world.run(3.0);
         assert!(world.received(LTE) > before, "{:?}", world.commands);
-        world.silent.clear();
+        world.unresponsive.clear();
         let before = world.received(WIFI);
         world.run(12.0);
         assert!(world.received(WIFI) > before, "{:#?} {:?}", world.notes, world.commands);
@@ -167,7 +168,7 @@ fn a_dead_first_link_is_left_within_three_seconds_and_taken_up_again() {
 }
 
 #[test]
-fn an_application_that_pauses_is_proved_once_and_wakes_nothing() {
+fn the_path_of_a_pausing_application_is_probed_once_and_no_other_radio_is_woken() {
     let mut world = world(Policy::Marline, 16.0, 8.0);
     let conn = world.open(1, WIFI, 4 << 20);
     world.run(60.0);
@@ -179,19 +180,19 @@ fn an_application_that_pauses_is_proved_once_and_wakes_nothing() {
 }
 
 #[test]
-fn the_longer_the_home_link_is_bad_the_more_seldom_it_is_looked_at() {
+fn the_longer_the_initial_link_is_bad_the_less_often_it_is_reprobed() {
     let mut world = world(Policy::Marline, 0.8, 8.0);
     let conn = world.open(1, WIFI, 1 << 30);
-    let mut glances = Vec::new();
+    let mut reprobe_counts = Vec::new();
     for _ in 0..4 {
         world.commands.clear();
         world.run(30.0);
         let reprobes = |what: &Command| matches!(what, Command::SetBackup { backup: false, .. });
-        glances.push(world.commands.iter().filter(|(_, what)| reprobes(what)).count());
+        reprobe_counts.push(world.commands.iter().filter(|(_, what)| reprobes(what)).count());
     }
-    assert!(glances[0] >= 4 && glances[3] <= 2, "{glances:?}");
+    assert!(reprobe_counts[0] >= 4 && reprobe_counts[3] <= 2, "{reprobe_counts:?}");
     assert_eq!(world.state(conn), "lte only", "{:?}", world.notes);
-    // Good again after two minutes: seen after a quarter of them at most.
+    // Good again after two minutes: detected after at most a quarter of that time.
     world.set_rate(WIFI, 16.0);
     world.run(32.0);
     assert_eq!(world.state(conn), "wifi only", "{:?}", world.notes);

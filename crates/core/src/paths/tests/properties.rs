@@ -1,5 +1,5 @@
-//! Whatever it is told, in whatever order: the machine does not panic, wants time to pass, and commands only what it was
-//! told of.
+//! Properties for arbitrary inputs in any order: the machine does not panic, lets time advance, and commands only
+//! what was reported to exist.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::machine::Machine;
 use crate::paths::*;
 use crate::units::{DataSize, Instant};
 
-/// Two that the configuration names, one that may come later, and one that nobody tells of.
+/// Two links of the configuration, one that may be added later, and one that is never added.
 fn link() -> impl Strategy<Value = LinkId> {
     prop::sample::select(alloc::vec![WIFI, LTE, ADDED_LINK, LinkId(9)])
 }
@@ -121,7 +121,7 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// What the machine was told of and not told to be gone, and so may command.
+/// Objects that were reported to the machine and not reported as gone, for which commands are allowed.
 #[derive(Default)]
 struct KnownState {
     conns: BTreeSet<ConnId>,
@@ -163,7 +163,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_input_in_any_order_is_borne(
+    fn any_input_in_any_order_is_handled(
         policy in prop::sample::select(Policy::ALL.to_vec()),
         goal in prop::sample::select(alloc::vec![
             Goal::Energy, Goal::Speed, Goal::Latency, Goal::Cost

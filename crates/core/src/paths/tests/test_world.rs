@@ -1,5 +1,5 @@
-//! A world that is just large enough for one machine: links of steady rates that change at given times, a server that
-//! sends what it has over the subflows that it believes to be no backups.
+//! Minimal simulation for one machine: links with constant rates that change at given times, and a server that
+//! sends data over the subflows that it does not regard as backups.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -24,37 +24,38 @@ pub(super) fn config() -> Config {
     Config::new(model(), alloc::vec![terms(WIFI, "wifi", LinkKind::Wifi), terms(LTE, "lte", LinkKind::Lte)])
 }
 
-/// A subflow as the server and the kernel have it.
+/// A subflow as the server and the kernel see it.
 #[derive(Clone, Debug)]
 struct TestSubflow {
     conn: ConnId,
     link: LinkId,
     received: f64,
-    /// As the server believes.
+    /// The server's view of the priority.
     backup: bool,
     requested_backup: bool,
-    /// Bytes already queued at the server.
+    /// Bytes queued at the server when the subflow was suspended.
     queued: f64,
     backoff: Option<Backoff>,
-    /// Its full-sized packets vanish, since then.
+    /// Time since when its full-sized packets are lost.
     vanishes_since: Option<Instant>,
-    /// How far the data reach that it has brought, and whether it was given data that were lost.
+    /// Position in the connection's data that it has delivered, and whether it was given data that was lost.
     data_seq: Option<f64>,
     was_given_lost_data: bool,
 }
 
-/// A sender's retransmissions in an outage.
+/// Retransmissions of a sender during an outage.
 #[derive(Clone, Copy, Debug)]
 struct Backoff {
     since: Instant,
-    /// When the next one is due.
+    /// Time of the next retransmission.
     due: Instant,
     fired: u8,
-    /// When the answer to one that was not lost comes.
+    /// Time at which the ACK of a retransmission that was not lost arrives.
     ack_at: Option<Instant>,
 }
 
-/// What the server has sent of a connection, and what was lost and is sent again from then on.
+/// Data that the server has sent on a connection, and how much of it was lost and is sent again from
+/// `retransmit_at` on.
 #[derive(Clone, Copy, Default, Debug)]
 struct ServerSent {
     next: f64,
@@ -68,48 +69,49 @@ pub(super) struct World {
     rtt: BTreeMap<LinkId, Duration>,
     rates: BTreeMap<LinkId, f64>,
     subflows: BTreeMap<SubflowId, TestSubflow>,
-    /// Connections that send what the others receive.
+    /// Connections that send instead of receive.
     pub(super) uploads: BTreeSet<ConnId>,
-    /// Bytes of requests.
+    /// Bytes of requests sent so far.
     request_bytes: BTreeMap<ConnId, u64>,
-    /// What each connection has yet to send.
+    /// Bytes that each connection has yet to send.
     unsent: BTreeMap<ConnId, f64>,
     scheduled: BTreeMap<(Instant, u64), Input>,
     next: u64,
-    /// Links whose larger packets vanish, and the MTUs that they were lowered to.
+    /// Path MTUs of links that lose larger packets, and the MTUs to which links were lowered.
     pub(super) path_mtus: BTreeMap<LinkId, u16>,
     pub(super) mtus: BTreeMap<LinkId, u16>,
-    /// Each MTU that was asked for, and the lines about them.
+    /// Each MTU that was requested, and the log lines about them.
     pub(super) mtu_steps: Vec<(Instant, Option<u16>)>,
     pub(super) mtu_log: Vec<String>,
-    /// Connections whose server sends no faster than so many bytes per second, all of it over Wi-Fi.
+    /// Connections whose server sends at most this many bytes per second, all of it over Wi-Fi.
     pub(super) rate_limits: BTreeMap<ConnId, f64>,
     sent: BTreeMap<ConnId, ServerSent>,
     /// Whether the kernel reports data sequence numbers.
     pub(super) reports_seq: bool,
-    /// Whether a small packet passes before the full-sized ones that vanish.
+    /// Whether a small packet passes before the full-sized ones that are lost.
     pub(super) small_passes: bool,
-    /// Whether a sender whose packets vanish waits ever longer before it sends again (RFC 6298).
+    /// Whether a sender whose packets are lost backs off exponentially (RFC 6298).
     pub(super) backs_off: bool,
-    /// Links whose packets vanish.
-    pub(super) silent: BTreeSet<LinkId>,
-    /// How many priorities are lost before one arrives.
+    /// Links that lose all packets.
+    pub(super) unresponsive: BTreeSet<LinkId>,
+    /// Number of priorities (MP_PRIO) that are lost before one arrives.
     pub(super) lost_priorities: u32,
-    /// Only those for this link; none: all.
+    /// Link to which these losses are limited; `None`: all links.
     pub(super) lost_priorities_link: Option<LinkId>,
     pub(super) refusing: BTreeSet<LinkId>,
-    /// Whether the server resets a second subflow over a link at once.
+    /// Whether the server at once resets a second subflow over a link.
     pub(super) refuses_second: bool,
-    /// How many joins lose their SYN before one arrives.
+    /// Number of joins whose SYNs are all lost.
     pub(super) lost_joins: u32,
-    /// How many joins lose their first SYN. The kernel sends it again a second later.
+    /// Number of joins whose first SYN is lost. The kernel sends it again a second later.
     pub(super) delayed_joins: u32,
-    /// Links without an address of the server's family.
+    /// Joins over these links fail with this error.
     pub(super) refused_commands: BTreeMap<LinkId, CommandError>,
-    /// One direction of each connection is closed: the driver adds no subflows, and refuses the first command to end one.
+    /// One direction of each connection is closed: the driver adds no subflows, and rejects the first command to
+    /// close one.
     pub(super) half_closed: bool,
     refused_end: bool,
-    /// What waits for an acknowledgement, on each subflow of a silent link.
+    /// Unacknowledged bytes on each subflow of an unresponsive link.
     pub(super) unanswered: u64,
     pub(super) commands: Vec<(Instant, Command)>,
     pub(super) notes: Vec<String>,
@@ -117,9 +119,9 @@ pub(super) struct World {
     pub(super) finished: BTreeMap<ConnId, Instant>,
 }
 
-/// The last packet of a burst.
+/// Size of the last packet of a burst.
 const SMALL_PACKET: f64 = 216.0;
-/// The initial window of ten segments.
+/// Initial window of ten segments.
 const WINDOW: f64 = 14_600.0;
 const STEP: Duration = Duration::from_millis(10);
 
@@ -168,7 +170,7 @@ impl World {
             reports_seq: true,
             small_passes: false,
             backs_off: false,
-            silent: BTreeSet::new(),
+            unresponsive: BTreeSet::new(),
             lost_priorities: 0,
             lost_priorities_link: None,
             refusing: BTreeSet::new(),
@@ -206,7 +208,8 @@ impl World {
         conn
     }
 
-    /// One that ran before: it began on Wi-Fi, which stands by or carries, and so does LTE.
+    /// A connection that existed before: it began on Wi-Fi; one of Wi-Fi and LTE carries it, the other one is a
+    /// backup.
     pub(super) fn adopt(&mut self, token: u32, carrying_link: LinkId, bytes: u64) -> ConnId {
         let conn = ConnId(token);
         self.unsent.insert(conn, bytes as f64);
@@ -220,18 +223,18 @@ impl World {
         *self.unsent.entry(conn).or_default() += bytes as f64;
     }
 
-    /// The application asks for so much.
+    /// The application requests this number of bytes.
     pub(super) fn request(&mut self, conn: ConnId, bytes: u64) {
         *self.request_bytes.entry(conn).or_default() += 300;
         self.add_data(conn, bytes);
     }
 
-    /// The server has no more to send.
+    /// The server has no more data to send.
     pub(super) fn stop(&mut self, conn: ConnId) {
         self.unsent.insert(conn, 0.0);
     }
 
-    /// And the application closes the connection.
+    /// The server has no more data, and the application closes the connection.
     pub(super) fn close(&mut self, conn: ConnId) {
         self.stop(conn);
         self.subflows.retain(|_, flow| flow.conn != conn);
@@ -282,11 +285,11 @@ impl World {
                             (size, DataSize::from_bytes(self.request_bytes.get(&conn).copied().unwrap_or(0)))
                         };
                         let uploads = self.uploads.contains(&conn);
-                        let lost = self.silent.contains(&flow.link) || uploads && flow.backoff.is_some();
+                        let lost = self.unresponsive.contains(&flow.link) || uploads && flow.backoff.is_some();
                         let waits = if lost { self.unanswered } else { 0 };
                         let outstanding = DataSize::from_bytes(waits);
                         let backup = flow.requested_backup;
-                        // Retransmissions at 0.25, 0.75 and 1.75 s, if it has data of its own to send.
+                        // Retransmissions at 0.25, 0.75 and 1.75 s, if this host sends data.
                         let vanish = flow.vanishes_since.filter(|_| uploads && !backup);
                         let lost_for = vanish.map_or(0, |since| self.now.since(since).as_millis());
                         let timeouts = [250, 750, 1750].iter().filter(|at| lost_for >= **at).count() as u8;
@@ -330,10 +333,10 @@ impl World {
             Command::Join { .. } if refused.is_some() => {}
             Command::Join { .. } if self.lost_joins > 0 => self.lost_joins -= 1,
             Command::Join { link, backup } => {
-                if !self.silent.contains(&link) && !self.is_down(link) {
+                if !self.unresponsive.contains(&link) && !self.is_down(link) {
                     let id = SubflowId(1_000_000 + self.next);
                     self.next += 1;
-                    // A marker: the flow is made when it is up.
+                    // Only the event is scheduled; the subflow is created when the event is delivered.
                     let rtt = self.rtt.get(&link).copied();
                     let subflow = EstablishedSubflow { id, link: Some(link), initial: false, backup, rtt };
                     let late = Duration::from_secs(u64::from(self.delayed_joins > 0));
@@ -347,7 +350,7 @@ impl World {
                     flow.requested_backup = backup;
                     if self.lost_priorities > 0 && self.lost_priorities_link.is_none_or(|link| link == flow.link) {
                         self.lost_priorities -= 1;
-                    } else if !self.silent.contains(&flow.link) {
+                    } else if !self.unresponsive.contains(&flow.link) {
                         if backup && !flow.backup {
                             let left = self.unsent.get(&conn).copied().unwrap_or_default();
                             flow.queued = (self.rates.get(&flow.link).copied().unwrap_or(0.0) * 0.1).min(left);
@@ -355,20 +358,20 @@ impl World {
                         flow.backup = backup;
                     }
                 } else {
-                    panic!("{command_kind:?} of no subflow");
+                    panic!("{command_kind:?} of an unknown subflow");
                 }
             }
             Command::Destroy { .. } if refused.is_some() => {}
             Command::Destroy { subflow } => {
-                // The server may have reset it before.
+                // The server may have reset it earlier.
                 let existed = self.subflows.remove(&subflow).is_some();
-                assert!(existed || self.refuses_second, "{command_kind:?} of no subflow");
+                assert!(existed || self.refuses_second, "{command_kind:?} of an unknown subflow");
                 self.schedule(Duration::ZERO, Input::SubflowDown { conn, subflow, reason: CloseReason::Closed });
             }
         }
     }
 
-    /// The link is gone, and what went over it.
+    /// Removes the link and its subflows.
     pub(super) fn unplug(&mut self, link: LinkId) {
         self.handle(Input::LinkDown { link });
         let closing: Vec<_> =
@@ -380,7 +383,7 @@ impl World {
         }
     }
 
-    /// Its subflows end, and the link is as it was.
+    /// Ends the subflows of a link, which itself stays as it is.
     pub(super) fn end_subflows(&mut self, link: LinkId, why: CloseReason) {
         let closing: Vec<_> =
             self.subflows.iter().filter(|(_, flow)| flow.link == link).map(|(id, _)| *id).collect();
@@ -391,7 +394,7 @@ impl World {
         }
     }
 
-    /// Whether full-sized packets of a subflow that begins now vanish.
+    /// Whether full-sized packets of a subflow established now are lost.
     fn vanishes_from(&self, link: LinkId) -> Option<Instant> {
         let path_mtu = self.path_mtus.get(&link)?;
         (self.mtus.get(&link).copied().unwrap_or(1500) > *path_mtu).then_some(self.now)
@@ -401,7 +404,7 @@ impl World {
         self.paths.link_statuses().any(|view| view.link == link && !view.up)
     }
 
-    /// Senders whose packets vanish back off; one whose retransmission arrives goes on.
+    /// Lets senders whose packets are lost back off; a sender continues after the ACK of a retransmission.
     fn retransmit(&mut self) {
         if !self.backs_off {
             return;
@@ -409,7 +412,7 @@ impl World {
         let (now, first) = (self.now, Duration::from_millis(300));
         let down_links: BTreeSet<LinkId> = self.rates.keys().copied().filter(|link| self.is_down(*link)).collect();
         for flow in self.subflows.values_mut() {
-            let vanishes = down_links.contains(&flow.link) || self.silent.contains(&flow.link);
+            let vanishes = down_links.contains(&flow.link) || self.unresponsive.contains(&flow.link);
             match &mut flow.backoff {
                 None if vanishes => {
                     flow.backoff = Some(Backoff { since: now, due: now + first, fired: 0, ack_at: None });
@@ -426,7 +429,8 @@ impl World {
         }
     }
 
-    /// The server gives a subflow that cannot carry its first window, and sends it over another one later.
+    /// Loses the first window of subflows that cannot carry it; the server sends the data over another subflow
+    /// later.
     fn lose_first_window(&mut self, conns: &BTreeSet<ConnId>) {
         for flow in self
             .subflows
@@ -434,7 +438,7 @@ impl World {
             .filter(|flow| !flow.was_given_lost_data && !flow.backup && flow.received == 0.0)
         {
             let limited = self.rate_limits.contains_key(&flow.conn) && flow.link != WIFI;
-            let vanishes = flow.vanishes_since.is_some() || self.silent.contains(&flow.link);
+            let vanishes = flow.vanishes_since.is_some() || self.unresponsive.contains(&flow.link);
             if vanishes && !limited && conns.contains(&flow.conn) {
                 let sent = self.sent.entry(flow.conn).or_default();
                 (sent.next, sent.lost) = (sent.next + WINDOW, sent.lost + WINDOW);
@@ -448,7 +452,7 @@ impl World {
         }
     }
 
-    /// Moves bytes for one step.
+    /// Transfers the bytes of one step.
     fn step(&mut self) {
         let seconds = STEP.as_secs_f64();
         self.retransmit();
@@ -456,10 +460,10 @@ impl World {
             self.unsent.iter().filter(|(_, left)| **left > 0.0).map(|(conn, _)| *conn).collect();
         self.lose_first_window(&conns);
         for (link, rate) in self.rates.clone() {
-            if self.silent.contains(&link) || self.is_down(link) {
+            if self.unresponsive.contains(&link) || self.is_down(link) {
                 continue;
             }
-            let is_alive = |flow: &TestSubflow| !self.silent.contains(&flow.link) && flow.backoff.is_none();
+            let is_alive = |flow: &TestSubflow| !self.unresponsive.contains(&flow.link) && flow.backoff.is_none();
             let carrying_conns: BTreeSet<ConnId> = self
                 .subflows
                 .values()
@@ -519,7 +523,7 @@ impl World {
                 self.scheduled.remove(&key);
                 if let Input::SubflowUp { conn, subflow } = &input {
                     let link = subflow.link.unwrap();
-                    if self.silent.contains(&link) {
+                    if self.unresponsive.contains(&link) {
                         continue;
                     }
                     let flow = TestSubflow::new(*conn, link, subflow.backup, self.vanishes_from(link));
@@ -545,7 +549,7 @@ impl World {
         }
     }
 
-    /// Until everything is there.
+    /// Runs until all data has arrived; returns the duration in seconds.
     pub(super) fn finish(&mut self, seconds: f64) -> f64 {
         let begin = self.now;
         while self.unsent.values().any(|left| *left > 0.0) && self.now.since(begin).as_secs_f64() < seconds {
@@ -569,7 +573,7 @@ impl World {
             .count()
     }
 
-    /// Subflows over a link that there are.
+    /// Number of subflows over a link.
     pub(super) fn subflow_count(&self, link: LinkId) -> usize {
         self.subflows.values().filter(|flow| flow.link == link).count()
     }

@@ -1,4 +1,4 @@
-//! Trials of links, where several connections could make them.
+//! Trials of links while several connections could start them.
 
 use super::test_world::*;
 use crate::paths::*;
@@ -7,7 +7,7 @@ use crate::units::{DataSize, Instant};
 use alloc::vec::Vec;
 
 #[test]
-fn of_several_connections_one_meets_a_link() {
+fn only_one_of_several_connections_makes_the_first_use_trial() {
     for many in [1, 2, 6] {
         let mut world = World::new(config());
         world.set_rate(WIFI, 0.8);
@@ -26,7 +26,7 @@ fn of_several_connections_one_meets_a_link() {
             assert!(world.now < Instant::from_millis(30_000), "{many}: {:#?}", world.notes);
         }
         assert_eq!(probe_count(&world), 1, "{many}: {:#?}", world.notes);
-        // None is left behind: all leave slow Wi-Fi, or take LTE as well.
+        // No connection is left behind: all of them leave slow Wi-Fi, or use LTE as well.
         world.run(20.0);
         let only: Vec<ConnId> = (1..=many).map(ConnId).filter(|conn| world.state(*conn) == "wifi only").collect();
         assert!(only.is_empty(), "{many}: {only:?} {:#?}", world.notes);
@@ -34,7 +34,7 @@ fn of_several_connections_one_meets_a_link() {
 }
 
 #[test]
-fn a_link_that_does_not_come_up_on_trial_is_tried_again() {
+fn a_trial_is_repeated_if_the_link_could_not_be_joined() {
     let mut world = World::new(config());
     world.set_rate(WIFI, 0.8);
     world.set_rate(LTE, 8.0);
@@ -47,13 +47,13 @@ fn a_link_that_does_not_come_up_on_trial_is_tried_again() {
 }
 
 #[test]
-fn a_home_link_that_has_fallen_is_looked_at_before_it_carries_beside_the_new_one() {
+fn an_initial_link_that_has_slowed_down_is_reprobed_before_it_carries_beside_the_new_one() {
     let mut world = World::new(config());
     world.set_rate(WIFI, 18.0);
     world.set_rate(LTE, 10.0);
     let conn = world.open(1, WIFI, 1 << 30);
     world.run(5.0);
-    // On its way out of range: what it brought at the meeting, it does not bring after it.
+    // The host moves out of range: the rate during the first use of LTE is not the rate after it.
     for rate in [9.0, 6.0, 4.0, 3.0, 2.0, 1.0, 0.5] {
         world.set_rate(WIFI, rate);
         world.run(1.0);
@@ -68,7 +68,7 @@ fn a_home_link_that_has_fallen_is_looked_at_before_it_carries_beside_the_new_one
 }
 
 #[test]
-fn a_dear_home_link_that_had_fallen_is_taken_up_again_without_a_glance() {
+fn a_costly_initial_link_that_had_slowed_down_is_used_again_without_a_reprobe() {
     let mut world = World::new(config());
     world.set_rate(WIFI, 16.0);
     world.set_rate(LTE, 12.0);

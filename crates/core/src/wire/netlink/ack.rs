@@ -1,25 +1,26 @@
-//! What the kernel makes of a request: an error number, and in words what is wrong.
+//! The kernel's response to a request: an error number and, where the kernel gives one, an error message.
 //!
-//! In: a `NLMSG_ERROR` message. Out: [`Ack`]. The words come on sockets with `NETLINK_EXT_ACK`, behind the request that
-//! the answer repeats: its header alone, or (flag `NLM_F_CAPPED` absent) all of it.
+//! A `NLMSG_ERROR` message is parsed into an [`Ack`]. The message text comes only on sockets with `NETLINK_EXT_ACK`. It
+//! follows the repeated request, of which the response contains the header alone or, without the flag `NLM_F_CAPPED`,
+//! all.
 
 use alloc::string::String;
 
 use super::{Attributes, HEADER_LEN, Message, aligned, kind, u32_at};
 
-/// The answer to a request.
+/// Acknowledgement of a request, or the error that it met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// The sequence number of the request.
+    /// Sequence number of the request.
     pub sequence: u32,
-    /// The error's number as in `errno.h`; 0: done.
+    /// Error number as in `errno.h`; 0 for success.
     pub error: i32,
-    /// What is wrong, in the kernel's words; empty if it does not say.
+    /// The kernel's error message; empty if it gave none.
     pub message: String,
 }
 
 impl Ack {
-    /// Reads an `ERROR`; `None` for anything else.
+    /// Parses a message of kind `ERROR`; `None` for any other.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         if message.kind != kind::ERROR {
             return None;
@@ -41,7 +42,7 @@ impl Ack {
     }
 }
 
-/// The error number before the repeated request.
+/// Length of the error number, which precedes the repeated request.
 const ERROR_LEN: usize = 4;
 /// `NLM_F_CAPPED`.
 const CAPPED: u16 = 0x100;
@@ -56,7 +57,7 @@ mod tests {
     use crate::wire::netlink::messages;
     use alloc::vec::Vec;
 
-    /// An answer as the kernel writes it: -22, the request's header, `invalid token`.
+    /// A response as the kernel writes it: -22, the header of the request, `invalid token`.
     fn invalid_token() -> Vec<u8> {
         let mut bytes = Vec::new();
         for part in [
@@ -81,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_its_number_and_its_words() {
+    fn an_error_has_its_number_and_the_kernels_message() {
         let bytes = invalid_token();
         let ack = Ack::parse(&messages(&bytes).next().unwrap()).unwrap();
         assert_eq!(ack, Ack { sequence: 7, error: 22, message: "invalid token".into() });
     }
 
     #[test]
-    fn no_damage_makes_it_panic() {
+    fn a_damaged_response_never_causes_a_panic() {
         let good = invalid_token();
         for at in 0..good.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {

@@ -1,29 +1,29 @@
-//! Addresses of links.
+//! Addresses of network interfaces.
 
 use core::net::IpAddr;
 
 use super::{Attributes, Message, Request, family, kind, u8_at, u32_at};
 
-/// The fixed part: family, prefix length, flags, scope, index of the link.
+/// Length of the fixed part: family, prefix length, flags, scope, interface index.
 const FIXED_LEN: usize = 8;
 
-/// An address of a link.
+/// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The link's number.
+    /// Index of the interface.
     pub interface: u32,
-    /// The address of this machine on that link.
+    /// The local address on that interface.
     pub address: IpAddr,
-    /// How many leading bits it shares with its neighbours.
+    /// Prefix length of the local subnet.
     pub prefix: u8,
-    /// 0 global, 200 site, 253 link, 254 host.
+    /// Scope: 0 global, 200 site, 253 link, 254 host.
     pub scope: u8,
-    /// `IFA_F_…` flags: see the methods.
+    /// `IFA_F_…` flags; see the methods.
     pub flags: u32,
 }
 
 impl Address {
-    /// Reads a `NEW_ADDRESS` or `DEL_ADDRESS`; `None` for anything else.
+    /// Parses a message of kind `NEW_ADDRESS` or `DEL_ADDRESS`; `None` for any other.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         if !matches!(message.kind, kind::NEW_ADDRESS | kind::DEL_ADDRESS) {
             return None;
@@ -39,7 +39,7 @@ impl Address {
                 _ => {}
             }
         }
-        // On a point-to-point link ADDRESS is the other end; LOCAL, where it is given, is always this one.
+        // On a point-to-point link ADDRESS is the peer's address; LOCAL, if present, is always the local one.
         Some(Self {
             interface: u32_at(body, 4)?,
             address: local.or(peer)?,
@@ -49,24 +49,24 @@ impl Address {
         })
     }
 
-    /// Whether it may be used for what begins now: it is valid and not deprecated.
+    /// Whether new connections may use it: it is valid and not deprecated.
     pub const fn is_usable(&self) -> bool {
         self.is_valid() && self.flags & DEPRECATED == 0
     }
 
-    /// Whether it is this machine's: neither awaiting its check for duplicates, nor failed in it. What has it goes on
-    /// with it, also when it is deprecated (RFC 4862 §5.5.4).
+    /// Whether duplicate address detection has completed without a conflict. Existing connections continue to use such
+    /// an address even after it is deprecated (RFC 4862 §5.5.4).
     pub const fn is_valid(&self) -> bool {
         self.flags & (TENTATIVE | DAD_FAILED) == 0
     }
 
-    /// Whether it is a temporary one of IPv6's privacy extension, to be preferred for going out.
+    /// Whether it is a temporary address of the IPv6 privacy extensions, which outgoing connections should prefer.
     pub const fn is_temporary(&self) -> bool {
         self.flags & TEMPORARY != 0
     }
 
-    /// The request that gives `address` with this prefix to a link, without a check for duplicates and without the
-    /// route to its neighbours, which the caller installs with what it wants to say of it.
+    /// The request that assigns `address` with this prefix to an interface, without duplicate address detection and
+    /// without the subnet route. The caller installs that route with its own attributes.
     pub fn assign(link: u32, address: IpAddr, prefix: u8) -> Request {
         let flags = Request::CHANGE | Request::CREATE_OR_REPLACE;
         let mut request = Request::new(kind::NEW_ADDRESS, flags, &header(link, address, prefix));
@@ -76,7 +76,7 @@ impl Address {
         request
     }
 
-    /// The request that takes it away again.
+    /// The request that removes the address from an interface.
     pub fn remove(link: u32, address: IpAddr, prefix: u8) -> Request {
         let mut request = Request::new(kind::DEL_ADDRESS, Request::CHANGE, &header(link, address, prefix));
         request.address(LOCAL, address);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deprecated_address_is_valid_and_not_for_what_begins() {
+    fn a_deprecated_address_is_valid_but_not_usable_for_new_connections() {
         let of = |flags| Address { interface: 3, address: "fd00::2".parse().unwrap(), prefix: 64, scope: 0, flags };
         let judged = |flags| (of(flags).is_valid(), of(flags).is_usable());
         assert_eq!(judged(TEMPORARY), (true, true));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_its_value_is_none() {
+    fn an_address_message_without_an_address_is_rejected() {
         let body = [2, 24, 0, 0, 1, 0, 0, 0];
         assert_eq!(Address::parse(&Message { kind: kind::NEW_ADDRESS, flags: 0, sequence: 0, body: &body }), None);
     }

@@ -1,54 +1,54 @@
-//! Attributes: length, type, value, padding; the grain of which every message consists after its fixed part.
+//! Netlink attributes: length, type, value and padding. After its fixed part every message consists of attributes.
 
 use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Request, aligned, u8_at, u16_at, u32_at};
 
-/// Length and type.
+/// Length and type of an attribute.
 const HEADER_LEN: usize = 4;
-/// The two top bits of the type say "nested" and "network order"; the rest is the type.
+/// The two top bits of the type are the flags "nested" and "network byte order"; the rest is the type.
 const TYPE_MASK: u16 = 0x3fff;
-/// The bit that says "nested" (`NLA_F_NESTED`): younger families than the routing table's ask for it.
+/// Flag of a nested attribute (`NLA_F_NESTED`), which families newer than the routing table's require.
 pub(super) const NESTED: u16 = 0x8000;
 
-/// One attribute.
+/// One attribute of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// Its type, without the flag bits.
+    /// The type, without the flag bits.
     pub kind: u16,
-    /// Its value.
+    /// The value, without padding.
     pub value: &'a [u8],
 }
 
 impl<'a> Attribute<'a> {
-    /// The value as an integer; `None` if it is shorter than one.
+    /// The value as a 32-bit integer; `None` if it is shorter.
     pub fn u32(&self) -> Option<u32> {
         u32_at(self.value, 0)
     }
 
-    /// The value as a byte.
+    /// The first byte of the value; `None` if it is empty.
     pub fn u8(&self) -> Option<u8> {
         u8_at(self.value, 0)
     }
 
-    /// The value as a small integer; `None` if it is shorter than one.
+    /// The value as a 16-bit integer; `None` if it is shorter.
     pub fn u16(&self) -> Option<u16> {
         u16_at(self.value, 0)
     }
 
-    /// The value as a number in network order, as ports are in places.
+    /// The value as a 16-bit integer in network byte order, which some messages use for ports.
     pub(super) fn port(&self) -> Option<u16> {
         u16_at(self.value, 0).map(u16::from_be)
     }
 
-    /// The value as text, up to the terminating zero; what is not UTF-8 is replaced.
+    /// The value as text up to the terminating zero; invalid UTF-8 is replaced.
     pub fn text(&self) -> String {
         let end = self.value.iter().position(|&b| b == 0).unwrap_or(self.value.len());
         String::from_utf8_lossy(self.value.get(..end).unwrap_or(&[])).into_owned()
     }
 
-    /// The value as an address: of 4 or of 16 bytes.
+    /// The value as an address of 4 or 16 bytes; `None` for any other length.
     pub fn address(&self) -> Option<IpAddr> {
         if let Ok(v4) = <[u8; 4]>::try_from(self.value) {
             return Some(Ipv4Addr::from(v4).into());
@@ -56,25 +56,25 @@ impl<'a> Attribute<'a> {
         <[u8; 16]>::try_from(self.value).ok().map(|v6| Ipv6Addr::from(v6).into())
     }
 
-    /// The attributes inside the value.
+    /// The attributes nested in the value.
     pub fn nested(&self) -> Attributes<'a> {
         Attributes::of(self.value)
     }
 }
 
-/// The attributes in a piece of a message; ends at the first that is cut off.
+/// Iterator over the attributes in a byte slice; ends at the first truncated one.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Attributes<'a> {
-    /// Those in `bytes`.
+    /// Iterates over the attributes in `bytes`.
     pub const fn of(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// Those after the fixed part of a message's body.
+    /// Iterates over the attributes that follow the fixed part of a message's body.
     pub(super) fn after(body: &'a [u8], fixed: usize) -> Self {
         Self::of(body.get(aligned(fixed)..).unwrap_or(&[]))
     }
@@ -93,7 +93,7 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 impl Request {
-    /// Appends one attribute. A value over 64 KiB cannot be written and is left out; nothing of ours comes near.
+    /// Appends one attribute. Values over 64 KiB cannot be encoded and are dropped; marline writes none of that size.
     pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
         let Ok(length) = u16::try_from(HEADER_LEN + value.len()) else { return };
         self.bytes.extend_from_slice(&length.to_ne_bytes());
@@ -110,7 +110,7 @@ impl Request {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// Text with its terminating zero.
+    /// Appends text with its terminating zero.
     pub(super) fn text(&mut self, kind: u16, value: &str) {
         let mut bytes = alloc::vec::Vec::from(value.as_bytes());
         bytes.push(0);
@@ -124,7 +124,7 @@ impl Request {
         }
     }
 
-    /// Appends an attribute whose value is what `inner` appends.
+    /// Appends an attribute that contains the attributes that `inner` appends.
     pub(super) fn nest(&mut self, kind: u16, inner: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.attribute(kind, &[]);
@@ -140,7 +140,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn attributes_come_back_as_they_were_written() {
+    fn attributes_read_back_as_they_were_written() {
         let mut request = Request::new(1, 0, &[]);
         request.u32(4, 0xdead_beef);
         request.text(3, "wlan0");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_and_no_length_makes_it_panic() {
+    fn truncation_and_wrong_lengths_never_cause_a_panic() {
         let mut request = Request::new(1, 0, &[]);
         request.text(3, "wlan0");
         request.nest(8, |r| r.u32(16, 1));

@@ -1,37 +1,37 @@
-//! Generic netlink: families have names, and the kernel gives out their numbers at each boot.
+//! Generic netlink: protocol families with names, to which the kernel assigns ids at each boot.
 //!
-//! In: the answer to [`Family::find`]. Out: [`Family`], with its number (the kind of all its messages) and those of its
-//! groups of events.
+//! The reply to [`GenlFamily::lookup`] parses into a [`GenlFamily`]. It contains the family's id, which is the kind of
+//! all its messages, and the ids of its multicast groups for events.
 //!
-//! Behind a message's header stand one byte with the command and one with the version; see [`command`].
+//! The message header is followed by one byte with the command and one with the version; see [`command`].
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Attributes, Message, Request, u8_at};
 
-/// A family of messages.
+/// A generic netlink family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenlFamily {
-    /// The kind of its messages.
+    /// Id of the family: the kind of its messages.
     pub id: u16,
-    /// Its name.
+    /// Name of the family.
     pub name: String,
-    /// The version that the kernel speaks.
+    /// Version of the family that the kernel implements.
     pub version: u32,
-    /// Its groups of events, by name, with the number to join.
+    /// Multicast groups for events, by name, with the id to join.
     pub groups: Vec<(String, u32)>,
 }
 
 impl GenlFamily {
-    /// Asks for the family of this name. The reply is one message, or the error `ENOENT`.
+    /// Request for the family of this name. The reply is one message, or the error `ENOENT`.
     pub fn lookup(name: &str) -> Request {
         let mut request = Request::new(CONTROL, Request::QUERY, &[GET_FAMILY, 1, 0, 0]);
         request.text(FAMILY_NAME, name);
         request
     }
 
-    /// Reads the answer; `None` for anything else.
+    /// Parses the reply to [`Self::lookup`]; `None` for any other message.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         if message.kind != CONTROL || command(message)? != NEW_FAMILY {
             return None;
@@ -51,13 +51,13 @@ impl GenlFamily {
         Some(Self { id: id?, ..family })
     }
 
-    /// The number of a group of events.
+    /// Id of a multicast group.
     pub fn group(&self, name: &str) -> Option<u32> {
         self.groups.iter().find(|(of, _)| of == name).map(|(_, id)| *id)
     }
 }
 
-/// A group's name and number.
+/// Name and id of a multicast group.
 fn parse_group(attributes: Attributes<'_>) -> Option<(String, u32)> {
     let (mut name, mut id) = (None, None);
     for attribute in attributes {
@@ -70,17 +70,17 @@ fn parse_group(attributes: Attributes<'_>) -> Option<(String, u32)> {
     Some((name?, id?))
 }
 
-/// The command, or the event, that a message is.
+/// The command or event number of a message.
 pub(super) fn command(message: &Message<'_>) -> Option<u8> {
     u8_at(message.body, 0)
 }
 
-/// The attributes behind the command.
+/// The attributes that follow the command.
 pub(super) fn attributes<'a>(message: &Message<'a>) -> Attributes<'a> {
     Attributes::after(message.body, FIXED_LEN)
 }
 
-/// Command, version, two spare bytes.
+/// Command, version, two reserved bytes.
 const FIXED_LEN: usize = 4;
 
 // linux/genetlink.h

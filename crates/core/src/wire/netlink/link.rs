@@ -1,45 +1,45 @@
-//! Links: what `ip link` shows, and the few things of it that marline sets.
+//! Network interfaces as `ip link` shows them, and the few properties that marline sets.
 
 use alloc::string::String;
 
 use super::{Attributes, Message, Request, kind, u16_at, u32_at, u64_at};
 
-/// The fixed part: family, type, index, flags, mask of changed flags.
+/// Length of the fixed part: family, type, index, flags, mask of changed flags.
 const FIXED_LEN: usize = 16;
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its number, unique in its namespace.
+    /// Index, unique in the network namespace.
     pub index: u32,
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// Its hardware type (`ARPHRD_…`): 1 Ethernet and Wi-Fi, 772 loopback, 65534 none (tunnels, TUN, most modems).
+    /// Hardware type (`ARPHRD_…`): 1 Ethernet and Wi-Fi, 772 loopback, 65534 none (tunnels, TUN, most modems).
     pub hardware_type: u16,
-    /// `IFF_…` flags: see the methods.
+    /// `IFF_…` flags; see the methods.
     pub flags: u32,
-    /// Largest packet in bytes; 0 if not told.
+    /// MTU in bytes; 0 if the kernel did not report it.
     pub mtu: u32,
-    /// Length of its transmission queue in packets.
+    /// Length of the transmission queue in packets.
     pub tx_queue_len: u32,
-    /// State by RFC 2863: 6 is up, 0 unknown (TUN, some modems), 2 down.
+    /// Operational state by RFC 2863: 6 up, 0 unknown (TUN, some modems), 2 down.
     pub oper_state: u8,
-    /// The text that its owner gave it (`ip link set … alias`); empty if none.
+    /// Alias (`ip link set … alias`); empty if none.
     pub alias: String,
-    /// The driver's word for what it is (`bridge`, `veth`, `wireguard`, `tun`, …); empty for real hardware.
+    /// Link type that the driver reports (`bridge`, `veth`, `wireguard`, `tun`, …); empty for hardware.
     pub info_kind: String,
-    /// The bridge or bond that it belongs to; 0 if none.
+    /// Index of the bridge or bond that the interface belongs to; 0 if none.
     pub controller: u32,
-    /// Packets that the kernel dropped on their way out, because its queue was full.
+    /// Outgoing packets that the kernel dropped because the transmission queue was full.
     pub tx_dropped: u64,
-    /// Bytes that came.
-    pub received: u64,
-    /// Bytes that went.
-    pub sent: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
 }
 
 impl Link {
-    /// Reads a `NEW_LINK` or `DEL_LINK`; `None` for anything else.
+    /// Parses a message of kind `NEW_LINK` or `DEL_LINK`; `None` for any other.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         if !matches!(message.kind, kind::NEW_LINK | kind::DEL_LINK) {
             return None;
@@ -70,43 +70,43 @@ impl Link {
         Some(link)
     }
 
-    /// Takes what `struct rtnl_link_stats64` counts.
+    /// Reads the counters of `struct rtnl_link_stats64`.
     fn read_stats(&mut self, counters: &[u8]) {
         let counted = |at| u64_at(counters, at).unwrap_or(0);
-        (self.received, self.sent, self.tx_dropped) = (counted(16), counted(24), counted(56));
+        (self.received_bytes, self.sent_bytes, self.tx_dropped) = (counted(16), counted(24), counted(56));
     }
 
-    /// Somebody switched it on (`IFF_UP`).
+    /// Whether the administrator has set it up (`IFF_UP`).
     pub const fn is_up(&self) -> bool {
         self.flags & 0x1 != 0
     }
 
-    /// It has a carrier (`IFF_LOWER_UP`).
+    /// Whether it has a carrier (`IFF_LOWER_UP`).
     pub const fn has_carrier(&self) -> bool {
         self.flags & 0x1_0000 != 0
     }
 
-    /// It is the loopback (`IFF_LOOPBACK`).
+    /// Whether it is a loopback interface (`IFF_LOOPBACK`).
     pub const fn is_loopback(&self) -> bool {
         self.flags & 0x8 != 0
     }
 }
 
-/// What to set on a link; what is `None` stays.
+/// Properties to set on an interface; those that are `None` are unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkChange<'a> {
-    /// Switch it on or off.
+    /// Set the interface up or down.
     pub up: Option<bool>,
-    /// Largest packet in bytes.
+    /// MTU in bytes.
     pub mtu: Option<u32>,
-    /// Length of its transmission queue in packets.
+    /// Length of the transmission queue in packets.
     pub tx_queue_len: Option<u32>,
-    /// Its alias.
+    /// Alias of the interface.
     pub alias: Option<&'a str>,
 }
 
 impl LinkChange<'_> {
-    /// The request that makes this change on the link with number `index`.
+    /// The request that applies this change to the interface with number `index`.
     pub fn request(&self, index: u32) -> Request {
         let mut body = [0; FIXED_LEN];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_and_short_ones_are_no_links() {
+    fn other_and_short_messages_are_not_parsed_as_links() {
         let body = [0; 12];
         assert_eq!(Link::parse(&Message { kind: kind::NEW_ROUTE, flags: 0, sequence: 0, body: &body }), None);
         assert_eq!(Link::parse(&Message { kind: kind::NEW_LINK, flags: 0, sequence: 0, body: &body[..11] }), None);

@@ -1,17 +1,18 @@
-//! The kernel's own language: netlink messages to values and back.
+//! Netlink messages: parses the kernel's replies and events, and builds requests.
 //!
-//! In: the bytes of a reply or of an event, as the kernel put them on a netlink socket. Out: of the routing table
-//! [`Link`], [`Address`], [`Route`]; of generic netlink a [`Family`] and MPTCP's path manager ([`mptcp`]); of
-//! sock_diag the state of other programs' sockets ([`diag`]); of netfilter packets that wait ([`queue`]). In the other direction a [`Request`] writes the bytes
-//! that ask for them or change them.
+//! The bytes of a netlink socket parse into values: from the routing table [`Link`], [`Address`], [`Route`] and rules;
+//! from generic netlink [`GenlFamily`] and MPTCP's path manager ([`mptcp`]); from sock_diag the state of other
+//! programs' sockets ([`diag`]); from netfilter queued packets ([`nfqueue`]). In the other direction a [`Request`]
+//! contains the bytes that query or change them.
 //!
-//! 1. Integers are in the byte order of the machine, as the kernel's are; only addresses are in network order.
-//! 2. Every length is checked; what does not fit ends the iteration, and no input makes it panic.
-//! 3. Unknown attributes and unknown kinds of messages are passed over: new kernels say more than old ones.
-//! 4. Nothing here opens a socket: `marline-sys` moves the bytes.
+//! 1. Integers are in host byte order, as in the kernel, with exceptions noted at each format. Addresses are in network
+//!    order.
+//! 2. Every length is checked. A truncated item ends the iteration, and no input causes a panic.
+//! 3. Unknown attributes and message kinds are skipped, because newer kernels add some.
+//! 4. Nothing here opens a socket: `marline-sys` transfers the bytes.
 //!
-//! A crate for netlink was not used: the ones that exist carry a runtime and some hundred types for the dozen
-//! attributes that are needed here.
+//! The existing netlink crates were not used: they bring a runtime and some hundred types, while marline needs a dozen
+//! attributes.
 
 mod ack;
 mod address;
@@ -41,28 +42,28 @@ pub use route::Route;
 pub use rule::{IifRule, SourceRule};
 pub use tproxy_route::TproxyRoute;
 
-/// The header of each message: length, type, flags, sequence number, port.
+/// Length of a message header: length, type, flags, sequence number, port.
 const HEADER_LEN: usize = 16;
 
-/// One message of a reply, still in bytes.
+/// One message of a reply or event, with its body unparsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What it is: one of the constants of [`kind`].
+    /// Message type: one of the constants of [`kind`].
     pub kind: u16,
-    /// The flags of the header (`NLM_F_…`).
+    /// Header flags (`NLM_F_…`).
     pub flags: u16,
-    /// The sequence number of the request that it answers; 0 for an event.
+    /// Sequence number of the request that it replies to; 0 for an event.
     pub sequence: u32,
-    /// What follows the header.
+    /// The bytes that follow the header.
     pub body: &'a [u8],
 }
 
-/// The messages in `bytes`, one after the other; ends at the first that is cut off.
+/// Iterates over the messages in `bytes`; ends at the first truncated one.
 pub fn messages(bytes: &[u8]) -> Messages<'_> {
     Messages { rest: bytes }
 }
 
-/// See [`messages`].
+/// Iterator returned by [`messages`].
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -84,41 +85,41 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The kinds of messages that marline knows (`linux/rtnetlink.h`).
+/// Message types that marline uses (`linux/rtnetlink.h`).
 pub mod kind {
-    /// The answer to a request: an error number, 0 for success.
+    /// The response to a request: an error number, 0 for success.
     pub const ERROR: u16 = 2;
     /// The end of a dump.
     pub const DONE: u16 = 3;
-    /// A link, or its change.
+    /// A link exists, or has changed.
     pub const NEW_LINK: u16 = 16;
-    /// A link is gone.
+    /// A link was removed.
     pub const DEL_LINK: u16 = 17;
-    /// Asks for links.
+    /// Request for links.
     pub const GET_LINK: u16 = 18;
-    /// An address.
+    /// An address exists, or has changed.
     pub const NEW_ADDRESS: u16 = 20;
-    /// An address is gone.
+    /// An address was removed.
     pub const DEL_ADDRESS: u16 = 21;
-    /// Asks for addresses.
+    /// Request for addresses.
     pub const GET_ADDRESS: u16 = 22;
-    /// A route.
+    /// A route exists, or has changed.
     pub const NEW_ROUTE: u16 = 24;
-    /// A route is gone.
+    /// A route was removed.
     pub const DEL_ROUTE: u16 = 25;
-    /// Asks for routes.
+    /// Request for routes.
     pub const GET_ROUTE: u16 = 26;
-    /// A routing rule.
+    /// A routing rule exists.
     pub const NEW_RULE: u16 = 32;
-    /// A routing rule is gone.
+    /// A routing rule was removed.
     pub const DEL_RULE: u16 = 33;
-    /// Asks for routing rules.
+    /// Request for routing rules.
     pub const GET_RULE: u16 = 34;
 }
 
-/// The groups of events that a socket can listen to, as a bit mask for its address.
+/// Multicast groups of events, as bits of the mask in a socket's address.
 pub mod group {
-    /// Links that come, go or change.
+    /// Links that are added, removed or changed.
     pub const LINK: u32 = 1;
     /// IPv4 addresses.
     pub const ADDRESS_V4: u32 = 0x10;
@@ -134,9 +135,9 @@ pub mod group {
     pub const RULE_V6: u32 = 0x40000;
 }
 
-/// Address families, as they stand in the first byte of most messages.
+/// Address families, as in the first byte of most messages.
 pub mod family {
-    /// Any.
+    /// Any family.
     pub const UNSPECIFIED: u8 = 0;
     /// IPv4.
     pub const V4: u8 = 2;
@@ -153,7 +154,7 @@ pub struct Request {
 impl Request {
     /// `NLM_F_REQUEST | NLM_F_ACK`.
     const CHANGE: u16 = 0x1 | 0x4;
-    /// `NLM_F_REQUEST`: answered by one message, or by an error.
+    /// `NLM_F_REQUEST`: the reply is one message or an error.
     const QUERY: u16 = 0x1;
     /// `NLM_F_CREATE | NLM_F_REPLACE`.
     const CREATE_OR_REPLACE: u16 = 0x400 | 0x100;
@@ -172,32 +173,31 @@ impl Request {
         Self { bytes }
     }
 
-    /// Asks for all links. The reply consists of messages for [`Link::parse`].
+    /// Request for all links. The reply consists of messages for [`Link::parse`].
     pub fn dump_links() -> Self {
         Self::new(kind::GET_LINK, Self::DUMP, &[0; 16])
     }
 
-    /// Asks for one link, by its number. The reply is one message for [`Link::parse`].
+    /// Request for one link by its index. The reply is one message for [`Link::parse`].
     pub fn link_by_index(index: u32) -> Self {
         let mut body = [0; 16];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
         Self::new(kind::GET_LINK, Self::QUERY, &body)
     }
 
-    /// Asks for all addresses of both families. The reply consists of messages for [`Address::parse`].
+    /// Request for all addresses of both families. The reply consists of messages for [`Address::parse`].
     pub fn dump_addresses() -> Self {
         Self::new(kind::GET_ADDRESS, Self::DUMP, &[0; 8])
     }
 
-    /// Asks for all routes of `family` (0: both), of all tables. The reply consists of messages for
-    /// [`Route::parse`].
+    /// Request for the routes of `family` (0: both) in all tables. The reply consists of messages for [`Route::parse`].
     pub fn dump_routes(family: u8) -> Self {
         let mut body = [0; 12];
         body[0] = family;
         Self::new(kind::GET_ROUTE, Self::DUMP, &body)
     }
 
-    /// The bytes to send, the length filled in. The sequence number is the caller's to number its requests.
+    /// The bytes to send, with the length filled in. The caller chooses the sequence number.
     pub fn finish(mut self, sequence: u32) -> Vec<u8> {
         let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.bytes[..4].copy_from_slice(&length.to_ne_bytes());
@@ -206,7 +206,7 @@ impl Request {
     }
 }
 
-/// Lengths are rounded up to four bytes between messages and between attributes.
+/// Rounds a length up to four bytes, the alignment of messages and attributes.
 const fn aligned(length: usize) -> usize {
     length.saturating_add(3) & !3
 }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_off_ends_the_iteration() {
+    fn a_truncated_message_ends_the_iteration() {
         let mut bytes = Request::dump_links().finish(1);
         bytes.extend_from_slice(&Request::dump_routes(0).finish(2));
         for cut in 0..bytes.len() {

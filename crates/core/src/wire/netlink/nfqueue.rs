@@ -1,21 +1,21 @@
-//! The packet queue of netfilter (NFQUEUE): packets that wait for a word, and the words.
+//! NFQUEUE, netfilter's packet queue: packets that await a verdict, and the verdicts.
 //!
-//! In: messages of the kernel. Out: [`Queued`]; and the other way round requests that open a queue, and verdicts.
+//! Kernel messages parse into [`NfqPacket`]s. Requests open a queue and give verdicts.
 //!
-//! 1. A packet is held by the kernel until its number gets a verdict; each number gets one.
-//! 2. One request opens a queue with all that it is to have, because between two requests packets may come.
-//! 3. Packets that leave as they came need no word each: one says so of all that wait up to a number ([`pass`]).
-//! 4. The kernel completes checksums before it hands a packet over, as long as nobody asks it not to
-//!    (`NFQA_CFG_F_GSO`, which is not asked for here).
+//! 1. The kernel holds a packet until its id gets a verdict. Each id gets exactly one.
+//! 2. One request opens a queue with all its parameters, because packets may arrive between two requests.
+//! 3. Unchanged packets need no verdict of their own: one message accepts all packets up to an id ([`accept_up_to`]).
+//! 4. The kernel completes checksums before it passes a packet on, unless `NFQA_CFG_F_GSO` is set, which marline does
+//!    not do.
 //!
-//! Numbers of messages and attributes are those of `linux/netfilter/nfnetlink_queue.h`; in this family of messages
-//! integers are in network order.
+//! Numbers of messages and attributes are those of `linux/netfilter/nfnetlink_queue.h`. In this message family integers
+//! are in network order.
 
 use alloc::vec::Vec;
 
 use super::{Attributes, Message, Request, family};
 
-/// `NFNL_SUBSYS_QUEUE << 8`, and the kind of message below it.
+/// `NFNL_SUBSYS_QUEUE << 8`, combined with the kind of message.
 const PACKET: u16 = 3 << 8;
 const VERDICT: u16 = PACKET | 1;
 const CONFIG: u16 = PACKET | 2;
@@ -25,28 +25,28 @@ const FIXED_LEN: usize = 4;
 const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
 
-/// A packet that waits.
+/// A queued packet that awaits its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NfqPacket<'a> {
-    /// The number of its queue.
+    /// Number of its queue.
     pub queue: u16,
-    /// Its number in its queue.
+    /// Id of the packet in its queue.
     pub id: u32,
-    /// All of it, from its IP header on; nothing of one that is longer than what is handed over.
+    /// The whole packet from its IP header on; empty if it was longer than the copy range and therefore truncated.
     pub packet: &'a [u8],
 }
 
 impl<'a> NfqPacket<'a> {
-    /// Reads it; `None` for anything else.
+    /// Parses a queued packet; `None` for any other message.
     pub fn parse(message: &Message<'a>) -> Option<Self> {
         const PACKET_HDR: u16 = 1;
         const PAYLOAD: u16 = 10;
-        /// The real length of one that was cut.
+        /// Original length of a truncated packet.
         const CAP_LEN: u16 = 13;
         if message.kind != PACKET {
             return None;
         }
-        // `struct nfgenmsg`: family, version, number of the queue.
+        // `struct nfgenmsg`: family, version, queue number.
         let [_, _, high, low] = *message.body.first_chunk()?;
         let (mut id, mut packet, mut is_complete) = (None, None, true);
         for attribute in Attributes::after(message.body, FIXED_LEN) {
@@ -63,8 +63,8 @@ impl<'a> NfqPacket<'a> {
 }
 
 impl Request {
-    /// Opens queue `number` for packets of at most `longest` bytes; `waiting` of them may wait, and what comes beyond that
-    /// passes untouched.
+    /// Opens queue `number` for packets of at most `copy_range` bytes. At most `max_len` packets are queued; further
+    /// ones pass unchanged.
     pub fn open_queue(number: u16, copy_range: u32, max_len: u32) -> Self {
         const CMD: u16 = 1;
         const PARAMS: u16 = 2;
@@ -73,7 +73,7 @@ impl Request {
         const FLAGS: u16 = 5;
         const BIND: u8 = 1;
         const COPY_PACKET: u8 = 2;
-        /// A full queue lets packets pass instead of dropping them.
+        /// A full queue accepts packets instead of dropping them.
         const FAIL_OPEN: u32 = 1;
         let mut request = Self::new(CONFIG, Self::CHANGE, &header(number));
         request.attribute(CMD, &[BIND, 0, 0, 0]);
@@ -86,15 +86,14 @@ impl Request {
     }
 }
 
-/// Writes the verdict on packet `id` of queue `number` behind `bytes`: gone (`None`), as it came (an empty packet), or
-/// changed into this one.
+/// Appends the verdict on packet `id` of queue `number` to `bytes`: drop it (`None`), accept it unchanged (an empty
+/// packet), or replace it by this packet.
 pub fn verdict(bytes: &mut Vec<u8>, number: u16, id: u32, replacement: Option<&[u8]>) {
     let verdict = if replacement.is_some() { NF_ACCEPT } else { NF_DROP };
     write_verdict(bytes, VERDICT, number, (verdict, id), replacement.filter(|packet| !packet.is_empty()));
 }
 
-/// Writes one word behind `bytes` for all packets of queue `number` that wait and whose numbers are not above `id`: they go on as
-/// they came.
+/// Appends a message to `bytes` that accepts all packets of queue `number` with ids up to `id`, unchanged.
 pub fn accept_up_to(bytes: &mut Vec<u8>, number: u16, id: u32) {
     write_verdict(bytes, VERDICT_BATCH, number, (NF_ACCEPT, id), None);
 }
@@ -118,7 +117,7 @@ fn write_verdict(
     bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
 
-/// `struct nfgenmsg`: family, version, number of the queue.
+/// `struct nfgenmsg`: family, version, queue number.
 const fn header(number: u16) -> [u8; FIXED_LEN] {
     let [high, low] = number.to_be_bytes();
     [family::UNSPECIFIED, 0, high, low]
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
     use crate::wire::netlink::messages;
 
-    /// What the kernel sends for a packet of these bytes.
+    /// The message that the kernel sends for a packet of these bytes.
     fn kernel_packet(id: u32, packet: &[u8]) -> Vec<u8> {
         let mut request = Request::new(PACKET, 0, &header(7));
         let [a, b, c, d] = id.to_be_bytes();
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_has_its_number_and_its_bytes() {
+    fn a_packet_has_its_id_and_its_bytes() {
         let bytes = kernel_packet(0x0102_0304, b"whole");
         let message = messages(&bytes).next().unwrap();
         assert_eq!(NfqPacket::parse(&message), Some(NfqPacket { queue: 7, id: 0x0102_0304, packet: b"whole" }));
@@ -151,12 +150,12 @@ mod tests {
         assert_eq!(
             NfqPacket::parse(&Message { body: &[], ..message }),
             None,
-            "one without a number cannot be answered"
+            "a packet without an id cannot get a verdict"
         );
     }
 
     #[test]
-    fn verdicts_stand_one_behind_the_other() {
+    fn verdicts_are_appended_one_after_the_other() {
         let mut bytes = Vec::new();
         verdict(&mut bytes, 7, 1, None);
         verdict(&mut bytes, 7, 2, Some(&[]));
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_word_for_all_that_wait_has_their_last_number() {
+    fn a_batch_verdict_has_the_last_accepted_id() {
         let mut bytes = Vec::new();
         accept_up_to(&mut bytes, 7, 0x0a0b_0c0d);
         let all: Vec<_> = messages(&bytes).collect();

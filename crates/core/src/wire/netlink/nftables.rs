@@ -1,10 +1,11 @@
-//! The generation of the rules of nftables: a number that grows with each change, whoever makes it.
+//! Generation of the nftables ruleset: a number that grows with each change by any program.
 //!
-//! Numbers of messages and attributes are those of `linux/netfilter/nf_tables.h`; in this family integers are in network order.
+//! Numbers of messages and attributes are those of `linux/netfilter/nf_tables.h`. In this message family integers are
+//! in network order.
 
 use super::{Attributes, Message, Request};
 
-/// `NFNL_SUBSYS_NFTABLES << 8`, and the kind of message below it.
+/// `NFNL_SUBSYS_NFTABLES << 8`, combined with the kind of message.
 const NEW_GENERATION: u16 = (10 << 8) | 15;
 const GET_GENERATION: u16 = (10 << 8) | 16;
 /// `struct nfgenmsg`.
@@ -17,7 +18,7 @@ pub fn generation_request() -> Request {
     Request::new(GET_GENERATION, Request::QUERY, &[0; FIXED_LEN])
 }
 
-/// The generation; `None` for any other message.
+/// The generation in a reply; `None` for any other message.
 pub fn generation(message: &Message<'_>) -> Option<u32> {
     if message.kind != NEW_GENERATION {
         return None;
@@ -32,7 +33,7 @@ mod tests {
     use crate::wire::netlink::messages;
 
     #[test]
-    fn a_generation_is_read_from_its_message_alone() {
+    fn only_a_generation_message_has_a_generation() {
         // A reply of Linux 6.18: generation 7, process 4242, name `nft`.
         let mut request = Request::new(NEW_GENERATION, 0, &[0; FIXED_LEN]);
         request.attribute(GENERATION_ID, &7_u32.to_be_bytes());

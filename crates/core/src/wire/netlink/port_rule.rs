@@ -1,31 +1,32 @@
-//! Rules for what this host itself sends to, or from, one port of UDP or TCP (Linux 4.17).
+//! Routing rules for packets that this host sends to or from one UDP or TCP port (Linux 4.17).
 //!
-//! The kernel takes a packet of its own for one that has come in over the loopback, so the rule asks for that interface (`ip rule add iif lo
-//! ipproto udp dport 53 lookup TABLE`). Sockets that are bound to a device find only routes over that device, whatever the table.
+//! The kernel treats locally generated packets as received over the loopback interface, so the rule matches that
+//! interface (`ip rule add iif lo ipproto udp dport 53 lookup TABLE`). Sockets bound to a device find only routes over
+//! that device, whatever the table.
 
 use super::rule::{INTERFACE, RuleCommon};
 use super::{Message, Request, kind, u8_at, u16_at};
 
-/// "What this host sends to or from this port goes by that table."
+/// Rule: packets that this host sends to or from this port use this table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRule {
     /// Address family: [`family::V4`](super::family::V4) or [`family::V6`](super::family::V6).
     pub family: u8,
     /// The transport protocol by its number: 6 TCP, 17 UDP.
     pub transport: u8,
-    /// The port that packets must have, as their source or their destination.
+    /// The port to match, as source or destination.
     pub port: Port,
-    /// The table to look them up in.
+    /// Routing table to use.
     pub table: u32,
-    /// Its place among the rules: smaller comes earlier (0 local, 32766 main).
+    /// Priority among the rules: smaller comes first (0 local, 32766 main).
     pub priority: u32,
-    /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
+    /// Ignore routes of the table with a prefix of at most this length; `None`: use all.
     pub suppress: Option<u32>,
     /// The program that added the rule (`RTPROT_…`); 0: not recorded.
     pub protocol: u8,
 }
 
-/// A port of one of the two hosts.
+/// A port to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// The destination port.
@@ -35,14 +36,14 @@ pub enum Port {
 }
 
 impl PortRule {
-    /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send this host's packets of one port to a table.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
-        let (mut is_own, mut transport, mut ports) = (false, None, [None; 2]);
-        let leads = RuleCommon::parse(message, |attribute| match attribute.kind {
-            INTERFACE => is_own = attribute.text() == LOOPBACK,
+        let (mut is_loopback, mut transport, mut ports) = (false, None, [None; 2]);
+        let common = RuleCommon::parse(message, |attribute| match attribute.kind {
+            INTERFACE => is_loopback = attribute.text() == LOOPBACK,
             TRANSPORT => transport = attribute.u8(),
-            SOURCE_PORTS => ports[0] = one(attribute.value),
-            DESTINATION_PORTS => ports[1] = one(attribute.value),
+            SOURCE_PORTS => ports[0] = single_port(attribute.value),
+            DESTINATION_PORTS => ports[1] = single_port(attribute.value),
             _ => {}
         })?;
         let port = match ports {
@@ -50,45 +51,45 @@ impl PortRule {
             [Some(from), None] => Port::From(from),
             _ => return None,
         };
-        let RuleCommon { table, priority, suppress_prefixlength: suppress, protocol } = leads;
+        let RuleCommon { table, priority, suppress_prefixlength: suppress, protocol } = common;
         let family = u8_at(message.body, 0)?;
-        is_own.then_some(Self { family, transport: transport?, port, table, priority, suppress, protocol })
+        is_loopback.then_some(Self { family, transport: transport?, port, table, priority, suppress, protocol })
     }
 
-    /// The request that adds it; it fails if the same rule exists.
+    /// The request that adds the rule; it fails if the same rule exists.
     pub fn add(&self) -> Request {
         self.request(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
     }
 
-    /// The request that removes it; it fails if there is none like it.
+    /// The request that removes the rule; it fails if no such rule exists.
     pub fn remove(&self) -> Request {
         self.request(kind::DEL_RULE, Request::CHANGE)
     }
 
     fn request(&self, kind: u16, flags: u16) -> Request {
         let Self { table, priority, suppress, protocol, .. } = *self;
-        let leads = RuleCommon { table, priority, suppress_prefixlength: suppress, protocol };
+        let common = RuleCommon { table, priority, suppress_prefixlength: suppress, protocol };
         let (attribute, port) = match self.port {
             Port::To(port) => (DESTINATION_PORTS, port),
             Port::From(port) => (SOURCE_PORTS, port),
         };
         let [low, high] = port.to_ne_bytes();
-        leads.request(kind, flags, (self.family, 0), |request| {
+        common.request(kind, flags, (self.family, 0), |request| {
             request.text(INTERFACE, LOOPBACK);
             request.attribute(TRANSPORT, &[self.transport]);
-            // First and last.
+            // First and last port of the range.
             request.attribute(attribute, &[low, high, low, high]);
         })
     }
 }
 
-/// `struct fib_rule_port_range` of a single port.
-fn one(range: &[u8]) -> Option<u16> {
+/// The port of a `struct fib_rule_port_range` that contains a single port.
+fn single_port(range: &[u8]) -> Option<u16> {
     let (first, last) = (u16_at(range, 0)?, u16_at(range, 2)?);
     (first == last).then_some(first)
 }
 
-/// The interface over which packets of this host come in for its rules.
+/// Interface over which rules see the packets that this host generates.
 const LOOPBACK: &str = "lo";
 /// Attributes of a rule (`linux/fib_rules.h`): `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
 const TRANSPORT: u16 = 22;
@@ -101,7 +102,7 @@ mod tests {
     use crate::wire::netlink::{SourceRule, TproxyRoute, family, messages};
 
     #[test]
-    fn it_reads_back_as_itself_and_is_no_rule_of_a_source_or_a_mark() {
+    fn a_port_rule_reads_back_as_itself_and_not_as_another_kind_of_rule() {
         for (family, transport, port, suppress) in
             [(family::V4, 17, Port::To(53), Some(1)), (family::V6, 6, Port::From(853), None)]
         {
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_an_interface_of_several_ports_or_without_a_transport_are_none() {
+    fn rules_for_other_interfaces_port_ranges_or_without_a_transport_are_rejected() {
         let leads = RuleCommon { table: 28_004, priority: 32_765, suppress_prefixlength: None, protocol: 109 };
         let of = |interface: &str, transport: &[u8], ports: &[u8]| {
             let rule = leads.request(kind::NEW_RULE, Request::CHANGE, (family::V4, 0), |request| {

@@ -1,11 +1,11 @@
-//! Routes: where packets go, at what cost, and with which congestion control.
+//! Routes: destination, gateway and interface, metric, MTU and congestion control.
 
 use alloc::string::String;
 use core::net::IpAddr;
 
 use super::{Attributes, Message, Request, family, kind, u8_at};
 
-/// The fixed part: family, lengths of the prefixes, TOS, table, origin, scope, type, flags.
+/// Length of the fixed part: family, prefix lengths, TOS, table, protocol, scope, type, flags.
 const FIXED_LEN: usize = 12;
 
 /// A route.
@@ -13,25 +13,25 @@ const FIXED_LEN: usize = 12;
 pub struct Route {
     /// Address family: [`family::V4`] or [`family::V6`].
     pub family: u8,
-    /// Where to; `None` is the default route.
+    /// Destination prefix; `None` is the default route.
     pub destination: Option<(IpAddr, u8)>,
-    /// The neighbour that takes the packets on; `None` for a link without neighbours, or reached directly.
+    /// Next hop; `None` for a directly connected destination.
     pub gateway: Option<IpAddr>,
-    /// The number of the link that it leaves by; `None` for a route over several links at once.
+    /// Index of the outgoing interface; `None` for a multipath route.
     pub interface: Option<u32>,
-    /// Its table: 254 main, 255 local.
+    /// Routing table: 254 main, 255 local.
     pub table: u32,
-    /// Its cost: of two that fit, the smaller is taken.
+    /// Metric: of two matching routes with the same prefix, the smaller metric wins.
     pub metric: u32,
-    /// The address that packets carry by default.
+    /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// The congestion control of connections that take it; empty for the system's default.
+    /// Congestion control of connections over it; empty for the system's default.
     pub congestion_control: String,
-    /// The MTU of what takes it, in bytes, and so the largest segment that TCP offers to accept; `None` for the link's own.
+    /// MTU of packets over it in bytes, which also limits the MSS that TCP advertises; `None` for the interface's own.
     pub mtu: Option<u32>,
-    /// Its type: 1 for one that leads somewhere, 6 to 9 for one that throws packets away.
-    pub kind: u8,
-    /// Whose route it is (`RTPROT_…`): 2 the kernel, 3 who set up the machine, 9 a router's advertisement, 16 DHCP.
+    /// Route type: 1 unicast; 6 to 9 discard packets.
+    pub route_type: u8,
+    /// Origin (`RTPROT_…`): 2 kernel, 3 boot, 9 router advertisement, 16 DHCP.
     pub protocol: u8,
 }
 
@@ -39,7 +39,7 @@ impl Route {
     /// The main table.
     pub const MAIN: u32 = 254;
 
-    /// A default route of `family` over the link with number `link`, in the main table, with metric 0.
+    /// A default route of `family` over the interface with index `link`, in the main table, with metric 0.
     pub const fn default_via_interface(family: u8, link: u32) -> Self {
         Self {
             family,
@@ -51,18 +51,18 @@ impl Route {
             source: None,
             congestion_control: String::new(),
             mtu: None,
-            kind: UNICAST,
+            route_type: UNICAST,
             protocol: BOOT,
         }
     }
 
-    /// The request for the route that a packet from `source` to `destination` would take; nothing is sent. The reply
-    /// is one message for [`Route::parse`], or the error that such a packet would meet.
+    /// Request for the route that a packet from `source` to `destination` would take; no packet is sent. The reply is
+    /// one message for [`Route::parse`], or the error that such a packet would meet.
     pub fn lookup(source: Option<IpAddr>, destination: IpAddr) -> Request {
         Self::lookup_via_interface(source, destination, None)
     }
 
-    /// The same for a packet of a socket that is bound to the interface of this number.
+    /// The same for a packet of a socket bound to the interface with this index.
     pub fn lookup_via_interface(source: Option<IpAddr>, destination: IpAddr, link: Option<u32>) -> Request {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut body = [0; FIXED_LEN];
@@ -80,7 +80,8 @@ impl Route {
         request
     }
 
-    /// The request for the entry of a routing table by which a packet to `destination` would leave: its destination is the entry's prefix.
+    /// Request for the routing table entry that a packet to `destination` would match; the reply's destination is its
+    /// prefix.
     pub fn lookup_fib_entry(destination: IpAddr) -> Request {
         let mut body = [0; FIXED_LEN];
         body[0] = if destination.is_ipv4() { family::V4 } else { family::V6 };
@@ -91,7 +92,7 @@ impl Route {
         request
     }
 
-    /// Reads a `NEW_ROUTE` or `DEL_ROUTE`; `None` for anything else.
+    /// Parses a message of kind `NEW_ROUTE` or `DEL_ROUTE`; `None` for any other.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         if !matches!(message.kind, kind::NEW_ROUTE | kind::DEL_ROUTE) {
             return None;
@@ -102,7 +103,7 @@ impl Route {
         route.interface = None;
         route.table = u32::from(u8_at(body, 4)?);
         route.protocol = u8_at(body, 5)?;
-        route.kind = u8_at(body, 7)?;
+        route.route_type = u8_at(body, 7)?;
         let mut destination = None;
         for attribute in Attributes::after(body, FIXED_LEN) {
             match attribute.kind {
@@ -117,7 +118,7 @@ impl Route {
                     route.mtu = metric(MTU).and_then(|a| a.u32());
                 }
                 TABLE => route.table = attribute.u32().unwrap_or(route.table),
-                // An IPv4 route with an IPv6 neighbour (RFC 5549): family in two bytes, then the address.
+                // An IPv4 route with an IPv6 next hop (RFC 5549): family in two bytes, then the address.
                 VIA => route.gateway = parse_via(attribute.value),
                 _ => {}
             }
@@ -126,17 +127,17 @@ impl Route {
         Some(route)
     }
 
-    /// Whether it is a default route that leads somewhere.
+    /// Whether it is a default route that forwards packets.
     pub const fn is_default(&self) -> bool {
-        self.destination.is_none() && self.kind == UNICAST
+        self.destination.is_none() && self.route_type == UNICAST
     }
 
-    /// The request that installs it, in place of one with the same destination, table and metric.
+    /// The request that installs it, replacing one with the same destination, table and metric.
     pub fn install(&self) -> Request {
         self.request(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE)
     }
 
-    /// The request that removes it; it fails if there is none like it.
+    /// The request that removes it; it fails if no such route exists.
     pub fn remove(&self) -> Request {
         self.request(kind::DEL_ROUTE, Request::CHANGE)
     }
@@ -145,11 +146,11 @@ impl Route {
         let mut body = [0; FIXED_LEN];
         body[0] = self.family;
         body[1] = self.destination.map_or(0, |(_, prefix)| prefix);
-        // Tables above 255 do not fit the header's byte: 252 says "see the attribute".
+        // Tables above 255 do not fit the header's byte: 252 (`RT_TABLE_COMPAT`) refers to the attribute.
         body[4] = u8::try_from(self.table).unwrap_or(252);
         body[5] = self.protocol;
         body[6] = if self.gateway.is_none() && self.family == family::V4 { SCOPE_LINK } else { 0 };
-        body[7] = self.kind;
+        body[7] = self.route_type;
         let mut request = Request::new(kind, flags, &body);
         if let Some((address, _)) = self.destination {
             request.address(DST, address);
@@ -201,7 +202,7 @@ const MTU: u16 = 2;
 const CC_ALGO: u16 = 16;
 
 const UNICAST: u8 = 1;
-/// Installed at the start of the machine (`RTPROT_BOOT`), as `ip route` does.
+/// Origin of manually added routes (`RTPROT_BOOT`), as `ip route` uses it.
 const BOOT: u8 = 3;
 const SCOPE_LINK: u8 = 253;
 
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_names_what_was_installed() {
+    fn a_removal_equals_the_installed_route() {
         let route = Route {
             gateway: Some("10.0.0.1".parse().unwrap()),
             table: 70_001,
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_names_both_ends() {
+    fn a_lookup_contains_source_and_destination() {
         let (from, to) = ("2001:db8::2".parse().unwrap(), "2001:db8:9::1".parse().unwrap());
         let bytes = Route::lookup(Some(from), to).finish(1);
         let message = messages(&bytes).next().unwrap();
@@ -261,8 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_throws_packets_away_is_no_default_route() {
-        let unreachable = Route { kind: 7, interface: None, ..Route::default_via_interface(family::V6, 0) };
+    fn an_unreachable_route_is_not_a_default_route() {
+        let unreachable = Route { route_type: 7, interface: None, ..Route::default_via_interface(family::V6, 0) };
         assert!(!reparse(&unreachable).is_default());
     }
 }

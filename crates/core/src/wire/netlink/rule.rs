@@ -1,37 +1,37 @@
-//! Rules: which table a packet is looked up in.
+//! Routing rules: select the table in which a packet is looked up.
 
 use alloc::string::String;
 use core::net::IpAddr;
 
 use super::{Attribute, Attributes, Message, Request, family, kind, u8_at};
 
-/// The fixed part: family, lengths of the prefixes, TOS, table, two that are reserved, action, flags.
+/// Length of the fixed part: family, prefix lengths, TOS, table, two reserved bytes, action, flags.
 const FIXED_LEN: usize = 12;
 
-/// "Packets from these addresses go by that table."
+/// Rule: packets from these source addresses use this table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceRule {
-    /// The addresses that packets come from, with the length of their common prefix.
+    /// Source prefix to match.
     pub source: (IpAddr, u8),
-    /// Only packets of sockets that are bound to the interface of this name; none: all packets.
+    /// Match only packets of sockets bound to the interface of this name; `None`: all packets.
     pub oif: Option<String>,
-    /// The table to look them up in.
+    /// Routing table to use.
     pub table: u32,
-    /// Its place among the rules: smaller comes earlier (0 local, 32766 main).
+    /// Priority among the rules: smaller comes first (0 local, 32766 main).
     pub priority: u32,
-    /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
+    /// Ignore routes of the table with a prefix of at most this length; `None`: use all.
     pub suppress_prefixlength: Option<u32>,
     /// The program that added the rule (`RTPROT_…`); 0: not recorded.
     pub protocol: u8,
 }
 
 impl SourceRule {
-    /// A rule of nobody's, for all routes of the table.
+    /// A rule without a recorded program, for all routes of the table.
     pub const fn new(source: (IpAddr, u8), table: u32, priority: u32) -> Self {
         Self { source, oif: None, table, priority, suppress_prefixlength: None, protocol: 0 }
     }
 
-    /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send a source's packets to a table.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let (mut source, mut device) = (None, None);
         let common = RuleCommon::parse(message, |attribute| match attribute.kind {
@@ -50,20 +50,19 @@ impl SourceRule {
         })
     }
 
-    /// The request for all rules of `family` (0: all families). The reply consists of messages for
-    /// [`Rule::parse`].
+    /// Request for all rules of `family` (0: all families). The reply consists of messages for [`SourceRule::parse`].
     pub fn dump(family: u8) -> Request {
         let mut body = [0; FIXED_LEN];
         body[0] = family;
         Request::new(kind::GET_RULE, Request::DUMP, &body)
     }
 
-    /// The request that adds it; it fails if the same rule exists.
+    /// The request that adds the rule; it fails if the same rule exists.
     pub fn add(&self) -> Request {
         self.request(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
     }
 
-    /// The request that removes it; it fails if there is none like it.
+    /// The request that removes the rule; it fails if no such rule exists.
     pub fn remove(&self) -> Request {
         self.request(kind::DEL_RULE, Request::CHANGE)
     }
@@ -82,25 +81,25 @@ impl SourceRule {
     }
 }
 
-/// "Packets that come in over this interface go by that table."
+/// Rule: packets received over this interface use this table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IifRule {
     /// Address family: [`family::V4`] or [`family::V6`].
     pub family: u8,
-    /// The interface's name. One that does not exist now may come.
+    /// Name of the interface, which need not exist yet.
     pub interface: String,
-    /// The table to look them up in.
+    /// Routing table to use.
     pub table: u32,
-    /// Its place among the rules: smaller comes earlier (0 local, 32766 main).
+    /// Priority among the rules: smaller comes first (0 local, 32766 main).
     pub priority: u32,
-    /// Routes of the table whose prefix is this long or shorter do not count; none: all count.
+    /// Ignore routes of the table with a prefix of at most this length; `None`: use all.
     pub suppress_prefixlength: Option<u32>,
     /// The program that added the rule (`RTPROT_…`); 0: not recorded.
     pub protocol: u8,
 }
 
 impl IifRule {
-    /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send an interface's packets to a table.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let mut interface = None;
         let common = RuleCommon::parse(message, |attribute| {
@@ -119,12 +118,12 @@ impl IifRule {
         })
     }
 
-    /// The request that adds it; it fails if the same rule exists.
+    /// The request that adds the rule; it fails if the same rule exists.
     pub fn add(&self) -> Request {
         self.request(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
     }
 
-    /// The request that removes it; it fails if there is none like it.
+    /// The request that removes the rule; it fails if no such rule exists.
     pub fn remove(&self) -> Request {
         self.request(kind::DEL_RULE, Request::CHANGE)
     }
@@ -136,7 +135,7 @@ impl IifRule {
     }
 }
 
-/// What rules have in common: where they lead, and whose they are.
+/// Fields that all kinds of rules share: table, priority and owner.
 pub(super) struct RuleCommon {
     pub(super) table: u32,
     pub(super) priority: u32,
@@ -145,7 +144,7 @@ pub(super) struct RuleCommon {
 }
 
 impl RuleCommon {
-    /// Of a rule that sends packets to a table; what it asks of them goes to `asks`.
+    /// Parses the common part of a rule that selects a table; other attributes are passed to `on_selector`.
     pub(super) fn parse<'a>(message: &Message<'a>, mut on_selector: impl FnMut(Attribute<'a>)) -> Option<Self> {
         let body = message.body;
         if message.kind != kind::NEW_RULE || u8_at(body, 7)? != TO_TABLE {
@@ -157,7 +156,7 @@ impl RuleCommon {
             match attribute.kind {
                 PRIORITY => common.priority = attribute.u32()?,
                 TABLE => common.table = attribute.u32()?,
-                // All ones say that none is suppressed.
+                // All ones: no route is suppressed.
                 SUPPRESS_PREFIX => {
                     common.suppress_prefixlength = attribute.u32().filter(|length| *length != u32::MAX)
                 }
@@ -168,7 +167,7 @@ impl RuleCommon {
         Some(common)
     }
 
-    /// `prefix` is that of the source.
+    /// Builds the request; `prefix` is the prefix length of the source.
     pub(super) fn request(
         &self,
         kind: u16,
@@ -179,7 +178,7 @@ impl RuleCommon {
         let mut body = [0; FIXED_LEN];
         (body[0], body[2]) = (family, prefix);
         body[4] = u8::try_from(self.table).unwrap_or(0);
-        // Without this action the rule would refuse the packets (EINVAL from connect).
+        // Without this action the rule would reject the packets (`connect` fails with EINVAL).
         body[7] = TO_TABLE;
         let mut request = Request::new(kind, flags, &body);
         write_selector(&mut request);
@@ -214,7 +213,7 @@ mod tests {
     use crate::wire::netlink::{Attributes, messages};
 
     #[test]
-    fn a_rule_names_its_source_its_table_and_its_action() {
+    fn a_rule_contains_source_table_and_action() {
         let source: IpAddr = "10.1.0.2".parse().unwrap();
         let bytes = SourceRule::new((source, 32), 1001, 1000).add().finish(1);
         let message = messages(&bytes).next().unwrap();
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_added_rule_reads_back_as_itself_and_its_removal_says_the_same() {
+    fn an_added_rule_reads_back_as_itself_and_its_removal_is_equal() {
         for (source, device, suppress, protocol) in
             [("10.1.0.2", Some("wwan1"), None, 0), ("2001:db8::2", None, Some(3), 109)]
         {
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_of_an_interface_reads_back_as_itself_and_is_no_rule_of_a_source() {
+    fn an_interface_rule_reads_back_as_itself_and_not_as_a_source_rule() {
         for (family, suppress) in [(family::V4, Some(1)), (family::V6, None)] {
             let interface = "br-lan".into();
             let rule = IifRule {
@@ -270,8 +269,8 @@ mod tests {
     }
 
     #[test]
-    fn other_rules_and_short_ones_are_none() {
-        // `ip rule` of every machine: all packets by the table main.
+    fn other_and_short_rules_are_rejected() {
+        // The default rule of every host: all packets use table main.
         let mut body = [0; 12];
         (body[0], body[4], body[7]) = (family::V4, 254, TO_TABLE);
         for length in 0..=12 {

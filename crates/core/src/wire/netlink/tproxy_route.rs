@@ -1,34 +1,33 @@
-//! A detour: packets with a mark are delivered on this machine, wherever they were going.
+//! Transparent proxy routing: a rule and a route that deliver marked packets locally, whatever their destination.
 //!
-//! In: a mark, a table and a place among the rules. Out: the requests that make the rule and its one route, and those that
-//! remove them; and the rules of this sort that there are.
+//! A [`TproxyRoute`] consists of a mark, a table and a rule priority. It builds the requests that add and remove the
+//! rule and its one route, and parses such rules.
 //!
-//! The rule asks for the mark alone (`ip rule add fwmark MARK lookup TABLE`, perhaps with `suppress_prefixlength`), the route
-//! takes everything (`ip route add local default dev lo table TABLE`). A socket that is bound to a device finds no way over the loopback
-//! and goes on by the other rules: that is what detours are made of, and not redirections.
+//! The rule matches the mark alone (`ip rule add fwmark MARK lookup TABLE`, optionally with `suppress_prefixlength`).
+//! The route matches every destination (`ip route add local default dev lo table TABLE`). A socket bound to a device
+//! finds no route over the loopback in this table, so its packets are matched against the remaining rules instead.
 
 use super::{Attributes, Message, Request, family, kind, u8_at};
 
-/// A rule and a route: packets with the mark are delivered here.
+/// A rule and a route that deliver packets with this mark locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TproxyRoute {
     /// Address family: [`family::V4`] or [`family::V6`].
     pub family: u8,
-    /// The mark of the packets.
+    /// The packet mark to match.
     pub mark: u32,
-    /// The table with the route.
+    /// Table that contains the route.
     pub table: u32,
-    /// The rule's place among the rules: smaller comes earlier (0 local, 32766 main).
+    /// Priority of the rule: smaller comes first (0 local, 32766 main).
     pub priority: u32,
-    /// The rule: routes of the table whose prefix is this long or shorter do not count; none: all count.
+    /// The rule ignores routes of the table with a prefix of at most this length; `None`: it uses all.
     pub suppress_prefixlength: Option<u32>,
-    /// Whose rule and route they are (`RTPROT_…`).
+    /// Owner of rule and route (`RTPROT_…`).
     pub protocol: u8,
 }
 
 impl TproxyRoute {
-    /// Reads a `NEW_RULE`; `None` for anything else, and for a rule that does not send the packets with one mark to a
-    /// table.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let body = message.body;
         if message.kind != kind::NEW_RULE || u8_at(body, 7)? != TO_TABLE {
@@ -41,7 +40,7 @@ impl TproxyRoute {
                 RULE_MARK => mark = attribute.u32(),
                 TABLE => table = attribute.u32()?,
                 RULE_PRIORITY => priority = attribute.u32()?,
-                // All ones say that none is suppressed.
+                // All ones: no route is suppressed.
                 RULE_SUPPRESS => suppress = attribute.u32().filter(|length| *length != u32::MAX),
                 RULE_PROTOCOL => protocol = u8_at(attribute.value, 0)?,
                 _ => {}
@@ -59,25 +58,25 @@ impl TproxyRoute {
 
     /// The request that adds the rule; it fails if the same rule exists.
     pub fn add_rule(&self) -> Request {
-        self.rule(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
+        self.rule_request(kind::NEW_RULE, Request::CHANGE | Request::CREATE)
     }
 
-    /// The request that removes the rule; it fails if there is none like it.
+    /// The request that removes the rule; it fails if no such rule exists.
     pub fn remove_rule(&self) -> Request {
-        self.rule(kind::DEL_RULE, Request::CHANGE)
+        self.rule_request(kind::DEL_RULE, Request::CHANGE)
     }
 
-    /// The request that installs the route, over the loopback with this number.
+    /// The request that installs the route over the loopback interface with this index.
     pub fn install_route(&self, loopback: u32) -> Request {
-        self.route(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE, loopback)
+        self.route_request(kind::NEW_ROUTE, Request::CHANGE | Request::CREATE_OR_REPLACE, loopback)
     }
 
-    /// The request that removes the route; it fails if there is none like it.
+    /// The request that removes the route; it fails if no such route exists.
     pub fn remove_route(&self, loopback: u32) -> Request {
-        self.route(kind::DEL_ROUTE, Request::CHANGE, loopback)
+        self.route_request(kind::DEL_ROUTE, Request::CHANGE, loopback)
     }
 
-    fn rule(&self, kind: u16, flags: u16) -> Request {
+    fn rule_request(&self, kind: u16, flags: u16) -> Request {
         let mut body = [0; FIXED_LEN];
         body[0] = self.family;
         body[4] = self.table_byte();
@@ -93,7 +92,7 @@ impl TproxyRoute {
         request
     }
 
-    fn route(&self, kind: u16, flags: u16, loopback: u32) -> Request {
+    fn route_request(&self, kind: u16, flags: u16, loopback: u32) -> Request {
         let mut body = [0; FIXED_LEN];
         body[0] = self.family;
         body[4] = self.table_byte();
@@ -106,16 +105,16 @@ impl TproxyRoute {
         request
     }
 
-    /// Tables above 255 do not fit the header's byte: 252 says "see the attribute".
+    /// Tables above 255 do not fit the header's byte: 252 (`RT_TABLE_COMPAT`) refers to the attribute.
     fn table_byte(&self) -> u8 {
         u8::try_from(self.table).unwrap_or(252)
     }
 }
 
-/// The fixed part of both: family, lengths of the prefixes, TOS, table; then two that are reserved and the action, or
-/// origin, scope and type; flags.
+/// Length of the fixed part of both: family, prefix lengths, TOS, table; then two reserved bytes and the action, or
+/// protocol, scope and type; flags.
 const FIXED_LEN: usize = 12;
-/// `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_SUPPRESS_PREFIXLEN`, `FRA_PROTOCOL`, `RTA_OIF`; `FRA_TABLE` and `RTA_TABLE` are the same.
+/// `FRA_PRIORITY`, `FRA_FWMARK`, `FRA_SUPPRESS_PREFIXLEN`, `FRA_PROTOCOL`, `RTA_OIF`; `FRA_TABLE` equals `RTA_TABLE`.
 const RULE_PRIORITY: u16 = 6;
 const RULE_MARK: u16 = 10;
 const RULE_SUPPRESS: u16 = 14;
@@ -134,8 +133,8 @@ mod tests {
     use crate::wire::netlink::{Attributes, Route, SourceRule, messages};
 
     #[test]
-    fn the_rule_asks_for_the_mark_and_the_route_takes_everything() {
-        let detour = TproxyRoute {
+    fn the_rule_matches_the_mark_and_the_route_every_destination() {
+        let tproxy = TproxyRoute {
             family: family::V4,
             mark: 0x6d61,
             table: 28_001,
@@ -143,25 +142,28 @@ mod tests {
             suppress_prefixlength: None,
             protocol: 109,
         };
-        for (request, kind) in [(detour.add_rule(), kind::NEW_RULE), (detour.remove_rule(), kind::DEL_RULE)] {
+        for (request, kind) in [(tproxy.add_rule(), kind::NEW_RULE), (tproxy.remove_rule(), kind::DEL_RULE)] {
             let bytes = request.finish(1);
             let message = messages(&bytes).next().unwrap();
             assert_eq!((message.kind, message.body[2], message.body[7]), (kind, 0, TO_TABLE));
             let of = |kind| Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == kind).unwrap().u32();
             assert_eq!((of(RULE_MARK), of(TABLE), of(RULE_PRIORITY)), (Some(0x6d61), Some(28_001), Some(108)));
-            assert_eq!(SourceRule::parse(&message), None, "it is no rule of a source");
+            assert_eq!(SourceRule::parse(&message), None, "it is not a source rule");
             assert_eq!(TproxyRoute::parse(&message).is_some(), kind == kind::NEW_RULE);
         }
-        let bytes = detour.install_route(1).finish(1);
+        let bytes = tproxy.install_route(1).finish(1);
         let route = Route::parse(&messages(&bytes).next().unwrap()).unwrap();
-        assert_eq!((route.destination, route.interface, route.table, route.kind), (None, Some(1), 28_001, LOCAL));
+        assert_eq!(
+            (route.destination, route.interface, route.table, route.route_type),
+            (None, Some(1), 28_001, LOCAL)
+        );
         assert_eq!(route.protocol, 109);
-        let bytes = detour.add_rule().finish(1);
-        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(detour));
-        let part = TproxyRoute { suppress_prefixlength: Some(1), ..detour };
-        let bytes = part.add_rule().finish(1);
-        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(part));
+        let bytes = tproxy.add_rule().finish(1);
+        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(tproxy));
+        let with_suppression = TproxyRoute { suppress_prefixlength: Some(1), ..tproxy };
+        let bytes = with_suppression.add_rule().finish(1);
+        assert_eq!(TproxyRoute::parse(&messages(&bytes).next().unwrap()), Some(with_suppression));
         let rule = SourceRule::new(("10.1.0.2".parse().unwrap(), 32), 28_001, 108).add().finish(1);
-        assert_eq!(TproxyRoute::parse(&messages(&rule).next().unwrap()), None, "it asks for a source");
+        assert_eq!(TproxyRoute::parse(&messages(&rule).next().unwrap()), None, "it matches a source");
     }
 }

@@ -1,11 +1,11 @@
-//! Acknowledgements: segments that carry nothing else, as values that can be kept and compared.
+//! Pure acknowledgements as values that can be stored and compared.
 //!
-//! In: a [`Segment`]. Out: [`Ack`], if it is one; what it says beside an older one; and a packet that says it.
+//! An [`Ack`] is read from a [`Segment`], compared with an older one, and written as a packet.
 //!
-//! 1. Pure is what has ACK, no payload, and none of SYN, FIN, RST and URG. PSH does not matter, and ECN's bits do not
-//!    make it more than an acknowledgement, but they are kept: they are feedback.
-//! 2. Nothing here decides: whether an ACK may be left out or sent elsewhere is `accel`'s to say. What it needs for it
-//!    are the accessors.
+//! 1. A segment is a pure ACK if it has ACK, no payload, and none of SYN, FIN, RST and URG. PSH does not matter. ECN
+//!    bits do not matter either, but they are kept, because they are feedback.
+//! 2. Nothing here decides whether an ACK may be dropped or sent over another link; `accel` does. It uses the
+//!    accessors.
 
 use alloc::vec::Vec;
 
@@ -13,34 +13,34 @@ use super::{
     Flags, FourTuple, IpParams, NewSegment, OptionList, SackBlocks, Segment, Seq, SeqRange, TcpOption, Timestamps,
 };
 
-/// What a pure acknowledgement says. Its own sequence number is the next one that its sender will use.
+/// Contents of a pure acknowledgement. Its sequence number is the next one that its sender will use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ack {
-    /// Its sequence number.
+    /// Sequence number.
     pub seq: Seq,
-    /// The next number that its sender waits for.
+    /// Acknowledgement number: the next byte that the sender of the ACK expects.
     pub ack: Seq,
-    /// The window as it stands in the header: not shifted yet.
+    /// The window field of the header, unscaled.
     pub window: u16,
-    /// All control bits; [`Flags::ACK`] is one of them.
+    /// All control bits, including [`Flags::ACK`].
     pub flags: Flags,
     /// Timestamps, if the connection uses them.
     pub timestamps: Option<Timestamps>,
-    /// What has come beyond a hole, or twice.
+    /// SACK blocks: data beyond a hole, or duplicates.
     pub sack_blocks: SackBlocks,
 }
 
 impl Segment<'_> {
-    /// Whether it acknowledges and does nothing else.
+    /// Whether the segment is a pure acknowledgement.
     pub const fn is_pure_ack(&self) -> bool {
         let flags = self.flags();
         flags.contains(Flags::ACK) && !flags.has_any(Flags::CONTROL) && self.payload_length() == 0
     }
 
-    /// What it says, if it is a pure acknowledgement.
+    /// The contents of the segment if it is a pure acknowledgement that [`Ack`] can represent.
     ///
-    /// None as well where an option says more than that: MPTCP's speak of another connection, and one that is signed
-    /// (RFC 2385, RFC 5925) cannot be said otherwise.
+    /// Returns `None` as well if there is an option that an [`Ack`] cannot represent: MPTCP options refer to another
+    /// connection, and signed segments (RFC 2385, RFC 5925) cannot be changed.
     pub fn pure_ack(&self) -> Option<Ack> {
         let ack = self.ack().filter(|_| self.is_pure_ack())?;
         if self.options().any(|option| matches!(option, TcpOption::Other { .. })) {
@@ -58,15 +58,15 @@ impl Segment<'_> {
 }
 
 impl Ack {
-    /// The end of what may be sent: acknowledgement and window, the latter shifted by the scale of its sender's SYN
-    /// (above 14 it counts as 14, RFC 7323 §2.3).
+    /// Right edge of the send window: acknowledgement number plus window, scaled by the shift count of the sender's SYN
+    /// (values above 14 count as 14, RFC 7323 §2.3).
     pub const fn right_edge(&self, scale: u8) -> Seq {
-        let shift = if scale < MAX_SCALE { scale } else { MAX_SCALE };
+        let shift = if scale < MAX_WINDOW_SCALE { scale } else { MAX_WINDOW_SCALE };
         self.ack.plus((self.window as u32) << shift)
     }
 
-    /// Whether it says that something has come twice (RFC 2883 §4): the first SACK block lies before the
-    /// acknowledgement, or within the second.
+    /// The range that the ACK reports as received twice (D-SACK, RFC 2883 §4): the first SACK block lies before the
+    /// acknowledgement number, or within the second block.
     pub fn dsack_range(&self) -> Option<SeqRange> {
         let (first, second) = match self.sack_blocks.blocks() {
             [] => return None,
@@ -77,8 +77,8 @@ impl Ack {
         (is_known && !first.is_empty()).then_some(*first)
     }
 
-    /// Whether who gets only this one misses nothing of a former one: it acknowledges more, its window does not end
-    /// earlier, the former has no SACK blocks, and both tell the same of ECN.
+    /// Whether a receiver of this ACK needs no `older` one: this one acknowledges more, its window does not end
+    /// earlier, the older one has no SACK blocks, and both have the same ECN bits.
     pub fn supersedes(&self, older: &Self, scale: u8) -> bool {
         self.ack.is_after(older.ack)
             && !self.right_edge(scale).is_before(older.right_edge(scale))
@@ -86,7 +86,7 @@ impl Ack {
             && self.flags.only(Flags::ECN) == older.flags.only(Flags::ECN)
     }
 
-    /// A packet that says it to the flow's destination. Of four SACK blocks beside timestamps the last is left out.
+    /// A packet with this ACK for the flow. If there are four SACK blocks and timestamps, the last block is dropped.
     pub fn emit(&self, four_tuple: &FourTuple, ip_params: IpParams) -> Vec<u8> {
         self.segment(four_tuple, ip_params).write()
     }
@@ -105,8 +105,8 @@ impl Ack {
     }
 }
 
-/// RFC 7323 §2.3.
-const MAX_SCALE: u8 = 14;
+/// Largest shift count (RFC 7323 §2.3).
+const MAX_WINDOW_SCALE: u8 = 14;
 
 #[cfg(test)]
 mod tests {
@@ -135,27 +135,27 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_is_told_as_rfc_2883_has_it() {
-        // §4.1: full segments duplicated, before the acknowledgement; then beyond it, within the second block.
+    fn a_duplicate_is_recognized_as_rfc_2883_defines() {
+        // §4.1: full segments duplicated, before the acknowledgement number; then beyond it, within the second block.
         assert_eq!(ack(4000, 9, &[(3000, 3500)]).dsack_range(), Some(SeqRange::with_len(Seq::new(3000), 500)));
         let beyond = ack(4000, 9, &[(5000, 5500), (4500, 6000)]);
         assert_eq!(beyond.dsack_range(), Some(SeqRange::with_len(Seq::new(5000), 500)));
-        // §4: plain blocks beyond holes, and nothing at all.
+        // §4: plain blocks beyond holes, and no blocks at all.
         assert_eq!(ack(4000, 9, &[(5000, 5500), (6000, 6500)]).dsack_range(), None);
         assert_eq!(ack(4000, 9, &[(5000, 5500)]).dsack_range(), None);
         assert_eq!(ack(4000, 9, &[]).dsack_range(), None);
     }
 
     #[test]
-    fn what_is_left_out_must_be_said_by_the_newer_one() {
+    fn an_ack_supersedes_an_older_one_only_if_nothing_is_lost() {
         let former = ack(1000, 100, &[]);
         assert!(ack(2000, 100, &[]).supersedes(&former, 0));
-        assert!(ack(2000, 100, &[(3000, 4000)]).supersedes(&former, 0), "what is new does not matter");
-        assert!(!ack(1000, 100, &[]).supersedes(&former, 0), "a duplicate counts");
-        assert!(!ack(1000, 200, &[]).supersedes(&former, 0), "the former may have been a duplicate of its own");
+        assert!(ack(2000, 100, &[(3000, 4000)]).supersedes(&former, 0), "new SACK blocks do not matter");
+        assert!(!ack(1000, 100, &[]).supersedes(&former, 0), "a duplicate ACK counts");
+        assert!(!ack(1000, 200, &[]).supersedes(&former, 0), "it may be a duplicate ACK");
         assert!(!ack(900, 900, &[]).supersedes(&former, 0));
-        assert!(!ack(1050, 40, &[]).supersedes(&former, 0), "the window has ended later before");
-        assert!(!ack(2000, 100, &[]).supersedes(&ack(1000, 100, &[(3000, 4000)]), 0), "a block would be lost");
+        assert!(!ack(1050, 40, &[]).supersedes(&former, 0), "the window ended later before");
+        assert!(!ack(2000, 100, &[]).supersedes(&ack(1000, 100, &[(3000, 4000)]), 0), "a SACK block would be lost");
         let marked = Ack { flags: Flags::ACK | Flags::ECE, ..ack(2000, 100, &[]) };
         assert!(!marked.supersedes(&former, 0) && !ack(3000, 100, &[]).supersedes(&marked, 0));
     }

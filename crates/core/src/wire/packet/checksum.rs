@@ -1,41 +1,39 @@
-//! Whether the checksums of a packet are right, and what they are over.
+//! Verifies the checksums of a packet.
 //!
-//! In: a [`Packet`]. Out: [`Checksum`], of what lies in it.
-//!
-//! 1. Over the whole body, and with TCP, UDP and ICMPv6 over a pseudo header as well (RFC 9293 §3.1, RFC 768,
-//!    RFC 8200 §8.1, RFC 4443 §2.3); with ICMP over the body alone (RFC 792).
-//! 2. *Not filled in yet* is a state of its own: the kernel leaves the body's sum to the last device on the way
-//!    (`CHECKSUM_PARTIAL`), and until then the field holds the sum of the pseudo header. What was sent on this machine
-//!    looks so to packet sockets, to a packet queue that has asked for large segments (`NFQA_CFG_F_GSO`, told by
-//!    `NFQA_SKB_CSUMNOTREADY`), and on a TUN device that has offered to do it (`TUN_F_CSUM`, told by
-//!    `VIRTIO_NET_HDR_F_NEEDS_CSUM`). Where none of these was asked for, the kernel fills it in before.
-//! 3. One in 65,535 filled ones looks unfilled, and the other way round: who has the kernel's word believes that, not
-//!    this.
+//! 1. The checksum covers the whole body; for TCP, UDP and ICMPv6 also a pseudo header (RFC 9293 §3.1, RFC 768, RFC
+//!    8200 §8.1, RFC 4443 §2.3); for ICMP the body alone (RFC 792).
+//! 2. *Partial* is a state of its own. The kernel leaves the sum over the body to the last device (`CHECKSUM_PARTIAL`);
+//!    until then the field holds the sum of the pseudo header. Locally sent packets have this state in packet sockets,
+//!    in a packet queue that requested large segments (`NFQA_CFG_F_GSO`, marked by `NFQA_SKB_CSUMNOTREADY`), and on a
+//!    TUN device that offered checksum offload (`TUN_F_CSUM`, marked by `VIRTIO_NET_HDR_F_NEEDS_CSUM`). In all other
+//!    cases the kernel completes the checksum before.
+//! 3. One in 65,535 complete checksums looks partial, and vice versa. If the kernel marks the packet, that mark
+//!    decides.
 
 use super::inet_checksum::InetSum;
 use super::{AddrPair, Datagram, Packet, protocol};
 
-/// What a checksum says.
+/// State of a packet's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Checksum {
-    /// It fits the bytes.
+    /// The checksum is correct.
     Valid,
-    /// It is that of the pseudo header alone: the rest is left to whoever sends the packet out.
+    /// The checksum covers the pseudo header alone; the sending device completes it.
     Partial,
-    /// It fits nothing: something has been damaged.
+    /// The checksum is wrong: the packet has been damaged.
     Invalid,
-    /// There is none, or none that is known here: UDP over IPv4 may go without, other protocols are not read.
+    /// There is no checksum, or none that can be verified: UDP over IPv4 may omit it, other protocols are not parsed.
     Missing,
 }
 
 impl Packet<'_> {
-    /// Of the body. Reads all of it.
+    /// Verifies the checksum of the body. Reads the whole body.
     pub fn checksum(&self) -> Checksum {
         let Some(at) = checksum_offset(self.protocol()) else { return Checksum::Missing };
         let mut body = self.body();
         if self.protocol() == protocol::UDP {
             match Datagram::of(*self) {
-                Ok(datagram) if datagram.is_unchecked() && matches!(self.addrs(), AddrPair::V4(..)) => {
+                Ok(datagram) if datagram.has_no_checksum() && matches!(self.addrs(), AddrPair::V4(..)) => {
                     return Checksum::Missing;
                 }
                 Ok(datagram) => body = datagram.bytes(),
@@ -53,7 +51,8 @@ impl Packet<'_> {
         }
     }
 
-    /// Whether the checksum of IPv4's header is right (RFC 791 §3.1). IPv6 has none: nothing to be wrong.
+    /// Whether the checksum of the IPv4 header is correct (RFC 791 §3.1). IPv6 headers have none, so the result is
+    /// true.
     pub fn has_valid_header_checksum(&self) -> bool {
         match self.addrs() {
             AddrPair::V4(..) => {
@@ -65,7 +64,7 @@ impl Packet<'_> {
     }
 }
 
-/// Where in a body the checksum is.
+/// Offset of the checksum within the body of this protocol.
 pub(super) const fn checksum_offset(protocol_number: u8) -> Option<usize> {
     match protocol_number {
         protocol::TCP => Some(16),
@@ -75,7 +74,7 @@ pub(super) const fn checksum_offset(protocol_number: u8) -> Option<usize> {
     }
 }
 
-/// The sum of what stands before the body for the checksum: nothing for ICMP.
+/// Sum of the pseudo header; zero for ICMP, which has none.
 pub(super) fn pseudo_header_sum(addrs: &AddrPair, protocol_number: u8, body: usize) -> InetSum {
     if protocol_number == protocol::ICMP {
         return InetSum::default();

@@ -1,30 +1,30 @@
-//! Why bytes are not read: each reason is one that a status line can show, and none is a fault of ours.
+//! Reasons for not parsing bytes as a packet. Each can be shown in a status line, and none is an error of marline.
 
-/// Why some bytes are not the packet that was asked for. Whoever carries them passes them on as they are.
+/// Why bytes are not the expected packet. Callers forward such packets unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Fewer bytes than its own lengths say.
-    #[error("it is cut off")]
+    /// There are fewer bytes than the length fields state.
+    #[error("the packet is truncated")]
     Truncated,
-    /// Neither IPv4 nor IPv6.
-    #[error("it has IP version {0}")]
+    /// The IP version is neither 4 nor 6.
+    #[error("IP version {0} is not supported")]
     Version(u8),
-    /// A length that contradicts another.
-    #[error("its lengths contradict each other")]
+    /// A length field contradicts another.
+    #[error("the length fields of the packet contradict each other")]
     Malformed,
-    /// A part of a larger packet; the rest is elsewhere.
-    #[error("it is a fragment, not a whole packet")]
+    /// The packet is a fragment of a larger one.
+    #[error("the packet is a fragment")]
     Fragment,
-    /// More of IPv6's extension headers than [`EXTENSIONS_MAX`](super::EXTENSIONS_MAX).
-    #[error("it has too many extension headers")]
+    /// There are more IPv6 extension headers than [`EXTENSIONS_MAX`](super::EXTENSIONS_MAX).
+    #[error("the packet has too many IPv6 extension headers")]
     TooManyExtensions,
-    /// On its way to somebody else than its destination field says, so that its checksum is over another address.
-    #[error("it is source-routed")]
+    /// Its final destination differs from the one in its header, so its checksum covers another address.
+    #[error("the packet is source-routed")]
     SourceRouted,
-    /// Whole, but of another protocol; see [`protocol`](super::protocol).
-    #[error("its protocol is {0}, not the one asked for")]
+    /// The packet is complete, but of another protocol; see [`protocol`](super::protocol).
+    #[error("the packet has another protocol than expected: {0}")]
     WrongProtocol(u8),
-    /// ICMP, but another message than the one asked for.
-    #[error("its ICMP type is {0}, or a code of it, that was not asked for")]
+    /// The packet is ICMP, but another message than expected.
+    #[error("the ICMP message has another type or code than expected: type {0}")]
     WrongIcmpType(u8),
 }

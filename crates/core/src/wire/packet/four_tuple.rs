@@ -1,25 +1,25 @@
-//! Who talks to whom: addresses of one family, and with their ports a flow.
+//! Addresses of a packet, and with the ports its flow.
 //!
-//! In: a packet's addresses. Out: [`Pair`] and [`Flow`], values that can key a map and that a packet can be made for.
+//! [`AddrPair`] and [`FourTuple`] can be map keys, and packets can be built for them.
 //!
-//! 1. Both ends are of one family, or there is no such value: what makes a packet never has to ask.
-//! 2. A flow is one direction. [`Flow::reversed`] is the other.
+//! 1. Source and destination are of the same family by construction, so builders never have to check.
+//! 2. A flow is one direction; [`FourTuple::reversed`] is the other.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::inet_checksum::InetSum;
 
-/// Source and destination of a packet.
+/// Source and destination address of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AddrPair {
-    /// Of IPv4: from, to.
+    /// IPv4 source and destination.
     V4(Ipv4Addr, Ipv4Addr),
-    /// Of IPv6: from, to.
+    /// IPv6 source and destination.
     V6(Ipv6Addr, Ipv6Addr),
 }
 
 impl AddrPair {
-    /// `None` if one is an IPv4 address and the other is not.
+    /// Creates a pair; `None` if the addresses are of different families.
     pub const fn new(source: IpAddr, destination: IpAddr) -> Option<Self> {
         match (source, destination) {
             (IpAddr::V4(from), IpAddr::V4(to)) => Some(Self::V4(from, to)),
@@ -28,7 +28,7 @@ impl AddrPair {
         }
     }
 
-    /// Who has sent it.
+    /// Source address.
     pub const fn source(&self) -> IpAddr {
         match *self {
             Self::V4(from, _) => IpAddr::V4(from),
@@ -36,7 +36,7 @@ impl AddrPair {
         }
     }
 
-    /// Whom it is for.
+    /// Destination address.
     pub const fn destination(&self) -> IpAddr {
         match *self {
             Self::V4(_, to) => IpAddr::V4(to),
@@ -44,7 +44,7 @@ impl AddrPair {
         }
     }
 
-    /// The way back.
+    /// The same pair with source and destination exchanged.
     #[must_use]
     pub const fn reversed(&self) -> Self {
         match *self {
@@ -53,7 +53,7 @@ impl AddrPair {
         }
     }
 
-    /// The addresses' part of a pseudo header.
+    /// Checksum contribution of the addresses in a pseudo header.
     pub(super) fn inet_sum(&self) -> InetSum {
         match self {
             Self::V4(from, to) => InetSum::default().add(&from.octets()).add(&to.octets()),
@@ -62,19 +62,19 @@ impl AddrPair {
     }
 }
 
-/// One direction of a connection.
+/// One direction of a connection: addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FourTuple {
-    /// The addresses.
+    /// Source and destination address.
     pub addrs: AddrPair,
-    /// The sender's port.
+    /// Source port.
     pub source_port: u16,
-    /// The receiver's port.
+    /// Destination port.
     pub destination_port: u16,
 }
 
 impl FourTuple {
-    /// `None` if the ends are of different families.
+    /// Creates a four-tuple; `None` if the addresses are of different families.
     pub const fn new(source: SocketAddr, destination: SocketAddr) -> Option<Self> {
         match AddrPair::new(source.ip(), destination.ip()) {
             Some(pair) => {
@@ -84,17 +84,17 @@ impl FourTuple {
         }
     }
 
-    /// The sender.
+    /// Source address and port.
     pub const fn source(&self) -> SocketAddr {
         SocketAddr::new(self.addrs.source(), self.source_port)
     }
 
-    /// The receiver.
+    /// Destination address and port.
     pub const fn destination(&self) -> SocketAddr {
         SocketAddr::new(self.addrs.destination(), self.destination_port)
     }
 
-    /// The other direction.
+    /// The opposite direction of the same connection.
     #[must_use]
     pub const fn reversed(&self) -> Self {
         Self {
@@ -111,13 +111,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ends_of_two_families_are_no_flow() {
+    fn addresses_of_different_families_are_rejected() {
         assert_eq!(FourTuple::new("10.0.0.1:1".parse().unwrap(), "[fd00::1]:1".parse().unwrap()), None);
     }
 
     proptest! {
         #[test]
-        fn the_other_direction_of_the_other_is_this_one(a: SocketAddr, b: SocketAddr) {
+        fn reversing_twice_gives_the_same_flow(a: SocketAddr, b: SocketAddr) {
             if let Some(flow) = FourTuple::new(a, b) {
                 prop_assert_eq!(flow.reversed().reversed(), flow);
                 prop_assert_eq!((flow.source().ip(), flow.destination().port()), (a.ip(), b.port()));

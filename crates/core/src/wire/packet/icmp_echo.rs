@@ -1,10 +1,11 @@
-//! Echo of ICMP and ICMPv6: what asks a gateway whether it is there.
+//! ICMP and ICMPv6 echo messages, used to check whether a gateway is reachable.
 //!
-//! In: a packet, or a message without one, as sockets for it give them. Out: [`Echo`]; and the other way round.
+//! An [`IcmpEcho`] is parsed from a packet, or from a message without IP header as ICMP sockets deliver it, and built
+//! in both forms.
 //!
-//! 1. RFC 792 for IPv4, RFC 4443 §4 for IPv6: both have an identifier, a sequence number, and data that comes back.
-//! 2. A packet is made with its checksum. A message for a socket has one in IPv4; in IPv6 the kernel makes it, which
-//!    knows the addresses (RFC 3542 §3.1), and the field is zero.
+//! 1. RFC 792 for IPv4, RFC 4443 §4 for IPv6: both have an identifier, a sequence number, and data that is returned.
+//! 2. A packet is built with its checksum. A message for a socket has a checksum in IPv4. In IPv6 the field is zero,
+//!    because the kernel, which knows the addresses, computes it (RFC 3542 §3.1).
 
 use alloc::vec::Vec;
 
@@ -12,33 +13,33 @@ use super::inet_checksum::InetSum;
 use super::ip_builder::{build_packet, fill_checksum, fits_in_packet};
 use super::{AddrPair, IpParams, Packet, ParseError, protocol};
 
-/// A question, or its answer.
+/// An echo request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IcmpEcho<'a> {
-    /// Whether it answers.
+    /// Whether it is a reply.
     pub is_reply: bool,
-    /// Whose question it is.
+    /// Identifier of the sender of the request.
     pub id: u16,
-    /// Which of his it is.
+    /// Sequence number of the request.
     pub sequence: u16,
-    /// What comes back as it went.
+    /// Payload, which a reply returns unchanged.
     pub data: &'a [u8],
 }
 
 impl<'a> IcmpEcho<'a> {
-    /// Reads a packet's body. Its checksum is [`Packet::checksum`]'s to say.
+    /// Parses the body of a packet. Does not verify the checksum; see [`Packet::checksum`].
     ///
     /// # Errors
-    /// If it is not an echo.
+    /// If it is not an echo message.
     pub fn of(packet: Packet<'a>) -> Result<Self, ParseError> {
         let v6 = matches!(packet.addrs(), AddrPair::V6(..));
         Self::parse_message(packet.body_of(if v6 { protocol::ICMP_V6 } else { protocol::ICMP })?, v6)
     }
 
-    /// Reads a message without its packet, of ICMPv6 or of ICMP.
+    /// Parses a message without IP header, of ICMPv6 or of ICMP.
     ///
     /// # Errors
-    /// If it is not an echo.
+    /// If it is not an echo message.
     pub fn parse_message(message: &'a [u8], v6: bool) -> Result<Self, ParseError> {
         let (&[kind, code, _, _, a, b, c, d], data) =
             message.split_first_chunk::<8>().ok_or(ParseError::Truncated)?;
@@ -49,12 +50,12 @@ impl<'a> IcmpEcho<'a> {
         Ok(Self { is_reply: kind == reply_type(v6), id, sequence, data })
     }
 
-    /// Whether it is the answer to that question.
+    /// Whether it is the reply to that request.
     pub fn is_reply_to(&self, request: &IcmpEcho<'_>) -> bool {
         *self == IcmpEcho { is_reply: true, ..*request } && !request.is_reply
     }
 
-    /// A message for a socket that adds the header of IP.
+    /// The message for a socket that adds the IP header.
     pub fn emit_message(&self, v6: bool) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_LEN + self.data.len());
         self.write(&mut bytes, v6);
@@ -64,7 +65,7 @@ impl<'a> IcmpEcho<'a> {
         bytes
     }
 
-    /// The packet; `None` if the data is too long for one.
+    /// The packet; `None` if the data is too long.
     pub fn emit(&self, addrs: &AddrPair, ip_params: IpParams) -> Option<Vec<u8>> {
         let v6 = matches!(addrs, AddrPair::V6(..));
         let length = HEADER_LEN + self.data.len();
@@ -98,7 +99,7 @@ mod tests {
     const PING: IcmpEcho<'_> = IcmpEcho { is_reply: false, id: 0x1234, sequence: 7, data: b"marline" };
 
     #[test]
-    fn an_answer_has_all_of_its_question() {
+    fn a_reply_matches_its_request_completely() {
         let pong = IcmpEcho { is_reply: true, ..PING };
         assert!(pong.is_reply_to(&PING));
         assert!(!PING.is_reply_to(&PING) && !PING.is_reply_to(&pong) && !pong.is_reply_to(&pong));
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_reads_back_in_its_own_family_only() {
+    fn an_echo_reads_back_in_its_own_family_only() {
         for v6 in [false, true] {
             for echo in [PING, IcmpEcho { is_reply: true, ..PING }] {
                 let bytes = echo.emit_message(v6);
@@ -123,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_named() {
+    fn other_icmp_messages_are_rejected_with_their_type() {
         assert_eq!(IcmpEcho::parse_message(&[3, 1, 0, 0, 0, 0, 0, 0], false), Err(ParseError::WrongIcmpType(3)));
         assert_eq!(
             IcmpEcho::parse_message(&[8, 1, 0, 0, 0, 0, 0, 0], false),
             Err(ParseError::WrongIcmpType(8)),
-            "a code of its own"
+            "a code other than zero"
         );
     }
 }

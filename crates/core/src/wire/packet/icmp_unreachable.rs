@@ -1,12 +1,13 @@
-//! Destination unreachable of ICMP and ICMPv6, about a segment of TCP: what tells its sender that there was no way to go.
+//! ICMP and ICMPv6 destination unreachable messages about a TCP segment, which report to its sender that there is no
+//! route.
 //!
-//! In: a packet, or the flow and the number of the segment. Out: [`Unreachable`]; and the other way round.
+//! An [`IcmpUnreachable`] is parsed from a packet, or built from the flow and the sequence number of the segment.
 //!
-//! 1. Host unreachable of RFC 792 for IPv4, no route to destination of RFC 4443 §3.1 for IPv6: those by which RFC 6069 takes
-//!    a step of a timer's back-off back (Linux: `tcp_ld_RTO_revert`). Both are soft errors, which end no connection
-//!    (RFC 1122 §4.2.3.9).
-//! 2. What is quoted is the segment's header of IP and the eight bytes behind it, ports and number: as much as RFC 792 wants. RFC
-//!    4443 §2.4 wants as much as there is; who says it here has no more.
+//! 1. Host unreachable (RFC 792) for IPv4, no route to destination (RFC 4443 §3.1) for IPv6. On these messages RFC 6069
+//!    reverts one step of the RTO back-off (Linux: `tcp_ld_RTO_revert`). Both are soft errors, which do not abort a
+//!    connection (RFC 1122 §4.2.3.9).
+//! 2. The message quotes the segment's IP header and the next eight bytes, with ports and sequence number, as RFC 792
+//!    requires. RFC 4443 §2.4 requires as much of the packet as possible; marline knows no more of it.
 
 use alloc::vec::Vec;
 
@@ -14,20 +15,20 @@ use super::ip::Packet;
 use super::ip_builder::{IpParams, build_packet};
 use super::{AddrPair, FourTuple, ParseError, Seq, protocol};
 
-/// A segment had nowhere to go.
+/// Report that a segment could not be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IcmpUnreachable {
-    /// The segment's flow; the message goes to its source.
+    /// Flow of the segment; the message is sent to its source.
     pub four_tuple: FourTuple,
-    /// The segment's number.
+    /// Sequence number of the segment.
     pub seq: Seq,
 }
 
 impl IcmpUnreachable {
-    /// Reads a packet. Its checksum is [`Packet::checksum`]'s to say.
+    /// Parses a packet. Does not verify the checksum; see [`Packet::checksum`].
     ///
     /// # Errors
-    /// If it is not such a message, or quotes something else than TCP.
+    /// If it is not such a message, or does not quote a TCP segment.
     pub fn of(packet: Packet<'_>) -> Result<Self, ParseError> {
         let v6 = matches!(packet.addrs(), AddrPair::V6(..));
         let body = packet.body_of(if v6 { protocol::ICMP_V6 } else { protocol::ICMP })?;
@@ -46,11 +47,11 @@ impl IcmpUnreachable {
         Ok(Self { four_tuple, seq: Seq::new(u32::from_be_bytes(seq)) })
     }
 
-    /// A packet that says it, from the segment's destination.
+    /// Builds the packet, sent from the segment's destination.
     pub fn emit(&self, ip_params: IpParams) -> Vec<u8> {
         let addrs = self.four_tuple.addrs;
         let v6 = matches!(addrs, AddrPair::V6(..));
-        // Cut behind them, and long as it says, as a quotation is.
+        // The quotation is truncated after eight bytes, but its length field has the full length, as usual.
         let quoted = build_packet(&addrs, IpParams::default(), protocol::TCP, SEGMENT_LEN, |bytes| {
             bytes.extend_from_slice(&self.four_tuple.source_port.to_be_bytes());
             bytes.extend_from_slice(&self.four_tuple.destination_port.to_be_bytes());
@@ -65,15 +66,15 @@ impl IcmpUnreachable {
     }
 }
 
-/// Type, code, checksum, and four bytes without use.
+/// Type, code, checksum, and four unused bytes.
 const HEADER_LEN: usize = 8;
-/// Both ports and the number.
+/// Both ports and the sequence number.
 const QUOTED_LEN: usize = 8;
 
-/// A segment without options and payload.
+/// Length of a segment without options and payload.
 const SEGMENT_LEN: usize = 20;
 
-/// Type and code.
+/// ICMP type and code of the message.
 const fn type_and_code(v6: bool) -> [u8; 2] {
     if v6 { [1, 0] } else { [3, 1] }
 }
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_back_to_the_source_and_reads_back() {
+    fn an_unreachable_message_goes_to_the_source_and_reads_back() {
         for (source, destination) in [("10.99.0.2:443", "10.1.0.2:50816"), ("[fd00::1]:443", "[fd00::2]:50816")] {
             let unreachable = unreachable_for(source, destination);
             let bytes = unreachable.emit(IpParams::default());
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_rfc_792() {
+    fn an_ipv4_message_is_host_unreachable() {
         let bytes = unreachable_for("10.99.0.2:443", "10.1.0.2:50816").emit(IpParams::default());
         assert_eq!(bytes.len(), 20 + 8 + 20 + 8);
         assert_eq!(bytes[20..22], [3, 1], "host unreachable");
@@ -110,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn over_ipv6_there_is_no_route() {
+    fn an_ipv6_message_is_no_route_to_destination() {
         let bytes = unreachable_for("[fd00::1]:443", "[fd00::2]:50816").emit(IpParams::default());
         assert_eq!((bytes.len(), &bytes[40..42]), (40 + 8 + 40 + 8, &[1, 0][..]));
         assert_eq!(bytes[48 + 40..], [0x01, 0xbb, 0xc6, 0x80, 0xde, 0xad, 0xbe, 0xef]);
     }
 
     #[test]
-    fn other_messages_and_other_quotations_are_refused() {
+    fn other_messages_and_quotations_are_rejected() {
         let bytes = unreachable_for("10.99.0.2:443", "10.1.0.2:50816").emit(IpParams::default());
         let with = |at: usize, value: u8| {
             let mut bytes = bytes.clone();
@@ -125,7 +126,7 @@ mod tests {
             IcmpUnreachable::of(Packet::parse(&bytes).unwrap())
         };
         assert_eq!(with(20, 8), Err(ParseError::WrongIcmpType(8)));
-        assert_eq!(with(21, 4), Err(ParseError::WrongIcmpType(3)), "to be fragmented: another code");
+        assert_eq!(with(21, 4), Err(ParseError::WrongIcmpType(3)), "fragmentation needed: another code");
         assert_eq!(with(28 + 9, protocol::UDP), Err(ParseError::WrongProtocol(protocol::UDP)));
         assert_eq!(with(28, 0x75), Err(ParseError::Version(7)));
     }

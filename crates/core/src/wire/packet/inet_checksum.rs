@@ -1,18 +1,18 @@
-//! The checksum of the Internet (RFC 1071): a sum of 16-bit words whose carry comes round again.
+//! The Internet checksum (RFC 1071): the one's complement sum of 16-bit words, with end-around carry.
 //!
-//! In: bytes that begin at an even place of what is summed. Out: their sum; and what a checksum becomes when some of
-//! the words under it change (RFC 1624), without reading the rest.
+//! Computes the sum of bytes that begin at an even offset, and updates a checksum after some words have changed without
+//! reading the rest (RFC 1624).
 //!
-//! 1. Four bytes are summed at once: the sum is the same modulo 2¹⁶ − 1 (RFC 1071 §2 (C)), and folded at the end.
-//! 2. The incremental change is equation 3 of RFC 1624, which never makes the wrong one of the two zeros out of a
-//!    right checksum; RFC 1141's does.
+//! 1. Four bytes are added at a time. The sum is the same modulo 2¹⁶ − 1 (RFC 1071 §2 (C)), and folded at the end.
+//! 2. The incremental update is equation 3 of RFC 1624. It never turns a valid checksum into the wrong one of the two
+//!    representations of zero, as RFC 1141 does.
 
-/// A sum that is not folded yet. 2³² words fit before it could overflow: no packet has them.
+/// A sum that is not folded yet. It cannot overflow before 2³² words, more than any packet has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InetSum(u64);
 
 impl InetSum {
-    /// With these bytes; an odd last one counts as if a zero followed.
+    /// Adds these bytes; an odd last byte is padded with a zero.
     pub(super) fn add(self, bytes: &[u8]) -> Self {
         let (fours, rest) = bytes.as_chunks::<4>();
         let whole: u64 = fours.iter().map(|four| u64::from(u32::from_be_bytes(*four))).sum();
@@ -23,12 +23,12 @@ impl InetSum {
         Self(self.0 + whole + u64::from(u32::from_be_bytes(last)))
     }
 
-    /// With a number of up to 32 bits, as in a pseudo header.
+    /// Adds a number of up to 32 bits, as in a pseudo header.
     pub(super) fn add_word(self, word: u32) -> Self {
         Self(self.0 + u64::from(word))
     }
 
-    /// The 16 bits. Zero only if all that was summed was zero.
+    /// The folded sum. It is zero only if all words were zero.
     pub(super) fn fold(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -38,7 +38,7 @@ impl InetSum {
     }
 }
 
-/// What a checksum becomes when words under it that summed to `old` now sum to `new` (RFC 1624, equation 3).
+/// The checksum after words with the sum `old` were replaced by words with the sum `new` (RFC 1624, equation 3).
 pub(super) fn incremental_update(checksum: u16, old: u16, new: u16) -> u16 {
     !InetSum::default().add_word((!checksum).into()).add_word((!old).into()).add_word(new.into()).fold()
 }
@@ -48,7 +48,7 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, word by word.
+    /// Reference implementation: the definition, word by word.
     pub(in super::super) fn reference_sum(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for (at, byte) in bytes.iter().enumerate() {
@@ -66,21 +66,21 @@ pub(super) mod tests {
 
     #[test]
     fn the_example_of_rfc_1624() {
-        // §4: checksum dd2f, the word 5555 becomes 3285: 0000, and not ffff.
+        // §4: with checksum dd2f, the word 5555 becomes 3285: the result is 0000, not ffff.
         assert_eq!(incremental_update(0xdd2f, 0x5555, 0x3285), 0x0000);
     }
 
     proptest! {
         #[test]
-        fn fast_is_slow(bytes in proptest::collection::vec(any::<u8>(), 0..70)) {
+        fn the_fast_sum_equals_the_reference(bytes in proptest::collection::vec(any::<u8>(), 0..70)) {
             prop_assert_eq!(InetSum::default().add(&bytes).fold(), reference_sum(&bytes));
         }
 
         #[test]
-        fn a_mended_checksum_is_the_one_made_anew(
+        fn an_updated_checksum_equals_a_recomputed_one(
             mut bytes in proptest::collection::vec(any::<u8>(), 8..64), at in 0_usize..3, new: [u8; 4],
         ) {
-            // All zeros have another zero for a checksum; no header is all zeros.
+            // Only zeros would have the other representation of zero; no header consists of zeros.
             bytes[7] |= 1;
             let at = at * 2;
             let before = !reference_sum(&bytes);

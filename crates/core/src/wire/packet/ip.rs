@@ -1,27 +1,28 @@
-//! IP: what a packet says before its protocol begins.
+//! IP headers: parses a packet up to the beginning of its transport protocol.
 //!
-//! In: the bytes of one packet. Out: [`Packet`], or the [`Refusal`] that keeps hands off it.
+//! The result is a [`Packet`], or a [`ParseError`] for a packet that must be left unchanged.
 //!
-//! 1. IPv4 as RFC 791 §3.1 has it, its options passed over; IPv6 as RFC 8200 §3, its extension headers walked (§4).
-//! 2. The length in the header counts, not that of the buffer: short frames of Ethernet are padded. A length of zero
-//!    (jumbograms, and what the kernel calls BIG TCP) is not read.
-//! 3. A fragment is refused, be it the first one; a fragment header that fragments nothing (RFC 6946) is none.
-//! 4. A packet with another destination than the one in its header is refused: the pseudo header under its checksum
-//!    has the last one (RFC 8200 §8.1). Those are routing headers with segments left, and IPv4's source routes.
-//! 5. AH and ESP end the walk: what they protect is neither read nor changed.
+//! 1. IPv4 by RFC 791 §3.1, with options skipped; IPv6 by RFC 8200 §3, with extension headers skipped (§4).
+//! 2. The length in the header counts, not that of the buffer, because short Ethernet frames are padded. A length of
+//!    zero (jumbograms, and the kernel's BIG TCP) is not supported.
+//! 3. Fragments are rejected, including the first one. A fragment header that does not fragment (RFC 6946) is skipped.
+//! 4. A packet with another destination than the one in its header is rejected, because the pseudo header of its
+//!    checksum contains the final destination (RFC 8200 §8.1). These are routing headers with segments left, and IPv4
+//!    source routes.
+//! 5. AH and ESP end the parsing: their contents are neither read nor changed.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{AddrPair, EXTENSIONS_MAX, IpParams, ParseError};
+use super::{AddrPair, IpParams, MAX_EXTENSIONS, ParseError};
 
-/// Where the parts of a packet are: numbers only, so that they outlive a borrow of the bytes.
+/// Offsets of the parts of a packet. They are plain numbers, so that they outlive a borrow of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeaderOffsets {
-    /// What the body is.
+    /// Protocol of the body.
     pub(super) protocol: u8,
-    /// Where the body begins.
+    /// Offset of the body.
     pub(super) body: usize,
-    /// Where the packet ends, be it there or not.
+    /// Offset of the end of the packet, which may lie beyond the available bytes.
     pub(super) end: usize,
 }
 
@@ -35,16 +36,17 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads the packet at the beginning of `bytes`.
+    /// Parses the packet at the beginning of `bytes`.
     ///
     /// # Errors
-    /// What it is instead of a whole, directly addressed packet.
+    /// If it is not a complete packet without fragmentation and source routing.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let packet = Self::parse_head(bytes)?;
         if packet.is_truncated() { Err(ParseError::Truncated) } else { Ok(packet) }
     }
 
-    /// Reads a packet of which only the beginning may be there, as a packet socket shows it. Headers must be whole.
+    /// Parses a packet of which only the beginning may be available, as a packet socket with a snap length delivers it.
+    /// The headers must be complete.
     ///
     /// # Errors
     /// As for [`Self::parse`].
@@ -56,32 +58,32 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Whether its end is not there.
+    /// Whether the end of the packet is missing.
     pub const fn is_truncated(&self) -> bool {
         self.bytes.len() < self.offsets.end
     }
 
-    /// All of it that is there, and nothing that came behind it.
+    /// The available bytes of the packet, without trailing bytes of the frame.
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Its addresses.
+    /// Source and destination address.
     pub const fn addrs(&self) -> AddrPair {
         self.addrs
     }
 
-    /// How it travels; a packet made with the same one looks like a sister of it.
+    /// Traffic class, hop limit and flow label, to be used for packets that should be treated like this one.
     pub const fn ip_params(&self) -> IpParams {
         self.ip_params
     }
 
-    /// What its body is: one of [`protocol`](super::protocol), or another number of IANA's list.
+    /// Protocol of the body: one of [`protocol`](super::protocol), or another number of IANA's list.
     pub const fn protocol(&self) -> u8 {
         self.offsets.protocol
     }
 
-    /// What follows the headers of IP.
+    /// The bytes that follow the IP headers.
     pub fn body(&self) -> &'a [u8] {
         self.bytes.get(self.offsets.body..).unwrap_or(&[])
     }
@@ -138,11 +140,11 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// `MF` and the fragment's offset (RFC 791 §3.1).
+/// `MF` and the fragment offset (RFC 791 §3.1).
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// Whether IPv4's options have a loose or a strict source route (RFC 791 §3.1). A broken option ends the search.
+/// Whether IPv4 options contain a loose or strict source route (RFC 791 §3.1). A malformed option ends the search.
 fn is_source_routed(options: &[u8]) -> bool {
     let mut rest = options;
     loop {
@@ -156,11 +158,11 @@ fn is_source_routed(options: &[u8]) -> bool {
     }
 }
 
-/// Over the extension headers of IPv6: which protocol begins where.
+/// Skips the IPv6 extension headers; returns protocol and offset of the body.
 fn walk_extensions(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize), ParseError> {
     let (mut next, mut at) = (first, fixed);
-    // One turn more than there may be headers: the last one is the protocol's.
-    for _ in 0..=EXTENSIONS_MAX {
+    // One iteration more than the limit of headers: the last one finds the transport protocol.
+    for _ in 0..=MAX_EXTENSIONS {
         if !is_extension(next) {
             return Ok((next, at));
         }
@@ -185,8 +187,8 @@ fn walk_extensions(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize),
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 
-/// Those of IANA's list of extension headers that are written as RFC 8200 §4 and RFC 6564 have it: hop-by-hop options,
-/// routing, fragment, destination options, mobility, HIP, shim6.
+/// IANA's extension headers in the format of RFC 8200 §4 and RFC 6564: hop-by-hop options, routing, fragment,
+/// destination options, mobility, HIP, shim6.
 const fn is_extension(protocol: u8) -> bool {
     matches!(protocol, 0 | ROUTING | FRAGMENT | 60 | 135 | 139 | 140)
 }
@@ -197,7 +199,7 @@ mod tests {
     use crate::wire::packet::protocol;
     use alloc::vec::Vec;
 
-    /// An IPv6 packet of these extension headers and eight bytes of a protocol.
+    /// An IPv6 packet with these extension headers and eight bytes of a transport protocol.
     fn v6(first: u8, headers: &[&[u8]]) -> Vec<u8> {
         let body = headers.concat();
         let mut bytes = alloc::vec![0x60, 0, 0, 0, 0, u8::try_from(body.len() + 8).unwrap(), first, 64];
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_are_walked() {
+    fn extension_headers_are_skipped() {
         let bytes = v6(
             0,
             &[
@@ -229,20 +231,24 @@ mod tests {
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!((packet.protocol(), packet.body()), (protocol::TCP, &[0xee; 8][..]));
         let ends = v6(50, &[]);
-        assert_eq!(Packet::parse(&ends).unwrap().protocol(), 50, "ESP ends the walk");
+        assert_eq!(Packet::parse(&ends).unwrap().protocol(), 50, "ESP ends the parsing");
     }
 
     #[test]
-    fn a_header_that_reaches_beyond_the_end_is_cut_off() {
+    fn a_header_beyond_the_end_of_the_packet_is_truncated() {
         assert_eq!(Packet::parse(&v6(60, &[&[6, 2, 1, 4, 0, 0, 0, 0]])), Err(ParseError::Truncated));
-        assert_eq!(Packet::parse(&v6(60, &[&[0; 0]])), Err(ParseError::Truncated), "a body of another thing");
+        assert_eq!(
+            Packet::parse(&v6(60, &[&[0; 0]])),
+            Err(ParseError::Truncated),
+            "the body is no extension header"
+        );
     }
 
     #[test]
-    fn the_walk_has_a_bound() {
+    fn the_number_of_extension_headers_is_limited() {
         let header: &[u8] = &[60, 0, 1, 4, 0, 0, 0, 0];
         let last: &[u8] = &[6, 0, 1, 4, 0, 0, 0, 0];
-        let mut headers = alloc::vec![header; EXTENSIONS_MAX - 1];
+        let mut headers = alloc::vec![header; MAX_EXTENSIONS - 1];
         headers.push(last);
         assert!(Packet::parse(&v6(60, &headers)).is_ok());
         headers.insert(0, header);
@@ -250,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_not_whole() {
+    fn fragments_are_rejected() {
         for (fragment, whole) in [([0x40, 0], true), ([0x20, 0], false), ([0, 1], false), ([0x80, 0], true)] {
             let bytes = v4(&[], fragment);
             assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(ParseError::Fragment), "{fragment:?}");
@@ -262,11 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_on_a_detour_is_refused() {
+    fn source_routed_packets_are_rejected() {
         assert_eq!(Packet::parse(&v6(43, &[&[6, 0, 4, 1, 0, 0, 0, 0]])), Err(ParseError::SourceRouted));
         assert_eq!(Packet::parse(&v4(&[131, 7, 4, 10, 0, 0, 9, 0], [0, 0])), Err(ParseError::SourceRouted));
         assert_eq!(Packet::parse(&v4(&[1, 137, 3, 4], [0, 0])), Err(ParseError::SourceRouted));
-        // Router alert; a broken option; another's data that looks like a route.
+        // Router alert; a malformed option; data of another option that looks like a source route.
         for options in [[148, 4, 0, 0], [7, 1, 131, 3], [7, 4, 131, 3], [0, 131, 3, 4]] {
             let bytes = v4(&options, [0, 0]);
             assert_eq!(Packet::parse(&bytes).map(|packet| packet.body().len()), Ok(8), "{options:?}");
@@ -292,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_a_packet_is_enough_to_look_at_it() {
+    fn a_truncated_packet_can_be_parsed_by_its_head() {
         for whole in [v4(&[], [0, 0]), v6(6, &[])] {
             let (all, cut) = (Packet::parse(&whole).unwrap(), whole.len() - 3);
             let head = Packet::parse_head(&whole[..cut]).unwrap();
@@ -303,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn class_and_label_are_apart() {
+    fn traffic_class_and_flow_label_are_separated() {
         let mut bytes = v6(6, &[]);
         bytes[..4].copy_from_slice(&0x6b8a_bcde_u32.to_be_bytes());
         assert_eq!(

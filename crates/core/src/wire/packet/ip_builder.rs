@@ -1,10 +1,8 @@
-//! Around what is made here: the header of IP, and the checksum of what lies in it.
+//! Builds packets: IP header, body, and the checksum of the body.
 //!
-//! In: addresses, an [`Envelope`], a body. Out: the packet.
-//!
-//! 1. IPv4 without options, whole and not to be fragmented, so that its identification may be zero (RFC 6864 §4.1);
+//! 1. IPv4 without options and with the don't fragment bit, so that the identification may be zero (RFC 6864 §4.1).
 //!    IPv6 without extension headers.
-//! 2. A body that is too long has no packet; [`fits`] is asked before.
+//! 2. The body must fit into a packet; callers check this with [`fits_in_packet`] before.
 
 use alloc::vec::Vec;
 
@@ -12,31 +10,31 @@ use super::AddrPair;
 use super::checksum::{checksum_offset, pseudo_header_sum};
 use super::inet_checksum::InetSum;
 
-/// What of IP's header is neither address nor length.
+/// Fields of an IP header other than addresses and lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpParams {
-    /// Differentiated services and ECN (RFC 2474, RFC 3168): IPv4's second byte, IPv6's traffic class.
+    /// Differentiated services and ECN (RFC 2474, RFC 3168): the second byte in IPv4, the traffic class in IPv6.
     pub traffic_class: u8,
-    /// Time to live, hop limit.
+    /// Time to live in IPv4, hop limit in IPv6.
     pub hop_limit: u8,
-    /// IPv6's flow label (RFC 6437), of 20 bits; 0 in IPv4. Routers may balance by it: a packet that is to take a
-    /// flow's way has the flow's label.
+    /// IPv6 flow label (RFC 6437) of 20 bits; 0 in IPv4. Routers may use it for load balancing, so a packet that must
+    /// take the path of a flow needs the label of that flow.
     pub flow_label: u32,
 }
 
 impl IpParams {
-    /// The largest flow label.
+    /// The largest flow label: 20 bits.
     pub const FLOW_LABEL_MAX: u32 = 0xf_ffff;
 }
 
 impl Default for IpParams {
-    /// Nothing special, 64 hops (IANA's default since RFC 1700).
+    /// Best effort, 64 hops (IANA's default since RFC 1700), no flow label.
     fn default() -> Self {
         Self { traffic_class: 0, hop_limit: 64, flow_label: 0 }
     }
 }
 
-/// Whether a body of so many bytes fits into a packet between these.
+/// Whether a body of this length fits into a packet of this address family.
 pub(super) fn fits_in_packet(addrs: &AddrPair, body: usize) -> bool {
     let header = match addrs {
         AddrPair::V4(..) => 20,
@@ -45,7 +43,7 @@ pub(super) fn fits_in_packet(addrs: &AddrPair, body: usize) -> bool {
     body <= usize::from(u16::MAX) - header
 }
 
-/// A packet around a body of so many bytes, which `write` appends with a checksum of zero. It must fit.
+/// Builds a packet with a body of this length, which `write` appends with a zero checksum. The body must fit.
 pub(super) fn build_packet(
     addrs: &AddrPair,
     ip_params: IpParams,
@@ -62,7 +60,7 @@ pub(super) fn build_packet(
     bytes
 }
 
-/// Writes the checksum of `body` into it.
+/// Writes the checksum of `body` into `body` at offset `at`.
 pub(super) fn fill_checksum(body: &mut [u8], pseudo_header: InetSum, at: Option<usize>) {
     let Some(at) = at else { return };
     overwrite(body, at, &[0, 0]);
@@ -70,7 +68,7 @@ pub(super) fn fill_checksum(body: &mut [u8], pseudo_header: InetSum, at: Option<
     overwrite(body, at, &checksum.to_be_bytes());
 }
 
-/// Writes `new` over what stands at `at`, if that is within `bytes`.
+/// Overwrites the bytes at `at` with `new`, if that range lies within `bytes`.
 pub(super) fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
     if let Some(old) = bytes.get_mut(at..at + new.len()) {
         old.copy_from_slice(new);
@@ -83,7 +81,7 @@ fn write_header(bytes: &mut Vec<u8>, addrs: &AddrPair, ip_params: IpParams, prot
         AddrPair::V4(from, to) => {
             bytes.extend_from_slice(&[0x45, ip_params.traffic_class]);
             bytes.extend_from_slice(&length(20 + body));
-            // Identification; do not fragment; the checksum's place.
+            // Identification; don't fragment; hop limit, protocol; zero checksum.
             bytes.extend_from_slice(&[0, 0, 0x40, 0, ip_params.hop_limit, protocol, 0, 0]);
             bytes.extend_from_slice(&from.octets());
             bytes.extend_from_slice(&to.octets());

@@ -1,28 +1,28 @@
-//! Packets of IP: read where they lie, changed where they lie, and made anew.
+//! IP packets: parsed without copying, rewritten in place, and built.
 //!
-//! In: the bytes of one packet from its first byte on, as a TUN device, a packet queue or a packet socket gives them.
-//! Out: [`Packet`] (IPv4 by RFC 791, IPv6 by RFC 8200), and in it a [`Segment`] (TCP, RFC 9293), a [`Datagram`] (UDP,
-//! RFC 768), an [`Echo`] or an [`Unreachable`] (ICMP, RFC 792 and RFC 4443). In the other direction [`Rewrite`] changes fields
-//! of a segment in place; [`Ack`], [`NewSegment`], [`Echo`] and [`Unreachable`] make packets.
+//! The input is one packet from its first byte on, as a TUN device, a packet queue or a packet socket delivers it. It
+//! parses into a [`Packet`] (IPv4 by RFC 791, IPv6 by RFC 8200) and further into a [`Segment`] (TCP, RFC 9293), a
+//! [`Datagram`] (UDP, RFC 768), an [`IcmpEcho`] or an [`IcmpUnreachable`] (RFC 792 and RFC 4443). [`Rewrite`] changes
+//! fields of a segment in place. [`Ack`], [`NewSegment`], [`IcmpEcho`] and [`IcmpUnreachable`] build packets.
 //!
-//! 1. A view borrows and copies no payload. No bytes make anything panic; what cannot be understood is a [`Refusal`],
-//!    and its packet is to go on as it came.
-//! 2. Only whole packets are read: fragments are refused, and so is what is shorter than it says. What a frame has
-//!    behind its packet is left out.
-//! 3. Extension headers of IPv6 are walked, [`EXTENSIONS_MAX`] at most. What AH and ESP protect is left alone, and so is
-//!    what has a source route.
-//! 4. Options of TCP that are not known are kept; see [`TcpOption`] for where reading ends.
-//! 5. Sequence numbers and timestamps go round ([`Seq`], [`Stamp`]); a stretch of numbers is a [`Span`], in which SYN
-//!    and FIN take one each.
-//! 6. A change mends checksums by what has changed (RFC 1624): right stays right, wrong stays wrong. A new packet has
-//!    whole ones. Checksums that the kernel has not filled in yet (`CHECKSUM_PARTIAL`) are a case of their own:
-//!    [`Checksum::Unfilled`].
-//! 7. A change keeps the packet's length: SACK blocks that go leave no-operations behind.
-//! 8. Nothing here decides, and nothing keeps anything: which ACK goes where is `accel`'s.
+//! 1. Parsed values borrow and copy no payload. No input causes a panic. Packets that cannot be parsed give a
+//!    [`ParseError`] and should be forwarded unchanged.
+//! 2. Only complete packets are parsed. Fragments and packets shorter than their length field are rejected. Trailing
+//!    bytes of the frame are ignored.
+//! 3. IPv6 extension headers are skipped, at most [`EXTENSIONS_MAX`]. Contents protected by AH or ESP and source-routed
+//!    packets are left unchanged.
+//! 4. Unknown TCP options are kept; [`TcpOption`] describes where parsing ends.
+//! 5. Sequence numbers and timestamps wrap around ([`Seq`], [`TcpTimestamp`]). A range of numbers is a [`SeqRange`], in
+//!    which SYN and FIN take one number each.
+//! 6. Rewriting updates checksums incrementally (RFC 1624): valid ones stay valid, invalid ones stay invalid. New
+//!    packets have complete checksums. Checksums that the kernel has not completed yet are a separate case:
+//!    [`Checksum::Partial`].
+//! 7. Rewriting keeps the length of the packet: removed SACK blocks are replaced by no-operations.
+//! 8. Nothing here decides or keeps state; `accel` decides where an ACK is sent.
 //!
-//! No crate of packets was used, because none has the half that matters here: etherparse ends its walk of options at
-//! the first unknown one and changes nothing in place, smoltcp keeps three of four SACK blocks and makes checksums anew
-//! over all bytes, and neither mends a checksum by what has changed under it.
+//! The existing crates lack what is needed here: etherparse ends parsing at the first unknown option and rewrites
+//! nothing in place, smoltcp keeps three of four SACK blocks and recomputes checksums over all bytes, and neither
+//! updates checksums incrementally.
 
 mod ack;
 mod checksum;
@@ -57,17 +57,17 @@ pub use tcp_builder::NewSegment;
 pub use tcp_option::{OptionList, Options, SackBlocks, TcpOption, Timestamps};
 pub use udp::Datagram;
 
-/// Extension headers of IPv6 that are walked. Chosen: one more than the order of RFC 8200 §4.1 has.
-pub const EXTENSIONS_MAX: usize = 8;
+/// Highest number of IPv6 extension headers. chosen: one more than the order of RFC 8200 §4.1 has.
+pub const MAX_EXTENSIONS: usize = 8;
 
-/// What the body of a packet can be (IANA's protocol numbers).
+/// Protocols of a packet's body (IANA's protocol numbers).
 pub mod protocol {
-    /// ICMP, in IPv4.
+    /// ICMP, used with IPv4.
     pub const ICMP: u8 = 1;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
-    /// ICMPv6, in IPv6.
+    /// ICMPv6, used with IPv6.
     pub const ICMP_V6: u8 = 58;
 }

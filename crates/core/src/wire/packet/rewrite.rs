@@ -1,17 +1,15 @@
-//! Changing a segment where it lies, with its checksums.
+//! Rewrites a TCP segment in place, including its checksum.
 //!
-//! In: the bytes of a packet with TCP. Out: the same bytes, of the same length, saying something else.
-//!
-//! 1. A checksum is changed by what has changed under it (RFC 1624, equation 3), whatever lies behind: the cost does
-//!    not depend on the payload. One that was right stays right; one that was wrong stays wrong, so that damage on the
-//!    way is still found at the end.
-//! 2. One that the kernel has not filled in yet ([`Checksum::Unfilled`](super::Checksum::Unfilled)) is none to be
-//!    mended: a packet queue that has not asked for large segments gets whole ones.
-//! 3. SACK blocks that go are overwritten with no-operations, and the header keeps its length. Shortening it would move
-//!    the payload and change the lengths of IP and pseudo header, for bytes that are spared on the fast link only; an
-//!    ACK that is to be short on the thin one is [made anew](super::Ack::emit).
-//! 4. What is not there is not added: no acknowledgement without its flag, no timestamp without its option. The answer
-//!    says whether something was done.
+//! 1. The checksum is updated from the changed words alone (RFC 1624, equation 3), so the cost does not depend on the
+//!    payload. A valid checksum stays valid. An invalid one stays invalid, so that the receiver still detects the
+//!    damage.
+//! 2. A checksum that the kernel has not completed ([`Checksum::Partial`](super::Checksum::Partial)) must not be
+//!    updated this way. It does not occur in a packet queue that has not requested large segments.
+//! 3. Removed SACK blocks are overwritten with no-operations, and the header keeps its length. A shorter header would
+//!    move the payload and change the lengths in IP and pseudo header, to save bytes on the fast link only. An ACK that
+//!    must be short for a slow link is [built anew](super::Ack::emit).
+//! 4. Missing fields are not added: no acknowledgement number without the flag, no timestamp without the option. The
+//!    return value states whether anything was changed.
 
 use super::inet_checksum::{InetSum, incremental_update};
 use super::ip::HeaderOffsets;
@@ -20,22 +18,22 @@ use super::tcp::FIXED_LEN;
 use super::tcp_option::{NOP, SACK, write_blocks};
 use super::{Flags, OptionList, Options, ParseError, SackBlocks, Segment, Seq, SeqRange, TcpOption, TcpTimestamp};
 
-/// A segment that can be changed.
+/// A TCP segment that can be changed in place.
 #[derive(Debug)]
 pub struct Rewrite<'a> {
-    /// Exactly the packet.
+    /// Exactly the bytes of the packet.
     bytes: &'a mut [u8],
     offsets: HeaderOffsets,
     flags: Flags,
-    /// Where the options end.
+    /// Offset of the payload, where the options end.
     payload: usize,
 }
 
 impl<'a> Rewrite<'a> {
-    /// Opens a packet whose checksum is over all of it, be it right or wrong.
+    /// Opens a packet whose checksum, valid or not, covers the whole packet (not a partial one).
     ///
     /// # Errors
-    /// If it is not a whole segment.
+    /// If it is not a complete TCP segment.
     pub fn of(bytes: &'a mut [u8]) -> Result<Self, ParseError> {
         let segment = Segment::parse(bytes)?;
         let (packet, flags) = (segment.packet(), segment.flags());
@@ -45,7 +43,7 @@ impl<'a> Rewrite<'a> {
         Ok(Self { bytes, offsets, flags, payload })
     }
 
-    /// Another acknowledgement number; `false` if the segment acknowledges nothing.
+    /// Replaces the acknowledgement number; `false` if the segment has no ACK flag.
     pub fn set_ack(&mut self, ack: Seq) -> bool {
         let acknowledges = self.flags.contains(Flags::ACK);
         if acknowledges {
@@ -54,27 +52,27 @@ impl<'a> Rewrite<'a> {
         acknowledges
     }
 
-    /// Another window, as it stands in the header.
+    /// Replaces the window field of the header (unscaled).
     pub fn set_window(&mut self, window: u16) {
         self.overwrite(self.offsets.body + 14, &window.to_be_bytes());
     }
 
-    /// Another echoed timestamp (`TSecr`); `false` if there is none.
+    /// Replaces the echoed timestamp (`TSecr`); `false` if there is none.
     pub fn set_ts_ecr(&mut self, ts_ecr: TcpTimestamp) -> bool {
         let mut from = 0;
         while let Some((at, length, _)) =
             self.next_option(from, |option| matches!(option, TcpOption::Timestamps(_)))
         {
-            // Behind kind, length and the sender's own clock.
+            // Skip kind, length and `TSval`.
             self.overwrite(self.options_offset() + at + 6, &ts_ecr.ticks().to_be_bytes());
             from = at + length;
         }
         from > 0
     }
 
-    /// Each SACK block becomes what `keep` makes of it, or goes. Says how many are left.
+    /// Replaces each SACK block by the result of `keep`, or removes it. Returns the number of remaining blocks.
     ///
-    /// Those that stay move together, in their order; no-operations take the place of the rest.
+    /// The remaining blocks move together in their order; no-operations fill the rest.
     pub fn map_sack_blocks(&mut self, mut keep: impl FnMut(SeqRange) -> Option<SeqRange>) -> usize {
         let (mut from, mut kept_count) = (0, 0);
         let is_sack = |option: &TcpOption<'_>| matches!(option, TcpOption::Sack(_));
@@ -101,7 +99,7 @@ impl<'a> Rewrite<'a> {
         self.offsets.body + FIXED_LEN
     }
 
-    /// The first of these options at or behind `from`: where it is, how long, and what it says.
+    /// The first matching option at or after `from`: its offset, length and value.
     fn next_option(
         &self,
         from: usize,
@@ -111,9 +109,9 @@ impl<'a> Rewrite<'a> {
         core::iter::from_fn(|| options.next_with_offset()).find(|(at, _, option)| *at >= from && matches(option))
     }
 
-    /// Writes into TCP's header, and mends the checksum.
+    /// Overwrites bytes of the TCP header and updates the checksum.
     fn overwrite(&mut self, at: usize, new: &[u8]) {
-        // Headers begin at even places, so whole words around the change are words of the sum.
+        // Headers begin at even offsets, so the aligned words around the change are words of the checksum.
         let (from, to) = (at & !1, (at + new.len()).next_multiple_of(2));
         let sum = |bytes: &[u8]| InetSum::default().add(bytes.get(from..to).unwrap_or(&[])).fold();
         let old = sum(self.bytes);
@@ -126,5 +124,5 @@ impl<'a> Rewrite<'a> {
     }
 }
 
-/// In TCP's header.
+/// Offset of the checksum in the TCP header.
 const CHECKSUM_OFFSET: usize = 16;

@@ -1,86 +1,84 @@
-//! Numbers that go round: sequence numbers and timestamps of TCP, both of 32 bits.
+//! Sequence numbers and timestamps of TCP: 32-bit numbers that wrap around.
 //!
-//! In: two numbers of one connection. Out: which comes first, and how far they are apart.
-//!
-//! 1. Arithmetic is modulo 2³² (RFC 9293 §3.4; for timestamps RFC 7323 §5.2): nothing overflows.
-//! 2. What is less than half the circle ahead is later. Of two numbers exactly half a circle apart each is before
-//!    the other, as in the kernel; no window of TCP is that large (RFC 7323 §2.2).
-//! 3. So the order is one of neighbours and no more: there is no `Ord`, and nothing here may be a sorted map's key.
+//! 1. Arithmetic is modulo 2³² (RFC 9293 §3.4; for timestamps RFC 7323 §5.2), so nothing overflows.
+//! 2. A number less than 2³¹ ahead is later. Of two numbers exactly 2³¹ apart, each is before the other, as in the
+//!    kernel; no TCP window is that large (RFC 7323 §2.2).
+//! 3. The order is therefore not transitive. There is no `Ord`, and these types cannot be keys of a sorted map.
 
-/// A sequence number.
+/// A TCP sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Seq(u32);
 
 impl Seq {
-    /// The number as it stands in a header.
+    /// Creates a sequence number from a header field.
     pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// The number for a header.
+    /// The value for a header field.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// So many bytes further on.
+    /// The number `bytes` further on.
     pub const fn plus(self, bytes: u32) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 
-    /// So many bytes back.
+    /// The number `bytes` before.
     pub const fn minus(self, bytes: u32) -> Self {
         Self(self.0.wrapping_sub(bytes))
     }
 
-    /// Bytes from `earlier` to here, going forward only: of a later number nearly the whole circle.
+    /// Bytes from `earlier` forward to `self`. If `earlier` is in fact later, the result is close to 2³².
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Bytes from `origin` to here, the short way: negative if this is before it.
+    /// Signed distance from `origin` to `self` in the shorter direction: negative if `self` is before `origin`.
     pub const fn offset_from(self, origin: Self) -> i32 {
         self.since(origin).cast_signed()
     }
 
-    /// Whether this comes before `other`.
+    /// Whether `self` comes before `other`.
     pub const fn is_before(self, other: Self) -> bool {
         self.offset_from(other) < 0
     }
 
-    /// Whether this comes after `other`.
+    /// Whether `self` comes after `other`.
     pub const fn is_after(self, other: Self) -> bool {
         other.is_before(self)
     }
 
-    /// The later of two.
+    /// The later of the two numbers.
     pub const fn later(self, other: Self) -> Self {
         if self.is_before(other) { other } else { self }
     }
 }
 
-/// A stretch of sequence numbers, its end not included: a segment's bytes, a SACK block, a hole.
+/// A half-open range of sequence numbers: a segment's bytes, a SACK block, a hole.
 ///
-/// One whose end is not after its start is empty, whatever the numbers are: hostile SACK blocks are.
+/// A range whose end is not after its start is empty, whatever the numbers are; hostile SACK blocks may be like this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct SeqRange {
-    /// The first number.
+    /// First number of the range.
     pub start: Seq,
     /// One past the last number.
     pub end: Seq,
 }
 
 impl SeqRange {
-    /// From `start` up to `end`.
+    /// The range from `start` to before `end`.
     pub const fn new(start: Seq, end: Seq) -> Self {
         Self { start, end }
     }
 
-    /// `bytes` from `start` on.
+    /// The range of `bytes` numbers from `start` on.
     pub const fn with_len(start: Seq, bytes: u32) -> Self {
         Self { start, end: start.plus(bytes) }
     }
 
-    /// How many numbers it has.
+    /// Number of sequence numbers in the range.
     pub const fn len(&self) -> u32 {
         if self.start.is_before(self.end) && !self.end.is_before(self.start) {
             self.end.since(self.start)
@@ -89,48 +87,48 @@ impl SeqRange {
         }
     }
 
-    /// Whether it has none.
+    /// Whether the range contains no number.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether `seq` is one of its numbers.
+    /// Whether the range contains `seq`.
     pub const fn contains(&self, seq: Seq) -> bool {
         seq.since(self.start) < self.len()
     }
 
-    /// Whether all numbers of `inner` are its own. An empty one is nowhere.
+    /// Whether the range contains all numbers of `inner`. An empty range is contained in none.
     pub const fn contains_range(&self, inner: &Self) -> bool {
         !inner.is_empty() && self.contains(inner.start) && self.contains(inner.end.minus(1))
     }
 }
 
-/// A timestamp of TCP (RFC 7323 §3): ticks of the clock of the host that wrote it. How long a tick is, it does not say.
+/// A TCP timestamp (RFC 7323 §3): ticks of the sender's clock. The duration of a tick is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct TcpTimestamp(u32);
 
 impl TcpTimestamp {
-    /// The number as it stands in an option.
+    /// Creates a timestamp from an option field.
     pub const fn new(ticks: u32) -> Self {
         Self(ticks)
     }
 
-    /// The number for an option.
+    /// The value for an option field.
     pub const fn ticks(self) -> u32 {
         self.0
     }
 
-    /// So many ticks later.
+    /// The timestamp `ticks` later.
     pub const fn plus(self, ticks: u32) -> Self {
         Self(self.0.wrapping_add(ticks))
     }
 
-    /// Ticks since `earlier`, the short way: negative if this is older.
+    /// Signed number of ticks since `earlier`: negative if `self` is older.
     pub const fn since(self, earlier: Self) -> i32 {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
 
-    /// Whether this is older than `other`, as PAWS means it (RFC 7323 §5.2).
+    /// Whether `self` is older than `other`, as PAWS defines it (RFC 7323 §5.2).
     pub const fn is_before(self, other: Self) -> bool {
         self.since(other) < 0
     }
@@ -144,7 +142,7 @@ mod tests {
     const HALF: u32 = 1 << 31;
 
     #[test]
-    fn the_circle_closes() {
+    fn numbers_wrap_around() {
         let last = Seq::new(u32::MAX);
         assert!(last.is_before(Seq::new(0)) && Seq::new(0).is_after(last));
         assert_eq!(last.plus(1), Seq::new(0));
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_circle_apart_each_is_before_the_other() {
+    fn numbers_half_the_space_apart_are_each_before_the_other() {
         let (here, there) = (Seq::new(7), Seq::new(7).plus(HALF));
         assert!(here.is_before(there) && there.is_before(here));
         assert!(here.is_before(there.minus(1)) && !there.minus(1).is_before(here));
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_over_the_seam_is_a_span() {
+    fn a_range_may_wrap_around() {
         let span = SeqRange::new(Seq::new(u32::MAX - 1), Seq::new(2));
         assert_eq!(span.len(), 4);
         assert!(span.contains(Seq::new(0)) && !span.contains(Seq::new(2)));
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_turned_round_is_empty() {
+    fn a_range_with_its_end_before_its_start_is_empty() {
         let span = SeqRange::new(Seq::new(9), Seq::new(3));
         assert!(span.is_empty() && !span.contains(Seq::new(5)) && !span.contains_range(&span));
     }
@@ -190,7 +188,7 @@ mod tests {
         }
 
         #[test]
-        fn spans_are_sets_of_their_numbers(start: u32, a in 0_u32..40, n in 0_u32..40, b in 0_u32..40, m in 0_u32..40) {
+        fn ranges_are_sets_of_their_numbers(start: u32, a in 0_u32..40, n in 0_u32..40, b in 0_u32..40, m in 0_u32..40) {
             let at = |from: u32, bytes: u32| SeqRange::with_len(Seq::new(start).plus(from), bytes);
             let (one, two) = (at(a, n), at(b, m));
             let holds = |span: SeqRange| (0_u32..80).filter(|i| span.contains(Seq::new(start).plus(*i))).collect::<alloc::vec::Vec<_>>();

@@ -1,49 +1,47 @@
-//! A segment of TCP, as it lies in its packet (RFC 9293 §3.1).
+//! TCP segments, parsed without copying (RFC 9293 §3.1).
 //!
-//! In: a [`Packet`], or its bytes. Out: [`Segment`], which borrows them.
-//!
-//! 1. The header's length is checked once; everything after that only reads.
-//! 2. SYN and FIN take a place in the sequence, before and behind the payload (RFC 9293 §3.4): [`Segment::span`] has
-//!    them, [`Segment::payload_span`] has not.
-//! 3. Flags that should not be together are not judged: who sends them is answered by the other end.
+//! 1. The length of the header is checked once, when the segment is parsed.
+//! 2. SYN and FIN take one sequence number each, before and after the payload (RFC 9293 §3.4). [`Segment::seq_range`]
+//!    includes them, [`Segment::payload_range`] does not.
+//! 3. Invalid combinations of flags are accepted here; the receiving host responds to them.
 
 use core::fmt;
 use core::ops::BitOr;
 
 use super::{FourTuple, Options, Packet, ParseError, SackBlocks, Seq, SeqRange, TcpOption, Timestamps, protocol};
 
-/// Bytes of a header without options.
+/// Length of a header without options.
 pub(super) const FIXED_LEN: usize = 20;
 
-/// The control bits of a header, the four reserved ones included.
+/// The control bits of a header, including the three reserved ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags(u16);
 
 impl Flags {
-    /// No more data from the sender.
+    /// FIN: the sender has no more data.
     pub const FIN: Self = Self(0x01);
-    /// Sequence numbers begin here.
+    /// SYN: synchronizes sequence numbers.
     pub const SYN: Self = Self(0x02);
-    /// The connection is gone.
+    /// RST: the connection is aborted.
     pub const RST: Self = Self(0x04);
-    /// Give this to the application now.
+    /// PSH: deliver the data to the application now.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgement number counts. All segments after the first have it.
+    /// ACK: the acknowledgement number is valid. Set in all segments after the first.
     pub const ACK: Self = Self(0x10);
-    /// The urgent pointer counts.
+    /// URG: the urgent pointer is valid.
     pub const URG: Self = Self(0x20);
-    /// ECN echo (RFC 3168), or a bit of a counter (RFC 9768).
+    /// ECN echo (RFC 3168), or a bit of the ACE counter (RFC 9768).
     pub const ECE: Self = Self(0x40);
-    /// Congestion window reduced (RFC 3168), or a bit of a counter (RFC 9768).
+    /// Congestion window reduced (RFC 3168), or a bit of the ACE counter (RFC 9768).
     pub const CWR: Self = Self(0x80);
     /// Accurate ECN (RFC 9768).
     pub const AE: Self = Self(0x100);
-    /// What tells of congestion on the way.
+    /// All bits used for ECN feedback.
     pub const ECN: Self = Self(0x1c0);
-    /// What makes a segment more than data and its acknowledgement.
+    /// The flags that distinguish a segment from plain data or a pure acknowledgement: FIN, SYN, RST, URG.
     pub const CONTROL: Self = Self(0x27);
 
-    /// The lower twelve bits of the word that begins with the header's length.
+    /// Takes the lower twelve bits of the word that begins with the header length.
     pub(super) const fn new(bits: u16) -> Self {
         Self(bits & 0xfff)
     }
@@ -57,12 +55,12 @@ impl Flags {
         self.0 & these.0 == these.0
     }
 
-    /// Whether one of `these` is set.
+    /// Whether at least one of `these` is set.
     pub const fn has_any(self, these: Self) -> bool {
         self.0 & these.0 != 0
     }
 
-    /// Those of `these` that are set.
+    /// The flags that are set in both.
     #[must_use]
     pub const fn only(self, these: Self) -> Self {
         Self(self.0 & these.0)
@@ -87,7 +85,7 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// A segment in its packet.
+/// A TCP segment in its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
     packet: Packet<'a>,
@@ -97,16 +95,16 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Reads the packet at the beginning of `bytes`.
+    /// Parses the packet at the beginning of `bytes`.
     ///
     /// # Errors
-    /// What it is instead of a whole segment.
+    /// If it is not a complete TCP segment.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         Self::of(Packet::parse(bytes)?)
     }
 
-    /// Reads a packet of which only the beginning may be there: the payload then ends early, and [`Self::span`] says
-    /// where it really ends.
+    /// Parses a packet of which only the beginning may be available. The payload is then truncated, but
+    /// [`Self::seq_range`] still gives its real end.
     ///
     /// # Errors
     /// As for [`Self::parse`].
@@ -114,10 +112,10 @@ impl<'a> Segment<'a> {
         Self::of(Packet::parse_head(bytes)?)
     }
 
-    /// Reads a packet's body.
+    /// Parses the body of a packet.
     ///
     /// # Errors
-    /// If it is not TCP, or not a whole header.
+    /// If it is not TCP, or the header is incomplete.
     pub fn of(packet: Packet<'a>) -> Result<Self, ParseError> {
         let body = packet.body_of(protocol::TCP)?;
         let fixed = body.first_chunk::<FIXED_LEN>().ok_or(ParseError::Truncated)?;
@@ -129,12 +127,12 @@ impl<'a> Segment<'a> {
         Ok(Self { packet, fixed, options: header.get(FIXED_LEN..).unwrap_or(&[]), payload })
     }
 
-    /// The packet around it.
+    /// The packet that contains the segment.
     pub const fn packet(&self) -> Packet<'a> {
         self.packet
     }
 
-    /// From whom to whom.
+    /// Addresses and ports.
     pub const fn four_tuple(&self) -> FourTuple {
         let [a, b, c, d, ..] = *self.fixed;
         FourTuple {
@@ -144,40 +142,40 @@ impl<'a> Segment<'a> {
         }
     }
 
-    /// The number of its first byte, or of its SYN.
+    /// Sequence number of the first byte, or of the SYN.
     pub const fn seq(&self) -> Seq {
         let [_, _, _, _, a, b, c, d, ..] = *self.fixed;
         Seq::new(u32::from_be_bytes([a, b, c, d]))
     }
 
-    /// The next number that its sender waits for; `None` without the ACK flag, when the field means nothing.
+    /// The acknowledgement number; `None` without the ACK flag, when the field has no meaning.
     pub fn ack(&self) -> Option<Seq> {
         let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.fixed;
         self.flags().contains(Flags::ACK).then_some(Seq::new(u32::from_be_bytes([a, b, c, d])))
     }
 
-    /// Its control bits.
+    /// The control bits.
     pub const fn flags(&self) -> Flags {
         Flags::new(u16::from_be_bytes([self.fixed[12], self.fixed[13]]))
     }
 
-    /// What its sender has room for, as it stands there: shifted by the window scale of that end's SYN, unless this is
-    /// a SYN itself (RFC 7323 §2.2).
+    /// The window field, unscaled: it must be shifted by the window scale of the sender's SYN, except in a SYN itself
+    /// (RFC 7323 §2.2).
     pub const fn window(&self) -> u16 {
         u16::from_be_bytes([self.fixed[14], self.fixed[15]])
     }
 
-    /// Its options.
+    /// Iterator over the options.
     pub const fn options(&self) -> Options<'a> {
         Options::of(self.options)
     }
 
-    /// The bytes of its options, padding included.
+    /// The bytes of the options, including padding.
     pub(super) const fn option_bytes(&self) -> &'a [u8] {
         self.options
     }
 
-    /// Its timestamps. Of several such options the last one counts, as for the kernel.
+    /// The timestamps. Of several such options the last one counts, as in the kernel.
     pub fn timestamps(&self) -> Option<Timestamps> {
         let each = self.options().filter_map(|option| match option {
             TcpOption::Timestamps(stamps) => Some(stamps),
@@ -186,7 +184,7 @@ impl<'a> Segment<'a> {
         each.last()
     }
 
-    /// Its SACK blocks. Of several such options the last one counts, as for the kernel.
+    /// The SACK blocks. Of several such options the last one counts, as in the kernel.
     pub fn sack_blocks(&self) -> SackBlocks {
         let each = self.options().filter_map(|option| match option {
             TcpOption::Sack(sacks) => Some(sacks),
@@ -195,24 +193,24 @@ impl<'a> Segment<'a> {
         each.last().unwrap_or_default()
     }
 
-    /// Its data, as far as it is there.
+    /// The available bytes of the payload.
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The numbers of its data.
+    /// Sequence numbers of the payload.
     pub fn payload_range(&self) -> SeqRange {
         let syn = u32::from(self.flags().contains(Flags::SYN));
         SeqRange::with_len(self.seq().plus(syn), u32::try_from(self.payload_length()).unwrap_or(u32::MAX))
     }
 
-    /// How long its data is, be it there or not.
+    /// Length of the payload, even if it is not available completely.
     pub const fn payload_length(&self) -> usize {
         let layout = self.packet.offsets;
         layout.end.saturating_sub(layout.body + FIXED_LEN + self.options.len())
     }
 
-    /// The numbers that it takes: of its data, its SYN and its FIN.
+    /// Sequence numbers that the segment takes: its payload, SYN and FIN.
     pub fn seq_range(&self) -> SeqRange {
         let fin = u32::from(self.flags().contains(Flags::FIN));
         SeqRange::new(self.seq(), self.payload_range().end.plus(fin))
@@ -254,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn syn_and_fin_take_a_place_each() {
+    fn syn_and_fin_take_one_sequence_number_each() {
         let start = Seq::new(u32::MAX - 1);
         for (flags, before, places) in [(0x10, 0, 3), (0x11, 0, 4), (0x02, 1, 4), (0x03, 1, 5)] {
             let bytes = segment(flags, 5, b"abc");
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_flag_there_is_no_acknowledgement() {
+    fn the_acknowledgement_number_requires_the_ack_flag() {
         assert_eq!(Segment::parse(&segment(0x02, 5, &[])).unwrap().ack(), None);
         assert_eq!(Segment::parse(&segment(0x10, 5, &[])).unwrap().ack(), Some(Seq::new(9)));
     }

@@ -1,9 +1,7 @@
-//! Segments that are made here: fills for the own stack, acknowledgements, the end of a flow.
+//! Builds TCP segments: retransmitted data for the local stack, acknowledgements, resets.
 //!
-//! In: what the header is to say, and payload. Out: a packet that a [`Segment`](super::Segment) reads back as that.
-//!
-//! 1. Nothing is invented: numbers, window and timestamps are the caller's, who has seen the flow.
-//! 2. The urgent pointer is zero; checksums are whole.
+//! 1. The caller, which has observed the flow, supplies sequence numbers, window and timestamps.
+//! 2. The urgent pointer is zero; checksums are complete.
 
 use alloc::vec::Vec;
 
@@ -11,29 +9,29 @@ use super::ip_builder::{build_packet, fits_in_packet};
 use super::tcp::FIXED_LEN;
 use super::{Flags, FourTuple, IpParams, OptionList, SackBlocks, Seq, Timestamps, protocol};
 
-/// A segment to be made.
+/// A TCP segment to be built.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSegment<'a> {
-    /// From whom to whom.
+    /// Addresses and ports.
     pub four_tuple: FourTuple,
-    /// How it travels.
+    /// Traffic class, hop limit and flow label.
     pub ip_params: IpParams,
-    /// Its first number.
+    /// Sequence number of its first byte.
     pub seq: Seq,
-    /// What it acknowledges; written in any case, and means nothing without [`Flags::ACK`].
+    /// Acknowledgement number; written in any case, valid only with [`Flags::ACK`].
     pub ack: Seq,
-    /// Its control bits.
+    /// The control bits.
     pub flags: Flags,
-    /// The window, shifted by the sender's scale already.
+    /// The window field, already scaled down by the sender's window scale.
     pub window: u16,
-    /// Its options.
+    /// The TCP options.
     pub options: OptionList,
-    /// Its data.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
 impl<'a> NewSegment<'a> {
-    /// Data of an established connection: what fills a hole of the receiver.
+    /// Data of an established connection, which fills a hole of the receiver.
     pub fn data(
         four_tuple: &FourTuple,
         seq: Seq,
@@ -47,18 +45,18 @@ impl<'a> NewSegment<'a> {
         Self { four_tuple: *four_tuple, ip_params, seq, ack, flags: Flags::ACK, window, options, payload }
     }
 
-    /// Ends a connection at once. `seq` must be exactly the number that the receiver waits for, or it only asks back
-    /// (RFC 9293 §3.10.7.4).
+    /// Aborts a connection. `seq` must be exactly the next number that the receiver expects; otherwise it only sends a
+    /// challenge ACK (RFC 9293 §3.10.7.4).
     pub fn reset(four_tuple: &FourTuple, seq: Seq, ack: Seq) -> Self {
         Self { flags: Flags::RST | Flags::ACK, ..Self::data(four_tuple, seq, ack, 0, None, &[]) }
     }
 
-    /// The packet; `None` if the payload is too long for one.
+    /// The packet; `None` if the payload is too long.
     pub fn emit(&self) -> Option<Vec<u8>> {
         fits_in_packet(&self.four_tuple.addrs, self.length()).then(|| self.write())
     }
 
-    /// The packet, known to fit.
+    /// The packet, if the length has already been checked.
     pub(super) fn write(&self) -> Vec<u8> {
         build_packet(&self.four_tuple.addrs, self.ip_params, protocol::TCP, self.length(), |bytes| {
             bytes.extend_from_slice(&self.four_tuple.source_port.to_be_bytes());
@@ -73,12 +71,12 @@ impl<'a> NewSegment<'a> {
         })
     }
 
-    /// Header and payload.
+    /// Length of header and payload.
     fn length(&self) -> usize {
         FIXED_LEN + self.options.bytes().len() + self.payload.len()
     }
 
-    /// The header in words of four bytes: 5 to 15.
+    /// Length of the header in words of four bytes: 5 to 15.
     fn header_words(&self) -> u16 {
         u16::try_from((FIXED_LEN + self.options.bytes().len()) / 4).unwrap_or(u16::MAX)
     }

@@ -1,49 +1,49 @@
-//! Options of TCP: what stands between the fixed header and the payload.
+//! TCP options: parses and builds the bytes between the fixed header and the payload.
 //!
-//! In: those bytes. Out: one [`TcpOption`] after the other; and, in the other direction, an [`OptionList`].
-//!
-//! 1. Kinds are those of RFC 9293 §3.2 (end, no-operation, MSS), RFC 7323 §2 and §3 (window scale, timestamps) and
-//!    RFC 2018 §2 and §3 (SACK). Any other is kept as it is, and makes an acknowledgement more than one.
-//! 2. A known kind of a wrong length is an unknown one, as for the kernel, which passes over it.
-//! 3. A length that is less than two, or reaches beyond the header, ends the walk: there is no next option to be found.
-//! 4. A list that is written is padded with zeros, which end it.
+//! 1. Kinds are those of RFC 9293 §3.2 (end, no-operation, MSS), RFC 7323 §2 and §3 (window scale, timestamps) and RFC
+//!    2018 §2 and §3 (SACK). Any other option is kept unparsed; with it a segment is not treated as a pure
+//!    acknowledgement.
+//! 2. A known kind with a wrong length counts as unknown, as in the kernel, which skips it.
+//! 3. A length less than two, or beyond the end of the header, ends the parsing, because the next option cannot be
+//!    found.
+//! 4. A list that is built is padded with zeros, which mean end of options.
 
 use super::{Seq, SeqRange, TcpTimestamp};
 
-/// One option.
+/// One TCP option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpOption<'a> {
-    /// One byte that means nothing; aligns the next option, or stands where one was.
+    /// No-operation: one byte of padding, for alignment or in place of a removed option.
     Nop,
-    /// The largest segment that the sender of this takes. In a SYN only.
+    /// Largest segment that its sender accepts. In a SYN only.
     Mss(u16),
-    /// By how many bits the sender's windows are shifted. In a SYN only; above 14 it means 14 (RFC 7323 §2.3).
+    /// Shift count of the sender's window field. In a SYN only; above 14 it counts as 14 (RFC 7323 §2.3).
     WindowScale(u8),
-    /// SACK blocks are understood. In a SYN only.
+    /// The sender supports SACK. In a SYN only.
     SackPermitted,
-    /// What has come beyond the acknowledgement.
+    /// SACK blocks: data received beyond the acknowledgement number.
     Sack(SackBlocks),
-    /// When this was sent, and when what it answers was.
+    /// Time of sending, and the echoed time of the peer.
     Timestamps(Timestamps),
-    /// Any other, and a known one whose length is wrong.
+    /// Any other option, and a known one with a wrong length.
     Other {
-        /// Its kind.
+        /// Kind of the option.
         kind: u8,
-        /// What follows its length.
+        /// The bytes that follow the length.
         value: &'a [u8],
     },
 }
 
-/// The two numbers of RFC 7323 §3.2.
+/// The two values of the timestamps option (RFC 7323 §3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Timestamps {
-    /// `TSval`: the clock of who sends this.
+    /// `TSval`: clock of the sender of this segment.
     pub ts_val: TcpTimestamp,
-    /// `TSecr`: the clock of the other end, as it stood in what this answers.
+    /// `TSecr`: the latest `TSval` received from the peer.
     pub ts_ecr: TcpTimestamp,
 }
 
-/// Up to four blocks; the one with the newest segment first (RFC 2018 §4).
+/// Up to four SACK blocks; the one with the newest segment comes first (RFC 2018 §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct SackBlocks {
     blocks: [SeqRange; Self::MAX_BLOCKS],
@@ -51,10 +51,10 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// So many fit into a header without timestamps (RFC 2018 §3); beside timestamps it is one fewer.
+    /// Number of blocks that fit into a header without timestamps (RFC 2018 §3); with timestamps one fewer.
     pub const MAX_BLOCKS: usize = 4;
 
-    /// The first four of these.
+    /// The first four of these blocks.
     pub fn of(blocks: &[SeqRange]) -> Self {
         let mut sacks = Self::default();
         for block in blocks.iter().take(Self::MAX_BLOCKS) {
@@ -63,7 +63,7 @@ impl SackBlocks {
         sacks
     }
 
-    /// Adds one at the end; `false` if there is no room for it.
+    /// Appends a block; `false` if there are four already.
     pub fn push(&mut self, block: SeqRange) -> bool {
         let Some(free) = self.blocks.get_mut(usize::from(self.count)) else { return false };
         *free = block;
@@ -71,17 +71,17 @@ impl SackBlocks {
         true
     }
 
-    /// The blocks, in the option's order.
+    /// The blocks in the order of the option.
     pub fn blocks(&self) -> &[SeqRange] {
         self.blocks.get(..usize::from(self.count)).unwrap_or(&[])
     }
 
-    /// Whether there are none.
+    /// Whether there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// From an option's value: one to four times eight bytes.
+    /// Parses the value of an option: one to four times eight bytes.
     fn read(value: &[u8]) -> Option<Self> {
         let (blocks, []) = value.as_chunks::<8>() else { return None };
         let mut sacks = Self::default();
@@ -94,7 +94,7 @@ impl SackBlocks {
 }
 
 impl<'a> TcpOption<'a> {
-    /// The kind of MPTCP's options (RFC 8684).
+    /// Kind of MPTCP options (RFC 8684).
     pub const MPTCP: u8 = 30;
 
     fn read(kind: u8, value: &'a [u8]) -> Self {
@@ -116,7 +116,7 @@ impl<'a> TcpOption<'a> {
     }
 }
 
-/// The options of a header, one after the other; see the module's rules for where they end.
+/// Iterator over the options of a header; the [module documentation](self) describes where it ends.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     bytes: &'a [u8],
@@ -124,12 +124,12 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Those in `bytes`, which begin behind the fixed header.
+    /// Iterates over the options in `bytes`, which follow the fixed header.
     pub const fn of(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
 
-    /// The next one, and where it begins and how long it is.
+    /// The next option, with its offset and length.
     pub(super) fn next_with_offset(&mut self) -> Option<(usize, usize, TcpOption<'a>)> {
         let start = self.offset;
         let rest = self.bytes.get(start..)?;
@@ -157,7 +157,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Options in the making, at most as many as a header can hold.
+/// Builder for options, limited to what a header can hold.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionList {
     bytes: [u8; Self::MAX_LEN],
@@ -171,11 +171,11 @@ impl Default for OptionList {
 }
 
 impl OptionList {
-    /// Bytes of options in the largest header (RFC 9293 §3.1: 15 words in all).
+    /// Largest length of options in a header (RFC 9293 §3.1: 15 words in all).
     pub const MAX_LEN: usize = 40;
 
-    /// What a segment of an established connection has, in the kernel's order and alignment: timestamps if the
-    /// connection uses them, then as many SACK blocks as there is room for: four, or three beside timestamps.
+    /// Options of a segment of an established connection, in the kernel's order and alignment: timestamps if the
+    /// connection uses them, then as many SACK blocks as fit: four, or three with timestamps.
     pub fn established(timestamps: Option<Timestamps>, sacks: &SackBlocks) -> Self {
         let mut list = Self::default();
         if let Some(timestamps) = timestamps {
@@ -192,7 +192,7 @@ impl OptionList {
         list
     }
 
-    /// Adds one at the end; `false`, and nothing is added, if there is no room for it, or it says nothing: SACK without
+    /// Appends an option. Returns `false` and appends nothing if it does not fit, or if it is a SACK option without
     /// blocks.
     pub fn push(&mut self, option: &TcpOption<'_>) -> bool {
         match option {
@@ -213,7 +213,7 @@ impl OptionList {
         }
     }
 
-    /// As they stand in a header: padded to whole words.
+    /// The bytes for a header, padded to whole words.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length.next_multiple_of(4)).unwrap_or(&self.bytes)
     }
@@ -235,7 +235,7 @@ impl OptionList {
     }
 }
 
-/// Blocks as they stand in an option, into `room`; gives back the part that was written.
+/// Writes the value of a SACK option into `buffer`; returns the part that was written.
 pub(super) fn write_blocks<'a>(buffer: &'a mut [u8; SackBlocks::MAX_BLOCKS * 8], sacks: &SackBlocks) -> &'a [u8] {
     for (to, block) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(sacks.blocks()) {
         let whole = u64::from(block.start.number()) << 32 | u64::from(block.end.number());
@@ -263,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_end_is_not_read() {
+    fn bytes_after_the_end_option_are_ignored() {
         assert_eq!(all(&[1, 0, 2, 4, 5, 180]), [TcpOption::Nop]);
     }
 
     #[test]
-    fn an_impossible_length_ends_the_walk() {
+    fn an_impossible_length_ends_the_parsing() {
         for bad in [&[8, 0, 1, 1][..], &[8, 1, 1, 1], &[8, 10, 0, 0], &[8], &[30, 255, 0, 0]] {
             let bytes = [&[4, 2][..], bad].concat();
             assert_eq!(all(&bytes), [TcpOption::SackPermitted], "{bad:?}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_timestamps_three_blocks_fit() {
+    fn three_sack_blocks_fit_beside_timestamps() {
         let blocks: Vec<SeqRange> = (0_u32..4).map(|i| SeqRange::with_len(Seq::new(i * 10), 5)).collect();
         let (sacks, stamps) = (SackBlocks::of(&blocks), Some(Timestamps::default()));
         let kept = |list: &OptionList| {
@@ -300,12 +300,12 @@ mod tests {
         assert_eq!((kept(&without), without.bytes().len()), (4, 36));
         assert!(OptionList::established(None, &SackBlocks::default()).bytes().is_empty());
         let mut full = with;
-        assert!(!full.push(&TcpOption::Nop), "no room");
+        assert!(!full.push(&TcpOption::Nop), "the list is full");
     }
 
     const VALUE: &[u8] = &[1, 2, 3, 4, 5, 6];
 
-    /// Options that can be written as what they are.
+    /// Options that read back as the same variant after they are written.
     fn any_option() -> impl Strategy<Value = TcpOption<'static>> {
         let span = (any::<u32>(), any::<u32>()).prop_map(|(a, b)| SeqRange::new(Seq::new(a), Seq::new(b)));
         prop_oneof![
@@ -331,7 +331,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_walk_panic_or_go_on(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
+        fn random_options_never_cause_a_panic_or_an_endless_loop(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
             let mut options = Options::of(&bytes);
             let mut end = 0;
             while let Some((start, length, _)) = options.next_with_offset() {

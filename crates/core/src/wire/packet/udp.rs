@@ -1,8 +1,8 @@
-//! A datagram of UDP (RFC 768), as far as it concerns a steering of packets: ports, and what is inside.
+//! UDP datagrams (RFC 768): ports and payload.
 
 use super::{FourTuple, Packet, ParseError, protocol};
 
-/// A datagram in its packet.
+/// A UDP datagram in its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     packet: Packet<'a>,
@@ -11,7 +11,7 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Reads a packet's body.
+    /// Parses the body of a packet.
     ///
     /// # Errors
     /// If it is not UDP, or its length does not fit in the packet.
@@ -25,8 +25,8 @@ impl<'a> Datagram<'a> {
         Ok(Self { packet, fixed, bytes: body.get(..length).ok_or(ParseError::Truncated)? })
     }
 
-    /// From whom to whom.
-    pub const fn flow(&self) -> FourTuple {
+    /// Addresses and ports.
+    pub const fn four_tuple(&self) -> FourTuple {
         let [a, b, c, d, ..] = self.fixed;
         FourTuple {
             addrs: self.packet.addrs(),
@@ -35,17 +35,17 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// Its data.
+    /// The payload.
     pub fn payload(&self) -> &'a [u8] {
         self.bytes.get(self.fixed.len()..).unwrap_or(&[])
     }
 
-    /// Whether its sender has made no checksum.
-    pub const fn is_unchecked(&self) -> bool {
+    /// Whether the sender omitted the checksum.
+    pub const fn has_no_checksum(&self) -> bool {
         self.fixed[6] == 0 && self.fixed[7] == 0
     }
 
-    /// Header and data.
+    /// Header and payload.
     pub(super) const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }

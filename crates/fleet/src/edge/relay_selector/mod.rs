@@ -1,21 +1,25 @@
-//! Which relay an edge uses, and what it asks the fleet's service for (BASS §III-A.1, §IV-B): the edge's side of the matching.
+//! Relay selection: decides which relay an edge uses, and what it requests from the fleet service (BASS sections III-A.1 and IV-B). It is
+//! the edge's side of the matching.
 //!
-//! In: candidates, measured rates, what the service says, how flows and links go, each with the time. Out, by
-//! [`Machine::poll`]: what is to be asked, measured and used. The driver is `agent`.
+//! The inputs are candidates, measured rates, replies of the service, and observations of flows and links, each with the time.
+//! [`RelaySelector::poll`] returns what to request, to measure and to use. The driver is `selector_driver`.
 //!
-//! 1. Candidates are asked for at the start, each `REMEASURE`, when the links are others, when the relay in use fails, and when
-//!    it carries less than `LOW` of what it did, `LOW_LOOKS` looks running. Not more than once in `CALM`, but for a failure.
-//! 2. A candidate is measured if no rate of it is fresh: `FRESH`, by these links. One after the other, for they share the
-//!    links; `EACH` each and `ALL` in all, the nearest first. Then the request goes out.
-//! 3. What flows carry while data waits is a relay's rate, too, and keeps it fresh: a live stream is not disturbed by probes.
-//! 4. Bytes of metered links are counted: [`Config::probe_bytes`] a probe and ten times that a day. When they are used up an
-//!    unmetered link is measured alone, and none where there is none.
-//! 5. Used are, in this order: what the service has assigned; other candidates by their rates, or by their round trips among those
-//!    that are fast enough ([`Config::near`]); what was known before. Who failed comes last. Only new flows are led.
-//!    An edge whose flows never go directly ([`Config::strict`]) follows the service where it gives nothing: with `no-gain` it keeps the
-//!    relay that it had; with `no-capacity` new flows wait for an assignment ([`Machine::waits`]).
-//! 6. It says to hold a relay only if the service has given it and new flows go there.
-//! 7. A service that does not answer changes nothing but the time of the next question, which doubles up to `LONGEST`.
+//! 1. Candidates are requested at the start, each `REFRESH_INTERVAL`, when the set of links changes, when the relay in use fails, and when
+//!    it carries less than `LOW_RATE_SHARE` of its initial rate in `MAX_LOW_SAMPLES` consecutive samples. Except after a failure, requests
+//!    are at least `MIN_REFRESH_PAUSE` apart.
+//! 2. A candidate is measured unless its rate is fresh: not older than `RATE_LIFETIME`, and measured over the same links. Probes run one
+//!    after the other, because they share the links: `PROBE_TIME` each and `TOTAL_PROBE_TIME` in all, the nearest relay first. Then the
+//!    assignment is requested.
+//! 3. The rate that flows reach while data is blocked is also a measurement, and keeps the relay's rate fresh, so that probes do not
+//!    disturb a live stream.
+//! 4. Bytes of metered links are limited: [`SelectorConfig::probe_bytes`] for each probe and ten times that a day. When they are used up, a
+//!    single unmetered link is measured; if there is none, nothing is.
+//! 5. Relays are used in this order: the one that the service has assigned; other candidates by their rates, or by their RTTs among those
+//!    that are fast enough ([`SelectorConfig::prefer_near`]); relays known from before. Failed relays come last. Only new flows are
+//!    affected. An edge whose flows never go directly ([`SelectorConfig::never_direct`]) also follows replies without an assignment: with
+//!    `no-gain` it keeps its previous relay; with `no-capacity` new flows wait for an assignment ([`RelaySelector::is_waiting`]).
+//! 6. A report claims to hold a relay only if the service has assigned it and new flows use it.
+//! 7. If the service does not answer, only the time of the next request changes; the pause doubles up to `MAX_BACKOFF`.
 
 mod relay_stats;
 #[cfg(test)]
@@ -37,57 +41,57 @@ pub use self::relay_stats::{PersistedState, RelayInfo};
 
 use self::relay_stats::RelayStats;
 
-/// chosen: as often as the service matches all anew (BASS §IV-B).
+/// chosen: as often as the service computes a new matching of all edges (BASS section IV-B).
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30 * 60);
-/// chosen: the same.
+/// chosen: the same as [`REFRESH_INTERVAL`].
 const RATE_LIFETIME: Duration = Duration::from_secs(30 * 60);
-/// chosen: three candidates then fit into [`ALL`].
+/// chosen: three candidates then fit into [`TOTAL_PROBE_TIME`].
 const PROBE_TIME: Duration = Duration::from_millis(1500);
-/// BASS §IV-B spends so long on each.
+/// BASS section IV-B spends this time on each relay.
 const TOTAL_PROBE_TIME: Duration = Duration::from_secs(5);
-/// chosen: links that come and go must not fill the rest with probes.
+/// chosen: links that flap must not fill the remaining capacity with probes.
 const MIN_REFRESH_PAUSE: Duration = Duration::from_secs(60);
-/// chosen: a relay that fails is replaced now, but a fleet that fails is not asked all the time.
+/// chosen: a failed relay is replaced soon, but a failing fleet does not cause continuous requests.
 const FAILURE_REFRESH_PAUSE: Duration = Duration::from_secs(5);
-/// chosen: as the service judges reports.
+/// chosen: the same as the service's threshold for reports.
 const LOW_RATE_SHARE: Ratio = Ratio::from_percent(70);
 const MAX_LOW_SAMPLES: u32 = 2;
-/// chosen: a relay that was restarted is tried again by then.
+/// chosen: a relay that was restarted is retried by then.
 const FAILURE_MEMORY: Duration = Duration::from_secs(60);
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// Until the service says otherwise.
+/// Used until the service sends its interval.
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
-/// chosen: with a service that asks for more.
+/// Limits for the interval that the service sends. chosen.
 const HEARTBEAT_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
-/// How many probes of [`Config::probe_bytes`] a day has.
+/// How many probes of [`SelectorConfig::probe_bytes`] are allowed per day.
 const PROBES_A_DAY: u64 = 10;
 const DAY: Duration = Duration::from_secs(86_400);
-/// chosen: 107 Mbit/s for as long as a probe lasts; the relay has a bound of its own.
+/// chosen: 107 Mbit/s for the duration of a probe; the relay has its own limit.
 const MAX_PROBE_SIZE: DataSize = DataSize::from_mib(20);
-/// How much of the time data must wait for a rate to be what the links give.
+/// Share of the time for which data must be blocked for a rate to count as the capacity of the links.
 const FULL_SHARE: Ratio = Ratio::from_percent(80);
-/// chosen: half of the time is enough to say that programs offer more.
+/// chosen: if data is blocked half of the time, programs offer more than is carried.
 const BUSY_SHARE: Ratio = Ratio::from_percent(50);
-/// Of an edge that does not know yet where its stream will go (RFC 2606 §2: nobody is called so).
+/// Origin of an edge that does not know its stream's target yet (RFC 2606 section 2: the name never exists).
 const UNKNOWN_ORIGIN: &str = "unknown.invalid:1935";
-/// chosen: a flow asks no more.
+/// chosen: a flow tries no more.
 const MAX_IN_USE: usize = 6;
 
-/// How it chooses.
+/// Options of the selection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelectorConfig {
-    /// Where the stream goes to; none: what is heard of it ([`Machine::origin`]).
+    /// The origin server of the stream; `None`: it is learned from the flows ([`RelaySelector::set_origin`]).
     pub origin: Option<Endpoint>,
-    /// More than this is not needed; none: whatever can be had.
+    /// The rate that the edge needs; `None`: as much as possible.
     pub target_rate: Option<Bitrate>,
-    /// Where the edge is.
+    /// The geographic position of the edge.
     pub position: Option<Position>,
-    /// Of relays that are fast enough the nearest is the best, and not the fastest.
+    /// Whether the nearest relay that is fast enough is preferred to the fastest.
     pub prefer_near: bool,
-    /// What one probe may send over metered links.
+    /// The bytes that one probe may send over metered links.
     pub probe_bytes: DataSize,
-    /// No flow goes directly (`--no-direct`): what the service says where it gives no relay is followed.
+    /// Whether no flow goes directly (`--no-direct`): then replies without an assignment are followed as well.
     pub never_direct: bool,
 }
 
@@ -105,46 +109,46 @@ impl Default for SelectorConfig {
     }
 }
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
-    /// Ask for candidates, and bring them to [`Machine::candidates`].
+    /// Request candidates, and pass them to [`RelaySelector::handle_candidates`].
     FetchCandidates,
-    /// Measure, and bring it to [`Machine::probed`].
+    /// Measure the throughput to this relay, and pass the result to [`RelaySelector::handle_probe`].
     Probe(Name, ProbeLimits),
-    /// Ask for a relay, and bring the answer to [`Machine::standing`].
+    /// Request an assignment, and pass the reply to [`RelaySelector::handle_reply`].
     RequestAssignment(AssignmentRequest),
-    /// Report, and bring the answer to [`Machine::standing`].
+    /// Send a report, and pass the reply to [`RelaySelector::handle_reply`].
     SendReport(Report),
-    /// Lead new flows to these, the best first.
+    /// Use these relays for new flows, in this order.
     UseRelays(Vec<Name>),
-    /// What is known has changed: keep it ([`Machine::save`]).
+    /// The state has changed and should be saved ([`RelaySelector::save`]).
     Persist,
 }
 
-/// What went through one relay.
+/// Traffic through one relay in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrafficSample {
-    /// From programs.
+    /// Bytes from clients.
     pub sent: DataSize,
-    /// For how long data waited.
+    /// For how long data was blocked.
     pub blocked: Duration,
 }
 
-/// What the links are like.
+/// Properties of the current links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkFacts {
-    /// Those that can carry, by name.
+    /// The names of the links that are up.
     pub up: Vec<String>,
-    /// One of them costs money by the byte.
+    /// Whether one of them is metered.
     pub metered: bool,
-    /// The best one that does not.
+    /// The best unmetered link.
     pub unmetered: Option<String>,
-    /// B_o(c): the most that one of them has shown alone.
+    /// B_o(c): the highest rate that a single link has reached.
     pub best_rate: Bitrate,
 }
 
-/// What is under way.
+/// The operation in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PendingOp {
     Idle,
@@ -154,15 +158,15 @@ enum PendingOp {
     Report,
 }
 
-/// What the service has given.
+/// An assignment that the service has given.
 #[derive(Clone, Debug)]
 struct HeldAssignment {
     assignment: CurrentAssignment,
-    /// What the relay carried or showed then.
+    /// The rate of the relay at that time, measured or reserved.
     initial_rate: Bitrate,
 }
 
-/// The machine.
+/// State machine of the relay selection; see the [module documentation](self).
 #[derive(Debug)]
 pub struct RelaySelector {
     config: SelectorConfig,
@@ -173,19 +177,19 @@ pub struct RelaySelector {
     links: LinkFacts,
     held_assignment: Option<HeldAssignment>,
     no_relay_reason: Option<NoRelayReason>,
-    /// The service has said `no-capacity`, and nothing else since that decides.
+    /// Whether the last decisive reply was `no-capacity`.
     is_fleet_full: bool,
-    /// The relay that it had when the service said `no-gain`.
+    /// The relay that the edge held when the service replied `no-gain`.
     previous_relay: Option<Name>,
     pending: PendingOp,
     probe_queue: VecDeque<Name>,
     probing_since: Instant,
-    /// When candidates were asked for last, and are to be asked for again.
+    /// When candidates were last requested, and when to request them again.
     last_refresh: Option<Instant>,
     next_refresh: Option<Instant>,
-    /// When the next report is due.
+    /// Time of the next report.
     next_report: Instant,
-    /// Rule 7: not before.
+    /// Earliest time of the next request after a failure (rule 7).
     not_before: Instant,
     backoff: Duration,
     heartbeat: Duration,
@@ -197,7 +201,7 @@ pub struct RelaySelector {
 }
 
 impl RelaySelector {
-    /// One that knows what an earlier run has kept; `passed` is how long that is ago.
+    /// Creates a selector, with the state that an earlier run saved and its age.
     pub fn new(config: SelectorConfig, saved: Option<(PersistedState, Duration)>, now: Instant) -> Self {
         let origin = config.origin.clone().or_else(|| saved.as_ref().and_then(|(saved, _)| saved.origin.clone()));
         let known =
@@ -232,18 +236,18 @@ impl RelaySelector {
         selector
     }
 
-    /// What is to be done next, until there is nothing left.
+    /// The next action; call until it returns `None`.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When to tick again; none: something is under way.
+    /// When to call `tick`; `None`: an operation is in progress.
     pub fn deadline(&self) -> Option<Instant> {
         let next = self.next_refresh.map_or(self.next_report, |again| again.min(self.next_report));
         (self.pending == PendingOp::Idle).then(|| next.max(self.not_before))
     }
 
-    /// Time has passed.
+    /// Starts the operation that is due.
     pub fn tick(&mut self, now: Instant) {
         self.advance_time(now);
         if self.deadline().is_none_or(|deadline| deadline > self.now) {
@@ -258,7 +262,7 @@ impl RelaySelector {
         }
     }
 
-    /// The service offers these.
+    /// The service has offered these candidates.
     pub fn handle_candidates(&mut self, candidates: Vec<Candidate>, now: Instant) {
         self.advance_time(now);
         self.candidates = candidates.iter().map(|candidate| candidate.relay.clone()).collect();
@@ -271,7 +275,7 @@ impl RelaySelector {
         self.probe_next();
     }
 
-    /// A probe has ended; `sent` is what it cost.
+    /// A probe has ended; `sent` is the number of bytes that it sent.
     pub fn handle_probe(&mut self, relay: &Name, result: Option<ProbeResult>, sent: DataSize, now: Instant) {
         self.advance_time(now);
         if self.links.metered && self.probe_limits().is_some_and(|limits| limits.device.is_none()) {
@@ -286,7 +290,7 @@ impl RelaySelector {
         self.probe_next();
     }
 
-    /// The service's answer to a request or a report.
+    /// The service has replied to a request or a report.
     pub fn handle_reply(&mut self, reply: AssignmentReply, now: Instant) {
         self.advance_time(now);
         self.pending = PendingOp::Idle;
@@ -316,7 +320,7 @@ impl RelaySelector {
             None => {
                 let previous = self.held_assignment.take().map(|assigned| assigned.assignment.relay);
                 match reply.reason {
-                    // Not decided yet.
+                    // The service has not decided yet.
                     Some(NoRelayReason::Pending) | None => {
                         self.previous_relay = previous.or(self.previous_relay.take())
                     }
@@ -333,12 +337,12 @@ impl RelaySelector {
         self.update_order();
     }
 
-    /// Whether new flows are to wait until the service gives a relay.
+    /// Whether new flows must wait until the service assigns a relay.
     pub fn is_waiting(&self) -> bool {
         self.config.never_direct && self.is_fleet_full && self.held_assignment.is_none()
     }
 
-    /// The service did not answer, or not with what was asked for.
+    /// The service did not answer, or its reply was not usable.
     pub fn handle_unreachable(&mut self, now: Instant) {
         self.advance_time(now);
         let pending = std::mem::replace(&mut self.pending, PendingOp::Idle);
@@ -350,7 +354,7 @@ impl RelaySelector {
         }
     }
 
-    /// A relay fails, or carries again.
+    /// A relay has failed, or recovered.
     pub fn set_failed(&mut self, relay: &Name, has_failed: bool, now: Instant) {
         self.advance_time(now);
         if self.stats.is_failed(relay, self.now) == has_failed {
@@ -364,7 +368,7 @@ impl RelaySelector {
         self.update_order();
     }
 
-    /// What has gone through relays in this time.
+    /// Records the traffic through relays in a period of this length.
     pub fn record_traffic(&mut self, samples: &[(Name, TrafficSample)], time: Duration, now: Instant) {
         self.advance_time(now);
         if time.is_zero() {
@@ -372,6 +376,7 @@ impl RelaySelector {
         }
         for (relay, sample) in samples {
             let rate = sample.sent / time;
+            // A lower rate is only evidence if the links were saturated; a higher one always is (rule 3).
             let is_full = Ratio::of(nanos(sample.blocked), nanos(time)) >= FULL_SHARE;
             if is_full || self.stats.rate(relay).is_some_and(|known| rate > known) {
                 self.stats.record_rate(relay, rate, None, &self.links.up, self.now);
@@ -383,10 +388,11 @@ impl RelaySelector {
         };
         let current =
             samples.iter().find(|(relay, _)| *relay == assigned.assignment.relay).map(|(_, sample)| *sample);
-        let TrafficSample { sent, blocked: waited } =
+        let TrafficSample { sent, blocked } =
             current.unwrap_or(TrafficSample { sent: DataSize::ZERO, blocked: Duration::ZERO });
-        let (rate, blocked_share) = (sent / time, Ratio::of(nanos(waited), nanos(time)));
+        let (rate, blocked_share) = (sent / time, Ratio::of(nanos(blocked), nanos(time)));
         self.throughput = rate;
+        // Programs offer at least what the relay carried initially, if data is blocked for much of the time.
         self.offered_rate = (blocked_share >= BUSY_SHARE).then(|| rate.max(assigned.initial_rate));
         self.low_samples = if blocked_share >= FULL_SHARE && rate < assigned.initial_rate.share(LOW_RATE_SHARE) {
             self.low_samples + 1
@@ -399,7 +405,7 @@ impl RelaySelector {
         }
     }
 
-    /// The links are like this.
+    /// Updates the links.
     pub fn set_links(&mut self, links: LinkFacts, now: Instant) {
         self.advance_time(now);
         let have_changed = links.up != self.links.up && !self.links.up.is_empty();
@@ -410,7 +416,8 @@ impl RelaySelector {
         }
     }
 
-    /// A flow goes there; whether that is news for [`Machine::save`], which may wait: each flow goes somewhere else.
+    /// Sets the target of a new flow or stream as the origin. Returns whether the state has changed for [`RelaySelector::save`]; saving may
+    /// wait, because each flow can have another target.
     pub fn set_origin(&mut self, origin: Endpoint) -> bool {
         let is_new = self.config.origin.is_none() && self.origin.as_ref() != Some(&origin);
         if is_new {
@@ -419,32 +426,32 @@ impl RelaySelector {
         is_new
     }
 
-    /// What an earlier run needs to know.
+    /// The state to save for a later run.
     pub fn save(&self) -> PersistedState {
         self.stats.save(self.origin.clone(), self.now)
     }
 
-    /// Where relays are, and what is known of them: those that are offered or used.
+    /// Address and measurements of a relay that is offered or used.
     pub fn relay_info(&self, name: &Name) -> Option<RelayInfo> {
         self.stats.info(name, self.now)
     }
 
-    /// The relays that are used, the best first.
+    /// The relays in use, in order of preference.
     pub fn relays_in_use(&self) -> &[Name] {
         &self.in_use
     }
 
-    /// What the service has given, and why not if it has given nothing.
+    /// The assignment, or why the service has given none.
     pub fn assignment(&self) -> (Option<&CurrentAssignment>, Option<NoRelayReason>) {
         (self.held_assignment.as_ref().map(|assigned| &assigned.assignment), self.no_relay_reason)
     }
 
-    /// B_o(c), as far as it has been seen.
+    /// B_o(c), as far as it was observed.
     pub fn best_link_rate(&self) -> Bitrate {
         self.links.best_rate
     }
 
-    /// What it would ask for now.
+    /// The request that the edge would send now.
     pub fn assignment_request(&self) -> AssignmentRequest {
         let unknown = || UNKNOWN_ORIGIN.parse().expect("a name and a port");
         AssignmentRequest {
@@ -474,7 +481,7 @@ impl RelaySelector {
         self.schedule_refresh(earliest.max(self.now));
     }
 
-    /// Rule 2.
+    /// Starts the next probe, or requests an assignment after the last one (rule 2).
     fn probe_next(&mut self) {
         while let Some(relay) = self.probe_queue.pop_front() {
             let limits = self.probe_limits().filter(|_| self.now.since(self.probing_since) < TOTAL_PROBE_TIME);
@@ -487,7 +494,7 @@ impl RelaySelector {
         self.begin_op(PendingOp::Request, Output::RequestAssignment(request));
     }
 
-    /// Rule 4; none: nothing may be sent.
+    /// Limits of the next probe; `None`: nothing may be sent (rule 4).
     fn probe_limits(&self) -> Option<ProbeLimits> {
         let time_left = (TOTAL_PROBE_TIME.saturating_sub(self.now.since(self.probing_since))).min(PROBE_TIME);
         let limits = ProbeLimits { max_bytes: MAX_PROBE_SIZE, max_time: time_left, device: None };
@@ -505,12 +512,12 @@ impl RelaySelector {
         self.stats.is_fresh(relay, &self.links.up, self.now)
     }
 
-    /// Rule 5.
+    /// Updates the order of the relays in use (rule 5).
     fn update_order(&mut self) {
         let previous = self.previous_relay.as_ref().filter(|_| self.config.never_direct);
-        let held_relay = self.held_assignment.as_ref().map(|seat| &seat.assignment.relay).or(previous);
+        let held_relay = self.held_assignment.as_ref().map(|held| &held.assignment.relay).or(previous);
         let mut order = self.stats.ranked(&self.candidates, self.near_threshold(), self.now);
-        // The one that was given, unless it fails.
+        // The assigned relay comes first, unless it has failed.
         order.sort_by_key(|name| (self.stats.is_failed(name, self.now), Some(name) != held_relay));
         order.truncate(MAX_IN_USE);
         if order != self.in_use {
@@ -519,13 +526,13 @@ impl RelaySelector {
         }
     }
 
-    /// What is enough, where the nearest counts.
+    /// The rate that is fast enough for a near relay to be preferred; `None`: the fastest is preferred.
     fn near_threshold(&self) -> Option<Bitrate> {
         let enough = self.stats.best_rate(self.now).share(Ratio::from_percent(80));
         self.config.prefer_near.then(|| self.config.target_rate.map_or(enough, |wanted| wanted.min(enough)))
     }
 
-    /// Rule 6.
+    /// The report for the service (rule 6).
     fn build_report(&self) -> Report {
         let in_use = |assigned: &&HeldAssignment| self.in_use.first() == Some(&assigned.assignment.relay);
         let held = self.held_assignment.as_ref().filter(in_use).map(|assigned| assigned.assignment.clone());

@@ -1,8 +1,9 @@
-//! What an edge knows of relays: where they are, how fast they were, how far they are; and what measuring has cost.
+//! Measurements of relays: their addresses, throughputs, RTTs and failures, and how many metered bytes the probes have used.
 //!
-//! 1. A rate belongs to the links by which it was measured. With others it serves to put relays in order, and is measured anew.
-//! 2. What is kept for a later run has ages and no moments: a clock that was set meanwhile makes it older, never newer.
-//! 3. At most [`MOST`] relays; those that were not heard of for the longest time are forgotten.
+//! 1. A rate belongs to the set of links over which it was measured. After a change of the links it still ranks the relays, but is measured
+//!    again.
+//! 2. Saved state contains ages instead of points in time: if the clock was set meanwhile, a rate may look older, never newer.
+//! 3. At most [`MAX_RELAYS`] relays are kept; the one seen least recently is dropped first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,16 +18,16 @@ use crate::ca::Address;
 use crate::identity::Name;
 use crate::service::api_types::{Endpoint, RelayMeasurement};
 
-/// As many as a request may name.
+/// As many as a request may contain.
 const MAX_RELAYS: usize = 32;
-/// chosen: a round trip that is no more than a quarter longer is as short.
+/// Fraction (one quarter) by which an RTT may be longer than the shortest and still count as equal. chosen.
 const RTT_TOLERANCE: u32 = 4;
 
-/// All relays.
+/// Measurements of all known relays.
 #[derive(Debug, Default)]
 pub(super) struct RelayStats {
     relays: BTreeMap<Name, RelayRecord>,
-    /// What probes have sent over metered links since then.
+    /// Bytes that probes have sent over metered links, and since when.
     metered_probes: (Instant, DataSize),
 }
 
@@ -47,46 +48,47 @@ struct MeasuredRate {
     links: Vec<String>,
 }
 
-/// What is kept for a later run.
+/// State that is saved for a later run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PersistedState {
-    /// Where the stream went to.
+    /// The origin server of the stream.
     #[serde(default)]
     pub origin: Option<Endpoint>,
-    /// What probes have sent over metered links in the last day.
+    /// Bytes that probes have sent over metered links in the last day.
     #[serde(default)]
     pub probed_bytes: u64,
-    /// Since when.
+    /// How long ago that count began, in seconds.
     #[serde(default)]
+    #[serde(alias = "probed_s")]
     pub probed_age_s: u64,
-    /// Relays, the best first.
+    /// Known relays, in order of preference.
     #[serde(default)]
     pub relays: Vec<RelayInfo>,
-    /// Of relays of the command line, `HOST:PORT`: the addresses that were found last.
+    /// For relays of the command line, by `HOST:PORT`: the addresses found last.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub addresses: BTreeMap<String, Vec<SocketAddr>>,
 }
 
-/// One relay, as it is kept and shown.
+/// One relay, as it is saved and shown in the status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelayInfo {
-    /// Its name.
+    /// The name in the fleet.
     pub relay: Name,
-    /// Where it listens.
+    /// Where it listens, in order of preference.
     pub addresses: Vec<Endpoint>,
-    /// What its certificate is verified by.
+    /// The name or address that its certificate must contain.
     pub server_name: Option<Address>,
-    /// B(c, s), as it was measured or seen last.
+    /// B(c, s), as last measured or observed.
     #[serde(rename = "rate_bps")]
     pub rate: Option<Bitrate>,
-    /// How long ago that was.
+    /// How long ago that was, in seconds.
     pub rate_age_s: Option<u64>,
-    /// By which links.
+    /// The links over which it was measured.
     #[serde(default)]
     pub links: Vec<String>,
-    /// The round trip.
+    /// The RTT in milliseconds.
     pub rtt_ms: Option<u32>,
-    /// It did not answer lately.
+    /// Whether it failed recently.
     #[serde(default)]
     pub failed: bool,
 }
@@ -132,7 +134,7 @@ impl RelayStats {
         })
     }
 
-    /// The service has named a relay. Where it does not say where that is, what was known counts.
+    /// Adds a relay that the service has named. If no addresses are given, the known ones are kept.
     pub(super) fn add(&mut self, name: &Name, addresses: Vec<Endpoint>, server: Option<Address>, now: Instant) {
         let new = || RelayRecord {
             addresses: Vec::new(),
@@ -189,14 +191,14 @@ impl RelayStats {
         })
     }
 
-    /// The highest rate of a relay that does not fail.
+    /// The highest rate of a relay that has not failed.
     pub(super) fn best_rate(&self, now: Instant) -> Bitrate {
         let rates = self.relays.keys().filter(|name| !self.is_failed(name, now));
         rates.filter_map(|name| self.rate(name)).max().unwrap_or_default()
     }
 
-    /// All whose place is known: those with a rate first, then those offered, in that order. With `enough` those that reach it
-    /// come first, by their round trips.
+    /// All relays with known addresses. Those with a rate come first, then the offered ones, in that order. With `enough`, relays that
+    /// reach this rate come first, ordered by RTT.
     pub(super) fn ranked(&self, offered: &[Name], enough: Option<Bitrate>, now: Instant) -> Vec<Name> {
         let key = |name: &Name| {
             let rate = self.rate(name).unwrap_or_default();
@@ -212,7 +214,8 @@ impl RelayStats {
         names
     }
 
-    /// What a request says. With `enough` only the nearest of those that reach it: the service gives no other then.
+    /// The measurements for a request. With `enough`, only the nearest relays that reach this rate are included, so that the service can
+    /// assign no other.
     pub(super) fn measurements(&self, enough: Option<Bitrate>, now: Instant) -> Vec<RelayMeasurement> {
         let measured_row = |(name, relay): (&Name, &RelayRecord)| {
             let rate = relay.rate.as_ref().filter(|rate| !rate.rate.is_zero() && !self.is_failed(name, now))?;
@@ -220,10 +223,10 @@ impl RelayStats {
         };
         let mut rows: Vec<_> = self.relays.iter().filter_map(measured_row).collect();
         if let Some(enough) = enough {
-            let rtts = rows.iter().filter(|(_, rate, _)| *rate >= enough).filter_map(|(_, _, trip)| *trip);
+            let rtts = rows.iter().filter(|(_, rate, _)| *rate >= enough).filter_map(|(_, _, rtt)| *rtt);
             if let Some(nearest) = rtts.min() {
                 let max_rtt = nearest + nearest / RTT_TOLERANCE;
-                rows.retain(|(_, rate, rtt)| *rate >= enough && rtt.is_some_and(|trip| trip <= max_rtt));
+                rows.retain(|(_, rate, rtt)| *rate >= enough && rtt.is_some_and(|rtt| rtt <= max_rtt));
             }
         }
         let to_measurement = |(relay, rate, rtt): (Name, Bitrate, Option<Duration>)| RelayMeasurement {
@@ -234,14 +237,14 @@ impl RelayStats {
         rows.into_iter().map(to_measurement).collect()
     }
 
-    /// So much was sent over metered links.
+    /// Adds bytes that were sent over metered links.
     pub(super) fn add_metered(&mut self, sent: DataSize, now: Instant) {
         let total = self.metered_today(now);
         let since = if total.is_zero() { now } else { self.metered_probes.0 };
         self.metered_probes = (since, total + sent);
     }
 
-    /// What was sent over them in the last day.
+    /// Bytes sent over metered links in the last day.
     pub(super) fn metered_today(&self, now: Instant) -> DataSize {
         if now.since(self.metered_probes.0) < DAY { self.metered_probes.1 } else { DataSize::ZERO }
     }

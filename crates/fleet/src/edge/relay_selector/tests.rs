@@ -1,4 +1,4 @@
-//! The machine in virtual time: what it asks, measures, uses and says.
+//! Tests of the relay selection in virtual time: its requests, probes, relays in use and reports.
 use super::*;
 use crate::service::api_types::{Assignment, StateVersion};
 
@@ -10,7 +10,7 @@ fn mbps(n: u64) -> Bitrate {
     Bitrate::from_mbps(n)
 }
 
-/// Long after the beginning of time, so that there is a before.
+/// Late enough that saved state can be older than the start.
 fn at(millis: u64) -> Instant {
     Instant::from_millis(100 * 86_400_000 + millis)
 }
@@ -52,7 +52,7 @@ fn probe_result(rate: u64, millis: u64) -> Option<ProbeResult> {
     Some(ProbeResult { rate: mbps(rate), rtt: round_trip, bytes: DataSize::from_kib(100) })
 }
 
-/// Runs until it has asked for a relay: what it has asked; each relay has this rate and round trip.
+/// Runs the selector until it requests an assignment, and returns the request. Each relay has this rate and RTT.
 fn run_until_request(selector: &mut RelaySelector, relays: &[(&str, u64, u64)], mut now: u64) -> AssignmentRequest {
     selector.tick(at(now));
     loop {
@@ -82,7 +82,7 @@ fn relays_in_use(selector: &RelaySelector) -> Vec<&str> {
 const THREE_RELAYS: [(&str, u64, u64); 3] = [("a", 10, 80), ("b", 16, 40), ("c", 12, 10)];
 
 #[test]
-fn candidates_are_measured_one_by_one_and_the_fastest_serves_until_the_service_has_chosen() {
+fn candidates_are_measured_one_by_one_and_the_fastest_is_used_until_the_service_assigns_one() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     selector.tick(at(0));
     assert_eq!(outputs(&mut selector), [Output::FetchCandidates]);
@@ -108,7 +108,7 @@ fn candidates_are_measured_one_by_one_and_the_fastest_serves_until_the_service_h
     assert_eq!(measurements, [("a", mbps(10), Some(80)), ("b", mbps(16), Some(40))]);
     selector.handle_reply(assigned("a", 1), at(3300));
     assert_eq!(outputs(&mut selector), [Output::UseRelays(vec![name("a"), name("b"), name("c")])]);
-    // And then it reports.
+    // After the assignment the edge sends reports.
     assert_eq!(selector.deadline(), Some(at(8300)));
     selector.tick(at(8300));
     let reports = outputs(&mut selector);
@@ -117,7 +117,7 @@ fn candidates_are_measured_one_by_one_and_the_fastest_serves_until_the_service_h
 }
 
 #[test]
-fn five_seconds_are_spent_on_measuring_in_all() {
+fn all_probes_together_take_at_most_five_seconds() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     selector.tick(at(0));
     outputs(&mut selector);
@@ -133,7 +133,7 @@ fn five_seconds_are_spent_on_measuring_in_all() {
 }
 
 #[test]
-fn a_service_that_does_not_answer_is_asked_ever_less_and_its_last_relays_serve() {
+fn an_unreachable_service_is_contacted_less_often_and_the_last_relays_are_used() {
     let mut before = RelaySelector::new(SelectorConfig::default(), None, at(0));
     run_until_request(&mut before, &THREE_RELAYS, 0);
     before.handle_reply(assigned("b", 1), at(4000));
@@ -153,7 +153,7 @@ fn a_service_that_does_not_answer_is_asked_ever_less_and_its_last_relays_serve()
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
     assert_eq!(relays_in_use(&selector), ["b", "c", "a"]);
-    // What was measured a minute before the restart need not be measured again.
+    // A rate measured a minute before the restart is still fresh.
     selector.tick(now);
     outputs(&mut selector);
     selector.handle_candidates(THREE_RELAYS.iter().map(|(relay, ..)| candidate(relay)).collect(), now);
@@ -161,7 +161,7 @@ fn a_service_that_does_not_answer_is_asked_ever_less_and_its_last_relays_serve()
 }
 
 #[test]
-fn the_relay_in_use_fails_and_another_one_is_asked_for_at_once() {
+fn a_failure_of_the_relay_in_use_causes_a_new_request_at_once() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     run_until_request(&mut selector, &THREE_RELAYS, 0);
     selector.handle_reply(assigned("b", 1), at(4000));
@@ -176,7 +176,7 @@ fn the_relay_in_use_fails_and_another_one_is_asked_for_at_once() {
     let outputs_now = outputs(&mut selector);
     let [Output::RequestAssignment(request)] = &outputs_now[..] else { panic!("{outputs_now:?}") };
     assert!(request.measurements.iter().all(|one| one.relay != name("b")));
-    // While the service still has it there, it is not said to be held.
+    // While the service still assigns the failed relay, the report does not claim it.
     selector.handle_reply(assigned("b", 1), at(6200));
     selector.tick(at(11_200));
     let reports = outputs(&mut selector);
@@ -187,15 +187,14 @@ fn the_relay_in_use_fails_and_another_one_is_asked_for_at_once() {
 }
 
 #[test]
-fn less_than_before_is_asked_about_but_not_all_the_time() {
+fn a_lower_rate_causes_a_new_request_but_not_continuously() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     run_until_request(&mut selector, &THREE_RELAYS, 0);
     selector.handle_reply(assigned("b", 1), at(4000));
     outputs(&mut selector);
     let period = Duration::from_secs(5);
-    let sample =
-        |bytes, waited| [(name("b"), TrafficSample { sent: DataSize::from_bytes(bytes), blocked: waited })];
-    // A program that sends little is not a relay that carries little.
+    let sample = |bytes, blocked| [(name("b"), TrafficSample { sent: DataSize::from_bytes(bytes), blocked })];
+    // A program that sends little does not lower the relay's rate.
     for n in 1..5 {
         selector.record_traffic(&sample(100_000, Duration::from_millis(100)), period, at(4000 + n * 5000));
     }
@@ -206,13 +205,13 @@ fn less_than_before_is_asked_about_but_not_all_the_time() {
     }
     let report = selector.build_report();
     assert_eq!((report.throughput, report.offered_rate), (Bitrate::from_bits_per_sec(4_800_000), Some(mbps(16))));
-    // It has measured a moment ago: not before a minute has passed.
+    // The last measurement is recent, so the next refresh waits for a minute.
     assert_eq!(selector.next_refresh, Some(selector.last_refresh.unwrap() + MIN_REFRESH_PAUSE));
     assert_eq!(selector.stats.rate(&name("b")), Some(Bitrate::from_bits_per_sec(4_800_000)));
 }
 
 #[test]
-fn other_links_mean_other_rates() {
+fn after_a_change_of_links_rates_are_measured_again() {
     let links =
         |up: &[&str]| LinkFacts { up: up.iter().map(|one| (*one).to_owned()).collect(), ..LinkFacts::default() };
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
@@ -231,7 +230,7 @@ fn other_links_mean_other_rates() {
 }
 
 #[test]
-fn metered_bytes_have_a_limit_a_probe_and_a_day() {
+fn metered_bytes_are_limited_per_probe_and_per_day() {
     let cap = DataSize::from_bytes(1_000_000);
     let links = LinkFacts {
         up: vec!["wlan0".to_owned(), "wwan0".to_owned()],
@@ -250,7 +249,7 @@ fn metered_bytes_have_a_limit_a_probe_and_a_day() {
     assert_eq!(selector.probe_limits().unwrap().device, Some("wlan0".to_owned()));
     selector.set_links(LinkFacts { unmetered: None, ..links.clone() }, at(2000));
     assert_eq!(selector.probe_limits(), None);
-    // It is remembered over a restart, and forgotten a day later.
+    // The count survives a restart, and expires after a day.
     let saved = selector.save();
     let mut after = RelaySelector::new(
         SelectorConfig { probe_bytes: cap, ..SelectorConfig::default() },
@@ -264,24 +263,24 @@ fn metered_bytes_have_a_limit_a_probe_and_a_day() {
 }
 
 #[test]
-fn of_relays_that_are_fast_enough_the_nearest() {
-    for (wanted, near, measured) in
+fn the_nearest_of_the_relays_that_are_fast_enough_is_preferred() {
+    for (target_rate, expected_order, measured) in
         [(None, ["b", "c", "a"], vec!["b"]), (Some(mbps(9)), ["c", "b", "a"], vec!["c"])]
     {
         let mut selector = RelaySelector::new(
-            SelectorConfig { prefer_near: true, target_rate: wanted, ..SelectorConfig::default() },
+            SelectorConfig { prefer_near: true, target_rate, ..SelectorConfig::default() },
             None,
             at(0),
         );
         let request = run_until_request(&mut selector, &THREE_RELAYS, 0);
-        assert_eq!(relays_in_use(&selector), near);
+        assert_eq!(relays_in_use(&selector), expected_order);
         let names: Vec<_> = request.measurements.iter().map(|one| one.relay.as_str()).collect();
         assert_eq!(names, measured);
     }
 }
 
 #[test]
-fn who_was_released_asks_again_and_who_gets_none_goes_on_with_what_it_has() {
+fn a_released_edge_requests_again_and_one_without_an_assignment_keeps_its_relays() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     run_until_request(&mut selector, &THREE_RELAYS, 0);
     selector.handle_reply(no_assignment(NoRelayReason::NoCapacity), at(4000));
@@ -295,10 +294,10 @@ fn who_was_released_asks_again_and_who_gets_none_goes_on_with_what_it_has() {
 }
 
 #[test]
-fn the_origin_is_the_newest_flows_unless_one_is_named() {
+fn the_origin_is_the_newest_flows_target_unless_configured() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     assert!(selector.set_origin("live.example:1935".parse().unwrap()));
-    assert!(!selector.set_origin("live.example:1935".parse().unwrap()), "no news");
+    assert!(!selector.set_origin("live.example:1935".parse().unwrap()), "no change");
     assert!(std::iter::from_fn(|| selector.poll()).all(|output| output != Output::Persist), "it may wait");
     assert_eq!(selector.build_report().request.origin.to_string(), "live.example:1935");
     let origin = Some("named.example:1935".parse().unwrap());
@@ -308,7 +307,7 @@ fn the_origin_is_the_newest_flows_unless_one_is_named() {
 }
 
 #[test]
-fn an_edge_whose_flows_never_go_directly_keeps_its_relay_without_gain_and_waits_without_room() {
+fn an_edge_without_direct_flows_keeps_its_relay_on_no_gain_and_waits_on_no_capacity() {
     for strict in [true, false] {
         let mut selector =
             RelaySelector::new(SelectorConfig { never_direct: strict, ..SelectorConfig::default() }, None, at(0));
@@ -317,11 +316,11 @@ fn an_edge_whose_flows_never_go_directly_keeps_its_relay_without_gain_and_waits_
         assert_eq!((relays_in_use(&selector)[0], selector.is_waiting()), ("a", false));
         selector.handle_reply(no_assignment(NoRelayReason::Pending), at(5000));
         selector.handle_reply(no_assignment(NoRelayReason::NoGain), at(6000));
-        // The one that it had, though another one is faster.
+        // The previous relay, although another one is faster.
         assert_eq!((relays_in_use(&selector)[0], selector.is_waiting()), (if strict { "a" } else { "b" }, false));
         selector.handle_reply(no_assignment(NoRelayReason::NoCapacity), at(7000));
         assert_eq!((relays_in_use(&selector)[0], selector.is_waiting()), ("b", strict));
-        // Undecided is no room either, and neither is a service that does not answer.
+        // A pending decision, or an unreachable service, does not end the wait.
         selector.handle_reply(no_assignment(NoRelayReason::Pending), at(8000));
         selector.handle_unreachable(at(9000));
         assert_eq!(selector.is_waiting(), strict);

@@ -1,4 +1,4 @@
-//! Which relays a box may measure (BASS Algorithm 1, line 3): the nearest of those that have something left.
+//! Selection of the candidate relays that an edge measures (BASS Algorithm 1, line 3): the nearest relays with free capacity.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use super::FleetScheduler;
 use super::relays::RelayRecord;
 use crate::identity::Name;
 
-/// What an edge says of where it is and where it sends to.
+/// What a request for candidates states about the edge.
 #[derive(Clone, Debug, Default)]
 pub struct Proximity {
-    /// Where it is; none: as it said last.
+    /// The edge's position; none: as in its last request.
     pub position: Option<Position>,
-    /// Its server.
+    /// The origin server of its stream.
     pub origin: Option<Endpoint>,
 }
 
 impl FleetScheduler {
-    /// The nearest relays that are open and have a larger share free than the threshold. Of several that are equally near, the
-    /// one that reaches the server best comes first; who has measured nothing there is taken for no better than others.
+    /// The nearest relays that are open and have a free share of at least the threshold. At equal distance the relay with the highest
+    /// measured rate to the origin server comes first; relays that have not measured this server come last.
     pub fn candidates(&mut self, edge: &Name, proximity: &Proximity, now: Instant) -> Vec<Candidate> {
         self.advance(now);
         let request = self.edges.get(edge).map(|edge| &edge.request);
@@ -35,25 +35,25 @@ impl FleetScheduler {
             if !self.is_open(name) || self.free_share(name) < self.config.threshold {
                 continue;
             }
-            let nearness = Distance::of((position, relay.heartbeat.position), rtt_to(name), (edge, name));
+            let distance = Distance::of((position, relay.heartbeat.position), rtt_to(name), (edge, name));
             let origin_rate =
                 proximity.origin.as_ref().and_then(|origin| relay.heartbeat.origin_rates.get(origin)).copied();
-            found.push((nearness, origin_rate, name, relay));
+            found.push((distance, origin_rate, name, relay));
         }
-        // Of a thousand relays each edge is told three.
+        // Of possibly a thousand relays only the first `max_candidates` are returned.
         found.sort_by(|(a, first_rate, ..), (b, second_rate, ..)| {
             a.cmp_distance(*b).then(second_rate.cmp(first_rate))
         });
         found.truncate(self.config.max_candidates);
         let candidate =
-            |(nearness, origin_rate, name, relay): (Distance, Option<Bitrate>, &Name, &RelayRecord)| Candidate {
+            |(distance, origin_rate, name, relay): (Distance, Option<Bitrate>, &Name, &RelayRecord)| Candidate {
                 relay: name.clone(),
                 addresses: relay.heartbeat.addresses.clone(),
                 server_name: relay.heartbeat.server_name.clone(),
                 free: self.free_capacity(name),
                 capacity: relay.heartbeat.capacity,
                 origin_rate,
-                distance_km: nearness.km(),
+                distance_km: distance.km(),
             };
         found.into_iter().map(candidate).collect()
     }

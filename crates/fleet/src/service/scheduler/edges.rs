@@ -1,15 +1,16 @@
-//! Edges: what they would have, what they have, and how it goes.
+//! Requests, reports and assignments of edges.
 //!
-//! 1. Every change of a seat or of what an edge uses keeps the sum of its relay's claims right: [`Machine::change`] is the one
-//!    place for it.
-//! 2. An edge that gets less than [`low`](super::Config::low) of what it offers, in [`LOW`] reports running, is matched anew; what it
-//!    gets is what it can have there, whatever it measured before, until the next re-allocation.
-//! 3. What an edge says that goes through counts beyond its reservation as far as that again, and no further than the share that
-//!    relays keep for bursts: an edge that says too much fills no relay.
-//! 4. A relay that an edge says it holds is its own again only while everybody announces himself anew, or if it was given by one
-//!    who led before; and it takes the place of nobody, of none either who stands on the relay's list ([`kept`](super::kept)).
-//! 5. An edge that asked and has no relay is matched again with each report: what it lacked may be there now. One that let go
-//!    is not; it asks when it wants another one.
+//! 1. Every change of a placement or of an edge's use must keep the sum of its relay's claims correct:
+//!    [`FleetScheduler::update_edge`] is the only function that makes such changes.
+//! 2. An edge that gets less than [`low_share`](super::SchedulerConfig::low_share) of what it offers in [`MAX_LOW_REPORTS`] consecutive
+//!    reports is matched anew. Its throughput then counts as the rate of that relay, instead of its own measurement, until the next
+//!    re-allocation.
+//! 3. Throughput beyond the reservation counts at most once more as much as the reservation, and no more than the share that relays keep
+//!    for bursts: an edge that exaggerates its throughput cannot fill a relay.
+//! 4. An edge gets back the relay that it reports only during the grace period, or if an earlier leader assigned it. It never displaces
+//!    other edges, including those in the relay's list of reservations ([`recovered`](super::recovered)).
+//! 5. An edge that has requested a relay and has none is matched again with each report, because capacity may be available now. An edge
+//!    that has released its relay is not; it sends a new request when it needs one.
 
 use marline_core::units::{Bitrate, Instant};
 
@@ -21,25 +22,25 @@ use super::relays::{Load, millis};
 use super::{FleetScheduler, Output};
 use crate::identity::Name;
 
-/// An edge that was heard.
+/// The state of an edge that has sent a request or report.
 #[derive(Debug)]
 pub(super) struct EdgeRecord {
     pub(super) request: AssignmentRequest,
     pub(super) last_seen: Instant,
     pub(super) throughput: Bitrate,
-    /// What it uses beyond its reservation, as far as that counts (rule 3).
+    /// The part of its throughput beyond its reservation that counts (rule 3).
     pub(super) excess: Bitrate,
     pub(super) placement: Option<Placement>,
     pub(super) reason: Option<NoRelayReason>,
-    /// Reports running that were low.
+    /// Consecutive reports with low throughput.
     low_reports: u32,
-    /// What a relay gave in truth, until then.
+    /// A relay, the rate that it actually delivered, and until when this replaces the edge's measurement (rule 2).
     pub(super) delivered: Option<(Name, Bitrate, Instant)>,
-    /// Its request waits for an answer.
+    /// A request waits for its decision.
     pub(super) is_pending: bool,
 }
 
-/// An edge's place at a relay.
+/// The assignment of an edge to a relay.
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
     pub(super) relay: Name,
@@ -49,11 +50,11 @@ pub(super) struct Placement {
     pub(super) version: StateVersion,
 }
 
-/// chosen: one report may have met a tunnel.
+/// chosen: a single low report may be due to a tunnel.
 const MAX_LOW_REPORTS: u32 = 2;
 
 impl EdgeRecord {
-    /// What it takes up at its relay.
+    /// The load that it puts on its relay.
     pub(super) fn load(&self) -> Load {
         let of = |placement: &Placement| Load { reserved: placement.reservation, excess: self.excess };
         self.placement.as_ref().map_or_else(Load::default, of)
@@ -61,10 +62,10 @@ impl EdgeRecord {
 }
 
 impl FleetScheduler {
-    /// An edge asks for a relay: it is matched at the end of the window.
+    /// Handles an edge's request for a relay; it is matched when the window ends.
     ///
     /// # Errors
-    /// What it says cannot be.
+    /// The request is invalid.
     pub fn request(&mut self, name: &Name, request: AssignmentRequest, now: Instant) -> Result<(), String> {
         request.validate()?;
         self.advance(now);
@@ -76,17 +77,17 @@ impl FleetScheduler {
         Ok(())
     }
 
-    /// An edge says how it goes, and keeps what it has.
+    /// Handles an edge's report; the edge keeps its assignment.
     ///
     /// # Errors
-    /// What it says cannot be.
+    /// The report is invalid.
     pub fn report(&mut self, name: &Name, report: Report, now: Instant) -> Result<AssignmentReply, String> {
         let Report { request, throughput, offered_rate: offered, assignment } = report;
         request.validate()?;
         self.advance(now);
         self.note_edge(name, request);
-        let has_seat = self.edges.get(name).is_some_and(|edge| edge.placement.is_some());
-        if let Some(assignment) = assignment.filter(|_| !has_seat) {
+        let is_placed = self.edges.get(name).is_some_and(|edge| edge.placement.is_some());
+        if let Some(assignment) = assignment.filter(|_| !is_placed) {
             self.adopt_assignment(name, &assignment);
         }
         let (max_rate, bursts) = self.relay_limits(name);
@@ -107,7 +108,7 @@ impl FleetScheduler {
         Ok(self.reply_for(name))
     }
 
-    /// An edge needs its relay no longer.
+    /// Releases the relay of an edge.
     pub fn release(&mut self, name: &Name, now: Instant) {
         self.advance(now);
         self.queue.remove(name);
@@ -118,7 +119,7 @@ impl FleetScheduler {
         }
     }
 
-    /// How an edge stands.
+    /// The current assignment of an edge, or the reason why it has none.
     pub fn reply_for(&self, name: &Name) -> AssignmentReply {
         let edge = self.edges.get(name);
         let assignment = edge.and_then(|edge| edge.placement.as_ref()).map(|placement| {
@@ -136,7 +137,7 @@ impl FleetScheduler {
         AssignmentReply { assignment, reason, heartbeat_ms: millis(self.config.heartbeat), revocations: 0 }
     }
 
-    /// All edges, by name.
+    /// All edges, sorted by name.
     pub fn edge_summaries(&self) -> Vec<EdgeSummary> {
         let row = |(name, edge): (&Name, &EdgeRecord)| EdgeSummary {
             name: name.clone(),
@@ -154,7 +155,7 @@ impl FleetScheduler {
         self.edges.iter().map(row).collect()
     }
 
-    /// What it wants, and that it lives.
+    /// Stores the request of an edge and renews its lease.
     pub(super) fn note_edge(&mut self, name: &Name, request: AssignmentRequest) {
         let (now, ends) = (self.now, self.now + self.config.lease);
         let new = || EdgeRecord {
@@ -175,7 +176,7 @@ impl FleetScheduler {
         }
     }
 
-    /// Rule 4.
+    /// Assigns the relay that an edge reports to use, if rule 4 permits it; otherwise the edge is matched in the next window.
     fn adopt_assignment(&mut self, name: &Name, assignment: &CurrentAssignment) {
         let (relay, is_in_grace) = (&assignment.relay, self.now < self.grace_until);
         let Some(edge) = self.edges.get(name) else { return };
@@ -184,9 +185,10 @@ impl FleetScheduler {
         let reachable_rate = self.reachable_rates(edge).find(|(name, _)| *name == relay).map(|(_, rate)| rate);
         let mut reservation = assignment.reservation.min(reachable_rate.unwrap_or(measured));
         let capacity = match self.relays.get(relay) {
-            // It will say whom it keeps what for.
+            // The relay will report its reservations; `shed_excess` then removes what does not fit.
             Some(_) if self.is_report_awaited(relay) && self.is_open(relay) => Bitrate::MAX,
-            // Relays count for as much as they were told by who led before: now only edges' words do.
+            // In the grace period the relay's reported load still includes edges assigned by the previous leader. Only the edges'
+            // reports count.
             Some(record) if is_in_grace && self.is_open(relay) => {
                 let assigned = self.claims.get(relay).map_or(Bitrate::ZERO, |claims| claims.load.reserved);
                 record.heartbeat.capacity
@@ -198,6 +200,7 @@ impl FleetScheduler {
             None if is_in_grace => Bitrate::MAX,
             None => Bitrate::ZERO,
         };
+        // An edge that reports more than fits still gets what its relay has listed for it.
         if reservation > capacity {
             let recovered =
                 self.claims.get(relay).map_or(Bitrate::ZERO, |claims| claims.recovered.waiting_for(name));
@@ -220,7 +223,7 @@ impl FleetScheduler {
         self.update_edge(name, |edge| edge.placement = Some(placement));
     }
 
-    /// Rule 2.
+    /// Counts low reports, and queues the edge after too many of them (rule 2).
     fn check_throughput(&mut self, name: &Name, offered: Bitrate, throughput: Bitrate) {
         let (now, config) = (self.now, self.config);
         let Some(edge) = self.edges.get_mut(name) else { return };
@@ -234,7 +237,7 @@ impl FleetScheduler {
         }
     }
 
-    /// The most that goes through an edge's relay, and the share of it that is for bursts.
+    /// The capacity of an edge's relay, and the share of it that is kept for bursts.
     fn relay_limits(&self, name: &Name) -> (Bitrate, Bitrate) {
         let Some(placement) = self.edges.get(name).and_then(|edge| edge.placement.as_ref()) else {
             return <_>::default();
@@ -243,8 +246,8 @@ impl FleetScheduler {
         (relay.map_or(Bitrate::ZERO, |relay| relay.heartbeat.capacity), self.burst_reserve(&placement.relay))
     }
 
-    /// A relay that edges named before it was heard has said what it can carry, or what it keeps: whoever named the most beyond that
-    /// goes first.
+    /// Removes edges from a relay that is overbooked because edges reported it before it announced its capacity or its reservations.
+    /// The edge that exceeds its reported reservation the most is cut back or removed first.
     pub(super) fn shed_excess(&mut self, relay: &Name) {
         loop {
             let Some(claims) = self.claims.get(relay) else { return };
@@ -253,9 +256,12 @@ impl FleetScheduler {
                 return;
             }
             let reserved = |name: &Name| self.edges.get(name).map_or(Bitrate::ZERO, |edge| edge.load().reserved);
-            let excess = |name: &&Name| (claims.recovered.excess_over_report(name, reserved(name)), reserved(name));
+            // The edge that is furthest above its listed reservation; among equals the largest one.
+            let excess = |name: &&Name| (claims.recovered.excess_over_listed(name, reserved(name)), reserved(name));
             let Some(worst) = claims.edges.iter().max_by_key(excess).cloned() else { return };
-            if let Some(reported) = claims.recovered.reported(&worst).filter(|said| *said < reserved(&worst)) {
+            if let Some(reported) =
+                claims.recovered.reported(&worst).filter(|reported| *reported < reserved(&worst))
+            {
                 let version = self.next_version();
                 self.update_edge(&worst, |edge| {
                     if let Some(placement) = &mut edge.placement {
@@ -269,7 +275,7 @@ impl FleetScheduler {
         }
     }
 
-    /// Takes its relay from an edge.
+    /// Removes the assignment of an edge.
     pub(super) fn unassign(&mut self, name: &Name, reason: NoRelayReason) {
         if self.edges.get(name).is_some_and(|edge| edge.placement.is_some()) {
             self.next_version();
@@ -279,7 +285,7 @@ impl FleetScheduler {
         });
     }
 
-    /// Rule 1.
+    /// Changes an edge and keeps the claims of its relays consistent (rule 1).
     pub(super) fn update_edge(&mut self, name: &Name, change: impl FnOnce(&mut EdgeRecord)) {
         let version = self.version;
         let Some(edge) = self.edges.get_mut(name) else { return };
@@ -312,22 +318,22 @@ impl FleetScheduler {
         }
     }
 
-    /// Leases that are over, and edges that were not heard for as long.
+    /// Removes edges whose lease has ended and that have not reported for as long.
     pub(super) fn expire_leases(&mut self) {
         let (now, lease) = (self.now, self.config.lease);
         let has_lease =
             |edge: &EdgeRecord| edge.placement.as_ref().is_some_and(|placement| placement.lease_ends > now);
         let is_expired = |edge: &EdgeRecord| now.since(edge.last_seen) > lease && !has_lease(edge);
-        let gone: Vec<Name> =
+        let expired: Vec<Name> =
             self.edges.iter().filter(|(_, edge)| is_expired(edge)).map(|(name, _)| name.clone()).collect();
-        for name in gone {
+        for name in expired {
             self.release(&name, now);
             self.edges.remove(&name);
             self.dirty.mark_edge(&name);
         }
     }
 
-    /// Edges whose relay is no longer open go into the window, and stay where they are until it is decided.
+    /// Queues the edges of relays that are no longer open. They keep their assignments until they are matched.
     pub(super) fn requeue_displaced(&mut self) {
         let is_open =
             |name: &Name| self.is_open(name) || (!self.relays.contains_key(name) && self.now < self.grace_until);

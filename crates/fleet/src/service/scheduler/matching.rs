@@ -1,16 +1,16 @@
-//! A window's requests, or all edges, as one matching; and what becomes of its solution.
+//! Formulates the requests of a window, or all edges, as one matching problem, and applies its solution.
 //!
-//! In: the edges to be matched. Out: a [`Problem`] on its own, so that another thread may solve it; its solution comes back into
-//! seats.
+//! A [`MatchingProblem`] is self-contained, so that another thread can solve it.
 //!
-//! 1. Edges that are not part of it count with what they claim. Those that are count as if they had left.
-//! 2. A relay's room is R(s) less the threshold's share of T(s); one that is not open has none.
-//! 3. What an edge reaches through a relay is B_o(c, s) = min(B(c, s), B_o(s)) (Algorithm 1, line 6), no more than it wants, and
-//!    no more than the relay has left: an edge that could fill two relays is served by one. At the relay where it is that is what it
-//!    has and what nobody has: it grows into what is free, and takes nothing from others. What is posed is solved as BASS has it.
-//! 4. A solution is taken as far as it still fits. Who stays is seated before who comes, and who gets none comes last: if what he
-//!    had is still free he keeps it, for a part of what he could use is in no plan. Who finds no room any more has what he had, or is
-//!    matched again.
+//! 1. Edges outside the problem keep their claims. Edges inside are treated as if they had left their relays.
+//! 2. The capacity of a relay is R(s) less the threshold's share of T(s); a relay that is not open has none.
+//! 3. The rate of an edge through a relay is B_o(c, s) = min(B(c, s), B_o(s)) (Algorithm 1, line 6), limited by what the edge needs and
+//!    by the remaining capacity: an edge that could fill two relays is served by one. At its present relay the remaining
+//!    capacity is its own reservation plus what is unreserved: it can grow into free capacity, but takes nothing from others. The
+//!    resulting problem is that of BASS.
+//! 4. A solution is applied as far as it still fits. Edges that stay are placed first, then edges that move, then edges without a
+//!    relay. An edge of the last group keeps its old placement if that is still free, because the problem cannot assign a part of
+//!    an edge's rate. An edge that does not fit any more keeps what it had, or is matched again.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use super::relays::Load;
 use super::{FleetScheduler, Output};
 use crate::identity::Name;
 
-/// A matching to be solved.
+/// A matching problem to be solved outside the scheduler.
 #[derive(Debug)]
 pub struct MatchingProblem {
     instance: Instance,
@@ -35,26 +35,26 @@ pub struct MatchingProblem {
     is_full: bool,
 }
 
-/// A box of a problem.
+/// An edge in a matching problem.
 #[derive(Clone, Debug)]
 struct MatchedEdge {
     edge: Name,
-    /// The seat that it has while the problem is solved.
+    /// Its placement when the problem was built.
     placement: Option<Placement>,
-    /// Why it has no relay, if it gets none.
+    /// The reason to report if it gets no relay.
     fallback_reason: NoRelayReason,
 }
 
-/// A problem that is solved.
+/// The solution of a matching problem.
 #[derive(Debug)]
 pub struct MatchingSolution {
     edges: Vec<(MatchedEdge, Option<(Name, Bitrate)>)>,
-    /// What relays cost, of a matching of all edges.
+    /// The solver's prices of the relays; only of a matching of all edges.
     prices: Option<BTreeMap<Name, f64>>,
 }
 
 impl MatchingProblem {
-    /// The best plan that is found with so much work, counted in candidates looked at.
+    /// The best assignment found with this much work, counted in candidates examined.
     pub fn solve(self, work: u64) -> MatchingSolution {
         let stay = SwitchingCost { share: self.min_gain, fee: Bitrate::ZERO };
         let before = WarmStart { prices: &self.prices, relays: &self.current_relays, switching_cost: stay };
@@ -73,26 +73,26 @@ impl MatchingProblem {
             let rate = self.instance.candidates_of(at).find(|candidate| candidate.relay == relay)?.rate;
             Some((self.relays.get(relay)?.clone(), rate))
         };
-        let boxes = self.edges.iter().enumerate().map(|(at, edge)| (edge.clone(), assignment_of(at))).collect();
-        MatchingSolution { edges: boxes, prices }
+        let edges = self.edges.iter().enumerate().map(|(at, edge)| (edge.clone(), assignment_of(at))).collect();
+        MatchingSolution { edges, prices }
     }
 
-    /// How many boxes it has.
+    /// The number of edges in the problem.
     pub fn edge_count(&self) -> usize {
         self.edges.len()
     }
 
-    /// Whether it is of all edges, and not of a window.
+    /// Whether it contains all edges rather than those of a window.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 }
 
-/// chosen: a hundredth of a second between looks at what is left.
+/// Work between two checks of the limit. chosen: about 10 ms.
 const SOLVER_STEP: u64 = 100_000;
 
 impl FleetScheduler {
-    /// Gives out the matching of the window, or of all edges that may be moved.
+    /// Emits the matching problem of the window, or of all edges that may move.
     pub(super) fn begin_matching(&mut self, is_full: bool) {
         let queue = std::mem::take(&mut self.queue);
         let can_move = |edge: &EdgeRecord| match &edge.placement {
@@ -110,7 +110,7 @@ impl FleetScheduler {
         self.outputs.push_back(Output::Solve(Box::new(problem)));
     }
 
-    /// A solution comes back.
+    /// Applies the solution of the last matching problem (rule 4).
     pub fn apply_solution(&mut self, solution: MatchingSolution, now: marline_core::units::Instant) {
         self.advance(now);
         self.is_solving = false;
@@ -118,6 +118,7 @@ impl FleetScheduler {
         if let Some(prices) = prices {
             self.prices = prices;
         }
+        // The state has changed since the problem was built: the solution applies only to edges whose placement is still the same.
         let (mut edges, others): (Vec<_>, Vec<_>) =
             edges.into_iter().partition(|(matched, _)| self.is_unchanged(matched));
         others.into_iter().for_each(|(matched, _)| self.resolve_request(matched.edge));
@@ -125,7 +126,9 @@ impl FleetScheduler {
             to.as_ref()
                 .is_some_and(|(to, _)| edge.placement.as_ref().is_some_and(|placement| placement.relay == *to))
         };
+        // The order of rule 4: staying, moving, without a relay.
         edges.sort_by_key(|(matched, to)| (to.is_none(), !does_stay(matched, to)));
+        // The matched edges' own load does not count against the capacity of their relays; they reserve it anew one by one.
         let leaving = self.load_by_relay(edges.iter().map(|(matched, _)| matched));
         let mut capacities: BTreeMap<Name, Bitrate> = BTreeMap::new();
         for (matched, to) in edges {
@@ -138,7 +141,8 @@ impl FleetScheduler {
                 *left = if fits { *left - rate } else { *left };
                 fits
             };
-            // What brings it nothing, or is not offered any more, it does not keep.
+            // An edge keeps its old relay only if the solver wanted to give it one, or if merely the capacity was missing. It loses a
+            // relay that brings no gain or is not open any more.
             let can_keep = to.is_some() || fallback_reason == NoRelayReason::NoCapacity;
             match &to {
                 Some((relay, rate)) if reserve(relay, *rate) => self.assign(&edge, relay, *rate),
@@ -159,8 +163,8 @@ impl FleetScheduler {
         }
     }
 
-    /// An edge that has gone or got another seat in the meantime is left alone; who still waits has this seat for an answer, or
-    /// is matched again.
+    /// Handles an edge whose placement has changed while the problem was solved. If it waits for a decision, the new placement is the
+    /// decision; without one it is matched again.
     fn resolve_request(&mut self, name: Name) {
         let Some(edge) = self.edges.get_mut(&name).filter(|edge| edge.is_pending) else { return };
         if self.queue.contains(&name) {
@@ -186,16 +190,18 @@ impl FleetScheduler {
             })
             .collect();
         let claims = self.load_by_relay(matched_edges.iter());
+        // The instance bounds the sum of all capacities, so each relay gets an equal part of the bound at most.
         let max_capacity = Instance::MAX_CAPACITY / (relays.len() as u64).max(1);
         let capacity_of = |relay: &Name| {
             self.assignable_capacity(relay, claims.get(relay).copied().unwrap_or_default()).min(max_capacity)
         };
         let capacities: Vec<Bitrate> = relays.iter().map(capacity_of).collect();
-        let mut instance = Instance::new(&capacities).expect("each relay has its part of the most");
+        let mut instance = Instance::new(&capacities).expect("each relay has at most its part of the largest sum");
         let mut current_relays = Vec::with_capacity(edges.len());
         for (_, edge) in edges {
             let current_relay =
                 edge.placement.as_ref().and_then(|placement| index_of.get(&placement.relay).copied());
+            // At its present relay an edge can use only its own load and the free capacity, not the load of the other matched edges.
             let capacity_left = |at: usize, relay: &Name| {
                 if current_relay == Some(at) {
                     self.assignable_capacity(relay, edge.load()).min(capacities[at])
@@ -226,7 +232,7 @@ impl FleetScheduler {
         }
     }
 
-    /// Rule 3: the relays that an edge has measured, with what it reaches through them.
+    /// Rule 3: the relays that an edge has measured, each with the rate through it to the origin server.
     pub(super) fn reachable_rates<'a>(&'a self, edge: &'a EdgeRecord) -> impl Iterator<Item = (&'a Name, Bitrate)> {
         edge.request.measurements.iter().filter_map(move |measured| {
             let relay = self.relays.get(&measured.relay)?;
@@ -249,10 +255,10 @@ impl FleetScheduler {
         }
     }
 
-    /// What boxes claim of each relay.
-    fn load_by_relay<'a>(&self, boxes: impl Iterator<Item = &'a MatchedEdge>) -> BTreeMap<Name, Load> {
+    /// The sum of the edges' loads for each relay.
+    fn load_by_relay<'a>(&self, edges: impl Iterator<Item = &'a MatchedEdge>) -> BTreeMap<Name, Load> {
         let mut claims = BTreeMap::new();
-        for edge in boxes.filter_map(|matched| self.edges.get(&matched.edge)) {
+        for edge in edges.filter_map(|matched| self.edges.get(&matched.edge)) {
             if let Some(placement) = &edge.placement {
                 let sum: &mut Load = claims.entry(placement.relay.clone()).or_default();
                 *sum = sum.plus(edge.load());
@@ -269,7 +275,7 @@ impl FleetScheduler {
             .is_some_and(|edge| version(&edge.placement) == version(&matched.placement) && !has_left(edge))
     }
 
-    /// Seats an edge; one that stays with the same reservation has what it had.
+    /// Assigns a relay to an edge. If relay and reservation are unchanged, the placement stays as it is.
     fn assign(&mut self, edge: &Name, relay: &Name, reservation: Bitrate) {
         let previous = self.edges.get(edge).and_then(|edge| edge.placement.clone());
         let staying = previous.filter(|placement| placement.relay == *relay);
@@ -282,7 +288,7 @@ impl FleetScheduler {
             Placement { relay: relay.clone(), reservation, assigned_at: since, lease_ends: ends, version };
         self.update_edge(edge, |edge| {
             if edge.placement.as_ref().is_none_or(|old| old.relay != placement.relay) {
-                // What went through the old one says nothing of the new one.
+                // The throughput through the old relay is no information about the new one.
                 (edge.throughput, edge.excess) = (Bitrate::ZERO, Bitrate::ZERO);
             }
             (edge.placement, edge.reason) = (Some(placement), None);

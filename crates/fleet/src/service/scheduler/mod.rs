@@ -1,27 +1,29 @@
-//! The scheduling machine (BASS §III-A.3 and §IV-B): who is there, who may have which relay, and until when.
+//! Fleet scheduler (BASS §III-A.3 and §IV-B): a state machine that decides which edge may use which relay, and for how long.
 //!
-//! In: heartbeats of relays, requests and reports of edges, drains, solved matchings, each with the time. Out: answers,
-//! and by [`Machine::poll`] what is to be done: a matching to be solved, an edge to be answered, the lead to be taken anew.
+//! Its inputs are heartbeats of relays, requests and reports of edges, drains, and solved matchings, each with the current time.
+//! Calls return replies; [`FleetScheduler::poll`] returns the actions to take: solve a matching, reply to an edge, raise the epoch.
 //!
-//! 1. Names are those of certificates. Nothing that a body says is taken for a name of its sender.
-//! 2. A relay is healthy while it was heard in the last [`Config::missed`] heartbeats. One that is not, that drains or that has
-//!    no share of its capacity free above [`Config::threshold`], r(s) = R(s) / T(s), is offered to nobody.
-//! 3. What a relay carries is the larger one of what it says and of what its edges have reserved or use: one that reports less
-//!    than is true gets no more edges for it.
-//! 4. Requests are gathered for [`Config::window`], and matched together. No relay is filled beyond the threshold: that
-//!    share is for bursts (§IV-B). BASS's eq. 2 alone would give it to the first window.
-//! 5. An edge has a relay until its lease ends, which each report renews. When a lease ends only the reservation does: streams
-//!    belong to relay and edge.
-//! 6. All edges are matched anew each [`Config::reallocate`], and those alone whose relay fails, drains, or twice running gives them
-//!    less than they offer, or who have none and report that they live. Others move only if that brings more than a share ([`Config::better`]) of what those have who
-//!    move, and none that came to its relay less than [`Config::settled`] ago.
-//! 7. All this is soft: an edge that names the relay it holds has it again, as far as it has measured it and there is
-//!    room. Relays know better: for two heartbeats what they say that they keep comes before the words of edges (`kept`). A machine
-//!    that takes the lead waits for as long before it takes a relay for gone.
-//! 8. Time does not go back. When it has jumped by more than two heartbeats, nothing ends for the next two.
-//! 9. Matchings are solved outside ([`Problem::solve`]) while heartbeats go on; what does not fit any more when it comes back is
-//!    left as it is.
-//! 10. One that does not lead ([`Machine::pause`], [`Machine::follow`]) answers relays, decides nothing and ends nothing.
+//! 1. Members are identified by the names in their certificates. No field of a body is ever taken for the sender's name.
+//! 2. A relay is healthy while its last heartbeat is no older than [`SchedulerConfig::max_missed`] heartbeat intervals. A relay that is
+//!    unhealthy, drains, or has a free share r(s) = R(s) / T(s) below [`SchedulerConfig::threshold`] is offered to no edge.
+//! 3. The load of a relay is the larger one of what it reports and of what its edges have reserved or use. A relay that reports less
+//!    load than it has gets no more edges for it.
+//! 4. Requests are collected for [`SchedulerConfig::window`] and matched together. No relay is filled beyond the threshold: that share
+//!    is for bursts (§IV-B). BASS's eq. 2 alone would give it to the first window.
+//! 5. An edge keeps its relay until its lease ends; each report renews the lease. The end of a lease frees the reservation only:
+//!    streams are between relay and edge, and continue.
+//! 6. All edges are matched anew each [`SchedulerConfig::reallocation_interval`]. Between these times only an edge is matched whose
+//!    relay fails or drains, whose relay delivers less than it offers in two consecutive reports, or which has no relay and still
+//!    reports. Other edges move only if the move gains more than a share ([`SchedulerConfig::min_gain`]) of what the moving edges have,
+//!    and never within [`SchedulerConfig::min_stay`] after their last move.
+//! 7. All state is soft: an edge that reports the relay it uses gets it again, as far as it has measured it and the relay has capacity.
+//!    Relays have better information: for two heartbeats (the grace period) the reservations that they report take precedence over
+//!    those that edges report (`recovered`). A process that becomes leader waits equally long before it considers a relay failed.
+//! 8. Time does not go back. After a jump of more than two heartbeats nothing expires during the next two.
+//! 9. Matchings are solved outside ([`MatchingProblem::solve`]) while heartbeats continue. Parts of a solution that do not fit the
+//!    state any more are not applied.
+//! 10. A scheduler that is not the leader ([`FleetScheduler::step_down`], [`FleetScheduler::become_follower`]) replies to relays, but
+//!     decides nothing and lets nothing expire.
 
 mod candidates;
 mod edges;
@@ -48,34 +50,34 @@ use self::edges::EdgeRecord;
 use self::relays::{Claims, RelayRecord};
 use self::replication::DirtyRows;
 
-/// How a machine schedules.
+/// Parameters of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// t: for how long requests are gathered.
+    /// t in BASS: how long requests are collected before they are matched.
     pub window: Duration,
-    /// The share of a relay that is left for bursts.
+    /// The share of a relay's capacity that is kept free for bursts.
     pub threshold: Ratio,
-    /// How often all edges are matched anew.
+    /// Interval between matchings of all edges.
     pub reallocation_interval: Duration,
-    /// How often relays and edges are heard.
+    /// Interval between the heartbeats of relays, and between the reports of edges.
     pub heartbeat: Duration,
-    /// After how many missed heartbeats a relay is not healthy.
+    /// A relay is unhealthy after this many missed heartbeats.
     pub max_missed: u32,
-    /// How long an assignment lasts that no report renews.
+    /// Duration of an assignment that no report renews.
     pub lease: Duration,
-    /// How much of what they have those must gain who move.
+    /// The gain that justifies moving edges, as a share of what they have now.
     pub min_gain: Ratio,
-    /// How long an edge stays where it came to.
+    /// How long an edge stays at a relay at least.
     pub min_stay: Duration,
-    /// How much of what it offers must get through to an edge; below it is low.
+    /// An edge's throughput is low if it is below this share of what the edge offers.
     pub low_share: Ratio,
-    /// How many relays an edge is offered: it measures each of them.
+    /// Candidate relays offered to an edge; it measures each of them.
     pub max_candidates: usize,
 }
 
 impl Default for SchedulerConfig {
-    /// chosen: a box that is started waits for a fifth of a second; others see paper or rule. Leases are six heartbeats long:
-    /// a box that is in a tunnel for half a minute still has its relay.
+    /// chosen: an edge that starts waits a fifth of a second. Leases last six heartbeats, so that an edge keeps its relay for half a
+    /// minute in a tunnel. The other values are those of BASS or follow from the rules above.
     fn default() -> Self {
         let heartbeat = Duration::from_secs(5);
         Self {
@@ -93,40 +95,40 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// What a machine wants done.
+/// An action that the scheduler requests from its driver.
 #[derive(Debug)]
 pub enum Output {
-    /// Solve this, and bring the solution to [`Machine::solved`].
+    /// Solve this matching, and pass the solution to [`FleetScheduler::apply_solution`].
     Solve(Box<MatchingProblem>),
-    /// This edge's request is decided.
+    /// The request of this edge has been decided.
     Decided(Name),
-    /// A relay has seen this epoch: go on with a later one ([`Machine::lift`]).
+    /// A relay has seen this epoch: continue with a later one ([`FleetScheduler::bump_epoch`]).
     RaiseEpoch(u64),
 }
 
-/// The machine.
+/// The state machine; see the [module documentation](self).
 #[derive(Debug)]
 pub struct FleetScheduler {
     config: SchedulerConfig,
     now: Instant,
-    /// Rule 8: until then nothing ends.
+    /// Rules 7 and 8: nothing expires before this time.
     grace_until: Instant,
     version: StateVersion,
-    /// Rule 10.
+    /// Rule 10: false if another process leads.
     is_leader: bool,
     relays: BTreeMap<Name, RelayRecord>,
-    /// What edges have at each relay, also at those that have not announced themselves yet.
+    /// The load of each relay by its edges, also of relays that have not sent a heartbeat yet.
     claims: BTreeMap<Name, Claims>,
     edges: BTreeMap<Name, EdgeRecord>,
-    /// By operators; until then.
+    /// Relays drained by operators, each with the end of its drain; none: no end.
     drains: BTreeMap<Name, Option<Instant>>,
-    /// Edges to be matched at the end of the window.
+    /// Edges to be matched when the window ends.
     queue: BTreeSet<Name>,
     window_ends: Instant,
     is_solving: bool,
     next_reallocation: Instant,
     prices: BTreeMap<Name, f64>,
-    /// Relays were asked what they keep, and it counts.
+    /// At least one relay was requested to report its reservations in this grace period, or has reported them.
     is_recovering: bool,
     next_sweep: Instant,
     dirty: DirtyRows,
@@ -134,7 +136,7 @@ pub struct FleetScheduler {
 }
 
 impl FleetScheduler {
-    /// One that knows nobody, and leads with this epoch; with none (0) somebody else does.
+    /// A scheduler without members, which leads in this epoch; 0: another process leads.
     pub fn new(config: SchedulerConfig, epoch: u64, now: Instant) -> Self {
         Self {
             config,
@@ -158,8 +160,8 @@ impl FleetScheduler {
         }
     }
 
-    /// Takes the lead, or takes it up again, with this epoch or a later one. Who spoke to another one until now has two heartbeats
-    /// to come (rule 7).
+    /// Becomes leader, or remains it, in this epoch or a later one. Members that reported to another process until now have two
+    /// heartbeats to report here (rule 7).
     pub fn become_leader(&mut self, epoch: u64, now: Instant) {
         self.advance(now);
         if !self.is_leader {
@@ -170,23 +172,23 @@ impl FleetScheduler {
         relays.iter().for_each(|relay| self.shed_excess(relay));
     }
 
-    /// Goes on with a later epoch. Nobody gets time by that: relays bring it about (rule 3 of `relays`).
+    /// Continues in a later epoch. This starts no grace period, because relays can cause it (rule 3 of `relays`).
     pub fn bump_epoch(&mut self, epoch: u64) {
         if epoch > self.version.epoch {
             self.version = StateVersion { epoch, version: 0 };
-            // Relays know nothing of this epoch yet.
+            // No relay has seen this epoch, so each of them must receive its reservations again.
             let version = self.version;
             self.claims.values_mut().for_each(|claims| claims.changed_in = version);
             self.mark_all_dirty();
         }
     }
 
-    /// Leads no longer, as far as it knows; keeps what it has, for nobody else may lead either.
+    /// Stops leading when the lease has ended. Keeps the state, because no other process may lead yet either.
     pub fn step_down(&mut self) {
         self.is_leader = false;
     }
 
-    /// Somebody else leads, and knows better.
+    /// Discards the state except for the drains, because another process leads and has newer information.
     pub fn become_follower(&mut self) {
         let drains = std::mem::take(&mut self.drains);
         let is_replicated = self.dirty.is_enabled();
@@ -194,12 +196,12 @@ impl FleetScheduler {
         self.set_replicated(is_replicated);
     }
 
-    /// Whether it leads.
+    /// Whether this process leads.
     pub fn is_leader(&self) -> bool {
         self.is_leader
     }
 
-    /// Does what is due.
+    /// Performs everything that is due at `now`.
     pub fn tick(&mut self, now: Instant) {
         self.advance(now);
         if !self.is_leader {
@@ -221,23 +223,23 @@ impl FleetScheduler {
         }
     }
 
-    /// The next thing to be done; ask until there is none.
+    /// The next action; call it until it returns none.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When to [`Machine::tick`], at the latest.
+    /// The latest time for the next [`FleetScheduler::tick`].
     pub fn deadline(&self) -> Instant {
         let is_waiting = self.is_leader && !self.queue.is_empty() && !self.is_solving;
         if is_waiting { self.next_sweep.min(self.window_ends) } else { self.next_sweep }
     }
 
-    /// Which state this is.
+    /// The current version of the state.
     pub fn version(&self) -> StateVersion {
         self.version
     }
 
-    /// Rule 8.
+    /// Sets the clock (rule 8).
     fn advance(&mut self, now: Instant) {
         if now.since(self.now) > self.config.heartbeat * 2 {
             self.grace_until = now + self.config.heartbeat * 2;
@@ -245,7 +247,7 @@ impl FleetScheduler {
         self.now = self.now.max(now);
     }
 
-    /// What ends by itself.
+    /// Lets drains, recovered reservations, relays and leases expire.
     fn expire(&mut self) {
         let now = self.now;
         self.drains.retain(|_, until| until.is_none_or(|until| until > now));
@@ -264,7 +266,7 @@ impl FleetScheduler {
         self.version
     }
 
-    /// Puts an edge into the window, which begins with the first one.
+    /// Adds an edge to the window; the first edge starts it.
     fn enqueue(&mut self, edge: &Name) {
         if self.queue.is_empty() {
             self.window_ends = self.now + self.config.window;
@@ -273,5 +275,5 @@ impl FleetScheduler {
     }
 }
 
-/// chosen: leases and health are matters of many seconds.
+/// chosen: leases and health change over many seconds.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,14 +1,17 @@
-//! What relays say that they keep for edges, when who has told them so knows it no longer.
+//! Reservations that relays report after the service has lost its state.
 //!
-//! In: a relay's list. Out: room that waits for who stands there.
+//! A relay holds the reservations that it received earlier. After a restart it reports them, and the scheduler sets capacity aside for
+//! the edges in this list until they report.
 //!
-//! 1. A relay that a later epoch finds here for the first time, and that an earlier one has told of its edges, is asked for them
-//!    while everybody announces himself anew. Until it has answered it keeps what it has, and edges are taken at their word.
-//! 2. Its list comes before the words of edges: what stands there waits for its edge as long as everybody announces himself, and who
-//!    says more than stands there has only what is left. Where that is not enough, whoever says the most beyond it goes first.
-//! 3. A list counts as far as the relay can be filled: a relay that lies fills itself and nobody else. It says nothing of who
-//!    is here already, and an edge that is seated anywhere, or lets go, is kept no other place.
-//! 4. Who is on a list has told nothing yet: he has no lease, and is gone when the others were heard.
+//! 1. A relay is requested to report its reservations if it appears for the first time in this epoch, has received reservations in an
+//!    earlier epoch, and the grace period still runs. Until it has done so it keeps its reservations, and the edges' own reports are
+//!    accepted.
+//! 2. The list takes precedence over the edges' reports. Its reservations wait for their edges during the grace period, and an edge that
+//!    reports more than is listed for it gets only what remains. If the capacity does not suffice, the edge that exceeds its
+//!    listed reservation the most is removed first.
+//! 3. A list counts up to the capacity of the relay: a relay that lies fills only itself. Edges that have reported are not
+//!    affected by it, and an edge that is placed at any relay, or releases its relay, loses its waiting reservations.
+//! 4. An edge that is only in a list has no lease. Its reservation ends with the grace period.
 
 use std::collections::BTreeMap;
 
@@ -18,38 +21,38 @@ use super::super::api_types::{Reservation, StateVersion};
 use super::FleetScheduler;
 use crate::identity::Name;
 
-/// A relay's list.
+/// The reservations that one relay has reported.
 #[derive(Debug, Default)]
 pub(super) struct RecoveredReservations {
-    /// All that it has said, as far as it can be filled.
+    /// All listed reservations, up to the capacity of the relay.
     reported: BTreeMap<Name, Bitrate>,
-    /// Those who were not heard yet.
+    /// Those of edges that have not reported yet.
     waiting: BTreeMap<Name, Bitrate>,
     total_waiting: Bitrate,
 }
 
 impl RecoveredReservations {
-    /// What waits for others than this one.
+    /// The capacity that waits for edges other than this one.
     fn waiting_for_others(&self, edge: &Name) -> Bitrate {
         self.total_waiting - self.waiting_for(edge)
     }
 
-    /// What waits for this one.
+    /// The capacity that waits for this edge.
     pub(super) fn waiting_for(&self, edge: &Name) -> Bitrate {
         self.waiting.get(edge).copied().unwrap_or_default()
     }
 
-    /// What this one has said beyond the list.
-    pub(super) fn excess_over_report(&self, edge: &Name, reserved: Bitrate) -> Bitrate {
+    /// By how much this edge's reservation exceeds the list.
+    pub(super) fn excess_over_listed(&self, edge: &Name, reserved: Bitrate) -> Bitrate {
         reserved - self.reported.get(edge).copied().unwrap_or_default()
     }
 
-    /// What stands there of one who is seated.
+    /// The listed reservation of an edge.
     pub(super) fn reported(&self, edge: &Name) -> Option<Bitrate> {
         self.reported.get(edge).copied()
     }
 
-    /// What waits in all.
+    /// The capacity that waits for all edges together.
     pub(super) fn total_waiting(&self) -> Bitrate {
         self.total_waiting
     }
@@ -62,7 +65,7 @@ impl RecoveredReservations {
 }
 
 impl FleetScheduler {
-    /// Rule 1: whether this relay is to be asked.
+    /// Whether this relay must report its reservations (rule 1). `seen`: the last version that it received.
     pub(super) fn must_report_reservations(&self, relay: &Name, seen: StateVersion) -> bool {
         let is_in_grace = !self.is_leader || self.now < self.grace_until;
         let record = self.relays.get(relay);
@@ -72,12 +75,12 @@ impl FleetScheduler {
             && record.is_none_or(|before| before.is_report_awaited)
     }
 
-    /// Whether it was asked and has not answered.
+    /// Whether the relay was requested to report its reservations and has not done so.
     pub(super) fn is_report_awaited(&self, relay: &Name) -> bool {
         self.now < self.grace_until && self.relays.get(relay).is_some_and(|relay| relay.is_report_awaited)
     }
 
-    /// A relay's list.
+    /// Stores the reservations that a relay has reported.
     pub(super) fn accept_reservations(&mut self, relay: &Name, reservations: BTreeMap<Name, Bitrate>) {
         let Some(record) = self.relays.get(relay) else { return };
         let mut capacity_left = record.heartbeat.capacity - self.burst_reserve(relay);
@@ -99,26 +102,26 @@ impl FleetScheduler {
         self.shed_excess(relay);
     }
 
-    /// What waits at a relay for others than this one.
+    /// The capacity at a relay that waits for edges other than this one.
     pub(super) fn reserved_for_others(&self, relay: &Name, edge: &Name) -> Bitrate {
         self.claims.get(relay).map_or(Bitrate::ZERO, |claims| claims.recovered.waiting_for_others(edge))
     }
 
-    /// Rule 3: this one is seated, or has let go.
+    /// Rule 3: ends the waiting reservations of an edge that has been placed or has released its relay.
     pub(super) fn remove_waiting(&mut self, edge: &Name) {
         if self.is_recovering {
             self.claims.values_mut().for_each(|claims| claims.recovered.remove_waiting(edge));
         }
     }
 
-    /// Those at a relay who were not heard yet, as it is told of them.
+    /// The waiting reservations at a relay, in the form in which the relay receives them.
     pub(super) fn waiting_at(&self, relay: &Name) -> impl Iterator<Item = Reservation> {
         let version = self.version;
         let waiting = self.claims.get(relay).into_iter().flat_map(|claims| &claims.recovered.waiting);
         waiting.map(move |(edge, rate)| Reservation { edge: edge.clone(), reservation: *rate, version })
     }
 
-    /// Rule 4: everybody was heard who lives.
+    /// Ends the recovery at the end of the grace period (rule 4): every running edge has reported by now.
     pub(super) fn end_recovery(&mut self) {
         if !std::mem::take(&mut self.is_recovering) {
             return;
@@ -130,9 +133,9 @@ impl FleetScheduler {
                 claims.changed_in = version;
             }
         }
-        let asked_relays: Vec<Name> =
+        let pending_relays: Vec<Name> =
             self.relays.iter().filter(|(_, relay)| relay.is_report_awaited).map(|(name, _)| name.clone()).collect();
-        for relay in asked_relays {
+        for relay in pending_relays {
             if let Some(record) = self.relays.get_mut(&relay) {
                 record.is_report_awaited = false;
             }

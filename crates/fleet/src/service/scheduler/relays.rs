@@ -1,11 +1,13 @@
-//! Relays: what they say, what their edges claim, and what follows of both.
+//! Heartbeats of relays, their capacity and health, and what to send them in return.
 //!
-//! 1. Whose reservations have changed since the state that a relay has seen, is told all of them; others nothing. So is who has seen a
-//!    state of our epoch that we have not told it: a store that lost its newest words has let somebody else lead in the same one.
-//! 2. A relay that has not been heard for a lease is forgotten; its edges were matched anew when it missed its heartbeats.
-//! 3. A relay that has seen a later epoch counts, for a store may have been lost, and so does one that has seen a version of
-//!    ours that is still to come: another one leads in the same epoch. But not beyond [`FARTHEST`], and each relay once in a lease:
-//!    one that lies must neither use up the numbers nor keep the others listening. Nothing else follows of it.
+//! 1. A relay receives its complete set of reservations if one has changed since the version that it has seen, and otherwise none. It
+//!    also receives them if it has seen a version of our epoch that we did not send: a store that lost its latest writes may
+//!    have let another process lead in the same epoch.
+//! 2. A relay without heartbeats for the duration of a lease is removed. Its edges were matched anew when it became unhealthy.
+//! 3. If a relay has seen a later epoch, the store may have been lost, and the epoch is raised. The same holds if it has seen a version
+//!    of our epoch that does not exist yet, because then another process leads in the same epoch. Epochs more than
+//!    [`MAX_EPOCH_LEAP`] ahead are ignored, and each relay counts once in a lease: a relay that lies must neither use up the
+//!    numbers nor extend the grace period of the others. It has no other effect.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,25 +19,25 @@ use super::recovered::RecoveredReservations;
 use super::{FleetScheduler, Output};
 use crate::identity::Name;
 
-/// A relay that was heard.
+/// The state of a relay that has sent a heartbeat.
 #[derive(Debug)]
 pub(super) struct RelayRecord {
     pub(super) heartbeat: Heartbeat,
     pub(super) last_seen: Instant,
-    /// When it was ahead of us last (rule 3).
+    /// When it last reported a version later than ours (rule 3).
     ahead_at: Option<Instant>,
-    /// It is to say what it keeps, and has not yet ([`kept`](super::kept)).
+    /// It was requested to report its reservations and has not done so ([`recovered`](super::recovered)).
     pub(super) is_report_awaited: bool,
-    /// What it was told last.
+    /// The version in the last reply to it.
     last_version: Option<StateVersion>,
 }
 
-/// What edges take up.
+/// The load of edges on a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
-    /// What is kept for them.
+    /// The sum of reservations.
     pub(super) reserved: Bitrate,
-    /// What they use beyond that.
+    /// The throughput beyond the reservations, as far as it counts.
     pub(super) excess: Bitrate,
 }
 
@@ -53,25 +55,25 @@ impl Load {
     }
 }
 
-/// What edges have at a relay.
+/// The edges of a relay and their load.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     pub(super) load: Load,
     pub(super) edges: BTreeSet<Name>,
-    /// When somebody came, went, or got another reservation.
+    /// The version of the last change of this relay's edges or reservations.
     pub(super) changed_in: StateVersion,
-    /// What the relay has said that it keeps.
+    /// The reservations that the relay has reported after the loss of the service's state.
     pub(super) recovered: RecoveredReservations,
 }
 
-/// Rule 3. chosen: epochs count starts of the service.
+/// Rule 3. chosen: an epoch begins with each start of the service, so that a million is never reached.
 const MAX_EPOCH_LEAP: u64 = 1_000_000;
 
 impl FleetScheduler {
-    /// A relay announces itself.
+    /// Handles the heartbeat of a relay.
     ///
     /// # Errors
-    /// What it says cannot be.
+    /// The heartbeat is invalid.
     pub fn heartbeat(
         &mut self,
         relay: &Name,
@@ -81,8 +83,9 @@ impl FleetScheduler {
         heartbeat.validate()?;
         self.advance(now);
         let (seen_version, reservations) = (heartbeat.seen_version, heartbeat.reservations.take());
-        let is_asked = self.must_report_reservations(relay, seen_version) && reservations.is_none();
-        let is_answer = self.must_report_reservations(relay, seen_version) && self.is_leader;
+        // Computed before the record is replaced, because both depend on the previous heartbeat.
+        let must_report = self.must_report_reservations(relay, seen_version) && reservations.is_none();
+        let is_expected_report = self.must_report_reservations(relay, seen_version) && self.is_leader;
         let was_open = self.is_open(relay);
         let previous = self.relays.get(relay);
         let (is_new, mut ahead) = (previous.is_none(), previous.and_then(|before| before.ahead_at));
@@ -100,17 +103,18 @@ impl FleetScheduler {
                 heartbeat,
                 last_seen: self.now,
                 ahead_at: ahead,
-                is_report_awaited: is_asked,
+                is_report_awaited: must_report,
                 last_version: None,
             },
         );
-        let tell_held = is_asked && self.is_leader;
-        self.is_recovering |= tell_held || is_answer;
+        let request_reservations = must_report && self.is_leader;
+        self.is_recovering |= request_reservations || is_expected_report;
         match reservations {
-            Some(reservations) if is_answer => self.accept_reservations(relay, reservations),
-            _ if is_new && self.is_leader && !is_asked => self.shed_excess(relay),
+            Some(reservations) if is_expected_report => self.accept_reservations(relay, reservations),
+            _ if is_new && self.is_leader && !must_report => self.shed_excess(relay),
             _ => {}
         }
+        // The relay drains from now on: let the next tick queue its edges at once.
         if was_open && !self.is_open(relay) {
             self.next_sweep = self.now;
         }
@@ -118,8 +122,8 @@ impl FleetScheduler {
         let is_up_to_date = seen_version.epoch == self.version.epoch
             && seen_version >= changed
             && (is_our_version || !self.is_leader);
-        // One that is asked has seen nothing new, and keeps what it has.
-        let version = if tell_held { seen_version } else { self.version };
+        // A relay that is requested to report has not received the new state. With the version unchanged it keeps its reservations.
+        let version = if request_reservations { seen_version } else { self.version };
         if let Some(record) = self.relays.get_mut(relay) {
             record.last_version = Some(version);
         }
@@ -128,12 +132,12 @@ impl FleetScheduler {
             heartbeat_ms: millis(self.config.heartbeat),
             revocations: 0,
             draining: self.drains.contains_key(relay),
-            reservations: (!is_up_to_date && !tell_held).then(|| self.reservations_at(relay)),
-            report_reservations: tell_held,
+            reservations: (!is_up_to_date && !request_reservations).then(|| self.reservations_at(relay)),
+            report_reservations: request_reservations,
         })
     }
 
-    /// An operator closes a relay for new streams, for so long or for good, or opens it again.
+    /// Drains a relay on an operator's order, for `time` or without end, or undrains it.
     pub fn drain(&mut self, relay: &Name, closed: bool, time: Option<Duration>, now: Instant) {
         self.advance(now);
         if closed {
@@ -144,25 +148,25 @@ impl FleetScheduler {
         }
     }
 
-    /// What operators have said in all, and to whoever; nothing else counts.
+    /// Replaces all drains.
     pub fn set_drains(&mut self, drains: Vec<(Name, Option<Duration>)>, now: Instant) {
         self.advance(now);
         self.drains = drains.into_iter().map(|(relay, time)| (relay, time.map(|time| self.now + time))).collect();
         self.next_sweep = self.now;
     }
 
-    /// What operators have said and still counts, and for how long.
+    /// The current drains, each with its remaining time; none: no end.
     pub fn active_drains(&self) -> Vec<(Name, Option<Duration>)> {
         let left = |until: &Option<Instant>| until.map(|until| until.since(self.now));
         self.drains.iter().map(|(relay, until)| (relay.clone(), left(until))).collect()
     }
 
-    /// Whether this relay has announced itself.
+    /// Whether this relay has sent a heartbeat.
     pub fn has_relay(&self, relay: &Name) -> bool {
         self.relays.contains_key(relay)
     }
 
-    /// All relays, by name.
+    /// All relays, sorted by name.
     pub fn relay_summaries(&self) -> Vec<RelaySummary> {
         let row = |(name, relay): (&Name, &RelayRecord)| RelaySummary {
             name: name.clone(),
@@ -181,7 +185,7 @@ impl FleetScheduler {
         self.relays.iter().map(row).collect()
     }
 
-    /// R(s), by rule 3 of the machine; none of a relay that is not known.
+    /// R(s) by rule 3 of the scheduler; zero for an unknown relay.
     pub(super) fn free_capacity(&self, name: &Name) -> Bitrate {
         let Some(relay) = self.relays.get(name) else { return Bitrate::ZERO };
         let claimed = self.claims.get(name).map_or(Bitrate::ZERO, |claims| claims.load.total());
@@ -189,8 +193,8 @@ impl FleetScheduler {
         relay.heartbeat.capacity - reported_use.max(claimed)
     }
 
-    /// What a relay can still be given, if these were not there: R(s) less the threshold's share, which bursts of others fill
-    /// first. So the word of one edge takes nothing from another.
+    /// The capacity for new reservations if the load `leaving` were gone: R(s) less the threshold's share. Throughput beyond the
+    /// reservations counts against that share first, so that an edge's report of its throughput takes nothing from other edges.
     pub(super) fn assignable_capacity(&self, name: &Name, leaving: Load) -> Bitrate {
         let Some(relay) = self.relays.get(name).filter(|_| self.is_open(name)) else { return Bitrate::ZERO };
         let remaining_load = self.claims.get(name).map_or_else(Load::default, |claims| claims.load.less(leaving));
@@ -202,12 +206,12 @@ impl FleetScheduler {
             - reported_use.max(remaining_load.reserved + waiting + (remaining_load.excess - bursts))
     }
 
-    /// The threshold's share of T(s).
+    /// The threshold's share of T(s), which is kept for bursts.
     pub(super) fn burst_reserve(&self, name: &Name) -> Bitrate {
         self.relays.get(name).map_or(Bitrate::ZERO, |relay| relay.heartbeat.capacity.share(self.config.threshold))
     }
 
-    /// Rule 3.
+    /// Whether a relay has seen a version later than ours, within plausible bounds (rule 3).
     fn is_ahead(&self, version: StateVersion) -> bool {
         match version.epoch.checked_sub(self.version.epoch) {
             None => false,
@@ -216,10 +220,10 @@ impl FleetScheduler {
         }
     }
 
-    /// One that another process has heard.
+    /// Adds a relay that another process has stored.
     pub(super) fn restore_relay(&mut self, name: Name, heartbeat: Heartbeat) {
         let last_seen = self.now;
-        // What is written is what it was told.
+        // The stored reservations are those that the relay has received, so it need not report them.
         self.relays
             .entry(name)
             .or_insert(RelayRecord {
@@ -232,13 +236,13 @@ impl FleetScheduler {
             .is_report_awaited = false;
     }
 
-    /// r(s).
+    /// r(s): the free share of its capacity; zero for an unknown relay.
     pub(super) fn free_share(&self, name: &Name) -> Ratio {
         let capacity = self.relays.get(name).map_or(0, |relay| relay.heartbeat.capacity.bits_per_sec());
         Ratio::of(self.free_capacity(name).bits_per_sec(), capacity)
     }
 
-    /// Whether it is there and takes new streams.
+    /// Whether it is healthy and accepts new streams.
     pub(super) fn is_open(&self, name: &Name) -> bool {
         let is_usable = |relay: &RelayRecord| self.is_healthy(relay) && !relay.heartbeat.draining;
         self.relays.get(name).is_some_and(is_usable) && !self.drains.contains_key(name)
@@ -251,11 +255,11 @@ impl FleetScheduler {
 
     pub(super) fn expire_relays(&mut self) {
         let (now, lease) = (self.now, self.config.lease);
-        let news = &mut self.dirty;
+        let dirty = &mut self.dirty;
         self.relays.retain(|name, relay| {
             let is_recent = now.since(relay.last_seen) <= lease;
             if !is_recent {
-                news.mark_relay(name);
+                dirty.mark_relay(name);
             }
             is_recent
         });

@@ -1,11 +1,11 @@
-//! What another process needs that takes the lead: members as they last were, row by row.
+//! Replication of members to the shared store, so that another process can take over as leader.
 //!
-//! In: rows that somebody else has written. Out: rows that have changed.
+//! Each relay and each edge is one row. The leader writes changed rows; a new leader restores them.
 //!
-//! 1. A heartbeat or report that brings nothing new is no news: who lives will say so to whoever leads. So what is written grows
-//!    with the changes in a fleet and not with its members.
-//! 2. What is read counts as heard now, and its edges as seated: two heartbeats later, who was not heard is gone.
-//! 3. Rows that cannot be read are left out: their members announce themselves again anyway.
+//! 1. A heartbeat or report without new content does not change the row: a running member reports to whichever process leads. The amount
+//!    written therefore depends on the changes in a fleet and not on its size.
+//! 2. Restored members count as seen now, and restored edges as placed. Two heartbeats later, those that have not reported are removed.
+//! 2. Restored members count as seen now, and restored edges as placed. Members that do not report afterwards expire as usual.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ use super::FleetScheduler;
 use super::edges::Placement;
 use crate::identity::Name;
 
-/// One member, as it is kept for others: a key, and what stands there; none: it has gone.
+/// The stored state of one member: a key, and the value as JSON; none: the member has been removed.
 pub type Row = (String, Option<String>);
 
-/// Whose rows have changed.
+/// The members whose rows have changed.
 #[derive(Debug, Default)]
 pub(super) struct DirtyRows {
     is_enabled: bool,
@@ -56,13 +56,13 @@ const RELAY_PREFIX: &str = "relay/";
 const EDGE_PREFIX: &str = "edge/";
 
 impl FleetScheduler {
-    /// Whether changes are collected for others; they are not, unless somebody asks for them.
+    /// Switches the collection of changed rows on or off; initially off. Switching it on marks all rows as changed.
     pub fn set_replicated(&mut self, is_replicated: bool) {
         self.dirty = DirtyRows { is_enabled: is_replicated, ..DirtyRows::default() };
         self.mark_all_dirty();
     }
 
-    /// The rows that have changed since the last call, so many at most.
+    /// The rows that have changed since the last call, at most `max_rows`.
     pub fn take_dirty_rows(&mut self, max_rows: usize) -> Vec<Row> {
         let mut rows = Vec::new();
         while rows.len() < max_rows
@@ -79,7 +79,7 @@ impl FleetScheduler {
         rows
     }
 
-    /// These could not be written: they are news again.
+    /// Marks rows as changed again that could not be written.
     pub fn mark_dirty(&mut self, rows: &[Row]) {
         for (key, _) in rows {
             match (name_in_key(key, RELAY_PREFIX), name_in_key(key, EDGE_PREFIX)) {
@@ -90,7 +90,7 @@ impl FleetScheduler {
         }
     }
 
-    /// Rule 2. Whom it knows already, it knows better.
+    /// Adds the members in these rows (rule 2). Edges that are known already keep their newer state.
     pub fn restore(&mut self, rows: &[(String, String)], now: Instant) {
         self.advance(now);
         for (name, text) in rows.iter().filter_map(|(key, text)| Some((name_in_key(key, RELAY_PREFIX)?, text))) {
@@ -119,7 +119,7 @@ impl FleetScheduler {
         self.mark_all_dirty();
     }
 
-    /// Everything is news: a new epoch finds a store that may have lost some of it.
+    /// Marks all rows as changed: in a new epoch the store may have lost some of them.
     pub(super) fn mark_all_dirty(&mut self) {
         if self.dirty.is_enabled {
             self.dirty.relays = self.relays.keys().cloned().collect();

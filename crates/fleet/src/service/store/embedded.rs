@@ -1,7 +1,7 @@
-//! One file that nobody else can open meanwhile.
+//! Store in one file (redb), which only one process can open.
 //!
-//! In: calls of [`Store`]. Out: what the file says; each change is on the disk when the call returns. After an error of the disk the
-//! file is opened anew for the next call: a disk that is full today is not for ever.
+//! Each change is on the disk when the call returns. After a disk error the file is reopened for the next call, because the cause, such
+//! as a full disk, may be temporary.
 
 use std::path::{Path, PathBuf};
 
@@ -15,28 +15,28 @@ const ENTRIES_TABLE: TableDefinition<'_, &str, (u64, &str)> = TableDefinition::n
 const USED_TOKENS_TABLE: TableDefinition<'_, &str, u64> = TableDefinition::new("spent");
 const LEAD_KEY: &str = "fleet";
 
-/// One file.
+/// A store in a database file.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     path: PathBuf,
-    /// None after an error.
+    /// The open file; none after an error.
     database: Option<Database>,
-    /// What the file says of the lead, so that leading on costs no write: nobody else can change it.
+    /// Holder and epoch in the file. A renewal needs no write, because no other process can change the file.
     lease: Option<(String, u64)>,
 }
 
 impl EmbeddedStore {
-    /// Opens the file, or makes it; forgets what ended more than a day ago, as the authority does.
+    /// Opens or creates the file, and removes what expired more than a day ago, as the authority does.
     ///
     /// # Errors
-    /// It cannot be, it holds something else, or another process has it open.
+    /// The file cannot be created, is not a database, or is open in another process.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let mut store = Self { path: path.into(), database: None, lease: None };
         store.with(|database| expire(database, UtcSeconds::now()))?;
         Ok(store)
     }
 
-    /// Does something with the file; after an error it will be opened anew.
+    /// Runs `act` on the file. After an error the file is closed, and the next call reopens it.
     fn with<T>(&mut self, act: impl FnOnce(&Database) -> Result<T, Fault>) -> Result<T, StoreError> {
         let opened = match self.database.take() {
             Some(database) => Ok(database),
@@ -51,7 +51,7 @@ impl EmbeddedStore {
     }
 }
 
-/// What the library or the system says.
+/// The error text of the library or the system.
 struct Fault(String);
 
 impl<E: std::error::Error> From<E> for Fault {
@@ -62,7 +62,7 @@ impl<E: std::error::Error> From<E> for Fault {
 
 fn open(path: &Path) -> Result<Database, Fault> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    // Tokens that were spent are nobody's business: the mode that the directory of an authority asks for.
+    // Used tokens are private: the same protection as the authority's directory.
     let mut options = std::fs::OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     Ok(Database::builder().create_file(file)?)
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lead_is_one_at_a_time_and_each_start_is_a_new_epoch() {
+    fn one_process_leads_at_a_time_and_each_start_begins_a_new_epoch() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let now = UtcSeconds::from_unix(1_800_000_000);
@@ -190,18 +190,18 @@ mod tests {
             store.bid(&bid("b", None, 0), now).unwrap(),
             BidOutcome::Lost(Leader { epoch: 1, address: String::new() })
         );
-        assert!(EmbeddedStore::open(&path).is_err(), "nobody else opens it meanwhile");
+        assert!(EmbeddedStore::open(&path).is_err(), "no second process can open it");
         drop(store);
         let mut store = EmbeddedStore::open(&path).unwrap();
         assert_eq!(store.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(2));
         assert_eq!(store.bid(&bid("a", Some(2), 40), now).unwrap(), BidOutcome::Won(41));
-        assert_eq!(store.bid(&bid("b", None, 0), later).unwrap(), BidOutcome::Won(42), "its time was over");
+        assert_eq!(store.bid(&bid("b", None, 0), later).unwrap(), BidOutcome::Won(42), "the lease has ended");
         let last = later.saturating_add(Duration::from_secs(15));
         assert_eq!(store.bid(&bid("a", Some(41), 0), last).unwrap(), BidOutcome::Won(43));
     }
 
     #[test]
-    fn entries_end_and_are_there_after_a_restart() {
+    fn entries_survive_a_restart_until_they_expire() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let now = UtcSeconds::now();
@@ -237,17 +237,20 @@ mod tests {
         assert!(!EmbeddedStore::open(&path).unwrap().claim(nonce, until).unwrap());
         let other: Nonce = "0123456789abcdef0123456789abcde0".parse().unwrap();
         assert!(EmbeddedStore::open(&path).unwrap().claim(other, until.saturating_sub(RETENTION * 2)).unwrap());
-        assert!(EmbeddedStore::open(&path).unwrap().claim(other, until).unwrap(), "its token has long expired");
+        assert!(
+            EmbeddedStore::open(&path).unwrap().claim(other, until).unwrap(),
+            "it was removed because its token expired long ago"
+        );
     }
 
     #[test]
-    fn a_file_that_is_something_else_is_refused() {
+    fn a_file_that_is_not_a_database_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         std::fs::write(&path, "hello").unwrap();
         let message = EmbeddedStore::open(&path).unwrap_err().to_string();
         assert!(message.contains("store: "), "{message}");
-        assert_eq!(std::fs::read(&path).unwrap(), b"hello", "and left as it is");
+        assert_eq!(std::fs::read(&path).unwrap(), b"hello", "the file is unchanged");
         assert!(EmbeddedStore::open(&dir.path().join("absent/store")).is_err());
     }
 }

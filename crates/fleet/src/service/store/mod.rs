@@ -1,17 +1,16 @@
-//! What outlives the service, and what several processes of it share: who leads and in which epoch, what operators have said,
-//! tokens that were spent.
+//! Persistent state of the service, partly shared by several processes: the leader's lease and epoch, drains by operators, and used
+//! enrolment tokens.
 //!
-//! In: few words, seldom. Out: the same after a crash. Heartbeats, requests and reports are not here: relays and edges announce
-//! themselves again.
+//! It is small and rarely written. Heartbeats, requests and reports are not stored, because relays and edges repeat them.
 //!
-//! 1. [`Embedded`] is one file that nobody else can open meanwhile. [`Redis`] is shared by as many processes as there are, and one
-//!    of them leads at a time.
-//! 2. A lead that is shared lasts for a lease, by the clock of the store. Its holder counts by its own from the moment it
-//!    asked, and stops before.
-//! 3. Each lead is a new epoch, greater than all that the store knows of. A store that has lost its memory is told by bidders what
-//!    they have seen ([`Bid::above`]).
-//! 4. A call may take as long as a disk or a network takes: the service makes it on a thread that may wait.
-//! 5. After an error the file or the connection is opened anew for the next call.
+//! 1. [`EmbeddedStore`] is a file that only one process can open. [`RedisStore`] is shared by any number of processes, one of which
+//!    leads at a time.
+//! 2. A shared lease is measured by the store's clock. Its holder measures it by its own clock from the moment before it sent the bid,
+//!    and stops earlier.
+//! 3. Each change of the leader begins a new epoch, greater than all epochs known to the store. In case the store has lost its data,
+//!    bids contain the greatest epoch that relays have seen ([`Bid::min_epoch`]).
+//! 4. Calls block as long as the disk or the network takes; the service makes them on blocking threads.
+//! 5. After an error, the next call reopens the file or the connection.
 
 mod embedded;
 mod redis;
@@ -26,144 +25,144 @@ pub use self::embedded::EmbeddedStore;
 pub use self::redis::{RedisSecrets, RedisStore};
 pub use self::url::{RedisNodes, StoreUrl};
 
-/// Why the store cannot.
+/// A failed operation of a store.
 #[derive(Debug, thiserror::Error)]
 #[error("{store}: {text}")]
 pub struct StoreError {
-    /// Which store.
+    /// Location of the store.
     pub store: String,
-    /// Why.
+    /// The cause.
     pub text: String,
 }
 
-/// Somebody who would lead.
+/// A bid for leadership.
 #[derive(Clone, Debug)]
 pub struct Bid {
-    /// Who; no other process bids by this name.
+    /// The bidder; unique among all processes.
     pub holder: String,
-    /// Where it is reached by the others; empty: nowhere yet.
+    /// Address at which other processes reach the bidder; empty: not known yet.
     pub address: String,
-    /// The epoch in which it leads already.
+    /// The epoch in which the bidder already leads; none: it does not lead.
     pub epoch: Option<u64>,
-    /// A later epoch than this is needed.
+    /// The new epoch must be greater than this.
     pub min_epoch: u64,
-    /// For how long it would lead, if it does not bid again.
+    /// How long the bidder leads if it does not bid again.
     pub lease: Duration,
 }
 
-/// Who leads.
+/// The result of a bid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BidOutcome {
-    /// The bidder, in this epoch.
+    /// The bidder leads in this epoch.
     Won(u64),
-    /// Somebody else.
+    /// Another process leads.
     Lost(Leader),
 }
 
-/// Somebody else who leads.
+/// Another process that leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leader {
-    /// Its epoch.
+    /// Its current epoch.
     pub epoch: u64,
-    /// Where it is reached; empty: it has not said so.
+    /// Its address; empty: it has not published one.
     pub address: String,
 }
 
-/// Something that was put.
+/// A stored value with an end of validity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Under which key.
+    /// The key, such as `drain/RELAY`.
     pub key: String,
-    /// What.
+    /// The stored text.
     pub value: String,
-    /// Until when.
+    /// When the entry expires.
     pub expires_at: UtcSeconds,
 }
 
-/// What a store can do.
+/// The operations of a store.
 pub trait Store: Send {
-    /// The bidder leads on in its epoch if nobody has led since, and `above` is below it. Else it leads in a new epoch, greater
-    /// than all before, if nobody else leads now.
+    /// Bids for leadership. The bidder continues in its epoch if no other process has led since, and if the epoch is greater than
+    /// `min_epoch`. Otherwise it becomes leader in a new epoch, greater than all before, unless another process leads now.
     ///
     /// # Errors
-    /// The store cannot; who led before goes on until its time is over.
+    /// The store failed; a current leader continues until its lease ends.
     fn bid(&mut self, bid: &Bid, now: UtcSeconds) -> Result<BidOutcome, StoreError>;
 
-    /// Remembers something until then; a key that is there already gets the new value.
+    /// Stores an entry until it expires; replaces an entry with the same key.
     ///
     /// # Errors
-    /// It is not remembered.
+    /// The store failed, and the entry is not stored.
     fn put(&mut self, entry: &Entry) -> Result<(), StoreError>;
 
-    /// Forgets something, whether or not it was there.
+    /// Removes an entry, if it exists.
     ///
     /// # Errors
-    /// It is not forgotten.
+    /// The store failed, and the entry may still exist.
     fn remove(&mut self, key: &str) -> Result<(), StoreError>;
 
-    /// What has not ended and whose key begins so, in the order of keys.
+    /// The entries that have not expired and whose keys begin with `prefix`, sorted by key.
     ///
     /// # Errors
-    /// The store cannot.
+    /// The store failed.
     fn list(&mut self, prefix: &str, now: UtcSeconds) -> Result<Vec<Entry>, StoreError>;
 
-    /// Takes a nonce, once and for all who share the store; it may be forgotten some time after `until`.
+    /// Claims a nonce for all processes that share the store; false: it was claimed before. It may be forgotten some time after `until`.
     ///
     /// # Errors
-    /// Whether it was taken before cannot be known.
+    /// The store failed, so that it is unknown whether the nonce was claimed before.
     fn claim(&mut self, nonce: Nonce, until: UtcSeconds) -> Result<bool, StoreError>;
 
-    /// Where it is, for people; no password.
+    /// Location of the store for people, without a password.
     fn location(&self) -> String;
 
-    /// The region that is shared; none: nobody shares this store.
+    /// The region of a shared store; none: the store is not shared.
     fn region(&self) -> Option<String> {
         None
     }
 
-    /// Another password and authority, from the next connection on.
+    /// Uses another password and authority from the next connection on.
     ///
     /// # Errors
-    /// They are no good, and those before stay.
+    /// They are invalid; the previous ones stay in use.
     fn set_secrets(&mut self, _secrets: RedisSecrets) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Leads no longer.
+    /// Gives up the leadership before the end of the lease.
     ///
     /// # Errors
-    /// The others wait for the lease to end.
+    /// The store failed; other processes wait for the end of the lease.
     fn resign(&mut self, _holder: &str) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Keeps rows for who leads next, if nobody leads in a later epoch; whether they are kept.
+    /// Stores rows for the next leader, if `epoch` is still the current one; returns whether they were stored.
     ///
     /// # Errors
-    /// The store cannot.
+    /// The store failed.
     fn put_rows(&mut self, _epoch: u64, _rows: &[Row]) -> Result<bool, StoreError> {
         Ok(true)
     }
 
-    /// All rows that are kept.
+    /// All stored rows.
     ///
     /// # Errors
-    /// The store cannot.
+    /// The store failed.
     fn rows(&mut self) -> Result<Vec<(String, String)>, StoreError> {
         Ok(Vec::new())
     }
 
-    /// Keeps a numbered text, if its number is greater than that of what is kept by this name; else what is kept, if it is another
-    /// text.
+    /// Stores a numbered text under `name` if its number is greater than that of the stored text. Otherwise returns the stored text,
+    /// if it differs.
     ///
     /// # Errors
-    /// The store cannot.
+    /// The store failed.
     fn put_if_newer(&mut self, _name: &str, _number: u64, _text: &str) -> Result<Option<String>, StoreError> {
         Ok(None)
     }
 }
 
-/// chosen: more than a clock that lost its time server is ever put back by.
+/// How long expired entries are kept. chosen: more than a clock without its time server is ever set back.
 const RETENTION: Duration = Duration::from_secs(86_400);
 
 fn unix_seconds(stamp: UtcSeconds) -> u64 {

@@ -1,26 +1,26 @@
-//! Redis, for several processes: one server, or a cluster.
+//! Store in Redis for several processes: one server, or a cluster.
 //!
-//! In: calls of [`Store`]. Out: what Redis says.
+//! Keys:
 //!
 //! | key | what |
 //! |---|---|
-//! | `marline:{REGION}:lead` | who leads: `holder`, `epoch`, `place`; ends by itself |
+//! | `marline:{REGION}:lead` | the leader: `holder`, `epoch`, `place` (its address); expires by itself |
 //! | `marline:{REGION}:epoch` | the greatest epoch so far |
-//! | `marline:{REGION}:said` | what operators said: key → `UNTIL VALUE` |
-//! | `marline:{REGION}:members` | rows of [`share`](super::super::machine::Row); gone when nobody has led for a day |
-//! | `marline:spent:NONCE` | a token that was used, in whichever region |
+//! | `marline:{REGION}:said` | entries such as drains by operators: key → `UNTIL VALUE` |
+//! | `marline:{REGION}:members` | rows of members ([`Row`]); expires if no process leads for a day |
+//! | `marline:spent:NONCE` | a used token, in whichever region |
 //! | `marline:newest:NAME` | a numbered text, such as the revocation list |
 //!
-//! 1. The braces make one slot of a region (Redis Cluster, "hash tags"), so that a script may use several of its keys.
-//! 2. What must be one step is a script: looking who leads and leading, writing rows and being the one who leads.
-//! 3. Replication is not waited for: a primary that dies may take the newest words with it. Then two may lead in one epoch for the
-//!    rest of a lease, which relays see by a version that is still to come, and the later one goes on with a later epoch. A nonce is
-//!    also in the `spent` of the process that took it.
-//! 4. The lead needs some hundred bytes and may be taken when memory has run out (`allow-oom`, Redis 7).
-//! 5. Anything may stand in Redis. An epoch that is no whole number below 10^15, where a Lua number is still exact, is refused with its key
-//!    and what repairs it ([`EPOCHS`]); nobody leads until then.
-//! 6. Each call waits a second for a connection and a second for an answer. Scripts are sent whole each time: Redis may have
-//!    been started anew, and a cluster has another primary than before.
+//! 1. The braces (a "hash tag" of Redis Cluster) put all keys of a region into one slot, so that a script may use several of them.
+//! 2. Operations that must be atomic are scripts: checking and taking the leadership, and writing rows while leading.
+//! 3. Calls do not wait for replication: a primary that fails may lose its latest writes. Two processes may then lead in one epoch for
+//!    the rest of a lease. Relays notice this by a version that does not exist yet, and the later leader raises the epoch. A nonce is
+//!    also recorded in the file `spent` of the process that claimed it.
+//! 4. The leader's key needs some hundred bytes, and may be written when Redis has reached its memory limit (`allow-oom`, Redis 7).
+//! 5. Redis may contain invalid data. An epoch that is not a whole number below 10^15, where a Lua number is still exact, is refused
+//!    ([`EPOCH_LIMIT`]); the error names the key and how to repair it. Until then no process leads.
+//! 6. Each call waits one second for a connection and one second for a response. Scripts are sent in full each time: Redis may have
+//!    been restarted, and a cluster may have a different primary than before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,12 +40,12 @@ use super::{Bid, BidOutcome, Entry, Leader, RETENTION, RedisNodes, Store, StoreE
 use crate::ca::{Nonce, UtcSeconds};
 use crate::identity::Name;
 
-/// What only Redis and we know, and whom we take for Redis.
+/// The password, and the certificate authority that authenticates Redis.
 #[derive(Clone, Default)]
 pub struct RedisSecrets {
-    /// Of the user.
+    /// Password of the user; none: no authentication.
     pub password: Option<String>,
-    /// The authority of its certificate, PEM; none: those of the system.
+    /// The authority that has signed the server's certificate, in PEM; none: the system's authorities.
     pub authority: Option<Vec<u8>>,
 }
 
@@ -55,27 +55,27 @@ impl std::fmt::Debug for RedisSecrets {
     }
 }
 
-/// Redis.
+/// A connection to Redis and its parameters.
 pub struct RedisStore {
     nodes: RedisNodes,
     region: Name,
     secrets: RedisSecrets,
-    /// None after an error.
+    /// The open connection; none after an error.
     connection: Option<Box<dyn ConnectionLike + Send>>,
 }
 
-/// Rule 6. chosen: three of them are less than what is left of a lease when it is renewed.
+/// Rule 6. chosen: three timeouts are shorter than the rest of a lease when it is renewed.
 const IO_TIMEOUT: Duration = Duration::from_secs(1);
-/// chosen: rows of members that nobody has renewed for a day are of no use.
+/// chosen: rows of members without a leader for a day are of no use.
 const ROWS_TTL_SECONDS: u64 = 86_400;
-/// chosen: some hundred kilobytes each.
+/// chosen: a reply of some hundred kilobytes.
 const SCAN_COUNT: usize = 500;
 
-/// The first epoch that is refused (rule 5), as the script has it: a digit more than fifteen.
+/// The first epoch that is refused (rule 5). In the script: more than fifteen digits.
 const EPOCH_LIMIT: u64 = 1_000_000_000_000_000;
 
-/// Rule 2: the lead. Keys: lead, epoch, members. Arguments: holder, place, its epoch or 0, above, lease in ms, how long rows are kept:
-/// where nothing changes for a day none is written, and they stay as long as somebody leads.
+/// Rule 2: a bid. Keys: lead, epoch, members. Arguments: holder, address, its epoch or 0, minimum epoch, lease in ms, lifetime of the
+/// rows in seconds. A bid extends the lifetime of the rows, because a leader writes none while nothing changes.
 const LEAD_SCRIPT: &str = "#!lua flags=allow-oom
 local function whole(text)
   if not text then return 0 end
@@ -101,12 +101,13 @@ redis.call('PEXPIRE', KEYS[1], ARGV[5])
 redis.call('EXPIRE', KEYS[3], ARGV[6])
 return {'mine', epoch, ''}";
 
-/// Keys: lead. Arguments: holder.
+/// Gives up the lease, if the holder still has it. Keys: lead. Arguments: holder.
 const RESIGN_SCRIPT: &str =
     "if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1";
 
-/// Keys: lead, members. Arguments: epoch, how long rows are kept, then key and row of each; an empty row goes.
+/// Writes rows, if the epoch is current. Keys: lead, members. Arguments: epoch, lifetime of the rows in seconds, then key and row of each;
+/// an empty row is deleted.
 const PUT_ROWS_SCRIPT: &str = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
 for i = 3, #ARGV, 2 do
   if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[2], ARGV[i])
@@ -115,7 +116,7 @@ end
 redis.call('EXPIRE', KEYS[2], ARGV[2])
 return 1";
 
-/// Keys: the text. Arguments: number, text.
+/// Stores a text if its number is greater. Keys: the text. Arguments: number, text.
 const PUT_IF_NEWER_SCRIPT: &str = "local kept = redis.call('HMGET', KEYS[1], 'number', 'text')
 local number = tonumber(kept[1] or '-1')
 if number < tonumber(ARGV[1]) then
@@ -126,13 +127,13 @@ if kept[2] == ARGV[2] then return false end
 return kept[2]";
 
 impl RedisStore {
-    /// Of these nodes, for this region; nothing is connected yet.
+    /// A store in these nodes for this region; it does not connect yet.
     ///
     /// # Errors
-    /// The authority is none.
+    /// The certificate authority is not valid PEM, or the address is not valid.
     pub fn new(nodes: RedisNodes, region: Name, secrets: RedisSecrets) -> Result<Self, StoreError> {
         let store = Self { nodes, region, secrets, connection: None };
-        // What the library refuses before it connects is a mistake of the user's.
+        // The library checks its parameters here, so that a mistake in the configuration is reported at the start.
         let refused = |error: RedisError| StoreError { store: store.location(), text: error.to_string() };
         match store.single_node() {
             Some(info) => drop(store.client(info).map_err(refused)?),
@@ -195,7 +196,8 @@ impl RedisStore {
         };
         let result = connected.and_then(|mut connection| {
             let response = command.query(connection.as_mut());
-            // An error that Redis itself has said leaves the connection as it is, unless another node is meant.
+            // After an error reply the connection is usable only if the error concerns this command alone. OOM does; other
+            // error codes may mean that another node is responsible.
             if response.as_ref().err().is_none_or(|error| error.code().is_some_and(|code| code == "OOM")) {
                 self.connection = Some(connection);
             }
@@ -204,12 +206,12 @@ impl RedisStore {
         result.map_err(|error| StoreError { store: self.location(), text: error.to_string() })
     }
 
-    /// An epoch that cannot be one.
+    /// The error for an invalid epoch in Redis.
     fn damaged_epoch(&self, key_name: &str, found: &str) -> StoreError {
         let key = self.key(key_name);
         let text = format!(
-            "{key} holds the epoch `{}`, which is no whole number below {EPOCH_LIMIT}: nothing is matched until it is repaired; \
-             `redis-cli DEL {key}` does so: the service goes on with an epoch above those that relays have seen",
+            "{key} holds the epoch `{}`, which is not a whole number below {EPOCH_LIMIT}: no process leads until it is repaired. \
+             Run `redis-cli DEL {key}`; the service then continues with an epoch above those that relays have seen",
             printable(found)
         );
         StoreError { store: self.location(), text }
@@ -226,7 +228,7 @@ impl RedisStore {
     }
 }
 
-/// A server that is gone without a word is given up, in the middle of a handshake as well.
+/// TCP settings that end a connection to a vanished server, also during a handshake.
 fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(IO_TIMEOUT * 2).with_interval(IO_TIMEOUT).with_retries(2);
     TcpSettings::default().set_nodelay(true).set_keepalive(keepalive).set_user_timeout(IO_TIMEOUT * 4)

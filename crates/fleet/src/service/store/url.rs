@@ -1,37 +1,37 @@
-//! Where a store is, from one word of the command line.
+//! Parses the location of a store, as given on the command line.
 //!
-//! In: a path, or `redis://[USER@]HOST[:PORT][,HOST[:PORT]…][/NUMBER]`, with `rediss` for TLS. Out: a [`Place`].
+//! It is a path, or `redis://[USER@]HOST[:PORT][,HOST[:PORT]…][/NUMBER]`, with `rediss` for TLS.
 //!
-//! 1. One node is a server, several are nodes of one cluster.
-//! 2. A password stands in no command line: whoever lists processes would read it.
+//! 1. One node is a single server, several are nodes of one cluster.
+//! 2. A password in the URL is rejected, because every user who lists processes could read it.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a store is.
+/// The location of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// A file.
+    /// Path of a database file.
     File(PathBuf),
-    /// Redis.
+    /// One Redis server or a cluster.
     Redis(RedisNodes),
 }
 
-/// Where Redis is.
+/// Address of a Redis server or cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisNodes {
-    /// Host and port of each; several are a cluster.
+    /// Host and port of each node; several nodes are a cluster.
     pub nodes: Vec<(String, u16)>,
-    /// By TLS.
+    /// Whether connections use TLS.
     pub tls: bool,
-    /// As whom; none: as `default`.
+    /// User name; none: `default`.
     pub user: Option<String>,
-    /// The number of the database; a cluster has only the first.
+    /// Number of the database; a cluster has only database 0.
     pub database: i64,
 }
 
-/// Redis's own.
+/// The default port of Redis.
 const DEFAULT_PORT: u16 = 6379;
 
 impl FromStr for StoreUrl {
@@ -40,13 +40,13 @@ impl FromStr for StoreUrl {
         let (tls, rest) = match text.split_once("://") {
             Some(("redis", rest)) => (false, rest),
             Some(("rediss", rest)) => (true, rest),
-            Some((other, _)) => return Err(format!("`{other}://` is no store: a file, redis:// or rediss://")),
-            None if text.is_empty() => return Err("a file, redis://HOST:PORT or rediss://HOST:PORT".to_owned()),
+            Some((other, _)) => return Err(format!("`{other}://` is not a store: use a file, redis or rediss")),
+            None if text.is_empty() => return Err("use a file, redis://HOST:PORT or rediss://HOST:PORT".to_owned()),
             None => return Ok(Self::File(text.into())),
         };
         let (user, rest) = match rest.rsplit_once('@') {
             Some((user, _)) if user.contains(':') => {
-                return Err("a password in the URL is seen by everybody who lists processes: \
+                return Err("a password in the URL can be read by everybody who lists processes: \
                             give it by --store-password-file or in MARLINE_STORE_PASSWORD"
                     .to_owned());
             }
@@ -56,20 +56,20 @@ impl FromStr for StoreUrl {
         let (hosts, database) = match rest.split_once('/') {
             Some((hosts, "")) => (hosts, 0),
             Some((hosts, number)) => {
-                (hosts, number.parse().map_err(|_| format!("`/{number}`: the number of a database"))?)
+                (hosts, number.parse().map_err(|_| format!("`/{number}` is not the number of a database"))?)
             }
             None => (rest, 0),
         };
         let nodes: Vec<(String, u16)> = hosts.split(',').map(parse_node).collect::<Result<_, String>>()?;
         if nodes.len() > 1 && database != 0 {
-            return Err(format!("`/{database}`: a cluster has one database only"));
+            return Err(format!("`/{database}`: a cluster has only database 0"));
         }
         Ok(Self::Redis(RedisNodes { nodes, tls, user, database }))
     }
 }
 
 fn parse_node(text: &str) -> Result<(String, u16), String> {
-    let wrong = || format!("`{text}`: HOST:PORT of Redis");
+    let wrong = || format!("`{text}` is not HOST:PORT of a Redis server");
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_a_file_a_server_or_a_cluster() {
+    fn a_location_is_a_file_a_server_or_a_cluster() {
         let nodes = |text: &str| match text.parse::<StoreUrl>().unwrap() {
             StoreUrl::Redis(nodes) => nodes,
             StoreUrl::File(path) => panic!("{}", path.display()),
@@ -117,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_a_password_is_not_repeated() {
+    fn errors_name_the_problem_and_never_the_password() {
         let message = |text: &str| text.parse::<StoreUrl>().unwrap_err();
-        assert!(message("http://a").contains("no store"));
+        assert!(message("http://a").contains("is not a store"));
         assert!(message("redis://a:b").contains("HOST:PORT") && message("redis://").contains("HOST:PORT"));
         assert!(message("redis://a,b/1").contains("cluster") && message("redis://a/x").contains("database"));
         let secret = message("redis://:hunter2@a");

@@ -20,9 +20,9 @@ use std::time::Duration;
 use marline_core::units::Ratio;
 
 use super::super::accel::run::BenchRun;
-use super::super::sheet::{Floor, Sheet};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
-use super::paired::{self, Row, Threshold};
+use super::paired::{self, Requirement, Row};
 use crate::accel::{Contender, Medium, Stream, Topology, TrialResult};
 
 pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
@@ -46,7 +46,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
             outage: None,
             length,
             from,
-            thresholds: vec![Threshold::OfPlain(0.97)],
+            requirements: vec![Requirement::OfPlain(0.97)],
             contender: ours,
         };
         let world = move |seed| Topology {
@@ -87,17 +87,17 @@ fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, who: &Contender)
     (0..bench.runs(5)).map(unit).collect()
 }
 
-fn figures(sheet: &mut Sheet, case: &str, taken: &TrialResult) {
-    if let Some(why) = taken.emulation.suspect() {
-        sheet.suspect(case, &why);
+fn figures(sheet: &mut ReportTable, case: &str, taken: &TrialResult) {
+    if let Some(why) = taken.emulation.unreliable_reason() {
+        sheet.mark_unreliable(case, &why);
     }
     if case == BPF {
         let Some((each, in_place)) = taken.bpf else {
-            return sheet.tell(case, ": the accelerator has no BPF program in the kernel");
+            return sheet.log(case, ": the accelerator has no BPF program in the kernel");
         };
-        sheet.add(case, "ns a packet", ("ours", &Floor::AtMost(200.0)), "ours", each);
+        sheet.add(case, "ns a packet", ("ours", &Threshold::AtMost(200.0)), "ours", each);
         if let Some(each) = in_place {
-            sheet.add(case, "ns in place", ("ours", &Floor::Stated), "ours", each);
+            sheet.add(case, "ns in place", ("ours", &Threshold::Stated), "ours", each);
         }
         return;
     }
@@ -105,11 +105,11 @@ fn figures(sheet: &mut Sheet, case: &str, taken: &TrialResult) {
     let counted = |name: &str| taken.status.as_ref().and_then(|status| status["counts"][name].as_u64());
     let packets = counted("queued").unwrap_or(0) + counted("captured").unwrap_or(0);
     if packets == 0 {
-        sheet.tell(case, ": no packet came to the accelerator");
+        sheet.log(case, ": no packet came to the accelerator");
         return;
     }
     let each = taken.cpu.unwrap_or_default().as_secs_f64() * 1e6 / packets as f64;
-    sheet.add(case, "µs a packet", ("ours", &Floor::AtMost(10.0)), "ours", each);
+    sheet.add(case, "µs a packet", ("ours", &Threshold::AtMost(10.0)), "ours", each);
 }
 
 const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";

@@ -18,9 +18,9 @@ use std::time::Duration;
 use marline_core::units::Ratio;
 
 use super::super::accel::run::BenchRun;
-use super::super::sheet::{Floor, Sheet};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
-use super::paired::{self, Row, Threshold};
+use super::paired::{self, Requirement, Row};
 use crate::accel::{Contender, Stream, Topology, TrialResult};
 use crate::{Congestion, LabError};
 
@@ -38,7 +38,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
             outage: None,
             length,
             from,
-            thresholds: vec![Threshold::OfPlain(0.98)],
+            requirements: vec![Requirement::OfPlain(0.98)],
             contender: Contender::default_mechanisms(),
         };
         let world =
@@ -72,7 +72,7 @@ const PAIRS: [Pair; 2] = [
 
 fn congestion(
     bench: &Bench,
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     pair: &Pair,
     run: u32,
     (length, from): (Duration, Duration),
@@ -97,14 +97,14 @@ fn congestion(
 }
 
 fn figures(
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     case: &str,
     pair: &Pair,
     (who, taken): (&Contender, &TrialResult),
     (length, from): (Duration, Duration),
 ) {
     let plain = || vec!["plain".to_owned()];
-    let (no_less, no_more) = (Floor::AtLeastTimes(0.98, plain()), Floor::AtMostTimes(1.0, plain()));
+    let (no_less, no_more) = (Threshold::AtLeastTimes(0.98, plain()), Threshold::AtMostTimes(1.0, plain()));
     let both = taken.mbps(0, from, length) + taken.mbps(1, from, length);
     sheet.add(case, "Mbit/s of both", ("ours", &no_less), who.name(), both);
     sheet.add(case, "Mbit/s of the other", ("ours", &no_less), who.name(), taken.mbps(pair.other, from, length));
@@ -112,9 +112,9 @@ fn figures(
         let again = sample.retransmitted as f64;
         sheet.add(case, "segments of the other sent again", ("ours", &no_more), who.name(), again);
     }
-    let dropped = taken.emulation.links.first().map_or(0, |link| link.down.dropped_full.packets);
+    let dropped = taken.emulation.links.first().map_or(0, |link| link.downlink.dropped_queue_full.packets);
     sheet.add(case, "packets dropped by the queue", ("ours", &no_more), who.name(), dropped as f64);
-    if let Some(why) = taken.emulation.suspect() {
-        sheet.suspect(case, &why);
+    if let Some(why) = taken.emulation.unreliable_reason() {
+        sheet.mark_unreliable(case, &why);
     }
 }

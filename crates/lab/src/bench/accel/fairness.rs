@@ -18,7 +18,7 @@ use marline_core::units::Ratio;
 use marline_sim::spec::Loss;
 
 use super::super::accel::run::BenchRun;
-use super::super::sheet::{Floor, Sheet};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use crate::LabError;
 use crate::accel::{Contender, Medium, Queue, Stream, Topology, TrialResult};
@@ -106,7 +106,7 @@ fn kinds(case: &Case, ours: bool) -> Vec<Kind> {
 
 fn each(
     bench: &Bench,
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     case: &Case,
     run: u32,
     (length, from): (Duration, Duration),
@@ -155,15 +155,15 @@ fn world(bench: &Bench, case: &Case, kind: Kind, run: u32) -> Topology {
 }
 
 fn brought(
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     name: &str,
     case: &Case,
     kind: Kind,
     taken: &TrialResult,
     (length, from): (Duration, Duration),
 ) -> Brought {
-    let down = taken.emulation.links.first().map(|link| link.down).unwrap_or_default();
-    let drops = down.dropped_full.packets + down.dropped_codel.packets + down.dropped_police.packets;
+    let down = taken.emulation.links.first().map(|link| link.downlink).unwrap_or_default();
+    let drops = down.dropped_queue_full.packets + down.dropped_codel.packets + down.dropped_policer.packets;
     let accelerated = (0..case.accelerated).map(|stream| taken.mbps(stream, from, length)).sum();
     let brought = Brought { other: taken.mbps(case.accelerated, from, length), accelerated, drops: drops as f64 };
     for (what, figure) in [
@@ -171,31 +171,31 @@ fn brought(
         ("Mbit/s of the accelerated", accelerated),
         ("drops", brought.drops),
     ] {
-        sheet.add(name, what, ("ours", &Floor::Stated), kind.name(), figure);
+        sheet.add(name, what, ("ours", &Threshold::Stated), kind.name(), figure);
     }
     if kind == Kind::Ours {
-        sheet.add(name, "reductions undone", ("ours", &Floor::Stated), "ours", taken.undone() as f64);
+        sheet.add(name, "reductions undone", ("ours", &Threshold::Stated), "ours", taken.undone() as f64);
     }
-    if let Some(why) = taken.emulation.suspect() {
-        sheet.suspect(name, &why);
+    if let Some(why) = taken.emulation.unreliable_reason() {
+        sheet.mark_unreliable(name, &why);
     }
     brought
 }
 
 /// The ratios of one run.
-fn judge(sheet: &mut Sheet, name: &str, all: &[(Kind, Brought)]) {
+fn judge(sheet: &mut ReportTable, name: &str, all: &[(Kind, Brought)]) {
     let of = |kind| all.iter().find(|(other, _)| *other == kind).map(|(_, brought)| *brought);
     let (Some(ours), Some(plain)) = (of(Kind::Ours), of(Kind::Plain)) else { return };
     let clean = of(Kind::Clean).unwrap_or(plain);
     let ratio = |part: f64, whole: f64| part / whole.max(1e-3);
-    let least = Floor::AtLeast(0.9);
+    let least = Threshold::AtLeast(0.9);
     sheet.add(name, "the other, of plain", ("ours", &least), "ours", ratio(ours.other, clean.other));
-    let most = Floor::AtMost(1.1);
+    let most = Threshold::AtMost(1.1);
     sheet.add(name, "drops, of plain", ("ours", &most), "ours", ratio(ours.drops, clean.drops.max(1.0)));
     sheet.add(
         name,
         "the accelerated, of plain",
-        ("ours", &Floor::Stated),
+        ("ours", &Threshold::Stated),
         "ours",
         ratio(ours.accelerated, plain.accelerated),
     );
@@ -213,7 +213,7 @@ mod tests {
             (Kind::Clean, brought(10.0, 10.0, 30.0)),
             (Kind::Plain, brought(18.0, 1.0, 20.0)),
         ];
-        let mut sheet = Sheet::default();
+        let mut sheet = ReportTable::default();
         judge(&mut sheet, "fairness hop 1%", &all);
         let rows: Vec<String> = sheet.table().rows.iter().map(|cells| cells[..3].join("|")).collect();
         assert!(rows[0].ends_with("the other, of plain|0.950"), "{rows:?}");

@@ -13,7 +13,7 @@ use marline_core::units::Ratio;
 
 use super::super::accel::run::BenchRun;
 use super::Bench;
-use super::paired::{self, Row, Threshold};
+use super::paired::{self, Requirement, Row};
 use crate::accel::{Contender, Topology};
 
 /// One cell of the grid.
@@ -60,7 +60,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
             outage: None,
             length,
             from,
-            thresholds: vec![Threshold::OfPlain(0.97)],
+            requirements: vec![Requirement::OfPlain(0.97)],
             contender: ours,
         };
         let world = move |seed| Topology {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::{DataSize, Ratio};
-use marline_sim::rng::{Purpose, Stream as Numbers};
-use marline_sim::spec::{Change, Event};
+use marline_sim::rng::{Purpose, RandomStream as Numbers};
+use marline_sim::spec::{LinkEvent, LinkEventKind};
 
 use super::super::accel::run::BenchRun;
-use super::super::sheet::{Floor, Sheet};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use crate::accel::{Contender, Medium, Stream, Topology, topology};
 use crate::server::Payload;
@@ -55,10 +55,10 @@ fn random_case(run: u32) -> RandomCase {
     let loss = [0, 1_000, 10_000, 30_000][below(4)];
     let outage = Duration::from_millis([0, 300, 1000, 2000, 5000][below(5)]);
     let from = Duration::from_millis(300 + 100 * below(25) as u64);
-    let event = |at, change| Event { at, link: topology::PRIMARY.into(), change };
+    let event = |at, change| LinkEvent { at, link: topology::PRIMARY.into(), change };
     let events = match outage.is_zero() {
         true => Vec::new(),
-        false => vec![event(from, Change::Down), event(from + outage, Change::Back)],
+        false => vec![event(from, LinkEventKind::Down), event(from + outage, LinkEventKind::Restore)],
     };
     let drawn = Topology {
         medium: [Medium::Rate(20_000), Medium::Rate(5_000), Medium::Medium("11g")][below(3)],
@@ -76,7 +76,7 @@ pub(super) fn units(bench: &Bench) -> Result<Vec<BenchRun<'_>>, LabError> {
     if !bench.wants("integrity", "files") {
         return Ok(Vec::new());
     }
-    let payload = Arc::new(Payload::new(SIZE).map_err(LabError::at("a file in memory"))?);
+    let payload = Arc::new(Payload::new(SIZE).map_err(LabError::at_step("a file in memory"))?);
     let runs = bench.runs.unwrap_or(if bench.quick { 3 } else { 100 });
     let unit = |run| {
         let payload = payload.clone();
@@ -86,7 +86,7 @@ pub(super) fn units(bench: &Bench) -> Result<Vec<BenchRun<'_>>, LabError> {
 }
 
 /// One file.
-fn one(bench: &Bench, sheet: &mut Sheet, run: u32, payload: &Payload) -> Result<(), LabError> {
+fn one(bench: &Bench, sheet: &mut ReportTable, run: u32, payload: &Payload) -> Result<(), LabError> {
     let (drawn, who) = (random_case(run), if bench.ours { Contender::with_early_ack() } else { Contender::Plain });
     let streams = [Stream::new(drawn.secure)];
     let taken = match bench.trial_of(payload, &drawn.world, &who, &streams, LIMIT) {
@@ -103,12 +103,12 @@ fn one(bench: &Bench, sheet: &mut Sheet, run: u32, payload: &Payload) -> Result<
     if let Some(why) = &why {
         sheet.problem(CASE, who.name(), run, &format!("{why}; {drawn}"));
     }
-    let (none, about) = (Floor::AtMost(0.0), who.name());
+    let (none, about) = (Threshold::AtMost(0.0), who.name());
     let stalled = flow.pause > drawn.outage + STALL;
     if stalled {
-        sheet.tell(CASE, &format!(": {about}: nothing came for {:.1} s: {drawn}", flow.pause.as_secs_f64()));
+        sheet.log(CASE, &format!(": {about}: nothing came for {:.1} s: {drawn}", flow.pause.as_secs_f64()));
     }
-    sheet.add(CASE, "longest pause, s", (about, &Floor::Stated), about, flow.pause.as_secs_f64());
+    sheet.add(CASE, "longest pause, s", (about, &Threshold::Stated), about, flow.pause.as_secs_f64());
     sheet.count(CASE, "files that were not right", (about, &none), about, u32::from(why.is_some()));
     sheet.count(CASE, "runs with a stall", (about, &none), about, u32::from(stalled));
     Ok(())

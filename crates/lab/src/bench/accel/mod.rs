@@ -37,13 +37,13 @@ use std::time::Duration;
 use clap::Args;
 use marline_core::units::DataSize;
 
-use super::turns::{self, Cases, is_stopped};
+use super::cases::{self, Cases, is_interrupted};
 use crate::accel::{Contender, Stream, Topology, Trial, TrialEnv, TrialResult};
-use crate::crowd::MOST_JOBS;
-use crate::evidence::{By, Machine};
 use crate::result_file::ResultFile;
-use crate::runner::command::{begin, print, say};
+use crate::results::{Backend, HostInfo};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::server::Payload;
+use crate::worker_pool::MAX_JOBS;
 use crate::{Congestion, LabError};
 use run::BenchRun;
 
@@ -64,11 +64,11 @@ pub(super) struct AccelArgs {
     /// Short runs, each once unless --runs is given: a check, not a measurement.
     #[arg(long)]
     quick: bool,
-    /// So many concurrent runs, each in a lab of its own; those of `cost` are always alone.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_JOBS)))]
+    /// So many runs side by side, each in a lab of its own; those of `cost` are always alone.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_JOBS)))]
     jobs: u16,
     /// The server's congestion control where a row does not name one: cubic, bbr or reno.
-    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    #[arg(long = "congestion", value_name = "NAME", default_value = "cubic")]
     cc: Congestion,
     /// Plain TCP only, without the accelerator.
     #[arg(long)]
@@ -119,7 +119,7 @@ struct Bench {
 impl Bench {
     /// Whether this row of a case is wanted.
     fn wants(&self, case: &str, row: &str) -> bool {
-        self.cases.wants(case, row)
+        self.cases.is_selected(case, row)
     }
 
     /// The number of repetitions, unless another one is given.
@@ -160,11 +160,11 @@ impl Bench {
         streams: &[Stream],
         length: Duration,
     ) -> Result<Option<TrialResult>, LabError> {
-        if is_stopped() {
+        if is_interrupted() {
             return Ok(None);
         }
         let done = Trial { world, who, streams, length, look: None, payload, workshop: &self.workshop }.run();
-        if is_stopped() { Ok(None) } else { done.map(Some) }
+        if is_interrupted() { Ok(None) } else { done.map(Some) }
     }
 
     /// The length of a run, and from when on it counts.
@@ -186,9 +186,10 @@ const LARGE: DataSize = DataSize::from_bytes(400_000_000);
 pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
     let cases = Cases::new("the accelerator", &CASES, &args.cases)?;
     let file = ResultFile::open_if(args.json.as_ref())?;
-    begin(By::Lab)?;
+    prepare_run(Backend::Lab)?;
     for (program, package) in [("nginx", "nginx-light"), ("curl", "curl"), ("ip", "iproute2"), ("ss", "iproute2")] {
-        crate::server::find(program).ok_or(LabError::Missing { program: program.into(), package })?;
+        crate::server::find_program(program)
+            .ok_or(LabError::MissingProgram { program: program.into(), package })?;
     }
     let bench = Bench {
         runs: args.runs,
@@ -196,13 +197,13 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
         congestion: args.cc,
         ours: !args.plain,
         workshop: TrialEnv::new()?,
-        payload: Payload::new(if cases.wants("cost", "1000") { LARGE } else { SIZE })
-            .map_err(LabError::at("a file in memory"))?,
+        payload: Payload::new(if cases.is_selected("cost", "1000") { LARGE } else { SIZE })
+            .map_err(LabError::at_step("a file in memory"))?,
         cases,
     };
-    print(&Machine::here().line());
+    print_line(&HostInfo::current().to_line());
     let mut units = Vec::new();
-    for case in bench.cases.wanted() {
+    for case in bench.cases.selected_cases() {
         units.extend(bench.units(case)?);
     }
     if !args.only.is_empty() && !units.is_empty() {
@@ -214,11 +215,11 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
         }
     }
     let sheet = run::each(&units, usize::from(args.jobs))?;
-    if is_stopped() {
-        say("interrupted: what follows is no result");
+    if is_interrupted() {
+        notice("interrupted: what follows is no result");
     }
     let head = format!("Sender: {}, where a row names no other. Loss of what carries data alone.\n", args.cc);
-    turns::end(file, &head, &sheet.table(), &sheet.record(), sheet.problems)
+    cases::finish(file, &head, &sheet.table(), &sheet.to_json(), sheet.problems)
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::super::accel::run::BenchRun;
-use super::super::sheet::{Floor, Sheet};
-use super::super::turns::is_stopped;
+use super::super::cases::is_interrupted;
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use crate::LabError;
 use crate::accel::{Contender, Medium, Stream, Topology, udp};
@@ -39,7 +39,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
 /// One run of a row.
 fn each(
     bench: &Bench,
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     (row, preset, up, offered): (&str, &'static str, u32, f64),
     run: u32,
     (length, from): (Duration, Duration),
@@ -53,9 +53,9 @@ fn each(
     };
     let flood = || -> Result<f64, LabError> {
         let (lab, _) = bench.workshop.build(&world, &bench.payload, &Contender::Plain)?;
-        lab.begin()?;
+        lab.start_links()?;
         let time = (length - from).min(Duration::from_secs(8));
-        udp::goodput(&lab, offered, time).map_err(LabError::at("UDP"))
+        udp::goodput(&lab, offered, time).map_err(LabError::at_step("UDP"))
     };
     let mut figures: Vec<(&str, f64)> = Vec::new();
     for who in contenders(run, bench.ours) {
@@ -65,12 +65,12 @@ fn each(
         };
         let name = who.as_ref().map_or("udp", Contender::name);
         match mbps {
-            // An interrupted trial is no result.
-            _ if is_stopped() => break,
+            // What the user broke off is no figure.
+            _ if is_interrupted() => break,
             Ok(None) => break,
             Err(why) => sheet.problem(&case, name, run, &why),
             Ok(Some(mbps)) => {
-                sheet.add(&case, "Mbit/s", ("ours", &Floor::Stated), name, mbps);
+                sheet.add(&case, "Mbit/s", ("ours", &Threshold::Stated), name, mbps);
                 figures.push((name, mbps));
             }
         }
@@ -88,7 +88,7 @@ fn contenders(run: u32, ours: bool) -> Vec<Option<Contender>> {
 
 fn tcp(
     bench: &Bench,
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     case: &str,
     world: &Topology,
     who: &Contender,
@@ -98,22 +98,22 @@ fn tcp(
     if let Some(why) = taken.problem {
         return Err(LabError::Server(why));
     }
-    if let Some(why) = taken.emulation.suspect() {
-        sheet.suspect(case, &why);
+    if let Some(why) = taken.emulation.unreliable_reason() {
+        sheet.mark_unreliable(case, &why);
     }
     let air = taken.emulation.links.first().map_or(0.0, |link| {
-        link.up.airtime.as_secs_f64() / (link.up.airtime + link.down.airtime).as_secs_f64().max(1e-9)
+        link.uplink.airtime.as_secs_f64() / (link.uplink.airtime + link.downlink.airtime).as_secs_f64().max(1e-9)
     });
-    sheet.add(case, "share of the air for ACKs", ("ours", &Floor::Stated), who.name(), air);
+    sheet.add(case, "share of the air for ACKs", ("ours", &Threshold::Stated), who.name(), air);
     Ok(Some(taken.mbps(0, from, length)))
 }
 
-fn judge(sheet: &mut Sheet, case: &str, figures: &[(&str, f64)]) {
+fn judge(sheet: &mut ReportTable, case: &str, figures: &[(&str, f64)]) {
     let of = |name: &str| figures.iter().find(|(who, _)| *who == name).map(|(_, mbps)| *mbps);
     for (what, bound, with) in [("of udp", 0.95, "udp"), ("of plain", 1.15, "plain")] {
         for who in ["ours", "plain"].into_iter().filter(|who| *who != with) {
             if let Some(ratio) = of(who).zip(of(with)).map(|(one, other)| one / other.max(1e-9)) {
-                sheet.add(case, what, ("ours", &Floor::AtLeast(bound)), who, ratio);
+                sheet.add(case, what, ("ours", &Threshold::AtLeast(bound)), who, ratio);
             }
         }
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn ours_is_held_beside_udp_and_plain_of_the_same_run() {
-        let mut sheet = Sheet::default();
+        let mut sheet = ReportTable::default();
         judge(&mut sheet, "offload 11g", &[("udp", 20.0), ("plain", 15.0), ("ours", 19.2)]);
         let lines: Vec<String> = sheet.table().rows.iter().map(|cells| cells.join("|")).collect();
         assert_eq!(lines[0], "offload 11g|of udp|0.960|0.960–0.960|plain 0.750|≥ 0.950|met|1");

@@ -16,7 +16,7 @@ use std::time::Duration;
 use marline_core::units::Ratio;
 
 use super::super::accel::run::BenchRun;
-use super::super::sheet::{Floor, Sheet};
+use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use crate::LabError;
 use crate::accel::outages::{self, Outage};
@@ -24,7 +24,7 @@ use crate::accel::{Contender, Stream, Topology, TrialResult};
 
 /// What is required of the accelerator.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Threshold {
+pub(super) enum Requirement {
     /// At least so much of plain TCP.
     OfPlain(f64),
     /// At least so much of the ideal.
@@ -44,7 +44,7 @@ pub(super) struct Row {
     pub(super) length: Duration,
     /// From when on it counts.
     pub(super) from: Duration,
-    pub(super) thresholds: Vec<Threshold>,
+    pub(super) requirements: Vec<Requirement>,
     pub(super) contender: Contender,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn units<'a>(
     runs: u32,
     world: impl Fn(u64) -> Topology + Send + Sync + 'a,
 ) -> Vec<BenchRun<'a>> {
-    let needs_ideal = row.thresholds.iter().any(|threshold| matches!(threshold, Threshold::OfIdeal(_)));
+    let needs_ideal = row.requirements.iter().any(|requirement| matches!(requirement, Requirement::OfIdeal(_)));
     // Shared by the runs of a row: contenders that could not be started.
     let shared = Arc::new((row, world, Mutex::new(Vec::new())));
     let unit = |run| {
@@ -81,7 +81,7 @@ pub(super) fn units<'a>(
 /// One run: all contenders, and their ratios.
 fn each(
     bench: &Bench,
-    sheet: &mut Sheet,
+    sheet: &mut ReportTable,
     (row, run): (&Row, u32),
     turns: &[Kind],
     world: &Topology,
@@ -107,14 +107,14 @@ fn each(
             sheet.problem(&row.name, kind.name(), run, why);
             continue;
         }
-        if *kind == Kind::Ours && row.thresholds.contains(&Threshold::NoStall) {
+        if *kind == Kind::Ours && row.requirements.contains(&Requirement::NoStall) {
             let stalled = taken.flows.iter().any(|flow| flow.pause > row.longest());
-            let none = Floor::AtMost(0.0);
+            let none = Threshold::AtMost(0.0);
             sheet.count(&row.name, "runs with a stall", ("ours", &none), "ours", u32::from(stalled));
         }
         let available = outages::availability(&drawn, row.from, row.length);
         let mbps = pair.take(*kind, taken.mbps(0, row.from, row.length), available);
-        sheet.add(&row.name, "Mbit/s", ("ours", &Floor::Stated), kind.name(), mbps);
+        sheet.add(&row.name, "Mbit/s", ("ours", &Threshold::Stated), kind.name(), mbps);
         add_details(sheet, &row.name, *kind, &taken);
     }
     pair.judge(sheet, row);
@@ -181,15 +181,15 @@ impl Pair {
         value
     }
 
-    fn judge(&self, sheet: &mut Sheet, row: &Row) {
+    fn judge(&self, sheet: &mut ReportTable, row: &Row) {
         let over = |of: Option<f64>, with: Option<f64>| Some(of? / with.filter(|with| *with > 0.0)?);
-        for threshold in &row.thresholds {
-            let (what, bound, with) = match *threshold {
-                Threshold::OfPlain(bound) => ("of plain", bound, self.plain),
-                Threshold::OfIdeal(bound) => ("of ideal", bound, self.ideal),
-                Threshold::NoStall => continue,
+        for requirement in &row.requirements {
+            let (what, bound, with) = match *requirement {
+                Requirement::OfPlain(bound) => ("of plain", bound, self.plain),
+                Requirement::OfIdeal(bound) => ("of ideal", bound, self.ideal),
+                Requirement::NoStall => continue,
             };
-            let floor = Floor::AtLeast(bound);
+            let floor = Threshold::AtLeast(bound);
             for (who, figure) in [("ours", self.ours), ("plain", self.plain)] {
                 if let Some(ratio) = over(figure, with).filter(|_| who == "ours" || what == "of ideal") {
                     sheet.add(&row.name, what, ("ours", &floor), who, ratio);
@@ -200,16 +200,16 @@ impl Pair {
 }
 
 /// What must be known beside a figure.
-fn add_details(sheet: &mut Sheet, case: &str, kind: Kind, taken: &TrialResult) {
-    if let Some(why) = taken.emulation.suspect() {
-        sheet.suspect(case, &why);
+fn add_details(sheet: &mut ReportTable, case: &str, kind: Kind, taken: &TrialResult) {
+    if let Some(why) = taken.emulation.unreliable_reason() {
+        sheet.mark_unreliable(case, &why);
     }
     if kind == Kind::Ours {
         let none = || "nothing".to_owned();
         let force = if taken.active.is_empty() { none() } else { taken.active.join(", ") };
         let alone = taken.inactive_reason().map(|why| format!("; inactive: {why}")).unwrap_or_default();
         let undone = taken.undone();
-        sheet.tell(case, &format!(": active: {force}{alone}; {undone} reductions undone"));
+        sheet.log(case, &format!(": active: {force}{alone}; {undone} reductions undone"));
     }
 }
 
@@ -237,10 +237,10 @@ mod tests {
             outage: Some(Duration::from_secs(10)),
             length: Duration::from_secs(60),
             from: Duration::ZERO,
-            thresholds: vec![Threshold::OfPlain(4.0), Threshold::OfIdeal(0.94), Threshold::NoStall],
+            requirements: vec![Requirement::OfPlain(4.0), Requirement::OfIdeal(0.94), Requirement::NoStall],
             contender: Contender::default_mechanisms(),
         };
-        let mut sheet = Sheet::default();
+        let mut sheet = ReportTable::default();
         pair.judge(&mut sheet, &row);
         let lines: Vec<String> = sheet.table().rows.iter().map(|cells| cells.join("|")).collect();
         assert_eq!(lines[0], "blackout 10s|of plain|1.420|1.420–1.420||≥ 4.000|MISSED|1");

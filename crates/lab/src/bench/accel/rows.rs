@@ -6,7 +6,7 @@ use marline_core::units::Ratio;
 
 use super::super::accel::run::BenchRun;
 use super::Bench;
-use super::paired::{self, Row, Threshold};
+use super::paired::{self, Requirement, Row};
 use crate::accel::{Contender, Topology};
 
 /// A row.
@@ -22,14 +22,14 @@ struct RowSpec {
     outage_s: u64,
     /// The client sends.
     up: bool,
-    thresholds: &'static [Threshold],
+    requirements: &'static [Requirement],
 }
 
-const fn row(case: &'static str, row: &'static str, secure: bool, thresholds: &'static [Threshold]) -> RowSpec {
-    RowSpec { case, row, secure, rtt: 50, loss: 0, down: 900, outage_s: 0, up: false, thresholds }
+const fn row(case: &'static str, row: &'static str, secure: bool, requirements: &'static [Requirement]) -> RowSpec {
+    RowSpec { case, row, secure, rtt: 50, loss: 0, down: 900, outage_s: 0, up: false, requirements }
 }
 
-use Threshold::{NoStall, OfIdeal, OfPlain};
+use Requirement::{NoStall, OfIdeal, OfPlain};
 
 /// The floors of issue 6. It has none for uploads, which must not be slower than plain TCP.
 const ROWS: [RowSpec; 15] = [
@@ -67,7 +67,7 @@ pub(super) fn units<'a>(bench: &'a Bench, case: &str) -> Vec<BenchRun<'a>> {
             outage: (written.outage_s > 0).then(|| Duration::from_secs(written.outage_s)),
             length,
             from,
-            thresholds: written.thresholds.to_vec(),
+            requirements: written.requirements.to_vec(),
             // Bytes of TLS cannot be fetched, and those of an upload need not be.
             contender: if written.secure || written.up {
                 Contender::default_mechanisms()

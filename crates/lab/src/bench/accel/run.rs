@@ -9,12 +9,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::super::sheet::Sheet;
-use super::super::turns::is_stopped;
+use super::super::cases::is_interrupted;
+use super::super::report::ReportTable;
 use crate::LabError;
-use crate::crowd::{ALONE, Crowd, PLACE};
-use crate::runner::command::say;
-use crate::runner::rounded;
+use crate::runner::command::notice;
+use crate::runner::format_duration;
+use crate::worker_pool::{EXCLUSIVE_COST, JOB_COST, WorkerPool};
 
 /// One run; see the [module documentation](self).
 pub(super) struct BenchRun<'a> {
@@ -26,14 +26,14 @@ pub(super) struct BenchRun<'a> {
     work: Box<Work<'a>>,
 }
 
-type Work<'a> = dyn Fn(&mut Sheet) -> Result<(), LabError> + Send + Sync + 'a;
+type Work<'a> = dyn Fn(&mut ReportTable) -> Result<(), LabError> + Send + Sync + 'a;
 
 impl<'a> BenchRun<'a> {
     /// A run of a row that does this.
     pub(super) fn new(
         run: u32,
         takes: Duration,
-        work: impl Fn(&mut Sheet) -> Result<(), LabError> + Send + Sync + 'a,
+        work: impl Fn(&mut ReportTable) -> Result<(), LabError> + Send + Sync + 'a,
     ) -> Self {
         Self { run, duration: takes, is_exclusive: false, work: Box::new(work) }
     }
@@ -49,26 +49,26 @@ impl<'a> BenchRun<'a> {
     }
 
     const fn weight(&self) -> u64 {
-        if self.is_exclusive { ALONE } else { PLACE }
+        if self.is_exclusive { EXCLUSIVE_COST } else { JOB_COST }
     }
 }
 
-/// Runs them all, so many at once.
-pub(super) fn each(units: &[BenchRun<'_>], jobs: usize) -> Result<Sheet, LabError> {
-    say(&format!("{}; Ctrl-C ends it and shows what there is", estimate(units, jobs)));
-    let sheets: Mutex<Vec<(usize, Sheet)>> = Mutex::default();
+/// Does them all, so many at once.
+pub(super) fn each(units: &[BenchRun<'_>], jobs: usize) -> Result<ReportTable, LabError> {
+    notice(&format!("{}; Ctrl-C ends it and shows what there is", estimate(units, jobs)));
+    let sheets: Mutex<Vec<(usize, ReportTable)>> = Mutex::default();
     let numbered: Vec<(usize, &BenchRun<'_>)> = units.iter().enumerate().collect();
     let one = |(at, unit): &(usize, &BenchRun<'_>)| {
-        let mut sheet = Sheet::of_run(unit.run);
+        let mut sheet = ReportTable::for_run(unit.run);
         let done = (unit.work)(&mut sheet);
         sheets.lock().unwrap_or_else(PoisonError::into_inner).push((*at, sheet));
         done
     };
-    Crowd::new(jobs).each(&numbered, |(_, unit)| unit.weight(), is_stopped, one)?;
+    WorkerPool::new(jobs).run_each(&numbered, |(_, unit)| unit.weight(), is_interrupted, one)?;
     let mut sheets = sheets.into_inner().unwrap_or_else(PoisonError::into_inner);
     sheets.sort_by_key(|(at, _)| *at);
-    let mut all = Sheet::default();
-    sheets.into_iter().for_each(|(_, sheet)| all.join(sheet));
+    let mut all = ReportTable::default();
+    sheets.into_iter().for_each(|(_, sheet)| all.append(sheet));
     Ok(all)
 }
 
@@ -79,25 +79,25 @@ fn estimate(units: &[BenchRun<'_>], jobs: usize) -> String {
     };
     let time = sum(true) + sum(false) / u32::try_from(jobs.max(1)).unwrap_or(u32::MAX);
     let at_once = if jobs > 1 { format!(", {jobs} at once") } else { String::new() };
-    format!("{} runs{at_once}, about {}", units.len(), rounded(time))
+    format!("{} runs{at_once}, about {}", units.len(), format_duration(time))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::sheet::Floor;
+    use super::super::super::report::Threshold;
     use super::*;
 
     #[test]
     fn the_sheet_is_the_same_with_one_worker_and_with_several() {
         let table = |jobs| {
             let unit = |at: u32| {
-                let work = move |sheet: &mut Sheet| {
-                    // The first one is done last.
+                let work = move |sheet: &mut ReportTable| {
+                    // Whoever comes first is done last.
                     (0..(40 - at) * 50).for_each(|_| std::thread::yield_now());
                     sheet.add(
                         &format!("row {}", at / 5),
                         "Mbit/s",
-                        ("ours", &Floor::AtLeast(1.0)),
+                        ("ours", &Threshold::AtLeast(1.0)),
                         "ours",
                         f64::from(at),
                     );
@@ -108,7 +108,7 @@ mod tests {
             };
             let units: Vec<BenchRun<'_>> = (0..40).map(unit).collect();
             let sheet = each(&units, jobs).unwrap();
-            (sheet.table().rows, sheet.record())
+            (sheet.table().rows, sheet.to_json())
         };
         let alone = table(1);
         assert_eq!(alone.0.len(), 8);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_estimate_is_the_exclusive_time_and_a_share_of_the_rest() {
-        let nothing = || BenchRun::new(0, Duration::from_secs(60), |_: &mut Sheet| Ok(()));
+        let nothing = || BenchRun::new(0, Duration::from_secs(60), |_: &mut ReportTable| Ok(()));
         let units: Vec<BenchRun<'_>> = (0..12).map(|_| nothing()).chain([nothing().exclusive()]).collect();
         assert_eq!(estimate(&units, 6), "13 runs, 6 at once, about 3 minutes");
         assert_eq!(estimate(&units, 1), "13 runs, about 13 minutes");

@@ -1,16 +1,18 @@
-//! `marline-lab bench paths`: what is asked of `marline paths`, over kernel MPTCP and emulated links with real round trips.
+//! `marline-lab bench paths`: thresholds of `marline paths`, over kernel MPTCP and emulated links with realistic
+//! RTTs.
 //!
-//! | case | what | beside |
+//! | case | what | compared with |
 //! |---|---|---|
-//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, Wi-Fi either one, and 20+20 and 20+5 over 150 ms; profile throughput | the better link alone; the kernel's endpoints; mptcpd |
-//! | `suspend` | bytes over LTE after Wi-Fi has become good | nothing but control |
-//! | `small` | 256 KB, good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd |
-//! | `faults` | carrier loss, silence, a lost priority, a killed daemon, lost events | bounds in seconds |
-//! | `scale` | a thousand and ten thousand connections, a hundred of them active | bounds of processor and memory |
+//! | `unequal` | 50+5, 20+1 and 8+61 Mbit/s, each rate once on Wi-Fi, and 20+20 and 20+5 with RTT 150 ms; goal throughput | the better link alone; the kernel's endpoints; mptcpd |
+//! | `suspend` | bytes over LTE after Wi-Fi has become good | only control packets permitted |
+//! | `small` | 256 KB over good and bad links: joules and seconds | TCP over Wi-Fi; the kernel's endpoints; mptcpd |
+//! | `faults` | loss of carrier, silent link, lost MP_PRIO, killed daemon, lost events | thresholds in seconds |
+//! | `scale` | a thousand and ten thousand connections, a hundred of them active | thresholds of CPU and memory |
 //!
-//! 1. The sender's congestion control is chosen (`--cc`); nothing else of it is ours to change.
+//! 1. The sender's congestion control can be selected (`--congestion`); nothing else of the sender is changed.
 //! 2. Clients take turns within each repetition; medians are compared.
-//! 3. A figure decides no exit code: it is 1 only if something could not be done at all. Suspect runs are named.
+//! 3. The figures do not affect the exit code. It is 1 only if something could not be measured. Unreliable runs are
+//!    marked.
 
 mod faults;
 mod scale;
@@ -22,106 +24,124 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use marline_core::units::DataSize;
-use marline_sim::spec::{Event, LinkSpec};
+use marline_sim::spec::{LinkEvent, LinkSpec};
 
-use super::sheet::Sheet;
-use super::turns::{self, Cases, is_stopped, link};
-use crate::evidence::By;
-use crate::mptcp::peer::Mptcpd;
-use crate::mptcp::stage::{Scene, Stage, Who};
+use super::cases::{self, Cases, is_interrupted, parse_link};
+use super::report::ReportTable;
+use crate::mptcp::mptcpd::Mptcpd;
+use crate::mptcp::testbed::{PathVariant, Testbed, TestbedConfig};
 use crate::result_file::ResultFile;
-use crate::runner::command::{begin, say};
+use crate::results::Backend;
+use crate::runner::command::{notice, prepare_run};
 use crate::{Congestion, LabError};
 
-/// `marline-lab bench paths`.
+/// Options of `marline-lab bench paths`.
 #[derive(Clone, Debug, Args)]
 pub(super) struct PathsArgs {
-    /// Only these: unequal, suspend, small, faults, scale, all; or one of their rows, `unequal 50+5`.
+    /// Only these cases: unequal, suspend, small, faults, scale, all; or one of their rows, `unequal 50+5`.
     #[arg(long = "case", value_name = "LIST", value_delimiter = ',')]
     cases: Vec<String>,
-    /// Repetitions.
+    /// Number of repetitions.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// How much is downloaded each time in `unequal`.
+    /// Size of each download of `unequal`.
     #[arg(long, value_name = "SIZE", default_value = "100MB")]
     size: DataSize,
-    /// The server's congestion control: cubic, bbr or reno.
+    /// Congestion control of the server: cubic, bbr or reno.
     #[arg(long, value_name = "NAME", default_value = "cubic")]
-    cc: Congestion,
-    /// So many connections in `scale`.
+    congestion: Congestion,
+    /// Number of connections in `scale`.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1000,10000")]
     connections: Vec<u32>,
-    /// Write everything that was measured to this file as JSON.
+    /// Write all measurements to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the daemon's decisions into files in this folder, for `marline replay`.
-    #[arg(long, value_name = "FOLDER")]
-    trace: Option<PathBuf>,
+    /// Write the daemon's decision logs into this directory, for `marline replay`.
+    #[arg(long = "trace", value_name = "FOLDER")]
+    trace_dir: Option<PathBuf>,
 }
 
 /// The cases, in the order of the table.
 const CASES: [&str; 5] = ["unequal", "suspend", "small", "faults", "scale"];
 
-/// What all cases have in common.
-struct Bench<'a> {
+/// Settings of all cases.
+struct PathsBench<'a> {
     args: &'a PathsArgs,
     cases: Cases,
     program: PathBuf,
 }
 
-impl Bench<'_> {
-    /// A place with these links.
-    fn scene<'s>(&'s self, links: &'s [LinkSpec], events: &'s [Event], served: &'s Path, run: u32) -> Scene<'s> {
-        Scene {
+impl PathsBench<'_> {
+    /// Configuration of a testbed with these links.
+    fn testbed_config<'s>(
+        &'s self,
+        links: &'s [LinkSpec],
+        events: &'s [LinkEvent],
+        served_file: &'s Path,
+        run: u32,
+    ) -> TestbedConfig<'s> {
+        TestbedConfig {
             links,
             events,
-            served,
-            congestion: self.args.cc,
+            served_file,
+            congestion: self.args.congestion,
             seed: u64::from(run) + 1,
             program: &self.program,
             trace: None,
         }
     }
 
-    /// A place in which somebody decides; none: it could not be had, which is told.
-    fn stage(&self, sheet: &mut Sheet, case: &str, scene: &Scene<'_>, (who, run): (Who, u32)) -> Option<Stage> {
-        if who == Who::Mptcpd && Mptcpd::program().is_none() {
+    /// Starts a testbed. `None` if that failed, which is reported as a problem, or if mptcpd is not installed.
+    fn start_testbed(
+        &self,
+        report: &mut ReportTable,
+        case: &str,
+        config: &TestbedConfig<'_>,
+        (variant, run): (PathVariant, u32),
+    ) -> Option<Testbed> {
+        if variant == PathVariant::Mptcpd && Mptcpd::program().is_none() {
             return None;
         }
-        let mut scene = scene.clone();
-        if let Some(folder) = &self.args.trace {
-            let label = format!("{case} {} {run}.ndjson", who.name(scene.links));
-            scene.trace = Some(folder.join(label.replace([' ', '/', ':', '+'], "-")));
+        let mut config = config.clone();
+        if let Some(folder) = &self.args.trace_dir {
+            let label = format!("{case} {} {run}.ndjson", variant.name(config.links));
+            config.trace = Some(folder.join(label.replace([' ', '/', ':', '+'], "-")));
         }
-        let stage = Stage::start(&scene, who);
-        stage.map_err(|why| sheet.problem(case, &who.name(scene.links), run, &why)).ok()
+        let testbed = Testbed::start(&config, variant);
+        testbed.map_err(|reason| report.problem(case, &variant.name(config.links), run, &reason)).ok()
     }
 
-    /// Whether this row of a case is wanted.
-    fn wants(&self, case: &str, row: &str) -> bool {
-        self.cases.wants(case, row)
+    /// Whether this row of a case is selected.
+    fn is_selected(&self, case: &str, row: &str) -> bool {
+        self.cases.is_selected(case, row)
     }
 }
 
 pub(super) fn run(args: &PathsArgs) -> Result<u8, LabError> {
     let cases = Cases::new("the paths", &CASES, &args.cases)?;
     let file = ResultFile::open_if(args.json.as_ref())?;
-    begin(By::Lab)?;
-    if crate::server::find("nginx").is_none() {
-        return Err(LabError::Missing { program: "nginx".into(), package: "nginx-light" });
+    prepare_run(Backend::Lab)?;
+    if crate::server::find_program("nginx").is_none() {
+        return Err(LabError::MissingProgram { program: "nginx".into(), package: "nginx-light" });
     }
     if Mptcpd::program().is_none() {
-        say("mptcpd is not installed (package mptcpd): it is left out");
+        notice("mptcpd is not installed (package mptcpd): its rows are omitted");
     }
     let program = crate::program::marline()?;
-    let bench = Bench { args, cases, program };
-    let mut sheet = Sheet::default();
-    turns::each(&bench.cases.wanted(), |case| match case {
-        "unequal" => unequal::run(&bench, &mut sheet),
-        "suspend" => suspend::run(&bench, &mut sheet),
-        "small" => small::run(&bench, &mut sheet),
-        "faults" => faults::run(&bench, &mut sheet),
-        _ => scale::run(&bench, &mut sheet),
+    let bench = PathsBench { args, cases, program };
+    let mut report = ReportTable::default();
+    cases::run_cases(&bench.cases.selected_cases(), |case| match case {
+        "unequal" => unequal::run(&bench, &mut report),
+        "suspend" => suspend::run(&bench, &mut report),
+        "small" => small::run(&bench, &mut report),
+        "faults" => faults::run(&bench, &mut report),
+        _ => scale::run(&bench, &mut report),
     })?;
-    turns::end(file, &format!("Sender: {}.\n", args.cc), &sheet.table(), &sheet.record(), sheet.problems)
+    cases::finish(
+        file,
+        &format!("Sender: {}.\n", args.congestion),
+        &report.table(),
+        &report.to_json(),
+        report.problems,
+    )
 }

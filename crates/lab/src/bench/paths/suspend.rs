@@ -1,62 +1,66 @@
-//! What passes a link that was suspended: LTE joins while Wi-Fi is bad, and is suspended when Wi-Fi becomes good.
+//! Case `suspend` of `bench paths`: traffic on a suspended link. LTE joins while Wi-Fi is bad, and is suspended
+//! when Wi-Fi becomes good.
 //!
-//! 1. What counts as suspended, and from when on, is [`Suspended`]'s.
-//! 2. Ours ends subflows over what is dearer to wake instead of suspending them. So it has two modems, neither of which is.
+//! 1. [`SuspendedTraffic`] defines when a link counts as suspended.
+//! 2. marline closes subflows on links whose promotion costs more energy, instead of suspending them. So it is
+//!    measured with two modems, which cost the same.
 
 use std::time::Duration;
 
 use marline_core::units::DataSize;
 
-use super::super::sheet::{Floor, Sheet};
-use super::{Bench, is_stopped, link};
+use super::super::report::{ReportTable, Threshold};
+use super::{PathsBench, is_interrupted, parse_link};
 use crate::LabError;
-use crate::mptcp::fetch::Until;
-use crate::mptcp::stage::Who;
-use crate::mptcp::suspended::Suspended;
+use crate::mptcp::http_client::StopCondition;
+use crate::mptcp::suspended_traffic::SuspendedTraffic;
+use crate::mptcp::testbed::PathVariant;
 use crate::server::Payload;
 
-pub(super) fn run(bench: &Bench<'_>, sheet: &mut Sheet) -> Result<(), LabError> {
+pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<(), LabError> {
     const CASE: &str = "suspend";
-    let payload = Payload::new(DataSize::from_bytes(160_000_000)).map_err(LabError::at("a file in memory"))?;
+    let payload = Payload::new(DataSize::from_bytes(160_000_000)).map_err(LabError::at_step("a file in memory"))?;
     let file = payload.path();
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let home = "wifi,rate=1Mbit/s,up=5Mbit/s,rtt=40ms,queue=60kB";
-    let links = [link(home), link("lte,rate=8Mbit/s,up=5Mbit/s,rtt=70ms")];
-    let modems = [link(&format!("{home},kind=lte")), links[1].clone()];
+    let wifi = "wifi,rate=1Mbit/s,up=5Mbit/s,rtt=40ms,queue=60kB";
+    let links = [parse_link(wifi), parse_link("lte,rate=8Mbit/s,up=5Mbit/s,rtt=70ms")];
+    let modem_links = [parse_link(&format!("{wifi},kind=lte")), links[1].clone()];
     let events = ["12s:wifi=rate=20Mbit/s".parse().expect("an event")];
-    let ours = Who::MARLINE.name(&links);
+    let marline_name = PathVariant::MARLINE.name(&links);
     for run in 0..bench.args.runs {
-        for (who, links) in [(Who::EMPTCP, &links), (Who::MARLINE, &modems)] {
-            if is_stopped() {
+        for (variant, links) in [(PathVariant::EMPTCP, &links), (PathVariant::MARLINE, &modem_links)] {
+            if is_interrupted() {
                 return Ok(());
             }
-            let scene = bench.scene(links, &events, &file, run);
-            let Some(stage) = bench.stage(sheet, CASE, &scene, (who, run)) else { continue };
-            let name_of = who.name(links);
-            let until = Until { limit: Duration::from_secs(240), stay: None, sum: true };
-            let got = match stage.download(&name, until)? {
-                Ok(got) if got.sha256.as_deref() == Some(payload.sha256()) => got,
+            let config = bench.testbed_config(links, &events, &file, run);
+            let Some(testbed) = bench.start_testbed(report, CASE, &config, (variant, run)) else { continue };
+            let variant_name = variant.name(links);
+            let stop = StopCondition { limit: Duration::from_secs(240), stop_after: None, wants_sha256: true };
+            let download = match testbed.download(&name, stop)? {
+                Ok(download) if download.sha256.as_deref() == Some(payload.sha256()) => download,
                 Ok(_) => {
-                    sheet.problem(CASE, &name_of, run, &"the bytes are others");
+                    report.problem(CASE, &variant_name, run, &"wrong bytes");
                     continue;
                 }
-                Err(why) => {
-                    sheet.problem(CASE, &name_of, run, &why);
+                Err(reason) => {
+                    report.problem(CASE, &variant_name, run, &reason);
                     continue;
                 }
             };
-            let emulation = stage.emulation()?;
-            let Some(after) = Suspended::of(&emulation, 1, got.time) else {
-                sheet.problem(CASE, &name_of, run, &"LTE was not suspended for half a minute");
+            let emulation = testbed.emulation_report()?;
+            let Some(suspended) = SuspendedTraffic::measure(&emulation, 1, download.time) else {
+                report.problem(CASE, &variant_name, run, &"LTE was not suspended for half a minute");
                 continue;
             };
-            let mut add = |what, floor, figure| sheet.add(CASE, what, (&ours, &floor), &name_of, figure);
-            add("payload bytes over LTE after the drain", Floor::AtMost(0.0), after.payload as f64);
-            add("control kB a minute", Floor::AtMost(2.0), after.control_a_minute / 1e3);
-            add("s until the last payload", Floor::Stated, after.drain_s);
-            add("s watched", Floor::Stated, after.watched_s);
-            if let Some(why) = emulation.suspect() {
-                sheet.suspect(CASE, &why);
+            let mut add = |metric, threshold, figure| {
+                report.add(CASE, metric, (&marline_name, &threshold), &variant_name, figure)
+            };
+            add("payload bytes over LTE after the drain", Threshold::AtMost(0.0), suspended.payload as f64);
+            add("control kB a minute", Threshold::AtMost(2.0), suspended.control_per_minute / 1e3);
+            add("s until the last payload", Threshold::Stated, suspended.drain_s);
+            add("s watched", Threshold::Stated, suspended.watched_s);
+            if let Some(reason) = emulation.unreliable_reason() {
+                report.mark_unreliable(CASE, &reason);
             }
         }
     }

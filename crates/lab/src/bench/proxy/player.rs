@@ -1,10 +1,9 @@
-//! An emulated player at the proxy: it reads as a player reads, and reckons when it would have shown what.
+//! Emulated player of `bench proxy`: it reads from the proxy like a player and computes when it would have shown
+//! which frame.
 //!
-//! In: an answer of the proxy. Out: when the first picture came, how often and how long it stood still, when it was over.
-//!
-//! 1. It starts, and starts again, with a second of the film, and reads on until 20 MB wait (GreenBag §IV-C's high
-//!    threshold): most players have more patience at the start and less memory.
-//! 2. Every byte is compared with the film.
+//! 1. It starts, and restarts after a stall, with one second of the video, and reads on until 20 MB are buffered
+//!    (the high threshold of GreenBag, section IV-C). Most players start later and buffer less.
+//! 2. Every byte is compared with the video.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,108 +12,112 @@ use std::time::{Duration, Instant};
 use marline_core::playback::{BufferThresholds, Player, PlayerState};
 use marline_core::units::{self, DataSize};
 
-use super::film::Film;
-use super::world::Answer;
+use super::mp4_fixture::Mp4Fixture;
+use super::testbed::ProxyResponse;
 
-/// A film and where the proxy has it.
+/// A video and the proxy that serves it.
 #[derive(Clone, Copy)]
-pub(super) struct Showing<'a> {
+pub(super) struct Playback<'a> {
     pub(super) proxy: SocketAddr,
     pub(super) url: &'a str,
-    pub(super) film: &'a Film,
+    pub(super) fixture: &'a Mp4Fixture,
 }
 
-/// What a viewer saw.
+/// Results of a playback.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
-    /// From the request to the first picture, in seconds.
-    pub(super) start: f64,
-    /// How often it stood still after that.
+pub(super) struct PlaybackSummary {
+    /// Time from the request to the first frame, in seconds.
+    pub(super) first_frame_s: f64,
+    /// Number of stalls after that.
     pub(super) stalls: u32,
-    /// How long it waited in all, the start included.
-    pub(super) waited: f64,
+    /// Total buffering time in seconds, including the start.
+    pub(super) waited_s: f64,
 }
 
-impl Showing<'_> {
-    /// Plays from the beginning until the end, or until `until` says so; `until` hears of the player each few
+impl Playback<'_> {
+    /// Plays from the beginning to the end, or until `until` returns true. `until` is called every few
     /// milliseconds.
-    pub(super) fn play(&self, mut until: impl FnMut(&Player) -> bool) -> io::Result<Seen> {
-        let thresholds = BufferThresholds { low: self.film.second(), high: Some(DataSize::from_mib(20)) };
-        let began = Instant::now();
-        let now = || units::Instant::ZERO + began.elapsed();
-        let mut player = Player::new(self.film.profile()?, thresholds, units::Instant::ZERO);
-        let mut answer = Answer::ask(self.proxy, self.url, 0, AGENT)?.good()?;
-        answer.wait_at_most(LOOK)?;
+    pub(super) fn play_until(&self, mut until: impl FnMut(&Player) -> bool) -> io::Result<PlaybackSummary> {
+        let thresholds = BufferThresholds { low: self.fixture.first_second(), high: Some(DataSize::from_mib(20)) };
+        let start = Instant::now();
+        let elapsed = || units::Instant::ZERO + start.elapsed();
+        let mut player = Player::new(self.fixture.profile()?, thresholds, units::Instant::ZERO);
+        let mut response = ProxyResponse::request(self.proxy, self.url, 0, USER_AGENT)?.expect_success()?;
+        response.set_timeout(POLL_INTERVAL)?;
         let mut buffer = vec![0; 64 * 1024];
-        let (mut last, size) = (Instant::now(), self.film.bytes.len() as u64);
+        let (mut last_data, size) = (Instant::now(), self.fixture.bytes.len() as u64);
         while player.state() != PlayerState::Ended && !until(&player) {
-            let more = player.read_limit().min(size).saturating_sub(answer.at);
-            if more == 0 {
-                std::thread::sleep(LOOK);
-                player.advance(now());
-                last = Instant::now();
+            let wanted = player.read_limit().min(size).saturating_sub(response.offset);
+            if wanted == 0 {
+                std::thread::sleep(POLL_INTERVAL);
+                player.advance(elapsed());
+                last_data = Instant::now();
                 continue;
             }
-            let most = buffer.len().min(usize::try_from(more).unwrap_or(usize::MAX));
-            match self.read(&mut answer, &mut buffer[..most]) {
+            let max_len = buffer.len().min(usize::try_from(wanted).unwrap_or(usize::MAX));
+            match self.read(&mut response, &mut buffer[..max_len]) {
                 Ok(()) => {
-                    player.on_arrival(now(), answer.at);
-                    last = Instant::now();
+                    player.on_arrival(elapsed(), response.offset);
+                    last_data = Instant::now();
                 }
-                Err(error) if is_early(&error) && last.elapsed() < TOO_LONG => player.advance(now()),
+                Err(error) if is_timeout(&error) && last_data.elapsed() < READ_TIMEOUT => player.advance(elapsed()),
                 Err(error) => return Err(error),
             }
         }
         let start = player.first_frame().map_or(f64::NAN, |at| at.since(units::Instant::ZERO).as_secs_f64());
-        Ok(Seen { start, stalls: player.stalls(), waited: player.buffering_time().as_secs_f64() })
+        Ok(PlaybackSummary {
+            first_frame_s: start,
+            stalls: player.stalls(),
+            waited_s: player.buffering_time().as_secs_f64(),
+        })
     }
 
-    /// Reads for this long as fast as it comes.
-    pub(super) fn load(&self, answer: &mut Answer, time: Duration) -> io::Result<()> {
-        answer.wait_at_most(LOOK)?;
-        let (began, mut buffer) = (Instant::now(), vec![0; 64 * 1024]);
-        while began.elapsed() < time {
-            match self.read(answer, &mut buffer) {
-                Err(error) if !is_early(&error) => return Err(error),
+    /// Reads at full speed for this time.
+    pub(super) fn read_for(&self, response: &mut ProxyResponse, time: Duration) -> io::Result<()> {
+        response.set_timeout(POLL_INTERVAL)?;
+        let (start, mut buffer) = (Instant::now(), vec![0; 64 * 1024]);
+        while start.elapsed() < time {
+            match self.read(response, &mut buffer) {
+                Err(error) if !is_timeout(&error) => return Err(error),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Asks for the film from an offset on.
-    pub(super) fn ask(&self, from: u64) -> io::Result<Answer> {
-        Answer::ask(self.proxy, self.url, from, AGENT)?.good()
+    /// Requests the video from an offset.
+    pub(super) fn request(&self, offset: u64) -> io::Result<ProxyResponse> {
+        ProxyResponse::request(self.proxy, self.url, offset, USER_AGENT)?.expect_success()
     }
 
-    /// Leaves an answer and asks for another offset; how long its first byte took.
-    pub(super) fn seek(&self, old: Answer, to: u64) -> io::Result<(Answer, Duration)> {
-        let began = Instant::now();
-        drop(old);
-        let mut answer = self.ask(to)?;
-        self.read(&mut answer, &mut [0; 1])?;
-        Ok((answer, began.elapsed()))
+    /// Drops a response and requests another offset. Returns the new response and the time to its first byte.
+    pub(super) fn seek(&self, previous: ProxyResponse, offset: u64) -> io::Result<(ProxyResponse, Duration)> {
+        let start = Instant::now();
+        drop(previous);
+        let mut response = self.request(offset)?;
+        self.read(&mut response, &mut [0; 1])?;
+        Ok((response, start.elapsed()))
     }
 
-    /// Reads some bytes and compares them.
-    pub(super) fn read(&self, answer: &mut Answer, buffer: &mut [u8]) -> io::Result<()> {
-        let from = answer.at;
-        match answer.read(buffer)? {
-            0 => Err(io::Error::other(format!("the film broke off at byte {from}"))),
-            length if self.film.has(from, &buffer[..length]) => Ok(()),
-            _ => Err(io::Error::other(format!("wrong bytes behind {from}"))),
+    /// Reads some bytes and compares them with the video.
+    pub(super) fn read(&self, response: &mut ProxyResponse, buffer: &mut [u8]) -> io::Result<()> {
+        let offset = response.offset;
+        match response.read(buffer)? {
+            0 => Err(io::Error::other(format!("the video ended at byte {offset}"))),
+            length if self.fixture.matches_at(offset, &buffer[..length]) => Ok(()),
+            _ => Err(io::Error::other(format!("wrong bytes after offset {offset}"))),
         }
     }
 }
 
-/// Nothing has come yet.
-pub(super) fn is_early(error: &io::Error) -> bool {
+/// Whether the error only means that no data has arrived yet.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// One player: the proxy tells players apart by what they say of themselves.
-const AGENT: &str = "marline-lab bench";
-/// As often as the player's state is looked at.
-const LOOK: Duration = Duration::from_millis(5);
-/// Nothing takes so long.
-const TOO_LONG: Duration = Duration::from_secs(60);
+/// Identifies one player: the proxy distinguishes players by their User-Agent.
+const USER_AGENT: &str = "marline-lab bench";
+/// Interval at which the player's state is updated.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Longest time without data; nothing in these cases takes so long.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);

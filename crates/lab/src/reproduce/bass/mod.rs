@@ -1,242 +1,257 @@
-//! `marline-lab reproduce bass`: the evaluation of BASS (§II-B and §V) again.
+//! `marline-lab reproduce bass`: reproduces the evaluation of BASS (sections II-B and V). It prints tables for
+//! people or result rows (`--json`), and compares thresholds.
 //!
-//! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`), and floors that are judged.
-//!
-//! 1. In real time edge, relays, service and origin are what users have, in namespaces with emulated links between them and kernel TCP
-//!    and MPTCP over these ([`real`]); each upload is kept in `evidence/bass/lab.jsonl` as soon as it is done, and `--continue`
-//!    goes on there.
-//! 2. `--sim`: the same cases in virtual time ([`simulate`]), and figures 8 to 10 for 8 relays and 60 nodes ([`fleet`]), which no lab
-//!    holds; nothing is kept.
-//! 3. `--quick` does a few cases of each artefact with short uploads: under half a minute in virtual time.
-//! 4. `--cc` is the congestion control of plain TCP and of the edge, in real time; a relay sends on with its own (BBR where
-//!    the kernel has it). `--by-fleet` lets the fleet's service choose relays too.
-//! 5. The exit code is 1 if an upload failed; a floor that is missed is said, and changes no code.
+//! 1. In real time edge, relays, fleet service and origin are the programs that users run. They run in network
+//!    namespaces with emulated links, and use the kernel's TCP and MPTCP ([`real`]). Each upload is stored in
+//!    `evidence/bass/lab.jsonl` as soon as it is complete; `--continue` resumes there.
+//! 2. `--sim` runs the same cases in virtual time ([`simulate`]), and figures 8 to 10 for 8 relays and 60 nodes
+//!    ([`fleet`]), which are too large for a lab. Nothing is stored.
+//! 3. `--quick` runs a few cases of each artefact with short uploads: less than half a minute in virtual time.
+//! 4. `--congestion` is the congestion control of plain TCP and of the edge, in real time; a relay forwards with
+//!    its own (BBR if the kernel has it). `--by-fleet` also measures the fleet service's choice of relays.
+//! 5. The exit code is 1 if an upload failed; a missed threshold is reported and does not affect it.
 
 mod cases;
+mod config;
 mod fleet;
-mod measured;
-mod play;
+mod measurement;
 mod real;
 mod rows;
-mod send;
-mod setting;
+mod runner;
 mod simulate;
 mod table;
+mod upload;
 
 use super::ReproduceArgs;
-use super::book::Book;
-use super::cell;
-use super::floor::{self, Floor};
-use super::store::Store;
+use super::measurement::latest;
+use super::result_set::ResultSet;
+use super::store::ResultStore;
+use super::threshold::{self, Threshold};
 use crate::LabError;
-use crate::bench::is_stopped;
-use crate::evidence::{By, Row};
-use crate::runner::command::{begin, print, say};
-use cases::{Effort, KNOWN, MEASURED, measured_for};
-use measured::{Cell, Upload};
-use real::Workshop;
+use crate::bench::is_interrupted;
+use crate::results::{Backend, ResultRow};
+use crate::runner::command::{notice, prepare_run, print_line};
+use cases::{ARTEFACTS, Effort, MEASURED_ARTEFACTS, measured_artefact};
+use config::UploadCase;
+use measurement::{UploadId, UploadMeasurement};
+use real::UploadRunner;
 use rows::Results;
-use setting::Case;
 
-/// Does it, and gives the exit code: 1 if something could not be uploaded.
+/// Runs the reproduction and returns the exit code: 1 if an upload failed.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
-    let chosen = Chosen::of(&args.cases)?;
-    let by = if args.sim { By::Sim } else { By::Lab };
-    if args.kept {
-        let cells = super::read::<Cell>(args)?;
-        let effort = Effort { runs: args.runs.unwrap_or(1), quick: false, fleet: false };
-        return Ok(show(args, &chosen, &chosen.cases(effort, by), &cells, None, by));
+    let chosen = Selection::parse(&args.cases)?;
+    let backend = if args.sim { Backend::Sim } else { Backend::Lab };
+    if args.uses_kept {
+        let cells = super::read_kept::<UploadMeasurement>(args)?;
+        let effort = Effort { runs: args.runs.unwrap_or(1), quick: false, includes_fleet: false };
+        return Ok(print_results(args, &chosen, &chosen.cases(effort, backend), &cells, None, backend));
     }
-    if by == By::Lab {
-        match begin(by) {
+    if backend == Backend::Lab {
+        match prepare_run(backend) {
             Err(error) if args.quick => {
-                say(&format!("skipped: the lab: {error}"));
+                notice(&format!("skipped: the lab: {error}"));
                 return Ok(0);
             }
             begun => begun?,
         }
     }
-    let effort = Effort { runs: args.runs.unwrap_or(1), quick: args.quick, fleet: args.by_fleet };
-    let cases = chosen.cases(effort, by);
-    if by == By::Sim {
-        let cells = play::simulated(&cases, args.cc.name())?;
+    let effort = Effort { runs: args.runs.unwrap_or(1), quick: args.quick, includes_fleet: args.includes_fleet };
+    let cases = chosen.cases(effort, backend);
+    if backend == Backend::Sim {
+        let cells = runner::measure_simulated(&cases, args.congestion.name())?;
         let drawn = if args.quick { QUICK_FLEETS } else { args.runs.unwrap_or(FLEETS) };
-        return Ok(show(args, &chosen, &cases, &cells, Some(fleet::rows(|a| chosen.wants(a), drawn)), by));
+        return Ok(print_results(
+            args,
+            &chosen,
+            &cases,
+            &cells,
+            Some(fleet::rows(|a| chosen.includes(a), drawn)),
+            backend,
+        ));
     }
     let store = match args.quick {
         true => None,
-        false => Some(Store::<Cell>::open(&args.file(), args.go_on, 1.0)?),
+        false => Some(ResultStore::<UploadMeasurement>::open(&args.results_file(), args.continues, 1.0)?),
     };
     let played = play(args, &cases, store);
     let (cells, stopped) = match played {
         Err(error @ (LabError::UserNamespace { .. } | LabError::Tun { .. })) if args.quick => {
-            say(&format!("skipped: the lab: {error}"));
+            notice(&format!("skipped: the lab: {error}"));
             return Ok(0);
         }
         played => played?,
     };
     if stopped {
-        say(&format!("stopped; {} uploads are kept, go on with --continue", cells.len()));
+        notice(&format!("stopped; {} uploads are stored, resume with --continue", cells.len()));
         return Ok(130);
     }
-    Ok(show(args, &chosen, &cases, &cells, None, by))
+    Ok(print_results(args, &chosen, &cases, &cells, None, backend))
 }
 
-/// The artefacts that are asked for, and of them the cases.
-struct Chosen(Vec<String>);
+/// The artefacts and cases selected on the command line.
+struct Selection(Vec<String>);
 
-impl Chosen {
-    /// `F11`, or `F11 origin 3`.
-    fn of(named: &[String]) -> Result<Self, LabError> {
+impl Selection {
+    /// Parses names such as `F11` or `F11 origin 3`.
+    fn parse(named: &[String]) -> Result<Self, LabError> {
         let chosen = Self(named.to_vec());
-        match chosen.0.iter().find(|word| !KNOWN.contains(&artefact_of(word))) {
+        match chosen.0.iter().find(|name| !ARTEFACTS.contains(&artefact_of(name))) {
             Some(unknown) => {
-                Err(LabError::Spec(format!("no artefact `{unknown}` of BASS; there are: {}", KNOWN.join(", "))))
+                Err(LabError::Spec(format!("no artefact `{unknown}` of BASS; available: {}", ARTEFACTS.join(", "))))
             }
             None => Ok(chosen),
         }
     }
 
-    fn wants(&self, artefact: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|word| artefact_of(word) == artefact)
+    fn includes(&self, artefact: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|name| artefact_of(name) == artefact)
     }
 
-    /// What is to be measured. In virtual time the choice among relays is [`fleet`]'s.
-    fn cases(&self, effort: Effort, by: By) -> Vec<Case> {
-        let needs = |artefact: &str| KNOWN.iter().any(|known| measured_for(known) == artefact && self.wants(known));
-        let mut all: Vec<Case> = MEASURED
+    /// The cases to measure. In virtual time [`fleet`] provides the selection of relays.
+    fn cases(&self, effort: Effort, backend: Backend) -> Vec<UploadCase> {
+        let needs = |artefact: &str| {
+            ARTEFACTS.iter().any(|known| measured_artefact(known) == artefact && self.includes(known))
+        };
+        let mut all: Vec<UploadCase> = MEASURED_ARTEFACTS
             .into_iter()
             .filter(|artefact| needs(artefact))
-            .filter(|artefact| by == By::Lab || *artefact != "F9")
+            .filter(|artefact| backend == Backend::Lab || *artefact != "F9")
             .flat_map(|artefact| cases::cases(artefact, effort))
             .collect();
-        let is_named = |case: &Case, word: &String| {
-            let rest = word.strip_prefix(artefact_of(word)).unwrap_or_default().trim();
-            measured_for(artefact_of(word)) == case.artefact && (rest.is_empty() || rest == case.name)
+        let is_selected = |case: &UploadCase, name: &String| {
+            let rest = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
+            measured_artefact(artefact_of(name)) == case.artefact && (rest.is_empty() || rest == case.name)
         };
-        all.retain(|case| self.0.is_empty() || self.0.iter().any(|word| is_named(case, word)));
+        all.retain(|case| self.0.is_empty() || self.0.iter().any(|name| is_selected(case, name)));
         all
     }
 }
 
-fn artefact_of(word: &str) -> &str {
-    word.split(' ').next().unwrap_or_default()
+fn artefact_of(name: &str) -> &str {
+    name.split(' ').next().unwrap_or_default()
 }
 
-/// Does in real time what the store does not have; gives all that it has then, and whether the user stopped it.
-fn play(args: &ReproduceArgs, cases: &[Case], store: Option<Store<Cell>>) -> Result<(Vec<Cell>, bool), LabError> {
-    let workshop = Workshop::new(args.cc)?;
-    let book = Book::new(store);
-    play::real(cases, &book, &workshop, args.jobs.unwrap_or(1))?;
-    Ok((book.into_cells(), is_stopped()))
-}
-
-/// Prints everything in the form that was asked for, and gives the exit code.
-fn show(
+/// Measures in real time what is not stored yet. Returns all measurements, and whether the user interrupted.
+fn play(
     args: &ReproduceArgs,
-    chosen: &Chosen,
-    cases: &[Case],
-    cells: &[Cell],
-    drawn: Option<(Vec<Row>, Vec<Floor>)>,
-    by: By,
+    cases: &[UploadCase],
+    store: Option<ResultStore<UploadMeasurement>>,
+) -> Result<(Vec<UploadMeasurement>, bool), LabError> {
+    let runner = UploadRunner::new(args.congestion)?;
+    let results = ResultSet::new(store);
+    runner::measure_real(cases, &results, &runner, args.jobs.unwrap_or(1))?;
+    Ok((results.into_measurements(), is_interrupted()))
+}
+
+/// Prints the results as JSON or tables, and returns the exit code.
+fn print_results(
+    args: &ReproduceArgs,
+    chosen: &Selection,
+    cases: &[UploadCase],
+    cells: &[UploadMeasurement],
+    drawn: Option<(Vec<ResultRow>, Vec<Threshold>)>,
+    backend: Backend,
 ) -> u8 {
-    let results = Results { cases, cells, congestion: args.cc.name() };
-    let (mut rows, mut floors) = results.rows(|artefact| chosen.wants(artefact));
+    let results = Results { cases, measurements: cells, congestion: args.congestion.name() };
+    let (mut rows, mut floors) = results.rows(|artefact| chosen.includes(artefact));
     if let Some((more, judged)) = drawn {
         rows.extend(more);
         floors.extend(judged);
     }
-    rows.extend(floors.iter().map(Floor::row));
-    rows.iter_mut().for_each(|row| row.by = by);
-    let of = |case: &Case| case.ways.iter().map(|way| (case.clone(), *way)).collect::<Vec<_>>();
-    let last = |(case, way): (Case, _)| cell::last(cells, &Upload::of(&case, way, args.cc.name()));
-    let problems: Vec<&Cell> =
+    rows.extend(floors.iter().map(Threshold::to_row));
+    rows.iter_mut().for_each(|row| row.backend = backend);
+    let of = |case: &UploadCase| case.routes.iter().map(|route| (case.clone(), *route)).collect::<Vec<_>>();
+    let last = |(case, route): (UploadCase, _)| latest(cells, &UploadId::new(&case, route, args.congestion.name()));
+    let problems: Vec<&UploadMeasurement> =
         cases.iter().flat_map(of).filter_map(last).filter(|cell| cell.problem.is_some()).collect();
     let code = u8::from(!problems.is_empty());
-    problems.iter().for_each(|cell| say(&cell.line()));
+    problems.iter().for_each(|cell| notice(&cell.to_line()));
     if args.json {
         super::print_rows(args, &rows);
         return code;
     }
-    let time = match by {
-        By::Sim => "virtual time",
-        By::Lab => "real time: edge, relays and kernel MPTCP over emulated links",
+    let time = match backend {
+        Backend::Sim => "virtual time",
+        Backend::Lab => "real time: edge, relays and kernel MPTCP over emulated links",
     };
-    print(&format!("\nBASS (arXiv 1605.08969): the paper's figure / ours, in {time}."));
-    print(&senders(by, args.cc.name()));
-    print("The paper plots figures 5, 8 and 9 without numbers; what its text says stands in the column `paper`.");
-    print("Left out: figures 2 to 4 (measurements of the authors' own networks) and 7.");
-    print(&args.place());
-    for artefact in KNOWN {
+    print_line(&format!("\nBASS (arXiv 1605.08969): the paper's value / the measured one, in {time}."));
+    print_line(&congestion_note(backend, args.congestion.name()));
+    print_line(
+        "The paper plots figures 5, 8 and 9 without numbers; the column `paper` has the values in its text.",
+    );
+    print_line("Omitted: figures 2 to 4 (measurements of the authors' own networks) and 7.");
+    print_line(&args.host_line());
+    for artefact in ARTEFACTS {
         if let Some(table) = table::table(&rows, artefact) {
-            print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
-            if let Some(remark) = remark(artefact, by) {
-                print(remark);
+            print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table.to_text()));
+            if let Some(remark) = table_note(artefact, backend) {
+                print_line(remark);
             }
         }
     }
-    if let Some(table) = floor::table(&floors) {
-        print(&format!("\nFloors:\n{}", table.plain()));
+    if let Some(table) = threshold::table(&floors) {
+        print_line(&format!("\nFloors:\n{}", table.to_text()));
     }
     code
 }
 
-/// Which congestion control each sender has.
-fn senders(by: By, edge: &str) -> String {
-    match by {
-        By::Sim => "Senders: one model of TCP without a choice of congestion control.".into(),
-        By::Lab => format!(
+/// Describes the congestion control of the senders.
+fn congestion_note(backend: Backend, edge: &str) -> String {
+    match backend {
+        Backend::Sim => "Senders: one model of TCP without a choice of congestion control.".into(),
+        Backend::Lab => format!(
             "Senders: {edge} in plain TCP and in the edge's subflows; from commit c55d955 on a relay sends to the origin with its \
              own default, BBR where the kernel has it. So gains compare BBR behind the relay with {edge} without one."
         ),
     }
 }
 
-/// What must be known to read a table.
-fn remark(artefact: &str, by: By) -> Option<&'static str> {
-    Some(match (artefact, by) {
-        ("F5", By::Lab) => {
+/// Remarks that are needed to interpret a table.
+fn table_note(artefact: &str, backend: Backend) -> Option<&'static str> {
+    Some(match (artefact, backend) {
+        ("F5", Backend::Lab) => {
             "Links without loss and a relay 2 ms away: this is the most that edge and relay can bring, not what a network gives."
         }
         ("F8", _) => {
-            "The fall with the distance is an input: each kilometre adds round trip and loss (real time), or divides the rate \
-             (drawn fleets). The paper measured it."
+            "The decrease with distance is an input: each kilometer adds RTT and loss (real time), or divides the rate \
+             (generated fleets). The paper measured it."
         }
-        ("F9", By::Lab) => {
-            "Three relays, all of them measured: that an edge measures only the nearest of many is not in this table."
+        ("F9", Backend::Lab) => {
+            "Three relays, all of them measured. An edge normally measures only the nearest of many, which this table does not show."
         }
-        ("F9", By::Sim) => {
-            "Fleets are drawn so that the best candidate has on average 5.2 times the box's own rate: the size of the gain is an \
+        ("F9", Backend::Sim) => {
+            "Fleets are generated so that the best candidate has on average 5.2 times the edge's own rate: the size of the gain is an \
              input."
         }
-        ("F10", By::Lab) => {
-            "The rate from a relay to the origin is measured with plain TCP, but the relay sends with BBR, so the foretold best \
-             relay is not always the best one. The service (fleet) knew no such rate of these fresh relays and chose by the rate \
+        ("F10", Backend::Lab) => {
+            "The rate from a relay to the origin is measured with plain TCP, but the relay sends with BBR, so the predicted best \
+             relay is not always the best one. The fleet service (fleet) had no such rates of these fresh relays and selected by the rate \
              to them alone."
         }
-        ("F10", By::Sim) => {
-            "γ is over a box's own candidates (the paper: over all relays), whose rates are known without error, and the best plan \
-             is found by the same solver. It is not what a plan maximises: Algorithm 1 cut off after 10,000 plans gives more boxes \
+        ("F10", Backend::Sim) => {
+            "γ is over an edge's own candidates (the paper: over all relays), whose rates are known without error, and the best plan \
+             is found by the same solver. A plan does not maximize γ: Algorithm 1, truncated after 10,000 plans, gives more edges \
              their best relay and gains less."
         }
-        ("F11" | "F12", By::Lab) => {
-            "The relay of an origin is the simulator's choice; the fleet's service is not asked, and --by-fleet changes nothing \
-             here. Losses are drawn evenly from 0 to 2 %, which decides what splitting gains. The edge is connected to its relay \
-             before the clock starts. Plain TCP counts with the fastest of its kept runs of the same seed."
+        ("F11" | "F12", Backend::Lab) => {
+            "The simulator selects the relay of an origin; the fleet service is not involved, and --by-fleet has no effect \
+             here. Losses are uniform from 0 to 2 %, which determines the gain of splitting. The edge is connected to its relay \
+             before the clock starts. For plain TCP the fastest of the stored runs with the same seed counts."
         }
-        ("F11" | "F12", By::Sim) => {
-            "The relay of an origin is the simulator's choice. Losses are drawn evenly from 0 to 2 %, which decides what splitting \
-             gains."
+        ("F11" | "F12", Backend::Sim) => {
+            "The simulator selects the relay of an origin. Losses are uniform from 0 to 2 %, which determines the gain of \
+             splitting."
         }
         _ => return None,
     })
 }
 
+/// Description of an artefact, above its table.
 fn title(artefact: &str) -> &'static str {
     match artefact {
         "F5" => "upload over sets of two Wi-Fi and two 4G links, steady (§II-B)",
         "F8" => "bandwidth over distance (§V-B.1)",
-        "F9" => "bandwidth by who chooses the relay (§V-B.2)",
+        "F9" => "bandwidth by method of relay selection (§V-B.2)",
         "F10" => "the hit rate γ: how many reach so much of the best relay's bandwidth (§V-B.2)",
         "F11" => "bandwidth at the origins, two links of 8 Mbit/s (§V-C), Mbit/s",
         "F12" => "the gain over plain TCP (§V-C)",
@@ -244,7 +259,7 @@ fn title(artefact: &str) -> &'static str {
     }
 }
 
-/// Fleets that are drawn for figures 8 to 10.
+/// Number of generated fleets for figures 8 to 10.
 const FLEETS: u32 = 20;
 const QUICK_FLEETS: u32 = 3;
 
@@ -252,36 +267,36 @@ const QUICK_FLEETS: u32 = 3;
 mod tests {
     use super::*;
 
-    fn chosen(words: &[&str]) -> Chosen {
-        Chosen::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).unwrap()
+    fn chosen(words: &[&str]) -> Selection {
+        Selection::parse(&words.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
     fn cases_are_named_by_artefact_and_name() {
-        let effort = Effort { runs: 1, quick: true, fleet: false };
-        let names = |words: &[&str], by| {
-            let cases = chosen(words).cases(effort, by);
+        let effort = Effort { runs: 1, quick: true, includes_fleet: false };
+        let names = |words: &[&str], backend| {
+            let cases = chosen(words).cases(effort, backend);
             cases.iter().map(|case| format!("{} {}", case.artefact, case.name)).collect::<Vec<_>>()
         };
-        assert_eq!(names(&["F12 origin 2"], By::Lab), ["F11 origin 2"]);
-        assert_eq!(names(&["F10"], By::Lab), ["F9 origin 1"]);
-        assert!(names(&["F10"], By::Sim).is_empty());
-        assert!(names(&[], By::Lab).len() > 6);
-        assert!(Chosen::of(&["F6".into()]).is_err());
+        assert_eq!(names(&["F12 origin 2"], Backend::Lab), ["F11 origin 2"]);
+        assert_eq!(names(&["F10"], Backend::Lab), ["F9 origin 1"]);
+        assert!(names(&["F10"], Backend::Sim).is_empty());
+        assert!(names(&[], Backend::Lab).len() > 6);
+        assert!(Selection::parse(&["F6".into()]).is_err());
     }
 
     #[test]
-    fn everything_small_in_virtual_time_has_rows_and_floors() {
-        let effort = Effort { runs: 1, quick: true, fleet: false };
+    fn a_quick_run_in_virtual_time_has_rows_and_thresholds() {
+        let effort = Effort { runs: 1, quick: true, includes_fleet: false };
         let all = chosen(&[]);
-        let cases = all.cases(effort, By::Sim);
-        let cells = play::simulated(&cases, "cubic").unwrap();
+        let cases = all.cases(effort, Backend::Sim);
+        let cells = runner::measure_simulated(&cases, "cubic").unwrap();
         assert!(cells.iter().all(|cell| cell.problem.is_none()));
-        let (rows, floors) = Results { cases: &cases, cells: &cells, congestion: "cubic" }.rows(|_| true);
+        let (rows, floors) = Results { cases: &cases, measurements: &cells, congestion: "cubic" }.rows(|_| true);
         for artefact in ["F5", "X-upload", "F8", "F11", "F12"] {
             assert!(table::table(&rows, artefact).is_some(), "{artefact}");
         }
-        assert!(floors.iter().any(|floor| floor.artefact == "X-upload" && floor.met()));
-        assert!(floors.iter().any(|floor| floor.artefact == "F12"));
+        assert!(floors.iter().any(|threshold| threshold.artefact == "X-upload" && threshold.is_met()));
+        assert!(floors.iter().any(|threshold| threshold.artefact == "F12"));
     }
 }

@@ -1,21 +1,24 @@
-//! One upload in real time: a lab with an edge, relays and an origin, all of them as users have them.
+//! One upload in real time: a lab with an edge, relays, a fleet service and an origin, all of them the programs
+//! that users run.
 //!
-//! In: a [`Case`], a [`Way`]. Out: [`Measured`].
-//!
-//! | place | is |
+//! | site | is |
 //! |---|---|
-//! | the client | the edge and who sends |
-//! | 0 | the Internet's side of the edge's links; the fleet's service |
+//! | the client | the edge and the sender |
+//! | 0 | the Internet side of the edge's links; the fleet service |
 //! | 1 | the origin |
 //! | 2, 3, … | the relays |
 //!
-//! 1. Edge, relays and service are `marline` as processes, with certificates of one authority that is made once.
-//! 2. Everything is fresh: no metrics of TCP, no learnt rates; only the edge's connections to its relay are ready, as always.
-//! 3. Plain TCP and the edge's subflows have the congestion control that was named. A relay sends to the origin with its own
-//!    default (`marline relay --congestion`: BBR where the kernel has it), so `From` (plain TCP from the relay) does not say
-//!    what `Through` brings, and gains of `Through` and `Split` over `Direct` are not like for like.
-//! 4. `--by-fleet` adds the service's choice ([`Way::Fleet`]): the edge is told the service's address, and no relay's. The
-//!    relays are fresh and the edge names no origin, so the service knows no B_o(s) and chooses by B(c, s) alone.
+//! 1. Edge, relays and fleet service are `marline` as processes, with certificates of one authority that is created
+//!    once.
+//! 2. Each lab is fresh: no cached TCP metrics, no learned rates. Only the edge's connections to its relay are
+//!    ready, as in normal operation.
+//! 3. Plain TCP and the edge's subflows use the selected congestion control. A relay sends to the origin with its
+//!    own default (`marline relay --congestion`: BBR if the kernel has it). So [`UploadRoute::FromRelay`] (plain
+//!    TCP from the relay) does not predict [`UploadRoute::Through`], and the gains of `Through` and `Split` over
+//!    `Direct` compare different algorithms.
+//! 4. `--by-fleet` adds the fleet service's choice ([`UploadRoute::Assigned`]): the edge gets the address of the
+//!    fleet service and of no relay. The relays are fresh and the edge names no origin, so the fleet service has no
+//!    B_o(s) and selects by B(c, s) alone.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -25,46 +28,51 @@ use std::time::Duration;
 
 use marline_sim::spec::LinkSpec;
 
-use super::measured::Measured;
-use super::send::{self, From, PORT};
-use super::setting::{Case, Way};
-use crate::fleet::{AUTHORITY, Member, Members, in_use, relay_name};
-use crate::places::{Segment, address};
-use crate::server::Folder;
+use super::config::{UploadCase, UploadRoute};
+use super::measurement::UploadResult;
+use super::upload::{self, RECEIVER_PORT, UploadSource};
+use crate::fleet::{CA_DIR, FleetProcess, MemberFiles, relay_in_use, relay_name};
+use crate::server::TempDir;
+use crate::wan_topology::{Segment, site_address};
 use crate::{Congestion, Lab, LabError, LabSpec};
 
-/// What all cases have in common.
+/// State shared by all cases.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct UploadRunner {
     pub(super) congestion: Congestion,
-    /// The authority and everybody's certificates, made once.
-    members: Members,
-    _folder: Folder,
-    /// Labs are built one at a time: their making is short and would delay the packets of the others.
-    building: Mutex<()>,
+    /// The authority and the certificates of all members, created once.
+    member_files: MemberFiles,
+    _temp_dir: TempDir,
+    /// Only one lab is built at a time: building is short and would delay the packets of running labs.
+    build_lock: Mutex<()>,
 }
 
-/// The places of the origin and of the first relay.
-const ORIGIN: usize = 1;
-const FIRST_RELAY: usize = 2;
-/// Relays that have certificates.
-const MOST_RELAYS: usize = 3;
+/// Sites of the origin and of the first relay.
+const ORIGIN_SITE: usize = 1;
+const FIRST_RELAY_SITE: usize = 2;
+/// Number of relays that have certificates.
+const MAX_RELAYS: usize = 3;
 
-impl Workshop {
-    /// Makes an authority and its members.
+impl UploadRunner {
+    /// Creates the authority and the certificates.
     pub(super) fn new(congestion: Congestion) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
-        let folder = Folder::new().map_err(LabError::at("a place for certificates"))?;
-        let addresses: Vec<Ipv4Addr> = (0..MOST_RELAYS).map(|relay| address(FIRST_RELAY + relay)).collect();
-        let members = Members::new(&program, folder.path(), &addresses)?;
-        Ok(Self { congestion, members, _folder: folder, building: Mutex::default() })
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the certificates"))?;
+        let addresses: Vec<Ipv4Addr> =
+            (0..MAX_RELAYS).map(|relay| site_address(FIRST_RELAY_SITE + relay)).collect();
+        let members = MemberFiles::new(&program, folder.path(), &addresses)?;
+        Ok(Self { congestion, member_files: members, _temp_dir: folder, build_lock: Mutex::default() })
     }
 
-    /// Does it. The outer error is of the lab, the inner one of what was uploaded.
-    pub(super) fn upload(&self, case: &Case, way: Way) -> Result<Result<Measured, String>, LabError> {
+    /// Runs one upload. The inner error is a failure of the upload, the outer one of the lab.
+    pub(super) fn upload(
+        &self,
+        case: &UploadCase,
+        route: UploadRoute,
+    ) -> Result<Result<UploadResult, String>, LabError> {
         let lab = {
-            // Nothing is behind this lock that a failure of another thread could have spoilt.
-            let _one_at_a_time = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+            // The lock protects no data, so the panic of another thread does not matter.
+            let _one_at_a_time = self.build_lock.lock().unwrap_or_else(PoisonError::into_inner);
             Lab::start(&LabSpec {
                 congestion: self.congestion,
                 seed: case.seed,
@@ -72,146 +80,174 @@ impl Workshop {
                 ..LabSpec::new(case.links.clone())
             })?
         };
-        // Edges connect before anything is measured.
-        lab.begin()?;
-        let folder = Folder::new().map_err(LabError::at("a place for a lab's files"))?;
-        let run = |from: From<'_>, to: usize| send::upload(&lab, from, to, case.length).map_err(|e| e.to_string());
-        let place = |relay: usize| FIRST_RELAY + relay;
-        let came = match way {
-            Way::Direct(at) => {
+        // The links must carry data before the measurement, because the edge connects to its relay.
+        lab.start_links()?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the lab's files"))?;
+        let run = |from: UploadSource<'_>, to: usize| {
+            upload::upload(&lab, from, to, case.length).map_err(|e| e.to_string())
+        };
+        let site = |relay: usize| FIRST_RELAY_SITE + relay;
+        let came = match route {
+            UploadRoute::Direct(at) => {
                 let name = case.links.get(at).map_or("", |link| &link.name);
-                run(From::Device(name), ORIGIN)
+                run(UploadSource::Device(name), ORIGIN_SITE)
             }
-            Way::From(relay) => run(From::Place(place(relay)), ORIGIN),
-            Way::Split(relay) | Way::Through(relay) | Way::To(relay) => {
-                let stage = self.stage(&lab, folder.path(), case, way, &[relay]).map_err(|error| error.to_string());
-                let to = if way == Way::To(relay) { place(relay) } else { ORIGIN };
-                stage.and_then(|_stage| run(From::Edge, to)).map(|got| Measured { relay: Some(relay), ..got })
+            UploadRoute::FromRelay(relay) => run(UploadSource::Site(site(relay)), ORIGIN_SITE),
+            UploadRoute::Split(relay) | UploadRoute::Through(relay) | UploadRoute::ToRelay(relay) => {
+                let processes = self
+                    .start_processes(&lab, folder.path(), case, route, &[relay])
+                    .map_err(|error| error.to_string());
+                let to = if route == UploadRoute::ToRelay(relay) { site(relay) } else { ORIGIN_SITE };
+                processes
+                    .and_then(|_stage| run(UploadSource::Edge, to))
+                    .map(|got| UploadResult { relay: Some(relay), ..got })
             }
-            Way::Fleet => {
+            UploadRoute::Assigned => {
                 let all: Vec<usize> = (0..case.relays.len()).collect();
-                let stage = self.stage(&lab, folder.path(), case, way, &all).map_err(|error| error.to_string());
-                stage.and_then(|stage| {
-                    let got = run(From::Edge, ORIGIN)?;
-                    let relay = assigned(&stage.edge.said()).ok_or("the edge does not say which relay it uses")?;
-                    Ok(Measured { relay: Some(relay), ..got })
+                let processes =
+                    self.start_processes(&lab, folder.path(), case, route, &all).map_err(|error| error.to_string());
+                processes.and_then(|processes| {
+                    let got = run(UploadSource::Edge, ORIGIN_SITE)?;
+                    let relay = relay_index_in_use(&processes.edge.log_text())
+                        .ok_or("the edge's log does not name a relay")?;
+                    Ok(UploadResult { relay: Some(relay), ..got })
                 })
             }
         };
-        let emulation = lab.emulation()?;
-        let unseen = emulation.links.iter().map(|link| link.unseen).sum();
+        let emulation = lab.emulation_report()?;
+        let unseen = emulation.links.iter().map(|link| link.dropped_before_emulator).sum();
         let late_s = emulation.lateness.p99.as_secs_f64();
-        Ok(came.map(|got| Measured { late_s, unseen, ..got }))
+        Ok(came.map(|got| UploadResult { p99_lateness_s: late_s, dropped_before_emulator: unseen, ..got }))
     }
 
-    /// Starts who is needed, and waits until they are ready.
-    fn stage(&self, lab: &Lab, home: &Path, case: &Case, way: Way, relays: &[usize]) -> Result<Stage, LabError> {
-        let by_fleet = way == Way::Fleet;
-        let service = by_fleet.then(|| self.service(lab, home)).transpose()?;
-        let relays = relays.iter().map(|relay| self.relay(lab, home, *relay, by_fleet));
+    /// Starts the processes that the route needs, and waits until they are ready.
+    fn start_processes(
+        &self,
+        lab: &Lab,
+        work_dir: &Path,
+        case: &UploadCase,
+        route: UploadRoute,
+        relays: &[usize],
+    ) -> Result<Processes, LabError> {
+        let by_fleet = route == UploadRoute::Assigned;
+        let service = by_fleet.then(|| self.start_service(lab, work_dir)).transpose()?;
+        let relays = relays.iter().map(|relay| self.start_relay(lab, work_dir, *relay, by_fleet));
         let relays = relays.collect::<Result<Vec<_>, _>>()?;
-        let mut command = self.members.command(home, &["edge"]);
-        command.args(["--certificate", "edge.pem", "--no-direct"]).arg("--run-dir").arg(home);
-        match way {
-            Way::Fleet => command.args(["--fleet", &service_url()]),
-            Way::Split(relay) | Way::Through(relay) | Way::To(relay) => {
-                command.arg("--relay").arg(format!("{}:{RELAY_PORT}", address(FIRST_RELAY + relay)))
+        let mut command = self.member_files.command(work_dir, &["edge"]);
+        command.args(["--certificate", "edge.pem", "--no-direct"]).arg("--run-dir").arg(work_dir);
+        match route {
+            UploadRoute::Assigned => command.args(["--fleet", &service_url()]),
+            UploadRoute::Split(relay) | UploadRoute::Through(relay) | UploadRoute::ToRelay(relay) => {
+                command.arg("--relay").arg(format!("{}:{RELAY_PORT}", site_address(FIRST_RELAY_SITE + relay)))
             }
-            Way::Direct(_) | Way::From(_) => &mut command,
+            UploadRoute::Direct(_) | UploadRoute::FromRelay(_) => &mut command,
         };
-        match way {
-            // Without anybody who steers, a connection has the default route's link.
-            Way::Split(_) => command.arg("--no-paths"),
+        match route {
+            // Without path management, a connection uses only the link of the default route.
+            UploadRoute::Split(_) => command.arg("--no-paths"),
             _ => command.args(case.links.iter().flat_map(|link| ["--link", &link.name])),
         };
-        let edge = Member::start("edge", home, &mut command, |command| lab.spawn(command))?.ready(READY)?;
-        // Two connections are made ready: three round trips each, and the other links join.
-        std::thread::sleep(if by_fleet { MEASURING } else { WARMING });
-        Ok(Stage { edge, _relays: relays, _service: service })
+        let edge = FleetProcess::start("edge", work_dir, &mut command, |command| lab.spawn(command))?
+            .wait_until_ready(READY_MESSAGE)?;
+        // The edge prepares two connections: three RTTs each, and subflows over the other links.
+        std::thread::sleep(if by_fleet { ASSIGNMENT_TIMEOUT } else { WARM_UP_TIME });
+        Ok(Processes { edge, _relays: relays, _service: service })
     }
 
-    fn relay(&self, lab: &Lab, home: &Path, relay: usize, announced: bool) -> Result<Member, LabError> {
-        let place = FIRST_RELAY + relay;
-        let at = format!("{}:{RELAY_PORT}", address(place));
+    fn start_relay(
+        &self,
+        lab: &Lab,
+        work_dir: &Path,
+        relay: usize,
+        announced: bool,
+    ) -> Result<FleetProcess, LabError> {
+        let site = FIRST_RELAY_SITE + relay;
+        let at = format!("{}:{RELAY_PORT}", site_address(site));
         let name = relay_name(relay);
-        let mut command = self.members.command(home, &["relay"]);
+        let mut command = self.member_files.command(work_dir, &["relay"]);
         command.args(["--listen", &at, "--certificate", &format!("{name}.pem"), "--allow-net", "10.99.0.0/24"]);
-        // Uploads to the relay itself end on its own host, which no network opens.
-        command.args(["--allow-net", &address(place).to_string()]);
-        // A copy of its own: what the service brings is written there.
-        let revoked = home.join(format!("{name}-revoked.pem"));
-        let original = self.members.folder().join("revoked.pem");
-        std::fs::copy(original, &revoked).map_err(LabError::at(format!("{name}'s list of the revoked")))?;
-        command.args(["--allow-port", &PORT.to_string(), "--revoked"]).arg(revoked);
+        // Uploads to the relay itself end at its own address, which must be allowed explicitly.
+        command.args(["--allow-net", &site_address(site).to_string()]);
+        // The relay needs its own copy of the revocation list, because updates from the fleet service are written
+        // to it.
+        let revoked = work_dir.join(format!("{name}-revoked.pem"));
+        let original = self.member_files.folder().join("revoked.pem");
+        std::fs::copy(original, &revoked).map_err(LabError::at_step(format!("{name}'s revocation list")))?;
+        command.args(["--allow-port", &RECEIVER_PORT.to_string(), "--revoked"]).arg(revoked);
         if announced {
             command.args(["--fleet", &service_url(), "--announce", &at, "--capacity", "200Mbit/s"]);
         }
-        Member::start(&name, home, &mut command, |command| lab.spawn_at(place, command))?.ready(READY)
+        FleetProcess::start(&name, work_dir, &mut command, |command| lab.spawn_at_site(site, command))?
+            .wait_until_ready(READY_MESSAGE)
     }
 
-    /// The fleet's service, with a copy of the authority: a running one has it for itself.
-    fn service(&self, lab: &Lab, home: &Path) -> Result<Member, LabError> {
-        let copy = home.join(AUTHORITY);
-        let copied = Command::new("cp").arg("-a").arg(self.members.folder().join(AUTHORITY)).arg(&copy).status();
+    /// Starts the fleet service with a copy of the authority's directory, which a running service locks.
+    fn start_service(&self, lab: &Lab, work_dir: &Path) -> Result<FleetProcess, LabError> {
+        let copy = work_dir.join(CA_DIR);
+        let copied = Command::new("cp").arg("-a").arg(self.member_files.folder().join(CA_DIR)).arg(&copy).status();
         if !copied.is_ok_and(|status| status.success()) {
             return Err(LabError::Server("the authority cannot be copied".into()));
         }
-        let mut command = self.members.command(home, &["fleet"]);
-        let own = address(0).to_string();
-        command.args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca"]).arg(copy);
-        Member::start("service", home, &mut command, |command| lab.spawn_at(0, command))?.ready(READY)
+        let mut command = self.member_files.command(work_dir, &["fleet"]);
+        let own = site_address(0).to_string();
+        command
+            .args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca-dir"])
+            .arg(copy);
+        FleetProcess::start("service", work_dir, &mut command, |command| lab.spawn_at_site(0, command))?
+            .wait_until_ready(READY_MESSAGE)
     }
 }
 
-/// Who runs during an upload; all end with it.
+/// Processes of one upload; dropping them ends all.
 #[derive(Debug)]
-struct Stage {
-    edge: Member,
-    _relays: Vec<Member>,
-    _service: Option<Member>,
+struct Processes {
+    edge: FleetProcess,
+    _relays: Vec<FleetProcess>,
+    _service: Option<FleetProcess>,
 }
 
-/// What lies between the places of a case.
-fn segments(case: &Case) -> Vec<Segment> {
+/// The segments between the sites of a case.
+fn segments(case: &UploadCase) -> Vec<Segment> {
     let between = |from: usize, to: usize, link: LinkSpec| Segment { from, to, link };
-    let mut all = vec![between(0, ORIGIN, case.direct.link("direct"))];
+    let mut all = vec![between(0, ORIGIN_SITE, case.direct.link("direct"))];
     for (at, relay) in case.relays.iter().enumerate() {
-        let place = FIRST_RELAY + at;
-        all.push(between(0, place, relay.to.link(&format!("to{at}"))));
-        all.push(between(place, ORIGIN, relay.onward.link(&format!("onward{at}"))));
+        let site = FIRST_RELAY_SITE + at;
+        all.push(between(0, site, relay.from_edge.link(&format!("to{at}"))));
+        all.push(between(site, ORIGIN_SITE, relay.to_origin.link(&format!("onward{at}"))));
     }
     all
 }
 
-/// The relay that new flows go through, by the last word of the edge about it.
-fn assigned(said: &str) -> Option<usize> {
-    let used = in_use(said)?;
-    (0..MOST_RELAYS).find(|relay| used == relay_name(*relay) || used == address(FIRST_RELAY + relay).to_string())
+/// Index of the relay of new flows, according to the last such line of the edge's log.
+fn relay_index_in_use(said: &str) -> Option<usize> {
+    let used = relay_in_use(said)?;
+    (0..MAX_RELAYS)
+        .find(|relay| used == relay_name(*relay) || used == site_address(FIRST_RELAY_SITE + relay).to_string())
 }
 
 fn service_url() -> String {
-    format!("https://{}:{SERVICE_PORT}", address(0))
+    format!("https://{}:{SERVICE_PORT}", site_address(0))
 }
 
-/// What says that one of them is ready.
-const READY: &str = "listens on";
+/// Log text that shows that a process is ready.
+const READY_MESSAGE: &str = "listens on";
 const RELAY_PORT: u16 = 4443;
 const SERVICE_PORT: u16 = 4444;
-/// Three round trips of 400 ms, twice.
-const WARMING: Duration = Duration::from_millis(2500);
-/// An edge measures its candidates for five seconds at most, and asks.
-const MEASURING: Duration = Duration::from_secs(10);
+/// Twice three RTTs of 400 ms.
+const WARM_UP_TIME: Duration = Duration::from_millis(2500);
+/// An edge measures its candidates for at most five seconds before it requests an assignment.
+const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use super::super::cases::{Effort, MEASURED, cases};
+    use super::super::cases::{Effort, MEASURED_ARTEFACTS, cases};
     use super::*;
 
     #[test]
     fn every_case_can_be_built() {
-        for artefact in MEASURED {
-            for case in cases(artefact, Effort { runs: 1, quick: true, fleet: false }) {
-                assert!(case.relays.len() <= MOST_RELAYS);
+        for artefact in MEASURED_ARTEFACTS {
+            for case in cases(artefact, Effort { runs: 1, quick: true, includes_fleet: false }) {
+                assert!(case.relays.len() <= MAX_RELAYS);
                 let spec = LabSpec { segments: segments(&case), ..LabSpec::new(case.links.clone()) };
                 spec.validate().unwrap();
             }
@@ -219,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_says_which_relay_it_has() {
+    fn the_relay_in_use_is_read_from_the_edges_log() {
         let said = "marline: edge listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through 10.99.0.4\n";
-        assert_eq!(assigned(said), Some(1));
-        assert_eq!(assigned("marline: new flows go directly"), None);
+        assert_eq!(relay_index_in_use(said), Some(1));
+        assert_eq!(relay_index_in_use("marline: new flows go directly"), None);
     }
 }

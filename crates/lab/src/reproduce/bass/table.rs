@@ -1,24 +1,24 @@
-//! BASS's figures for people.
+//! Tables of BASS's figures for people.
 
-use super::rows::{BOTH, SPLIT, TCP};
-use crate::evidence::Row;
-use crate::page::Table;
+use super::rows::{BOTH_LINKS, DIRECT_TCP, SPLIT_ONE_LINK};
+use crate::html_report::Table;
+use crate::results::ResultRow;
 
-/// An artefact's rows; none: there are none.
-pub(super) fn table(rows: &[Row], artefact: &str) -> Option<Table> {
-    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact && row.metric != "floor").collect();
+/// The table of an artefact; `None` if it has no rows.
+pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
+    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact && row.metric != "floor").collect();
     if of.is_empty() {
         return None;
     }
     Some(match artefact {
-        "F11" => origins(&of),
-        "F12" => plain(&of),
-        _ => wide(&of),
+        "F11" => origin_table(&of),
+        "F12" => plain_table(&of),
+        _ => wide_table(&of),
     })
 }
 
-/// One line for each case and client, a column for each thing that is measured, the paper's before ours where it says one.
-fn wide(rows: &[&Row]) -> Table {
+/// One line per case and client, one column per metric, preceded by the paper's value where it has one.
+fn wide_table(rows: &[&ResultRow]) -> Table {
     let mut keys: Vec<(&str, &str)> = rows.iter().map(|row| (row.case.as_str(), row.policy.as_str())).collect();
     keys.dedup();
     let mut metrics: Vec<(&str, &str)> = Vec::new();
@@ -32,56 +32,59 @@ fn wide(rows: &[&Row]) -> Table {
         rows.iter().find(|row| (row.case.as_str(), row.policy.as_str()) == key && row.metric == metric)
     };
     let said = |metric: &str| rows.iter().any(|row| row.metric == metric && row.paper.is_some());
-    let mut head = vec!["case".to_owned(), "who".to_owned()];
+    let mut header = vec!["case".to_owned(), "client".to_owned()];
     for (metric, unit) in &metrics {
-        head.extend(said(metric).then(|| format!("paper: {metric}")));
-        head.push(format!("{metric} {unit}").trim().to_owned());
+        header.extend(said(metric).then(|| format!("paper: {metric}")));
+        header.push(format!("{metric} {unit}").trim().to_owned());
     }
     let line = |key: &(&str, &str)| {
         let mut line = vec![key.0.to_owned(), key.1.to_owned()];
         for (metric, _) in &metrics {
             let row = of(*key, metric);
-            line.extend(said(metric).then(|| number(row.and_then(|row| row.paper))));
+            line.extend(said(metric).then(|| format_number(row.and_then(|row| row.paper))));
             line.push(row.map_or("–".into(), |row| with_spread(row)));
         }
         line
     };
-    Table { head, rows: keys.iter().map(line).collect(), note: None }
+    Table { header, rows: keys.iter().map(line).collect(), note: None }
 }
 
-fn with_spread(row: &Row) -> String {
-    number(row.ours) + &row.spread.map(|spread| format!(" ± {spread:.2}")).unwrap_or_default()
+fn with_spread(row: &ResultRow) -> String {
+    format_number(row.measured) + &row.spread.map(|spread| format!(" ± {spread:.2}")).unwrap_or_default()
 }
 
-fn plain(rows: &[&Row]) -> Table {
-    let line = |row: &&Row| {
+fn plain_table(rows: &[&ResultRow]) -> Table {
+    let line = |row: &&ResultRow| {
         let (case, policy, metric) = (row.case.clone(), row.policy.clone(), row.metric.clone());
-        vec![case, policy, metric, number(row.paper), with_spread(row), row.unit.clone()]
+        vec![case, policy, metric, format_number(row.paper), with_spread(row), row.unit.clone()]
     };
-    table_of(&["case", "who", "what", "paper", "ours", ""], rows.iter().map(line).collect())
+    table_of(&["case", "client", "what", "paper", "ours", ""], rows.iter().map(line).collect())
 }
 
-/// One line for each origin.
-fn origins(rows: &[&Row]) -> Table {
+/// One line per origin.
+fn origin_table(rows: &[&ResultRow]) -> Table {
     let gains = rows.iter().filter(|row| row.metric == "gain");
-    let line = |gain: &&Row| {
-        let of = |who: &str| {
-            let same = |row: &&&Row| (row.case.as_str(), row.policy.as_str()) == (gain.case.as_str(), who);
+    let line = |gain: &&ResultRow| {
+        let of = |policy: &str| {
+            let same = |row: &&&ResultRow| (row.case.as_str(), row.policy.as_str()) == (gain.case.as_str(), policy);
             rows.iter().find(|row| same(row) && row.metric == "rate")
         };
-        let mut line = vec![gain.case.clone(), of(TCP).and_then(|row| row.note.clone()).unwrap_or_default()];
-        line.extend([TCP, SPLIT, BOTH].map(|who| number(of(who).and_then(|row| row.ours))));
-        line.push(number(gain.ours));
+        let mut line = vec![gain.case.clone(), of(DIRECT_TCP).and_then(|row| row.note.clone()).unwrap_or_default()];
+        line.extend(
+            [DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS]
+                .map(|policy| format_number(of(policy).and_then(|row| row.measured))),
+        );
+        line.push(format_number(gain.measured));
         line
     };
-    table_of(&["origin", "its way", TCP, SPLIT, BOTH, "gain"], gains.map(line).collect())
+    table_of(&["origin", "its path", DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS, "gain"], gains.map(line).collect())
 }
 
-fn table_of(head: &[&str], rows: Vec<Vec<String>>) -> Table {
-    Table { head: head.iter().map(|word| (*word).to_owned()).collect(), rows, note: None }
+fn table_of(header: &[&str], rows: Vec<Vec<String>>) -> Table {
+    Table { header: header.iter().map(|name| (*name).to_owned()).collect(), rows, note: None }
 }
 
-fn number(value: Option<f64>) -> String {
+fn format_number(value: Option<f64>) -> String {
     value.map_or("–".into(), |value| format!("{value:.2}"))
 }
 
@@ -90,34 +93,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_is_one_line_with_its_way_and_gain() {
-        let rate = |who: &str, value: f64| Row {
-            ours: Some(value),
+    fn an_origin_is_one_line_with_its_path_and_gain() {
+        let rate = |policy: &str, value: f64| ResultRow {
+            measured: Some(value),
             note: Some("100 ms, 1% lost".into()),
-            ..Row::empty("F11", "origin 1", who, "rate", "Mbit/s")
+            ..ResultRow::empty("F11", "origin 1", policy, "rate", "Mbit/s")
         };
-        let gain = Row { ours: Some(4.0), ..Row::empty("F11", "origin 1", BOTH, "gain", "") };
-        let rows = [rate(TCP, 1.0), rate(SPLIT, 2.0), rate(BOTH, 4.0), gain];
-        let made = table(&rows, "F11").unwrap();
-        assert_eq!(made.rows, [["origin 1", "100 ms, 1% lost", "1.00", "2.00", "4.00", "4.00"]]);
+        let gain = ResultRow { measured: Some(4.0), ..ResultRow::empty("F11", "origin 1", BOTH_LINKS, "gain", "") };
+        let rows = [rate(DIRECT_TCP, 1.0), rate(SPLIT_ONE_LINK, 2.0), rate(BOTH_LINKS, 4.0), gain];
+        let found = table(&rows, "F11").unwrap();
+        assert_eq!(found.rows, [["origin 1", "100 ms, 1% lost", "1.00", "2.00", "4.00", "4.00"]]);
         assert!(table(&rows, "F5").is_none());
     }
 
     #[test]
-    fn what_is_measured_of_one_case_and_client_is_one_line() {
-        let value = |case: &str, metric: &str, paper, ours| Row {
+    fn the_metrics_of_a_case_and_client_are_one_line() {
+        let value = |case: &str, metric: &str, paper, measured| ResultRow {
             paper,
-            ours: Some(ours),
-            ..Row::empty("F10", case, "marline", metric, "%")
+            measured: Some(measured),
+            ..ResultRow::empty("F10", case, "marline", metric, "%")
         };
         let rows = [
             value("load 50 %", "γ = 1", Some(77.0), 88.0),
             value("load 50 %", "γ ≥ 0.9", None, 95.0),
             value("load 90 %", "γ = 1", None, 60.0),
         ];
-        let made = table(&rows, "F10").unwrap();
-        assert_eq!(made.head, ["case", "who", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
-        assert_eq!(made.rows[0], ["load 50 %", "marline", "77.00", "88.00", "95.00"]);
-        assert_eq!(made.rows[1], ["load 90 %", "marline", "–", "60.00", "–"]);
+        let table = table(&rows, "F10").unwrap();
+        assert_eq!(table.header, ["case", "client", "paper: γ = 1", "γ = 1 %", "γ ≥ 0.9 %"]);
+        assert_eq!(table.rows[0], ["load 50 %", "marline", "77.00", "88.00", "95.00"]);
+        assert_eq!(table.rows[1], ["load 90 %", "marline", "–", "60.00", "–"]);
     }
 }

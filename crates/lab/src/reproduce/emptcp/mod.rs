@@ -1,279 +1,307 @@
-//! `marline-lab reproduce emptcp`: the evaluation of eMPTCP (CoNEXT 2015, §4 and §5) again, with our own policy beside it.
+//! `marline-lab reproduce emptcp`: reproduces the evaluation of eMPTCP (CoNEXT 2015, sections 4 and 5), with
+//! marline's policy beside it. It prints tables for people or result rows (`--json`).
 //!
-//! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
-//!
-//! 1. In real time everything is kernel MPTCP over emulated links ([`real`]), several cases at once ([`cells`]), each kept
-//!    in `evidence/emptcp/lab.jsonl` as soon as it is done; `--continue` goes on there.
-//! 2. `--sim`: the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant and the published
-//!    schedulers that are computed beside them; a minute, and nothing is kept.
-//! 3. `--quick` does one case of each sort, small; where the machine forbids a lab, it says so and leaves it out.
-//! 4. `--cc` is the sender's congestion control, `--scale` how much of large files is downloaded, `--clients`
-//!    who is compared.
+//! 1. Real time uses kernel MPTCP over emulated links ([`real`]), several cases in parallel ([`measurements`]).
+//!    Each is stored in `evidence/emptcp/lab.jsonl` as soon as it is complete; `--continue` resumes there.
+//! 2. `--sim` runs the same cases in virtual time ([`simulate`]), with pairs of recorded links, a clairvoyant, and
+//!    the published schedulers that are computed. It takes a minute, and nothing is stored.
+//! 3. `--quick` runs one small case of each kind; where the machine does not permit a lab, it reports that and
+//!    omits it.
+//! 4. `--congestion` is the sender's congestion control, `--scale` the share of large files to download,
+//!    `--clients` selects the clients.
 
 mod base;
-mod cells;
 mod clairvoyant;
+mod config;
 mod figures;
-mod floors;
+mod measurements;
 mod paper;
 mod real;
 mod rows;
 mod runner;
-mod setting;
 mod simulate;
 mod table;
+mod thresholds;
 
 use std::path::PathBuf;
 
 use marline_core::energy::Model;
 
 use super::ReproduceArgs;
-use super::book::Book;
-use super::floor;
-use super::store::Store;
-use crate::bench::is_stopped;
-use crate::evidence::joules::device;
-use crate::evidence::{By, Row};
-use crate::mptcp::stage::DEVICE;
-use crate::runner::command::{begin, print, say};
+use super::result_set::ResultSet;
+use super::store::ResultStore;
+use super::threshold;
+use crate::bench::is_interrupted;
+use crate::mptcp::testbed::ENERGY_MODEL;
+use crate::results::energy::device_model;
+use crate::results::{Backend, ResultRow};
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::{LabError, scenarios};
-use cells::Cell;
-use figures::{ARTEFACTS, CLAIRVOYANT, Effort, Figure, GRID, SUSPEND, TRACES};
-use real::Workshop;
-use runner::Done;
-use setting::{Setting, Who};
-use simulate::Played;
+use config::{EmptcpClient, RunConfig};
+use figures::{ARTEFACTS, CLAIRVOYANT, Effort, FigureCase, GRID, SUSPEND, TRACES};
+use measurements::DownloadMeasurement;
+use real::CaseRunner;
+use runner::CaseResults;
+use simulate::CaseResult;
 
-/// Does it, and gives the exit code: 1 if something could not be downloaded.
+/// Runs the reproduction and returns the exit code: 1 if a download failed.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if args.sim {
-        return simulated(args);
+        return run_simulated(args);
     }
-    let figures = if args.quick { figures::short() } else { figures_of(args)? };
-    if args.kept {
-        let cells = super::read::<Cell>(args)?;
-        return Ok(measured(args, &figures, &cells));
+    let figures = if args.quick { figures::quick_cases() } else { figures_of(args)? };
+    if args.uses_kept {
+        let cells = super::read_kept::<DownloadMeasurement>(args)?;
+        return Ok(print_measured(args, &figures, &cells));
     }
     if args.quick {
-        if let Err(error) = begin(By::Lab) {
-            say(&format!("skipped: the lab: {error}"));
+        if let Err(error) = prepare_run(Backend::Lab) {
+            notice(&format!("skipped: the lab: {error}"));
             return Ok(0);
         }
     } else {
-        begin(By::Lab)?;
+        prepare_run(Backend::Lab)?;
     }
     let store = match args.quick {
         true => None,
-        false => Some(Store::<Cell>::open(&args.file(), args.go_on, args.scale)?),
+        false => Some(ResultStore::<DownloadMeasurement>::open(&args.results_file(), args.continues, args.scale)?),
     };
-    let done = real(args, &figures, store);
-    let (cells, stopped) = match done {
+    let results = real(args, &figures, store);
+    let (cells, stopped) = match results {
         Err(error) if args.quick => {
-            say(&format!("skipped: the lab: {error}"));
+            notice(&format!("skipped: the lab: {error}"));
             return Ok(0);
         }
         done => done?,
     };
     if stopped {
-        say(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
+        notice(&format!("stopped; {} cases are stored, resume with --continue", cells.len()));
         return Ok(130);
     }
-    Ok(measured(args, &figures, &cells))
+    Ok(print_measured(args, &figures, &cells))
 }
 
-/// Prints what real time has made of these figures, and gives the exit code.
-fn measured(args: &ReproduceArgs, figures: &[Figure], cells: &[Cell]) -> u8 {
-    let model = device(DEVICE);
-    let of = |figure: &Figure, who, run: usize| {
-        let played = cells::measured(cells, figure, who, run, args.cc.name()).map(Played::from)?;
-        Ok(with_clairvoyant(played, figure, who, run, &model))
+/// Prints the results of real time, and returns the exit code.
+fn print_measured(args: &ReproduceArgs, figures: &[FigureCase], cells: &[DownloadMeasurement]) -> u8 {
+    let model = device_model(ENERGY_MODEL);
+    let of = |figure: &FigureCase, client, run: usize| {
+        let played = measurements::values_of_run(cells, figure, client, run, args.congestion.name())
+            .map(CaseResult::from)?;
+        Ok(with_optimum(played, figure, client, run, &model))
     };
-    show(args, figures, Vec::new(), &runner::gather(figures, of, |_| {}), By::Lab, args.scale)
+    print_results(args, figures, Vec::new(), &runner::run_all(figures, of, |_| {}), Backend::Lab, args.scale)
 }
 
-/// Everything in virtual time.
-fn simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
-    let (named, base) = split(&args.cases);
+/// Runs everything in virtual time.
+fn run_simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
+    let (named, base) = split_base(&args.cases);
     let scale = if args.quick { args.scale.min(QUICK_SCALE) } else { args.scale };
     let effort = Effort { runs: args.runs.or(args.quick.then_some(QUICK_RUNS)), scale };
     let mut figures = match named.is_empty() && !base.is_empty() {
         true => Vec::new(),
-        false => chosen(&named, effort, &scenarios::trace_directories(&args.traces))?,
+        false => selected_figures(&named, effort, &scenarios::trace_directories(&args.traces))?,
     };
-    let model = device(DEVICE);
-    let mut base: Vec<Row> = match args.cases.is_empty() {
+    let model = device_model(ENERGY_MODEL);
+    let mut base: Vec<ResultRow> = match args.cases.is_empty() {
         true => figures::BASE.iter().flat_map(|artefact| base::rows(artefact, &model)).collect(),
         false => base.iter().flat_map(|artefact| base::rows(artefact, &model)).collect(),
     };
-    for figure in figures.iter_mut().filter(|figure| figure.is_computed()) {
-        base.push(rows::computed(figure, &model));
-        figure.who.insert(1, Who::Mdp);
+    for figure in figures.iter_mut().filter(|figure| figure.has_computed_schedulers()) {
+        base.push(rows::mdp_row(figure, &model));
+        figure.clients.insert(1, EmptcpClient::Mdp);
     }
-    let each = |figure: &Figure, who: Who, run: usize| {
-        let setting = &figure.settings[run];
-        let played = simulate::play(setting, who, &model, run as u64 + 1)?;
-        Ok(with_clairvoyant(played, figure, who, run, &model))
+    let each = |figure: &FigureCase, client: EmptcpClient, run: usize| {
+        let setting = &figure.runs[run];
+        let played = simulate::simulate(setting, client, &model, run as u64 + 1)?;
+        Ok(with_optimum(played, figure, client, run, &model))
     };
-    let tell = |figure: &Figure| {
+    let tell = |figure: &FigureCase| {
         if !args.json {
-            say(&format!("{} {}", figure.artefact, figure.case));
+            notice(&format!("{} {}", figure.artefact, figure.case));
         }
     };
-    let done = runner::gather(&figures, each, tell);
-    Ok(show(args, &figures, base, &done, By::Sim, scale))
+    let results = runner::run_all(&figures, each, tell);
+    Ok(print_results(args, &figures, base, &results, Backend::Sim, scale))
 }
 
-/// With what a clairvoyant could have done instead, where it is asked.
-fn with_clairvoyant(played: Played, figure: &Figure, who: Who, run: usize, model: &Model) -> Played {
-    let asked = clairvoyant::is_asked(figure, who);
-    let setting = figure.settings.get(run).filter(|_| asked);
-    let least = setting.and_then(|setting| simulate::least(setting, model, played.bytes, played.seconds));
-    Played { least, ..played }
+/// Adds the clairvoyant's result for the same bytes and end, if the client is compared with it.
+fn with_optimum(
+    played: CaseResult,
+    figure: &FigureCase,
+    client: EmptcpClient,
+    run: usize,
+    model: &Model,
+) -> CaseResult {
+    let asked = clairvoyant::is_compared(figure, client);
+    let setting = figure.runs.get(run).filter(|_| asked);
+    let least = setting.and_then(|setting| simulate::optimum(setting, model, played.bytes, played.seconds));
+    CaseResult { optimum: least, ..played }
 }
 
-/// `--sim --quick`.
+/// Scale and repetitions of `--sim --quick`.
 const QUICK_SCALE: f64 = 0.25;
 const QUICK_RUNS: u32 = 2;
 
-/// What was named: cases, and artefacts of the energy information base.
-fn split(named: &[String]) -> (Vec<String>, Vec<String>) {
-    named.iter().cloned().partition(|word| !figures::BASE.contains(&word.as_str()))
+/// Splits the selected names into cases and artefacts of the energy information base.
+fn split_base(named: &[String]) -> (Vec<String>, Vec<String>) {
+    named.iter().cloned().partition(|name| !figures::BASE.contains(&name.as_str()))
 }
 
-fn figures_of(args: &ReproduceArgs) -> Result<Vec<Figure>, LabError> {
-    let mut figures = chosen(&args.cases, Effort { runs: args.runs, scale: args.scale }, &[])?;
+/// The cases to run in real time, with the selected clients.
+fn figures_of(args: &ReproduceArgs) -> Result<Vec<FigureCase>, LabError> {
+    let mut figures = selected_figures(&args.cases, Effort { runs: args.runs, scale: args.scale }, &[])?;
     figures.retain(|figure| ![TRACES, GRID].contains(&figure.artefact));
-    if let Some(unknown) = args.clients.iter().find(|name| Who::ALL.iter().all(|who| who.name() != *name)) {
-        let known: Vec<&str> = Who::ALL.iter().map(|who| who.name()).collect();
-        return Err(LabError::Spec(format!("no client `{unknown}` of eMPTCP's figures: {}", known.join(", "))));
+    if let Some(unknown) =
+        args.clients.iter().find(|name| EmptcpClient::ALL.iter().all(|client| client.name() != *name))
+    {
+        let known: Vec<&str> = EmptcpClient::ALL.iter().map(|client| client.name()).collect();
+        return Err(LabError::Spec(format!(
+            "no client `{unknown}` in eMPTCP's figures; the clients are: {}",
+            known.join(", ")
+        )));
     }
     if !args.clients.is_empty() {
-        figures
-            .iter_mut()
-            .for_each(|figure| figure.who.retain(|who| args.clients.iter().any(|name| name == who.name())));
-        figures.retain(|figure| !figure.who.is_empty());
+        figures.iter_mut().for_each(|figure| {
+            figure.clients.retain(|client| args.clients.iter().any(|name| name == client.name()))
+        });
+        figures.retain(|figure| !figure.clients.is_empty());
     }
     Ok(figures)
 }
 
-/// The figures that were named, all if none was; `F8`, `F10 n=2`.
-fn chosen(named: &[String], effort: Effort, traces: &[PathBuf]) -> Result<Vec<Figure>, LabError> {
+/// The selected figures, all if none is selected; names are such as `F8` or `F10 n=2`.
+fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
     let all = || ARTEFACTS.into_iter().chain([SUSPEND, GRID, TRACES]);
-    let artefact = |word: &str| word.split(' ').next().unwrap_or_default().to_owned();
-    let needed = |word: &String| {
-        let first = artefact(word);
-        figures::needs(&first).into_iter().map(|name| word.replacen(&first, name, 1)).collect::<Vec<_>>()
+    let artefact = |token: &str| token.split(' ').next().unwrap_or_default().to_owned();
+    let needed = |token: &String| {
+        let first = artefact(token);
+        figures::required_artefacts(&first)
+            .into_iter()
+            .map(|name| token.replacen(&first, name, 1))
+            .collect::<Vec<_>>()
     };
     let words: Vec<String> = named.iter().flat_map(needed).collect();
-    if let Some(unknown) = words.iter().find(|word| all().all(|known| known != artefact(word))) {
+    if let Some(unknown) = words.iter().find(|token| all().all(|known| known != artefact(token))) {
         let known: Vec<&str> =
             figures::BASE.into_iter().chain(all()).chain(["F7", "F9", "F12", CLAIRVOYANT]).collect();
-        return Err(LabError::Spec(format!("no artefact `{unknown}` of eMPTCP: {}", known.join(", "))));
+        return Err(LabError::Spec(format!("no artefact `{unknown}` of eMPTCP; available: {}", known.join(", "))));
     }
-    let wanted = |name: &&str| words.is_empty() || words.iter().any(|word| artefact(word) == **name);
-    let of = |name| if name == TRACES { recorded(traces) } else { Ok(figures::figures(name, effort)) };
-    let figures: Result<Vec<Vec<Figure>>, LabError> = all().filter(wanted).map(of).collect();
+    let wanted = |name: &&str| words.is_empty() || words.iter().any(|token| artefact(token) == **name);
+    let of = |name| if name == TRACES { trace_figures(traces) } else { Ok(figures::figures(name, effort)) };
+    let figures: Result<Vec<Vec<FigureCase>>, LabError> = all().filter(wanted).map(of).collect();
     let mut figures = figures?.concat();
-    let is_named = |word: &String, figure: &Figure| {
+    let is_selected = |token: &String, figure: &FigureCase| {
         let case = format!("{} {}", figure.artefact, figure.case);
-        *word == figure.artefact || case.starts_with(word.as_str())
+        *token == figure.artefact || case.starts_with(token.as_str())
     };
-    figures.retain(|figure| words.is_empty() || words.iter().any(|word| is_named(word, figure)));
-    match figures.is_empty() && words.iter().all(|word| word != TRACES) {
-        true => Err(LabError::Spec(format!("no case `{}`: `F10 n=2` is how one is named", words.join(", ")))),
+    figures.retain(|figure| words.is_empty() || words.iter().any(|token| is_selected(token, figure)));
+    match figures.is_empty() && words.iter().all(|token| token != TRACES) {
+        true => Err(LabError::Spec(format!("no case `{}`; a case is named like `F10 n=2`", words.join(", ")))),
         false => Ok(figures),
     }
 }
 
-/// The pairs of recorded links whose traces are there; of the others it is said why they are left out.
-fn recorded(traces: &[PathBuf]) -> Result<Vec<Figure>, LabError> {
-    let pairs = scenarios::find("greenbag-pairs")?;
+/// The pairs of recorded links whose traces are available; prints why others are omitted.
+fn trace_figures(traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
+    let pairs = scenarios::load("greenbag-pairs")?;
     let (mut figures, mut skipped) = (Vec::new(), Vec::new());
     for case in &pairs.cases {
-        match Setting::recorded(case, traces, figures::RECORDED) {
-            Ok(setting) => figures.push(figures::recorded(case.name.clone(), setting)),
-            Err(error) => skipped.push((case.name.as_str(), scenarios::trace_refusal(&error, traces))),
+        match RunConfig::from_trace_case(case, traces, figures::TRACE_WORK) {
+            Ok(run) => figures.push(figures::trace_case(case.name.clone(), run)),
+            Err(error) => skipped.push((case.name.as_str(), scenarios::trace_error_text(&error, traces))),
         }
     }
     if let Some((first, why)) = skipped.first() {
-        say(&format!("skipped: {TRACES}: {} of {} pairs; {first}: {why}", skipped.len(), pairs.cases.len()));
+        notice(&format!("skipped: {TRACES}: {} of {} pairs; {first}: {why}", skipped.len(), pairs.cases.len()));
     }
     Ok(figures)
 }
 
-/// Does in real time what the store does not have; gives all that it has then, and whether the user stopped it.
+/// Measures in real time what is not stored yet. Returns all measurements, and whether the user interrupted.
 fn real(
     args: &ReproduceArgs,
-    figures: &[Figure],
-    store: Option<Store<Cell>>,
-) -> Result<(Vec<Cell>, bool), LabError> {
-    let workshop = Workshop::new(args.cc, args.trace.clone())?;
-    let book = Book::new(store);
-    cells::play(figures, &book, &workshop, args.jobs.unwrap_or_else(usual_crowd))?;
-    Ok((book.into_cells(), is_stopped()))
+    figures: &[FigureCase],
+    store: Option<ResultStore<DownloadMeasurement>>,
+) -> Result<(Vec<DownloadMeasurement>, bool), LabError> {
+    let runner = CaseRunner::new(args.congestion, args.trace.clone())?;
+    let results = ResultSet::new(store);
+    measurements::measure_all(figures, &results, &runner, args.jobs.unwrap_or_else(default_jobs))?;
+    Ok((results.into_measurements(), is_interrupted()))
 }
 
-/// So many cases at once: a link of 20 Mbit/s needs a tenth of a core.
-fn usual_crowd() -> usize {
+/// Number of cases that run in parallel: a link of 20 Mbit/s needs a tenth of a CPU core.
+fn default_jobs() -> usize {
     2 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Prints everything in the form that was asked for, and gives the exit code.
-fn show(args: &ReproduceArgs, figures: &[Figure], base: Vec<Row>, done: &[Done], by: By, scale: f64) -> u8 {
-    let floors = floors::floors(done);
+/// Prints the results as JSON or tables, and returns the exit code.
+fn print_results(
+    args: &ReproduceArgs,
+    figures: &[FigureCase],
+    base: Vec<ResultRow>,
+    results: &[CaseResults],
+    backend: Backend,
+    scale: f64,
+) -> u8 {
+    let floors = thresholds::thresholds(results);
     let mut rows = base;
-    rows.iter_mut().for_each(|row| row.by = by);
-    rows.extend(rows::rows(done, &floors, by, scale));
-    let problems: Vec<String> = done.iter().flat_map(Done::problems).collect();
-    problems.iter().for_each(|problem| say(problem));
+    rows.iter_mut().for_each(|row| row.backend = backend);
+    rows.extend(rows::rows(results, &floors, backend, scale));
+    let problems: Vec<String> = results.iter().flat_map(CaseResults::problems).collect();
+    problems.iter().for_each(|problem| notice(problem));
     if args.json {
         super::print_rows(args, &rows);
         return u8::from(!problems.is_empty());
     }
-    let time = match by {
-        By::Sim => "virtual time",
-        By::Lab => "real time over kernel MPTCP and emulated links",
+    let time = match backend {
+        Backend::Sim => "virtual time",
+        Backend::Lab => "real time over kernel MPTCP and emulated links",
     };
     let size = if (scale - 1.0).abs() < 1e-9 { String::new() } else { format!(", large work scaled to {scale}") };
-    print(&format!("\neMPTCP (CoNEXT 2015): energy by the model `{DEVICE}`, in {time}{size}."));
-    print(
-        "The paper plots its figures and gives no numbers for them; what its text says in percent stands further below.",
+    print_line(&format!("\neMPTCP (CoNEXT 2015): energy by the model `{ENERGY_MODEL}`, in {time}{size}."));
+    print_line(
+        "The paper plots its figures without numbers; the percentages in its text are compared further below.",
     );
-    print(
+    print_line(
         "eMPTCP is our re-implementation over upstream MPTCP in three readings of its text (emptcp, emptcp-settled, emptcp-table); \
          docs/algorithms.md lists what it lacks.",
     );
-    print(&args.place());
+    print_line(&args.host_line());
     for artefact in figures::BASE {
-        if let Some(table) = table::base(&rows, artefact) {
-            print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
+        if let Some(table) = table::base_table(&rows, artefact) {
+            print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table.to_text()));
         }
     }
-    for artefact in ARTEFACTS.into_iter().chain([SUSPEND, GRID, TRACES, figures::SHORT]) {
+    for artefact in ARTEFACTS.into_iter().chain([SUSPEND, GRID, TRACES, figures::QUICK]) {
         if figures.iter().any(|figure| figure.artefact == artefact) {
-            print(&format!("\n{artefact}: {}\n{}", title(artefact), table::table(&rows, artefact).plain()));
+            print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table::table(&rows, artefact).to_text()));
         }
     }
-    for (artefact, of, _) in rows::COURSES {
-        if let Some(table) = table::course(&rows, artefact) {
-            print(&format!("\n{artefact}: {} (the first repetition of {of})\n{}", title(artefact), table.plain()));
+    for (artefact, of, _) in rows::TIMELINES {
+        if let Some(table) = table::timeline_table(&rows, artefact) {
+            print_line(&format!(
+                "\n{artefact}: {} (the first repetition of {of})\n{}",
+                title(artefact),
+                table.to_text()
+            ));
         }
     }
-    if let Some(table) = table::said(&rows) {
-        print(&format!("\nWhat the paper's text says, and ours:\n{}", table.plain()));
+    if let Some(table) = table::statement_table(&rows) {
+        print_line(&format!("\nStatements in the paper's text, and the measured values:\n{}", table.to_text()));
     }
     if let Some(table) = clairvoyant::table(&rows) {
-        print(&format!(
-            "\n{CLAIRVOYANT}: energy over the least of all schedules that end no later\n{}",
-            table.plain()
+        print_line(&format!(
+            "\n{CLAIRVOYANT}: energy divided by the least of all schedules that end no later\n{}",
+            table.to_text()
         ));
     }
-    if let Some(table) = floor::table(&floors) {
-        print(&format!("\nFloors:\n{}", table.plain()));
+    if let Some(table) = threshold::table(&floors) {
+        print_line(&format!("\nFloors:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())
 }
 
+/// Description of an artefact, above its table.
 fn title(artefact: &str) -> &'static str {
     match artefact {
         "T2" => {

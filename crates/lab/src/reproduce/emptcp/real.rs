@@ -1,12 +1,10 @@
-//! One case in real time: a lab with kernel MPTCP, whoever decides over the paths, and a client that downloads.
+//! One case in real time: a lab with kernel MPTCP, a path manager, and a client that downloads.
 //!
-//! In: a [`Setting`], who decides, a seed. Out: a [`Measured`].
-//!
-//! 1. Everything is what a user has: kernel TCP and MPTCP at both ends, nginx, `marline paths` as a process of its own.
-//! 2. The clock of links and figures begins with the connection; what decides about paths is ready then.
-//! 3. Joules are those of every packet at the client's end, with promotions and whole tails ([`joules`]). What the daemon
-//!    counts itself stands beside them, and how far the two are apart.
-//! 4. A run on a machine that was too busy is marked, not dropped.
+//! 1. Everything is what users run: kernel TCP and MPTCP at both ends, nginx, and `marline paths` as a process.
+//! 2. Links and measurement start with the connection, when the path manager is ready.
+//! 3. Energy is computed from every packet at the client's end, with promotions and whole tails ([`energy`]). The
+//!    daemon's own figure is reported beside it, with the packets' energy at the same time for comparison.
+//! 4. A run on a machine that was too busy is marked as unreliable, not discarded.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,157 +13,181 @@ use std::time::{Duration, Instant};
 use marline_core::units::DataSize;
 use serde::{Deserialize, Serialize};
 
-use super::setting::{Setting, Who, Work};
-use crate::evidence::joules::device;
-use crate::mptcp::fetch::{Got, STOPPED, Until};
-use crate::mptcp::stage::{DEVICE, Scene, Stage};
-use crate::mptcp::suspended::Suspended;
-use crate::mptcp::{joules, page, stage};
-use crate::server::{Folder, Payload};
-use crate::{Congestion, Emulation, LabError};
+use super::config::{EmptcpClient, RunConfig, Work};
+use crate::mptcp::http_client::{DownloadResult, STOPPED_BY_USER, StopCondition};
+use crate::mptcp::suspended_traffic::SuspendedTraffic;
+use crate::mptcp::testbed::{ENERGY_MODEL, Testbed, TestbedConfig};
+use crate::mptcp::{energy, testbed, web_page};
+use crate::results::energy::device_model;
+use crate::server::{Payload, TempDir};
+use crate::{Congestion, EmulationReport, LabError};
 
-/// What came of a case in real time. Times in seconds, energies in joules.
+/// Result of a case in real time. Times are in seconds, energies in joules.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Measured {
-    /// From the connection's beginning to the last byte.
+pub(super) struct RunResult {
+    /// Time from the start of the connection to the last byte.
     pub(super) seconds: f64,
-    /// Bytes that the application got.
+    /// Bytes received by the application.
     pub(super) bytes: u64,
-    /// All radios, from every packet, with the tails.
+    /// Energy of all radios, from every packet, tails included.
     pub(super) energy_j: f64,
-    pub(super) links: Vec<LinkMeasured>,
-    /// The longest time in which nothing came.
-    pub(super) pause_s: f64,
-    /// Mbit/s that the application got from the fifth second on; none: it was over by then.
+    pub(super) links: Vec<LinkResult>,
+    /// Longest time without data.
+    #[serde(alias = "pause_s")]
+    pub(super) longest_pause_s: f64,
+    /// Mean rate from the fifth second on in Mbit/s; `None` if the download was too short.
     #[serde(default)]
-    pub(super) later_mbps: Option<f64>,
-    /// What LTE carried while it was suspended for half a minute or more at the end; none: it was not.
+    #[serde(alias = "later_mbps")]
+    pub(super) settled_mbps: Option<f64>,
+    /// Traffic over LTE while it was suspended, for at least half a minute at the end; `None` if it was not.
     #[serde(default)]
-    pub(super) suspended: Option<Suspended>,
-    /// What the daemon had counted some time after the end, without tails to come; none: there is no daemon.
+    pub(super) suspended: Option<SuspendedTraffic>,
+    /// Energy reported by the daemon some time after the end, without future tails; `None` without a daemon.
     #[serde(default)]
-    pub(super) said_j: Option<f64>,
-    /// The same, of every packet, at that moment.
+    #[serde(alias = "said_j")]
+    pub(super) daemon_energy_j: Option<f64>,
+    /// Energy of all packets at the time of that report.
     #[serde(default)]
-    pub(super) said_packets_j: Option<f64>,
-    /// The course of it, for figures over time: [`Point`]s every [`STEP_S`] seconds.
+    #[serde(alias = "said_packets_j")]
+    pub(super) packet_energy_at_report_j: Option<f64>,
+    /// Timeline for figures over time: one point every [`STEP_S`] seconds.
     #[serde(default)]
-    pub(super) course: Vec<Point>,
-    /// How late one packet in a hundred left the emulator, or later.
-    pub(super) late_s: f64,
-    /// Packets that were lost before the emulator saw them.
-    pub(super) unseen: u64,
+    #[serde(alias = "course")]
+    pub(super) timeline: Vec<TimelinePoint>,
+    /// p99 lateness of the emulator.
+    #[serde(alias = "late_s")]
+    pub(super) p99_lateness_s: f64,
+    /// Packets dropped before they reached the emulator.
+    #[serde(alias = "unseen")]
+    pub(super) dropped_before_emulator: u64,
 }
 
-/// What one link did.
+/// Result of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct LinkMeasured {
+pub(super) struct LinkResult {
     pub(super) name: String,
     /// Bytes of IP packets towards the client.
-    pub(super) carried_bytes: u64,
-    /// Of these and of those from the client, payload of TCP.
+    #[serde(alias = "carried_bytes")]
+    pub(super) ip_bytes: u64,
+    /// TCP payload of both directions.
     pub(super) payload_bytes: u64,
     pub(super) energy_j: f64,
-    /// How often its radio left idle; none: was not counted.
+    /// How often its radio left the idle state; `None` if not recorded.
     #[serde(default)]
-    pub(super) wakes: Option<u32>,
-    /// Requests for another priority that the client sent over it: when, and whether as a backup.
+    #[serde(alias = "wakes")]
+    pub(super) promotions: Option<u32>,
+    /// MP_PRIO requests that the client sent over the link: time, and whether they requested a backup.
     #[serde(default)]
-    pub(super) priorities_s: Vec<(f64, bool)>,
+    #[serde(alias = "priorities_s")]
+    pub(super) mp_prio_s: Vec<(f64, bool)>,
 }
 
-/// One moment of a run.
+/// One point of the timeline.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Point {
-    /// Mbit/s of IP packets over each link in the step that ends here: Wi-Fi, LTE.
+pub(super) struct TimelinePoint {
+    /// Rates of IP packets over Wi-Fi and LTE in the step that ends here, in Mbit/s.
     pub(super) mbps: [f64; 2],
-    /// Joules up to here.
-    pub(super) joules: f64,
+    /// Energy up to here, in joules.
+    #[serde(alias = "joules")]
+    pub(super) energy_j: f64,
 }
 
-/// The length of a step of [`Measured::course`], in seconds.
+/// Interval of [`RunResult::timeline`] in seconds.
 pub(super) const STEP_S: u32 = 2;
 
-/// What all cases have in common.
+/// State shared by all cases.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct CaseRunner {
     program: PathBuf,
-    /// The server's.
+    /// Congestion control of the server.
     pub(super) congestion: Congestion,
-    /// Where each case's logs of decisions go.
-    trace: Option<PathBuf>,
+    /// Directory for the decision logs of all cases.
+    trace_dir: Option<PathBuf>,
     payloads: Mutex<Vec<(DataSize, Arc<Payload>)>>,
-    /// The page, and a file that has no end.
-    folder: Folder,
-    /// Labs are built one at a time: their making is short and would delay the packets of the others.
-    building: Mutex<()>,
+    /// Directory with the web page and an endless file.
+    temp_dir: TempDir,
+    /// Only one lab is built at a time: building is short and would delay the packets of running labs.
+    build_lock: Mutex<()>,
 }
 
-impl Workshop {
-    /// Finds the daemon's program.
+impl CaseRunner {
+    /// Finds marline's executable and writes the web page.
     pub(super) fn new(congestion: Congestion, trace: Option<PathBuf>) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
-        let folder = Folder::new().map_err(LabError::at("a place for what is served"))?;
-        let endless = || std::fs::File::create(folder.path().join(ENDLESS))?.set_len(1 << 36);
-        page::write(folder.path()).and_then(|()| endless()).map_err(LabError::at("a page in memory"))?;
-        Ok(Self { program, congestion, trace, payloads: Mutex::default(), folder, building: Mutex::default() })
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the served files"))?;
+        let endless = || std::fs::File::create(folder.path().join(ENDLESS_FILE))?.set_len(1 << 36);
+        web_page::write_objects(folder.path())
+            .and_then(|()| endless())
+            .map_err(LabError::at_step("a page in memory"))?;
+        Ok(Self {
+            program,
+            congestion,
+            trace_dir: trace,
+            payloads: Mutex::default(),
+            temp_dir: folder,
+            build_lock: Mutex::default(),
+        })
     }
 
-    /// Does it. The outer error is of the lab, the inner one of what was downloaded; `label` names its logs.
-    pub(super) fn play(
+    /// Runs one case. The inner error is a failure of the download, the outer one of the lab; `label` names the
+    /// decision log.
+    pub(super) fn run_case(
         &self,
-        setting: &Setting,
-        who: Who,
+        run: &RunConfig,
+        client: EmptcpClient,
         seed: u64,
         label: &str,
-    ) -> Result<Result<Measured, String>, LabError> {
-        let (served, name, _kept) = match setting.work {
+    ) -> Result<Result<RunResult, String>, LabError> {
+        let (served, name, _kept) = match run.work {
             Work::File(size) => {
                 let payload = self.payload(size)?;
                 let path = payload.path();
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 (path, name, Some(payload))
             }
-            _ => (self.folder.path().to_path_buf(), ENDLESS.to_owned(), None),
+            _ => (self.temp_dir.path().to_path_buf(), ENDLESS_FILE.to_owned(), None),
         };
         let file = || format!("{}.ndjson", label.replace([' ', '/', ':', '%', ','], "-"));
-        let trace = self.trace.as_ref().map(|folder| folder.join(file()));
-        let scene = Scene {
-            links: &setting.links,
+        let trace = self.trace_dir.as_ref().map(|folder| folder.join(file()));
+        let config = TestbedConfig {
+            links: &run.links,
             events: &[],
-            served: &served,
+            served_file: &served,
             congestion: self.congestion,
             seed,
             program: &self.program,
             trace,
         };
-        let stage = {
-            // Nothing is behind this lock that a failure of another thread could have spoilt.
-            let _one_at_a_time = self.building.lock().unwrap_or_else(PoisonError::into_inner);
-            match Stage::start(&scene, of(who)) {
+        let testbed = {
+            // The lock protects no data, so the panic of another thread does not matter.
+            let _one_at_a_time = self.build_lock.lock().unwrap_or_else(PoisonError::into_inner);
+            match Testbed::start(&config, testbed_variant(client)) {
                 Err(error @ LabError::Start { .. }) => return Ok(Err(error.to_string())),
                 stage => stage?,
             }
         };
-        let began = Instant::now();
-        let worked = match setting.work {
+        let start = Instant::now();
+        let worked = match run.work {
             Work::File(_) => {
-                let until = Until { limit: LIMIT, stay: None, sum: false };
-                stage.download(&name, until)?
+                let until = StopCondition { limit: TIME_LIMIT, stop_after: None, wants_sha256: false };
+                testbed.download(&name, until)?
             }
-            Work::Stay { length } => {
-                let until = Until { limit: length + LIMIT, stay: Some(length), sum: false };
-                // What came by then is what counts, if nothing comes at the end of it too.
-                stage.download(&name, until)?.map(|got| Got { time: length, ..got })
+            Work::Timed { length } => {
+                let until =
+                    StopCondition { limit: length + TIME_LIMIT, stop_after: Some(length), wants_sha256: false };
+                // The time is fixed, even if no data arrived at its end.
+                testbed.download(&name, until)?.map(|got| DownloadResult { time: length, ..got })
             }
-            Work::Page => {
-                stage.page(LIMIT)?.map(|page| Got { time: page.time, bytes: page.bytes, ..Got::default() })
-            }
+            Work::Page => testbed.load_page(TIME_LIMIT)?.map(|page| DownloadResult {
+                time: page.time,
+                bytes: page.bytes,
+                ..DownloadResult::default()
+            }),
         };
-        let emulation = stage.emulation()?;
-        let asked = began.elapsed();
-        let said = stage.said().and_then(|said| said["energy_j"].as_f64());
-        Ok(worked.map(|got| measured(&emulation, &got, said.map(|joules| (asked, joules)))))
+        let emulation = testbed.emulation_report()?;
+        let asked = start.elapsed();
+        let said = testbed.daemon_status().and_then(|said| said["energy_j"].as_f64());
+        Ok(worked.map(|got| to_result(&emulation, &got, said.map(|energy| (asked, energy)))))
     }
 
     fn payload(&self, size: DataSize) -> Result<Arc<Payload>, LabError> {
@@ -173,81 +195,82 @@ impl Workshop {
         if let Some((_, payload)) = payloads.iter().find(|(known, _)| *known == size) {
             return Ok(payload.clone());
         }
-        let payload = Arc::new(Payload::new(size).map_err(LabError::at(format!("a file of {size}")))?);
+        let payload = Arc::new(Payload::new(size).map_err(LabError::at_step(format!("a file of {size}")))?);
         payloads.push((size, payload.clone()));
         Ok(payload)
     }
 }
 
-/// A file that nobody downloads whole.
-const ENDLESS: &str = "endless";
-/// Nothing here needs half of it: 256 MB at 1 Mbit/s.
-const LIMIT: Duration = Duration::from_secs(4500);
+/// A sparse file that is too large to be downloaded completely.
+const ENDLESS_FILE: &str = "endless";
+/// More than twice the time that any case needs (256 MB at 1 Mbit/s).
+const TIME_LIMIT: Duration = Duration::from_secs(4500);
 
-/// The same client on the lab's stage.
-fn of(who: Who) -> stage::Who {
-    match who {
-        // What the MDP's scheduler comes to (§4.6); it is computed in virtual time.
-        Who::TcpWifi | Who::Mdp => stage::Who::Single(0),
-        Who::TcpLte => stage::Who::Single(1),
-        Who::Mptcp => stage::Who::Mptcp,
-        Who::WifiFirst => stage::Who::WifiFirst,
-        Who::Emptcp => stage::Who::EMPTCP,
-        Who::Settled => stage::Who::SETTLED,
-        Who::Table => stage::Who::TABLE,
-        Who::Marline => stage::Who::MARLINE,
-        Who::Throughput => stage::Who::THROUGHPUT,
+/// The testbed's variant for this client.
+fn testbed_variant(client: EmptcpClient) -> testbed::PathVariant {
+    match client {
+        // The MDP's schedule amounts to TCP over Wi-Fi (section 4.6); it is computed only in virtual time.
+        EmptcpClient::TcpWifi | EmptcpClient::Mdp => testbed::PathVariant::SingleLinkTcp(0),
+        EmptcpClient::TcpLte => testbed::PathVariant::SingleLinkTcp(1),
+        EmptcpClient::Mptcp => testbed::PathVariant::KernelMptcp,
+        EmptcpClient::WifiFirst => testbed::PathVariant::WifiFirst,
+        EmptcpClient::Emptcp => testbed::PathVariant::EMPTCP,
+        EmptcpClient::EmptcpSettled => testbed::PathVariant::EMPTCP_SETTLED,
+        EmptcpClient::EmptcpTable => testbed::PathVariant::EMPTCP_TABLE,
+        EmptcpClient::Marline => testbed::PathVariant::MARLINE,
+        EmptcpClient::MarlineThroughput => testbed::PathVariant::MARLINE_THROUGHPUT,
     }
 }
 
-/// When whoever decides should have found out.
-const LATER: Duration = Duration::from_secs(5);
+/// Time after which the path manager should have recognized the link rates.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
-fn measured(emulation: &Emulation, got: &Got, said: Option<(Duration, f64)>) -> Measured {
-    let account = joules::of_packets(emulation, device(DEVICE));
-    let wakes = joules::wakes(emulation, device(DEVICE));
-    let links = emulation.links.iter().enumerate().map(|(at, link)| LinkMeasured {
+fn to_result(emulation: &EmulationReport, got: &DownloadResult, said: Option<(Duration, f64)>) -> RunResult {
+    let account = energy::energy_of_packets(emulation, device_model(ENERGY_MODEL));
+    let wakes = energy::promotions(emulation, device_model(ENERGY_MODEL));
+    let links = emulation.links.iter().enumerate().map(|(at, link)| LinkResult {
         name: link.name.clone(),
-        carried_bytes: link.down.delivered.size.bytes(),
-        payload_bytes: link.signs.iter().map(|sign| u64::from(sign.payload)).sum(),
-        energy_j: joules::of_link(&account, at),
-        wakes: wakes.get(at).copied(),
-        priorities_s: link.priorities.iter().map(|asked| (asked.at.as_secs_f64(), asked.backup)).collect(),
+        ip_bytes: link.downlink.delivered.bytes.bytes(),
+        payload_bytes: link.traffic_samples.iter().map(|sign| u64::from(sign.payload)).sum(),
+        energy_j: energy::link_energy(&account, at),
+        promotions: wakes.get(at).copied(),
+        mp_prio_s: link.mp_prio_requests.iter().map(|asked| (asked.at.as_secs_f64(), asked.backup)).collect(),
     });
-    Measured {
+    RunResult {
         seconds: got.time.as_secs_f64(),
         bytes: got.bytes,
         energy_j: account.total().as_joules_f64(),
         links: links.collect(),
-        pause_s: got.pause.as_secs_f64(),
-        later_mbps: (got.time > LATER * 2).then(|| got.rate_from(LATER) * 8.0 / 1e6),
-        suspended: Suspended::of(emulation, 1, got.time),
-        said_j: said.map(|(_, joules)| joules),
-        said_packets_j: said
-            .map(|(asked, _)| joules::until(emulation, device(DEVICE), asked).total().as_joules_f64()),
-        course: course(emulation, got.time),
-        late_s: emulation.lateness.p99.as_secs_f64(),
-        unseen: emulation.links.iter().map(|link| link.unseen).sum(),
+        longest_pause_s: got.longest_pause.as_secs_f64(),
+        settled_mbps: (got.time > SETTLED_AFTER * 2).then(|| got.rate_from(SETTLED_AFTER) * 8.0 / 1e6),
+        suspended: SuspendedTraffic::measure(emulation, 1, got.time),
+        daemon_energy_j: said.map(|(_, energy)| energy),
+        packet_energy_at_report_j: said.map(|(asked, _)| {
+            energy::energy_until(emulation, device_model(ENERGY_MODEL), asked).total().as_joules_f64()
+        }),
+        timeline: timeline(emulation, got.time),
+        p99_lateness_s: emulation.lateness.p99.as_secs_f64(),
+        dropped_before_emulator: emulation.links.iter().map(|link| link.dropped_before_emulator).sum(),
     }
 }
 
-fn course(emulation: &Emulation, end: Duration) -> Vec<Point> {
+fn timeline(emulation: &EmulationReport, end: Duration) -> Vec<TimelinePoint> {
     let step = Duration::from_secs(STEP_S.into());
-    let slots = (step.as_nanos() / Emulation::SLOT.as_nanos()) as usize;
+    let slots = (step.as_nanos() / EmulationReport::SLOT.as_nanos()) as usize;
     let mbps = |link: usize, at: usize| {
         let timeline = emulation.links.get(link).map(|link| link.down_timeline.as_slice()).unwrap_or_default();
         let bytes: u64 = timeline.iter().skip(at * slots).take(slots).map(|size| size.bytes()).sum();
         (bytes as f64 * 8.0 / 1e6 / step.as_secs_f64() * 1e3).round() / 1e3
     };
-    let curve = joules::curve(emulation, device(DEVICE), step, end);
-    let point = |(at, joules): (usize, &f64)| Point {
+    let curve = energy::energy_curve(emulation, device_model(ENERGY_MODEL), step, end);
+    let point = |(at, energy): (usize, &f64)| TimelinePoint {
         mbps: [mbps(0, at), mbps(1, at)],
-        joules: (joules * 1e3).round() / 1e3,
+        energy_j: (energy * 1e3).round() / 1e3,
     };
     curve.iter().enumerate().map(point).collect()
 }
 
-/// Whether a run ended because the user wanted it.
-pub(super) fn is_stop(why: &str) -> bool {
-    why == STOPPED
+/// Whether a run ended because the user interrupted.
+pub(super) fn is_stopped_by_user(reason: &str) -> bool {
+    reason == STOPPED_BY_USER
 }

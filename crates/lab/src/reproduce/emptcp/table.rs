@@ -1,38 +1,40 @@
-//! eMPTCP's figures for people: one table per artefact, then courses, then what the paper's text says, then the floors.
+//! Tables of eMPTCP's figures for people: one per artefact, timelines, and the statements of the paper.
 
+use super::config::EmptcpClient;
 use super::figures::GRID;
-use super::paper::SAID;
-use super::rows::COURSES;
-use super::setting::Who;
-use crate::evidence::Row;
-use crate::page::Table;
+use super::paper::STATEMENTS;
+use super::rows::TIMELINES;
+use crate::html_report::Table;
+use crate::results::ResultRow;
 
-/// One artefact: a line per case and client; with the clairvoyant's energy where it is known.
-pub(super) fn table(rows: &[Row], artefact: &str) -> Table {
-    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact && row.paper.is_none()).collect();
+/// The table of one artefact: a line per case and client, with the clairvoyant's energy if it is known.
+pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
+    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact && row.paper.is_none()).collect();
     let known = of.iter().any(|row| row.clairvoyant.is_some());
-    let mut head = vec!["case", "client", "time s", "energy J", "J/MB", "MB Wi-Fi", "MB LTE", "LTE wakes"];
+    let mut header = vec!["case", "client", "time s", "energy J", "J/MB", "MB Wi-Fi", "MB LTE", "LTE wakes"];
     if artefact == "X-unequal" {
-        head.push("Mbit/s after 5 s");
+        header.push("Mbit/s after 5 s");
     }
     if artefact == GRID {
-        head.extend(["J of emptcp's", "s of emptcp's"]);
+        header.extend(["J of emptcp's", "s of emptcp's"]);
     }
     if known {
-        head.extend(["clairvoyant J", "gap"]);
+        header.extend(["clairvoyant J", "gap"]);
     }
     let energies = of.iter().filter(|row| row.metric == "energy" && row.unit == "J" && row.note.is_none());
     let lines = energies.map(|energy| {
         let other = |metric: &str| {
-            let same = |row: &&&Row| row.case == energy.case && row.policy == energy.policy && row.metric == metric;
+            let same =
+                |row: &&&ResultRow| row.case == energy.case && row.policy == energy.policy && row.metric == metric;
             of.iter().find(same).copied()
         };
-        let value = |metric: &str, digits: usize| number(other(metric).and_then(|row| row.ours), digits);
+        let value = |metric: &str, digits: usize| format_number(other(metric).and_then(|row| row.measured), digits);
         let mut line = vec![energy.case.clone(), energy.policy.clone()];
         line.push(other("time").map_or("–".into(), with_spread));
         line.push(with_spread(energy));
         line.extend([value("energy_per_megabyte", 3), value("bytes_wifi", 1), value("bytes_lte", 1)]);
-        let share = other("runs_waking_lte").and_then(|row| row.ours).filter(|share| (0.1..99.9).contains(share));
+        let share =
+            other("runs_waking_lte").and_then(|row| row.measured).filter(|share| (0.1..99.9).contains(share));
         let share = share.map(|share| format!(" in {share:.0} %")).unwrap_or_default();
         line.push(value("wakes_lte", 1) + &share);
         if artefact == "X-unequal" {
@@ -40,46 +42,47 @@ pub(super) fn table(rows: &[Row], artefact: &str) -> Table {
         }
         if artefact == GRID {
             let of = |policy: &str, metric: &str| {
-                let same = |row: &&&Row| row.case == energy.case && row.policy == policy && row.metric == metric;
-                of.iter().find(same).and_then(|row| row.ours)
+                let same =
+                    |row: &&&ResultRow| row.case == energy.case && row.policy == policy && row.metric == metric;
+                of.iter().find(same).and_then(|row| row.measured)
             };
             line.extend(["energy", "time"].map(|metric| {
-                let (own, theirs) = (of(&energy.policy, metric), of(Who::Emptcp.name(), metric));
-                number(own.zip(theirs).map(|(own, theirs)| own / theirs), 2)
+                let (own, theirs) = (of(&energy.policy, metric), of(EmptcpClient::Emptcp.name(), metric));
+                format_number(own.zip(theirs).map(|(own, theirs)| own / theirs), 2)
             }));
         }
         if known {
-            let gap = energy.ours.zip(energy.clairvoyant).map(|(ours, least)| (ours / least - 1.0) * 100.0);
-            line.push(number(energy.clairvoyant, 1));
+            let gap = energy.measured.zip(energy.clairvoyant).map(|(ours, least)| (ours / least - 1.0) * 100.0);
+            line.push(format_number(energy.clairvoyant, 1));
             line.push(gap.map_or("–".into(), |gap| format!("{gap:+.1} %")));
         }
         line
     });
-    Table { head: head.into_iter().map(String::from).collect(), rows: lines.collect(), note: None }
+    Table { header: header.into_iter().map(String::from).collect(), rows: lines.collect(), note: None }
 }
 
-/// The energy information base: the paper's figure and ours.
-pub(super) fn base(rows: &[Row], artefact: &str) -> Option<Table> {
-    let line = |row: &Row| {
+/// The table of the energy information base: the paper's value and the measured one.
+pub(super) fn base_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
+    let line = |row: &ResultRow| {
         let note = row.note.clone().unwrap_or_default();
         vec![
             row.case.clone(),
             row.metric.clone(),
-            number(row.paper, 3),
-            number(row.ours, 3),
+            format_number(row.paper, 3),
+            format_number(row.measured, 3),
             row.unit.clone(),
             note,
         ]
     };
     let lines: Vec<Vec<String>> = rows.iter().filter(|row| row.artefact == artefact).map(line).collect();
-    let head = ["case", "metric", "paper", "ours", "unit", ""].map(String::from).into();
-    (!lines.is_empty()).then_some(Table { head, rows: lines, note: None })
+    let header = ["case", "metric", "paper", "ours", "unit", ""].map(String::from).into();
+    (!lines.is_empty()).then_some(Table { header, rows: lines, note: None })
 }
 
-/// A course: a line per moment, a column per client.
-pub(super) fn course(rows: &[Row], artefact: &str) -> Option<Table> {
-    COURSES.iter().find(|(course, ..)| *course == artefact)?;
-    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact).collect();
+/// A timeline: a line per time, a column per client.
+pub(super) fn timeline_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
+    TIMELINES.iter().find(|(timeline, ..)| *timeline == artefact)?;
+    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
     let mut clients: Vec<&str> = Vec::new();
     let mut moments: Vec<&str> = Vec::new();
     for row in &of {
@@ -93,40 +96,41 @@ pub(super) fn course(rows: &[Row], artefact: &str) -> Option<Table> {
     let energy = artefact != "F9";
     let cell = |moment: &str, client: &str| {
         let value = |metric: &str| {
-            let same = |row: &&&Row| row.case == moment && row.policy == client && row.metric == metric;
-            of.iter().find(same).and_then(|row| row.ours)
+            let same = |row: &&&ResultRow| row.case == moment && row.policy == client && row.metric == metric;
+            of.iter().find(same).and_then(|row| row.measured)
         };
         match energy {
-            true => number(value("energy"), 1),
-            false => format!("{} + {}", number(value("rate_wifi"), 1), number(value("rate_lte"), 1)),
+            true => format_number(value("energy"), 1),
+            false => format!("{} + {}", format_number(value("rate_wifi"), 1), format_number(value("rate_lte"), 1)),
         }
     };
     let line = |moment: &&str| {
         std::iter::once((*moment).to_string()).chain(clients.iter().map(|client| cell(moment, client))).collect()
     };
-    let head = std::iter::once("").chain(clients.iter().copied()).map(String::from).collect();
-    // A client that is done leaves the table; the last ones would fill pages.
-    let lines: Vec<Vec<String>> = moments.iter().take(LINES).map(line).collect();
-    (!lines.is_empty()).then_some(Table { head, rows: lines, note: None })
+    let header = std::iter::once("").chain(clients.iter().copied()).map(String::from).collect();
+    // Clients that are finished leave the timeline; the lines of the slowest ones would fill pages.
+    let lines: Vec<Vec<String>> = moments.iter().take(MAX_LINES).map(line).collect();
+    (!lines.is_empty()).then_some(Table { header, rows: lines, note: None })
 }
 
-/// Of a course.
-const LINES: usize = 26;
+/// Maximum number of lines of a timeline.
+const MAX_LINES: usize = 26;
 
-fn with_spread(row: &Row) -> String {
+fn with_spread(row: &ResultRow) -> String {
     let spread = row.spread.map(|spread| format!(" ± {spread:.1}")).unwrap_or_default();
-    format!("{}{spread}", number(row.ours, 1))
+    format!("{}{spread}", format_number(row.measured, 1))
 }
 
-fn number(value: Option<f64>, digits: usize) -> String {
+fn format_number(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
-/// What the paper's text says in numbers: the paper's and ours.
-pub(super) fn said(rows: &[Row]) -> Option<Table> {
-    let with =
-        rows.iter().filter(|row| row.paper.is_some() && SAID.iter().any(|said| said.artefact == row.artefact));
-    let line = |row: &Row| {
+/// The statements of the paper: its percentages and the measured ones.
+pub(super) fn statement_table(rows: &[ResultRow]) -> Option<Table> {
+    let with = rows
+        .iter()
+        .filter(|row| row.paper.is_some() && STATEMENTS.iter().any(|said| said.artefact == row.artefact));
+    let line = |row: &ResultRow| {
         let value = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:+.0} %"));
         let note = row.note.clone().unwrap_or_default();
         vec![
@@ -134,11 +138,11 @@ pub(super) fn said(rows: &[Row]) -> Option<Table> {
             row.case.clone(),
             format!("{}: {}", row.policy, row.metric),
             value(row.paper),
-            value(row.ours),
+            value(row.measured),
             note,
         ]
     };
     let lines: Vec<Vec<String>> = with.map(line).collect();
-    let head = ["artefact", "case", "what", "paper", "ours", "where it says so, and why ours is another"];
-    (!lines.is_empty()).then(|| Table { head: head.map(String::from).into(), rows: lines, note: None })
+    let header = ["artefact", "case", "what", "paper", "ours", "section, and reason of the difference"];
+    (!lines.is_empty()).then(|| Table { header: header.map(String::from).into(), rows: lines, note: None })
 }

@@ -1,191 +1,225 @@
-//! What GreenBag's evaluation (§V) measured, figure by figure, and what this project asks of itself beyond.
+//! Figures of GreenBag's evaluation (section V) as cases, and further cases for marline's policy.
 //!
-//! | artefact | what changes |
+//! | artefact | what varies |
 //! |---|---|
-//! | `F9a` `F9b` | the size of a segment, at three ratios of bandwidth and at three bit rates; 40 s of video |
-//! | `F10` | the ratio of bandwidth, for adaptive and for equal subsegments; 4.8 Mbit/s, 40 s |
-//! | `F11` | one hole in Wi-Fi, with and without recovery |
-//! | `F12` | none to four holes of 6 to 25 s, with and without recovery; 110 s |
-//! | `F13` | the bit rate, 50 to 100 % of 3 + 3 Mbit/s; 120 s |
+//! | `F9a` `F9b` | segment size, at three bandwidth ratios and at three bit rates; 40 s of video |
+//! | `F10` | bandwidth ratio, for adaptive and for equal subsegments; 4.8 Mbit/s, 40 s |
+//! | `F11` | one rate drop of Wi-Fi, with and without recovery |
+//! | `F12` | no to four drops of 6 to 25 s, with and without recovery; 110 s |
+//! | `F13` | bit rate, 50 to 100 % of 3 + 3 Mbit/s; 120 s |
 //! | `F14` | the bandwidths of Table II; 6.1 Mbit/s, 117 s, segments of 1000 KB |
 //! | `X-over` | bit rates above the bandwidth |
-//! | `X-fluct` | bandwidths that wander |
+//! | `X-fluct` | fluctuating bandwidths |
 //! | `X-traces` | pairs of recorded links |
 //!
-//! 1. In figures 9 to 12 GreenBag is compared with itself; only playback counts there, so it is GB-P.
-//! 2. A hole is 100 kbit/s of Wi-Fi: the paper's figure 11 has no scale to read, its text speaks of hundreds of kbit/s
-//!    in §V-B, and a shallower hole ends by itself before anything runs dry.
-//! 3. Figure 12 is played in two ways. As written, the video needs 110 % of the bandwidth; but then every client is bound
-//!    by what the links carry, and nothing that is fetched ahead is lost. The same paragraph says that "the total average
-//!    bandwidth is still sufficient for streaming the video without interruption", which holds if the bandwidth is 110 %
-//!    of what the video needs; those are the cases with `spare`, in which Wi-Fi is the faster outside its holes the more
-//!    it loses in them, so that the average stays.
-//! 4. Figure 14's real links are known by their averages only: they are constant here, and once more Mobile has the
-//!    fades that the text tells of (5 to 10 s at hundreds of kbit/s).
+//! 1. Figures 9 to 12 compare GreenBag with itself. Only playback matters there, so the policy is GB-P.
+//! 2. In a drop, Wi-Fi has 100 kbit/s. Figure 11 of the paper has no readable scale, and its text mentions hundreds
+//!    of kbit/s in section V-B. With a smaller drop the link recovers before the buffer runs empty.
+//! 3. Figure 12 is run in two forms. As written, the video needs 110 % of the bandwidth. Then every client is
+//!    limited by the links, and nothing that is prefetched is lost. The same paragraph states that "the total
+//!    average bandwidth is still sufficient for streaming the video without interruption", which holds if the
+//!    bandwidth is 110 % of the video's rate. Those are the cases with `spare`: outside its drops Wi-Fi is faster
+//!    by what it loses in them, so that its average stays the same.
+//! 4. Only the averages of figure 14's real links are published. They are constant here. An additional case gives
+//!    Mobile the fades that the text describes (5 to 10 s at hundreds of kbit/s).
 
 use marline_core::playback::MediaProfile;
 use marline_core::units::{Bitrate, DataSize, Duration};
-use marline_sim::fluctuation::{Hole, dig, holes, log_ar1};
+use marline_sim::rate_process::{RateDrop, apply_drops, log_ar1, rate_drops};
 
-use super::setting::{Setting, Who, video};
+use super::config::{GreenBagPolicy, RunConfig, video};
 
-/// The artefacts that need no traces, in the order in which they are printed.
+/// The artefacts that need no traces, in the order of the output.
 pub(super) const ARTEFACTS: [&str; 9] = ["F9a", "F9b", "F10", "F11", "F12", "F13", "F14", "X-over", "X-fluct"];
-/// The one that does.
+/// The artefact that needs traces.
 pub(super) const TRACES: &str = "X-traces";
 
 /// One case of an artefact.
 #[derive(Clone, Debug)]
-pub(super) struct Figure {
+pub(super) struct FigureCase {
     pub(super) artefact: &'static str,
     pub(super) case: String,
-    pub(super) who: Vec<Who>,
-    /// One for each repetition.
-    pub(super) settings: Vec<Setting>,
-    /// Whether the least energy is of interest.
-    pub(super) energy: bool,
+    pub(super) policies: Vec<GreenBagPolicy>,
+    /// One configuration per repetition.
+    pub(super) runs: Vec<RunConfig>,
+    /// Whether to compute the minimum energy.
+    pub(super) wants_energy: bool,
 }
 
-/// How much is done.
+/// Extent of the reproduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Repetitions where chance plays a part, instead of `holes` and `draws`.
+    /// Number of repetitions of random cases, instead of `drop_draws` and `rate_draws`.
     pub(super) runs: Option<u32>,
-    /// The sizes of segments in figure 9, in KiB.
-    pub(super) sizes: &'static [u64],
+    /// Segment sizes of figure 9, in KiB.
+    pub(super) segment_sizes: &'static [u64],
     /// Repetitions of figure 12.
-    pub(super) holes: u32,
-    /// Repetitions where rates wander.
-    pub(super) draws: u32,
+    pub(super) drop_draws: u32,
+    /// Repetitions of cases with fluctuating rates.
+    pub(super) rate_draws: u32,
 }
 
-impl Figure {
-    /// What of it these names mean: `F13`, `F13 80%`, `F13 80% marline`; all, if there are none. False: nothing.
-    pub(super) fn keep(&mut self, names: &[String]) -> bool {
+impl FigureCase {
+    /// Keeps the policies that these names select (`F13`, `F13 80%`, `F13 80% marline`; all, if there are no
+    /// names). Returns false if none is left.
+    pub(super) fn retain_named(&mut self, names: &[String]) -> bool {
         let (artefact, case) = (self.artefact, format!("{} {}", self.artefact, self.case));
         let whole = names.is_empty() || names.iter().any(|name| *name == artefact || *name == case);
-        self.who.retain(|who| whole || names.contains(&format!("{case} {}", who.name())));
-        !self.who.is_empty()
+        self.policies.retain(|policy| whole || names.contains(&format!("{case} {}", policy.name())));
+        !self.policies.is_empty()
     }
 }
 
 impl Effort {
-    /// The paper's ten repetitions of figure 12, and twenty where rates wander.
-    pub(super) const FULL: Self = Self { runs: None, sizes: &SEGMENTS, holes: 10, draws: 20 };
-    /// What has room in an hour of real time.
-    pub(super) const LAB: Self = Self { runs: None, sizes: &SOME_SEGMENTS, holes: 2, draws: 4 };
-    /// What has room in half a minute of virtual time.
-    pub(super) const QUICK: Self = Self { runs: None, sizes: &FEW_SEGMENTS, holes: 2, draws: 2 };
+    /// The paper's ten repetitions of figure 12, and twenty with fluctuating rates.
+    pub(super) const FULL: Self = Self { runs: None, segment_sizes: &SEGMENTS, drop_draws: 10, rate_draws: 20 };
+    /// What takes an hour in real time.
+    pub(super) const LAB: Self = Self { runs: None, segment_sizes: &SOME_SEGMENTS, drop_draws: 2, rate_draws: 4 };
+    /// What takes half a minute in virtual time.
+    pub(super) const QUICK: Self = Self { runs: None, segment_sizes: &FEW_SEGMENTS, drop_draws: 2, rate_draws: 2 };
 
-    fn seeds(self, usual: u32) -> std::ops::Range<u64> {
+    fn run_seeds(self, usual: u32) -> std::ops::Range<u64> {
         0..u64::from(self.runs.unwrap_or(usual))
     }
 }
 
 /// The cases of an artefact.
-pub(super) fn figures(artefact: &'static str, effort: Effort) -> Vec<Figure> {
+pub(super) fn figures(artefact: &'static str, effort: Effort) -> Vec<FigureCase> {
     match artefact {
         "F9a" => f9a(effort),
         "F9b" => f9b(effort),
         "F10" => f10(),
         "F11" => f11(),
         "F12" => f12(effort),
-        "F13" => by_rate("F13", &[50, 60, 70, 80, 90, 100]),
+        "F13" => cases_by_rate("F13", &[50, 60, 70, 80, 90, 100]),
         "F14" => f14(),
-        "X-over" => by_rate("X-over", &[110, 120]),
-        _ => wandering(effort),
+        "X-over" => cases_by_rate("X-over", &[110, 120]),
+        _ => fluctuating_cases(effort),
     }
 }
 
-/// LTE and Wi-Fi of 6 Mbit/s in all.
+/// Ratios of LTE to Wi-Fi with a total of 6 Mbit/s; in kbit/s.
 const RATIOS: [(&str, u64, u64); 3] = [("1:1", 3000, 3000), ("1:3", 1500, 4500), ("1:5", 1000, 5000)];
-/// Kilobytes of 2^10.
+/// Segment sizes in KiB.
 const SEGMENTS: [u64; 10] = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_240];
 const SOME_SEGMENTS: [u64; 5] = [10, 100, 500, 2000, 10_240];
 const FEW_SEGMENTS: [u64; 4] = [10, 100, 1000, 10_240];
 
-const GREENBAG: &[Who] = &[Who::GreenbagP];
-const BALANCED: &[Who] = &[Who::GreenbagP, Who::Equal, Who::Marline];
-const RECOVERED: &[Who] = &[Who::GreenbagP, Who::Unrecovered, Who::GreenbagE, Who::Marline];
-/// All of figures 13 and 14.
-pub(super) const ALL: &[Who] = &[Who::LteOnly, Who::WifiOnly, Who::GreenbagP, Who::GreenbagE, Who::Marline];
-const THREE: &[Who] = &[Who::GreenbagP, Who::GreenbagE, Who::Marline];
+const GREENBAG_ONLY: &[GreenBagPolicy] = &[GreenBagPolicy::GreenbagP];
+const BALANCE_POLICIES: &[GreenBagPolicy] =
+    &[GreenBagPolicy::GreenbagP, GreenBagPolicy::EqualSubsegments, GreenBagPolicy::Marline];
+const RECOVERY_POLICIES: &[GreenBagPolicy] = &[
+    GreenBagPolicy::GreenbagP,
+    GreenBagPolicy::WithoutRecovery,
+    GreenBagPolicy::GreenbagE,
+    GreenBagPolicy::Marline,
+];
+/// The policies of figures 13 and 14.
+pub(super) const ALL_POLICIES: &[GreenBagPolicy] = &[
+    GreenBagPolicy::LteOnly,
+    GreenBagPolicy::WifiOnly,
+    GreenBagPolicy::GreenbagP,
+    GreenBagPolicy::GreenbagE,
+    GreenBagPolicy::Marline,
+];
+const GREENBAG_AND_MARLINE: &[GreenBagPolicy] =
+    &[GreenBagPolicy::GreenbagP, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline];
 
-fn one(artefact: &'static str, case: impl Into<String>, who: &'static [Who], setting: Setting) -> Figure {
-    Figure { artefact, case: case.into(), who: who.to_vec(), settings: vec![setting], energy: false }
+fn new_case(
+    artefact: &'static str,
+    case: impl Into<String>,
+    policy: &'static [GreenBagPolicy],
+    run: RunConfig,
+) -> FigureCase {
+    FigureCase { artefact, case: case.into(), policies: policy.to_vec(), runs: vec![run], wants_energy: false }
 }
 
-fn f9a(effort: Effort) -> Vec<Figure> {
+fn f9a(effort: Effort) -> Vec<FigureCase> {
     let of = |(ratio, lte, wifi): (&'static str, u64, u64)| {
-        effort.sizes.iter().copied().map(move |kib| {
-            let setting = Setting::constant(kbps(lte), kbps(wifi), seconds(5400, 40));
-            one("F9a", format!("{ratio} {kib} KiB"), GREENBAG, setting.in_segments(DataSize::from_kib(kib)))
+        effort.segment_sizes.iter().copied().map(move |kib| {
+            let run = RunConfig::constant(kbps(lte), kbps(wifi), video_of(5400, 40));
+            new_case(
+                "F9a",
+                format!("{ratio} {kib} KiB"),
+                GREENBAG_ONLY,
+                run.with_segment_size(DataSize::from_kib(kib)),
+            )
         })
     };
     RATIOS.into_iter().flat_map(of).collect()
 }
 
-fn f9b(effort: Effort) -> Vec<Figure> {
+fn f9b(effort: Effort) -> Vec<FigureCase> {
     let of = |percent: u64| {
-        effort.sizes.iter().copied().map(move |kib| {
-            let setting = Setting::constant(kbps(3000), kbps(3000), seconds(60 * percent, 40));
-            one("F9b", format!("{percent}% {kib} KiB"), GREENBAG, setting.in_segments(DataSize::from_kib(kib)))
+        effort.segment_sizes.iter().copied().map(move |kib| {
+            let run = RunConfig::constant(kbps(3000), kbps(3000), video_of(60 * percent, 40));
+            new_case(
+                "F9b",
+                format!("{percent}% {kib} KiB"),
+                GREENBAG_ONLY,
+                run.with_segment_size(DataSize::from_kib(kib)),
+            )
         })
     };
     [80, 100, 120].into_iter().flat_map(of).collect()
 }
 
-fn f10() -> Vec<Figure> {
+fn f10() -> Vec<FigureCase> {
     let of = |(ratio, lte, wifi)| {
-        one("F10", ratio, BALANCED, Setting::constant(kbps(lte), kbps(wifi), seconds(4800, 40)))
+        new_case("F10", ratio, BALANCE_POLICIES, RunConfig::constant(kbps(lte), kbps(wifi), video_of(4800, 40)))
     };
     RATIOS.into_iter().map(of).collect()
 }
 
-/// A hole of 15 s, early, in a video for which the links have a tenth to spare.
-fn f11() -> Vec<Figure> {
-    vec![one("F11", "one hole", RECOVERED, with_holes(&[Hole { start: 25, length: 15 }], SPARE_RATE, true))]
+/// A drop of 15 s, early, in a video for which the links have 10 % spare bandwidth.
+fn f11() -> Vec<FigureCase> {
+    vec![new_case(
+        "F11",
+        "one hole",
+        RECOVERY_POLICIES,
+        run_with_drops(&[RateDrop { start: 25, length: 15 }], SPARE_RATE, true),
+    )]
 }
 
-fn f12(effort: Effort) -> Vec<Figure> {
+fn f12(effort: Effort) -> Vec<FigureCase> {
     let of = |(suffix, rate, level): (&'static str, u64, bool)| {
         (0..=4).map(move |count: usize| {
-            let drawn = |seed| with_holes(&holes(seed, count, 10..110, 6, 25), rate, level);
-            // Without a hole nothing depends on chance.
-            let seeds = if count == 0 { 0..1 } else { effort.seeds(effort.holes) };
-            let settings = seeds.map(drawn).collect();
+            let drawn = |seed| run_with_drops(&rate_drops(seed, count, 10..110, 6, 25), rate, level);
+            // Without a drop the case is not random.
+            let seeds = if count == 0 { 0..1 } else { effort.run_seeds(effort.drop_draws) };
+            let runs = seeds.map(drawn).collect();
             let case = format!("{count} drops{suffix}");
-            Figure { artefact: "F12", case, who: RECOVERED.to_vec(), settings, energy: false }
+            FigureCase { artefact: "F12", case, policies: RECOVERY_POLICIES.to_vec(), runs, wants_energy: false }
         })
     };
     [("", 6600, false), (" spare", SPARE_RATE, true)].into_iter().flat_map(of).collect()
 }
 
-/// 6 Mbit/s are 110 % of this.
+/// Rate of a video for which 6 Mbit/s are 110 %, in kbit/s.
 const SPARE_RATE: u64 = 5455;
 
-/// 110 s of video at so many kbit/s over 3 + 3 Mbit/s, with holes in Wi-Fi; `level`: the average over the video's
-/// duration stays what it is without.
-fn with_holes(holes: &[Hole], rate: u64, level: bool) -> Setting {
+/// 110 s of video at this rate over 3 + 3 Mbit/s, with drops of Wi-Fi. With `level`, the average rate during the
+/// video is the same as without drops.
+fn run_with_drops(holes: &[RateDrop], rate: u64, level: bool) -> RunConfig {
     const LENGTH: usize = 110;
     const WIFI: u64 = 3000;
     let lost: u64 = holes.iter().map(|hole| hole.length as u64).sum();
     let all = LENGTH as u64;
-    let outside = if level { (WIFI * all - HOLE * lost) / (all - lost) } else { WIFI };
+    let outside = if level { (WIFI * all - DROP_KBPS * lost) / (all - lost) } else { WIFI };
     let mut wifi = vec![kbps(outside); LENGTH];
-    // After the video's own duration there are no holes to make up for.
+    // After the duration of the video there are no drops to compensate.
     wifi.push(kbps(WIFI));
-    dig(&mut wifi, holes, kbps(HOLE));
-    Setting::stepped(vec![kbps(WIFI)], wifi, seconds(rate, LENGTH as u64))
+    apply_drops(&mut wifi, holes, kbps(DROP_KBPS));
+    RunConfig::from_rates(vec![kbps(WIFI)], wifi, video_of(rate, LENGTH as u64))
 }
 
-/// Kbit/s of Wi-Fi in a hole.
-const HOLE: u64 = 100;
+/// Rate of Wi-Fi in a drop, in kbit/s.
+const DROP_KBPS: u64 = 100;
 
-fn by_rate(artefact: &'static str, percents: &[u64]) -> Vec<Figure> {
+fn cases_by_rate(artefact: &'static str, percents: &[u64]) -> Vec<FigureCase> {
     let of = |percent: &u64| {
-        let setting = Setting::constant(kbps(3000), kbps(3000), seconds(60 * percent, 120));
-        Figure { energy: true, ..one(artefact, format!("{percent}%"), ALL, setting) }
+        let run = RunConfig::constant(kbps(3000), kbps(3000), video_of(60 * percent, 120));
+        FigureCase { wants_energy: true, ..new_case(artefact, format!("{percent}%"), ALL_POLICIES, run) }
     };
     percents.iter().map(of).collect()
 }
@@ -194,27 +228,27 @@ fn by_rate(artefact: &'static str, percents: &[u64]) -> Vec<Figure> {
 const TABLE_II: [(&str, u64, u64); 3] =
     [("Stationary 1", 5160, 3850), ("Stationary 2", 4070, 5000), ("Mobile", 4720, 4940)];
 
-fn f14() -> Vec<Figure> {
-    let large = |setting: Setting| setting.in_segments(DataSize::from_kib(1000));
+fn f14() -> Vec<FigureCase> {
+    let large = |run: RunConfig| run.with_segment_size(DataSize::from_kib(1000));
     let of = |(name, lte, wifi)| {
-        let setting = large(Setting::constant(kbps(lte), kbps(wifi), seconds(6100, 117)));
-        Figure { energy: true, ..one("F14", name, ALL, setting) }
+        let run = large(RunConfig::constant(kbps(lte), kbps(wifi), video_of(6100, 117)));
+        FigureCase { wants_energy: true, ..new_case("F14", name, ALL_POLICIES, run) }
     };
-    let mut figures: Vec<Figure> = TABLE_II.into_iter().map(of).collect();
-    // Three fades of 8 s; the average of 117 s is Table II's.
-    let fades = [20, 55, 90].map(|start| Hole { start, length: 8 });
-    let mut wifi = vec![kbps((4940 * 117 - FADE * 24) / (117 - 24)); 118];
-    dig(&mut wifi, &fades, kbps(FADE));
-    let faded = large(Setting::stepped(vec![kbps(4720)], wifi, seconds(6100, 117)));
-    figures.push(Figure { energy: true, ..one("F14", "Mobile with fades", ALL, faded) });
+    let mut figures: Vec<FigureCase> = TABLE_II.into_iter().map(of).collect();
+    // Three fades of 8 s; the average over 117 s is that of Table II.
+    let fades = [20, 55, 90].map(|start| RateDrop { start, length: 8 });
+    let mut wifi = vec![kbps((4940 * 117 - FADE_KBPS * 24) / (117 - 24)); 118];
+    apply_drops(&mut wifi, &fades, kbps(FADE_KBPS));
+    let faded = large(RunConfig::from_rates(vec![kbps(4720)], wifi, video_of(6100, 117)));
+    figures.push(FigureCase { wants_energy: true, ..new_case("F14", "Mobile with fades", ALL_POLICIES, faded) });
     figures
 }
 
-/// Kbit/s of Wi-Fi in a fade.
-const FADE: u64 = 300;
+/// Rate of Wi-Fi in a fade, in kbit/s.
+const FADE_KBPS: u64 = 300;
 
-/// Name, LTE, Wi-Fi and video in kbit/s, seconds, variation, whether Wi-Fi fades.
-const WANDERING: [(&str, u64, u64, u64, u64, f64, bool); 5] = [
+/// Name; LTE, Wi-Fi and video in kbit/s; length in seconds; variation; whether Wi-Fi fades.
+const FLUCTUATING: [(&str, u64, u64, u64, u64, f64, bool); 5] = [
     ("60%", 3000, 3000, 3600, 120, 0.3, false),
     ("80%", 3000, 3000, 4800, 120, 0.3, false),
     ("Stationary 1", 5160, 3850, 6100, 117, 0.4, false),
@@ -222,44 +256,50 @@ const WANDERING: [(&str, u64, u64, u64, u64, f64, bool); 5] = [
     ("Mobile with fades", 4720, 4940, 6100, 117, 0.4, true),
 ];
 
-fn wandering(effort: Effort) -> Vec<Figure> {
+fn fluctuating_cases(effort: Effort) -> Vec<FigureCase> {
     let of = |(name, lte, wifi, rate, length, variation, fades): (&str, u64, u64, u64, u64, f64, bool)| {
         let drawn = |seed: u64| {
-            let lte = log_ar1(seed, "lte", kbps(lte), variation, COURSE);
-            let mut wifi = log_ar1(seed, "wifi", kbps(wifi), variation, COURSE);
+            let lte = log_ar1(seed, "lte", kbps(lte), variation, RATE_SECONDS);
+            let mut wifi = log_ar1(seed, "wifi", kbps(wifi), variation, RATE_SECONDS);
             if fades {
-                dig(&mut wifi, &holes(seed, 3, 15..115, 5, 10), kbps(FADE));
+                apply_drops(&mut wifi, &rate_drops(seed, 3, 15..115, 5, 10), kbps(FADE_KBPS));
             }
-            Setting::stepped(lte, wifi, seconds(rate, length))
+            RunConfig::from_rates(lte, wifi, video_of(rate, length))
         };
-        let settings = effort.seeds(effort.draws).map(drawn).collect();
-        Figure { artefact: "X-fluct", case: name.into(), who: THREE.to_vec(), settings, energy: true }
+        let runs = effort.run_seeds(effort.rate_draws).map(drawn).collect();
+        FigureCase {
+            artefact: "X-fluct",
+            case: name.into(),
+            policies: GREENBAG_AND_MARLINE.to_vec(),
+            runs,
+            wants_energy: true,
+        }
     };
-    WANDERING.into_iter().map(of).collect()
+    FLUCTUATING.into_iter().map(of).collect()
 }
 
-/// Seconds that wander; longer than anything here plays.
-const COURSE: usize = 400;
+/// Length of fluctuating rates in seconds; longer than any playback.
+const RATE_SECONDS: usize = 400;
 
-/// A film of a few seconds, for real time when there is little of it.
-pub(super) const SHORT: &str = "short";
+/// Artefact of the short video of `--quick` in real time.
+pub(super) const QUICK: &str = "short";
 
-/// The cases of it.
-pub(super) fn short() -> Vec<Figure> {
-    let setting = Setting::constant(kbps(3000), kbps(3000), seconds(4800, 10));
-    vec![Figure { energy: true, ..one(SHORT, "80%", THREE, setting) }]
+/// The cases of [`QUICK`].
+pub(super) fn quick_cases() -> Vec<FigureCase> {
+    let run = RunConfig::constant(kbps(3000), kbps(3000), video_of(4800, 10));
+    vec![FigureCase { wants_energy: true, ..new_case(QUICK, "80%", GREENBAG_AND_MARLINE, run) }]
 }
 
-/// A case of the traces.
-pub(super) fn recorded(case: String, setting: Setting) -> Figure {
-    Figure { energy: true, ..one(TRACES, case, THREE, setting) }
+/// A case with recorded links.
+pub(super) fn trace_case(case: String, run: RunConfig) -> FigureCase {
+    FigureCase { wants_energy: true, ..new_case(TRACES, case, GREENBAG_AND_MARLINE, run) }
 }
 
 fn kbps(n: u64) -> Bitrate {
     Bitrate::from_bits_per_sec(n * 1000)
 }
 
-fn seconds(kbit: u64, length: u64) -> MediaProfile {
+fn video_of(kbit: u64, length: u64) -> MediaProfile {
     video(kbps(kbit), Duration::from_secs(length))
 }
 
@@ -268,23 +308,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_artefact_has_its_cases() {
+    fn every_artefact_has_the_expected_number_of_cases() {
         let count = |effort: Effort| ARTEFACTS.map(|artefact| figures(artefact, effort).len());
         assert_eq!(count(Effort::FULL), [30, 30, 3, 1, 10, 6, 4, 2, 5]);
         assert_eq!(count(Effort::LAB), [15, 15, 3, 1, 10, 6, 4, 2, 5]);
         assert_eq!(count(Effort::QUICK), [12, 12, 3, 1, 10, 6, 4, 2, 5]);
-        let seeds = |artefact, effort| figures(artefact, effort).pop().unwrap().settings.len();
+        let seeds = |artefact, effort| figures(artefact, effort).pop().unwrap().runs.len();
         let all = |effort| ["F12", "X-fluct", "F13"].map(|artefact| seeds(artefact, effort));
         assert_eq!((all(Effort::FULL), all(Effort { runs: Some(3), ..Effort::LAB })), ([10, 20, 1], [3, 3, 1]));
     }
 
     #[test]
-    fn a_case_and_a_policy_can_be_named() {
+    fn cases_and_policies_can_be_selected_by_name() {
         let named = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(ToString::to_string).collect();
             let mut all = figures("F13", Effort::LAB);
-            all.retain_mut(|figure| figure.keep(&names));
-            all.iter().map(|figure| figure.who.len()).collect::<Vec<_>>()
+            all.retain_mut(|figure| figure.retain_named(&names));
+            all.iter().map(|figure| figure.policies.len()).collect::<Vec<_>>()
         };
         assert_eq!(named(&["F13"]), [5; 6]);
         assert_eq!(named(&["F13 80%", "F13 90% marline", "F13 90% greenbag-p"]), [5, 2]);
@@ -292,12 +332,12 @@ mod tests {
     }
 
     #[test]
-    fn holes_that_are_made_up_for_leave_the_average() {
-        let long = [Hole { start: 10, length: 25 }, Hole { start: 60, length: 20 }];
-        let none = with_holes(&[], SPARE_RATE, true).play(Who::GreenbagP, false).unwrap();
-        let some = with_holes(&long, SPARE_RATE, true).play(Who::GreenbagP, false).unwrap();
-        let plain = with_holes(&long, 6600, false).play(Who::GreenbagP, false).unwrap();
-        assert!(some.least_playback < none.least_playback + 6.0, "{some:?}");
-        assert!(plain.least_playback > none.least_playback + 10.0, "{plain:?}");
+    fn compensated_drops_do_not_change_the_average() {
+        let long = [RateDrop { start: 10, length: 25 }, RateDrop { start: 60, length: 20 }];
+        let none = run_with_drops(&[], SPARE_RATE, true).simulate(GreenBagPolicy::GreenbagP, false).unwrap();
+        let some = run_with_drops(&long, SPARE_RATE, true).simulate(GreenBagPolicy::GreenbagP, false).unwrap();
+        let plain = run_with_drops(&long, 6600, false).simulate(GreenBagPolicy::GreenbagP, false).unwrap();
+        assert!(some.min_playback < none.min_playback + 6.0, "{some:?}");
+        assert!(plain.min_playback > none.min_playback + 10.0, "{plain:?}");
     }
 }

@@ -1,237 +1,268 @@
-//! `marline-lab reproduce greenbag`: the evaluation of GreenBag (RTSS 2013, §V) again, with our own policy and a
-//! clairvoyant beside it, and what this project asks of its policy beyond that.
+//! `marline-lab reproduce greenbag`: reproduces the evaluation of GreenBag (RTSS 2013, section V), with marline's
+//! policy and a clairvoyant beside it, and further cases for marline's policy. It prints tables for people or
+//! result rows (`--json`).
 //!
-//! In: which artefacts. Out: tables for people, or rows in the form of every reproduction (`--json`).
-//!
-//! 1. In real time everything is played through `marline proxy` over kernel TCP and emulated links ([`real`]), many cases
-//!    at once ([`cells`]), each kept in `evidence/greenbag/lab.jsonl` as soon as it is done; `--continue` goes on there.
-//!    The same cases in virtual time stand beside it.
-//! 2. In virtual time (`--sim`) it is the machine of `marline proxy` over sim's links and its model of TCP: minutes of
-//!    video in a fraction of a second each, and so more of them.
-//! 3. `--quick` does all artefacts in virtual time with few repetitions and few sizes, and a few seconds of video in real
-//!    time; where the machine forbids a lab, it says so and leaves that part out.
-//! 4. `--runs` changes how often chance is asked where it plays a part (figure 12, wandering links).
+//! 1. In real time videos are played through `marline proxy` over kernel TCP and emulated links ([`real`]), many
+//!    cases in parallel ([`measurements`]). Each is stored in `evidence/greenbag/lab.jsonl` as soon as it is
+//!    complete; `--continue` resumes there. The same cases in virtual time are reported beside it.
+//! 2. In virtual time (`--sim`) the state machine of `marline proxy` runs over the simulator's links and TCP model:
+//!    minutes of video in a fraction of a second each, and therefore more repetitions.
+//! 3. `--quick` simulates all artefacts with few repetitions and sizes, and plays a few seconds of video in real
+//!    time. Where the machine does not permit a lab, it reports that and omits that part.
+//! 4. `--runs` sets the number of repetitions of random cases (figure 12, fluctuating links).
 
-mod cells;
+mod config;
 mod figures;
-mod floors;
+mod measurements;
 mod real;
 mod rows;
 mod runner;
-mod setting;
 mod table;
+mod thresholds;
 
 use std::path::PathBuf;
 
 use marline_core::units::Duration;
 
 use super::ReproduceArgs;
-use super::book::Book;
-use super::floor;
-use super::store::Store;
-use crate::bench::is_stopped;
-use crate::evidence::By;
-use crate::runner::command::{begin, print, say};
-use crate::runner::rounded;
+use super::result_set::ResultSet;
+use super::store::ResultStore;
+use super::threshold;
+use crate::bench::is_interrupted;
+use crate::results::Backend;
+use crate::runner::command::{notice, prepare_run, print_line};
+use crate::runner::format_duration;
 use crate::{LabError, scenarios};
-use cells::Cell;
-use figures::{ARTEFACTS, Effort, Figure, TRACES};
-use real::Workshop;
-use runner::Done;
-use setting::Setting;
+use config::RunConfig;
+use figures::{ARTEFACTS, Effort, FigureCase, TRACES};
+use measurements::PlaybackMeasurement;
+use real::PlaybackRunner;
+use runner::CaseResults;
 
-/// Does it, and gives the exit code: 1 if something could not be played.
+/// Runs the reproduction and returns the exit code: 1 if a playback failed.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
-    let wanted = wanted(&args.cases)?;
+    let wanted = selected_artefacts(&args.cases)?;
     if args.quick {
         return quick(args, &wanted);
     }
     if args.sim {
         let figures = figures_of(args, &wanted, Effort::FULL)?;
-        return Ok(show(args, &figures, None, &simulated(args, &figures)));
+        return Ok(print_results(args, &figures, None, &run_simulated(args, &figures)));
     }
-    let (figures, cells) = if args.kept {
-        (figures_of(args, &wanted, Effort::LAB)?, super::read::<Cell>(args)?)
+    let (figures, cells) = if args.uses_kept {
+        (figures_of(args, &wanted, Effort::LAB)?, super::read_kept::<PlaybackMeasurement>(args)?)
     } else {
-        begin(By::Lab)?;
+        prepare_run(Backend::Lab)?;
         let figures = figures_of(args, &wanted, Effort::LAB)?;
-        let store = Store::open(&args.file(), args.go_on, 1.0)?;
+        let store = ResultStore::open(&args.results_file(), args.continues, 1.0)?;
         let (cells, stopped) = real(args, &figures, store)?;
         if stopped {
-            say(&format!("stopped; {} cases are kept, go on with --continue", cells.len()));
+            notice(&format!("stopped; {} cases are stored, resume with --continue", cells.len()));
             return Ok(130);
         }
         (figures, cells)
     };
-    let figures = cells::played(figures, &cells);
-    let each = |figure: &Figure, who, run| cells::judged(&cells, figure, who, run);
-    say(if args.kept { "what a clairvoyant would have needed" } else { BESIDE });
-    let real = with_suspects(runner::gather(&figures, each, |_| {}), &figures, &cells);
-    let beside = if args.kept { Vec::new() } else { simulated(args, &figures) };
-    Ok(show(args, &figures, Some(&real), &beside))
+    let figures = measurements::measured_figures(figures, &cells);
+    let each = |figure: &FigureCase, policy, run| measurements::result_with_optimum(&cells, figure, policy, run);
+    notice(if args.uses_kept { "computing the clairvoyant's results" } else { COMPARISON_NOTE });
+    let real = with_unreliable_counts(runner::run_all(&figures, each, |_| {}), &figures, &cells);
+    let compared = if args.uses_kept { Vec::new() } else { run_simulated(args, &figures) };
+    Ok(print_results(args, &figures, Some(&real), &compared))
 }
 
-const BESIDE: &str = "what a clairvoyant would have needed, and the same in virtual time";
+const COMPARISON_NOTE: &str = "computing the clairvoyant's results, and the same cases in virtual time";
 
-fn with_suspects(mut done: Vec<Done>, figures: &[Figure], cells: &[Cell]) -> Vec<Done> {
-    for (done, figure) in done.iter_mut().zip(figures) {
-        done.suspects = figure.who.iter().map(|who| (*who, cells::suspects(cells, figure, *who))).collect();
+fn with_unreliable_counts(
+    mut results: Vec<CaseResults>,
+    figures: &[FigureCase],
+    cells: &[PlaybackMeasurement],
+) -> Vec<CaseResults> {
+    for (results, figure) in results.iter_mut().zip(figures) {
+        results.unreliable = figure
+            .policies
+            .iter()
+            .map(|policy| (*policy, measurements::unreliable_count(cells, figure, *policy)))
+            .collect();
     }
-    done
+    results
 }
 
-/// What is wanted, as far as its traces are there.
-fn figures_of(args: &ReproduceArgs, wanted: &[&'static str], effort: Effort) -> Result<Vec<Figure>, LabError> {
+/// The selected cases, without those whose traces are missing.
+fn figures_of(args: &ReproduceArgs, wanted: &[&'static str], effort: Effort) -> Result<Vec<FigureCase>, LabError> {
     let effort = Effort { runs: args.runs, ..effort };
-    let mut figures: Vec<Figure> =
+    let mut figures: Vec<FigureCase> =
         wanted.iter().filter(|name| **name != TRACES).flat_map(|name| figures::figures(name, effort)).collect();
     if wanted.contains(&TRACES) {
-        figures.extend(recorded(&scenarios::trace_directories(&args.traces))?);
+        figures.extend(trace_figures(&scenarios::trace_directories(&args.traces))?);
     }
-    figures.retain_mut(|figure| figure.keep(&args.cases));
+    figures.retain_mut(|figure| figure.retain_named(&args.cases));
     if figures.is_empty() && wanted != [TRACES] {
         return Err(LabError::Spec(format!(
-            "no case `{}`: `F13 80% marline` is how one is named",
+            "no case `{}`; a case is named like `F13 80% marline`",
             args.cases.join(", ")
         )));
     }
     Ok(figures)
 }
 
-fn simulated(args: &ReproduceArgs, figures: &[Figure]) -> Vec<Done> {
-    runner::play(figures, |figure| {
+fn run_simulated(args: &ReproduceArgs, figures: &[FigureCase]) -> Vec<CaseResults> {
+    runner::simulate_all(figures, |figure| {
         if !args.json {
-            say(&format!("{} {}", figure.artefact, figure.case));
+            notice(&format!("{} {}", figure.artefact, figure.case));
         }
     })
 }
 
-/// Plays in real time what the store does not have; gives all that it has then, and whether the user stopped it.
-fn real(args: &ReproduceArgs, figures: &[Figure], store: Store<Cell>) -> Result<(Vec<Cell>, bool), LabError> {
-    let at_once = args.jobs.unwrap_or_else(usual_crowd);
-    let videos = runner::items(figures).into_iter().map(|(at, ..)| figures[at].settings[0].video().duration());
+/// Measures in real time what is not stored yet. Returns all measurements, and whether the user interrupted.
+fn real(
+    args: &ReproduceArgs,
+    figures: &[FigureCase],
+    store: ResultStore<PlaybackMeasurement>,
+) -> Result<(Vec<PlaybackMeasurement>, bool), LabError> {
+    let at_once = args.jobs.unwrap_or_else(default_jobs);
+    let videos = runner::all_runs(figures).into_iter().map(|(at, ..)| figures[at].runs[0].video().duration());
     let least = videos.sum::<Duration>() / u32::try_from(at_once.max(1)).unwrap_or(u32::MAX);
-    say(&format!("{} of video, {at_once} at once; stop with Ctrl-C, go on with --continue", rounded(least)));
-    let workshop = Workshop::new(args.trace.clone())?;
-    let book = Book::new(Some(store));
-    cells::play(figures, &book, &workshop, at_once)?;
-    Ok((book.into_cells(), is_stopped()))
+    notice(&format!(
+        "{} of video with {at_once} jobs in parallel; stop with Ctrl-C, resume with --continue",
+        format_duration(least)
+    ));
+    let workshop = PlaybackRunner::new(args.trace.clone())?;
+    let results = ResultSet::new(Some(store));
+    measurements::measure_all(figures, &results, &workshop, at_once)?;
+    Ok((results.into_measurements(), is_interrupted()))
 }
 
-/// So many cases at once: each needs a twentieth of a core, and all of them leave half of the machine to itself.
-fn usual_crowd() -> usize {
+/// Number of cases that run in parallel: each needs a twentieth of a CPU core, so half of the machine stays idle.
+fn default_jobs() -> usize {
     8 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// All artefacts in virtual time, and a short film in real time.
+/// `--quick`: all artefacts in virtual time, and a short video in real time.
 fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> {
-    // Privilege first: it must be asked for while there is one thread.
-    let lab = if args.sim { None } else { Some(begin(By::Lab)) };
+    // Acquire privileges first: that is only possible while there is one thread.
+    let lab = if args.sim { None } else { Some(prepare_run(Backend::Lab)) };
     let figures = figures_of(args, wanted, Effort::QUICK)?;
-    let code = show(args, &figures, None, &simulated(args, &figures));
-    let short = figures::short();
+    let code = print_results(args, &figures, None, &run_simulated(args, &figures));
+    let short = figures::quick_cases();
     let played = match lab {
         None => return Ok(code),
         Some(Err(error)) => Err(error),
         Some(Ok(())) => {
-            let workshop = Workshop::new(args.trace.clone())?;
-            let book = Book::new(None).telling(Some("lab: "));
-            let played = cells::play(&short, &book, &workshop, QUICK_CROWD);
-            played.map(|()| (is_stopped(), book.into_cells()))
+            let workshop = PlaybackRunner::new(args.trace.clone())?;
+            let results = ResultSet::new(None).with_line_prefix(Some("lab: "));
+            let played = measurements::measure_all(&short, &results, &workshop, QUICK_JOBS);
+            played.map(|()| (is_interrupted(), results.into_measurements()))
         }
     };
     let cells = match played {
         Ok((true, _)) => return Ok(130),
         Ok((false, cells)) => cells,
         Err(error) => {
-            say(&format!("skipped: the lab: {error}"));
+            notice(&format!("skipped: the lab: {error}"));
             return Ok(code);
         }
     };
-    let shown = cells::played(short, &cells);
-    let real = runner::gather(&shown, |figure, who, run| cells::judged(&cells, figure, who, run), |_| {});
-    Ok(code.max(show(args, &shown, Some(&real), &runner::play(&shown, |_| {}))))
+    let shown = measurements::measured_figures(short, &cells);
+    let real = runner::run_all(
+        &shown,
+        |figure, policy, run| measurements::result_with_optimum(&cells, figure, policy, run),
+        |_| {},
+    );
+    Ok(code.max(print_results(args, &shown, Some(&real), &runner::simulate_all(&shown, |_| {}))))
 }
 
-/// All of the short film's cases at once.
-const QUICK_CROWD: usize = 3;
+/// All cases of the short video run in parallel.
+const QUICK_JOBS: usize = 3;
 
-/// Prints everything in the form that was asked for, and gives the exit code.
-fn show(args: &ReproduceArgs, figures: &[Figure], real: Option<&[Done]>, simulated: &[Done]) -> u8 {
-    let (done, by) = real.map_or((simulated, By::Sim), |real| (real, By::Lab));
-    let floors = floors::floors(done);
-    let rows = rows::rows(done, &floors, by);
-    let suspects: usize = done.iter().flat_map(|done| &done.suspects).map(|(_, count)| count).sum();
-    let beside = real.filter(|_| !simulated.is_empty());
-    let beside = beside.map(|_| rows::rows(simulated, &floors::floors(simulated), By::Sim));
-    let beside = beside.as_deref();
-    let problems: Vec<String> = done.iter().flat_map(Done::problems).collect();
-    problems.iter().for_each(|problem| say(problem));
+/// Prints the results as JSON or tables, and returns the exit code.
+fn print_results(
+    args: &ReproduceArgs,
+    figures: &[FigureCase],
+    real: Option<&[CaseResults]>,
+    simulated: &[CaseResults],
+) -> u8 {
+    let (results, backend) = real.map_or((simulated, Backend::Sim), |real| (real, Backend::Lab));
+    let floors = thresholds::thresholds(results);
+    let rows = rows::rows(results, &floors, backend);
+    let suspects: usize = results.iter().flat_map(|results| &results.unreliable).map(|(_, count)| count).sum();
+    let compared = real.filter(|_| !simulated.is_empty());
+    let compared = compared.map(|_| rows::rows(simulated, &thresholds::thresholds(simulated), Backend::Sim));
+    let compared = compared.as_deref();
+    let problems: Vec<String> = results.iter().flat_map(CaseResults::problems).collect();
+    problems.iter().for_each(|problem| notice(problem));
     if args.json {
-        super::print_rows(args, rows.iter().chain(beside.unwrap_or_default()));
+        super::print_rows(args, rows.iter().chain(compared.unwrap_or_default()));
         return u8::from(!problems.is_empty());
     }
-    let time = match by {
-        By::Sim => "virtual time",
-        By::Lab if beside.is_none() => "real time over kernel TCP and emulated links",
-        By::Lab => "real time over kernel TCP and emulated links, beside virtual time (sim)",
+    let time = match backend {
+        Backend::Sim => "virtual time",
+        Backend::Lab if compared.is_none() => "real time over kernel TCP and emulated links",
+        Backend::Lab => "real time over kernel TCP and emulated links, beside virtual time (sim)",
     };
-    print(&format!("\nGreenBag (RTSS 2013): playback, interruption and energy in {time}, and a clairvoyant's."));
-    print("The paper plots its figures and gives no numbers for them; those of its text stand further below.");
-    print(
+    print_line(&format!(
+        "\nGreenBag (RTSS 2013): playback, interruption and energy in {time}, compared with a clairvoyant."
+    ));
+    print_line("The paper plots its figures without numbers; the numbers in its text are compared further below.");
+    print_line(
         "greenbag-p and greenbag-e are our re-implementation: w_r, w_e and the chooser's margin are chosen, recovery and the choice \
-         of links have conditions of our own (docs/algorithms.md). The player has no high threshold, figure 14 included.",
+         of links have additional conditions (docs/algorithms.md). The player has no high threshold, figure 14 included.",
     );
-    print(&args.place());
-    for artefact in ARTEFACTS.into_iter().chain([TRACES, figures::SHORT]) {
+    print_line(&args.host_line());
+    for artefact in ARTEFACTS.into_iter().chain([TRACES, figures::QUICK]) {
         if figures.iter().any(|figure| figure.artefact == artefact) {
-            let table = table::table(&rows, beside, artefact);
-            print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
+            let table = table::table(&rows, compared, artefact);
+            print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table.to_text()));
         }
     }
     if suspects > 0 {
-        print(&format!("{suspects} playings are suspect (see the notes of --json); --continue does them again."));
+        print_line(&format!(
+            "{suspects} playbacks are suspect (see the notes of --json); --continue repeats them."
+        ));
     }
-    if let Some(table) = table::said(&rows, beside) {
-        print(&format!("What the paper's text says, and ours:\n{}", table.plain()));
+    if let Some(table) = table::statement_table(&rows, compared) {
+        print_line(&format!("Statements in the paper's text, and the measured values:\n{}", table.to_text()));
     }
-    if let Some(table) = floor::table(&floors) {
-        print(&format!("Floors:\n{}", table.plain()));
+    if let Some(table) = threshold::table(&floors) {
+        print_line(&format!("Floors:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())
 }
 
-/// The artefacts that were named; all, if none was.
-fn wanted(named: &[String]) -> Result<Vec<&'static str>, LabError> {
+/// The selected artefacts; all, if none is selected.
+fn selected_artefacts(named: &[String]) -> Result<Vec<&'static str>, LabError> {
     let all = || ARTEFACTS.into_iter().chain([TRACES]);
     let artefact = |name: &str| name.split(' ').next().unwrap_or_default().to_owned();
     if let Some(unknown) = named.iter().find(|name| all().all(|known| known != artefact(name))) {
         let known: Vec<&str> = all().collect();
-        return Err(LabError::Spec(format!("no artefact `{unknown}` of GreenBag: {}", known.join(", "))));
+        return Err(LabError::Spec(format!(
+            "no artefact `{unknown}` of GreenBag; available: {}",
+            known.join(", ")
+        )));
     }
     Ok(all().filter(|known| named.is_empty() || named.iter().any(|name| artefact(name) == *known)).collect())
 }
 
-/// The pairs of recorded links whose traces are there; of the others it is said why they are left out.
-fn recorded(traces: &[PathBuf]) -> Result<Vec<Figure>, LabError> {
-    let pairs = scenarios::find("greenbag-pairs")?;
+/// The pairs of recorded links whose traces are available; prints why others are omitted.
+fn trace_figures(traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
+    let pairs = scenarios::load("greenbag-pairs")?;
     let (mut figures, mut skipped) = (Vec::new(), Vec::new());
     for case in &pairs.cases {
-        match Setting::recorded(case, traces, PAIR_LENGTH, PAIR_SHARE) {
-            Ok(setting) => figures.push(figures::recorded(case.name.clone(), setting)),
-            Err(error) => skipped.push((case.name.as_str(), scenarios::trace_refusal(&error, traces))),
+        match RunConfig::from_trace_case(case, traces, PAIR_LENGTH, PAIR_SHARE) {
+            Ok(run) => figures.push(figures::trace_case(case.name.clone(), run)),
+            Err(error) => skipped.push((case.name.as_str(), scenarios::trace_error_text(&error, traces))),
         }
     }
     if let Some((first, why)) = skipped.first() {
-        say(&format!("skipped: {TRACES}: {} of {} pairs; {first}: {why}", skipped.len(), pairs.cases.len()));
+        notice(&format!("skipped: {TRACES}: {} of {} pairs; {first}: {why}", skipped.len(), pairs.cases.len()));
     }
     Ok(figures)
 }
 
-/// What the videos of recorded pairs need: as in figure 13 at 80 %.
+/// Video of recorded pairs: length, and share of the mean bandwidth as in figure 13 at 80 %.
 const PAIR_LENGTH: Duration = Duration::from_secs(120);
 const PAIR_SHARE: f64 = 0.8;
 
+/// Description of an artefact, above its table.
 fn title(artefact: &str) -> &'static str {
     match artefact {
         "F9a" => "size of segments × ratio of LTE to Wi-Fi, 6 Mbit/s in all, 40 s of video at 90 %",
@@ -242,9 +273,9 @@ fn title(artefact: &str) -> &'static str {
         "F13" => "bit rate, 3 + 3 Mbit/s, 120 s of video",
         "F14" => "Table II's bandwidths, 117 s of video at 6.1 Mbit/s, segments of 1000 KiB",
         "X-over" => "bit rates above the bandwidth, 3 + 3 Mbit/s, 120 s of video",
-        figures::SHORT => "3 + 3 Mbit/s, 10 s of video at 80 %",
+        figures::QUICK => "3 + 3 Mbit/s, 10 s of video at 80 %",
         "X-fluct" => {
-            "bandwidths that wander (log-AR(1), 1 s, memory 0.8); a constant of marline was chosen on the first 20 draws"
+            "fluctuating bandwidths (log-AR(1), 1 s, memory 0.8); a constant of marline was chosen on the first 20 draws"
         }
         _ => "pairs of recorded links, 120 s of video at 80 % of what they carry on the average",
     }
@@ -256,16 +287,16 @@ mod tests {
 
     #[test]
     fn artefacts_are_named_and_unknown_ones_refused() {
-        assert_eq!(wanted(&[]).unwrap().len(), 10);
-        assert_eq!(wanted(&["X-over 110% marline".into(), "F9a".into()]).unwrap(), ["F9a", "X-over"]);
-        let refused = wanted(&["F15".into()]).unwrap_err().to_string();
+        assert_eq!(selected_artefacts(&[]).unwrap().len(), 10);
+        assert_eq!(selected_artefacts(&["X-over 110% marline".into(), "F9a".into()]).unwrap(), ["F9a", "X-over"]);
+        let refused = selected_artefacts(&["F15".into()]).unwrap_err().to_string();
         assert!(refused.contains("`F15`") && refused.contains("F9a, F9b"), "{refused}");
     }
 
     #[test]
-    fn pairs_without_their_traces_are_left_out() {
-        assert!(recorded(&[]).unwrap().is_empty());
-        let pairs = scenarios::find("greenbag-pairs").unwrap();
+    fn pairs_without_traces_are_omitted() {
+        assert!(trace_figures(&[]).unwrap().is_empty());
+        let pairs = scenarios::load("greenbag-pairs").unwrap();
         assert!(pairs.cases.len() >= 12 && pairs.cases.iter().all(|case| case.links.len() == 2));
     }
 }

@@ -1,16 +1,15 @@
-//! One case in real time: a lab, `marline proxy` as a process at the client's end, and the emulated player before it.
+//! One case in real time: a lab, `marline proxy` as a process in the client namespace, and the emulated player.
 //!
-//! In: a [`Setting`], who brings the video, a seed. Out: a [`Measured`].
-//!
-//! 1. Everything is what a user has: kernel TCP, nginx, the proxy's own start, its look at the file, its way to learn of
-//!    the video (from the container) and of the player (who says how it stands, as the player page does).
-//! 2. The clock of the links, of the player and of the figures begins when the proxy is ready, with the request.
-//! 3. Joules are the proxy's own account, with the whole tail after the last byte. Beside them stand what the links'
-//!    packets would have cost, every packet counted: that has the warm spare connections too, which the account of what is
-//!    played has not.
-//! 4. A link that is not to be used is not given to the proxy; it is there all the same.
-//! 5. A run on a machine that was too busy is marked, not dropped. Whether it was is reckoned from what is kept of it, so
-//!    that all of a file are judged alike.
+//! 1. Everything is what users run: kernel TCP, nginx, the proxy's own start and its probe of the file. The proxy
+//!    learns the video's duration from the container, and the player's state from the player's reports, as with the
+//!    player page.
+//! 2. Links, player and measurement start when the proxy is ready, with the request.
+//! 3. Energy is the proxy's own figure, with the whole tail after the last byte. Beside it is the energy of all
+//!    packets on the links, which includes ready spare connections; the proxy's figure for the played video does
+//!    not.
+//! 4. A link that a policy must not use is not given to the proxy, but it exists.
+//! 5. A run on a machine that was too busy is marked as unreliable, not discarded. Whether it is unreliable is
+//!    computed from the stored values, so that all measurements of a file are treated alike.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -25,300 +24,334 @@ use marline_sys::clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::setting::{Setting, THRESHOLDS, Who};
-use crate::player::{self, Films, Seat, Viewing};
-use crate::reproduce::cell::{self, Figures};
-use crate::server::Folder;
-use crate::{Emulation, Lab, LabError, LabSpec, Service};
+use super::config::{GreenBagPolicy, PLAYER_THRESHOLDS, RunConfig};
+use crate::player::{self, Mp4Fixtures, PlaybackResult, PlayerConfig};
+use crate::reproduce::measurement::{self, MeasuredValues};
+use crate::server::TempDir;
+use crate::{EmulationReport, Lab, LabError, LabSpec, Service};
 
-/// What came of a case in real time. Times in seconds, energies in joules.
+/// Result of a case in real time. Times are in seconds, energies in joules.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct Measured {
-    /// P.
+pub(super) struct PlaybackValues {
+    /// Playback time (P in the paper).
     pub(super) playback_s: f64,
-    /// I, the first wait included.
-    pub(super) interruption_s: f64,
+    /// Total buffering time (I in the paper), including the startup.
+    #[serde(alias = "interruption_s")]
+    pub(super) buffering_s: f64,
     /// Interruptions after the start.
     pub(super) stalls: u32,
-    pub(super) first_picture_s: f64,
+    #[serde(alias = "first_picture_s")]
+    pub(super) first_frame_s: f64,
     /// When the last byte reached the player.
     pub(super) last_byte_s: f64,
-    /// Each wait: since when, for how long.
-    pub(super) waits_s: Vec<(f64, f64)>,
-    /// The proxy's account of the device, with the tails.
+    /// Buffering periods: start and length.
+    #[serde(alias = "waits_s")]
+    pub(super) buffering_periods_s: Vec<(f64, f64)>,
+    /// Energy of the device according to the proxy, tails included.
     pub(super) energy_j: f64,
-    /// The same from every packet that the links carried.
-    pub(super) energy_of_packets_j: f64,
-    pub(super) links: Vec<LinkMeasured>,
-    /// What told the proxy how long the video is.
-    pub(super) video: Option<String>,
-    /// How often a lagging link was relieved.
-    pub(super) recovered: u64,
-    /// How it was played, in the proxy's words.
+    /// Energy of all packets that the links carried.
+    #[serde(alias = "energy_of_packets_j")]
+    pub(super) packet_energy_j: f64,
+    pub(super) links: Vec<LinkResult>,
+    /// Source from which the proxy learned the video's duration.
+    #[serde(alias = "video")]
+    pub(super) video_source: Option<String>,
+    /// How often GreenBag's recovery took over a range of a slow link.
+    #[serde(alias = "recovered")]
+    pub(super) recoveries: u64,
+    /// The proxy's description of how the video was played.
     #[serde(default)]
     pub(super) reason: Option<String>,
-    /// The proxy's processor time.
+    /// CPU time of the proxy.
     pub(super) cpu_s: f64,
-    /// How long the proxy could have worked and had no processor.
+    /// Time during which the proxy was runnable and waited for a CPU.
     #[serde(default)]
-    pub(super) kept_waiting_s: Option<f64>,
-    /// How late one packet in a hundred left the emulator, or later.
-    pub(super) late_s: f64,
-    /// Packets that were lost before the emulator saw them.
+    #[serde(alias = "kept_waiting_s")]
+    pub(super) cpu_wait_s: Option<f64>,
+    /// p99 lateness of the emulator.
+    #[serde(alias = "late_s")]
+    pub(super) p99_lateness_s: f64,
+    /// Packets dropped before they reached the emulator.
     #[serde(default)]
-    pub(super) unseen: u64,
+    #[serde(alias = "unseen")]
+    pub(super) dropped_before_emulator: u64,
 }
 
-impl Figures for Measured {
-    fn suspect(&self) -> Option<String> {
-        let waited = self.kept_waiting_s.filter(|waited| *waited > KEPT_WAITING * self.last_byte_s);
-        cell::suspect(self.late_s, self.unseen)
-            .or_else(|| waited.map(|waited| format!("the proxy waited {waited:.1} s for a processor")))
-            .or_else(|| unlike(&self.links))
+impl MeasuredValues for PlaybackValues {
+    fn unreliable_reason(&self) -> Option<String> {
+        let waited = self.cpu_wait_s.filter(|waited| *waited > MAX_CPU_WAIT * self.last_byte_s);
+        measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
+            .or_else(|| waited.map(|waited| format!("the proxy waited {waited:.1} s for a CPU")))
+            .or_else(|| byte_mismatch(&self.links))
     }
 
-    fn line(&self) -> String {
+    fn to_line(&self) -> String {
         let Self { playback_s, stalls, energy_j, .. } = self;
         format!("{playback_s:.1} s, {stalls} stalls, {energy_j:.1} J")
     }
 }
 
-/// The share of the time in which the proxy may wait for a processor. chosen: where it waited for up to a tenth, times
-/// were within half a second and joules within a hundredth of those in virtual time; at a third neither was.
-const KEPT_WAITING: f64 = 0.1;
+/// Share of the time that the proxy may wait for a CPU. Chosen: up to a tenth, times were within half a second and
+/// joules within 1 % of those in virtual time; at a third neither was.
+const MAX_CPU_WAIT: f64 = 0.1;
 
-/// What one link did.
+/// Result of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(super) struct LinkMeasured {
+pub(super) struct LinkResult {
     pub(super) name: String,
-    /// Bytes of the film over it, as the proxy counts.
-    pub(super) bytes: u64,
-    /// Bytes of IP packets that it carried to the client, as the emulator counts.
-    pub(super) carried_bytes: u64,
-    /// The proxy's account of its radio, with the tail.
+    /// Bytes of the video over the link, as the proxy counts.
+    #[serde(alias = "bytes")]
+    pub(super) video_bytes: u64,
+    /// Bytes of IP packets towards the client, as the emulator counts.
+    #[serde(alias = "carried_bytes")]
+    pub(super) ip_bytes: u64,
+    /// Energy of its radio according to the proxy, tail included.
     pub(super) energy_j: Option<f64>,
-    /// When something small came to a radio that slept, or was about to: packets that are not the film's.
+    /// Times at which a few packets, too small for video data, woke the radio or extended its tail.
     #[serde(default)]
-    pub(super) woken_s: Vec<f64>,
+    #[serde(alias = "woken_s")]
+    pub(super) wakeups_s: Vec<f64>,
 }
 
-/// What all cases have in common.
+/// State shared by all cases.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct PlaybackRunner {
     program: PathBuf,
-    films: Films,
-    /// Where each case's logs of decisions go.
-    trace: Option<PathBuf>,
-    /// Labs are built one at a time: their making is short and would delay the packets of the others.
-    building: std::sync::Mutex<()>,
+    fixtures: Mp4Fixtures,
+    /// Directory for the decision logs of all cases.
+    trace_dir: Option<PathBuf>,
+    /// Only one lab is built at a time: building is short and would delay the packets of running labs.
+    build_lock: std::sync::Mutex<()>,
 }
 
-impl Workshop {
-    /// Finds the proxy's program.
+impl PlaybackRunner {
+    /// Finds marline's executable.
     pub(super) fn new(trace: Option<PathBuf>) -> Result<Self, LabError> {
         let program = crate::program::marline()?;
-        Ok(Self { program, films: Films::default(), trace, building: std::sync::Mutex::default() })
-    }
-
-    /// Plays it. The outer error is of the lab, the inner one of what was played; `label` names its logs.
-    pub(super) fn play(
-        &self,
-        setting: &Setting,
-        who: Who,
-        seed: u64,
-        label: &str,
-    ) -> Result<Result<Measured, String>, LabError> {
-        let film = self.films.of(setting.video()).map_err(LabError::at("a film in memory"))?;
-        let folder = Folder::new().map_err(LabError::at("a place for the proxy"))?;
-        let (lab, proxy) = {
-            // Nothing is behind this lock that a failure of another thread could have spoilt.
-            let _one_at_a_time = self.building.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let lab = Lab::start(&LabSpec {
-                seed,
-                service: Service::Files(film.path()),
-                ..LabSpec::new(setting.specs().cloned().collect())
-            })?;
-            let proxy = Proxy::start(&lab, self.command(setting, who, folder.path(), label)?, folder.path())?;
-            (lab, proxy)
-        };
-        let (url, _) = lab.urls().ok_or_else(|| LabError::Server("it serves nothing".into()))?;
-        let zero = clock::now();
-        lab.begin()?;
-        let seat = Seat {
-            media: proxy.listen,
-            status: proxy.status.clone(),
-            url,
-            video: setting.video().clone(),
-            thresholds: THRESHOLDS,
-            zero,
-            limit: setting.video().duration() * 4 + Duration::from_secs(60),
-        };
-        let viewing = lab.inside(|| Ok(player::watch(&seat))).map_err(LabError::at("the client's end"))?;
-        let emulation = lab.emulation()?;
-        let kept_waiting = proxy.kept_waiting();
-        let (cpu, said) = proxy.end();
-        drop(lab);
-        Ok(match viewing {
-            Ok(viewing) => measured(setting, who, &viewing, &emulation, (cpu, kept_waiting)),
-            Err(why) if said.is_empty() => Err(why),
-            Err(why) => Err(format!("{why}; the proxy said: {said}")),
+        Ok(Self {
+            program,
+            fixtures: Mp4Fixtures::default(),
+            trace_dir: trace,
+            build_lock: std::sync::Mutex::default(),
         })
     }
 
-    fn command(&self, setting: &Setting, who: Who, folder: &Path, label: &str) -> Result<Command, LabError> {
+    /// Runs one case. The inner error is a failure of the playback, the outer one of the lab; `label` names the
+    /// decision logs.
+    pub(super) fn run_case(
+        &self,
+        run: &RunConfig,
+        policy: GreenBagPolicy,
+        seed: u64,
+        label: &str,
+    ) -> Result<Result<PlaybackValues, String>, LabError> {
+        let fixture = self.fixtures.get_or_create(run.video()).map_err(LabError::at_step("a video in memory"))?;
+        let folder = TempDir::new().map_err(LabError::at_step("directory of the proxy"))?;
+        let (lab, proxy) = {
+            // The lock protects no data, so the panic of another thread does not matter.
+            let _one_at_a_time = self.build_lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let lab = Lab::start(&LabSpec {
+                seed,
+                service: Service::Files(fixture.path()),
+                ..LabSpec::new(run.specs().cloned().collect())
+            })?;
+            let proxy = ProxyProcess::start(&lab, self.command(run, policy, folder.path(), label)?, folder.path())?;
+            (lab, proxy)
+        };
+        let (url, _) = lab.urls().ok_or_else(|| LabError::Server("the lab has no server".into()))?;
+        let zero = clock::now();
+        lab.start_links()?;
+        let player_config = PlayerConfig {
+            media_addr: proxy.media_addr,
+            status_url: proxy.status_url.clone(),
+            url,
+            video: run.video().clone(),
+            thresholds: PLAYER_THRESHOLDS,
+            start_time: zero,
+            time_limit: run.video().duration() * 4 + Duration::from_secs(60),
+        };
+        let viewing = lab
+            .run_at_client(|| Ok(player::play(&player_config)))
+            .map_err(LabError::at_step("the client namespace"))?;
+        let emulation = lab.emulation_report()?;
+        let kept_waiting = proxy.cpu_wait();
+        let (cpu, said) = proxy.stop();
+        drop(lab);
+        Ok(match viewing {
+            Ok(viewing) => to_result(run, policy, &viewing, &emulation, (cpu, kept_waiting)),
+            Err(why) if said.is_empty() => Err(why),
+            Err(reason) => Err(format!("{reason}; last line of the proxy's log: {said}")),
+        })
+    }
+
+    fn command(
+        &self,
+        run: &RunConfig,
+        policy: GreenBagPolicy,
+        folder: &Path,
+        label: &str,
+    ) -> Result<Command, LabError> {
         let mut command = Command::new(&self.program);
-        command.args(["proxy", "--json", "--quiet", "--listen", LISTEN, "--energy-model", "greenbag"]);
+        command.args(["proxy", "--json", "--quiet", "--listen", LISTEN_ADDRESS, "--energy-model", "greenbag"]);
         command.args(["--metered", "use"]);
-        for link in setting.specs().filter(|link| who.uses(link.kind)) {
+        for link in run.specs().filter(|link| policy.uses(link.kind)) {
             command.arg("--link").arg(format!("{},kind={}", link.name, link.kind.name()));
         }
-        command.arg("--policy").arg(match who.policy() {
+        command.arg("--policy").arg(match policy.policy() {
             Policy::Marline => "marline",
             Policy::GreenbagP => "greenbag-p",
             Policy::GreenbagE => "greenbag-e",
         });
-        if who.policy() != Policy::Marline {
-            let set = setting.greenbag(who);
+        if policy.policy() != Policy::Marline {
+            let set = run.greenbag(policy);
             let split = if set.adaptive_subsegments { "adaptive" } else { "equal" };
             let recovery = if set.recovery_enabled { "on" } else { "off" };
             let words = format!("segment={}B,split={split},recovery={recovery}", set.segment_size.bytes());
             command.arg("--greenbag").arg(words);
         }
-        if let Some(trace) = &self.trace {
+        if let Some(trace) = &self.trace_dir {
             let place = trace.join(label.replace([' ', '/', ':'], "-"));
-            std::fs::create_dir_all(&place).map_err(LabError::at(format!("{}", place.display())))?;
+            std::fs::create_dir_all(&place).map_err(LabError::at_step(format!("{}", place.display())))?;
             command.arg("--trace").arg(place);
         }
-        // A directory without configuration files.
+        // A directory that does not exist, hence without configuration files.
         let nowhere = folder.join("no-configuration");
         command.env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
         Ok(command)
     }
 }
 
-/// Where the proxy listens: its network is its own.
-const LISTEN: &str = "127.0.0.1:8480";
+/// Address of the proxy; it is free, because the network namespace is new.
+const LISTEN_ADDRESS: &str = "127.0.0.1:8480";
 
 /// A running proxy.
-struct Proxy {
+struct ProxyProcess {
     child: Child,
-    listen: std::net::SocketAddr,
-    status: String,
-    errors: PathBuf,
+    media_addr: std::net::SocketAddr,
+    status_url: String,
+    log_path: PathBuf,
 }
 
-impl Proxy {
-    /// Starts it, and waits until it says where it is.
+impl ProxyProcess {
+    /// Starts the proxy and waits until it prints its addresses.
     fn start(lab: &Lab, mut command: Command, folder: &Path) -> Result<Self, LabError> {
         let program = || "marline proxy".to_string();
         let errors = folder.join("stderr.log");
-        let file = File::create(&errors).map_err(LabError::at("a file for the proxy's errors"))?;
+        let file = File::create(&errors).map_err(LabError::at_step("log file of the proxy"))?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
         let mut child = lab.spawn(&mut command).map_err(|source| LabError::Start { program: program(), source })?;
-        match ready(&mut child) {
-            Ok((listen, status)) => Ok(Self { child, listen, status, errors }),
+        match read_ready_message(&mut child) {
+            Ok((listen, status)) => Ok(Self { child, media_addr: listen, status_url: status, log_path: errors }),
             Err(error) => {
-                let proxy = Self { child, listen: ([127, 0, 0, 1], 0).into(), status: String::new(), errors };
-                let (_, said) = proxy.end();
+                let proxy = Self {
+                    child,
+                    media_addr: ([127, 0, 0, 1], 0).into(),
+                    status_url: String::new(),
+                    log_path: errors,
+                };
+                let (_, said) = proxy.stop();
                 Err(LabError::Start { program: program(), source: io::Error::other(format!("{error}: {said}")) })
             }
         }
     }
 
-    /// How long it has waited for a processor (the kernel's Documentation/scheduler/sched-stats.rst); none: it does not say.
-    fn kept_waiting(&self) -> Option<Duration> {
+    /// Time that the proxy has waited for a CPU (kernel documentation, scheduler/sched-stats.rst); `None` if the
+    /// kernel does not report it.
+    fn cpu_wait(&self) -> Option<Duration> {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).ok()?;
         text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
     }
 
-    /// Ends it; gives its processor time, and the last line that it said.
-    fn end(mut self) -> (Duration, String) {
+    /// Ends the proxy. Returns its CPU time and the last line of its log.
+    fn stop(mut self) -> (Duration, String) {
         let _ = self.child.kill();
-        let usage = marline_sys::process::wait(self.child.id());
-        let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
+        let usage = marline_sys::process::wait_with_usage(self.child.id());
+        let said = std::fs::read_to_string(&self.log_path).unwrap_or_default();
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         (usage.map_or(Duration::ZERO, |usage| usage.user + usage.system), last.trim().to_owned())
     }
 }
 
-/// The one object that it prints when it listens.
-fn ready(child: &mut Child) -> io::Result<(std::net::SocketAddr, String)> {
+/// Reads the JSON object that the proxy prints when it listens: media address and status URL.
+fn read_ready_message(child: &mut Child) -> io::Result<(std::net::SocketAddr, String)> {
     let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
-    let object: Value = serde_json::from_str(&line).map_err(|_| io::Error::other("it does not listen"))?;
+    let object: Value =
+        serde_json::from_str(&line).map_err(|_| io::Error::other("no JSON object with the addresses"))?;
     let word = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
-    let listen = word("listen").parse().map_err(|_| io::Error::other(format!("it says `{}`", line.trim())))?;
+    let listen =
+        word("listen").parse().map_err(|_| io::Error::other(format!("unexpected output `{}`", line.trim())))?;
     Ok((listen, word("status")))
 }
 
-fn measured(
-    setting: &Setting,
-    who: Who,
-    viewing: &Viewing,
-    emulation: &Emulation,
+fn to_result(
+    run: &RunConfig,
+    policy: GreenBagPolicy,
+    viewing: &PlaybackResult,
+    emulation: &EmulationReport,
     (cpu, kept_waiting): (Duration, Option<Duration>),
-) -> Result<Measured, String> {
-    let status = &viewing.status;
+) -> Result<PlaybackValues, String> {
+    let status = &viewing.proxy_status;
     let session = &status["sessions"][0];
     let told = |name: &str| {
         let of = status["links"].as_array().into_iter().flatten().find(|link| link["name"] == name);
         of.map_or(&Value::Null, |link| &link["played"])
     };
-    let links: Vec<LinkMeasured> = emulation
+    let links: Vec<LinkResult> = emulation
         .links
         .iter()
-        .map(|link| LinkMeasured {
+        .map(|link| LinkResult {
             name: link.name.clone(),
-            bytes: told(&link.name)["bytes"].as_u64().unwrap_or(0),
-            carried_bytes: link.down.delivered.size.bytes(),
+            video_bytes: told(&link.name)["bytes"].as_u64().unwrap_or(0),
+            ip_bytes: link.downlink.delivered.bytes.bytes(),
             energy_j: told(&link.name)["with_tail_j"].as_f64(),
-            woken_s: woken(&link.down_timeline),
+            wakeups_s: wakeup_times(&link.down_timeline),
         })
         .collect();
     let seconds = |(since, time): &(Duration, Duration)| (since.as_secs_f64(), time.as_secs_f64());
-    Ok(Measured {
-        playback_s: viewing.playback.as_secs_f64(),
-        interruption_s: viewing.interrupted.as_secs_f64(),
+    Ok(PlaybackValues {
+        playback_s: viewing.playback_time.as_secs_f64(),
+        buffering_s: viewing.buffering_time.as_secs_f64(),
         stalls: viewing.stalls,
-        first_picture_s: viewing.first_picture.as_secs_f64(),
+        first_frame_s: viewing.first_frame.as_secs_f64(),
         last_byte_s: viewing.last_byte.as_secs_f64(),
-        waits_s: viewing.waits.iter().map(seconds).collect(),
+        buffering_periods_s: viewing.buffering_periods.iter().map(seconds).collect(),
         energy_j: status["energy"]["with_tails_j"].as_f64().ok_or("the proxy has no account of its energy")?,
-        energy_of_packets_j: of_packets(setting, who, emulation),
-        kept_waiting_s: kept_waiting.map(|time| time.as_secs_f64()),
+        packet_energy_j: packet_energy(run, policy, emulation),
+        cpu_wait_s: kept_waiting.map(|time| time.as_secs_f64()),
         links,
-        video: session["video"]["source"].as_str().map(str::to_owned),
+        video_source: session["video"]["source"].as_str().map(str::to_owned),
         reason: session["reason"].as_str().map(str::to_owned),
-        recovered: session["decided"]["recovered"].as_u64().unwrap_or(0),
+        recoveries: session["decided"]["recovered"].as_u64().unwrap_or(0),
         cpu_s: cpu.as_secs_f64(),
-        late_s: emulation.lateness.p99.as_secs_f64(),
-        unseen: emulation.links.iter().map(|link| link.unseen).sum(),
+        p99_lateness_s: emulation.lateness.p99.as_secs_f64(),
+        dropped_before_emulator: emulation.links.iter().map(|link| link.dropped_before_emulator).sum(),
     })
 }
 
-/// What the radios draw for all packets towards the client, whatever they are for; links that are not used are left out.
-fn of_packets(setting: &Setting, who: Who, emulation: &Emulation) -> f64 {
+/// Energy of all packets towards the client over the links that the policy uses.
+fn packet_energy(run: &RunConfig, policy: GreenBagPolicy, emulation: &EmulationReport) -> f64 {
     let mut meter = Meter::new(GreenBagRadio::greenbag(), Instant::ZERO);
     let mut slots: Vec<(Instant, LinkId, u64)> = Vec::new();
-    for (id, (spec, link)) in (0..).map(LinkId).zip(setting.specs().zip(&emulation.links)) {
-        if who.uses(spec.kind) {
+    for (id, (spec, link)) in (0..).map(LinkId).zip(run.specs().zip(&emulation.links)) {
+        if policy.uses(spec.kind) {
             meter.add_link(Instant::ZERO, id, spec.kind);
-            let at = |slot: u32| Instant::ZERO + Emulation::SLOT * slot;
+            let at = |slot: u32| Instant::ZERO + EmulationReport::SLOT * slot;
             let used = (0..).zip(&link.down_timeline).filter(|(_, size)| !size.is_zero());
             slots.extend(used.map(|(slot, size)| (at(slot), id, size.bytes())));
         }
     }
     slots.sort_unstable();
     for (from, id, bytes) in slots {
-        meter.on_flow(from, from + Emulation::SLOT, id, Direction::Down, DataSize::from_bytes(bytes));
+        meter.on_flow(from, from + EmulationReport::SLOT, id, Direction::Down, DataSize::from_bytes(bytes));
     }
     meter.energy_until_idle(Instant::FAR_FUTURE).total().as_joules_f64()
 }
 
-/// When no more than a handshake's bytes came within a second, after two of silence.
-fn woken(timeline: &[DataSize]) -> Vec<f64> {
-    let slot = Emulation::SLOT.as_secs_f64();
+/// Times at which, after two idle seconds, no more than the bytes of a handshake arrived within a second.
+fn wakeup_times(timeline: &[DataSize]) -> Vec<f64> {
+    let slot = EmulationReport::SLOT.as_secs_f64();
     let (silence, burst) = ((2.0 / slot) as usize, (1.0 / slot) as usize);
     let mut woken = Vec::new();
     let mut silent = 0;
@@ -328,7 +361,7 @@ fn woken(timeline: &[DataSize]) -> Vec<f64> {
             continue;
         }
         let next: DataSize = timeline.iter().skip(at).take(burst).copied().sum();
-        if silent >= silence && next <= HANDSHAKE {
+        if silent >= silence && next <= MAX_HANDSHAKE {
             woken.push(at as f64 * slot);
         }
         silent = 0;
@@ -336,17 +369,18 @@ fn woken(timeline: &[DataSize]) -> Vec<f64> {
     woken
 }
 
-/// Less than any piece of a film.
-const HANDSHAKE: DataSize = DataSize::from_kib(6);
+/// More than a handshake, and less than any range of a video.
+const MAX_HANDSHAKE: DataSize = DataSize::from_kib(6);
 
-/// Where the proxy's account and the packets are further apart than headers, handshakes and what was asked for twice.
-fn unlike(links: &[LinkMeasured]) -> Option<String> {
-    let is_unlike = |link: &&LinkMeasured| {
-        let (counted, carried) = (link.bytes as f64, link.carried_bytes as f64);
+/// Reports a link on which the proxy's count and the packets differ by more than headers, handshakes and duplicate
+/// requests explain.
+fn byte_mismatch(links: &[LinkResult]) -> Option<String> {
+    let is_unlike = |link: &&LinkResult| {
+        let (counted, carried) = (link.video_bytes as f64, link.ip_bytes as f64);
         counted > carried || carried > counted * 1.15 + 500_000.0
     };
     let link = links.iter().find(is_unlike)?;
-    Some(format!("{} carried {} bytes, of which the proxy counts {}", link.name, link.carried_bytes, link.bytes))
+    Some(format!("{} carried {} bytes, of which the proxy counts {}", link.name, link.ip_bytes, link.video_bytes))
 }
 
 #[cfg(test)]
@@ -354,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_packets_after_silence_are_noticed_and_pieces_of_a_film_are_not() {
+    fn a_few_packets_on_an_idle_link_are_wakeups_and_video_data_is_not() {
         let mut timeline = vec![DataSize::ZERO; 200];
         let mut put = |at: usize, bytes| timeline[at] = DataSize::from_bytes(bytes);
         put(0, 40_000);
@@ -363,35 +397,35 @@ mod tests {
         put(100, 1500);
         put(101, 40_000);
         put(180, 5000);
-        assert_eq!(woken(&timeline), [5.0, 18.0]);
+        assert_eq!(wakeup_times(&timeline), [5.0, 18.0]);
     }
 
     #[test]
-    fn a_machine_that_was_too_busy_is_told_from_what_is_kept() {
+    fn a_busy_machine_is_recognized_from_the_stored_values() {
         let text = r#"{"playback_s": 126, "interruption_s": 6, "stalls": 0, "first_picture_s": 6, "last_byte_s": 120,
             "waits_s": [], "energy_j": 77, "energy_of_packets_j": 78, "links": [], "video": null, "recovered": 0,
             "cpu_s": 2, "kept_waiting_s": 11.9, "late_s": 0.0009}"#;
-        let mut measured: Measured = serde_json::from_str(text).unwrap();
-        assert_eq!(measured.suspect(), None);
-        measured.kept_waiting_s = Some(12.1);
-        assert_eq!(measured.suspect().unwrap(), "the proxy waited 12.1 s for a processor");
-        measured.late_s = 0.0011;
-        assert!(measured.suspect().unwrap().contains("1.1 ms late"));
-        measured.unseen = 3;
-        assert!(measured.suspect().unwrap().starts_with("3 packets"));
+        let mut measured: PlaybackValues = serde_json::from_str(text).unwrap();
+        assert_eq!(measured.unreliable_reason(), None);
+        measured.cpu_wait_s = Some(12.1);
+        assert_eq!(measured.unreliable_reason().unwrap(), "the proxy waited 12.1 s for a CPU");
+        measured.p99_lateness_s = 0.0011;
+        assert!(measured.unreliable_reason().unwrap().contains("1.1 ms late"));
+        measured.dropped_before_emulator = 3;
+        assert!(measured.unreliable_reason().unwrap().starts_with("3 packets"));
     }
 
     #[test]
-    fn an_account_that_is_not_that_of_the_packets_is_noticed() {
-        let link = |bytes, carried_bytes| LinkMeasured {
+    fn a_byte_count_that_contradicts_the_packets_is_reported() {
+        let link = |bytes, carried_bytes| LinkResult {
             name: "lte".into(),
-            bytes,
-            carried_bytes,
+            video_bytes: bytes,
+            ip_bytes: carried_bytes,
             energy_j: None,
-            woken_s: Vec::new(),
+            wakeups_s: Vec::new(),
         };
-        assert_eq!(unlike(&[link(10_000_000, 10_400_000), link(0, 20_000)]), None);
-        assert!(unlike(&[link(10_000_000, 9_000_000)]).is_some());
-        assert!(unlike(&[link(10_000_000, 13_000_000)]).unwrap().contains("of which"));
+        assert_eq!(byte_mismatch(&[link(10_000_000, 10_400_000), link(0, 20_000)]), None);
+        assert!(byte_mismatch(&[link(10_000_000, 9_000_000)]).is_some());
+        assert!(byte_mismatch(&[link(10_000_000, 13_000_000)]).unwrap().contains("of which"));
     }
 }

@@ -1,95 +1,97 @@
-//! Plays all cases, on every processor.
-//!
-//! In: [`Figure`]s. Out: [`Done`], in the same order whatever was ready first.
+//! Runs all cases in virtual time on all CPU cores, or collects their results from real time. The results are in
+//! the order of the figures.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::figures::Figure;
-use super::setting::{Played, Who};
-use crate::evidence::stats;
+use super::config::{GreenBagPolicy, PlaybackMetrics};
+use super::figures::FigureCase;
+use crate::results::stats;
 
-/// A case and what came of it.
+/// A case and its results.
 #[derive(Clone, Debug)]
-pub(super) struct Done {
+pub(super) struct CaseResults {
     pub(super) artefact: &'static str,
     pub(super) case: String,
-    /// Each one's repetitions; those that failed with the reason.
-    pub(super) runs: Vec<(Who, Vec<Result<Played, String>>)>,
-    /// Of whom how many repetitions are suspect.
-    pub(super) suspects: Vec<(Who, usize)>,
+    /// Results of each policy's repetitions; failed ones with the reason.
+    pub(super) runs: Vec<(GreenBagPolicy, Vec<Result<PlaybackMetrics, String>>)>,
+    /// Number of unreliable repetitions per policy.
+    pub(super) unreliable: Vec<(GreenBagPolicy, usize)>,
 }
 
-impl Done {
-    /// Whoever it was, if every repetition was good.
-    pub(super) fn played(&self, who: Who) -> Option<Vec<Played>> {
-        let (_, runs) = self.runs.iter().find(|(other, _)| *other == who)?;
+impl CaseResults {
+    /// All results of a policy, if every repetition succeeded.
+    pub(super) fn all_results(&self, policy: GreenBagPolicy) -> Option<Vec<PlaybackMetrics>> {
+        let (_, runs) = self.runs.iter().find(|(other, _)| *other == policy)?;
         runs.iter().map(|run| run.as_ref().ok().copied()).collect()
     }
 
-    /// The mean of a figure.
-    pub(super) fn mean(&self, who: Who, figure: impl Fn(&Played) -> f64) -> Option<f64> {
-        stats::mean(&self.played(who)?.iter().map(figure).collect::<Vec<_>>())
+    /// Mean of a value over the repetitions.
+    pub(super) fn mean(&self, policy: GreenBagPolicy, figure: impl Fn(&PlaybackMetrics) -> f64) -> Option<f64> {
+        stats::mean(&self.all_results(policy)?.iter().map(figure).collect::<Vec<_>>())
     }
 
-    /// What went wrong.
+    /// Descriptions of all failures.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
-        self.runs.iter().flat_map(move |(who, runs)| {
+        self.runs.iter().flat_map(move |(policy, runs)| {
             let failed = runs.iter().enumerate().filter_map(|(run, played)| Some((run, played.as_ref().err()?)));
-            failed.map(move |(run, why)| {
-                format!("{} {} {} run {run}: FAILED: {why}", self.artefact, self.case, who.name())
+            failed.map(move |(run, reason)| {
+                format!("{} {} {} run {run}: FAILED: {reason}", self.artefact, self.case, policy.name())
             })
         })
     }
 }
 
-/// Everything that is to be played: which figure, which of its policies, which of its settings.
-pub(super) fn items(figures: &[Figure]) -> Vec<(usize, usize, usize)> {
-    let of = |(at, figure): (usize, &Figure)| {
-        let seeds = figure.settings.len();
-        (0..figure.who.len()).flat_map(move |who| (0..seeds).map(move |seed| (at, who, seed))).collect::<Vec<_>>()
+/// All runs as indexes of figure, policy and configuration.
+pub(super) fn all_runs(figures: &[FigureCase]) -> Vec<(usize, usize, usize)> {
+    let of = |(at, figure): (usize, &FigureCase)| {
+        let seeds = figure.runs.len();
+        (0..figure.policies.len())
+            .flat_map(move |policy| (0..seeds).map(move |seed| (at, policy, seed)))
+            .collect::<Vec<_>>()
     };
     figures.iter().enumerate().flat_map(of).collect()
 }
 
-/// Plays everything in virtual time; `tell` hears of every case when all of it is done.
-pub(super) fn play(figures: &[Figure], tell: impl Fn(&Figure) + Sync) -> Vec<Done> {
-    gather(figures, |figure, who, seed| figure.settings[seed].play(who, figure.energy), tell)
+/// Simulates everything; `tell` is called when all runs of a case are complete.
+pub(super) fn simulate_all(figures: &[FigureCase], tell: impl Fn(&FigureCase) + Sync) -> Vec<CaseResults> {
+    run_all(figures, |figure, policy, seed| figure.runs[seed].simulate(policy, figure.wants_energy), tell)
 }
 
-/// Gathers what `each` makes of a figure, a policy and the number of a setting.
-pub(super) fn gather(
-    figures: &[Figure],
-    each: impl Fn(&Figure, Who, usize) -> Result<Played, String> + Sync,
-    tell: impl Fn(&Figure) + Sync,
-) -> Vec<Done> {
-    let items = items(figures);
-    let results: Mutex<Vec<Option<Result<Played, String>>>> = Mutex::new(vec![None; items.len()]);
+/// Calls `simulate_one` for each figure, policy and configuration, in parallel. `on_case_done` is called when all
+/// runs of a case are complete.
+pub(super) fn run_all(
+    figures: &[FigureCase],
+    simulate_one: impl Fn(&FigureCase, GreenBagPolicy, usize) -> Result<PlaybackMetrics, String> + Sync,
+    on_case_done: impl Fn(&FigureCase) + Sync,
+) -> Vec<CaseResults> {
+    let items = all_runs(figures);
+    let results: Mutex<Vec<Option<Result<PlaybackMetrics, String>>>> = Mutex::new(vec![None; items.len()]);
     let left: Vec<AtomicUsize> =
-        figures.iter().map(|figure| AtomicUsize::new(figure.who.len() * figure.settings.len())).collect();
+        figures.iter().map(|figure| AtomicUsize::new(figure.policies.len() * figure.runs.len())).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         loop {
             let item = next.fetch_add(1, Ordering::Relaxed);
             let Some((at, who, seed)) = items.get(item).copied() else { return };
             let figure = &figures[at];
-            let played = each(figure, figure.who[who], seed);
+            let played = simulate_one(figure, figure.policies[who], seed);
             if let Ok(mut results) = results.lock() {
                 results[item] = Some(played);
             }
             if left[at].fetch_sub(1, Ordering::Relaxed) == 1 {
-                tell(figure);
+                on_case_done(figure);
             }
         }
     };
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let mut results = results.into_inner().unwrap_or_default().into_iter();
-    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not played".into()));
-    let of = |figure: &Figure| {
-        let mut repeated = |who: &Who| (*who, figure.settings.iter().map(|_| next()).collect());
-        let runs = figure.who.iter().map(&mut repeated).collect();
-        Done { artefact: figure.artefact, case: figure.case.clone(), runs, suspects: Vec::new() }
+    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
+    let of = |figure: &FigureCase| {
+        let mut repeated = |policy: &GreenBagPolicy| (*policy, figure.runs.iter().map(|_| next()).collect());
+        let runs = figure.policies.iter().map(&mut repeated).collect();
+        CaseResults { artefact: figure.artefact, case: figure.case.clone(), runs, unreliable: Vec::new() }
     };
     figures.iter().map(of).collect()
 }
@@ -100,19 +102,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_stand_where_their_cases_do() {
+    fn results_are_in_the_order_of_the_cases() {
         let figures = figures("F10", Effort::QUICK);
-        let done = play(&figures, |_| {});
-        assert_eq!(done.len(), 3);
-        for (figure, done) in figures.iter().zip(&done) {
-            assert_eq!(figure.case, done.case);
-            assert_eq!(figure.who, done.runs.iter().map(|(who, _)| *who).collect::<Vec<_>>());
-            assert_eq!(done.problems().count(), 0);
-            let (again, there) = (figure.settings[0].play(Who::Equal, false), done.played(Who::Equal).unwrap());
+        let results = simulate_all(&figures, |_| {});
+        assert_eq!(results.len(), 3);
+        for (figure, results) in figures.iter().zip(&results) {
+            assert_eq!(figure.case, results.case);
+            assert_eq!(figure.policies, results.runs.iter().map(|(policy, _)| *policy).collect::<Vec<_>>());
+            assert_eq!(results.problems().count(), 0);
+            let (again, there) = (
+                figure.runs[0].simulate(GreenBagPolicy::EqualSubsegments, false),
+                results.all_results(GreenBagPolicy::EqualSubsegments).unwrap(),
+            );
             assert_eq!(again.unwrap(), there[0]);
         }
-        let late = |at: usize, who| done[at].mean(who, |played| played.playback - played.least_playback).unwrap();
-        assert!(late(0, Who::GreenbagP) < 0.5 && late(2, Who::GreenbagP) < 0.5);
-        assert!(late(2, Who::Equal) > late(2, Who::GreenbagP) + 0.5);
+        let late = |at: usize, policy| {
+            results[at].mean(policy, |played| played.playback_time - played.min_playback).unwrap()
+        };
+        assert!(late(0, GreenBagPolicy::GreenbagP) < 0.5 && late(2, GreenBagPolicy::GreenbagP) < 0.5);
+        assert!(late(2, GreenBagPolicy::EqualSubsegments) > late(2, GreenBagPolicy::GreenbagP) + 0.5);
     }
 }

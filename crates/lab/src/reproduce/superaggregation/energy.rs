@@ -10,19 +10,19 @@
 //! paper's constant and not by what was sent.
 
 /// Power of the Wi-Fi connection beyond that of its power saving, in watts.
-const WIFI_ON: f64 = 5.55;
+const WIFI_WATTS: f64 = 5.55;
 /// Joules a megabyte over Wi-Fi.
-const WIFI: f64 = 2.754;
+const WIFI_J_PER_MB: f64 = 2.754;
 /// Joules a megabyte over 3G.
-const CELL: f64 = 49.6;
+const CELLULAR_J_PER_MB: f64 = 49.6;
 /// What is downloaded, in megabytes (§8).
-pub(super) const DOWNLOAD: f64 = 10.0;
+pub(super) const DOWNLOAD_MB: f64 = 10.0;
 /// Bytes of an ACK over those of the two segments that it is for.
 pub(super) const ACK_SHARE: f64 = 52.0 / 2896.0;
 
 /// Joules for so many megabytes over each link at so many Mbit/s in all.
-pub(super) fn joules(primary: f64, secondary: f64, mbps: f64) -> f64 {
-    WIFI_ON * primary * 8.0 / mbps.max(1e-9) + WIFI * primary + CELL * secondary
+pub(super) fn download_energy(primary: f64, secondary: f64, mbps: f64) -> f64 {
+    WIFI_WATTS * primary * 8.0 / mbps.max(1e-9) + WIFI_J_PER_MB * primary + CELLULAR_J_PER_MB * secondary
 }
 
 #[cfg(test)]
@@ -31,10 +31,10 @@ mod tests {
 
     #[test]
     fn the_papers_three_sums_come_out() {
-        let near = |ours: f64, paper: f64| assert!((ours - paper).abs() < 0.05 * 1.0, "{ours} {paper}");
-        near(joules(DOWNLOAD, 0.0, 11.6), 65.82);
-        near(joules(DOWNLOAD, DOWNLOAD * ACK_SHARE, 11.6 * 1.31), 65.69);
+        let near = |measured: f64, paper: f64| assert!((measured - paper).abs() < 0.05 * 1.0, "{measured} {paper}");
+        near(download_energy(DOWNLOAD_MB, 0.0, 11.6), 65.82);
+        near(download_energy(DOWNLOAD_MB, DOWNLOAD_MB * ACK_SHARE, 11.6 * 1.31), 65.69);
         let share = 0.42 / 12.02;
-        near(joules(DOWNLOAD * (1.0 - share), DOWNLOAD * share, 12.02), 79.51);
+        near(download_energy(DOWNLOAD_MB * (1.0 - share), DOWNLOAD_MB * share, 12.02), 79.51);
     }
 }

@@ -12,13 +12,13 @@
 //! 5. What the accelerator cannot do is left out with a line that says so; the rest is measured all the same.
 //! 6. The exit code is 1 if something else could not be measured.
 
-mod cell;
+mod config;
 mod energy;
+mod explain;
+mod measurement;
 mod paper;
 mod plan;
-mod reason;
 mod rows;
-mod setting;
 mod table;
 
 use std::sync::{Mutex, PoisonError};
@@ -26,30 +26,30 @@ use std::sync::{Mutex, PoisonError};
 use marline_core::units::DataSize;
 
 use super::ReproduceArgs;
-use super::book::Book;
-use super::store::Store;
+use super::result_set::ResultSet;
+use super::store::ResultStore;
 use crate::accel::TrialEnv;
-use crate::bench::is_stopped;
-use crate::crowd::{MOST_JOBS, PLACE};
-use crate::evidence::By;
-use crate::runner::command::{begin, print, say};
+use crate::bench::is_interrupted;
+use crate::results::Backend;
+use crate::runner::command::{notice, prepare_run, print_line};
 use crate::server::Payload;
+use crate::worker_pool::{JOB_COST, MAX_JOBS};
 use crate::{Congestion, LabError};
-use cell::Cell;
-use plan::Item;
+use config::{FigurePoint, MEASURED};
+use measurement::PointMeasurement;
+use plan::PlannedMeasurement;
 use rows::Results;
-use setting::{Case, MEASURED};
 
 /// What can be asked for.
-const KNOWN: [&str; 9] = ["F1", "F2a", "F2b", "F2c", "F5", "F6", "F7", "F8", "S8"];
+const ARTEFACTS: [&str; 9] = ["F1", "F2a", "F2b", "F2c", "F5", "F6", "F7", "F8", "S8"];
 /// Repetitions (`issue`: five or more).
 const RUNS: u32 = 5;
 /// What 30 Mbit/s carry in the longest run.
-const SIZE: DataSize = DataSize::from_bytes(250_000_000);
+const DOWNLOAD_SIZE: DataSize = DataSize::from_bytes(250_000_000);
 
 /// Does it, and gives the exit code.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
-    let chosen = Chosen::of(&args.cases)?;
+    let chosen = Selection::parse(&args.cases)?;
     let jobs = jobs(args)?;
     if args.sim {
         return Err(LabError::Spec("super has no --sim: what it shows is what a real sender does".into()));
@@ -60,13 +60,13 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         (true, false) => vec![Congestion::Cubic, Congestion::Reno, Congestion::Bbr],
     };
     let cases = chosen.cases(args.quick, &args.clients)?;
-    let is_named = |case: &Case| chosen.names(case);
-    let cells = if args.kept {
-        super::read::<Cell>(args)?
+    let is_selected = |case: &FigurePoint| chosen.includes_point(case);
+    let cells = if args.uses_kept {
+        super::read_kept::<PointMeasurement>(args)?
     } else {
-        match begin(By::Lab) {
+        match prepare_run(Backend::Lab) {
             Err(error) if args.quick => {
-                say(&format!("skipped: the lab: {error}"));
+                notice(&format!("skipped: the lab: {error}"));
                 return Ok(0);
             }
             begun => begun?,
@@ -74,43 +74,43 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
         let store = match args.quick {
             true => None,
-            false => Some(Store::<Cell>::open(&args.file(), args.go_on, 1.0)?),
+            false => Some(ResultStore::<PointMeasurement>::open(&args.results_file(), args.continues, 1.0)?),
         };
-        measure(&plan::items(&cases, &senders, runs, is_named), jobs, store)?
+        measure_all(&plan::measurement_batches(&cases, &senders, runs, is_selected), jobs, store)?
     };
-    if is_stopped() && !args.quick {
-        say(&format!("stopped; {} cells are kept, go on with --continue", cells.len()));
+    if is_interrupted() && !args.quick {
+        notice(&format!("stopped; {} cells are kept, go on with --continue", cells.len()));
         return Ok(130);
     }
-    if is_stopped() {
-        say("interrupted: what follows is no result");
+    if is_interrupted() {
+        notice("interrupted: what follows is no result");
     }
     let failed = cells.iter().any(|cell| cell.problem.is_some());
-    let code = if is_stopped() { 130 } else { u8::from(failed) };
-    let rows = Results { cases: &cases, cells: &cells, senders: &senders }.rows();
+    let code = if is_interrupted() { 130 } else { u8::from(failed) };
+    let rows = Results { cases: &cases, measurements: &cells, senders: &senders }.rows();
     if args.json {
         super::print_rows(args, &rows);
         return Ok(code);
     }
-    print(
+    print_line(
         "\nSuper-aggregation (CoNEXT 2009): the paper's figure / ours, in real time over emulated links, kernel TCP.",
     );
-    print("The paper plots its figures without numbers; what its text says stands in the columns `paper:`.");
-    print(
+    print_line("The paper plots its figures without numbers; what its text says stands in the columns `paper:`.");
+    print_line(
         "The client `paper` is our re-implementation of one reading of the paper, over senders that it did not have:",
     );
-    paper::LIMITS.iter().for_each(|limit| print(limit));
-    print(&args.place());
-    for artefact in KNOWN.into_iter().filter(|artefact| chosen.wants(artefact)) {
+    paper::LIMITS.iter().for_each(|limit| print_line(limit));
+    print_line(&args.host_line());
+    for artefact in ARTEFACTS.into_iter().filter(|artefact| chosen.includes(artefact)) {
         if let Some(table) = table::table(&rows, artefact) {
-            print(&format!("\n{artefact}: {}\n{}", title(artefact), table.plain()));
-            if let Some(out) = plan::left_out(artefact, &cases, &senders, is_named) {
-                print(&out);
+            print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table.to_text()));
+            if let Some(out) = plan::omitted(artefact, &cases, &senders, is_selected) {
+                print_line(&out);
             }
         }
     }
-    if chosen.wants("F7") {
-        print(
+    if chosen.includes("F7") {
+        print_line(
             "F7: `ranges` (hide) is the form with range requests, which the paper publishes too. F7(a) is left out: how fast one lost \
              segment is fetched is not told apart from the others' by `status`.",
         );
@@ -119,10 +119,10 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
 }
 
 /// The artefacts that are asked for, and of them the points: `F6`, `F6 2s, 50ms` by its first words.
-struct Chosen(Vec<String>);
+struct Selection(Vec<String>);
 
-impl Chosen {
-    fn of(pieces: &[String]) -> Result<Self, LabError> {
+impl Selection {
+    fn parse(pieces: &[String]) -> Result<Self, LabError> {
         let mut named: Vec<String> = Vec::new();
         for piece in pieces {
             // The list is cut at commas, and a point's name has one with a space behind it.
@@ -131,42 +131,42 @@ impl Chosen {
                 None => named.push(piece.clone()),
             }
         }
-        match named.iter().find(|word| !KNOWN.contains(&artefact_of(word))) {
+        match named.iter().find(|name| !ARTEFACTS.contains(&artefact_of(name))) {
             Some(unknown) => Err(LabError::Spec(format!(
                 "no artefact `{unknown}` of Super-aggregation; there are: {}",
-                KNOWN.join(", ")
+                ARTEFACTS.join(", ")
             ))),
             None => Ok(Self(named)),
         }
     }
 
-    fn wants(&self, artefact: &str) -> bool {
-        self.0.is_empty() || self.0.iter().any(|word| artefact_of(word) == artefact)
+    fn includes(&self, artefact: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|name| artefact_of(name) == artefact)
     }
 
     /// Whether the user named this point, and not all of its artefact.
-    fn names(&self, case: &Case) -> bool {
-        let is = |word: &&String| artefact_of(word) == case.artefact && word.len() > case.artefact.len();
-        self.0.iter().filter(is).any(|word| is_point(word, case))
+    fn includes_point(&self, case: &FigurePoint) -> bool {
+        let is = |name: &&String| artefact_of(name) == case.artefact && name.len() > case.artefact.len();
+        self.0.iter().filter(is).any(|name| is_point(name, case))
     }
 
     /// What is to be measured, by whom.
-    fn cases(&self, quick: bool, ways: &[String]) -> Result<Vec<Case>, LabError> {
-        let named = |case: &Case| {
+    fn cases(&self, quick: bool, variants: &[String]) -> Result<Vec<FigurePoint>, LabError> {
+        let named = |case: &FigurePoint| {
             // The account of §8 has the rates of two points.
             let account = [("F1", "11g-mixed"), ("F5", "11g-mixed, 50ms")];
-            let counted = self.0.iter().any(|word| word == "S8") && account.contains(&(case.artefact, &case.name));
-            self.0.is_empty() || self.0.iter().any(|word| is_point(word, case)) || counted
+            let counted = self.0.iter().any(|name| name == "S8") && account.contains(&(case.artefact, &case.name));
+            self.0.is_empty() || self.0.iter().any(|name| is_point(name, case)) || counted
         };
-        let mut all: Vec<Case> = MEASURED.into_iter().flat_map(setting::cases).filter(named).collect();
+        let mut all: Vec<FigurePoint> = MEASURED.into_iter().flat_map(config::cases).filter(named).collect();
         if quick {
-            all = all.into_iter().map(Case::quick).collect();
+            all = all.into_iter().map(FigurePoint::quick).collect();
         }
-        if !ways.is_empty() {
+        if !variants.is_empty() {
             for case in &mut all {
-                case.ways.retain(|way| ways.iter().any(|wanted| wanted == way.name));
+                case.variants.retain(|variant| variants.iter().any(|wanted| wanted == variant.name));
             }
-            all.retain(|case| !case.ways.is_empty());
+            all.retain(|case| !case.variants.is_empty());
         }
         match all.is_empty() {
             true => Err(LabError::Spec("nothing is called so: see docs/benchmarks.md for points and ways".into())),
@@ -176,60 +176,64 @@ impl Chosen {
 }
 
 /// Whether a word names this point: its artefact, and its name's first words.
-fn is_point(word: &str, case: &Case) -> bool {
-    let rest = word.strip_prefix(artefact_of(word)).unwrap_or_default().trim();
-    artefact_of(word) == case.artefact && case.name.starts_with(rest)
+fn is_point(name: &str, case: &FigurePoint) -> bool {
+    let rest = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
+    artefact_of(name) == case.artefact && case.name.starts_with(rest)
 }
 
-fn artefact_of(word: &str) -> &str {
-    word.split(' ').next().unwrap_or_default()
+fn artefact_of(name: &str) -> &str {
+    name.split(' ').next().unwrap_or_default()
 }
 
 /// So many cells at once.
 fn jobs(args: &ReproduceArgs) -> Result<usize, LabError> {
-    let most = usize::from(MOST_JOBS);
+    let max = usize::from(MAX_JOBS);
     match args.jobs.unwrap_or(1) {
-        jobs if jobs > most => {
-            Err(LabError::Spec(format!("--jobs {jobs}: at most {most} labs side by side, more are late")))
+        jobs if jobs > max => {
+            Err(LabError::Spec(format!("--jobs {jobs}: at most {max} labs side by side, more are late")))
         }
         jobs => Ok(jobs),
     }
 }
 
 /// Does what the store does not have; gives all that it has then.
-fn measure(items: &[Vec<Item<'_>>], jobs: usize, store: Option<Store<Cell>>) -> Result<Vec<Cell>, LabError> {
-    let book = Book::new(store);
-    let payload = Payload::new(SIZE).map_err(LabError::at("a file in memory"))?;
-    let workshop = TrialEnv::new()?;
-    let effort = plan::effort(items, |item| book.has(&item.point()), jobs);
-    say(&format!("{}; stop with Ctrl-C, go on with --continue", plan::told(effort, jobs)));
+fn measure_all(
+    items: &[Vec<PlannedMeasurement<'_>>],
+    jobs: usize,
+    store: Option<ResultStore<PointMeasurement>>,
+) -> Result<Vec<PointMeasurement>, LabError> {
+    let results = ResultSet::new(store);
+    let payload = Payload::new(DOWNLOAD_SIZE).map_err(LabError::at_step("a file in memory"))?;
+    let runner = TrialEnv::new()?;
+    let effort = plan::count_and_time(items, |item| results.is_done(&item.point()), jobs);
+    notice(&format!("{}; stop with Ctrl-C, go on with --continue", plan::effort_text(effort, jobs)));
     let refused = Mutex::new(Vec::<&'static str>::new());
     let refused = || refused.lock().unwrap_or_else(PoisonError::into_inner);
-    let one = |item: &Item<'_>| {
-        let way = item.way.name;
-        if refused().contains(&way) {
+    let one = |item: &PlannedMeasurement<'_>| {
+        let variant = item.variant.name;
+        if refused().contains(&variant) {
             return Ok(None);
         }
-        match cell::measure(item.case, item.way, item.sender, item.run, (&payload, &workshop)) {
-            _ if is_stopped() => Ok(None),
+        match measurement::measure_point(item.case, item.variant, item.sender, item.run, (&payload, &runner)) {
+            _ if is_interrupted() => Ok(None),
             Ok(came) => Ok(Some(came)),
-            Err(why) if why.to_string().starts_with(CANNOT) => {
+            Err(why) if why.to_string().starts_with(START_ERROR) => {
                 let mut refused = refused();
-                if !refused.contains(&way) {
-                    say(&format!("`{way}` is left out: {why}"));
-                    refused.push(way);
+                if !refused.contains(&variant) {
+                    notice(&format!("`{variant}` is left out: {why}"));
+                    refused.push(variant);
                 }
                 Ok(None)
             }
-            Err(why) => Ok(Some(Err(why.to_string()))),
+            Err(reason) => Ok(Some(Err(reason.to_string()))),
         }
     };
-    book.measure(items, jobs, Item::point, |_| PLACE, one)?;
-    Ok(book.into_cells())
+    results.measure(items, jobs, PlannedMeasurement::point, |_| JOB_COST, one)?;
+    Ok(results.into_measurements())
 }
 
 /// How an accelerator that does not start is told.
-const CANNOT: &str = "cannot start `marline accel`";
+const START_ERROR: &str = "cannot start `marline accel`";
 
 fn title(artefact: &str) -> &'static str {
     match artefact {
@@ -249,8 +253,8 @@ fn title(artefact: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    fn chosen(words: &[&str]) -> Chosen {
-        Chosen::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).unwrap()
+    fn chosen(words: &[&str]) -> Selection {
+        Selection::parse(&words.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
@@ -264,13 +268,15 @@ mod tests {
         assert_eq!(names(&["F2b"]).len(), 1);
         assert!(names(&[]).len() > 30);
         assert_eq!(names(&["F6 2s", " 200ms", "F6 10s"]), ["F6 2s, 200ms", "F6 10s, 50ms"]);
-        assert!(Chosen::of(&["F3".into()]).is_err() && Chosen::of(&["F6".into(), "F3".into()]).is_err());
+        assert!(
+            Selection::parse(&["F3".into()]).is_err() && Selection::parse(&["F6".into(), "F3".into()]).is_err()
+        );
     }
 
     #[test]
     fn only_who_is_wanted_takes_part() {
         let cases = chosen(&["F1", "F6"]).cases(true, &["plain".into(), "ideal".into()]).unwrap();
-        assert!(cases.iter().all(|case| case.artefact == "F6" && case.ways.len() == 2));
+        assert!(cases.iter().all(|case| case.artefact == "F6" && case.variants.len() == 2));
         assert!(chosen(&["F1"]).cases(false, &["ours".into()]).is_err());
     }
 
@@ -293,8 +299,12 @@ mod tests {
 
     #[test]
     fn a_point_is_named_by_more_than_its_artefact() {
-        let case = &setting::cases("F6")[1];
-        assert!(chosen(&["F6 2s, 100ms"]).names(case) && chosen(&["F6 2s"]).names(case));
-        assert!(!chosen(&["F6"]).names(case) && !chosen(&[]).names(case) && !chosen(&["F6 10s"]).names(case));
+        let case = &config::cases("F6")[1];
+        assert!(chosen(&["F6 2s, 100ms"]).includes_point(case) && chosen(&["F6 2s"]).includes_point(case));
+        assert!(
+            !chosen(&["F6"]).includes_point(case)
+                && !chosen(&[]).includes_point(case)
+                && !chosen(&["F6 10s"]).includes_point(case)
+        );
     }
 }

@@ -1,40 +1,40 @@
 //! What Super-aggregation says in numbers. Its figures are plots; these are the figures of its text.
 
 /// A sentence of the paper: an artefact's case (its beginning), who, what, the number.
-pub(super) struct Said {
+pub(super) struct PaperStatement {
     artefact: &'static str,
     case: &'static str,
-    way: &'static str,
+    variant: &'static str,
     metric: &'static str,
     value: f64,
     section: &'static str,
 }
 
-const fn said(
+const fn statement(
     (artefact, case): (&'static str, &'static str),
-    way: &'static str,
+    variant: &'static str,
     metric: &'static str,
     value: f64,
     section: &'static str,
-) -> Said {
-    Said { artefact, case, way, metric, value, section }
+) -> PaperStatement {
+    PaperStatement { artefact, case, variant, metric, value, section }
 }
 
-const SAID: [Said; 14] = [
-    said(("F1", "11g-mixed"), "both", GAIN, 3.0, "§2.2"),
-    said(("F1", "11b"), "both", GAIN, 16.0, "§2.2"),
-    said(("F2a", "11g-mixed"), "udp", GAIN, 30.0, "§3.1"),
-    said(("F2a", "11b"), "udp", GAIN, 70.0, "§3.1"),
-    said(("F2a", "11b-paper"), "udp", GAIN, 70.0, "§3.1"),
-    said(("F2c", "1%, 50ms"), "plain", OF_IDEAL, 20.0, "§3.3: less than"),
-    said(("F5", "11g-mixed, 50ms"), "paper", GAIN, 37.0, "§6.3"),
-    said(("F5", "11b, 50ms"), "paper", GAIN, 152.0, "§6.3"),
-    said(("F5", "11b-paper, 50ms"), "paper", GAIN, 152.0, "§6.3"),
-    said(("F6", "2s, 50ms"), "paper", GAIN, 87.0, "§6.4"),
-    said(("F6", "2s, 200ms"), "paper", GAIN, 161.0, "§6.4"),
-    said(("F6", "10s, 50ms"), "paper", GAIN, 136.0, "§6.4"),
-    said(("F7", "1%, 200ms"), "paper", GAIN, 175.0, "§6.5, which does not tell the loss"),
-    said(("F8", "11g-mixed, 50ms"), "paper", GAIN, 189.0, "§6.6"),
+const STATEMENTS: [PaperStatement; 14] = [
+    statement(("F1", "11g-mixed"), "both", GAIN, 3.0, "§2.2"),
+    statement(("F1", "11b"), "both", GAIN, 16.0, "§2.2"),
+    statement(("F2a", "11g-mixed"), "udp", GAIN, 30.0, "§3.1"),
+    statement(("F2a", "11b"), "udp", GAIN, 70.0, "§3.1"),
+    statement(("F2a", "11b-paper"), "udp", GAIN, 70.0, "§3.1"),
+    statement(("F2c", "1%, 50ms"), "plain", IDEAL_PERCENT, 20.0, "§3.3: less than"),
+    statement(("F5", "11g-mixed, 50ms"), "paper", GAIN, 37.0, "§6.3"),
+    statement(("F5", "11b, 50ms"), "paper", GAIN, 152.0, "§6.3"),
+    statement(("F5", "11b-paper, 50ms"), "paper", GAIN, 152.0, "§6.3"),
+    statement(("F6", "2s, 50ms"), "paper", GAIN, 87.0, "§6.4"),
+    statement(("F6", "2s, 200ms"), "paper", GAIN, 161.0, "§6.4"),
+    statement(("F6", "10s, 50ms"), "paper", GAIN, 136.0, "§6.4"),
+    statement(("F7", "1%, 200ms"), "paper", GAIN, 175.0, "§6.5, which does not tell the loss"),
+    statement(("F8", "11g-mixed, 50ms"), "paper", GAIN, 189.0, "§6.6"),
 ];
 
 /// What the client `paper` lacks of what the paper publishes, by figure.
@@ -53,19 +53,19 @@ pub(super) const LIMITS: [&str; 5] = [
 /// Percent more than plain TCP; in `F1` more than Wi-Fi alone, in `F2a` more than TCP.
 pub(super) const GAIN: &str = "gain";
 /// Percent of what there is without trouble.
-pub(super) const OF_IDEAL: &str = "of ideal";
+pub(super) const IDEAL_PERCENT: &str = "of ideal";
 
 /// What the paper says of this figure, and where.
-pub(super) fn of(artefact: &str, case: &str, way: &str, metric: &str) -> Option<(f64, &'static str)> {
-    let fits = |said: &&Said| {
-        said.artefact == artefact && said.way == way && said.metric == metric && is_case(case, said.case)
+pub(super) fn paper_value(artefact: &str, case: &str, variant: &str, metric: &str) -> Option<(f64, &'static str)> {
+    let fits = |said: &&PaperStatement| {
+        said.artefact == artefact && said.variant == variant && said.metric == metric && is_case(case, said.case)
     };
-    SAID.iter().find(fits).map(|said| (said.value, said.section))
+    STATEMENTS.iter().find(fits).map(|said| (said.value, said.section))
 }
 
 /// Whether the paper says a number of this point.
-pub(super) fn is_said(artefact: &str, case: &str) -> bool {
-    SAID.iter().any(|said| said.artefact == artefact && is_case(case, said.case))
+pub(super) fn has_statement(artefact: &str, case: &str) -> bool {
+    STATEMENTS.iter().any(|said| said.artefact == artefact && is_case(case, said.case))
 }
 
 /// The same case, or the same with more words behind a comma.
@@ -75,18 +75,23 @@ fn is_case(case: &str, said: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::cases;
+    use super::super::config::cases;
     use super::*;
 
     #[test]
     fn each_sentence_is_about_a_point_that_is_measured() {
-        for said in &SAID {
+        for said in &STATEMENTS {
             let all = cases(said.artefact);
             let case = all.iter().find(|case| is_case(&case.name, said.case));
             let case = case.unwrap_or_else(|| panic!("{} {}", said.artefact, said.case));
-            assert!(case.ways.iter().any(|way| way.name == said.way), "{} {}", said.artefact, said.way);
+            assert!(
+                case.variants.iter().any(|variant| variant.name == said.variant),
+                "{} {}",
+                said.artefact,
+                said.variant
+            );
         }
-        assert_eq!(of("F5", "11g-mixed, 50ms, an ACK a segment", "paper", GAIN), Some((37.0, "§6.3")));
-        assert_eq!(of("F5", "11g-mixed, 500ms", "paper", GAIN), None);
+        assert_eq!(paper_value("F5", "11g-mixed, 50ms, an ACK a segment", "paper", GAIN), Some((37.0, "§6.3")));
+        assert_eq!(paper_value("F5", "11g-mixed, 500ms", "paper", GAIN), None);
     }
 }

@@ -10,30 +10,30 @@
 
 use std::time::Duration;
 
-use super::cell::Point;
+use super::config::{FigurePoint, Variant};
+use super::measurement::MeasurementPoint;
 use super::paper;
-use super::setting::{Case, Way};
 use crate::Congestion;
-use crate::runner::rounded;
+use crate::runner::format_duration;
 
 /// One cell to be measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Item<'a> {
-    pub(super) case: &'a Case,
-    pub(super) way: &'a Way,
+pub(super) struct PlannedMeasurement<'a> {
+    pub(super) case: &'a FigurePoint,
+    pub(super) variant: &'a Variant,
     pub(super) sender: Congestion,
     pub(super) run: u32,
 }
 
-impl Item<'_> {
-    pub(super) fn point(&self) -> Point {
-        Point::of(self.case, self.way, self.sender, self.run)
+impl PlannedMeasurement<'_> {
+    pub(super) fn point(&self) -> MeasurementPoint {
+        MeasurementPoint::new(self.case, self.variant, self.sender, self.run)
     }
 }
 
 /// Points without a number in the text that are measured with every sender: what is lost, how long the way and the blackout are at
 /// their least and their most, and 3 %, up to which the paper's throughput stays (§6.5).
-const ENDS: [(&str, &str); 9] = [
+const END_POINTS: [(&str, &str); 9] = [
     ("F2b", "2s, 50ms"),
     ("F2c", "0%, 50ms"),
     ("F2c", "5%, 50ms"),
@@ -46,63 +46,68 @@ const ENDS: [(&str, &str); 9] = [
 ];
 
 /// Whether a point is measured with this sender; `is_named` by the user.
-pub(super) fn wants(case: &Case, sender: Congestion, is_named: impl Fn(&Case) -> bool) -> bool {
-    let is_end = || ENDS.contains(&(case.artefact, case.name.as_str()));
-    sender == Congestion::Cubic || paper::is_said(case.artefact, &case.name) || is_end() || is_named(case)
+pub(super) fn is_measured(
+    case: &FigurePoint,
+    sender: Congestion,
+    is_selected: impl Fn(&FigurePoint) -> bool,
+) -> bool {
+    let is_end = || END_POINTS.contains(&(case.artefact, case.name.as_str()));
+    sender == Congestion::Cubic || paper::has_statement(case.artefact, &case.name) || is_end() || is_selected(case)
 }
 
 /// What is to be done: each list is one worker's.
-pub(super) fn items<'a>(
-    cases: &'a [Case],
+pub(super) fn measurement_batches<'a>(
+    cases: &'a [FigurePoint],
     senders: &[Congestion],
     runs: u32,
-    is_named: impl Fn(&Case) -> bool + Copy,
-) -> Vec<Vec<Item<'a>>> {
+    is_selected: impl Fn(&FigurePoint) -> bool + Copy,
+) -> Vec<Vec<PlannedMeasurement<'a>>> {
     let pairs = || {
-        let of = |case: &'a Case| senders.iter().map(move |sender| (case, *sender));
-        cases.iter().flat_map(of).filter(|(case, sender)| wants(case, *sender, is_named))
+        let of = |case: &'a FigurePoint| senders.iter().map(move |sender| (case, *sender));
+        cases.iter().flat_map(of).filter(|(case, sender)| is_measured(case, *sender, is_selected))
     };
-    let unit =
-        |run, case: &'a Case, sender| in_turn(&case.ways, run).map(|way| Item { case, way, sender, run }).collect();
+    let unit = |run, case: &'a FigurePoint, sender| {
+        rotated(&case.variants, run).map(|variant| PlannedMeasurement { case, variant, sender, run }).collect()
+    };
     (0..runs).flat_map(|run| pairs().map(move |(case, sender)| unit(run, case, sender))).collect()
 }
 
 /// The ways of a run, beginning with another one each time.
-fn in_turn(ways: &[Way], run: u32) -> impl Iterator<Item = &Way> {
-    let first = run as usize % ways.len().max(1);
-    ways.iter().cycle().skip(first).take(ways.len())
+fn rotated(variants: &[Variant], run: u32) -> impl Iterator<Item = &Variant> {
+    let first = run as usize % variants.len().max(1);
+    variants.iter().cycle().skip(first).take(variants.len())
 }
 
 /// What it takes to build a lab and to end it, beside the connection. Measured on two cores that others used as well.
-const BUILDING: Duration = Duration::from_secs(2);
+const LAB_BUILD_TIME: Duration = Duration::from_secs(2);
 
 /// How many cells, and how long with so many workers.
-pub(super) fn effort(
-    items: &[Vec<Item<'_>>],
-    is_there: impl Fn(&Item<'_>) -> bool,
+pub(super) fn count_and_time(
+    items: &[Vec<PlannedMeasurement<'_>>],
+    is_measured: impl Fn(&PlannedMeasurement<'_>) -> bool,
     jobs: usize,
 ) -> (usize, Duration) {
-    let left = || items.iter().flatten().filter(|item| !is_there(item));
-    let time: Duration = left().map(|item| item.case.length + BUILDING).sum();
+    let left = || items.iter().flatten().filter(|item| !is_measured(item));
+    let time: Duration = left().map(|item| item.case.length + LAB_BUILD_TIME).sum();
     (left().count(), time / u32::try_from(jobs.max(1)).unwrap_or(u32::MAX))
 }
 
 /// The same in words: `1580 cells, 6 at once, about 2.6 hours`.
-pub(super) fn told((cells, time): (usize, Duration), jobs: usize) -> String {
+pub(super) fn effort_text((cells, time): (usize, Duration), jobs: usize) -> String {
     let at_once = if jobs > 1 { format!(", {jobs} at once") } else { String::new() };
-    format!("{cells} cells{at_once}, about {}", rounded(time))
+    format!("{cells} cells{at_once}, about {}", format_duration(time))
 }
 
 /// What is left out of an artefact with which senders; none: nothing.
-pub(super) fn left_out(
+pub(super) fn omitted(
     artefact: &str,
-    cases: &[Case],
+    cases: &[FigurePoint],
     senders: &[Congestion],
-    is_named: impl Fn(&Case) -> bool + Copy,
+    is_selected: impl Fn(&FigurePoint) -> bool + Copy,
 ) -> Option<String> {
-    let of: Vec<&Case> = cases.iter().filter(|case| case.artefact == artefact).collect();
+    let of: Vec<&FigurePoint> = cases.iter().filter(|case| case.artefact == artefact).collect();
     let others: Vec<Congestion> = senders.iter().copied().filter(|sender| *sender != Congestion::Cubic).collect();
-    let is_out = |case: &&Case| others.iter().any(|sender| !wants(case, *sender, is_named));
+    let is_out = |case: &&FigurePoint| others.iter().any(|sender| !is_measured(case, *sender, is_selected));
     let out: Vec<&str> = of.iter().copied().filter(is_out).map(|case| case.name.as_str()).collect();
     let names: Vec<&str> = others.iter().map(|sender| sender.name()).collect();
     (!out.is_empty()).then(|| {
@@ -118,42 +123,46 @@ pub(super) fn left_out(
 
 #[cfg(test)]
 mod tests {
-    use super::super::setting::{MEASURED, cases};
+    use super::super::config::{MEASURED, cases};
     use super::*;
 
-    fn all() -> Vec<Case> {
+    fn all() -> Vec<FigurePoint> {
         MEASURED.into_iter().flat_map(cases).collect()
     }
 
-    fn nobody(_: &Case) -> bool {
+    fn nobody(_: &FigurePoint) -> bool {
         false
     }
 
     #[test]
     fn each_run_begins_with_another_way_and_does_all() {
         let case = &cases("F6")[0];
-        let names = |run| in_turn(&case.ways, run).map(|way| way.name).collect::<Vec<_>>();
+        let names = |run| rotated(&case.variants, run).map(|variant| variant.name).collect::<Vec<_>>();
         assert_eq!(names(0), ["plain", "paper", "ours", "ideal"]);
         assert_eq!(names(5), ["paper", "ours", "ideal", "plain"]);
-        assert_eq!(items(std::slice::from_ref(case), &Congestion::ALL, 2, nobody).len(), 6);
+        assert_eq!(measurement_batches(std::slice::from_ref(case), &Congestion::ALL, 2, nobody).len(), 6);
     }
 
     #[test]
     fn everything_five_times_is_done_in_three_hours_by_six_workers() {
         let all = all();
-        let items = items(&all, &Congestion::ALL, 5, nobody);
-        let (cells, time) = effort(&items, |_| false, 6);
-        assert!(time < Duration::from_secs(3 * 3600), "{}", told((cells, time), 6));
-        assert!(super::super::super::AFTER.contains(&told((cells, time), 6)), "{}", told((cells, time), 6));
+        let items = measurement_batches(&all, &Congestion::ALL, 5, nobody);
+        let (cells, time) = count_and_time(&items, |_| false, 6);
+        assert!(time < Duration::from_secs(3 * 3600), "{}", effort_text((cells, time), 6));
+        assert!(
+            super::super::super::AFTER_HELP.contains(&effort_text((cells, time), 6)),
+            "{}",
+            effort_text((cells, time), 6)
+        );
         // Half of it is there.
-        assert_eq!(effort(&items, |item| item.run < 4, 6).0, cells / 5);
-        assert_eq!(effort(&items, |_| true, 6), (0, Duration::ZERO));
+        assert_eq!(count_and_time(&items, |item| item.run < 4, 6).0, cells / 5);
+        assert_eq!(count_and_time(&items, |_| true, 6), (0, Duration::ZERO));
     }
 
     #[test]
     fn every_sender_is_where_the_paper_has_a_number_and_at_the_ends() {
         let all = all();
-        for (artefact, name) in ENDS {
+        for (artefact, name) in END_POINTS {
             assert!(
                 all.iter().any(|case| (case.artefact, case.name.as_str()) == (artefact, name)),
                 "{artefact} {name}"
@@ -161,21 +170,21 @@ mod tests {
         }
         for artefact in MEASURED {
             let of = all.iter().filter(|case| case.artefact == artefact);
-            assert!(of.clone().all(|case| wants(case, Congestion::Cubic, nobody)));
-            assert!(of.clone().any(|case| wants(case, Congestion::Bbr, nobody)), "{artefact}");
+            assert!(of.clone().all(|case| is_measured(case, Congestion::Cubic, nobody)));
+            assert!(of.clone().any(|case| is_measured(case, Congestion::Bbr, nobody)), "{artefact}");
         }
         let four = all.iter().find(|case| case.artefact == "F6" && case.name.starts_with("4s")).unwrap();
-        assert!(!wants(four, Congestion::Reno, nobody));
-        assert!(wants(four, Congestion::Reno, |case| case.name.starts_with("4s")));
+        assert!(!is_measured(four, Congestion::Reno, nobody));
+        assert!(is_measured(four, Congestion::Reno, |case| case.name.starts_with("4s")));
     }
 
     #[test]
     fn what_is_left_out_is_named() {
         let all = all();
-        let said = left_out("F6", &all, &Congestion::ALL, nobody).unwrap();
+        let said = omitted("F6", &all, &Congestion::ALL, nobody).unwrap();
         assert!(said.contains("2s, 100ms; 2s, 150ms; 4s, 50ms") && !said.contains("10s"), "{said}");
         assert!(said.contains("--case \"F6 2s, 100ms\""), "{said}");
-        assert_eq!(left_out("F6", &all, &[Congestion::Cubic], nobody), None);
-        assert_eq!(left_out("F8", &all, &Congestion::ALL, nobody), None);
+        assert_eq!(omitted("F6", &all, &[Congestion::Cubic], nobody), None);
+        assert_eq!(omitted("F8", &all, &Congestion::ALL, nobody), None);
     }
 }

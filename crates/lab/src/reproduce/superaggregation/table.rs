@@ -1,12 +1,12 @@
 //! Super-aggregation's figures for people: a line for each point, sender and way, a column for each thing that is measured.
 
-use crate::evidence::Row;
-use crate::page::Table;
+use crate::html_report::Table;
+use crate::results::ResultRow;
 
 /// An artefact's rows; none: there are none.
-pub(super) fn table(rows: &[Row], artefact: &str) -> Option<Table> {
-    let of: Vec<&Row> = rows.iter().filter(|row| row.artefact == artefact).collect();
-    let key = |row: &&Row| (row.case.clone(), row.policy.clone());
+pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
+    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
+    let key = |row: &&ResultRow| (row.case.clone(), row.policy.clone());
     let mut keys: Vec<(String, String)> = of.iter().map(key).collect();
     keys.dedup();
     let mut metrics: Vec<(&str, &str)> = Vec::new();
@@ -20,29 +20,29 @@ pub(super) fn table(rows: &[Row], artefact: &str) -> Option<Table> {
         return None;
     }
     let said = |metric: &str| of.iter().any(|row| row.metric == metric && row.paper.is_some());
-    let mut head = vec!["case".to_owned(), "who".to_owned()];
+    let mut header = vec!["case".to_owned(), "who".to_owned()];
     for (metric, unit) in &metrics {
-        head.extend(said(metric).then(|| format!("paper: {metric}")));
-        head.push(format!("{metric} {unit}").trim().to_owned());
+        header.extend(said(metric).then(|| format!("paper: {metric}")));
+        header.push(format!("{metric} {unit}").trim().to_owned());
     }
-    head.push("note".to_owned());
+    header.push("note".to_owned());
     let line = |(case, policy): &(String, String)| {
-        let own: Vec<&&Row> = of.iter().filter(|row| (&row.case, &row.policy) == (case, policy)).collect();
+        let own: Vec<&&ResultRow> = of.iter().filter(|row| (&row.case, &row.policy) == (case, policy)).collect();
         let mut line = vec![case.clone(), policy.clone()];
         for (metric, _) in &metrics {
             let row = own.iter().find(|row| row.metric == *metric);
-            line.extend(said(metric).then(|| number(row.and_then(|row| row.paper))));
-            let spread = row.and_then(|row| row.spread).map(|spread| format!(" ± {}", number(Some(spread))));
-            line.push(number(row.and_then(|row| row.ours)) + &spread.unwrap_or_default());
+            line.extend(said(metric).then(|| format_number(row.and_then(|row| row.paper))));
+            let spread = row.and_then(|row| row.spread).map(|spread| format!(" ± {}", format_number(Some(spread))));
+            line.push(format_number(row.and_then(|row| row.measured)) + &spread.unwrap_or_default());
         }
         let notes: Vec<&str> = own.iter().filter_map(|row| row.note.as_deref()).collect();
         line.push(notes.join("; "));
         line
     };
-    Some(Table { head, rows: keys.iter().map(line).collect(), note: None })
+    Some(Table { header, rows: keys.iter().map(line).collect(), note: None })
 }
 
-fn number(value: Option<f64>) -> String {
+fn format_number(value: Option<f64>) -> String {
     match value {
         None => "–".into(),
         Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
@@ -56,20 +56,20 @@ mod tests {
 
     #[test]
     fn the_papers_figure_stands_before_ours_where_it_says_one() {
-        let row = |policy: &str, metric: &str, paper, ours| Row {
+        let row = |policy: &str, metric: &str, paper, measured| ResultRow {
             paper,
-            ours: Some(ours),
-            ..Row::empty("F6", "2s, 50ms", policy, metric, "%")
+            measured: Some(measured),
+            ..ResultRow::empty("F6", "2s, 50ms", policy, metric, "%")
         };
         let rows = [
             row("cubic plain", "rate", None, 16.4),
             row("cubic paper", "rate", None, 15.0),
-            Row { note: Some("§6.4".into()), ..row("cubic paper", "gain", Some(87.0), -8.5) },
+            ResultRow { note: Some("§6.4".into()), ..row("cubic paper", "gain", Some(87.0), -8.5) },
         ];
-        let made = table(&rows, "F6").unwrap();
-        assert_eq!(made.head, ["case", "who", "rate %", "paper: gain", "gain %", "note"]);
-        assert_eq!(made.rows[0], ["2s, 50ms", "cubic plain", "16.40", "–", "–", ""]);
-        assert_eq!(made.rows[1], ["2s, 50ms", "cubic paper", "15.00", "87.00", "-8.50", "§6.4"]);
+        let found = table(&rows, "F6").unwrap();
+        assert_eq!(found.header, ["case", "who", "rate %", "paper: gain", "gain %", "note"]);
+        assert_eq!(found.rows[0], ["2s, 50ms", "cubic plain", "16.40", "–", "–", ""]);
+        assert_eq!(found.rows[1], ["2s, 50ms", "cubic paper", "15.00", "87.00", "-8.50", "§6.4"]);
         assert!(table(&rows, "F5").is_none());
     }
 }

@@ -1,14 +1,12 @@
-//! A D-Bus client that can do one thing: call a method with strings, and read the answer.
+//! A minimal D-Bus client: calls a method with string arguments and parses the reply.
 //!
-//! In: the bus's socket and a time limit for everything together. Out: [`Value`]s.
+//! 1. Calls carry NO_AUTO_START: a query must not start a service that the user does not run.
+//! 2. Replies are not trusted: lengths, depth and size are bounded, and an unknown type is an error.
+//! 3. One time limit covers all waiting, the connection included.
 //!
-//! 1. Calls carry NO_AUTO_START: asking must not start a service that the user does not run.
-//! 2. Nothing of the answer is trusted: lengths, depth and size are bounded, unknown types end the reading.
-//! 3. All waiting counts against one limit, the connection included.
-//!
-//! `zbus` was not used (its runtime, macros and some forty crates for three questions), nor `rustbus` (its socket
-//! cannot be given one limit for everything). The protocol is that of the D-Bus Specification, "Message Protocol" and
-//! "Authentication Protocol".
+//! `zbus` was not used (it brings a runtime, macros and some forty crates for three queries), nor `rustbus` (its
+//! socket does not support one limit for everything). The protocol is that of the D-Bus Specification, "Message
+//! Protocol" and "Authentication Protocol".
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -25,24 +23,24 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 pub(crate) use value::Value;
-use value::{Reader, order};
+use value::{ValueReader, byte_order};
 
-/// A connection to a bus.
+/// A connection to a bus, with the deadline of all its operations.
 pub(crate) struct Bus {
     stream: UnixStream,
     deadline: Instant,
     serial: u32,
 }
 
-/// chosen: answers of those services have some hundred bytes; the protocol would allow 128 MiB.
-const LARGEST: usize = 1 << 20;
+/// chosen: the replies of these services have a few hundred bytes. The protocol would allow 128 MiB.
+const MAX_MESSAGE_LEN: usize = 1 << 20;
 
 impl Bus {
-    /// Connects, authenticates as this user and says hello.
+    /// Connects, authenticates as this user, and sends the Hello call.
     pub(crate) fn connect(socket: &Path, limit: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + limit;
         let unconnected = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // On a Unix socket the send timeout also limits the connection.
+        // On a unix socket the send timeout also limits `connect`.
         unconnected.set_write_timeout(Some(limit))?;
         unconnected.connect(&SockAddr::unix(socket)?)?;
         let stream = UnixStream::from(OwnedFd::from(unconnected));
@@ -50,16 +48,16 @@ impl Bus {
         let uid = rustix::process::geteuid().as_raw().to_string();
         let uid = data_encoding::HEXLOWER.encode(uid.as_bytes());
         bus.stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes())?;
-        if !bus.line()?.starts_with("OK ") {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the bus refuses this user"));
+        if !bus.read_auth_line()?.starts_with("OK ") {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the D-Bus daemon refuses this user"));
         }
         bus.stream.write_all(b"BEGIN\r\n")?;
-        const SELF: &str = "org.freedesktop.DBus";
-        bus.call(SELF, "/org/freedesktop/DBus", SELF, "Hello", &[])?;
+        const BUS_NAME: &str = "org.freedesktop.DBus";
+        bus.call(BUS_NAME, "/org/freedesktop/DBus", BUS_NAME, "Hello", &[])?;
         Ok(bus)
     }
 
-    /// Calls a method that takes strings.
+    /// Calls a method with string arguments, and returns the values of its reply.
     pub(crate) fn call(
         &mut self,
         service: &str,
@@ -69,17 +67,17 @@ impl Bus {
         arguments: &[&str],
     ) -> io::Result<Vec<Value>> {
         self.serial += 1;
-        let message = call(self.serial, [object, interface, method, service], arguments);
+        let message = method_call(self.serial, [object, interface, method, service], arguments);
         self.stream.write_all(&message)?;
         loop {
-            let answer = self.message()?;
-            if answer.replies_to == self.serial {
-                return if answer.is_error { Err(io::Error::other(answer.error)) } else { Ok(answer.values) };
+            let reply = self.read_message()?;
+            if reply.reply_serial == self.serial {
+                return if reply.is_error { Err(io::Error::other(reply.error_name)) } else { Ok(reply.values) };
             }
         }
     }
 
-    /// Reads a property.
+    /// Reads a property of an object.
     pub(crate) fn property(
         &mut self,
         service: &str,
@@ -92,39 +90,39 @@ impl Bus {
         values.pop().ok_or_else(malformed)
     }
 
-    /// A line of the authentication.
-    fn line(&mut self) -> io::Result<String> {
+    /// Reads a line of the authentication protocol.
+    fn read_auth_line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") && line.len() < 512 {
             let mut byte = [0];
-            self.fill(&mut byte)?;
+            self.read_exact(&mut byte)?;
             line.push(byte[0]);
         }
         String::from_utf8(line).map_err(|_| malformed())
     }
 
-    fn message(&mut self) -> io::Result<Answer> {
+    fn read_message(&mut self) -> io::Result<Reply> {
         let mut head = [0; 16];
-        self.fill(&mut head)?;
-        let size = |at: usize| order(&head)?.u32(head.get(at..at + 4)?).try_into().ok();
+        self.read_exact(&mut head)?;
+        let size = |at: usize| byte_order(&head)?.u32(head.get(at..at + 4)?).try_into().ok();
         let (body, fields): (usize, usize) = size(4).zip(size(12)).ok_or_else(malformed)?;
-        if body > LARGEST || fields > LARGEST {
+        if body > MAX_MESSAGE_LEN || fields > MAX_MESSAGE_LEN {
             return Err(malformed());
         }
         let mut bytes = head.to_vec();
         bytes.resize(16 + fields.div_ceil(8) * 8 + body, 0);
-        self.fill(&mut bytes[16..])?;
-        answer(&bytes).ok_or_else(malformed)
+        self.read_exact(&mut bytes[16..])?;
+        parse_message(&bytes).ok_or_else(malformed)
     }
 
-    /// `read_exact` within the limit.
-    fn fill(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+    /// Like `Read::read_exact`, until the deadline.
+    fn read_exact(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
         while !buffer.is_empty() {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let time_left = self.deadline.saturating_duration_since(Instant::now());
+            if time_left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(left))?;
+            self.stream.set_read_timeout(Some(time_left))?;
             match self.stream.read(buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => buffer = &mut buffer[read..],
@@ -137,20 +135,20 @@ impl Bus {
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the bus sends what cannot be read")
+    io::Error::new(io::ErrorKind::InvalidData, "malformed message from the D-Bus daemon")
 }
 
-/// METHOD_CALL with its header fields: path, interface, member, destination, signature.
-fn call(serial: u32, [object, interface, method, service]: [&str; 4], arguments: &[&str]) -> Vec<u8> {
+/// Builds a METHOD_CALL with the header fields path, interface, member, destination and signature.
+fn method_call(serial: u32, [object, interface, method, service]: [&str; 4], arguments: &[&str]) -> Vec<u8> {
     const METHOD_CALL: u8 = 1;
     const NO_AUTO_START: u8 = 2;
     let mut body = Vec::new();
-    arguments.iter().for_each(|argument| string(&mut body, argument));
+    arguments.iter().for_each(|argument| put_string(&mut body, argument));
     let mut fields = Vec::new();
     for (field, kind, text) in [(1, b'o', object), (2, b's', interface), (3, b's', method), (6, b's', service)] {
         pad(&mut fields, 8);
         fields.extend([field, 1, kind, 0]);
-        string(&mut fields, text);
+        put_string(&mut fields, text);
     }
     if !arguments.is_empty() {
         pad(&mut fields, 8);
@@ -168,47 +166,47 @@ fn call(serial: u32, [object, interface, method, service]: [&str; 4], arguments:
     message
 }
 
-fn string(to: &mut Vec<u8>, text: &str) {
-    pad(to, 4);
-    to.extend((text.len() as u32).to_le_bytes());
-    to.extend(text.as_bytes());
-    to.push(0);
+fn put_string(out: &mut Vec<u8>, text: &str) {
+    pad(out, 4);
+    out.extend((text.len() as u32).to_le_bytes());
+    out.extend(text.as_bytes());
+    out.push(0);
 }
 
-fn pad(to: &mut Vec<u8>, multiple: usize) {
-    to.resize(to.len().div_ceil(multiple) * multiple, 0);
+fn pad(out: &mut Vec<u8>, multiple: usize) {
+    out.resize(out.len().div_ceil(multiple) * multiple, 0);
 }
 
-/// What came back.
+/// A reply message: METHOD_RETURN or ERROR.
 #[derive(Default)]
-struct Answer {
-    replies_to: u32,
+struct Reply {
+    reply_serial: u32,
     is_error: bool,
-    error: String,
+    error_name: String,
     values: Vec<Value>,
 }
 
-fn answer(bytes: &[u8]) -> Option<Answer> {
+fn parse_message(bytes: &[u8]) -> Option<Reply> {
     const ERROR: u8 = 3;
-    let mut answer = Answer { is_error: *bytes.get(1)? == ERROR, ..Answer::default() };
-    let mut reader = Reader { order: order(bytes)?, bytes, at: 12 };
+    let mut reply = Reply { is_error: *bytes.get(1)? == ERROR, ..Reply::default() };
+    let mut reader = ValueReader { byte_order: byte_order(bytes)?, bytes, offset: 12 };
     let mut signature = String::new();
-    for field in reader.value(b"a(yv)", 0)?.0.list() {
-        match field.list() {
-            [Value::Number(4), Value::Text(name)] => answer.error.clone_from(name),
-            [Value::Number(5), Value::Number(serial)] => answer.replies_to = u32::try_from(*serial).ok()?,
+    for field in reader.read_value(b"a(yv)", 0)?.0.as_list() {
+        match field.as_list() {
+            [Value::Number(4), Value::Text(name)] => reply.error_name.clone_from(name),
+            [Value::Number(5), Value::Number(serial)] => reply.reply_serial = u32::try_from(*serial).ok()?,
             [Value::Number(8), Value::Text(text)] => signature.clone_from(text),
             _ => {}
         }
     }
     reader.align(8)?;
-    let mut left = signature.as_bytes();
-    while !left.is_empty() {
-        let (value, rest) = reader.value(left, 0)?;
-        answer.values.push(value);
-        left = rest;
+    let mut signature_left = signature.as_bytes();
+    while !signature_left.is_empty() {
+        let (value, signature_rest) = reader.read_value(signature_left, 0)?;
+        reply.values.push(value);
+        signature_left = signature_rest;
     }
-    Some(answer)
+    Some(reply)
 }
 
 #[cfg(test)]

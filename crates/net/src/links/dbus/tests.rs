@@ -1,4 +1,4 @@
-//! The reader of messages, on bytes of any kind.
+//! Tests of the message parser with arbitrary bytes.
 
 use proptest::prelude::*;
 
@@ -6,9 +6,9 @@ use super::*;
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_reader_of_messages_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_make_the_message_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut message = vec![b'l', 2, 0, 1];
         message.extend(bytes);
-        answer(&message);
+        parse_message(&message);
     }
 }

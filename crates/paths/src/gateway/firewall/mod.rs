@@ -12,151 +12,157 @@
 
 mod iptables;
 mod matches;
+mod rule_text;
 mod ruleset;
 #[cfg(test)]
 mod tests;
-mod text;
 
-pub(super) use matches::{Packet, Side};
+pub(super) use matches::{AddressScope, Packet};
 pub(super) use ruleset::Ruleset;
 
-use matches::Holds;
+use matches::MatchResult;
 use ruleset::{Chain, Statement, Verdict};
 
 /// A chain that drops a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Dropped {
+pub(super) struct DroppingChain {
     /// Family and table, as nft writes them: `ip filter`.
     pub(super) table: String,
     /// The base chain: `FORWARD`.
     pub(super) chain: String,
     /// Its policy drops, rather than a rule.
-    pub(super) policy: bool,
+    pub(super) by_policy: bool,
 }
 
 /// Where a packet ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum PacketFate {
     Accepted,
     Dropped,
     /// It came to the end of the chain, or back from it.
-    Through,
+    Continued,
     /// A rule that may hold accepts it.
     Unknown,
 }
 
 /// chosen: as the kernel's bound of jumps (NFT_JUMP_STACK_SIZE).
-const DEPTH: usize = 16;
+const MAX_JUMP_DEPTH: usize = 16;
 /// chosen: rules that are gone through for one packet; a list of blocked addresses is a set, not a rule each.
-const RULES: usize = 20_000;
+const MAX_RULES: usize = 20_000;
 
 /// The base chains of other programs that drop a packet.
-pub(super) fn dropped_by(ruleset: &Ruleset, packet: &Packet<'_>) -> Vec<Dropped> {
+pub(super) fn dropping_chains(ruleset: &Ruleset, packet: &Packet<'_>) -> Vec<DroppingChain> {
     let family = if packet.is_ipv4 { "ip" } else { "ip6" };
-    let base = ruleset.chains().filter(|(place, chain)| {
+    let base_chains = ruleset.chains().filter(|(key, chain)| {
         let is_hooked = chain.base.as_ref().is_some_and(|base| base.hook == packet.hook);
-        is_hooked && (place.family == family || place.family == "inet") && !is_ours(&place.table)
+        is_hooked && (key.family == family || key.family == "inet") && !is_own_table(&key.table)
     });
-    let dropped = base.filter_map(|(place, chain)| {
-        let mut way = Way { ruleset, packet, family: &place.family, table: &place.table, left: RULES };
-        let end = way.follow(chain, 0);
-        let policy = end == End::Through && chain.base.as_ref().is_some_and(|base| base.drops);
-        (policy || end == End::Dropped).then(|| Dropped {
-            table: format!("{} {}", place.family, place.table),
-            chain: place.chain.clone(),
-            policy,
+    let dropped = base_chains.filter_map(|(key, chain)| {
+        let mut traversal =
+            ChainTraversal { ruleset, packet, family: &key.family, table: &key.table, rules_left: MAX_RULES };
+        let fate = traversal.traverse(chain, 0);
+        let by_policy =
+            fate == PacketFate::Continued && chain.base.as_ref().is_some_and(|base| base.drops_by_default);
+        (by_policy || fate == PacketFate::Dropped).then(|| DroppingChain {
+            table: format!("{} {}", key.family, key.table),
+            chain: key.chain.clone(),
+            by_policy,
         })
     });
     dropped.collect()
 }
 
-fn is_ours(table: &str) -> bool {
+fn is_own_table(table: &str) -> bool {
     table == "marline" || table.starts_with("marline-")
 }
 
 /// A packet on its way through the chains of one table.
-struct Way<'a> {
+struct ChainTraversal<'a> {
     ruleset: &'a Ruleset,
     packet: &'a Packet<'a>,
     family: &'a str,
     table: &'a str,
     /// Rules that may still be looked at.
-    left: usize,
+    rules_left: usize,
 }
 
-impl<'a> Way<'a> {
-    fn follow(&mut self, chain: &'a Chain, depth: usize) -> End {
+impl<'a> ChainTraversal<'a> {
+    fn traverse(&mut self, chain: &'a Chain, depth: usize) -> PacketFate {
         for rule in &chain.rules {
-            self.left = self.left.saturating_sub(1);
-            if self.left == 0 || depth > DEPTH {
-                return End::Unknown;
+            self.rules_left = self.rules_left.saturating_sub(1);
+            if self.rules_left == 0 || depth > MAX_JUMP_DEPTH {
+                return PacketFate::Unknown;
             }
-            let (holds, verdict) = self.judge(rule);
-            let end = match verdict {
-                _ if holds == Holds::No => continue,
-                Verdict::Unknown if holds >= Holds::Maybe => End::Unknown,
-                Verdict::Accept if holds == Holds::Yes => End::Accepted,
-                Verdict::Accept if holds == Holds::Maybe => End::Unknown,
-                Verdict::Drop if holds == Holds::Yes => End::Dropped,
-                Verdict::Return if holds == Holds::Yes => return End::Through,
+            let (result, verdict) = self.evaluate(rule);
+            let fate = match verdict {
+                _ if result == MatchResult::No => continue,
+                Verdict::Unknown if result >= MatchResult::Maybe => PacketFate::Unknown,
+                Verdict::Accept if result == MatchResult::Yes => PacketFate::Accepted,
+                Verdict::Accept if result == MatchResult::Maybe => PacketFate::Unknown,
+                Verdict::Drop if result == MatchResult::Yes => PacketFate::Dropped,
+                Verdict::Return if result == MatchResult::Yes => return PacketFate::Continued,
                 // Whether the rest of the chain is seen is not known.
-                Verdict::Return if holds == Holds::Maybe => return End::Unknown,
-                Verdict::Jump(name) | Verdict::Goto(name) if holds >= Holds::Maybe => {
-                    let next = self.ruleset.chain(self.family, self.table, name);
-                    let end = next.map_or(End::Through, |next| self.follow(next, depth.saturating_add(1)));
-                    match (end, holds) {
-                        (End::Accepted, Holds::Maybe) => End::Unknown,
-                        (End::Dropped, Holds::Maybe) => continue,
-                        (End::Through, Holds::Yes) if matches!(verdict, Verdict::Goto(_)) => return End::Through,
-                        (end, _) => end,
+                Verdict::Return if result == MatchResult::Maybe => return PacketFate::Unknown,
+                Verdict::Jump(target) | Verdict::Goto(target) if result >= MatchResult::Maybe => {
+                    let next = self.ruleset.chain(self.family, self.table, target);
+                    let fate =
+                        next.map_or(PacketFate::Continued, |next| self.traverse(next, depth.saturating_add(1)));
+                    match (fate, result) {
+                        (PacketFate::Accepted, MatchResult::Maybe) => PacketFate::Unknown,
+                        (PacketFate::Dropped, MatchResult::Maybe) => continue,
+                        (PacketFate::Continued, MatchResult::Yes) if matches!(verdict, Verdict::Goto(_)) => {
+                            return PacketFate::Continued;
+                        }
+                        (fate, _) => fate,
                     }
                 }
                 _ => continue,
             };
-            if end != End::Through {
-                return end;
+            if fate != PacketFate::Continued {
+                return fate;
             }
         }
-        End::Through
+        PacketFate::Continued
     }
 
     /// Whether a rule holds for the packet, and what it says then.
-    fn judge(&self, rule: &'a [Statement]) -> (Holds, &'a Verdict) {
-        let mut holds = Holds::Yes;
+    fn evaluate(&self, rule: &'a [Statement]) -> (MatchResult, &'a Verdict) {
+        let mut result = MatchResult::Yes;
         for statement in rule {
-            holds = holds.min(match statement {
-                Statement::Match { left, negated, right } => self.packet.holds(left, *negated, right),
-                Statement::Partly => Holds::Some,
-                Statement::Unknown => Holds::Maybe,
-                Statement::Verdict(verdict) => return (holds, verdict),
+            result = result.min(match statement {
+                Statement::Match { lhs, is_negated, rhs } => self.packet.matches(lhs, *is_negated, rhs),
+                Statement::SometimesMatch => MatchResult::Sometimes,
+                Statement::UnknownMatch => MatchResult::Maybe,
+                Statement::Verdict(verdict) => return (result, verdict),
                 Statement::Map { key, entries } => {
-                    let (found, verdict) = self.choose(key, entries);
-                    return (holds.min(found), verdict);
+                    let (result_for, verdict) = self.look_up(key, entries);
+                    return (result.min(result_for), verdict);
                 }
             });
-            if holds == Holds::No {
+            if result == MatchResult::No {
                 break;
             }
         }
-        (holds, &Verdict::Continue)
+        (result, &Verdict::Continue)
     }
 
     /// The verdict of a map.
-    fn choose(
+    fn look_up(
         &self,
         key: &'a serde_json::Value,
         entries: &'a [(serde_json::Value, Verdict)],
-    ) -> (Holds, &'a Verdict) {
-        let found = |(of, verdict): &'a (serde_json::Value, Verdict)| (self.packet.holds(key, false, of), verdict);
-        let named = entries.iter().filter(|(of, _)| of != ruleset::CATCH_ALL);
-        let best = named.map(found).max_by_key(|(holds, _)| *holds);
+    ) -> (MatchResult, &'a Verdict) {
+        let result_for =
+            |(value, verdict): &'a (serde_json::Value, Verdict)| (self.packet.matches(key, false, value), verdict);
+        let listed = entries.iter().filter(|(value, _)| value != ruleset::CATCH_ALL);
+        let best = listed.map(result_for).max_by_key(|(result, _)| *result);
         match best {
-            Some((Holds::Yes, verdict)) => (Holds::Yes, verdict),
-            Some((Holds::Maybe, _)) => (Holds::Maybe, &Verdict::Unknown),
-            Some((Holds::Some, _)) => (Holds::Some, &Verdict::Continue),
-            Some((Holds::No, _)) | None => {
-                let rest = entries.iter().find(|(of, _)| of == ruleset::CATCH_ALL);
-                rest.map_or((Holds::No, &Verdict::Continue), |(_, verdict)| (Holds::Yes, verdict))
+            Some((MatchResult::Yes, verdict)) => (MatchResult::Yes, verdict),
+            Some((MatchResult::Maybe, _)) => (MatchResult::Maybe, &Verdict::Unknown),
+            Some((MatchResult::Sometimes, _)) => (MatchResult::Sometimes, &Verdict::Continue),
+            Some((MatchResult::No, _)) | None => {
+                let default = entries.iter().find(|(value, _)| value == ruleset::CATCH_ALL);
+                default.map_or((MatchResult::No, &Verdict::Continue), |(_, verdict)| (MatchResult::Yes, verdict))
             }
         }
     }

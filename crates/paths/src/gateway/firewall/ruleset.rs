@@ -11,18 +11,18 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::iptables;
-use super::is_ours;
-use super::text::Texts;
+use super::is_own_table;
+use super::rule_text::RuleTexts;
 
 /// The rules of a host.
 #[derive(Debug, Default)]
 pub(in super::super) struct Ruleset {
-    chains: BTreeMap<Place, Chain>,
+    chains: BTreeMap<ChainKey, Chain>,
 }
 
 /// Where a chain is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ChainKey {
     pub(super) family: String,
     pub(super) table: String,
     pub(super) chain: String,
@@ -31,15 +31,15 @@ pub(super) struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     /// Of one that packets come to by themselves, and that filters.
-    pub(super) base: Option<Base>,
+    pub(super) base: Option<BaseChain>,
     pub(super) rules: Vec<Vec<Statement>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Base {
+pub(super) struct BaseChain {
     pub(super) hook: String,
     /// Whether its policy is to drop packets that no rule accepts.
-    pub(super) drops: bool,
+    pub(super) drops_by_default: bool,
 }
 
 /// A part of a rule that decides whether it holds, or what it says.
@@ -47,14 +47,14 @@ pub(super) struct Base {
 pub(super) enum Statement {
     /// A comparison.
     Match {
-        left: Value,
-        negated: bool,
-        right: Value,
+        lhs: Value,
+        is_negated: bool,
+        rhs: Value,
     },
     /// It holds for some packets of each connection or LAN.
-    Partly,
+    SometimesMatch,
     /// Whether it holds is not known.
-    Unknown,
+    UnknownMatch,
     Verdict(Verdict),
     /// A verdict for each value; one of all others under [`CATCH_ALL`].
     Map {
@@ -81,12 +81,12 @@ pub(super) const CATCH_ALL: &str = "*";
 
 #[derive(Deserialize)]
 struct Listing {
-    nftables: Vec<Object>,
+    nftables: Vec<ListedObject>,
 }
 
 /// One of the list: a table, a chain, a rule, or something that does not matter here.
 #[derive(Deserialize)]
-struct Object {
+struct ListedObject {
     table: Option<ListedTable>,
     chain: Option<ListedChain>,
     rule: Option<ListedRule>,
@@ -122,56 +122,57 @@ struct ListedRule {
 }
 
 impl Ruleset {
-    /// Reads the list. `text` gives the same list as text with handles, and is asked for only where JSON does not suffice.
+    /// Reads the list. `rule_text` gives the same list as text with handles, and is asked for only where JSON does not suffice.
     ///
     /// # Errors
     /// It is no such list.
-    pub(in super::super) fn read(json: &str, text: impl FnOnce() -> Option<String>) -> serde_json::Result<Self> {
+    pub(in super::super) fn parse(json: &str, text: impl FnOnce() -> Option<String>) -> serde_json::Result<Self> {
         let objects = serde_json::from_str::<Listing>(json)?.nftables;
-        let has_xt = |rule: &ListedRule| rule.expr.iter().any(|part| part.get("xt").is_some());
-        let is_vague = |table: &ListedTable| !is_ours(&table.name) && is_dormant(table).is_none();
-        let is_short = |object: &Object| {
-            object.rule.as_ref().is_some_and(has_xt) || object.table.as_ref().is_some_and(is_vague)
+        let has_xt_statement = |rule: &ListedRule| rule.expr.iter().any(|part| part.get("xt").is_some());
+        let has_unknown_flags = |table: &ListedTable| !is_own_table(&table.name) && is_dormant(table).is_none();
+        let needs_text = |object: &ListedObject| {
+            object.rule.as_ref().is_some_and(has_xt_statement)
+                || object.table.as_ref().is_some_and(has_unknown_flags)
         };
-        let text = objects.iter().any(is_short).then(text).flatten();
-        let texts = text.as_deref().map(Texts::of).unwrap_or_default();
-        let mut all = Self::default();
+        let text = objects.iter().any(needs_text).then(text).flatten();
+        let rule_texts = text.as_deref().map(RuleTexts::parse).unwrap_or_default();
+        let mut ruleset = Self::default();
         let mut dormant = Vec::new();
-        for Object { table, chain, rule } in objects {
+        for ListedObject { table, chain, rule } in objects {
             if let Some(table) = table {
                 let ListedTable { family, name, .. } = &table;
-                if is_dormant(&table).unwrap_or_else(|| texts.is_dormant(family, name)) {
+                if is_dormant(&table).unwrap_or_else(|| rule_texts.is_dormant(family, name)) {
                     dormant.push((table.family, table.name));
                 }
             }
             if let Some(ListedChain { family, table, name, kind, hook, policy }) = chain {
                 // Chains of the type `nat` see the first packet only, and are no filters.
                 let hook = hook.filter(|_| kind.as_deref() == Some("filter"));
-                let base = hook.map(|hook| Base { hook, drops: policy.as_deref() == Some("drop") });
-                all.chains.entry(Place { family, table, chain: name }).or_default().base = base;
+                let base = hook.map(|hook| BaseChain { hook, drops_by_default: policy.as_deref() == Some("drop") });
+                ruleset.chains.entry(ChainKey { family, table, chain: name }).or_default().base = base;
             }
             if let Some(ListedRule { family, table, chain, handle, expr }) = rule {
-                let words = texts.words(&family, &table, handle);
-                let statements = statements(&expr, &words);
-                all.chains.entry(Place { family, table, chain }).or_default().rules.push(statements);
+                let tokens = rule_texts.tokens(&family, &table, handle);
+                let statements = parse_statements(&expr, &tokens);
+                ruleset.chains.entry(ChainKey { family, table, chain }).or_default().rules.push(statements);
             }
         }
-        all.chains.retain(|place, _| {
-            !dormant.iter().any(|(family, table)| (family, table) == (&place.family, &place.table))
-        });
-        Ok(all)
+        ruleset
+            .chains
+            .retain(|key, _| !dormant.iter().any(|(family, table)| (family, table) == (&key.family, &key.table)));
+        Ok(ruleset)
     }
 
-    pub(super) fn chains(&self) -> impl Iterator<Item = (&Place, &Chain)> {
+    pub(super) fn chains(&self) -> impl Iterator<Item = (&ChainKey, &Chain)> {
         self.chains.iter()
     }
 
     pub(super) fn chain(&self, family: &str, table: &str, chain: &str) -> Option<&Chain> {
-        self.chains.get(&Place { family: family.to_owned(), table: table.to_owned(), chain: chain.to_owned() })
+        self.chains.get(&ChainKey { family: family.to_owned(), table: table.to_owned(), chain: chain.to_owned() })
     }
 
     /// Whether there is such a chain.
-    pub(in super::super) fn has(&self, family: &str, table: &str, chain: &str) -> bool {
+    pub(in super::super) fn has_chain(&self, family: &str, table: &str, chain: &str) -> bool {
         self.chain(family, table, chain).is_some()
     }
 }
@@ -186,49 +187,49 @@ fn is_dormant(table: &ListedTable) -> Option<bool> {
     }
 }
 
-fn statements(expr: &[Value], words: &[&str]) -> Vec<Statement> {
-    let named = expr.iter().filter_map(|part| part.as_object()?.iter().next());
-    let xt = expr.iter().filter(|part| part.get("xt").is_some()).count();
-    let (mut all, mut is_counted) = (Vec::new(), false);
-    for (name, body) in named {
-        all.extend(match name.as_str() {
-            "match" => Some(comparison(body)),
-            "vmap" => Some(map(body)),
-            "xt" => iptables::statement(body, words, is_counted, xt),
+fn parse_statements(expr: &[Value], tokens: &[&str]) -> Vec<Statement> {
+    let entries = expr.iter().filter_map(|part| part.as_object()?.iter().next());
+    let xt_count = expr.iter().filter(|part| part.get("xt").is_some()).count();
+    let (mut statements, mut is_after_counter) = (Vec::new(), false);
+    for (name, body) in entries {
+        statements.extend(match name.as_str() {
+            "match" => Some(parse_match(body)),
+            "vmap" => Some(parse_verdict_map(body)),
+            "xt" => iptables::xt_statement(body, tokens, is_after_counter, xt_count),
             // They hold for what is below a bound, or above it.
-            "limit" | "quota" | "ct count" | "connlimit" => Some(Statement::Unknown),
+            "limit" | "quota" | "ct count" | "connlimit" => Some(Statement::UnknownMatch),
             // `add @set { … limit rate … }` is one as well.
-            "set" | "meter" if body.get("stmt").is_some() || name == "meter" => Some(Statement::Unknown),
+            "set" | "meter" if body.get("stmt").is_some() || name == "meter" => Some(Statement::UnknownMatch),
             "counter" => {
-                is_counted = true;
+                is_after_counter = true;
                 None
             }
             // What only logs, marks or remembers.
             "log" | "mangle" | "notrack" | "set" | "map" | "last" | "flow" | "dup" | "secmark" | "ct helper"
             | "ct timeout" | "ct expectation" => None,
-            _ => Some(verdict(name, body).map_or(Statement::Unknown, Statement::Verdict)),
+            _ => Some(parse_verdict(name, body).map_or(Statement::UnknownMatch, Statement::Verdict)),
         });
     }
-    all
+    statements
 }
 
-fn comparison(body: &Value) -> Statement {
-    let negated = match body.get("op").and_then(Value::as_str) {
+fn parse_match(body: &Value) -> Statement {
+    let is_negated = match body.get("op").and_then(Value::as_str) {
         None | Some("==" | "in") => false,
         Some("!=" | "!") => true,
-        Some(_) => return Statement::Unknown,
+        Some(_) => return Statement::UnknownMatch,
     };
     match (body.get("left"), body.get("right")) {
-        (Some(left), Some(right)) => Statement::Match { left: left.clone(), negated, right: right.clone() },
-        _ => Statement::Unknown,
+        (Some(lhs), Some(rhs)) => Statement::Match { lhs: lhs.clone(), is_negated, rhs: rhs.clone() },
+        _ => Statement::UnknownMatch,
     }
 }
 
-fn map(body: &Value) -> Statement {
+fn parse_verdict_map(body: &Value) -> Statement {
     let entry = |pair: &Value| {
-        let (key, said) = (pair.get(0)?, pair.get(1)?.as_object()?);
+        let (key, verdict_object) = (pair.get(0)?, pair.get(1)?.as_object()?);
         let key = key.pointer("/elem/val").unwrap_or(key);
-        let verdict = said.iter().next().and_then(|(name, body)| verdict(name, body));
+        let verdict = verdict_object.iter().next().and_then(|(name, body)| parse_verdict(name, body));
         Some((key.clone(), verdict.unwrap_or(Verdict::Unknown)))
     };
     let entries = body.pointer("/data/set").and_then(Value::as_array);
@@ -241,7 +242,7 @@ fn map(body: &Value) -> Statement {
     }
 }
 
-fn verdict(name: &str, body: &Value) -> Option<Verdict> {
+fn parse_verdict(name: &str, body: &Value) -> Option<Verdict> {
     let target = || body.get("target").and_then(Value::as_str).map(str::to_owned);
     Some(match name {
         "accept" => Verdict::Accept,

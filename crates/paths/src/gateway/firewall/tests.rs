@@ -2,69 +2,75 @@
 
 use std::process::Command;
 
-use marline_net::links::Network;
+use marline_net::links::Subnet;
 use marline_net::testing::in_a_network;
 
 use super::*;
-use crate::forward::nft;
+use crate::transparent::nft;
 
-fn in_a_network_with_nft(work: impl FnOnce() + Send) {
+fn in_netns_with_nft(test: impl FnOnce() + Send) {
     match Command::new("nft").arg("--version").output() {
-        Ok(_) => in_a_network(work),
+        Ok(_) => in_a_network(test),
         Err(_) => eprintln!("skipped: needs the program nft"),
     }
 }
 
 /// The rules of this host, as they are read.
-fn listed() -> Ruleset {
-    let json = nft::list(&["--json", "--terse"]).unwrap();
-    Ruleset::read(&json, || nft::list(&["--handle", "--terse"]).ok()).unwrap()
+fn read_ruleset() -> Ruleset {
+    let json = nft::list_ruleset(&["--json", "--terse"]).unwrap();
+    Ruleset::parse(&json, || nft::list_ruleset(&["--handle", "--terse"]).ok()).unwrap()
 }
 
 /// The same once these tables are all that there are.
-fn ruleset(tables: &str) -> Ruleset {
-    nft::run(&format!("flush ruleset\n{tables}")).unwrap_or_else(|error| panic!("{error}: {tables}"));
-    listed()
+fn load_ruleset(tables: &str) -> Ruleset {
+    nft::run_commands(&format!("flush ruleset\n{tables}")).unwrap_or_else(|error| panic!("{error}: {tables}"));
+    read_ruleset()
 }
 
-const LAN: Side = Side::Lan(Some(Network {
+const LAN_SCOPE: AddressScope = AddressScope::Lan(Some(Subnet {
     address: std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 77, 1)),
-    prefix: 24,
+    prefix_len: 24,
 }));
 
-fn packet(hook: &'static str) -> Packet<'static> {
-    let (to, protocol, mark) = if hook == "forward" { (Some("wan1"), "udp", 0) } else { (None, "tcp", 0x6d62) };
+fn test_packet(hook: &'static str) -> Packet<'static> {
+    let (oif, protocol, mark) = if hook == "forward" { (Some("wan1"), "udp", 0) } else { (None, "tcp", 0x6d62) };
     let is_ipv4 = true;
     Packet {
         hook,
         is_ipv4,
-        from: "lan0",
-        to,
+        iif: "lan0",
+        oif,
         protocol,
         mark,
-        state: "new",
-        source: LAN,
-        destination: Side::Internet,
+        ct_state: "new",
+        source: LAN_SCOPE,
+        destination: AddressScope::Internet,
     }
 }
 
-fn forward(tables: &str) -> Vec<(String, bool)> {
-    let dropped = dropped_by(&ruleset(tables), &packet("forward"));
-    dropped.into_iter().map(|by| (format!("{} {}", by.table, by.chain), by.policy)).collect()
+fn forward_drops(tables: &str) -> Vec<(String, bool)> {
+    let dropped = dropping_chains(&load_ruleset(tables), &test_packet("forward"));
+    dropped
+        .into_iter()
+        .map(|chain_drop| (format!("{} {}", chain_drop.table, chain_drop.chain), chain_drop.by_policy))
+        .collect()
 }
 
-fn input(tables: &str) -> bool {
-    !dropped_by(&ruleset(tables), &packet("input")).is_empty()
+fn has_input_drop(tables: &str) -> bool {
+    !dropping_chains(&load_ruleset(tables), &test_packet("input")).is_empty()
 }
 
 /// A table with one base chain, and others.
-fn list(head: &str, rules: &[&str], others: &str) -> String {
-    format!("table ip filter {{\n\tchain BASE {{\n\t\t{head}\n\t\t{}\n\t}}\n{others}\n}}\n", rules.join("\n\t\t"))
+fn table_text(chain_spec: &str, rules: &[&str], others: &str) -> String {
+    format!(
+        "table ip filter {{\n\tchain BASE {{\n\t\t{chain_spec}\n\t\t{}\n\t}}\n{others}\n}}\n",
+        rules.join("\n\t\t")
+    )
 }
 
-const DROPS: &str = "type filter hook forward priority filter; policy drop;";
-const ACCEPTS: &str = "type filter hook forward priority filter; policy accept;";
-const DOCKER: [&str; 4] = [
+const DROP_POLICY: &str = "type filter hook forward priority filter; policy drop;";
+const ACCEPT_POLICY: &str = "type filter hook forward priority filter; policy accept;";
+const DOCKER_RULES: [&str; 4] = [
     "counter packets 0 bytes 0 jump DOCKER-USER",
     "oifname \"docker0\" ct state related,established counter packets 0 bytes 0 accept",
     "iifname \"docker0\" oifname != \"docker0\" counter packets 0 bytes 0 accept",
@@ -73,12 +79,13 @@ const DOCKER: [&str; 4] = [
 
 #[test]
 fn dockers_policy_drops_a_lans_packets_until_a_rule_accepts_them() {
-    in_a_network_with_nft(|| {
-        let user = |rule: &str| {
-            let user = format!("\tchain DOCKER-USER {{\n\t\t{rule}\n\t\tcounter packets 0 bytes 0 return\n\t}}");
-            forward(&list(DROPS, &DOCKER, &user))
+    in_netns_with_nft(|| {
+        let docker_user_drops = |rule: &str| {
+            let docker_user_drops =
+                format!("\tchain DOCKER-USER {{\n\t\t{rule}\n\t\tcounter packets 0 bytes 0 return\n\t}}");
+            forward_drops(&table_text(DROP_POLICY, &DOCKER_RULES, &docker_user_drops))
         };
-        assert_eq!(user(""), [("ip filter BASE".to_owned(), true)]);
+        assert_eq!(docker_user_drops(""), [("ip filter BASE".to_owned(), true)]);
         for rule in [
             "iifname \"lan0\" counter packets 0 bytes 0 accept",
             "iifname \"lan*\" accept",
@@ -99,7 +106,7 @@ fn dockers_policy_drops_a_lans_packets_until_a_rule_accepts_them() {
             "meta mark != 7 accept",
             "log prefix \"all { of it; drop\" counter meta mark set 7 accept comment \"drop } return\"",
         ] {
-            assert_eq!(user(rule), [], "{rule}");
+            assert_eq!(docker_user_drops(rule), [], "{rule}");
         }
         for rule in [
             "iifname \"lan1\" accept",
@@ -119,92 +126,109 @@ fn dockers_policy_drops_a_lans_packets_until_a_rule_accepts_them() {
             "limit rate 3/minute log prefix \"accept\" level info",
             "meta mark set 0x1 counter packets 0 bytes 0",
         ] {
-            assert_eq!(user(rule), [("ip filter BASE".to_owned(), true)], "{rule}");
+            assert_eq!(docker_user_drops(rule), [("ip filter BASE".to_owned(), true)], "{rule}");
         }
     });
 }
 
 #[test]
 fn rules_drop_as_policies_do_and_what_is_not_known_is_no_alarm() {
-    in_a_network_with_nft(|| {
+    in_netns_with_nft(|| {
         assert_eq!(
-            forward(&list(ACCEPTS, &["iifname \"docker0\" accept", "drop"], "")),
+            forward_drops(&table_text(ACCEPT_POLICY, &["iifname \"docker0\" accept", "drop"], "")),
             [("ip filter BASE".into(), false)]
         );
         for rule in ["reject with icmp type admin-prohibited", "log prefix \"[BLOCK] { \" drop", "counter drop"] {
-            assert_eq!(forward(&list(ACCEPTS, &[rule], "")).len(), 1, "{rule}");
+            assert_eq!(forward_drops(&table_text(ACCEPT_POLICY, &[rule], "")).len(), 1, "{rule}");
         }
         let others = "\tchain x {\n\t\tiifname \"lan0\" drop\n\t}";
-        assert_eq!(forward(&list(ACCEPTS, &["goto x", "accept"], others)).len(), 1);
-        assert_eq!(forward(&list(ACCEPTS, &["ct state invalid drop", "tcp dport 25 reject"], "")), []);
-        assert_eq!(forward(&list(ACCEPTS, &["limit rate over 10/second drop"], "")), []);
+        assert_eq!(forward_drops(&table_text(ACCEPT_POLICY, &["goto x", "accept"], others)).len(), 1);
+        assert_eq!(
+            forward_drops(&table_text(ACCEPT_POLICY, &["ct state invalid drop", "tcp dport 25 reject"], "")),
+            []
+        );
+        assert_eq!(forward_drops(&table_text(ACCEPT_POLICY, &["limit rate over 10/second drop"], "")), []);
         let sets = "\tset known { type ipv4_addr; elements = { 192.168.77.2 }; }\n\
                     \tmap verdicts { type ifname : verdict; elements = { \"lan0\" : accept }; }";
         for rule in
             ["ip saddr @known accept", "meta cpu 7 accept", "iifname vmap @verdicts", "limit rate 5/second accept"]
         {
-            assert_eq!(forward(&list(DROPS, &[rule], sets)), [], "{rule}");
+            assert_eq!(forward_drops(&table_text(DROP_POLICY, &[rule], sets)), [], "{rule}");
         }
-        assert_eq!(forward(&list("type nat hook postrouting priority 0; policy drop;", &[], "")), []);
-        let ours = list(DROPS, &[], "").replace("ip filter", "inet marline-lan");
-        assert_eq!(forward(&ours), []);
+        assert_eq!(forward_drops(&table_text("type nat hook postrouting priority 0; policy drop;", &[], "")), []);
+        let own_table = table_text(DROP_POLICY, &[], "").replace("ip filter", "inet marline-lan");
+        assert_eq!(forward_drops(&own_table), []);
         // The kernel refuses chains that lead to each other; a list that was read meanwhile may have them.
-        let chain = |name: &str, to: &str| {
+        let chain = |name: &str, target: &str| {
             format!(
                 r#"{{"chain":{{"family":"ip","table":"t","name":"{name}"}}}},
-                {{"rule":{{"family":"ip","table":"t","chain":"{name}","handle":1,"expr":[{{"jump":{{"target":"{to}"}}}}]}}}}"#
+                {{"rule":{{"family":"ip","table":"t","chain":"{name}","handle":1,"expr":[{{"jump":{{"target":"{target}"}}}}]}}}}"#
             )
         };
         let base =
             r#"{"chain":{"family":"ip","table":"t","name":"a","type":"filter","hook":"forward","policy":"drop"}}"#;
-        let ring = format!(r#"{{"nftables":[{},{},{base}]}}"#, chain("a", "b"), chain("b", "a"));
-        assert_eq!(dropped_by(&Ruleset::read(&ring, || None).unwrap(), &packet("forward")), []);
-        for end in 0..ring.len() {
-            assert!(Ruleset::read(&ring[..end], || None).is_err());
+        let cycle = format!(r#"{{"nftables":[{},{},{base}]}}"#, chain("a", "b"), chain("b", "a"));
+        assert_eq!(dropping_chains(&Ruleset::parse(&cycle, || None).unwrap(), &test_packet("forward")), []);
+        for length in 0..cycle.len() {
+            assert!(Ruleset::parse(&cycle[..length], || None).is_err());
         }
     });
 }
 
 #[test]
 fn only_tables_through_which_routed_packets_pass_count() {
-    in_a_network_with_nft(|| {
+    in_netns_with_nft(|| {
         for family in ["ip", "inet"] {
-            assert_eq!(forward(&list(DROPS, &[], "").replace("ip filter", &format!("{family} filter"))).len(), 1);
+            assert_eq!(
+                forward_drops(&table_text(DROP_POLICY, &[], "").replace("ip filter", &format!("{family} filter")))
+                    .len(),
+                1
+            );
         }
-        let of = |family: &str| list(DROPS, &[], "").replace("ip filter", &format!("{family} filter"));
-        assert_eq!(forward(&of("ip6")), []);
-        let bridge = of("bridge");
-        assert_eq!(forward(&bridge), []);
-        let guard = "type filter hook input priority filter; policy drop;";
-        let input_of = |family: &str| of(family).replace(DROPS, guard);
-        assert!(!input(&input_of("bridge")) && !input(&input_of("arp")) && input(&input_of("ip")));
+        let table_of =
+            |family: &str| table_text(DROP_POLICY, &[], "").replace("ip filter", &format!("{family} filter"));
+        assert_eq!(forward_drops(&table_of("ip6")), []);
+        let bridge = table_of("bridge");
+        assert_eq!(forward_drops(&bridge), []);
+        let input_policy = "type filter hook input priority filter; policy drop;";
+        let input_of = |family: &str| table_of(family).replace(DROP_POLICY, input_policy);
+        assert!(
+            !has_input_drop(&input_of("bridge"))
+                && !has_input_drop(&input_of("arp"))
+                && has_input_drop(&input_of("ip"))
+        );
         // One that its owner has switched off.
-        assert_eq!(forward(&list(DROPS, &[], "\tflags dormant")), []);
-        let v6 = Packet { is_ipv4: false, source: Side::Lan(None), ..packet("forward") };
-        assert_eq!(dropped_by(&ruleset(&of("ip6")), &v6).len(), 1);
-        let only_v4 = list(ACCEPTS, &["ip saddr 0.0.0.0/0 drop"], "").replace("ip filter", "inet filter");
-        assert_eq!(dropped_by(&ruleset(&only_v4), &v6), []);
-        assert_eq!(forward(&only_v4).len(), 1);
+        assert_eq!(forward_drops(&table_text(DROP_POLICY, &[], "\tflags dormant")), []);
+        let v6 = Packet { is_ipv4: false, source: AddressScope::Lan(None), ..test_packet("forward") };
+        assert_eq!(dropping_chains(&load_ruleset(&table_of("ip6")), &v6).len(), 1);
+        let only_v4 =
+            table_text(ACCEPT_POLICY, &["ip saddr 0.0.0.0/0 drop"], "").replace("ip filter", "inet filter");
+        assert_eq!(dropping_chains(&load_ruleset(&only_v4), &v6), []);
+        assert_eq!(forward_drops(&only_v4).len(), 1);
     });
 }
 
 #[test]
 fn a_firewall_of_what_comes_in_has_to_accept_the_mark() {
-    in_a_network_with_nft(|| {
-        let drops = "type filter hook input priority filter; policy drop;";
+    in_netns_with_nft(|| {
+        let input_policy = "type filter hook input priority filter; policy drop;";
         let ufw = ["iifname \"lo\" accept", "ct state related,established accept", "jump ufw-not-local"];
         let others = "\tchain ufw-not-local {\n\t\tfib daddr type local counter packets 0 bytes 0 return\n\t\tfib daddr type multicast return\n\t\tlimit rate 3/minute burst 10 packets jump logs\n\t\tdrop\n\t}\n\tchain logs {\n\t\tlog prefix \"[UFW BLOCK] \"\n\t}";
-        assert!(input(&list(drops, &ufw, others)));
-        let lets = ["meta mark 0x00006d62 counter packets 0 bytes 0 accept"];
-        assert!(!input(&list(drops, &[&lets[..], &ufw[..]].concat(), others)));
-        assert!(!input(&list(drops, &["iifname \"lan0\" accept"], "")));
-        assert!(input(&list(drops, &["tcp dport { 22, 80 } accept", "iifname \"lan0\" udp dport 67 accept"], "")));
+        assert!(has_input_drop(&table_text(input_policy, &ufw, others)));
+        let accept_mark = ["meta mark 0x00006d62 counter packets 0 bytes 0 accept"];
+        assert!(!has_input_drop(&table_text(input_policy, &[&accept_mark[..], &ufw[..]].concat(), others)));
+        assert!(!has_input_drop(&table_text(input_policy, &["iifname \"lan0\" accept"], "")));
+        assert!(has_input_drop(&table_text(
+            input_policy,
+            &["tcp dport { 22, 80 } accept", "iifname \"lan0\" udp dport 67 accept"],
+            ""
+        )));
     });
 }
 
 #[test]
 fn firewallds_chain_is_read_to_its_end() {
-    in_a_network_with_nft(|| {
+    in_netns_with_nft(|| {
         let rules = [
             "ct state { established, related } accept",
             "ct status dnat accept",
@@ -215,28 +239,30 @@ fn firewallds_chain_is_read_to_its_end() {
             "reject with icmpx type admin-prohibited",
         ];
         let others = "\tchain policies {\n\t\tiifname \"lan0\" oifname \"wan1\" jump allowed\n\t}\n\tchain allowed {\n\t\tRULE\n\t}";
-        let of = |rule| list(ACCEPTS, &rules, &others.replace("RULE", rule)).replace("ip filter", "inet firewalld");
-        assert_eq!(forward(&of("")), [("inet firewalld BASE".to_owned(), false)]);
-        assert_eq!(forward(&of("accept")), []);
+        let table_of = |rule| {
+            table_text(ACCEPT_POLICY, &rules, &others.replace("RULE", rule)).replace("ip filter", "inet firewalld")
+        };
+        assert_eq!(forward_drops(&table_of("")), [("inet firewalld BASE".to_owned(), false)]);
+        assert_eq!(forward_drops(&table_of("accept")), []);
     });
 }
 
 #[test]
 fn rules_of_iptables_are_read_where_nftables_has_no_expression_for_them() {
-    in_a_network_with_nft(|| {
+    in_netns_with_nft(|| {
         let is_nft = Command::new("iptables-nft").arg("--version").output();
         if is_nft.is_err() {
             return eprintln!("skipped: needs the program iptables-nft");
         }
-        let judged = |rules: &[&str]| {
-            nft::run("flush ruleset\n").unwrap();
+        let count_drops = |rules: &[&str]| {
+            nft::run_commands("flush ruleset\n").unwrap();
             for rule in rules {
                 // The words of a rule; a `~` is a blank inside a word.
-                let words = rule.split_whitespace().map(|word| word.replace('~', " "));
-                let output = Command::new("iptables-nft").args(words).output().unwrap();
+                let arguments = rule.split_whitespace().map(|word| word.replace('~', " "));
+                let output = Command::new("iptables-nft").args(arguments).output().unwrap();
                 assert!(output.status.success(), "{rule}: {}", String::from_utf8_lossy(&output.stderr));
             }
-            dropped_by(&listed(), &packet("forward")).len()
+            dropping_chains(&read_ruleset(), &test_packet("forward")).len()
         };
         const POLICY: &str = "-P FORWARD DROP";
         for rule in [
@@ -248,7 +274,7 @@ fn rules_of_iptables_are_read_where_nftables_has_no_expression_for_them() {
             "-A FORWARD -m limit --limit 3/min -j LOG --log-prefix accept~{~;",
             "-A FORWARD -j MARK --set-mark 7",
         ] {
-            assert_eq!(judged(&[POLICY, rule]), 1, "{rule}");
+            assert_eq!(count_drops(&[POLICY, rule]), 1, "{rule}");
         }
         for rule in [
             "-A FORWARD -m conntrack --ctstate NEW,ESTABLISHED -j ACCEPT",
@@ -259,10 +285,10 @@ fn rules_of_iptables_are_read_where_nftables_has_no_expression_for_them() {
             "-A FORWARD -m conntrack --ctstate DNAT,NEW -j ACCEPT",
             "-A FORWARD -m mac --mac-source 00:11:22:33:44:55 -m conntrack --ctstate NEW -j ACCEPT",
         ] {
-            assert_eq!(judged(&[POLICY, rule]), 0, "{rule}");
+            assert_eq!(count_drops(&[POLICY, rule]), 0, "{rule}");
         }
-        assert_eq!(judged(&["-A FORWARD -j REJECT --reject-with icmp-port-unreachable"]), 1);
-        assert_eq!(judged(&["-A FORWARD -m conntrack --ctstate INVALID -j DROP"]), 0);
+        assert_eq!(count_drops(&["-A FORWARD -j REJECT --reject-with icmp-port-unreachable"]), 1);
+        assert_eq!(count_drops(&["-A FORWARD -m conntrack --ctstate INVALID -j DROP"]), 0);
     });
 }
 
@@ -279,8 +305,9 @@ fn an_older_nft_does_not_name_what_it_has_no_expression_for() {
              \t\tct state {state} counter packets 0 bytes 0 accept # handle 5\n\t}}\n}}\n"
         ))
     };
-    let dropped =
-        |text: Option<String>| dropped_by(&Ruleset::read(json, || text).unwrap(), &packet("forward")).len();
+    let dropped = |text: Option<String>| {
+        dropping_chains(&Ruleset::parse(json, || text).unwrap(), &test_packet("forward")).len()
+    };
     assert_eq!(dropped(text("related,established")), 1);
     assert_eq!(dropped(text("related,new")), 0);
     assert_eq!(dropped(None), 0, "it may accept");

@@ -9,13 +9,13 @@ use marline_core::link::LinkId;
 use marline_core::units::{Bitrate, Duration, Ratio};
 
 use crate::accel::scenario::{Close, Exchange, FlowScript, Malformed, Outage, Scenario, ServerBehavior};
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 use crate::spec::{LinkSpec, Loss, QueueLimit, Uplink};
 use crate::tcp::Algorithm;
 
 /// The scenario of a seed.
 pub fn generate(seed: u64) -> Scenario {
-    let mut rng = RandomSource(Stream::new(seed, "accel", 0, Purpose::Other));
+    let mut rng = RandomSource(RandomStream::new(seed, "accel", 0, Purpose::Other));
     let primary = primary_link(&mut rng);
     let secondary = (!rng.one_in(4)).then(|| secondary_link(&mut rng));
     let duration = 2.0 + 10.0 * rng.uniform();
@@ -64,7 +64,7 @@ pub fn generate(seed: u64) -> Scenario {
 }
 
 /// The source of random numbers.
-struct RandomSource(Stream);
+struct RandomSource(RandomStream);
 
 impl RandomSource {
     fn below(&mut self, n: u64) -> u64 {
@@ -110,7 +110,7 @@ fn primary_link(rng: &mut RandomSource) -> LinkSpec {
     let rtt = Duration::from_secs_f64(rng.log(0.005, 0.4));
     let mut spec = LinkSpec::constant("wifi", rate, rtt);
     if rng.one_in(2) {
-        spec.up = Uplink::Rate(kbps(rng.log(0.1, 1.0) * rate.bits_per_sec() as f64 / 1e3));
+        spec.uplink = Uplink::Rate(kbps(rng.log(0.1, 1.0) * rate.bits_per_sec() as f64 / 1e3));
     }
     spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(rng.log(0.005, 0.5))));
     spec.loss = loss(rng, 50_000.0);
@@ -125,7 +125,7 @@ fn secondary_link(rng: &mut RandomSource) -> LinkSpec {
     let rate = |rng: &mut RandomSource| kbps(rng.log(50.0, 1000.0));
     let rtt = Duration::from_secs_f64(rng.log(0.03, 0.6));
     let mut spec = LinkSpec::constant("lte", rate(rng), rtt);
-    spec.up = Uplink::Rate(rate(rng));
+    spec.uplink = Uplink::Rate(rate(rng));
     spec.queue = Some(QueueLimit::Time(Duration::from_secs_f64(rng.log(0.1, 1.0))));
     spec.loss = loss(rng, 20_000.0);
     spec
@@ -136,22 +136,26 @@ fn loss(rng: &mut RandomSource, max: f64) -> Loss {
     let ppm = |share: f64| Ratio::from_ppm(share as u32);
     match rng.below(4) {
         0 => Loss::NONE,
-        1 | 2 => Loss::Each(ppm(rng.log(200.0, max))),
+        1 | 2 => Loss::Independent(ppm(rng.log(200.0, max))),
         _ => {
             // Bursts of 2 to 6 packets of which half are lost. Their length is counted in packets, not in time: a
             // longer one would hold a sender that has timed out for minutes.
             let leave = rng.log(160_000.0, 500_000.0);
             let bad = 500_000.0;
             let mean = rng.log(200.0, max);
-            Loss::Bursts { enter: ppm(leave * mean / (bad - mean)), leave: ppm(leave), bad: ppm(bad) }
+            Loss::GilbertElliott {
+                enter_bad: ppm(leave * mean / (bad - mean)),
+                leave_bad: ppm(leave),
+                loss_in_bad: ppm(bad),
+            }
         }
     }
 }
 
 /// Bytes per second of plain TCP.
 fn plain_tcp_rate(spec: &LinkSpec) -> f64 {
-    let rate = match spec.down {
-        crate::spec::Carrier::Rate { first, .. } => first.bits_per_sec() as f64 / 8.0,
+    let rate = match spec.downlink {
+        crate::spec::Downlink::Rate { initial, .. } => initial.bits_per_sec() as f64 / 8.0,
         _ => 1e6,
     };
     let loss = f64::from(spec.loss.mean().ppm()).max(1.0) / 1e6;

@@ -33,7 +33,7 @@ pub use generate::generate;
 use super::world::{FlowOutcome, Outcome, World, needs_origin};
 use crate::accel::scenario::{Close, Scenario};
 use crate::contract::replay;
-use crate::rng::{Purpose, Stream};
+use crate::rng::{Purpose, RandomStream};
 
 /// A violated rule, and how to reproduce it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -154,7 +154,7 @@ fn is_confirmed(scenario: &Scenario, n: usize, flow: &FlowOutcome, alone: &FlowO
 /// The same scenario with other packet losses, and outages a little earlier or later.
 fn neighbor(scenario: &Scenario, n: u64) -> Scenario {
     let mut shifted = Scenario { seed: scenario.seed.wrapping_add(n << 40), ..scenario.clone() };
-    let mut rng = Stream::new(shifted.seed, "neighbour", 0, Purpose::Other);
+    let mut rng = RandomStream::new(shifted.seed, "neighbour", 0, Purpose::Other);
     for outage in &mut shifted.outages {
         let by = Duration::from_millis(rng.below(2 * MAX_SHIFT_MS));
         outage.at = (outage.at + by).saturating_sub(Duration::from_millis(MAX_SHIFT_MS));

@@ -39,7 +39,7 @@ fn a_download_takes_as_long_as_its_link_needs() {
             };
             let outcome = World::new(scenario).run();
             assert!(outcome.flows[0].finished.is_some(), "{algorithm:?} {sack} {timestamps} {scale}: {outcome:?}");
-            assert_eq!(outcome.flows[0].state, Some(State::Over(Ending::Finished)));
+            assert_eq!(outcome.flows[0].state, Some(TcpState::Closed(TcpCloseReason::Finished)));
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Loss, jitter and CoDel: within their bounds, and the same for the same seed.
+//! Loss, jitter and CoDel: within their bounds, and equal for equal seeds.
 
 use crate::spec::Loss;
 
 use super::*;
 
 #[test]
-fn each_loss_model_loses_its_mean_and_bursts_come_in_bursts() {
+fn each_loss_model_has_its_mean_and_burst_losses_are_bursty() {
     for (loss, least, most) in
         [("0.5%", 450, 550), ("ge:1%/25%/50%", 1750, 2100), ("100%", 100_000, 100_000), ("0%", 0, 0)]
     {
-        let mut link = link(&format!("w,rate=1Gbit/s,loss={loss}"));
+        let mut link = parse_link(&format!("w,rate=1Gbit/s,loss={loss}"));
         let out = offer(&mut link, Direction::Down, Duration::from_micros(20), ms(2000));
         let lost = link.stats(Direction::Down).dropped_loss.packets;
         assert!((least..=most).contains(&lost), "{loss}: {lost}");
@@ -17,19 +17,19 @@ fn each_loss_model_loses_its_mean_and_bursts_come_in_bursts() {
         let mean = u64::from(loss.parse::<Loss>().unwrap().mean().ppm()) / 10;
         assert!(mean >= least && mean <= most, "{loss}: {mean}");
         if loss.starts_with("ge") {
-            let gaps = out.windows(2).filter(|pair| pair[1].1.n - pair[0].1.n > 1).count() as u64;
-            // Alone, 1.9 % would leave 98 % of the losses single.
+            let gaps = out.windows(2).filter(|pair| pair[1].1.number - pair[0].1.number > 1).count() as u64;
+            // Independent losses of 1.9 % would leave 98 % of the losses isolated.
             assert!(gaps * 10 < lost * 8, "{gaps} gaps of {lost}");
         }
     }
 }
 
 #[test]
-fn a_link_may_lose_nothing_of_what_its_client_sends() {
-    let lost = |link: &Link<Numbered>| {
+fn a_link_can_have_no_loss_on_the_uplink() {
+    let lost = |link: &Link<NumberedPacket>| {
         [Direction::Down, Direction::Up].map(|direction| link.stats(direction).dropped_loss.packets)
     };
-    let mut link = link("w,rate=1Gbit/s,loss=100%,uploss=0%");
+    let mut link = parse_link("w,rate=1Gbit/s,loss=100%,uploss=0%");
     for direction in [Direction::Down, Direction::Up] {
         offer(&mut link, direction, Duration::from_millis(1), ms(100));
     }
@@ -45,11 +45,11 @@ fn a_link_may_lose_nothing_of_what_its_client_sends() {
 #[test]
 fn the_same_seed_loses_the_same_packets_whatever_else_changes() {
     let survivors = |written: &str, seed: u64, every: u64| {
-        let mut link: Link<Numbered> = Link::new(&written.parse().unwrap(), seed);
+        let mut link: Link<NumberedPacket> = Link::new(&written.parse().unwrap(), seed);
         let out =
             offer(&mut link, Direction::Down, Duration::from_micros(every), Instant::from_nanos(every * 2_000_000));
-        // The end is left out: there some are still on their way.
-        out.into_iter().map(|(_, packet)| packet.n).filter(|n| *n < 1900).collect::<Vec<u64>>()
+        // The last packets are ignored, because some are still in transit.
+        out.into_iter().map(|(_, packet)| packet.number).filter(|n| *n < 1900).collect::<Vec<u64>>()
     };
     let first = survivors("w,rate=100Mbit/s,loss=3%", 7, 200);
     assert!((1800..1880).contains(&first.len()));
@@ -61,42 +61,44 @@ fn the_same_seed_loses_the_same_packets_whatever_else_changes() {
 
 #[test]
 fn jitter_stays_within_its_bounds_and_keeps_the_order() {
-    let mut steady = link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms");
-    let mut loose = link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms,reorder");
+    let mut steady = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms");
+    let mut loose = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms,reorder");
     let kept = offer(&mut steady, Direction::Down, Duration::from_millis(1), ms(3000));
     let mixed = offer(&mut loose, Direction::Down, Duration::from_millis(1), ms(3000));
-    let numbers = |out: &[(Instant, Numbered)]| out.iter().map(|(_, packet)| packet.n).collect::<Vec<u64>>();
+    let numbers =
+        |out: &[(Instant, NumberedPacket)]| out.iter().map(|(_, packet)| packet.number).collect::<Vec<u64>>();
     assert!(numbers(&kept).is_sorted());
     assert!(!numbers(&mixed).is_sorted());
     assert!(kept.is_sorted_by_key(|(due, _)| *due) && mixed.is_sorted_by_key(|(due, _)| *due));
-    let delays: Vec<u64> = mixed.iter().map(|(due, packet)| due.since(ms(packet.n)).as_nanos() as u64).collect();
-    let (least, most) = (delays.iter().min().unwrap(), delays.iter().max().unwrap());
-    assert!((5_012_000..5_100_000).contains(least), "{least}");
-    assert!((14_900_000..=15_012_000).contains(most), "{most}");
+    let delays: Vec<u64> =
+        mixed.iter().map(|(due, packet)| due.since(ms(packet.number)).as_nanos() as u64).collect();
+    let (min, max) = (delays.iter().min().unwrap(), delays.iter().max().unwrap());
+    assert!((5_012_000..5_100_000).contains(min), "{min}");
+    assert!((14_900_000..=15_012_000).contains(max), "{max}");
     let mean = delays.iter().sum::<u64>() / delays.len() as u64;
     assert!((9_800_000..10_200_000).contains(&mean), "{mean}");
 }
 
 #[test]
 fn a_shorter_delay_does_not_overtake() {
-    let mut link = link("w,rate=12Mbit/s,rtt=100ms");
-    link.push(Direction::Down, full(0), ms(0));
+    let mut link = parse_link("w,rate=12Mbit/s,rtt=100ms");
+    link.push(Direction::Down, full_packet(0), ms(0));
     link.change(&"rtt=10ms".parse().unwrap(), ms(2));
-    link.push(Direction::Down, full(1), ms(2));
-    assert_eq!(link.pop_due(ms(200)), Some((ms(51), Direction::Down, full(0))));
-    assert_eq!(link.pop_due(ms(200)), Some((ms(51), Direction::Down, full(1))));
+    link.push(Direction::Down, full_packet(1), ms(2));
+    assert_eq!(link.pop_due(ms(200)), Some((ms(51), Direction::Down, full_packet(0))));
+    assert_eq!(link.pop_due(ms(200)), Some((ms(51), Direction::Down, full_packet(1))));
 }
 
 #[test]
-fn codel_keeps_the_standing_delay_low_where_drop_tail_does_not() {
-    // A sender that answers loss as TCP does: the window grows by a packet per round trip and halves on loss.
+fn codel_keeps_the_queueing_delay_low_where_drop_tail_does_not() {
+    // A sender that reacts to loss as TCP does: the window grows by one packet per RTT and is halved on loss.
     let standing = |written: &str| {
-        let mut link = link(written);
+        let mut link = parse_link(written);
         let (mut window, mut inside, mut n, mut halved) = (10.0_f64, 0.0, 0, ms(0));
         let (mut now, mut out, mut dropped, mut waits) = (ms(0), 0, 0, Vec::new());
         while now < ms(30_000) {
             while inside < window {
-                link.push(Direction::Down, full(n), now);
+                link.push(Direction::Down, full_packet(n), now);
                 inside += 1.0;
                 n += 1;
             }
@@ -113,7 +115,7 @@ fn codel_keeps_the_standing_delay_low_where_drop_tail_does_not() {
             }
             dropped = lost;
             if now > ms(5000) {
-                waits.push(link.stats(Direction::Down).queued.size / Bitrate::from_mbps(10));
+                waits.push(link.stats(Direction::Down).queued.bytes / Bitrate::from_mbps(10));
             }
         }
         waits.sort();

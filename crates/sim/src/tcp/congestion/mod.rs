@@ -1,12 +1,13 @@
-//! How much may be on its way?
+//! Congestion control: congestion window and slow-start threshold, from ACKs, losses and RTT samples.
 //!
-//! In: acknowledged segments, losses, round-trip times. Out: the congestion window and the slow-start threshold.
+//! 1. Windows are counted in segments, as in Linux.
+//! 2. Slow start grows by the number of acknowledged segments, so that delayed ACKs cost nothing (RFC 3465 with L =
+//!    ∞).
+//! 3. The algorithm defines how the window grows and how much a loss reduces it; the recovery code decides when to
+//!    reduce.
 //!
-//! 1. Windows are counted in segments, as Linux counts them.
-//! 2. Slow start grows by what was acknowledged, in segments, so that delayed ACKs cost nothing (RFC 3465 with L = ∞).
-//! 3. The algorithm says how the window grows and what a loss leaves of it; when to reduce is the recovery's matter.
-//!
-//! BBR is not here: both ends of every lab run use what the run says, and the floors say CUBIC.
+//! BBR is not implemented: both ends of a run in the laboratory use the algorithm that the run sets, and the
+//! thresholds are defined for CUBIC.
 
 use core::time::Duration;
 
@@ -17,121 +18,122 @@ mod hystart;
 
 use cubic::Cubic;
 
-/// The algorithm, by the name that Linux gives it.
+/// Congestion control algorithm, named as in Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Algorithm {
-    /// RFC 9438 with HyStart.
+    /// CUBIC (RFC 9438) with HyStart, Linux's default.
     #[default]
     Cubic,
-    /// RFC 5681.
+    /// Reno congestion avoidance (RFC 5681).
     Reno,
 }
 
-/// One connection's window.
+/// Congestion state of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion {
-    /// Segments that may be on their way.
-    pub(crate) window: u32,
-    /// Below it, slow start.
-    pub(crate) threshold: u32,
-    state: State,
+    /// Congestion window: limit of the segments in flight.
+    pub(crate) cwnd: u32,
+    /// Slow-start threshold in segments; `u32::MAX` before the first loss.
+    pub(crate) ssthresh: u32,
+    state: CongestionState,
     /// Segments acknowledged since the window last grew by one.
-    credit: u32,
+    acked_since_growth: u32,
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum CongestionState {
     Cubic(Cubic),
     Reno,
 }
 
-/// RFC 6928.
+/// Initial window (RFC 6928).
 pub(crate) const INITIAL_WINDOW: u32 = 10;
-/// What a timeout leaves.
+/// Window after a retransmission timeout.
 const LOSS_WINDOW: u32 = 1;
-/// No loss makes the threshold smaller (RFC 5681 §3.1).
-const LEAST_THRESHOLD: u32 = 2;
+/// Lower limit of the slow-start threshold after a loss (RFC 5681 §3.1).
+const MIN_SSTHRESH: u32 = 2;
 
 impl Congestion {
-    /// The window of a new connection.
+    /// State of a new connection.
     pub(crate) fn new(algorithm: Algorithm) -> Self {
         let state = match algorithm {
-            Algorithm::Cubic => State::Cubic(Cubic::default()),
-            Algorithm::Reno => State::Reno,
+            Algorithm::Cubic => CongestionState::Cubic(Cubic::default()),
+            Algorithm::Reno => CongestionState::Reno,
         };
-        Self { window: INITIAL_WINDOW, threshold: u32::MAX, state, credit: 0 }
+        Self { cwnd: INITIAL_WINDOW, ssthresh: u32::MAX, state, acked_since_growth: 0 }
     }
 
-    /// Whether the window still doubles each round.
+    /// Whether the connection is in slow start.
     pub(crate) const fn in_slow_start(&self) -> bool {
-        self.window < self.threshold
+        self.cwnd < self.ssthresh
     }
 
-    /// A round-trip time was measured; `una` and `nxt` bound what is on its way.
+    /// Processes an RTT sample; `una..nxt` is the range of unacknowledged sequence numbers.
     pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: u64, nxt: u64) {
         let slow_start = self.in_slow_start();
-        if let State::Cubic(cubic) = &mut self.state
-            && cubic.on_rtt(now, rtt, una, nxt, slow_start.then_some(self.window))
+        if let CongestionState::Cubic(cubic) = &mut self.state
+            && cubic.on_rtt(now, rtt, una, nxt, slow_start.then_some(self.cwnd))
         {
-            self.threshold = self.window;
+            self.ssthresh = self.cwnd;
         }
     }
 
-    /// `acked` segments have arrived while the window was full.
+    /// `acked` segments were acknowledged while the window was full.
     pub(crate) fn on_ack(&mut self, now: Instant, acked: u32) {
-        let slow = if self.in_slow_start() { acked.min(self.threshold - self.window) } else { 0 };
-        self.window += slow;
-        if acked > slow {
-            self.avoid(now, acked - slow);
+        let slow_start_acked = if self.in_slow_start() { acked.min(self.ssthresh - self.cwnd) } else { 0 };
+        self.cwnd += slow_start_acked;
+        if acked > slow_start_acked {
+            self.on_ack_in_avoidance(now, acked - slow_start_acked);
         }
     }
 
-    /// A loss was found: the new threshold, which recovery brings the window down to.
+    /// A loss was detected: sets the new threshold, to which recovery will reduce the window.
     pub(crate) fn on_loss(&mut self) {
-        self.threshold = match &mut self.state {
-            State::Cubic(cubic) => cubic.on_loss(self.window),
-            State::Reno => self.window / 2,
+        self.ssthresh = match &mut self.state {
+            CongestionState::Cubic(cubic) => cubic.on_loss(self.cwnd),
+            CongestionState::Reno => self.cwnd / 2,
         }
-        .max(LEAST_THRESHOLD);
+        .max(MIN_SSTHRESH);
     }
 
-    /// Nothing came back in time: [`Self::on_loss`] was called, and the window starts again.
+    /// The retransmission timeout has expired; [`Self::on_loss`] must be called before.
     pub(crate) fn on_timeout(&mut self) {
-        self.window = LOSS_WINDOW;
-        self.credit = 0;
-        if let State::Cubic(cubic) = &mut self.state {
+        self.cwnd = LOSS_WINDOW;
+        self.acked_since_growth = 0;
+        if let CongestionState::Cubic(cubic) = &mut self.state {
             *cubic = Cubic::default();
         }
     }
 
-    /// The first segment after a pause without anything on its way. `idle` is measured in timeouts (RFC 5681 §4.1:
-    /// the window halves for each).
-    pub(crate) fn on_restart(&mut self, now: Instant, pause: Duration, idle: u32) {
-        if idle > 0 {
-            self.threshold = self.threshold.max(self.window / 4 * 3);
-            let floor = INITIAL_WINDOW.min(self.window);
-            self.window = self.window.checked_shr(idle).unwrap_or(0).max(floor);
-            self.credit = 0;
+    /// Sending restarts after a pause with nothing in flight. `idle_timeouts` is the length of the pause in RTOs;
+    /// the window is halved for each of them (RFC 5681 §4.1).
+    pub(crate) fn on_restart(&mut self, now: Instant, idle_time: Duration, idle_timeouts: u32) {
+        if idle_timeouts > 0 {
+            self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
+            let min_window = INITIAL_WINDOW.min(self.cwnd);
+            self.cwnd = self.cwnd.checked_shr(idle_timeouts).unwrap_or(0).max(min_window);
+            self.acked_since_growth = 0;
         }
-        if let State::Cubic(cubic) = &mut self.state {
-            cubic.on_restart(now, pause);
+        if let CongestionState::Cubic(cubic) = &mut self.state {
+            cubic.on_restart(now, idle_time);
         }
     }
 
-    fn avoid(&mut self, now: Instant, acked: u32) {
+    fn on_ack_in_avoidance(&mut self, now: Instant, acked: u32) {
         let per_segment = match &mut self.state {
-            State::Cubic(cubic) => cubic.acks_per_segment(now, self.window, acked),
-            State::Reno => self.window,
+            CongestionState::Cubic(cubic) => cubic.acks_per_segment(now, self.cwnd, acked),
+            CongestionState::Reno => self.cwnd,
         }
         .max(1);
-        // Credit from slower times buys one segment at most (Linux): else a step that shrinks would burst.
-        if self.credit >= per_segment {
-            self.credit = 0;
-            self.window += 1;
+        // Leftover ACK credit yields at most one segment (Linux); otherwise a suddenly smaller step would cause a
+        // burst.
+        if self.acked_since_growth >= per_segment {
+            self.acked_since_growth = 0;
+            self.cwnd += 1;
         }
-        self.credit += acked;
-        self.window += self.credit / per_segment;
-        self.credit %= per_segment;
+        self.acked_since_growth += acked;
+        self.cwnd += self.acked_since_growth / per_segment;
+        self.acked_since_growth %= per_segment;
     }
 }
 
@@ -142,22 +144,22 @@ mod tests {
     #[test]
     fn reno_grows_by_one_segment_a_round_after_slow_start() {
         let mut reno = Congestion::new(Algorithm::Reno);
-        reno.threshold = 20;
+        reno.ssthresh = 20;
         reno.on_ack(Instant::ZERO, 10);
-        assert_eq!(reno.window, 20);
+        assert_eq!(reno.cwnd, 20);
         reno.on_ack(Instant::ZERO, 20);
-        assert_eq!(reno.window, 21);
+        assert_eq!(reno.cwnd, 21);
         reno.on_loss();
-        assert_eq!(reno.threshold, 10);
+        assert_eq!(reno.ssthresh, 10);
     }
 
     #[test]
-    fn a_pause_halves_the_window_for_each_timeout_but_not_below_the_initial_one() {
+    fn a_pause_halves_the_window_per_rto_but_not_below_the_initial_window() {
         let mut reno = Congestion::new(Algorithm::Reno);
-        reno.window = 80;
+        reno.cwnd = 80;
         reno.on_restart(Instant::ZERO, Duration::ZERO, 1);
-        assert_eq!((reno.window, reno.threshold), (40, u32::MAX));
+        assert_eq!((reno.cwnd, reno.ssthresh), (40, u32::MAX));
         reno.on_restart(Instant::ZERO, Duration::ZERO, 60);
-        assert_eq!(reno.window, INITIAL_WINDOW);
+        assert_eq!(reno.cwnd, INITIAL_WINDOW);
     }
 }

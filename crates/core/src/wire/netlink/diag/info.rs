@@ -1,4 +1,4 @@
-//! The structures inside a sock_diag message: `struct tcp_info`, MPTCP's part of a subflow, `struct mptcp_info`.
+//! Structures inside a sock_diag message: `struct tcp_info`, the MPTCP part of a subflow, `struct mptcp_info`.
 
 use core::time::Duration;
 
@@ -7,21 +7,21 @@ use super::super::{Attributes, u8_at, u32_at, u64_at};
 /// Counters of one TCP connection (`struct tcp_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Retransmission timeouts in a row.
+    /// Consecutive retransmission timeouts.
     pub timeouts: u8,
-    /// The smoothed round trip of what this end sent; zero: none yet.
+    /// Smoothed RTT of the data sent by this host; zero if there is no sample yet.
     pub rtt: Duration,
-    /// The receiver's own estimate of the round trip; zero: none yet.
+    /// The receiver's own RTT estimate; zero if there is none yet.
     pub receiver_rtt: Duration,
-    /// Since data came last.
+    /// Time since data was last received.
     pub since_last_data: Duration,
-    /// Bytes that the other end acknowledged, its SYN and FIN counted (kernel 4.1).
+    /// Bytes that the peer acknowledged, SYN and FIN included (kernel 4.1).
     pub bytes_acked: u64,
-    /// Bytes that came in order (kernel 4.1).
+    /// Bytes received in order (kernel 4.1).
     pub bytes_received: u64,
-    /// Bytes that were written and not sent (kernel 4.6).
+    /// Bytes written by the program but not sent yet (kernel 4.6).
     pub notsent_bytes: u32,
-    /// The least round trip of late (kernel 4.6); zero: none yet.
+    /// Minimum RTT over a recent window (kernel 4.6); zero if there is no sample yet.
     pub min_rtt: Duration,
 }
 
@@ -42,40 +42,41 @@ impl TcpInfo {
     }
 }
 
-/// What stands for "no sample yet" in the least round trip.
+/// Value of the minimum RTT that means "no sample yet".
 const NO_SAMPLE: Duration = Duration::from_micros(u32::MAX as u64);
 
-/// A subflow's place in its connection.
+/// Membership of a subflow in its MPTCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubflowInfo {
-    /// The connection's token on this side.
+    /// The local token of the connection.
     pub token: u32,
-    /// The id of this end's address; none: a kernel before 5.13, or not known yet.
+    /// Id of the local address; `None` before kernel 5.13, or if not known yet.
     pub local_id: Option<u8>,
-    /// The id of the other end's.
+    /// Id of the peer's address.
     pub remote_id: Option<u8>,
-    /// `MPTCP_SUBFLOW_FLAG_…`: see the methods.
+    /// `MPTCP_SUBFLOW_FLAG_…` flags; see the methods.
     pub flags: u32,
-    /// The data sequence mapping that came last; none: none has come.
+    /// The last data sequence mapping received; `None` if there was none.
     pub mapping: Option<DssMapping>,
 }
 
-/// Where bytes of a subflow belong in its connection (RFC 8684, section 3.3.1).
+/// Data sequence mapping: maps bytes of a subflow to the connection's byte stream (RFC 8684, section 3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DssMapping {
-    /// The data sequence number of its first byte.
+    /// Data sequence number of the first byte.
     pub data_seq: u64,
-    /// The relative subflow sequence number of the same byte; 1 is the subflow's first byte.
+    /// Relative subflow sequence number of the same byte; the subflow's first byte has number 1.
     pub subflow_seq: u32,
 }
 
 impl DssMapping {
-    /// The data sequence number behind the last one of so many bytes that came over the subflow in order.
+    /// The data sequence number that follows the last of `received` bytes, which the subflow received in order.
     ///
-    /// The kernel fills `struct tcp_info` and the mapping under two separate locks. A mapping that was processed in between is
-    /// newer than `received`, which then ends before it: the result is as much smaller, so that it still fits `received`.
+    /// The kernel fills `struct tcp_info` and the mapping under two separate locks. A mapping processed in between is
+    /// newer than `received`, which then ends before it. The offset is negative in this case, so the result still fits
+    /// `received`.
     pub const fn data_seq_after(self, received: u64) -> u64 {
-        // Relative numbers wrap around after 4 GB.
+        // Relative sequence numbers wrap around after 4 GiB.
         let offset = (received as u32).wrapping_add(1).wrapping_sub(self.subflow_seq).cast_signed();
         self.data_seq.wrapping_add_signed(offset as i64)
     }
@@ -101,49 +102,49 @@ impl SubflowInfo {
         Some(Self { token: token?, local_id, remote_id, flags, mapping })
     }
 
-    /// It opened its connection, from this side.
+    /// Whether it is the initial subflow of a connection that this host opened.
     pub const fn is_local_initial(&self) -> bool {
         self.flags & MCAP_LOC != 0
     }
 
-    /// It joined its connection, from this side.
+    /// Whether this host joined it to its connection.
     pub const fn is_local_join(&self) -> bool {
         self.flags & JOIN_LOC != 0
     }
 
-    /// The other end wants it as a backup.
+    /// Whether the peer set it to backup.
     pub const fn is_peer_backup(&self) -> bool {
         self.flags & BKUP_REM != 0
     }
 
-    /// This end wants it as a backup.
+    /// Whether this host set it to backup.
     pub const fn is_local_backup(&self) -> bool {
         self.flags & BKUP_LOC != 0
     }
 
-    /// The handshake of MPTCP is over.
+    /// Whether the MPTCP handshake is complete.
     pub const fn is_fully_established(&self) -> bool {
         self.flags & FULLY_ESTABLISHED != 0
     }
 }
 
-/// An MPTCP connection (`struct mptcp_info`).
+/// Counters of an MPTCP connection (`struct mptcp_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MptcpInfo {
-    /// Subflows beside the first one.
+    /// Number of subflows in addition to the first.
     pub subflows: u8,
-    /// It fell back to plain TCP.
+    /// Whether the connection fell back to plain TCP.
     pub is_fallback: bool,
-    /// The other end speaks MPTCP: its key has come.
+    /// Whether the peer's key has arrived, which proves that it supports MPTCP.
     pub has_remote_key: bool,
-    /// Its token on this side.
+    /// The local token of the connection.
     pub token: u32,
-    /// The data sequence number of the byte that it receives next; 0: not known yet.
+    /// Data sequence number of the next byte to be received; 0 if not known yet.
     pub next_data_seq: u64,
-    /// Bytes that its program sent, each counted once; none: a kernel before 6.5.
-    pub sent: Option<u64>,
-    /// Bytes that came for its program, each counted once.
-    pub received: Option<u64>,
+    /// Bytes sent by the program, each counted once; `None` before kernel 6.5.
+    pub sent_bytes: Option<u64>,
+    /// Bytes received for the program, each counted once; `None` before kernel 6.5.
+    pub received_bytes: Option<u64>,
 }
 
 impl MptcpInfo {
@@ -155,8 +156,8 @@ impl MptcpInfo {
             has_remote_key: flags & REMOTE_KEY_RECEIVED != 0,
             token: u32_at(bytes, 12)?,
             next_data_seq: u64_at(bytes, 32).unwrap_or(0),
-            sent: u64_at(bytes, 56),
-            received: u64_at(bytes, 64),
+            sent_bytes: u64_at(bytes, 56),
+            received_bytes: u64_at(bytes, 64),
         })
     }
 }

@@ -1,12 +1,13 @@
-//! sock_diag: what the kernel knows of any program's sockets, without any privilege (`linux/inet_diag.h`).
+//! sock_diag: state of any program's sockets, readable without privileges (`linux/inet_diag.h`).
 //!
-//! In: the answer to a question about one socket ([`one`], [`one_mptcp`]) or about all in some states ([`all`], [`all_mptcp`]). Out:
-//! [`Socket`], with the counters of TCP, the place of a subflow in its MPTCP connection, or the connection itself.
+//! Requests for one socket ([`query_tcp`], [`query_mptcp`]) or for all in some states ([`dump_tcp`], [`dump_mptcp`])
+//! are answered with messages that parse into a [`Socket`]: its TCP counters, its membership as a subflow of an MPTCP
+//! connection, or the MPTCP connection itself.
 //!
-//! 1. A question about one costs ten microseconds, a dump of twenty thousand a tenth of a second: who asks often asks
-//!    for those that he wants.
-//! 2. The counters are always asked for: without them the kernel leaves out the MPTCP part as well.
-//! 3. Structures are read by offset, as far as the kernel wrote them; a shorter one is an older kernel's.
+//! 1. A request for one socket takes ten microseconds, a dump of twenty thousand a tenth of a second. Frequent polling
+//!    should therefore query single sockets.
+//! 2. The counters are always requested, because the kernel leaves out the MPTCP part without them.
+//! 3. Structures are read by offset, as far as the kernel wrote them. A shorter structure comes from an older kernel.
 
 mod info;
 
@@ -16,14 +17,15 @@ pub use info::{DssMapping, MptcpInfo, SubflowInfo, TcpInfo};
 
 use super::{Attributes, Message, Request, aligned, family, u8_at, u16_at, u32_at};
 
-/// Asks for one TCP socket by its addresses and ports; `link` is the number of the interface that it is bound to, or
-/// may be. The reply is one message with its counters, or `ENOENT`.
+/// Request for one TCP socket by its addresses and ports. `link` is the index of the interface to which it is or may be
+/// bound. The reply is one message with its counters, or `ENOENT`.
 pub fn query_tcp(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
     socket_request(BY_FAMILY, Request::QUERY, local, remote, link)
 }
 
-/// Aborts one TCP socket (`SOCK_DESTROY`): its peer gets a RST, and data that was not acknowledged is dropped. The answer is an
-/// acknowledgement: `ENOENT` if there is no such socket, `EOPNOTSUPP` where the kernel was built without it.
+/// Request to abort one TCP socket (`SOCK_DESTROY`): its peer gets a RST, and unacknowledged data is dropped. The reply
+/// is an acknowledgement: `ENOENT` if there is no such socket, `EOPNOTSUPP` if the kernel was built without the
+/// feature.
 pub fn abort(local: SocketAddr, remote: SocketAddr, link: u32) -> Request {
     socket_request(DESTROY, Request::CHANGE, local, remote, link)
 }
@@ -35,80 +37,80 @@ fn socket_request(kind: u16, flags: u16, local: SocketAddr, remote: SocketAddr, 
     put_address(&mut body, 12, local.ip());
     put_address(&mut body, 28, remote.ip());
     body[44..48].copy_from_slice(&link.to_ne_bytes());
-    // Any cookie.
+    // Matches any cookie.
     body[48..56].fill(0xff);
     Request::new(kind, flags, &body)
 }
 
-/// Asks for one MPTCP socket by its token on this side, whatever its addresses are. The reply is one message for
+/// Request for one MPTCP socket by its local token, whatever its addresses are. The reply is one message for
 /// [`Socket::parse_mptcp`], or `ENOENT`.
 pub fn query_mptcp(token: u32) -> Request {
     let mut body = request_body(family::V4, 0);
-    // The token stands where other protocols have a cookie.
+    // The token is in the field that holds the cookie for other protocols.
     body[48..52].copy_from_slice(&token.to_ne_bytes());
     let mut request = Request::new(BY_FAMILY, Request::QUERY, &body);
     request.u32(REQ_PROTOCOL, MPTCP);
     request
 }
 
-/// Asks for all TCP sockets of an address family in these states (`1 << state`), with their counters.
+/// Request for all TCP sockets of an address family in these states (`1 << state`), with their counters.
 pub fn dump_tcp(family: u8, states: u32) -> Request {
     Request::new(BY_FAMILY, Request::DUMP, &request_body(family, states))
 }
 
-/// Asks for all MPTCP sockets of an address family in these states, those that fell back to TCP included. Answered by
-/// messages for [`Socket::parse_mptcp`].
+/// Request for all MPTCP sockets of an address family in these states, including those that fell back to TCP. The reply
+/// consists of messages for [`Socket::parse_mptcp`].
 pub fn dump_mptcp(family: u8, states: u32) -> Request {
     let mut request = Request::new(BY_FAMILY, Request::DUMP, &request_body(family, states));
     request.u32(REQ_PROTOCOL, MPTCP);
     request
 }
 
-/// States of TCP, which MPTCP shares.
+/// TCP states, which MPTCP uses as well.
 pub mod state {
     /// Both directions are open.
     pub const ESTABLISHED: u8 = 1;
-    /// The first packet is on its way.
+    /// The SYN has been sent.
     pub const SYN_SENT: u8 = 2;
-    /// This end has closed its direction.
+    /// This host has closed its direction.
     pub const FIN_WAIT1: u8 = 4;
-    /// And the other has acknowledged that.
+    /// This host has closed its direction and the peer has acknowledged that.
     pub const FIN_WAIT2: u8 = 5;
-    /// The other end has closed its direction.
+    /// The peer has closed its direction.
     pub const CLOSE_WAIT: u8 = 8;
-    /// Those in which this end may send, as a mask.
+    /// Mask of the states in which this host may send.
     pub const CAN_SEND: u32 = 1 << ESTABLISHED | 1 << CLOSE_WAIT;
-    /// Those in which data can still come or go, as a mask.
+    /// Mask of the states in which data can still be sent or received.
     pub const CAN_TRANSFER: u32 = 1 << ESTABLISHED | 1 << FIN_WAIT1 | 1 << FIN_WAIT2 | 1 << CLOSE_WAIT;
 }
 
-/// A socket.
+/// A TCP or MPTCP socket of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// See [`state`].
+    /// TCP state; see [`state`].
     pub state: u8,
-    /// This end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// The interface that it is bound to; 0: none.
+    /// Index of the interface to which it is bound; 0 if unbound.
     pub interface: u32,
-    /// Bytes that came and were not read.
+    /// Received bytes that the program has not read yet.
     pub unread: u32,
-    /// Bytes that were written and not acknowledged.
+    /// Written bytes that the peer has not acknowledged yet.
     pub unacknowledged: u32,
-    /// Its inode; 0: no program holds it any more.
+    /// Inode number; 0 once no program holds the socket.
     pub inode: u32,
-    /// Its counters; none: a socket that has none yet or any more.
+    /// TCP counters; `None` for sockets without them, such as those in TIME-WAIT.
     pub tcp_info: Option<TcpInfo>,
-    /// Its place in an MPTCP connection; none: it is no subflow.
+    /// Membership in an MPTCP connection; `None` for a socket that is no subflow.
     pub subflow: Option<SubflowInfo>,
-    /// The MPTCP connection that it is.
+    /// State of the MPTCP connection, for a socket parsed by [`Self::parse_mptcp`].
     pub mptcp_info: Option<MptcpInfo>,
 }
 
 impl Socket {
-    /// Reads a TCP socket; `None` for anything else.
+    /// Parses a TCP socket; `None` for any other message.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let mut socket = Self::parse_header(message)?;
         for attribute in Attributes::after(message.body, FIXED_LEN) {
@@ -124,7 +126,7 @@ impl Socket {
         Some(socket)
     }
 
-    /// Reads an MPTCP socket, of an answer to [`all_mptcp`] or [`one_mptcp`].
+    /// Parses an MPTCP socket from a reply to [`dump_mptcp`] or [`query_mptcp`].
     pub fn parse_mptcp(message: &Message<'_>) -> Option<Self> {
         let mut socket = Self::parse_header(message)?;
         let info = Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == INFO);
@@ -132,12 +134,12 @@ impl Socket {
         Some(socket)
     }
 
-    /// Whether data can still come or go.
+    /// Whether data can still be sent or received.
     pub fn is_open(&self) -> bool {
         1_u32.checked_shl(self.state.into()).is_some_and(|bit| bit & state::CAN_TRANSFER != 0)
     }
 
-    /// Whether this end may send.
+    /// Whether this host may send.
     pub fn can_send(&self) -> bool {
         1_u32.checked_shl(self.state.into()).is_some_and(|bit| bit & state::CAN_SEND != 0)
     }
@@ -164,7 +166,7 @@ impl Socket {
     }
 }
 
-/// `struct inet_diag_req_v2`, with its first fields.
+/// The first fields of `struct inet_diag_req_v2`.
 fn request_body(family: u8, states: u32) -> [u8; 56] {
     let mut body = [0; 56];
     body[..3].copy_from_slice(&[family, TCP, EXT_INFO]);
@@ -183,7 +185,7 @@ fn put_address(body: &mut [u8; 56], at: usize, address: IpAddr) {
     }
 }
 
-/// An address of the fixed part; a mapped one is the IPv4 address that it stands for.
+/// An address of the fixed part. IPv4-mapped addresses are converted to IPv4.
 fn read_address(body: &[u8], at: usize, family: u8) -> Option<IpAddr> {
     let bytes: [u8; 16] = body.get(at..at.checked_add(16)?)?.try_into().ok()?;
     match family {
@@ -208,5 +210,5 @@ const INFO: u16 = 2;
 const ULP_INFO: u16 = 19;
 /// `INET_ULP_INFO_MPTCP`.
 const ULP_MPTCP: u16 = 3;
-/// `INET_DIAG_REQ_PROTOCOL`: protocols above 255 do not fit the request's byte.
+/// `INET_DIAG_REQ_PROTOCOL`, for protocol numbers above 255, which do not fit the byte in the fixed part.
 const REQ_PROTOCOL: u16 = 3;

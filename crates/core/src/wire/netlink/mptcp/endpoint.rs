@@ -1,4 +1,4 @@
-//! Endpoints and limits: what the kernel's own path manager goes by, for all connections of the network namespace.
+//! Endpoints and limits of the kernel's own path manager, which apply to all connections of the network namespace.
 
 use core::net::IpAddr;
 
@@ -13,51 +13,51 @@ use super::{
 /// An address that the kernel's path manager uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its id; 0: the kernel gives one out.
+    /// Id of the endpoint; 0 lets the kernel assign one.
     pub id: u8,
     /// The address.
     pub address: IpAddr,
-    /// The port that it announces; 0: none.
+    /// Port announced with the address; 0 for none.
     pub port: u16,
-    /// The interface that its subflows are bound to; 0: none.
+    /// Index of the interface to which its subflows are bound; 0 for none.
     pub interface: u32,
-    /// It is announced to the other end (`signal`).
+    /// Whether the address is announced to the peer (`signal`).
     pub signal: bool,
-    /// This end makes subflows from it (`subflow`).
+    /// Whether this host opens subflows from it (`subflow`).
     pub subflow: bool,
-    /// Its subflows are backups.
+    /// Whether its subflows are backups.
     pub backup: bool,
-    /// Its subflows go to all addresses of the other end.
+    /// Whether it opens subflows to all addresses of the peer.
     pub fullmesh: bool,
 }
 
 impl Endpoint {
-    /// One that this end makes subflows from, over one interface.
+    /// An endpoint from which this host opens subflows over one interface.
     pub const fn for_subflows(address: IpAddr, link: u32, backup: bool) -> Self {
         Self { id: 0, address, port: 0, interface: link, signal: false, subflow: true, backup, fullmesh: false }
     }
 
-    /// The command that adds it. Every connection with room for another subflow joins at once.
+    /// The command that adds it. Every connection below its subflow limit opens a subflow from it at once.
     pub fn add(&self, family: u16) -> Request {
         self.command(family, ADD_ADDR)
     }
 
-    /// The command that removes it, by its id. Its subflows end.
+    /// The command that removes it by its id. Its subflows are closed.
     pub fn delete(&self, family: u16) -> Request {
         self.command(family, DEL_ADDR)
     }
 
-    /// The command that makes its subflows backups, or no backups any more, by its address.
+    /// The command that sets or clears the backup flag of its subflows, by address.
     pub fn set_backup(&self, family: u16) -> Request {
         self.command(family, SET_FLAGS)
     }
 
-    /// Asks for all of them.
+    /// Request for all endpoints.
     pub fn dump(family: u16) -> Request {
         Request::new(family, Request::DUMP, &[GET_ADDR, super::VERSION, 0, 0])
     }
 
-    /// Reads an answer to [`dump`](Self::dump); `None` for anything else.
+    /// Parses a reply to [`dump`](Self::dump); `None` for any other message.
     pub fn parse(message: &Message<'_>, family: u16) -> Option<Self> {
         if message.kind != family || command(message)? != GET_ADDR {
             return None;
@@ -101,8 +101,8 @@ impl Endpoint {
             if self.id != 0 {
                 r.attribute(A_ID, &[self.id]);
             }
-            // A change must say nothing but whether it is a backup: the others cannot be changed, and the kernel
-            // takes only those that can.
+            // A change may contain only the backup flag: the other flags cannot be changed, and the kernel rejects
+            // them.
             r.u32(A_FLAGS, if command == SET_FLAGS { flags & BACKUP } else { flags });
             if self.interface != 0 && command == ADD_ADDR {
                 r.u32(A_IF_IDX, self.interface);
@@ -112,22 +112,22 @@ impl Endpoint {
     }
 }
 
-/// How much the kernel's path manager may do in one connection.
+/// Limits of the kernel's path manager for each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Subflows beside the first one.
+    /// Highest number of subflows in addition to the first.
     pub subflows: u32,
-    /// Addresses of the other end that are taken up.
+    /// Highest number of announced peer addresses to which subflows are opened.
     pub accepted_addresses: u32,
 }
 
 impl Limits {
-    /// Asks for them.
+    /// Request for the limits.
     pub fn query(family: u16) -> Request {
         Request::new(family, Request::QUERY, &[GET_LIMITS, super::VERSION, 0, 0])
     }
 
-    /// The command that sets them.
+    /// The command that sets the limits.
     pub fn set(&self, family: u16) -> Request {
         let mut request = bare_command(family, SET_LIMITS);
         request.u32(RCV_ADD_ADDRS, self.accepted_addresses);
@@ -135,7 +135,7 @@ impl Limits {
         request
     }
 
-    /// Reads the answer to [`ask`](Self::ask); `None` for anything else.
+    /// Parses the reply to [`query`](Self::query); `None` for any other message.
     pub fn parse(message: &Message<'_>, family: u16) -> Option<Self> {
         if message.kind != family || command(message)? != GET_LIMITS {
             return None;

@@ -1,85 +1,83 @@
-//! What the path manager tells: connections, subflows, addresses.
+//! Events of MPTCP's path manager: connections, subflows, addresses.
 //!
-//! In: a message of the group of events. Out: [`Event`].
-//!
-//! 1. CREATED and ESTABLISHED come together for a client, once the other end has acknowledged data.
-//! 2. SUB_ESTABLISHED is not final: a server that has enough subflows resets it some milliseconds later.
-//! 3. What an event must have and has not makes it no event.
+//! 1. On a client, CREATED and ESTABLISHED come together, once the peer has acknowledged data.
+//! 2. SUB_ESTABLISHED is not final: a server with enough subflows resets the new one some milliseconds later.
+//! 3. A message that lacks a required attribute is not parsed as an event.
 
 use core::net::{IpAddr, SocketAddr};
 
 use super::super::generic::{attributes, command};
 use super::super::{Attribute, Message};
 
-/// Something happened.
+/// An event of the path manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A connection exists, which cannot be joined yet.
+    /// A connection has been created, but cannot be joined yet.
     Created(SubflowEvent),
-    /// A connection can be joined.
+    /// A connection is established and can be joined.
     Established(SubflowEvent),
-    /// A connection is closed on this side.
+    /// This host has closed a connection.
     Closed {
-        /// Its token.
+        /// Token of the connection.
         token: u32,
     },
-    /// The other end has told another address of its own.
+    /// The peer has announced another address (ADD_ADDR).
     AddressAnnounced {
-        /// The connection.
+        /// Token of the connection.
         token: u32,
-        /// The address's id.
+        /// Id of the address.
         id: u8,
-        /// The address.
+        /// The announced address.
         address: IpAddr,
-        /// The port; none: the connection's.
+        /// The announced port; `None`: the connection's port.
         port: Option<u16>,
     },
-    /// The other end has taken an address back.
+    /// The peer has withdrawn an address (REMOVE_ADDR).
     AddressRemoved {
-        /// The connection.
+        /// Token of the connection.
         token: u32,
-        /// The address's id.
+        /// Id of the address.
         id: u8,
     },
     /// A subflow has joined.
     SubflowEstablished(SubflowEvent),
-    /// A subflow is gone.
+    /// A subflow has been closed.
     SubflowClosed(SubflowEvent),
-    /// The other end wants a subflow as a backup, or no longer; see [`Path::peer_backup`].
+    /// The peer has set or cleared the backup flag of a subflow; see [`SubflowEvent::peer_backup`].
     SubflowPriority(SubflowEvent),
-    /// A program listens, which is nothing to a client.
+    /// A listener was created or closed, which does not concern a client.
     Listener,
 }
 
-/// A subflow in an event.
+/// The subflow that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubflowEvent {
-    /// The connection.
+    /// Token of the connection.
     pub token: u32,
-    /// This end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// The id of this end's address.
+    /// Id of the local address.
     pub local_id: u8,
-    /// The id of the other end's.
+    /// Id of the peer's address.
     pub remote_id: u8,
-    /// The interface that it is bound to; 0: none, or not told.
+    /// Index of the interface to which it is bound; 0 if unbound or not reported.
     pub interface: u32,
-    /// The other end asked for it to be a backup.
+    /// Whether the peer set it to backup.
     pub peer_backup: bool,
-    /// Why it is closed, by the number in `errno.h`; 0: in order, or not told.
+    /// Error number (`errno.h`) with which it was closed; 0 if closed in order or not reported.
     pub error: i32,
-    /// The other end reset it: it refused the join, or gave the subflow up.
+    /// Whether the peer reset it, because it refused the join or gave up the subflow.
     pub reset: bool,
-    /// This host is the server.
+    /// Whether this host is the server.
     pub server_side: bool,
-    /// The other end lets nobody join the address of its first subflow.
+    /// Whether the peer forbids joins to the address of its first subflow (RFC 8684, flag C of MP_CAPABLE).
     pub deny_join_id0: bool,
 }
 
 impl Event {
-    /// Reads an event of the family with this number; `None` for anything else.
+    /// Parses an event of the family with this id; `None` for any other message.
     pub fn parse(message: &Message<'_>, family: u16) -> Option<Self> {
         if message.kind != family {
             return None;
@@ -105,7 +103,7 @@ impl Event {
     }
 }
 
-/// The attributes as they came.
+/// The attributes of an event; `None` for those that are missing.
 #[derive(Clone, Copy, Debug, Default)]
 struct EventAttributes {
     token: Option<u32>,
@@ -151,7 +149,7 @@ impl EventAttributes {
         let flags = self.flags.unwrap_or(0);
         Some(SubflowEvent {
             token: self.token?,
-            // A socket of IPv6 that reaches an IPv4 server tells its addresses mapped; they mean the same.
+            // An IPv6 socket connected to an IPv4 server reports mapped addresses; they are converted to IPv4.
             local: SocketAddr::new(self.local?.to_canonical(), self.local_port?),
             remote: SocketAddr::new(self.remote?.to_canonical(), self.remote_port?),
             local_id: self.local_id.unwrap_or(0),
@@ -166,7 +164,7 @@ impl EventAttributes {
     }
 }
 
-/// An error or a reason is told in one byte or in four, as the kernel's version goes.
+/// An error or a reset reason has one or four bytes, depending on the kernel version.
 fn u32_or_u8(attribute: &Attribute<'_>) -> Option<u32> {
     attribute.u32().or_else(|| attribute.u8().map(u32::from))
 }

@@ -1,11 +1,11 @@
-//! MPTCP's path manager, over generic netlink (`linux/mptcp_pm.h`, `Documentation/netlink/specs/mptcp_pm.yaml`).
+//! MPTCP's path manager over generic netlink (`linux/mptcp_pm.h`, `Documentation/netlink/specs/mptcp_pm.yaml`).
 //!
-//! In one direction: commands about one connection (by its token), and about the host's endpoints and limits, as
-//! [`Request`]s. In the other: [`Event`], [`Endpoint`] and [`Limits`].
+//! Builds commands about one connection (by its token) and about the host's endpoints and limits as [`Request`]s.
+//! Parses [`Event`], [`Endpoint`] and [`Limits`].
 //!
-//! 1. Ports in commands are in the machine's order, in events they are in the network's.
-//! 2. A subflow is named by its addresses and ports; its ids alone are not unique.
-//! 3. Everything is known of by its number in the kernel 6.18; what a younger kernel adds is passed over.
+//! 1. Ports are in host byte order in commands and in network order in events.
+//! 2. A subflow is identified by its addresses and ports; its ids alone are not unique.
+//! 3. All numbers are those of kernel 6.18. Additions of newer kernels are skipped.
 
 mod endpoint;
 mod event;
@@ -18,32 +18,32 @@ use super::{Request, family};
 pub use endpoint::{Endpoint, Limits};
 pub use event::{Event, SubflowEvent};
 
-/// The name of the family.
+/// Name of the generic netlink family.
 pub const FAMILY: &str = "mptcp_pm";
-/// The name of its group of events; to join it needs CAP_NET_ADMIN.
+/// Name of its multicast group for events; joining it needs CAP_NET_ADMIN.
 pub const EVENTS: &str = "mptcp_pm_events";
 
-/// A subflow to be made.
+/// A subflow to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSubflow {
-    /// The connection.
+    /// Token of the connection.
     pub token: u32,
-    /// This end's address.
+    /// Local address.
     pub local: IpAddr,
-    /// The address's id in this connection, always the same: 0 is the first subflow's address and no other.
+    /// Id of the local address, constant within the connection; 0 belongs to the first subflow's address alone.
     pub id: u8,
-    /// The other end.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// The interface to bind it to; none: whichever the routing table says.
+    /// Index of the interface to bind it to; `None`: the routing table decides.
     pub interface: Option<u32>,
-    /// Whether it begins as a backup.
+    /// Whether it starts as a backup.
     pub backup: bool,
 }
 
 impl NewSubflow {
-    /// The command, for the family of this number.
+    /// The command that creates it, for the family with this id.
     pub fn create(&self, family: u16) -> Request {
-        let mut request = about(family, SUBFLOW_CREATE, self.token);
+        let mut request = connection_command(family, SUBFLOW_CREATE, self.token);
         request.nest(ADDR | NESTED, |r| {
             r.mptcp_address(self.local, None);
             r.attribute(A_ID, &[self.id]);
@@ -57,28 +57,29 @@ impl NewSubflow {
     }
 }
 
-/// A subflow that exists.
+/// Identifies an existing subflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubflowTuple {
-    /// The connection.
+    /// Token of the connection.
     pub token: u32,
-    /// This end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
 }
 
 impl SubflowTuple {
-    /// The command that ends it.
+    /// The command that closes the subflow.
     pub fn destroy(&self, family: u16) -> Request {
         self.command(family, SUBFLOW_DESTROY, None)
     }
 
-    /// The same for a subflow over IPv4 whose socket is one of IPv6, which the kernel finds by the mapped form of the addresses alone
-    /// (RFC 4291 section 2.5.5.2); none: a subflow over IPv6. The first subflow of a connection has its socket's family.
+    /// The same for a subflow over IPv4 on an IPv6 socket, which the kernel finds only by the mapped form of the
+    /// addresses (RFC 4291 section 2.5.5.2); `None` for a subflow over IPv6. The first subflow of a connection has its
+    /// socket's family.
     pub fn destroy_mapped(&self, family: u16) -> Option<Request> {
         let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.ip(), self.remote.ip()) else { return None };
-        let mut request = about(family, SUBFLOW_DESTROY, self.token);
+        let mut request = connection_command(family, SUBFLOW_DESTROY, self.token);
         let ends = [(ADDR, local, self.local.port()), (ADDR_REMOTE, remote, self.remote.port())];
         for (kind, address, port) in ends {
             request.nest(kind | NESTED, |r| {
@@ -90,14 +91,14 @@ impl SubflowTuple {
         Some(request)
     }
 
-    /// The command that asks the other end to use it, or as a backup only. Each sends an MP_PRIO, which nobody
-    /// acknowledges.
+    /// The command that requests the peer to use the subflow normally, or as a backup only. It sends an MP_PRIO option,
+    /// which the peer does not acknowledge.
     pub fn set_backup(&self, family: u16, backup: bool) -> Request {
         self.command(family, SET_FLAGS, Some(if backup { BACKUP } else { 0 }))
     }
 
     fn command(&self, family: u16, command: u8, flags: Option<u32>) -> Request {
-        let mut request = about(family, command, self.token);
+        let mut request = connection_command(family, command, self.token);
         request.nest(ADDR | NESTED, |r| {
             r.mptcp_address(self.local.ip(), Some(self.local.port()));
             if let Some(flags) = flags {
@@ -110,7 +111,7 @@ impl SubflowTuple {
 }
 
 /// A command about the connection with this token.
-fn about(family: u16, command: u8, token: u32) -> Request {
+fn connection_command(family: u16, command: u8, token: u32) -> Request {
     let mut request = bare_command(family, command);
     request.u32(TOKEN, token);
     request
@@ -122,7 +123,7 @@ fn bare_command(family: u16, command: u8) -> Request {
 }
 
 impl Request {
-    /// Family, address and perhaps port, as `mptcp_pm_parse_addr` reads them.
+    /// Appends family, address and optional port in the form that the kernel's `mptcp_pm_parse_addr` reads.
     fn mptcp_address(&mut self, address: IpAddr, port: Option<u16>) {
         match address.to_canonical() {
             IpAddr::V4(v4) => {

@@ -1,4 +1,4 @@
-//! What an edge gets that could use more than any relay has left.
+//! Reservations of edges that could use more than any relay has left.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn reservation_of(world: &World, edge: &str) -> Bitrate {
 }
 
 #[test]
-fn who_could_fill_two_relays_gets_what_one_has_left() {
+fn an_edge_that_could_fill_two_relays_gets_the_free_capacity_of_one() {
     let mut world = World::with(&[("fra", 100), ("ams", 60)]);
     world.request("a", assignment_request(10, &[("fra", 300), ("ams", 300)]));
     world.advance(SECOND);
@@ -15,7 +15,7 @@ fn who_could_fill_two_relays_gets_what_one_has_left() {
     world.request("b", assignment_request(10, &[("fra", 300), ("ams", 300)]));
     world.advance(SECOND);
     assert_eq!((world.relay_of("b").unwrap(), reservation_of(&world, "b")), ("ams".into(), mbps(54)));
-    // Nothing is left that brings more than its own link.
+    // The remaining capacity brings no more than the edge's own link.
     world.request("c", assignment_request(10, &[("fra", 300), ("ams", 300)]));
     world.advance(SECOND);
     assert_eq!(world.reason("c"), Some(NoRelayReason::NoCapacity));
@@ -23,28 +23,28 @@ fn who_could_fill_two_relays_gets_what_one_has_left() {
 }
 
 #[test]
-fn a_re_allocation_takes_from_nobody_what_nobody_else_gets() {
+fn a_re_allocation_takes_no_capacity_that_no_other_edge_gains() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("a", assignment_request(10, &[("fra", 60)]));
     world.advance(SECOND);
     world.request("b", assignment_request(10, &[("fra", 80)]));
     world.advance(SECOND);
     assert_eq!(["a", "b"].map(|edge| reservation_of(&world, edge)), [mbps(60), mbps(30)]);
-    // With all of the relay to be given anew there is no place for both as they would like it.
+    // The relay's whole capacity is matched anew, but it cannot satisfy both edges completely.
     let reports = [
         ("a", report(assignment_request(10, &[("fra", 60)]), 60, 60)),
         ("b", report(assignment_request(10, &[("fra", 80)]), 30, 30)),
     ];
     world.run_heartbeats(31 * MINUTE, &[("fra", heartbeat(100, 10))], &reports);
     assert_eq!(["a", "b"].map(|edge| reservation_of(&world, edge)), [mbps(60), mbps(30)]);
-    // Who has less than he could use grows into what becomes free.
+    // An edge with less than it could use grows into capacity that becomes free.
     world.machine.release(&name("a"), world.now);
     world.run_heartbeats(30 * MINUTE, &[("fra", heartbeat(100, 70))], &reports[1..]);
     assert_eq!(reservation_of(&world, "b"), mbps(80));
 }
 
 #[test]
-fn who_reports_that_he_has_none_gets_what_others_leave_of_a_window() {
+fn an_edge_without_a_relay_gets_the_capacity_that_a_window_has_left() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("a", assignment_request(1, &[("fra", 80)]));
     world.request("b", assignment_request(1, &[("fra", 70)]));

@@ -1,4 +1,4 @@
-//! Members that lie: a relay about epochs or its load, an edge about what it holds or uses. It must cost others nothing.
+//! Members that lie: relays about epochs or their load, edges about their assignment or throughput. Others must not be harmed.
 
 use super::*;
 
@@ -7,12 +7,12 @@ fn heartbeat_having_seen(epoch: u64, version: u64) -> Heartbeat {
 }
 
 #[test]
-fn a_relay_that_is_always_ahead_neither_keeps_the_others_nor_uses_up_epochs() {
+fn a_relay_that_always_claims_a_later_epoch_neither_extends_the_grace_period_nor_uses_up_epochs() {
     let mut world = World::with(&[("fra", 100), ("ams", 100)]);
     let edge = assignment_request(10, &[("fra", 50), ("ams", 40)]);
     world.request("a", edge.clone());
     world.advance(20 * SECOND);
-    // fra is silent from now on; the liar says with each heartbeat that it has seen the next epoch.
+    // fra is unresponsive from now on; the liar claims in each heartbeat to have seen the next epoch.
     for _ in 0..12 {
         let next = world.machine.version().epoch + 1;
         world.heartbeat("liar", heartbeat_having_seen(next, 0));
@@ -23,13 +23,17 @@ fn a_relay_that_is_always_ahead_neither_keeps_the_others_nor_uses_up_epochs() {
         world.report("a", report(edge.clone(), 40, 40));
         world.advance(5 * SECOND);
     }
-    assert_eq!(world.relay_of("a").unwrap(), "ams", "its relay is known to be gone");
-    assert!(!world.machine.has_relay(&name("fra")), "and forgotten");
-    assert!(world.machine.version().epoch <= 1 + 3 * 2, "one lift in a lease: {:?}", world.machine.version());
+    assert_eq!(world.relay_of("a").unwrap(), "ams", "its relay has been recognized as failed");
+    assert!(!world.machine.has_relay(&name("fra")), "and removed");
+    assert!(
+        world.machine.version().epoch <= 1 + 3 * 2,
+        "the epoch is raised once per lease: {:?}",
+        world.machine.version()
+    );
 }
 
 #[test]
-fn each_relay_that_saw_a_later_epoch_is_heard_once() {
+fn each_relay_can_raise_the_epoch_once_per_lease() {
     let mut world = World::new();
     world.heartbeat("fra", heartbeat_having_seen(4, 0));
     world.heartbeat("ams", heartbeat_having_seen(7, 0));
@@ -38,13 +42,13 @@ fn each_relay_that_saw_a_later_epoch_is_heard_once() {
     world.machine.bump_epoch(8);
     world.advance(31 * SECOND);
     world.heartbeat("fra", heartbeat_having_seen(8, 0));
-    assert_eq!(world.raised_epochs, [4, 7], "the epoch is ours, and nothing has happened in it");
+    assert_eq!(world.raised_epochs, [4, 7], "our own epoch, without any change in it");
     world.heartbeat("fra", heartbeat_having_seen(8, 1));
-    assert_eq!(world.raised_epochs, [4, 7, 8], "somebody else leads in our epoch");
+    assert_eq!(world.raised_epochs, [4, 7, 8], "another process leads in our epoch");
 }
 
 #[test]
-fn what_an_edge_says_that_it_holds_counts_at_the_beginning_or_if_it_is_of_before() {
+fn a_reported_assignment_counts_in_the_grace_period_or_from_an_earlier_epoch() {
     let report_held = |epoch, reservation| {
         let assignment = CurrentAssignment {
             relay: name("fra"),
@@ -55,15 +59,15 @@ fn what_an_edge_says_that_it_holds_counts_at_the_beginning_or_if_it_is_of_before
     };
     let mut world = World::with(&[("fra", 100)]);
     world.run_heartbeats(20 * SECOND, &[("fra", heartbeat(100, 100))], &[]);
-    assert_eq!(world.report("a", report_held(1, 60)).assignment, None, "of our epoch: it would be here");
+    assert_eq!(world.report("a", report_held(1, 60)).assignment, None, "of our epoch: the scheduler would know it");
     world.machine.bump_epoch(2);
-    assert!(world.report("b", report_held(1, 60)).assignment.is_some(), "who led before gave it");
-    assert_eq!(world.report("c", report_held(1, 31)).assignment, None, "there is room for 30");
-    assert_eq!(world.relay_of("b").unwrap(), "fra", "and nobody makes room for it");
+    assert!(world.report("b", report_held(1, 60)).assignment.is_some(), "assigned by the previous leader");
+    assert_eq!(world.report("c", report_held(1, 31)).assignment, None, "only 30 Mbit/s are left");
+    assert_eq!(world.relay_of("b").unwrap(), "fra", "and it displaces no other edge");
 }
 
 #[test]
-fn what_is_held_is_no_more_than_what_is_reached_and_wanted() {
+fn a_recovered_reservation_is_limited_by_the_rate_to_the_origin() {
     let mut world = World::new();
     let mut slow = heartbeat(100, 100);
     slow.origin_rates.insert("live.example:1935".parse().unwrap(), mbps(20));
@@ -75,11 +79,11 @@ fn what_is_held_is_no_more_than_what_is_reached_and_wanted() {
         "a",
         Report { assignment: assignment("fra", 60), ..report(assignment_request(1, &[("fra", 60)]), 0, 0) },
     );
-    assert_eq!(got.assignment.unwrap().reservation, mbps(20), "what the relay reaches");
+    assert_eq!(got.assignment.unwrap().reservation, mbps(20), "the rate from the relay to the origin server");
 }
 
 #[test]
-fn who_named_the_most_at_a_relay_that_was_not_known_goes_when_it_is() {
+fn the_edge_with_the_largest_claim_on_an_unknown_relay_is_removed_when_it_appears() {
     let mut world = World::new();
     let report_held = |rate| {
         let assignment =
@@ -95,14 +99,14 @@ fn who_named_the_most_at_a_relay_that_was_not_known_goes_when_it_is() {
 }
 
 #[test]
-fn an_edge_that_says_it_uses_everything_takes_nothing_from_others() {
+fn an_edge_that_exaggerates_its_throughput_takes_nothing_from_others() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("liar", assignment_request(1, &[("fra", 20)]));
     world.request("a", assignment_request(1, &[("fra", 40)]));
     world.advance(SECOND);
     world.report("liar", report(assignment_request(1, &[("fra", 20)]), 1_000_000, 1_000_000));
-    assert_eq!(world.free_capacity("fra"), mbps(30), "its word counts as far as the share for bursts");
-    // There is as much room for others as without it, and those who are there stay there.
+    assert_eq!(world.free_capacity("fra"), mbps(30), "its report counts up to the share for bursts");
+    // Other edges have as much capacity as without the report, and placed edges stay.
     world.request("b", assignment_request(1, &[("fra", 30)]));
     world.advance(SECOND);
     assert_eq!(world.relay_of("b").unwrap(), "fra");
@@ -116,7 +120,7 @@ fn an_edge_that_says_it_uses_everything_takes_nothing_from_others() {
 }
 
 #[test]
-fn a_relay_that_says_it_carries_nothing_gets_no_more_edges_than_it_can_carry() {
+fn a_relay_that_reports_no_load_gets_no_more_edges_than_its_capacity() {
     let mut world = World::with(&[("liar", 100)]);
     for n in 0..9 {
         world.request(&format!("cam-{n}"), assignment_request(1, &[("liar", 10)]));
@@ -124,15 +128,16 @@ fn a_relay_that_says_it_carries_nothing_gets_no_more_edges_than_it_can_carry() {
     world.advance(SECOND);
     let bursts: Vec<(String, Report)> =
         (0..9).map(|n| (format!("cam-{n}"), report(assignment_request(1, &[("liar", 10)]), 12, 12))).collect();
-    let words: Vec<(&str, Report)> = bursts.iter().map(|(edge, word)| (edge.as_str(), word.clone())).collect();
-    world.run_heartbeats(MINUTE, &[("liar", heartbeat(100, 100))], &words);
+    let reports: Vec<(&str, Report)> =
+        bursts.iter().map(|(edge, report)| (edge.as_str(), report.clone())).collect();
+    world.run_heartbeats(MINUTE, &[("liar", heartbeat(100, 100))], &reports);
     assert!(bursts.iter().all(|(edge, _)| world.relay_of(edge).is_some()));
-    assert_eq!(world.free_capacity("liar"), Bitrate::ZERO, "nine that use 12 each");
+    assert_eq!(world.free_capacity("liar"), Bitrate::ZERO, "nine edges that use 12 Mbit/s each");
     assert_eq!(world.machine.candidates(&name("new"), &Proximity::default(), world.now), []);
     world.request("new", assignment_request(1, &[("liar", 10)]));
     world.advance(SECOND);
     assert_eq!(world.reason("new"), Some(NoRelayReason::NoCapacity));
-    // What it said it could carry it does not: who gets too little goes elsewhere, whatever the relay says.
+    // The relay does not deliver the capacity that it announced: an edge that gets too little moves, whatever the relay reports.
     world.heartbeat("ams", heartbeat(100, 100));
     let starved = |n: u64| report(assignment_request(1, &[("liar", 10), ("ams", 9)]), n, 10);
     let relays = [("liar", heartbeat(100, 100)), ("ams", heartbeat(100, 100))];

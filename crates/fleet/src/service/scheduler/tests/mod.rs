@@ -1,4 +1,4 @@
-//! The machine in virtual time: relays and edges as small scripts, every rule by an example.
+//! Tests of the scheduler in virtual time: short scripts of relays and edges, with at least one example for each rule.
 
 mod capacity;
 mod false_reports;
@@ -12,7 +12,7 @@ use super::super::api_types::{
 use super::*;
 use marline_core::units::Bitrate;
 
-/// A machine, its clock, and relays and edges that speak on time.
+/// A scheduler with its clock, and the relays and edges that report to it.
 pub(super) struct World {
     pub(super) machine: FleetScheduler,
     pub(super) now: Instant,
@@ -69,7 +69,7 @@ impl World {
         Self { machine: scheduler, now, decided: Vec::new(), raised_epochs: Vec::new() }
     }
 
-    /// One in which these relays were heard.
+    /// A world in which these relays have sent one heartbeat.
     pub(super) fn with(relays: &[(&str, u64)]) -> Self {
         let mut world = Self::new();
         for (relay, capacity) in relays {
@@ -83,9 +83,9 @@ impl World {
         relay: &str,
         heartbeat: Heartbeat,
     ) -> super::super::api_types::HeartbeatReply {
-        let answer = self.machine.heartbeat(&name(relay), heartbeat, self.now).unwrap();
+        let reply = self.machine.heartbeat(&name(relay), heartbeat, self.now).unwrap();
         self.outputs();
-        answer
+        reply
     }
 
     pub(super) fn request(&mut self, edge: &str, request: AssignmentRequest) {
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Time passes, and nobody speaks.
+    /// Advances the time without any heartbeats or reports.
     pub(super) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Time passes, and each speaks with each heartbeat.
+    /// Advances the time; each member reports once in each heartbeat interval.
     pub(super) fn run_heartbeats(
         &mut self,
         time: Duration,
@@ -155,7 +155,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 fn requests_of_one_window_are_matched_together() {
     let mut world = World::with(&[("fra", 112), ("ams", 112)]);
-    // One after the other the first would take fra, and the second, which reaches nothing else, would have none.
+    // Matched one after the other, a would get fra, and b, which reaches no other relay, would get none.
     world.request("a", assignment_request(10, &[("fra", 90), ("ams", 80)]));
     world.advance(Duration::from_millis(150));
     world.request("b", assignment_request(10, &[("fra", 100)]));
@@ -182,14 +182,14 @@ fn a_relay_is_filled_to_the_threshold_and_then_not_offered() {
     assert_eq!(
         world.machine.candidates(&name("c"), &proximity, world.now).len(),
         1,
-        "a tenth is not under a tenth"
+        "a free share equal to the threshold is enough"
     );
     world.heartbeat("fra", heartbeat(100, 9));
     assert_eq!(world.machine.candidates(&name("c"), &proximity, world.now), []);
 }
 
 #[test]
-fn why_an_edge_has_no_relay_is_said() {
+fn the_reply_states_why_an_edge_has_no_relay() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("none", assignment_request(10, &[]));
     world.request("unknown", assignment_request(10, &[("ams", 50)]));
@@ -204,7 +204,7 @@ fn why_an_edge_has_no_relay_is_said() {
 }
 
 #[test]
-fn who_has_none_is_matched_again_when_something_is_there_and_who_let_go_is_not() {
+fn an_unplaced_edge_is_matched_again_and_a_released_one_is_not() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("a", assignment_request(10, &[("ams", 50)]));
     world.request("b", assignment_request(10, &[("ams", 40)]));
@@ -221,7 +221,7 @@ fn who_has_none_is_matched_again_when_something_is_there_and_who_let_go_is_not()
 }
 
 #[test]
-fn what_a_relay_reaches_bounds_what_is_reserved_and_so_does_what_is_wanted() {
+fn the_origin_rate_and_the_target_rate_limit_the_reservation() {
     let mut world = World::new();
     let mut slow = heartbeat(1000, 1000);
     slow.origin_rates.insert("live.example:1935".parse().unwrap(), mbps(20));
@@ -240,17 +240,17 @@ fn a_relay_that_misses_its_heartbeats_loses_its_edges() {
     world.request("a", edge.clone());
     world.advance(SECOND);
     assert_eq!(world.relay_of("a").unwrap(), "fra");
-    let (ams, word) = (("ams", heartbeat(100, 100)), ("a", report(edge, 40, 40)));
-    world.run_heartbeats(MINUTE / 4, std::slice::from_ref(&ams), std::slice::from_ref(&word));
+    let (ams, edge_report) = (("ams", heartbeat(100, 100)), ("a", report(edge, 40, 40)));
+    world.run_heartbeats(MINUTE / 4, std::slice::from_ref(&ams), std::slice::from_ref(&edge_report));
     assert_eq!(world.relay_of("a").unwrap(), "fra", "three heartbeats");
-    world.run_heartbeats(MINUTE / 6, &[ams], &[word]);
+    world.run_heartbeats(MINUTE / 6, &[ams], &[edge_report]);
     assert_eq!(world.relay_of("a").unwrap(), "ams");
     world.advance(MINUTE);
-    assert!(world.machine.relay_summaries().is_empty(), "nobody was heard for a lease");
+    assert!(world.machine.relay_summaries().is_empty(), "no relay has sent a heartbeat for a lease");
 }
 
 #[test]
-fn a_lease_ends_that_nobody_renews() {
+fn a_lease_that_is_not_renewed_ends() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("a", assignment_request(10, &[("fra", 50)]));
     world.advance(SECOND);
@@ -261,7 +261,7 @@ fn a_lease_ends_that_nobody_renews() {
 }
 
 #[test]
-fn all_are_matched_anew_each_half_hour_and_move_only_for_more_than_a_tenth() {
+fn all_edges_are_matched_each_half_hour_and_move_only_for_a_gain_above_a_tenth() {
     for (better, moves) in [(54, false), (56, true)] {
         let mut world = World::with(&[("fra", 100)]);
         let before = assignment_request(10, &[("fra", 50)]);
@@ -270,14 +270,14 @@ fn all_are_matched_anew_each_half_hour_and_move_only_for_more_than_a_tenth() {
         let relays = [("fra", heartbeat(100, 100)), ("ams", heartbeat(100, 100))];
         let after = assignment_request(10, &[("fra", 50), ("ams", better)]);
         world.run_heartbeats(29 * MINUTE, &relays, &[("a", report(after.clone(), 50, 50))]);
-        assert_eq!(world.relay_of("a").unwrap(), "fra", "not before its time");
+        assert_eq!(world.relay_of("a").unwrap(), "fra", "not before the re-allocation");
         world.run_heartbeats(2 * MINUTE, &relays, &[("a", report(after, 50, 50))]);
         assert_eq!(world.relay_of("a").unwrap(), if moves { "ams" } else { "fra" }, "{better}");
     }
 }
 
 #[test]
-fn who_came_a_moment_ago_is_not_moved() {
+fn an_edge_that_was_just_placed_is_not_moved() {
     let mut world = World::with(&[("fra", 100)]);
     let relays = [("fra", heartbeat(100, 100)), ("ams", heartbeat(100, 100))];
     world.run_heartbeats(29 * MINUTE + 30 * SECOND, &relays[..1], &[]);
@@ -291,42 +291,42 @@ fn who_came_a_moment_ago_is_not_moved() {
 }
 
 #[test]
-fn an_edge_that_gets_too_little_is_matched_anew_by_what_it_gets() {
+fn an_edge_with_low_throughput_is_matched_by_its_throughput() {
     let mut world = World::with(&[("fra", 100), ("ams", 100)]);
     let edge = assignment_request(10, &[("fra", 50), ("ams", 40)]);
     let relays = [("fra", heartbeat(100, 100)), ("ams", heartbeat(100, 100))];
     world.request("a", edge.clone());
     world.advance(SECOND);
     world.run_heartbeats(MINUTE, &relays, &[("a", report(edge.clone(), 5, 5))]);
-    assert_eq!(world.relay_of("a").unwrap(), "fra", "it offers no more");
+    assert_eq!(world.relay_of("a").unwrap(), "fra", "its programs offer no more");
     world.run_heartbeats(5 * SECOND, &relays, &[("a", report(edge.clone(), 12, 50))]);
-    assert_eq!(world.relay_of("a").unwrap(), "fra", "once is not enough");
+    assert_eq!(world.relay_of("a").unwrap(), "fra", "one low report is not enough");
     world.run_heartbeats(5 * SECOND, &relays, &[("a", report(edge.clone(), 12, 50))]);
     assert_eq!(world.relay_of("a").unwrap(), "ams");
-    // And does not come back by what it measured before.
+    // It does not return on the strength of its old measurement.
     world.run_heartbeats(10 * MINUTE, &relays, &[("a", report(edge, 40, 40))]);
     assert_eq!(world.relay_of("a").unwrap(), "ams");
 }
 
 #[test]
-fn a_relay_that_says_less_than_its_edges_is_not_believed() {
+fn the_load_of_a_relay_is_the_largest_of_all_reports() {
     let mut world = World::with(&[("fra", 100)]);
     let edge = assignment_request(10, &[("fra", 50)]);
     world.request("a", edge.clone());
     world.advance(SECOND);
     world.heartbeat("fra", heartbeat(100, 100));
-    assert_eq!(world.free_capacity("fra"), mbps(50), "what is reserved");
+    assert_eq!(world.free_capacity("fra"), mbps(50), "the reservation counts");
     world.report("a", report(edge, 58, 58));
-    assert_eq!(world.free_capacity("fra"), mbps(42), "what is used");
+    assert_eq!(world.free_capacity("fra"), mbps(42), "the throughput counts");
     world.heartbeat("fra", heartbeat(100, 20));
-    assert_eq!(world.free_capacity("fra"), mbps(20), "what it says itself, if that is more");
+    assert_eq!(world.free_capacity("fra"), mbps(20), "the relay's own report counts if it is higher");
     world.request("b", assignment_request(10, &[("fra", 11)]));
     world.advance(SECOND);
     assert_eq!(world.reason("b"), Some(NoRelayReason::NoCapacity));
 }
 
 #[test]
-fn a_relay_that_drains_is_left_whoever_wants_it() {
+fn edges_leave_a_relay_that_drains_by_itself_or_by_an_operator() {
     for by_operator in [false, true] {
         let mut world = World::with(&[("fra", 100), ("ams", 100)]);
         let edge = assignment_request(10, &[("fra", 50), ("ams", 40)]);
@@ -343,13 +343,13 @@ fn a_relay_that_drains_is_left_whoever_wants_it() {
             assert!(world.heartbeat("fra", heartbeat(100, 100)).draining);
             let relays = [("fra", heartbeat(100, 100)), ("ams", heartbeat(100, 100))];
             world.run_heartbeats(2 * MINUTE, &relays, &[]);
-            assert!(!world.heartbeat("fra", heartbeat(100, 100)).draining, "it was for a minute");
+            assert!(!world.heartbeat("fra", heartbeat(100, 100)).draining, "the drain lasted one minute");
         }
     }
 }
 
 #[test]
-fn a_relay_is_told_its_edges_when_they_change_and_only_then() {
+fn a_relay_receives_its_reservations_only_when_they_change() {
     let mut world = World::with(&[("fra", 100)]);
     let first = world.heartbeat("fra", heartbeat(100, 100));
     assert_eq!(first.reservations, Some(vec![]));
@@ -370,14 +370,14 @@ fn a_relay_is_told_its_edges_when_they_change_and_only_then() {
 }
 
 #[test]
-fn what_another_one_has_told_a_relay_in_our_epoch_is_not_taken_for_ours() {
+fn a_version_from_another_leader_in_our_epoch_is_not_taken_for_ours() {
     let mut world = World::with(&[("fra", 100), ("ams", 100)]);
     world.heartbeat("fra", heartbeat(100, 100));
     world.request("a", assignment_request(10, &[("fra", 50)]));
     world.advance(SECOND);
     world.request("b", assignment_request(10, &[("ams", 50)]));
     world.advance(SECOND);
-    // Both lead in one epoch, and the other one's versions have gone as far; of our edges it knows nothing.
+    // Two processes lead in one epoch and their versions are equal, but the relay has not received this process's reservations.
     let reply = world.heartbeat("fra", Heartbeat { seen_version: world.machine.version(), ..heartbeat(100, 100) });
     assert_eq!(reply.reservations.map(|edges| edges.len()), Some(1));
     assert_eq!(
@@ -387,7 +387,7 @@ fn what_another_one_has_told_a_relay_in_our_epoch_is_not_taken_for_ours() {
 }
 
 #[test]
-fn a_later_epoch_that_a_relay_has_seen_is_overtaken_and_a_wild_one_is_not() {
+fn the_epoch_is_raised_above_that_of_a_relay_unless_it_is_implausible() {
     let mut world = World::new();
     world.heartbeat(
         "fra",
@@ -415,7 +415,7 @@ fn time_does_not_go_back() {
 }
 
 #[test]
-fn after_a_jump_of_an_hour_who_speaks_again_has_what_it_had() {
+fn after_a_clock_jump_of_an_hour_reporting_members_keep_their_assignments() {
     let mut world = World::with(&[("fra", 100), ("ams", 100)]);
     let edge = assignment_request(10, &[("fra", 50), ("ams", 40)]);
     world.request("a", edge.clone());
@@ -431,30 +431,30 @@ fn after_a_jump_of_an_hour_who_speaks_again_has_what_it_had() {
     world.advance(2 * SECOND);
     let after = world.machine.reply_for(&name("a")).assignment.unwrap();
     assert_eq!((after.relay.as_str(), after.version), ("fra", before));
-    assert_eq!(world.relay_of("b"), None, "who does not is gone");
+    assert_eq!(world.relay_of("b"), None, "an edge that does not report is removed");
     assert_eq!(world.machine.relay_summaries().len(), 1);
 }
 
 #[test]
-fn a_machine_that_lost_everything_has_it_again_after_two_heartbeats() {
+fn a_scheduler_that_lost_its_state_recovers_it_within_two_heartbeats() {
     let mut world = World::with(&[("fra", 100), ("ams", 100)]);
     let edges: Vec<(String, AssignmentRequest)> =
         (0..6).map(|n| (format!("cam-{n}"), assignment_request(1, &[("fra", 20), ("ams", 15)]))).collect();
     edges.iter().for_each(|(edge, request)| world.request(edge, request.clone()));
     world.advance(SECOND);
-    let seats: Vec<Option<CurrentAssignment>> = edges
+    let assignments: Vec<Option<CurrentAssignment>> = edges
         .iter()
         .map(|(edge, _)| {
             let had = world.machine.reply_for(&name(edge)).assignment?;
             Some(CurrentAssignment { relay: had.relay, reservation: had.reservation, version: had.version })
         })
         .collect();
-    assert!(seats.iter().all(Option::is_some));
+    assert!(assignments.iter().all(Option::is_some));
     let (fra, ams) = (world.free_capacity("fra"), world.free_capacity("ams"));
-    // Another one, later; edges speak before their relays, and for two heartbeats nothing is taken from them.
+    // A new scheduler takes over. Edges report before their relays, and lose nothing for two heartbeats.
     world.machine = FleetScheduler::new(SchedulerConfig::default(), 2, world.now);
     for round in 0..2 {
-        for ((edge, request), assignment) in edges.iter().zip(&seats) {
+        for ((edge, request), assignment) in edges.iter().zip(&assignments) {
             let reply =
                 world.report(edge, Report { assignment: assignment.clone(), ..report(request.clone(), 10, 10) });
             assert_eq!(reply.assignment.unwrap().relay, assignment.clone().unwrap().relay, "{round}");
@@ -469,26 +469,30 @@ fn a_machine_that_lost_everything_has_it_again_after_two_heartbeats() {
 }
 
 #[test]
-fn an_edge_gets_no_more_by_what_it_says_that_it_holds() {
+fn a_reported_assignment_gives_an_edge_no_more_than_measured_and_available() {
     let mut world = World::with(&[("fra", 100)]);
     let assignment = |reservation, epoch| {
         let version = StateVersion { epoch, version: 9 };
         Some(CurrentAssignment { relay: name("fra"), reservation: mbps(reservation), version })
     };
-    let says = |assignment| Report { assignment, ..report(assignment_request(1, &[("fra", 30)]), 0, 0) };
-    let got = world.report("a", says(assignment(90, 1))).assignment.unwrap();
-    assert_eq!(got.reservation, mbps(30), "what it has measured");
-    assert_eq!(world.report("b", says(assignment(20, 5))).assignment, None, "of an epoch that has not been");
+    let report_with = |assignment| Report { assignment, ..report(assignment_request(1, &[("fra", 30)]), 0, 0) };
+    let got = world.report("a", report_with(assignment(90, 1))).assignment.unwrap();
+    assert_eq!(got.reservation, mbps(30), "the rate that it has measured");
+    assert_eq!(
+        world.report("b", report_with(assignment(20, 5))).assignment,
+        None,
+        "of an epoch that does not exist yet"
+    );
     let other = Report { assignment: assignment(20, 1), ..report(assignment_request(1, &[("ams", 30)]), 0, 0) };
     assert_eq!(world.report("c", other).assignment, None, "at a relay that it has not measured");
     for n in 0..5 {
-        world.report(&format!("d{n}"), says(assignment(30, 1)));
+        world.report(&format!("d{n}"), report_with(assignment(30, 1)));
     }
-    assert_eq!(world.machine.claims[&name("fra")].load.total(), mbps(90), "and no more than the relay has");
+    assert_eq!(world.machine.claims[&name("fra")].load.total(), mbps(90), "and no more than the relay's capacity");
 }
 
 #[test]
-fn a_solution_that_comes_late_takes_nothing_that_is_gone() {
+fn a_late_solution_is_applied_only_as_far_as_it_fits() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("a", assignment_request(10, &[("fra", 80)]));
     world.request("b", assignment_request(10, &[("fra", 50)]));
@@ -496,7 +500,7 @@ fn a_solution_that_comes_late_takes_nothing_that_is_gone() {
     world.machine.tick(world.now);
     let Some(Output::Solve(problem)) = world.machine.poll() else { panic!("the window is over") };
     assert_eq!((problem.edge_count(), problem.is_full()), (2, false));
-    // In the meantime it is half full of others, and b has gone.
+    // In the meantime half of the relay is in use, and b has released its request.
     world.heartbeat("fra", heartbeat(100, 50));
     world.machine.release(&name("b"), world.now);
     world.machine.apply_solution(problem.solve(1_000_000), world.now);
@@ -508,7 +512,7 @@ fn a_solution_that_comes_late_takes_nothing_that_is_gone() {
 }
 
 #[test]
-fn who_gets_its_relay_otherwise_while_a_matching_is_solved_is_answered() {
+fn an_edge_placed_while_a_matching_is_solved_gets_its_reply() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("a", assignment_request(10, &[]));
     world.now += Duration::from_millis(200);
@@ -526,7 +530,7 @@ fn who_gets_its_relay_otherwise_while_a_matching_is_solved_is_answered() {
 }
 
 #[test]
-fn candidates_are_the_nearest_that_have_something_left() {
+fn candidates_are_the_nearest_relays_with_free_capacity() {
     let mut world = World::new();
     let at = |latitude, longitude| Some(super::super::Position::new(latitude, longitude).unwrap());
     for (relay, position) in
@@ -543,7 +547,7 @@ fn candidates_are_the_nearest_that_have_something_left() {
     assert_eq!(names(&mut world, &proximity), ["fra", "ams", "nyc"]);
     world.machine.drain(&name("fra"), true, None, world.now);
     assert_eq!(names(&mut world, &proximity), ["ams", "nyc", "sfo"]);
-    // By round trips, where nobody says where he is.
+    // Without positions they are sorted by RTT.
     let mut world = World::with(&[("a", 100), ("b", 100), ("c", 100), ("d", 100)]);
     let mut measured = assignment_request(1, &[("c", 10), ("a", 10)]);
     measured.measurements[0].rtt_ms = Some(10);
@@ -553,7 +557,7 @@ fn candidates_are_the_nearest_that_have_something_left() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_heartbeats_and_requests_are_rejected() {
     let mut world = World::new();
     let mut refused = |heartbeat: Heartbeat| world.machine.heartbeat(&name("fra"), heartbeat, world.now).is_err();
     assert!(refused(heartbeat(0, 0)) && refused(heartbeat(2_000_000, 0)));

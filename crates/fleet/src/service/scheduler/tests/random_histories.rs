@@ -1,4 +1,4 @@
-//! Random histories: whatever relays, edges and operators do, sums stay right, nobody is given too much, everybody is answered.
+//! Random histories: after any sequence of events the sums are correct, no relay is overbooked, and every request gets a reply.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ enum Event {
         closed: bool,
         seconds: u64,
     },
-    /// Nothing is solved in the meantime: solutions come late.
+    /// Time passes while a matching is being solved, so that solutions can arrive late.
     Advance {
         millis: u64,
     },
@@ -68,7 +68,7 @@ struct History {
     scheduler: FleetScheduler,
     now: Instant,
     problems: Vec<MatchingProblem>,
-    /// Whether edges name relays that they hold.
+    /// Whether edges report assignments, so that relays may be overbooked.
     has_adoption: bool,
 }
 
@@ -115,26 +115,29 @@ impl History {
     }
 
     fn check_sums(&self) {
-        assert!(self.problems.len() <= 1, "two matchings at once");
+        assert!(self.problems.len() <= 1, "more than one matching is being solved");
         let mut seen = 0;
         for (relay, claims) in &self.scheduler.claims {
             let of = |edge: &Name| self.scheduler.edges.get(edge).unwrap();
-            let at = |edge: &&Name| of(edge).placement.as_ref().is_some_and(|seat| seat.relay == *relay);
-            assert!(claims.edges.iter().all(|edge| at(&edge)), "{relay}: somebody who is not there");
+            let at = |edge: &&Name| of(edge).placement.as_ref().is_some_and(|placement| placement.relay == *relay);
+            assert!(claims.edges.iter().all(|edge| at(&edge)), "{relay}: has an edge that is not placed there");
             let sum = claims.edges.iter().fold(Load::default(), |sum, edge| sum.plus(of(edge).load()));
             assert_eq!(claims.load, sum, "{relay}");
-            let reserved =
-                claims.edges.iter().filter_map(|edge| of(edge).placement.as_ref()).map(|seat| seat.reservation);
+            let reserved = claims
+                .edges
+                .iter()
+                .filter_map(|edge| of(edge).placement.as_ref())
+                .map(|placement| placement.reservation);
             let capacity =
                 RELAYS.iter().find(|(name, _)| *name == relay.as_str()).map(|(_, capacity)| mbps(*capacity));
-            // What edges hold that name a relay while it is silent was given out by somebody who knew the relay.
+            // Assignments that edges report while their relay is unresponsive are accepted without knowledge of its capacity.
             if !self.has_adoption {
-                assert!(reserved.sum::<Bitrate>() <= capacity.unwrap(), "{relay}: given too much");
+                assert!(reserved.sum::<Bitrate>() <= capacity.unwrap(), "{relay}: overbooked");
             }
             seen += claims.edges.len();
         }
-        let seated = self.scheduler.edges.values().filter(|edge| edge.placement.is_some()).count();
-        assert_eq!(seen, seated, "somebody sits nowhere");
+        let placed = self.scheduler.edges.values().filter(|edge| edge.placement.is_some()).count();
+        assert_eq!(seen, placed, "an edge is placed at a relay that does not list it");
     }
 }
 
@@ -142,7 +145,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn sums_stay_right_and_everybody_is_answered(acts in proptest::collection::vec(act(), 1..80)) {
+    fn sums_are_correct_and_every_request_gets_a_reply(acts in proptest::collection::vec(act(), 1..80)) {
         let now = Instant::from_millis(1000);
         let has_adoption = acts.iter().any(|act| matches!(act, Event::Report { assignment: Some(_), .. }));
         let scheduler = FleetScheduler::new(SchedulerConfig::default(), 1, now);
@@ -156,6 +159,6 @@ proptest! {
             history.carry_out(&Event::Solve);
             history.check_sums();
         }
-        prop_assert!(history.scheduler.edges.values().all(|edge| !edge.is_pending), "somebody still waits");
+        prop_assert!(history.scheduler.edges.values().all(|edge| !edge.is_pending), "a request is still waiting");
     }
 }

@@ -1,4 +1,4 @@
-//! A machine that has lost everything, edges that lie before the honest ones speak, and relays that know better.
+//! Recovery of a scheduler that has lost its state, with edges that lie before the honest ones report, and relays that report their lists.
 
 use proptest::prelude::*;
 
@@ -33,17 +33,24 @@ fn reservation_of(world: &World, edge: &str) -> Option<Bitrate> {
 }
 
 #[test]
-fn a_relay_is_asked_once_and_keeps_what_it_has_until_it_has_answered() {
+fn a_relay_is_requested_once_to_report_its_reservations_and_keeps_them_until_then() {
     let mut world = world_after_failover();
-    let asked = world.heartbeat("fra", heartbeat_with_reservations(100, None));
-    assert_eq!((asked.report_reservations, asked.version, asked.reservations), (true, OLD_VERSION, None));
+    let first_reply = world.heartbeat("fra", heartbeat_with_reservations(100, None));
+    assert_eq!(
+        (first_reply.report_reservations, first_reply.version, first_reply.reservations),
+        (true, OLD_VERSION, None)
+    );
     let reply = world.heartbeat("fra", heartbeat_with_reservations(100, Some(&[("a", 60)])));
-    let of = reply.reservations.unwrap();
-    assert_eq!((reply.report_reservations, reply.version.epoch, of.len()), (false, 4, 1));
-    assert_eq!((of[0].edge.clone(), of[0].reservation), (name("a"), mbps(60)), "who has not spoken yet");
-    // One that nobody ever told of edges is not asked.
+    let reservations = reply.reservations.unwrap();
+    assert_eq!((reply.report_reservations, reply.version.epoch, reservations.len()), (false, 4, 1));
+    assert_eq!(
+        (reservations[0].edge.clone(), reservations[0].reservation),
+        (name("a"), mbps(60)),
+        "an edge that has not reported yet"
+    );
+    // A relay that has never received reservations is not requested to report any.
     assert!(!world.heartbeat("new", heartbeat(100, 100)).report_reservations);
-    // Who was not heard is gone with the grace, and the relay is told so.
+    // Edges that have not reported lose their reservations at the end of the grace period, and the relay receives the change.
     world.run_heartbeats(
         15 * SECOND,
         &[("fra", Heartbeat { seen_version: reply.version, ..heartbeat(100, 100) })],
@@ -55,28 +62,28 @@ fn a_relay_is_asked_once_and_keeps_what_it_has_until_it_has_answered() {
 }
 
 #[test]
-fn a_liar_who_speaks_first_takes_no_place_of_an_honest_edge() {
+fn a_lying_edge_that_reports_first_takes_no_capacity_from_honest_edges() {
     let mut world = world_after_failover();
     assert_eq!(reservation_of(&world, "liar"), None);
     world.report("liar", report_held("fra", 90));
-    assert_eq!(reservation_of(&world, "liar"), Some(mbps(90)), "nobody knows better yet");
+    assert_eq!(reservation_of(&world, "liar"), Some(mbps(90)), "the relay has not reported yet");
     world.heartbeat("fra", heartbeat_with_reservations(100, None));
     world.report("second", report_held("fra", 80));
     world.heartbeat("fra", heartbeat_with_reservations(100, Some(&[("a", 40), ("b", 40), ("second", 5)])));
     assert_eq!(
         (reservation_of(&world, "liar"), reservation_of(&world, "second")),
         (None, Some(mbps(5))),
-        "what the relay has said"
+        "the list of the relay decides"
     );
     world.report("third", report_held("fra", 6));
-    assert_eq!(reservation_of(&world, "third"), None, "there is room for 5");
+    assert_eq!(reservation_of(&world, "third"), None, "only 5 Mbit/s are left");
     world.report("a", report_held("fra", 40));
     world.report("b", report_held("fra", 40));
     assert_eq!((reservation_of(&world, "a"), reservation_of(&world, "b")), (Some(mbps(40)), Some(mbps(40))));
 }
 
 #[test]
-fn what_a_relay_keeps_waits_only_for_who_needs_it() {
+fn recovered_reservations_wait_only_for_unplaced_edges() {
     let mut world = world_after_failover();
     for relay in ["fra", "ams"] {
         world.heartbeat(relay, heartbeat_with_reservations(100, None));
@@ -88,11 +95,11 @@ fn what_a_relay_keeps_waits_only_for_who_needs_it() {
     world.heartbeat("fra", heartbeat(100, 100));
     assert_eq!(capacity_left(&world), mbps(60), "a is at ams");
     world.machine.release(&name("b"), world.now);
-    assert_eq!(capacity_left(&world), mbps(90), "b has let go");
+    assert_eq!(capacity_left(&world), mbps(90), "b has released its relay");
 }
 
 #[test]
-fn a_relay_that_never_answers_holds_nobody_up() {
+fn a_relay_that_never_reports_its_reservations_delays_no_edge() {
     let mut world = world_after_failover();
     world.report("liar", report_held("fra", 900));
     world.report("a", report_held("fra", 40));
@@ -101,13 +108,13 @@ fn a_relay_that_never_answers_holds_nobody_up() {
         world.advance(5 * SECOND);
         world.report("a", report_held("fra", 40));
     }
-    let answer = world.heartbeat("fra", heartbeat_with_reservations(100, None));
-    assert!(!answer.report_reservations && answer.version.epoch == 4);
-    // Whoever asks for more than there is gets what the others leave.
+    let reply = world.heartbeat("fra", heartbeat_with_reservations(100, None));
+    assert!(!reply.report_reservations && reply.version.epoch == 4);
+    // An edge that requests more than the capacity gets what the others leave.
     assert_eq!((reservation_of(&world, "liar"), reservation_of(&world, "a")), (Some(mbps(50)), Some(mbps(40))));
 }
 
-/// Who speaks: a relay, or which of the edges; liars after the honest ones.
+/// The member that reports: a relay, or an edge by its index; the indices of liars follow those of honest edges.
 #[derive(Clone, Copy, Debug)]
 enum Speaker {
     Relay(usize),
@@ -116,10 +123,10 @@ enum Speaker {
 
 proptest! {
     #[test]
-    fn after_a_restart_all_honest_edges_have_what_they_had_whatever_liars_say(
+    fn after_a_restart_honest_edges_get_their_reservations_back_despite_liars(
         rates in proptest::collection::vec((1_u64..30, 0_usize..2), 1..8),
         lies in proptest::collection::vec((1_u64..200, 0_usize..2), 0..6),
-        words in proptest::collection::vec((0_usize..3, 0_usize..16), 0..60),
+        events in proptest::collection::vec((0_usize..3, 0_usize..16), 0..60),
     ) {
         let relays = ["fra", "ams"];
         let mut left = [90, 90];
@@ -135,22 +142,22 @@ proptest! {
         let list = |at: usize| honest.iter().filter(|edge| edge.2 == at)
             .map(|(edge, rate, _)| (edge.as_str(), *rate)).collect::<Vec<_>>();
         let mut world = world_after_failover();
-        let mut is_asked = [false; 2];
+        let mut must_report = [false; 2];
         let mut seen = [OLD_VERSION; 2];
-        let mut report_in_turn = |world: &mut World, word: Speaker| match word {
+        let mut report_in_turn = |world: &mut World, speaker: Speaker| match speaker {
             Speaker::Relay(at) => {
                 let reply = heartbeat_with_reservations(100, Some(&list(at)));
-                let reservations = if is_asked[at] { reply.reservations.clone() } else { None };
-                let answer = world.heartbeat(relays[at], Heartbeat { reservations, seen_version: seen[at], ..reply });
-                (is_asked[at], seen[at]) = (answer.report_reservations, answer.version);
+                let reservations = if must_report[at] { reply.reservations.clone() } else { None };
+                let reply_to_relay = world.heartbeat(relays[at], Heartbeat { reservations, seen_version: seen[at], ..reply });
+                (must_report[at], seen[at]) = (reply_to_relay.report_reservations, reply_to_relay.version);
             }
             Speaker::Edge(at) => {
                 let (edge, rate, at) = &all[at % all.len()];
                 world.report(edge, report_held(relays[*at], *rate));
             }
         };
-        // In the first heartbeat they speak as they like, liars and honest ones; in the second one everybody does.
-        for (kind, n) in words {
+        // During the first heartbeat members report in random order, honest or not; during the second every member reports.
+        for (kind, n) in events {
             report_in_turn(&mut world, if kind == 0 { Speaker::Relay(n % 2) } else { Speaker::Edge(n) });
             world.advance(Duration::from_millis(100));
         }

@@ -1,4 +1,4 @@
-//! Several machines of which one leads: what the others know of it, and what they do without it.
+//! Several processes with one leader: what the next leader restores, and what a process does that is not the leader.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn write_rows(rows: &mut BTreeMap<String, String>, scheduler: &mut FleetSchedule
 }
 
 #[test]
-fn who_takes_the_lead_knows_who_had_what() {
+fn a_new_leader_restores_all_assignments() {
     let mut world = World::new();
     world.machine.set_replicated(true);
     world.heartbeat("fra", heartbeat(100, 100));
@@ -29,7 +29,7 @@ fn who_takes_the_lead_knows_who_had_what() {
         edges.map(|edge| (edge, report(assignment_request(1, &[("fra", 30), ("ams", 20)]), 20, 20))).into();
     let relays = [("fra", heartbeat(100, 10)), ("ams", heartbeat(100, 100))];
     world.run_heartbeats(MINUTE, &relays, &reports);
-    assert_eq!(write_rows(&mut rows, &mut world.machine), 0, "who says nothing new is no news");
+    assert_eq!(write_rows(&mut rows, &mut world.machine), 0, "heartbeats without new content change no rows");
 
     let mut other = FleetScheduler::new(SchedulerConfig::default(), 0, world.now);
     let rows_read: Vec<_> = rows.iter().map(|(key, row)| (key.clone(), row.clone())).collect();
@@ -42,7 +42,7 @@ fn who_takes_the_lead_knows_who_had_what() {
             |reply: AssignmentReply| reply.assignment.map(|it| (it.relay, it.reservation, it.version));
         assert_eq!(assignment_of(is), assignment_of(was), "{edge}");
     }
-    // Who has died with the one before is gone after its time.
+    // A relay that failed together with the previous leader expires as usual.
     world.machine = other;
     world.machine.set_replicated(true);
     world.run_heartbeats(MINUTE, &relays[..1], &reports);
@@ -52,14 +52,14 @@ fn who_takes_the_lead_knows_who_had_what() {
 }
 
 #[test]
-fn rows_that_could_not_be_written_are_written_later_and_odd_ones_are_left_out() {
+fn unwritten_rows_are_written_later_and_invalid_rows_are_skipped() {
     let mut world = World::new();
     world.machine.set_replicated(true);
     world.heartbeat("fra", heartbeat(100, 100));
     world.request("a", assignment_request(1, &[("fra", 30)]));
     world.advance(SECOND);
     let first = world.machine.take_dirty_rows(1);
-    assert_eq!(first.len(), 1, "as many as were asked for");
+    assert_eq!(first.len(), 1, "at most one row was requested");
     world.machine.mark_dirty(&first);
     let keys: Vec<String> = world.machine.take_dirty_rows(9).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["relay/fra", "edge/a"]);
@@ -71,7 +71,7 @@ fn rows_that_could_not_be_written_are_written_later_and_odd_ones_are_left_out() 
 }
 
 #[test]
-fn who_does_not_lead_answers_and_decides_nothing() {
+fn a_follower_replies_to_relays_and_decides_nothing() {
     let mut world = World::with(&[("fra", 100)]);
     world.request("a", assignment_request(1, &[("fra", 30)]));
     world.advance(SECOND);
@@ -84,12 +84,12 @@ fn who_does_not_lead_answers_and_decides_nothing() {
         world.advance(5 * SECOND);
     }
     assert_eq!((world.relay_of("a").unwrap().as_str(), world.reason("b")), ("fra", Some(NoRelayReason::Pending)));
-    // It leads on, as nobody else has: who was not heard for want of a lead has two heartbeats.
+    // It leads again, with no other leader in between: edges that could not report meanwhile have two heartbeats to do so.
     world.machine.become_leader(version.epoch, world.now);
     world.advance(9 * SECOND);
     assert_eq!(world.machine.version().epoch, version.epoch);
     assert_eq!((world.relay_of("a").unwrap(), world.relay_of("b").unwrap()), ("fra".into(), "fra".into()));
-    // Somebody else leads: what it knew is of before.
+    // Another process leads: the state of this one is outdated.
     world.machine.drain(&name("ams"), true, None, world.now);
     world.machine.become_follower();
     assert!(
@@ -100,8 +100,11 @@ fn who_does_not_lead_answers_and_decides_nothing() {
     assert_eq!(
         world.heartbeat("ams", heartbeat(100, 100)).version,
         StateVersion::default(),
-        "which no relay takes for news"
+        "a relay ignores this version"
     );
     world.machine.become_leader(9, world.now);
-    assert!(world.heartbeat("ams", heartbeat(100, 100)).draining, "what operators said counts, whoever leads");
+    assert!(
+        world.heartbeat("ams", heartbeat(100, 100)).draining,
+        "drains by operators survive a change of the leader"
+    );
 }

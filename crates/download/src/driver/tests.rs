@@ -1,0 +1,109 @@
+//! Tests of the driver with a server that accepts connections and never responds.
+
+use marline_core::fetch::{Config, Fetch};
+use marline_core::machine::Machine as _;
+use marline_net::links::LinkSelection;
+
+use super::*;
+use crate::Progress;
+use crate::store::Store;
+
+struct NullObserver;
+
+impl DownloadObserver for NullObserver {
+    fn on_progress(&mut self, _: &Progress) {}
+    fn on_message(&mut self, _: &str) {}
+}
+
+/// Runs a test, within a runtime, with a driver and a server that never responds.
+fn with_driver(test: impl FnOnce(&mut DownloadDriver<'_, Fetch>, &mut Context<'_>)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/file", silent.local_addr().unwrap()).parse().unwrap();
+        let store = Store::open(std::path::Path::new("/dev/null"), &[]).unwrap().store;
+        let mut watcher = NullObserver;
+        let mut pump = DownloadDriver::new(
+            Logged::new(Config::default(), None),
+            BodySink::new(store),
+            ConnTable::new(marline_net::http::TlsContext::default()),
+            UrlTable::new(&url, &[], None),
+            Uplinks::local(LinkSelection::Named(Vec::new())).unwrap().0,
+            &mut watcher,
+            std::time::Instant::now(),
+        );
+        test(&mut pump, &mut Context::from_waker(std::task::Waker::noop()));
+    });
+}
+
+#[test]
+fn sockets_are_polled_again_after_an_output() {
+    with_driver(|pump, cx| {
+        assert!(!pump.poll_once(cx), "no input, no work");
+        pump.link_up(LinkId(0));
+        assert_eq!(pump.conns.ids().len(), 1);
+        pump.poll_once(cx);
+        // The backoff ends: the output comes from a tick, after the sockets were polled.
+        let conn = pump.conns.ids()[0];
+        pump.close_conn(conn);
+        let trouble = ConnError { kind: ConnErrorKind::Refused, text: String::new() };
+        pump.feed_machine(Input::Closed { conn, error: trouble });
+        assert!(pump.conns.ids().is_empty(), "the machine backs off first");
+        while pump.logged.machine().deadline().is_some_and(|(at, _)| at > pump.now()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(pump.poll_once(cx), "the new connection needs a poll");
+        assert_eq!(pump.conns.ids().len(), 1);
+    });
+}
+
+#[test]
+fn all_connections_are_served_under_a_rate_limit() {
+    let ids: Vec<ConnId> = [1, 4, 7].map(ConnId).into();
+    for (served, want) in [(0, [1, 4, 7]), (1, [4, 7, 1]), (5, [7, 1, 4]), (7, [1, 4, 7]), (9, [1, 4, 7])] {
+        assert_eq!(rotated_after(ConnId(served), ids.clone()), want.map(ConnId), "{served}");
+    }
+    assert_eq!(rotated_after(ConnId(3), Vec::new()), []);
+}
+
+#[test]
+fn verifying_a_checksum_yields_to_other_tasks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    with_driver(|pump, cx| {
+        let mut store = Store::open(&path, &[]).unwrap().store;
+        store.expect_checksum(format!("sha256={}", "0".repeat(64)).parse().unwrap());
+        let validator = Validator::Etag("\"1\"".to_owned());
+        store.on_identified(Some(DataSize::from_mib(1)), Some(&validator)).unwrap();
+        store.write(0, &[1; 1 << 20]).unwrap();
+        pump.body = BodySink::new(store);
+        let mut turns = 0;
+        let mut check = std::pin::pin!(crate::download::verify_checksum(pump));
+        while check.as_mut().poll(cx).is_pending() {
+            turns += 1;
+        }
+        // Between any two of these polls, a signal or the time limit would be noticed.
+        assert!(turns > 2, "{turns}");
+    });
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_output_that_cannot_be_executed_has_a_result() {
+    with_driver(|pump, cx| {
+        pump.link_up(LinkId(0));
+        let conn = pump.conns.ids()[0];
+        // The connection is still being dialed, so no request can be sent on it.
+        pump.request(ReqId(7), conn, RequestRange::Full, None);
+        assert!(matches!(pump.pending_inputs[..], [Input::Closed { conn: of, .. }] if of == conn));
+        pump.poll_once(cx);
+        assert!(pump.pending_inputs.is_empty());
+        assert_eq!(pump.link_stats[0].requests, 0);
+        // The machine has received the result: it backs off before it opens another connection.
+        assert!(pump.conns.ids().is_empty());
+        pump.connect(ConnId(9), LinkId(0), UrlId(5), None);
+        pump.request(ReqId(8), ConnId(10), RequestRange::Full, None);
+        let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
+        assert_eq!(pump.pending_inputs.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
+    });
+}

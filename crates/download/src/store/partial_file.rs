@@ -1,0 +1,719 @@
+//! The unfinished file and its journal: the order of system calls that keeps every journal record true after any
+//! crash.
+//!
+//! 1. The bytes are written to `FILE.part`, the records to `FILE.part.journal`. `FILE` itself appears by one
+//!    rename, when all bytes are complete and synced. Until then an older `FILE` stays as it is.
+//! 2. A `written` record is appended after the write that it describes, at the latest after [`MAX_UNRECORDED`]
+//!    bytes or [`RECORD_INTERVAL`]. The page cache outlives a killed process, so the record holds until the host
+//!    goes down.
+//! 3. A `synced` record is appended only after an fsync of `FILE.part` that began after the write returned without
+//!    an error. Then the journal is synced, and the directory before the first sync of the journal.
+//! 4. After a failed sync, unsynced bytes no longer count: the journal is rewritten without them. The kernel drops
+//!    pages that it could not write, and reports that only once.
+//! 5. Before recorded bytes are overwritten (the file has changed, or the journal cannot be used), the removal of
+//!    the journal is made durable: unlink, fsync of the directory, and only then the first write.
+//! 6. A journal that was read is rewritten with the present page-cache epoch, so that it stays small: written to a
+//!    new file, synced, and renamed over the old one. The same happens when a journal has become much longer than
+//!    its contents need.
+//! 7. At the end: fsync, rename, removal of the journal, fsync of the directory. A journal that reappears after a
+//!    power failure would describe the `FILE.part` of the next download. So its removal is synced as well as the
+//!    rename.
+//! 8. No journal is created before [`JOURNAL_AFTER_BYTES`] or [`JOURNAL_AFTER`]. Nor is it for a file without size
+//!    and strong validator, which could not be resumed anyway.
+//! 9. A non-empty `FILE.part` belongs to marline if it has marline's mark (an extended attribute), or an authentic
+//!    journal of this very file. Anything else under that name is left alone: another program's file, another
+//!    user's file, and the target of a symbolic link. On file systems without extended attributes, a run that ends
+//!    removes bytes without a journal, so that the next run can begin.
+//! 10. Bytes count only with an authentic journal: its MAC uses the user's key, it is tied to the inode or the tag
+//!     of `FILE.part`, and neither of the two files is writable by others. A marked file that others can write to,
+//!     or that has a hard link, is replaced by a new one. A process that has the old file open can then change
+//!     nothing. Without a key no journal is created.
+//!
+//! Rejected: O_DSYNC or a sync before each record, which limits the download to the latency of the disk; and a
+//! checksum of each range, which costs as much as receiving it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use marline_core::fetch::{ByteRange, RangeSet, Validator};
+use marline_core::units::{DataSize, Instant};
+use marline_core::wire::download_journal::{self, Header, HeaderError, Record};
+
+use rustix::io::Errno;
+
+use super::StoreError;
+use super::coalesce::RunCoalescer;
+use super::fs::{FileSystem, Ownership};
+use super::journal_file::{self, JournalFile, JournalIdentity, RecordedRanges};
+use super::mac_key::MacKey;
+use super::paths::DownloadPaths;
+use super::resume::{ExistingDownload, RestartReason, ResumeContext};
+
+/// Chosen: fewer bytes are fetched again in a moment, so they need no journal.
+const JOURNAL_AFTER_BYTES: u64 = 1_000_000;
+/// The same limit for slow downloads, counted from the first byte.
+const JOURNAL_AFTER: Duration = Duration::from_secs(1);
+/// Chosen: a quarter of the 4 MiB that a killed process may lose.
+const MAX_UNRECORDED: u64 = 1 << 20;
+/// Chosen: 32 bytes for each open run, four times a second, cost next to nothing, and a quarter of a second of data
+/// is quickly fetched again.
+const RECORD_INTERVAL: Duration = Duration::from_millis(250);
+/// Chosen: the data that a power failure costs. A shorter interval would make slow disks write small pieces all the
+/// time.
+const SYNC_INTERVAL: Duration = Duration::from_secs(3);
+
+const NOT_A_JOURNAL: &str = "a file with this name exists and is not a journal of marline";
+
+/// Chosen: half a second in total, an acceptable wait before an error.
+const MAX_LOCK_TRIES: u32 = 50;
+/// Chosen: longer than most programs need from fork to exec, during which the child holds the lock as well.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// An unfinished file, locked by this run.
+#[derive(Debug)]
+pub(super) struct PartialFile<D: FileSystem> {
+    fs: D,
+    paths: DownloadPaths,
+    file: Arc<D::File>,
+    journal: Option<JournalFile<D>>,
+    /// What the bytes belong to, once it is known. Nothing is recorded before.
+    identity: Option<JournalIdentity>,
+    total: Option<u64>,
+    url_digest: [u8; 32],
+    runs: RunCoalescer,
+    /// Number of bytes in `runs`, which are not recorded yet.
+    unrecorded_bytes: u64,
+    /// Number of bytes written by this run.
+    written_bytes: u64,
+    ranges: RecordedRanges,
+    /// The bytes do not match their digest, so no run may resume from them.
+    is_distrusted: bool,
+    sync_stage: SyncStage,
+    /// Whether the file has marline's mark.
+    is_marked: bool,
+    /// Why no journal can be created; reported to the user once.
+    key_problem: KeyProblem,
+    first_byte_at: Option<Instant>,
+    recorded_at: Instant,
+    last_sync_at: Instant,
+}
+
+/// Whether this run has no key for a journal.
+#[derive(Debug, Default)]
+enum KeyProblem {
+    #[default]
+    None,
+    /// The reason, not reported yet.
+    Unreported(String),
+    Reported,
+}
+
+/// Which background sync is running.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SyncStage {
+    Idle,
+    /// Syncing the data; it covers `ranges.syncing`.
+    Data,
+    /// Syncing the journal with the new `synced` records.
+    Journal,
+}
+
+impl<D: FileSystem> PartialFile<D> {
+    /// Takes the lock, and reads the state that an earlier run of any of these URLs (as digests) has left. A new
+    /// journal records the first one.
+    pub(super) fn open(
+        disk: D,
+        paths: DownloadPaths,
+        urls: &[[u8; 32]],
+    ) -> Result<(Self, ExistingDownload), StoreError> {
+        let (data, shared) = open_locked(&disk, &paths)?;
+        let data = Arc::new(data);
+        let mut part = Self {
+            fs: disk,
+            paths,
+            file: data,
+            journal: None,
+            identity: None,
+            total: None,
+            url_digest: urls.first().copied().unwrap_or_default(),
+            runs: RunCoalescer::new(),
+            unrecorded_bytes: 0,
+            written_bytes: 0,
+            ranges: RecordedRanges::default(),
+            is_distrusted: false,
+            sync_stage: SyncStage::Idle,
+            is_marked: false,
+            key_problem: KeyProblem::None,
+            first_byte_at: None,
+            recorded_at: Instant::ZERO,
+            last_sync_at: Instant::ZERO,
+        };
+        match part.load_existing(urls, shared) {
+            Ok(existing) => Ok((part, existing)),
+            Err(why) => {
+                // Removes a file that this call has just created.
+                if part.len().is_ok_and(|len| len == 0) && part.fs.is_marked(&part.file) {
+                    let _ = part.fs.remove(&part.paths.part);
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// Sets size and validator, and ensures that the file fits on the disk. From now on a journal may be kept.
+    pub(super) fn on_identified(
+        &mut self,
+        total: Option<DataSize>,
+        validator: Option<&Validator>,
+    ) -> Result<(), StoreError> {
+        self.total = total.map(DataSize::bytes);
+        let is_storable =
+            |validator: &&Validator| validator.if_range_value().len() <= download_journal::MAX_VALIDATOR_LEN;
+        let identified = self.total.zip(validator.filter(is_storable).cloned());
+        let identity = identified.map(|(total, validator)| JournalIdentity {
+            total,
+            validator,
+            url_digest: self.url_digest,
+            last_modified: None,
+        });
+        let is_changed = identity != self.identity;
+        self.identity = identity;
+        // The bytes are kept: the caller has not discarded them, so they belong to this file even under another
+        // validator. The journal must record the new identity, or go if the file cannot be resumed.
+        match (&self.journal, &self.identity) {
+            (Some(_), None) => self.remove_journal()?,
+            (Some(_), Some(_)) if is_changed => self.compact_journal()?,
+            _ => {}
+        }
+        self.total.map_or(Ok(()), |total| self.ensure_space(total))
+    }
+
+    /// See [`Store::set_last_modified`](super::Store::set_last_modified). Last-Modified is stored in the journal.
+    pub(super) fn set_last_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
+        let Some(identity) = &mut self.identity else { return Ok(None) };
+        let is_of_it = matches!(&identity.validator, Validator::Etag(tag) if tag == etag);
+        let is_short =
+            etag.len() + 1 + modified.len() <= download_journal::MAX_VALIDATOR_LEN && !modified.contains('\n');
+        if !is_of_it || !is_short || identity.last_modified.as_deref() == Some(modified) {
+            return Ok(None);
+        }
+        let before = identity.last_modified.replace(modified.to_owned());
+        if self.journal.is_some() {
+            self.compact_journal()?;
+        }
+        Ok(before)
+    }
+
+    /// Writes bytes at an offset, and records them if enough have accumulated (rule 2).
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let result = self.fs.write_at(&self.file, at, bytes);
+        result.map_err(|e| StoreError::io(&self.paths.part, "writing", e))?;
+        let len = bytes.len() as u64;
+        self.written_bytes += len;
+        self.unrecorded_bytes += len;
+        // A run that leaves the coalescer is recorded at once. All others wait for `record_writes`.
+        if let Some(run) = self.runs.push(ByteRange::at(at, DataSize::from_bytes(len))) {
+            self.ranges.dirty.insert(run);
+            self.append_records([Record::Written { start: run.start, end: run.end }].into_iter())?;
+        }
+        let journal_due =
+            self.journal.is_none() && self.identity.is_some() && self.written_bytes >= JOURNAL_AFTER_BYTES;
+        if journal_due || self.unrecorded_bytes >= MAX_UNRECORDED { self.record_writes() } else { Ok(()) }
+    }
+
+    /// Records and syncs at the intervals of rules 2 and 3.
+    pub(super) fn tick(&mut self, now: Instant) -> Result<(), StoreError> {
+        // `write` has no time argument, so the intervals count from the first tick after the first byte.
+        if self.written_bytes > 0 && self.first_byte_at.is_none() {
+            (self.first_byte_at, self.recorded_at, self.last_sync_at) = (Some(now), now, now);
+        }
+        self.poll_sync(now)?;
+        let Some(first) = self.first_byte_at.filter(|_| self.identity.is_some()) else { return Ok(()) };
+        if now - self.recorded_at >= RECORD_INTERVAL {
+            self.recorded_at = now;
+            self.record_writes()?;
+        }
+        if self.journal.is_none() && now - first >= JOURNAL_AFTER {
+            self.record_writes()?;
+            self.begin_journal()?;
+        }
+        if self.journal.is_some() && self.sync_stage == SyncStage::Idle && now - self.last_sync_at >= SYNC_INTERVAL
+        {
+            self.start_sync(now)?;
+        }
+        Ok(())
+    }
+
+    /// When [`PartialFile::tick`] is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.identity.as_ref()?;
+        // The first tick with bytes starts the intervals. It is due at once.
+        let Some(_) = self.first_byte_at else { return (self.written_bytes > 0).then_some(Instant::ZERO) };
+        Some(self.recorded_at + RECORD_INTERVAL)
+    }
+
+    /// Discards all bytes, because the file has changed. Rule 5: the journal goes first.
+    pub(super) fn restart(&mut self) -> Result<(), StoreError> {
+        self.remove_journal()?;
+        self.fs.truncate(&self.file, 0).map_err(|e| StoreError::io(&self.paths.part, "truncating", e))?;
+        self.runs.clear();
+        (self.unrecorded_bytes, self.written_bytes, self.first_byte_at) = (0, 0, None);
+        (self.identity, self.total) = (None, None);
+        // A sync that is in progress then records nothing.
+        self.ranges = RecordedRanges::default();
+        self.is_distrusted = false;
+        Ok(())
+    }
+
+    /// Checks that all bytes are stored, and syncs them. The file keeps its unfinished name.
+    pub(super) fn complete_and_sync(&mut self) -> Result<(), StoreError> {
+        self.check_complete()?;
+        // Small files have no journal and are not synced: as with other tools, the kernel writes them back in its
+        // own time. What a power failure takes is quickly fetched again.
+        if self.journal.is_some() { self.sync_data() } else { Ok(()) }
+    }
+
+    /// Checks that all bytes are stored, and cuts off any beyond the size. Returns the size.
+    pub(super) fn check_complete(&mut self) -> Result<u64, StoreError> {
+        // Runs are moved to the set only: the complete file needs no further records.
+        for run in self.runs.drain() {
+            self.ranges.dirty.insert(run);
+        }
+        let len = self.len()?;
+        let total = self.total.unwrap_or(len);
+        let written = self.ranges.all_written();
+        if let Some(gap) = written.next_gap(0, total) {
+            let (path, missing) = (self.paths.final_path.clone(), written.missing_before(total));
+            return Err(StoreError::Incomplete { path, missing, first: gap.start });
+        }
+        if len > total {
+            self.fs.truncate(&self.file, total).map_err(|e| StoreError::io(&self.paths.part, "truncating", e))?;
+        }
+        Ok(total)
+    }
+
+    /// Renames the complete file to its final name, and removes the journal (rule 7).
+    pub(super) fn publish(self) -> Result<PathBuf, StoreError> {
+        let Self { fs: disk, paths, file: data, journal: log, .. } = self;
+        // Another program may have put its own file under the unfinished name meanwhile. The rename must not
+        // publish it.
+        if !disk
+            .is_at_path(&data, &paths.part)
+            .map_err(|e| StoreError::io(&paths.part, "reading its attributes", e))?
+        {
+            return Err(StoreError::PartReplaced { path: paths.final_path, part: paths.part });
+        }
+        let path =
+            paths.publish(&disk).map_err(|e| StoreError::io(&paths.final_path, "renaming the complete file", e))?;
+        // The mark is removed after the rename: if the run is killed in between, the next one must still recognize
+        // its file.
+        disk.finalize(&data, &paths.dir);
+        if log.is_some() {
+            disk.remove(&paths.journal).map_err(|e| StoreError::io(&paths.journal, "removing", e))?;
+            disk.sync_dir(&paths.dir).map_err(|e| StoreError::io(&paths.dir, "syncing the directory", e))?;
+        }
+        Ok(path)
+    }
+
+    /// Ends the run early: records and syncs all bytes. False: the next run cannot resume.
+    pub(super) fn suspend(mut self) -> Result<bool, StoreError> {
+        if self.is_distrusted {
+            return Ok(false);
+        }
+        self.record_writes()?;
+        // Nothing was stored, so nothing is left behind.
+        if self.ranges.all_written().is_empty() {
+            self.remove_journal()?;
+            self.remove_part()?;
+            return Ok(false);
+        }
+        self.begin_journal()?;
+        // No journal (no identity or no key). Without a mark the next run could not recognize the file as marline's
+        // (rule 9).
+        if self.journal.is_none() {
+            if !self.is_marked {
+                self.remove_part()?;
+            }
+            return Ok(false);
+        }
+        self.sync_data()?;
+        let newly_synced = self.ranges.mark_all_synced();
+        self.append_records(journal_file::synced_records(&newly_synced))?;
+        let Some(log) = &self.journal else { return Ok(false) };
+        let synced = self.fs.sync(&log.file).and_then(|()| self.fs.sync_dir(&self.paths.dir));
+        synced.map_err(|e| StoreError::io(&self.paths.journal, "syncing", e))?;
+        Ok(true)
+    }
+
+    /// Removes the journal, so that the next run starts from zero. The bytes stay, and the returned path is shown
+    /// to the user.
+    pub(super) fn invalidate(&mut self) -> Result<&Path, StoreError> {
+        self.remove_journal()?;
+        self.is_distrusted = true;
+        Ok(&self.paths.part)
+    }
+
+    /// Reads bytes of the unfinished file; zero bytes at its end.
+    pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<usize, StoreError> {
+        self.fs.read_at(&self.file, at, bytes).map_err(|e| StoreError::io(&self.paths.part, "reading", e))
+    }
+
+    pub(super) fn paths_mut(&mut self) -> &mut DownloadPaths {
+        &mut self.paths
+    }
+
+    /// Sets the URL to which the following bytes belong. Call it while nothing is stored, or before everything is
+    /// discarded.
+    pub(super) fn set_url_digest(&mut self, url: [u8; 32]) {
+        self.url_digest = url;
+    }
+
+    pub(super) fn paths(&self) -> &DownloadPaths {
+        &self.paths
+    }
+
+    /// Sets another final name, and returns a message if it had to be adapted.
+    pub(super) fn suggest_name(&mut self, name: &OsStr) -> Option<String> {
+        self.paths.suggest_name(&self.fs, name)
+    }
+
+    /// Whether the unfinished file accepts writes at any offset. A resumed file has accepted them before.
+    pub(super) fn supports_random_writes(&self) -> bool {
+        !self.ranges.all_written().is_empty() || self.fs.supports_random_writes(&self.file)
+    }
+
+    /// Removes the unfinished file, so that it can be written in another way.
+    pub(super) fn abandon(self) -> Result<DownloadPaths, StoreError> {
+        self.remove_part()?;
+        Ok(self.paths)
+    }
+
+    /// Reads what an earlier run has left. Unusable state has been removed from the disk when this returns (rule
+    /// 5).
+    fn load_existing(
+        &mut self,
+        urls: &[[u8; 32]],
+        shared: Option<&'static str>,
+    ) -> Result<ExistingDownload, StoreError> {
+        self.remove_stale_journal()?;
+        let (len, marked) = (self.len()?, self.fs.is_marked(&self.file));
+        let life = self.fs.page_cache_epoch(&self.file);
+        let present = ResumeContext { len, part_id: self.fs.file_id(&self.file), epoch: life, url_digests: urls };
+        let existing = ExistingDownload::read(&self.fs, &self.paths.journal, &present);
+        let existing = existing.map_err(|e| open_error(&self.paths.journal, "reading", e))?;
+        let existing = match existing {
+            // Beside a marked file with data it is marline's own journal, damaged. Otherwise it may be anyone's
+            // file.
+            ExistingDownload::NotAJournal if len > 0 && marked => {
+                ExistingDownload::Unusable(RestartReason::Unreadable(HeaderError::NotAJournal))
+            }
+            ExistingDownload::NotAJournal => ExistingDownload::Foreign(NOT_A_JOURNAL),
+            found => found,
+        };
+        if let ExistingDownload::Foreign(what) = existing {
+            return Err(StoreError::NotOurs { part: self.paths.journal.clone(), what });
+        }
+        // The file of the journal was replaced by `open_locked`, so the journal no longer applies.
+        let existing = shared.map_or(existing, |what| ExistingDownload::Unusable(RestartReason::Untrusted(what)));
+        // Rule 9. On a file system without extended attributes, only the journal shows whose file it is.
+        let by_journal = match &existing {
+            ExistingDownload::Valid { .. } => true,
+            ExistingDownload::Unusable(why) => why.proves_ownership(),
+            ExistingDownload::Absent | ExistingDownload::NotAJournal | ExistingDownload::Foreign(_) => false,
+        };
+        if len > 0 && !by_journal && !marked {
+            let what = "a file with this name exists, and no journal of this user proves that marline wrote it";
+            return Err(StoreError::NotOurs { part: self.paths.part.clone(), what });
+        }
+        self.is_marked = self.fs.set_mark(&self.file);
+        match existing {
+            ExistingDownload::Valid { header, synced, written } => {
+                self.url_digest = header.url_digest;
+                self.total = Some(header.file_size);
+                self.identity = Some(JournalIdentity::from_header(&header));
+                // Records of the earlier run hold, but its unsynced bytes must be synced by this run.
+                self.ranges =
+                    RecordedRanges { dirty: written.clone(), syncing: RangeSet::default(), synced: synced.clone() };
+                self.compact_journal()?;
+                Ok(ExistingDownload::Valid { header, synced, written })
+            }
+            ExistingDownload::Absent if len == 0 => Ok(ExistingDownload::Absent),
+            ExistingDownload::Absent => {
+                self.restart().map(|()| ExistingDownload::Unusable(RestartReason::NoJournal))
+            }
+            other => self.restart().map(|()| other),
+        }
+    }
+
+    /// Checks that the disk has space for the bytes that are not allocated yet, and allocates them where that is
+    /// cheap. Small files are not preallocated.
+    fn ensure_space(&self, total: u64) -> Result<(), StoreError> {
+        if let Some(limit) = self.fs.size_limit(&self.file, total) {
+            let (path, total) = (self.paths.final_path.clone(), DataSize::from_bytes(total));
+            return Err(StoreError::TooLarge { path, total, why: limit.to_string() });
+        }
+        // If the file system does not report its free space, it is assumed to suffice. A write will fail otherwise.
+        let (Ok((_, allocated)), Ok(free)) = (self.fs.len(&self.file), self.fs.free_bytes(&self.file)) else {
+            return Ok(());
+        };
+        let need = total.saturating_sub(allocated);
+        if need <= free {
+            let reserved =
+                if total >= JOURNAL_AFTER_BYTES { self.fs.preallocate(&self.file, total) } else { Ok(()) };
+            return reserved.map_err(|e| StoreError::io(&self.paths.part, "reserving disk space", e));
+        }
+        let [need, free] = [need, free].map(DataSize::from_bytes);
+        Err(StoreError::NotEnoughSpace {
+            path: self.paths.final_path.clone(),
+            need,
+            free,
+            on: self.paths.dir.clone(),
+        })
+    }
+
+    fn len(&self) -> Result<u64, StoreError> {
+        let len =
+            self.fs.len(&self.file).map_err(|e| StoreError::io(&self.paths.part, "reading its attributes", e))?;
+        Ok(len.0)
+    }
+
+    /// Appends `written` records for all bytes since the last call.
+    fn record_writes(&mut self) -> Result<(), StoreError> {
+        self.unrecorded_bytes = 0;
+        let Self { runs, ranges, journal: log, fs: disk, paths, .. } = self;
+        let drained = runs.drain().map(|run| {
+            ranges.dirty.insert(run);
+            Record::Written { start: run.start, end: run.end }
+        });
+        match log {
+            Some(log) => {
+                log.append(disk, drained).map_err(|e| StoreError::io(&paths.journal, "writing", e))?;
+            }
+            None => drained.for_each(drop),
+        }
+        if self.written_bytes >= JOURNAL_AFTER_BYTES { self.begin_journal() } else { Ok(()) }
+    }
+
+    /// Creates the journal, with all records so far, if there is none and the file can be resumed.
+    fn begin_journal(&mut self) -> Result<(), StoreError> {
+        if self.journal.is_some() {
+            return Ok(());
+        }
+        let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
+        // With a new tag, no older journal matches the present contents of the file.
+        self.fs.set_tag(&self.file);
+        let log = JournalFile::create(
+            &self.fs,
+            &self.paths,
+            &self.file,
+            (&identity_and_key.0, identity_and_key.1),
+            &self.ranges,
+        );
+        self.journal = Some(log.map_err(|e| open_error(&self.paths.journal, "writing", e))?);
+        Ok(())
+    }
+
+    /// Rewrites the journal with the fewest records (rule 6).
+    fn compact_journal(&mut self) -> Result<(), StoreError> {
+        let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
+        let log = JournalFile::replace(
+            &self.fs,
+            &self.paths,
+            &self.file,
+            (&identity_and_key.0, identity_and_key.1),
+            &self.ranges,
+        );
+        self.journal = Some(log.map_err(|e| StoreError::io(&self.paths.new_journal, "writing", e))?);
+        Ok(())
+    }
+
+    /// What the bytes belong to, and the key for the MACs; none: the file cannot be resumed.
+    fn journal_identity(&mut self) -> Option<(JournalIdentity, MacKey)> {
+        let identity = self.identity.clone()?;
+        match (self.fs.user_key(), &self.key_problem) {
+            (Ok(key), _) => Some((identity, key.for_purpose(super::KEY_PURPOSE))),
+            (Err(why), KeyProblem::None) => {
+                self.key_problem =
+                    KeyProblem::Unreported(format!("the download cannot be resumed if it is interrupted: {why}"));
+                None
+            }
+            (Err(_), _) => None,
+        }
+    }
+
+    /// A message about a missing key, once.
+    pub(super) fn take_note(&mut self) -> Option<String> {
+        match std::mem::replace(&mut self.key_problem, KeyProblem::Reported) {
+            KeyProblem::Unreported(why) => Some(why),
+            before => {
+                self.key_problem = before;
+                None
+            }
+        }
+    }
+
+    /// Removes the unfinished file, unless its name refers to another file by now.
+    fn remove_part(&self) -> Result<(), StoreError> {
+        let part = &self.paths.part;
+        let is_own = self.fs.is_at_path(&self.file, part);
+        let removed = is_own.and_then(|is_own| if is_own { self.fs.remove(part) } else { Ok(()) });
+        removed.map_err(|e| StoreError::io(part, "removing", e))
+    }
+
+    /// Removes a new journal that a crash has left before it was renamed. It is never used.
+    fn remove_stale_journal(&self) -> Result<(), StoreError> {
+        let path = &self.paths.new_journal;
+        let leftover = self.fs.read(path, 8).map_err(|e| open_error(path, "reading", e))?;
+        let what = match leftover {
+            None => return Ok(()),
+            Some((_, Ownership::Foreign(what))) => what,
+            Some((bytes, _)) if Header::is_remnant(&bytes) => {
+                return self.fs.remove(path).map_err(|e| StoreError::io(path, "removing", e));
+            }
+            Some(_) => NOT_A_JOURNAL,
+        };
+        Err(StoreError::NotOurs { part: path.clone(), what })
+    }
+
+    /// Appends records, if there is a journal.
+    fn append_records(&mut self, records: impl Iterator<Item = Record>) -> Result<(), StoreError> {
+        let Some(log) = &mut self.journal else { return Ok(()) };
+        log.append(&self.fs, records).map_err(|e| StoreError::io(&self.paths.journal, "writing", e))
+    }
+
+    /// Starts to sync everything that has been written so far (rule 3).
+    fn start_sync(&mut self, now: Instant) -> Result<(), StoreError> {
+        self.last_sync_at = now;
+        self.record_writes()?;
+        if !self.ranges.dirty.is_empty() {
+            self.ranges.syncing = std::mem::take(&mut self.ranges.dirty);
+            self.sync_stage = SyncStage::Data;
+            self.fs.start_sync(&self.file, None);
+        }
+        Ok(())
+    }
+
+    /// Processes the result of a background sync, if it has one. Data is followed by the journal.
+    fn poll_sync(&mut self, now: Instant) -> Result<(), StoreError> {
+        if self.sync_stage == SyncStage::Idle {
+            return Ok(());
+        }
+        let Some(result) = self.fs.poll_sync() else { return Ok(()) };
+        match (std::mem::replace(&mut self.sync_stage, SyncStage::Idle), result) {
+            (SyncStage::Data, Ok(())) => {
+                // The data is on the disk now, so the records may say so. They become durable with the sync below.
+                let newly_synced = self.ranges.finish_sync();
+                self.append_records(journal_file::synced_records(&newly_synced))?;
+                if self.journal.as_ref().is_some_and(JournalFile::needs_compaction) {
+                    self.compact_journal()?;
+                }
+                // Before the first sync of a new journal, its directory entry is synced as well.
+                let Some(log) = &mut self.journal else { return Ok(()) };
+                let dir = (!std::mem::replace(&mut log.is_dir_synced, true)).then_some(self.paths.dir.as_path());
+                self.sync_stage = SyncStage::Journal;
+                self.fs.start_sync(&log.file, dir);
+            }
+            (SyncStage::Data, Err(e)) => return Err(self.on_sync_failure(e)),
+            (SyncStage::Journal, Err(why)) => {
+                return Err(StoreError::SyncFailed { path: self.paths.journal.clone(), why });
+            }
+            (SyncStage::Journal, Ok(())) => self.last_sync_at = now,
+            (SyncStage::Idle, _) => {}
+        }
+        Ok(())
+    }
+
+    fn sync_data(&mut self) -> Result<(), StoreError> {
+        let synced = self.fs.sync(&self.file);
+        synced.map_err(|e| self.on_sync_failure(e))
+    }
+
+    /// Rule 4: bytes that are not known to be on the disk no longer count.
+    fn on_sync_failure(&mut self, why: io::Error) -> StoreError {
+        self.runs.clear();
+        self.ranges =
+            RecordedRanges { synced: std::mem::take(&mut self.ranges.synced), ..RecordedRanges::default() };
+        if self.journal.is_some() && self.compact_journal().is_err() {
+            // Both errors have the same cause, so the first one is reported.
+            let _ = self.remove_journal();
+        }
+        match StoreError::io(&self.paths.part, "syncing", why) {
+            StoreError::Io { path, why, .. } => StoreError::SyncFailed { path, why },
+            full => full,
+        }
+    }
+
+    /// Rule 5: removes the journal, and syncs the directory.
+    fn remove_journal(&mut self) -> Result<(), StoreError> {
+        self.journal = None;
+        let DownloadPaths { journal, new_journal, dir, .. } = &self.paths;
+        let removed = self.fs.remove(journal).and_then(|()| self.fs.remove(new_journal));
+        let removed = removed.and_then(|()| self.fs.sync_dir(dir));
+        removed.map_err(|e| StoreError::io(journal, "removing", e))
+    }
+}
+
+/// The error for a path that could not be opened. What has this name may belong to someone else.
+fn open_error(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
+    let what = match Errno::from_io_error(&why) {
+        Some(Errno::LOOP) => "a symbolic link with this name exists",
+        Some(Errno::NXIO | Errno::ISDIR) => "an entry with this name exists and is not a regular file",
+        Some(Errno::EXIST) => "a file with this name was created meanwhile",
+        // The file system does not support an encoding or a character of the name.
+        Some(Errno::INVAL | Errno::ILSEQ) if doing == "opening" => {
+            return StoreError::NameRefused { path: path.to_owned(), why };
+        }
+        _ => return StoreError::io(path, doing, why),
+    };
+    StoreError::NotOurs { part: path.to_owned(), what }
+}
+
+/// Opens the unfinished file and takes its lock. Waits for a short time if it is locked: a child process of the
+/// owner holds the lock until its exec, and a killed owner until the kernel has removed it.
+///
+/// A file of marline that others could have written to is replaced by a new one, and the reason is returned (rule
+/// 10).
+fn open_locked<D: FileSystem>(
+    disk: &D,
+    paths: &DownloadPaths,
+) -> Result<(D::File, Option<&'static str>), StoreError> {
+    let failed = |e| open_error(&paths.part, "opening", e);
+    let foreign = |what| Err(StoreError::NotOurs { part: paths.part.clone(), what });
+    let (mut tries, mut shared) = (0, None);
+    loop {
+        let (file, is_new) = disk.open(&paths.part).map_err(failed)?;
+        let custody = if is_new { Ownership::Private } else { disk.ownership(&file).map_err(failed)? };
+        // Checked before the lock, which the owner of a foreign file could hold forever.
+        match custody {
+            Ownership::Foreign(what) => return foreign(what),
+            Ownership::Shared(_) if !disk.is_marked(&file) => {
+                return foreign("a file with this name exists, and others can write to it, or it has a hard link");
+            }
+            _ => {}
+        }
+        if !disk.lock(&file).map_err(failed)? {
+            if tries == MAX_LOCK_TRIES {
+                return Err(StoreError::Locked { path: paths.final_path.clone(), part: paths.part.clone() });
+            }
+            tries += 1;
+            std::thread::sleep(LOCK_RETRY_INTERVAL);
+            continue;
+        }
+        // Between opening and locking, the previous owner may have finished and renamed this file.
+        if !disk.is_at_path(&file, &paths.part).map_err(failed)? {
+            continue;
+        }
+        match custody {
+            Ownership::Shared(what) if shared.is_none() => {
+                disk.remove(&paths.part).map_err(failed)?;
+                shared = Some(what);
+            }
+            // It happened again: another process replaces the file faster than this one can.
+            Ownership::Shared(what) => return foreign(what),
+            _ => return Ok((file, shared)),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Common parts of `bench proxy`, `bench paths`, `bench fleet` and `bench accel`: selection and execution of cases,
+//! final table and result file.
+//!
+//! 1. A word of `--case` is a case, `all`, or one row of a case, such as `upload 20+2`. An unknown case is refused
+//!    before anything is measured.
+//! 2. Ctrl-C ends the benchmark, and the results so far are shown. The exit code is 1 only if something could not
+//!    be measured at all.
+
+use marline_sim::spec::LinkSpec;
+use serde_json::{Value, json};
+
+use crate::LabError;
+use crate::html_report::Table;
+use crate::result_file::ResultFile;
+use crate::results::HostInfo;
+use crate::runner::command::{notice, print_line};
+
+/// The selected cases and rows of a benchmark.
+#[derive(Clone, Debug)]
+pub(super) struct Cases {
+    names: &'static [&'static str],
+    selected: Vec<String>,
+}
+
+impl Cases {
+    /// Parses the words of `--case`; without words all cases are selected. `subject` names the benchmark in errors.
+    pub(super) fn new(subject: &str, known: &'static [&'static str], words: &[String]) -> Result<Self, LabError> {
+        let is_known = |word: &&String| *word == ALL_CASES || known.contains(&case_name(word));
+        match words.iter().find(|word| !is_known(word)) {
+            Some(unknown) => {
+                let names = known.join(", ");
+                Err(LabError::Spec(format!("no case `{unknown}` of {subject}; there are: {names}, {ALL_CASES}")))
+            }
+            None => Ok(Self { names: known, selected: words.to_vec() }),
+        }
+    }
+
+    /// The cases of which at least one row is selected, in the order of the table.
+    pub(super) fn selected_cases(&self) -> Vec<&'static str> {
+        let is_wanted = |case: &&str| {
+            self.selected.is_empty()
+                || self.selected.iter().any(|word| word == ALL_CASES || case_name(word) == *case)
+        };
+        self.names.iter().copied().filter(is_wanted).collect()
+    }
+
+    /// Whether this row of a case is selected.
+    pub(super) fn is_selected(&self, case: &str, row: &str) -> bool {
+        let names_row = |word: &String| word == ALL_CASES || word == case || *word == format!("{case} {row}");
+        self.selected.is_empty() || self.selected.iter().any(names_row)
+    }
+}
+
+const ALL_CASES: &str = "all";
+
+fn case_name(word: &str) -> &str {
+    word.split(' ').next().unwrap_or_default()
+}
+
+/// Runs the cases one after the other until the user interrupts.
+pub(super) fn run_cases(
+    cases: &[&str],
+    mut run_case: impl FnMut(&str) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    print_line(&HostInfo::current().to_line());
+    for case in cases {
+        run_case(case)?;
+        if is_interrupted() {
+            notice("interrupted: the figures below are incomplete");
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the results, writes the file, and returns the exit code. `heading` is printed above the table.
+pub(super) fn finish(
+    file: Option<ResultFile>,
+    heading: &str,
+    table: &Table,
+    rows: &Value,
+    problems: u32,
+) -> Result<u8, LabError> {
+    if table.rows.is_empty() && problems == 0 && !is_interrupted() {
+        return Err(LabError::Spec("nothing was measured: the case has no row of that name".into()));
+    }
+    print_line(&format!("\n{heading}{}", table.to_text()));
+    if let Some(file) = file {
+        let command: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let version = env!("CARGO_PKG_VERSION");
+        let record = json!({"command": command, "version": version, "machine": HostInfo::current(), "rows": rows});
+        file.write(&format!("{record:#}\n"))?;
+    }
+    Ok(if is_interrupted() { 130 } else { u8::from(problems > 0) })
+}
+
+/// Whether the user interrupted the program.
+pub(crate) fn is_interrupted() -> bool {
+    marline_sys::signal::last_caught().is_some()
+}
+
+/// Parses a link that is a constant of this program.
+pub(super) fn parse_link(words: &str) -> LinkSpec {
+    words.parse().expect("constant links parse")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_selected_by_its_name_its_case_or_all() {
+        let cases = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            Cases::new("the fleet", &["upload", "cut"], &words)
+        };
+        let wants = |words: &[&str], case, row| cases(words).unwrap().is_selected(case, row);
+        assert!(wants(&[], "upload", "8+8") && wants(&["all"], "upload", "8+8"));
+        assert!(wants(&["upload"], "upload", "8+8") && !wants(&["upload"], "cut", "silent"));
+        assert!(wants(&["upload 8+8"], "upload", "8+8") && !wants(&["upload 8+8"], "upload", "20+2"));
+        assert_eq!(cases(&["cut silent"]).unwrap().selected_cases(), ["cut"]);
+        assert_eq!(cases(&[]).unwrap().selected_cases(), ["upload", "cut"]);
+        let said = cases(&["uplod"]).unwrap_err().to_string();
+        assert!(said.contains("no case `uplod` of the fleet; there are: upload, cut, all"), "{said}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Measures the power that this machine draws from its battery, in contrast to the figures of the radio energy model.
+//!
+//! It reads the kernel's power-supply class in sysfs and returns energy and mean power of a run, or nothing where the
+//! hardware does not report them.
+//!
+//! 1. A battery reports `power_now` (µW), or `current_now` (µA) and `voltage_now` (µV), whose product is the power
+//!    (the multi-link HTTP thesis, section 3.2.1, reads a phone's power chip in this way). Some drivers report the
+//!    discharge current as negative.
+//! 2. Only a discharging battery shows what the machine draws. With a charger attached there is no figure at all,
+//!    rather than a wrong one.
+//! 3. One reading a second, as in the thesis: with some firmware a reading takes milliseconds. Therefore a thread of
+//!    its own reads, and only where there is a battery. Between readings the power is interpolated linearly.
+//! 4. Batteries of mice and headsets (`scope` is `Device`) do not supply this machine and are ignored.
+//!
+//! Energy counters (`energy_now`) were not used: they advance in steps of many joules.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use marline_core::units::{Energy, Power};
+
+/// Where Linux lists power supplies.
+pub const POWER_SUPPLIES: &str = "/sys/class/power_supply";
+
+/// The batteries that supply this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batteries(Vec<PathBuf>);
+
+impl Batteries {
+    /// Finds the batteries below `folder` (in production [`POWER_SUPPLIES`]). `None`: there is none that reports its
+    /// power.
+    pub fn find(folder: &Path) -> Option<Self> {
+        let mut found: Vec<PathBuf> = fs::read_dir(folder)
+            .ok()?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| read_attribute(path, "type").as_deref() == Some("Battery"))
+            .filter(|path| read_attribute(path, "scope").as_deref() != Some("Device"))
+            .filter(|path| read_power(path).is_some())
+            .collect();
+        found.sort();
+        (!found.is_empty()).then_some(Self(found))
+    }
+
+    /// The power that all of them deliver now. `None`: one is being charged, none discharges, or one cannot be read.
+    pub fn power(&self) -> Option<Power> {
+        let (mut sum, mut discharging) = (Power::ZERO, false);
+        for path in &self.0 {
+            match read_attribute(path, "status")?.as_str() {
+                "Discharging" => {
+                    sum += read_power(path)?;
+                    discharging = true;
+                }
+                // The idle battery of a notebook with two.
+                "Full" | "Not charging" => {}
+                _ => return None,
+            }
+        }
+        discharging.then_some(sum)
+    }
+}
+
+/// Energy and mean power drawn over a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatteryDraw {
+    /// Total energy of the run.
+    pub energy: Energy,
+    /// Mean power of the run.
+    pub power: Power,
+}
+
+/// Reads the batteries once a second until [`BatteryMeter::finish`].
+#[derive(Debug)]
+pub struct BatteryMeter {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<Option<BatteryDraw>>>,
+}
+
+impl BatteryMeter {
+    /// Starts the readings of the batteries below `folder`. `None`: there is no battery to read.
+    pub fn start(folder: &Path) -> Option<Self> {
+        Self::with_interval(Batteries::find(folder)?, READ_INTERVAL)
+    }
+
+    fn with_interval(batteries: Batteries, pause: Duration) -> Option<Self> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stop_flag = Arc::clone(&stop);
+        let watch = move || {
+            let (started, mut sum) = (Instant::now(), PowerIntegral::default());
+            loop {
+                sum.add_reading(started.elapsed(), batteries.power());
+                let (stop, condvar) = &*stop_flag;
+                let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
+                let (stop, _) =
+                    condvar.wait_timeout_while(stop, pause, |stop| !*stop).unwrap_or_else(PoisonError::into_inner);
+                if *stop {
+                    break;
+                }
+            }
+            sum.add_reading(started.elapsed(), batteries.power());
+            sum.result()
+        };
+        let thread = std::thread::Builder::new().name("battery".into()).spawn(watch).ok()?;
+        Some(Self { stop, thread: Some(thread) })
+    }
+
+    /// Takes a last reading and stops. `None`: the machine did not run on battery for the whole time.
+    pub fn finish(mut self) -> Option<BatteryDraw> {
+        self.request_stop();
+        self.thread.take()?.join().ok().flatten()
+    }
+
+    fn request_stop(&self) {
+        let (stop, condvar) = &*self.stop;
+        *stop.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        condvar.notify_all();
+    }
+}
+
+/// Stops the thread when a run fails before [`BatteryMeter::finish`].
+impl Drop for BatteryMeter {
+    fn drop(&mut self) {
+        self.request_stop();
+    }
+}
+
+/// Integral of the readings so far, by the trapezoidal rule.
+#[derive(Debug, Default)]
+struct PowerIntegral {
+    last_reading: Option<(Duration, Power)>,
+    energy: Energy,
+    is_invalid: bool,
+}
+
+impl PowerIntegral {
+    fn add_reading(&mut self, at: Duration, power: Option<Power>) {
+        let Some(power) = power else {
+            self.is_invalid = true;
+            return;
+        };
+        if let Some((before, previous_power)) = self.last_reading {
+            let time = at.saturating_sub(before);
+            // The sum times half the time, not the halved sum: the sum may be an odd number of microwatts.
+            self.energy += (previous_power + power) * (time / 2);
+        }
+        self.last_reading = Some((at, power));
+    }
+
+    fn result(&self) -> Option<BatteryDraw> {
+        let (time, power) = self.last_reading.filter(|_| !self.is_invalid)?;
+        // A run shorter than two readings has a power, and too little time for a mean.
+        let power = if time.is_zero() { power } else { self.energy / time };
+        Some(BatteryDraw { energy: self.energy, power })
+    }
+}
+
+fn read_power(battery: &Path) -> Option<Power> {
+    if let Some(power) = read_number(battery, "power_now") {
+        return Some(Power::from_microwatts(power));
+    }
+    let (current, voltage) = (read_number(battery, "current_now")?, read_number(battery, "voltage_now")?);
+    // Microamperes times microvolts are picowatts.
+    let microwatts = u128::from(current) * u128::from(voltage) / 1_000_000;
+    Some(Power::from_microwatts(u64::try_from(microwatts).ok()?))
+}
+
+fn read_number(battery: &Path, name: &str) -> Option<u64> {
+    read_attribute(battery, name)?.parse::<i64>().ok().map(i64::unsigned_abs)
+}
+
+fn read_attribute(battery: &Path, name: &str) -> Option<String> {
+    fs::read_to_string(battery.join(name)).ok().map(|text| text.trim().to_owned())
+}
+
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn supply(folder: &TempDir, name: &str, files: &[(&str, &str)]) {
+        let path = folder.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        for (name, text) in files {
+            fs::write(path.join(name), format!("{text}\n")).unwrap();
+        }
+    }
+
+    fn folder() -> TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    const MAINS: (&str, &[(&str, &str)]) = ("AC", &[("type", "Mains"), ("online", "0")]);
+
+    #[test]
+    fn power_is_current_times_voltage() {
+        let folder = folder();
+        supply(&folder, MAINS.0, MAINS.1);
+        let battery = [("type", "Battery"), ("status", "Discharging"), ("voltage_now", "3850000")];
+        supply(&folder, "battery", &battery);
+        supply(&folder, "battery", &[("current_now", "-500000")]);
+        let batteries = Batteries::find(folder.path()).unwrap();
+        assert_eq!(batteries.power(), Some(Power::from_milliwatts(1925)));
+        // If the driver reports the power itself, it is used.
+        supply(&folder, "battery", &[("power_now", "2000000")]);
+        assert_eq!(batteries.power(), Some(Power::from_milliwatts(2000)));
+    }
+
+    #[test]
+    fn only_a_discharging_battery_yields_a_power() {
+        let folder = folder();
+        let battery = |name: &str, status: &str| {
+            supply(&folder, name, &[("type", "Battery"), ("status", status), ("power_now", "5000000")]);
+        };
+        battery("BAT0", "Discharging");
+        battery("BAT1", "Full");
+        let batteries = Batteries::find(folder.path()).unwrap();
+        assert_eq!(batteries.power(), Some(Power::from_milliwatts(5000)));
+        battery("BAT1", "Discharging");
+        assert_eq!(batteries.power(), Some(Power::from_milliwatts(10_000)));
+        for status in ["Charging", "Unknown", ""] {
+            battery("BAT1", status);
+            assert_eq!(batteries.power(), None, "{status}");
+        }
+        battery("BAT0", "Full");
+        battery("BAT1", "Not charging");
+        assert_eq!(batteries.power(), None);
+    }
+
+    #[test]
+    fn supplies_that_are_not_batteries_of_this_machine_are_ignored() {
+        let folder = folder();
+        assert_eq!(Batteries::find(&folder.path().join("absent")), None);
+        supply(&folder, MAINS.0, MAINS.1);
+        let mouse = [("type", "Battery"), ("scope", "Device"), ("status", "Discharging"), ("power_now", "9")];
+        supply(&folder, "hidpp_battery_0", &mouse);
+        supply(&folder, "BAT0", &[("type", "Battery"), ("status", "Discharging"), ("power_now", "much")]);
+        assert_eq!(Batteries::find(folder.path()), None);
+        assert!(BatteryMeter::start(folder.path()).is_none());
+    }
+
+    #[test]
+    fn power_is_integrated_between_readings() {
+        let watts = |n: u64| Some(Power::from_milliwatts(1000 * n));
+        let mut sum = PowerIntegral::default();
+        sum.add_reading(Duration::from_secs(0), watts(1));
+        sum.add_reading(Duration::from_secs(1), watts(3));
+        sum.add_reading(Duration::from_secs(3), watts(3));
+        let drawn = sum.result().unwrap();
+        assert_eq!(drawn.energy, Energy::from_millijoules(8000));
+        assert_eq!(drawn.power, Power::from_microwatts(2_666_666));
+        // The charger was plugged in for a moment.
+        sum.add_reading(Duration::from_secs(4), None);
+        sum.add_reading(Duration::from_secs(5), watts(3));
+        assert_eq!(sum.result(), None);
+        assert_eq!(PowerIntegral::default().result(), None);
+    }
+
+    #[test]
+    fn a_meter_reads_from_its_start_to_its_end() {
+        let folder = folder();
+        supply(&folder, "BAT0", &[("type", "Battery"), ("status", "Discharging"), ("power_now", "4000000")]);
+        let batteries = Batteries::find(folder.path()).unwrap();
+        let (started, watch) =
+            (Instant::now(), BatteryMeter::with_interval(batteries, Duration::from_millis(5)).unwrap());
+        std::thread::sleep(Duration::from_millis(30));
+        let drawn = watch.finish().unwrap();
+        // The mean is rounded down once for each step.
+        let power = drawn.power.microwatts();
+        assert!((3_999_000..=4_000_000).contains(&power), "{power}");
+        assert!(drawn.energy <= Power::from_milliwatts(4000) * started.elapsed());
+        assert!(!drawn.energy.is_zero());
+    }
+}

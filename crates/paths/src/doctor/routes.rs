@@ -1,0 +1,537 @@
+//! How packets of each link leave, and what stands in their way: default routes, subnets, reverse path filters, cost.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use marline_core::link::LinkKind;
+use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, Subnet, UnusedReason, Usability};
+use marline_sys::netlink::RouteSocket;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::{Finding, HostFacts, Severity};
+use crate::host_config::{Sysctls, exit_interface};
+
+/// What is known of one interface that is no loopback.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkFacts {
+    /// The interface.
+    pub name: String,
+    /// What it is taken for.
+    pub kind: LinkKind,
+    /// Whether its bytes cost money, as far as anybody says.
+    pub is_metered: bool,
+    /// Its lowest metric of a default route of IPv4, else of IPv6.
+    pub metric: Option<u32>,
+    /// The stricter of the two settings that count for it: 1 strict, 2 loose, 0 none.
+    pub rp_filter: u8,
+    /// Addresses whose packets to the world would leave by another interface, or not at all.
+    pub misrouted_addresses: Vec<IpAddr>,
+    /// Its addresses that another interface has as well.
+    pub shared_addresses: Vec<IpAddr>,
+    /// Of such a link: whether its router answers a socket that is bound to it; none: not tried.
+    pub router_answers: Option<bool>,
+}
+
+/// Asks the kernel about each interface that has an address and a default route; `known` is what the configuration says.
+pub(super) fn gather_links(
+    survey: &InterfaceList,
+    metered: &MeteredHints,
+    settings: &Sysctls,
+    link_args: &[LinkArg],
+) -> Vec<LinkFacts> {
+    let socket = RouteSocket::open();
+    let is_shared = |address: &IpAddr| {
+        survey.interfaces.iter().filter(|interface| interface.addresses.contains(address)).count() > 1
+    };
+    // Of a shared address only bound sockets have a link of their own.
+    let exit_of_address = |address: IpAddr, link: u32| {
+        let bound = is_shared(&address).then_some(link);
+        socket.as_ref().ok().and_then(|socket| exit_interface(socket, address, bound))
+    };
+    let interfaces = survey.interfaces.iter().filter(|interface| may_be_link(interface));
+    let facts_of = |interface: &Interface| {
+        let has_route = |address: &&IpAddr| {
+            if address.is_ipv4() { interface.route_v4.is_some() } else { interface.route_v6.is_some() }
+        };
+        let misrouted = interface
+            .addresses
+            .iter()
+            .filter(has_route)
+            .filter(|a| exit_of_address(**a, interface.index) != Some(interface.index));
+        let shared_addresses: Vec<IpAddr> = interface.addresses.iter().copied().filter(is_shared).collect();
+        let rp_filter = |name: &str| {
+            settings.read_of_interface("net/ipv4/conf", name, "rp_filter").and_then(|text| text.parse().ok())
+        };
+        let link_arg = link_args.iter().find(|arg| arg.name == interface.name);
+        let metered_hint = || metered.get(&interface.name).is_some_and(|metered| metered.metered);
+        LinkFacts {
+            name: interface.name.clone(),
+            kind: link_arg.and_then(|link_arg| link_arg.kind).unwrap_or(interface.kind),
+            is_metered: link_arg.and_then(|link_arg| link_arg.metered).unwrap_or_else(metered_hint),
+            metric: interface.route_v4.or(interface.route_v6).map(|route| route.metric),
+            rp_filter: rp_filter("all").unwrap_or(0).max(rp_filter(&interface.name).unwrap_or(0)),
+            misrouted_addresses: misrouted.copied().collect(),
+            router_answers: None,
+            shared_addresses,
+        }
+    };
+    let interfaces: Vec<&Interface> = interfaces.collect();
+    let mut links: Vec<LinkFacts> = interfaces.iter().map(|interface| facts_of(interface)).collect();
+    std::thread::scope(|scope| {
+        let attempts: Vec<_> = links
+            .iter_mut()
+            .zip(&interfaces)
+            .filter(|(link, _)| !link.shared_addresses.is_empty())
+            .filter_map(|(link, interface)| Some((link, interface.route_v4.or(interface.route_v6)?.gateway?)))
+            .map(|(link, gateway)| {
+                let name = link.name.clone();
+                (link, scope.spawn(move || does_router_answer(&name, gateway)))
+            })
+            .collect();
+        for (link, attempts) in attempts {
+            link.router_answers = attempts.join().ok();
+        }
+    });
+    links
+}
+
+/// Whether a router answers a socket that is bound to this link, by accepting or by refusing a connection.
+fn does_router_answer(link: &str, router: IpAddr) -> bool {
+    let domain = if router.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let connect = || {
+        let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+        socket.bind_device(Some(link.as_bytes()))?;
+        socket.connect_timeout(&SockAddr::from(SocketAddr::new(router, HTTP_PORT)), ROUTER_TIMEOUT)
+    };
+    match connect() {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+    }
+}
+
+/// The port of a modem's page. One that has no page refuses the connection.
+const HTTP_PORT: u16 = 80;
+/// chosen: two SYNs, at 0 and 1 s.
+const ROUTER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whether it is, or might be, a link.
+fn may_be_link(interface: &Interface) -> bool {
+    match &interface.usability {
+        Usability::Usable => true,
+        Usability::Unused(reason) => matches!(reason, UnusedReason::NoDefaultRoute | UnusedReason::BelowVpn(_)),
+    }
+}
+
+/// The findings about links.
+pub(super) fn check_links(facts: &HostFacts) -> Vec<Finding> {
+    let mut findings = vec![check_usable_links(facts)];
+    findings.extend(facts.survey.vpn.as_ref().map(|vpn| {
+        Finding::note(
+            "VPN",
+            format!("{vpn} is this machine's way to the Internet: connections go through it alone"),
+            "name the links below it with --link if connections may go beside it",
+        )
+    }));
+    findings.extend(check_default_routes(facts));
+    findings.extend(check_source_routing(facts));
+    findings.extend(check_subnets(&facts.survey));
+    findings.extend(check_shared_addresses(facts));
+    findings.extend(check_rp_filter(facts));
+    findings.extend(check_default_link_cost(facts));
+    findings
+}
+
+fn check_usable_links(facts: &HostFacts) -> Finding {
+    let find_interface = |name: &str| facts.survey.interfaces.iter().find(|interface| interface.name == name);
+    if let Some(absent) = facts
+        .requested_links
+        .iter()
+        .find(|requested| !requested.is_optional && find_interface(&requested.name).is_none())
+    {
+        let name = &absent.name;
+        return Finding::blocks(
+            "links",
+            format!("the configuration names {name}, and there is no such interface"),
+            format!("`marline links` lists those there are; in `optional-links` of [paths], {name} is waited for"),
+        );
+    }
+    let is_usable = |interface: &&Interface| match &interface.usability {
+        Usability::Usable => is_requested(facts, &interface.name),
+        Usability::Unused(reason) => {
+            !facts.requested_links.is_empty() && is_requested(facts, &interface.name) && reason.can_be_overridden()
+        }
+    };
+    let usable: Vec<&str> = facts.survey.interfaces.iter().filter(is_usable).map(|i| i.name.as_str()).collect();
+    let scope = if facts.requested_links.is_empty() { "" } else { " of those that the configuration names" };
+    match usable.len() {
+        0 if facts.requested_links.iter().any(|requested| requested.is_optional) => Finding::note(
+            "links",
+            format!("no link{scope} can be used yet"),
+            "connect one; `marline links` says why others are not used",
+        ),
+        0 => Finding::blocks(
+            "links",
+            format!("no link{scope} can be used"),
+            "`marline links` says why, for each interface",
+        ),
+        1 => Finding::note(
+            "links",
+            format!("only one link{scope} can be used: {}", usable.join(", ")),
+            "connect a second one; `marline links` says why others are not used",
+        ),
+        count => Finding::ok("links", format!("{count}: {}", usable.join(", "))),
+    }
+}
+
+/// Whether a run would use it, as far as the configuration says.
+fn is_requested(facts: &HostFacts, name: &str) -> bool {
+    facts.requested_links.is_empty() || facts.requested_links.iter().any(|requested| requested.name == name)
+}
+
+fn check_default_routes(facts: &HostFacts) -> Vec<Finding> {
+    let unrouted =
+        facts.survey.interfaces.iter().filter(|i| i.usability == Usability::Unused(UnusedReason::NoDefaultRoute));
+    let finding = |interface: &Interface| {
+        let name = &interface.name;
+        Finding::note(
+            "route",
+            format!("{name} has an address and no default route, so nothing beyond its subnet is reached over it"),
+            format!(
+                "`ip route add default via ROUTER dev {name} metric 1000`, or a DHCP client that sets it (the metric may be anything)"
+            ),
+        )
+    };
+    unrouted.map(finding).collect()
+}
+
+fn check_source_routing(facts: &HostFacts) -> Option<Finding> {
+    let misrouted: Vec<String> = facts
+        .links
+        .iter()
+        .filter(|link| !link.misrouted_addresses.is_empty())
+        .map(|link| {
+            let addresses: Vec<String> = link.misrouted_addresses.iter().map(ToString::to_string).collect();
+            format!("{} of {}", addresses.join(", "), link.name)
+        })
+        .collect();
+    let addresses = misrouted.join("; ");
+    match (misrouted.is_empty(), facts.daemon) {
+        (true, _) if facts.links.len() < 2 => None,
+        (true, _) => Some(Finding::ok("routing", "what has a link's address leaves by that link")),
+        (false, None) => Some(Finding::ok(
+            "routing",
+            format!("{addresses} would leave by another link; `marline paths` sets rules against it while it runs"),
+        )),
+        (false, Some(daemon)) => Some(Finding::note(
+            "routing",
+            format!("{addresses} would leave by another link, although {daemon} runs"),
+            "if it steers these links, too, its log says why there is no rule (another program may remove it again and \
+             again); otherwise name them with --link",
+        )),
+    }
+}
+
+fn check_subnets(survey: &InterfaceList) -> Vec<Finding> {
+    let usable: Vec<&Interface> = survey.interfaces.iter().filter(|interface| may_be_link(interface)).collect();
+    let mut findings = Vec::new();
+    for (n, first) in usable.iter().enumerate() {
+        for second in &usable[n + 1..] {
+            let is_shared =
+                |a: &&Subnet| second.subnets.iter().any(|b| a.contains(b.address) && b.contains(a.address));
+            if let Some(network) = first.subnets.iter().find(is_shared) {
+                let (a, b) = (&first.name, &second.name);
+                findings.push(Finding::note(
+                    "subnet",
+                    format!("{a} and {b} are both in the subnet of {}/{}", network.address, network.prefix_len),
+                    format!(
+                        "works, since subflows are bound to their device; if {a} answers for {b}: \
+                         `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2`, or give one modem another subnet"
+                    ),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// Links that share an address, as two modems of one brand do.
+fn check_shared_addresses(facts: &HostFacts) -> Vec<Finding> {
+    let sharing: Vec<&LinkFacts> = facts.links.iter().filter(|link| !link.shared_addresses.is_empty()).collect();
+    let names: Vec<&str> = sharing.iter().map(|link| link.name.as_str()).collect();
+    let strict: Vec<&str> =
+        sharing.iter().filter(|link| link.rp_filter == 1).map(|link| link.name.as_str()).collect();
+    let unresponsive = sharing.iter().filter(|link| link.router_answers == Some(false));
+    let finding = |link: &&LinkFacts| {
+        let name = &link.name;
+        Finding::note(
+            "address",
+            format!("the router of {name} does not answer over it; {} have the same address", names.join(", ")),
+            if link.rp_filter == 1 {
+                format!(
+                    "`sysctl -w net.ipv4.conf.{name}.rp_filter=2`: the strict filter drops what comes in over {name}"
+                )
+            } else {
+                format!("restart the modem of {name}, or give it another subnet (its page, as a rule)")
+            },
+        )
+    };
+    let mut findings: Vec<Finding> = unresponsive.map(finding).collect();
+    if findings.is_empty() && sharing.iter().any(|link| link.router_answers == Some(true)) {
+        findings.push(Finding::ok(
+            "address",
+            format!("{} have the same address, and the router of each answers over its own link", names.join(", ")),
+        ));
+    }
+    if let Some(first) = strict.first().filter(|_| findings.iter().all(|finding| finding.severity == Severity::Ok))
+    {
+        findings.push(Finding::note(
+            "rp_filter",
+            format!(
+                "strict on {}, which have the same address: only the default link can receive",
+                strict.join(", ")
+            ),
+            format!("`sysctl -w net.ipv4.conf.{first}.rp_filter=2`, for each of them"),
+        ));
+    }
+    findings
+}
+
+fn check_rp_filter(facts: &HostFacts) -> Option<Finding> {
+    let strict: Vec<&str> = facts
+        .links
+        .iter()
+        .filter(|link| link.rp_filter == 1 && link.shared_addresses.is_empty())
+        .map(|link| link.name.as_str())
+        .collect();
+    if strict.is_empty() {
+        return None;
+    }
+    let names = strict.join(", ");
+    // With rules for the source the way back is the way there, and strict filters pass it.
+    Some(if facts.daemon.is_some() || facts.links.iter().all(|link| link.misrouted_addresses.is_empty()) {
+        Finding::ok("rp_filter", format!("strict on {names}, which the rules for sources satisfy"))
+    } else {
+        Finding::note(
+            "rp_filter",
+            format!(
+                "strict on {names}: without rules for sources, answers over other links than the default one are dropped"
+            ),
+            "`marline paths` sets such rules while it runs; if a link stays silent all the same, \
+             `sysctl -w net.ipv4.conf.all.rp_filter=2` makes the filter loose",
+        )
+    })
+}
+
+fn check_default_link_cost(facts: &HostFacts) -> Option<Finding> {
+    let is_costly = |link: &&LinkFacts| link.is_metered || link.kind.is_cellular();
+    let default = facts.links.iter().filter(|link| link.metric.is_some()).min_by_key(|link| link.metric)?;
+    let is_cheaper =
+        |link: &&LinkFacts| link.metric.is_some() && !is_costly(link) && is_requested(facts, &link.name);
+    let cheaper = facts.links.iter().find(is_cheaper)?;
+    is_costly(&default).then(|| {
+        let (costly, cheaper_name) = (&default.name, &cheaper.name);
+        Finding::note(
+            "default link",
+            format!("connections begin over {costly}, which is {}, although there is {cheaper_name}", cost_reason(default)),
+            format!(
+                "give {cheaper_name} the lower metric: `nmcli connection modify NAME ipv4.route-metric 50 ipv6.route-metric 50`, \
+                 or `ip route` with a metric below {}",
+                default.metric.unwrap_or(0)
+            ),
+        )
+    })
+}
+
+fn cost_reason(link: &LinkFacts) -> &'static str {
+    if link.is_metered { "metered" } else { "a cellular link" }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_net::links::DefaultRoute;
+
+    use super::*;
+    use crate::doctor::checks::tests::healthy_facts;
+    use crate::doctor::{RequestedLink, RunningDaemon};
+
+    fn link_facts(name: &str, kind: LinkKind, metric: u32) -> LinkFacts {
+        LinkFacts {
+            name: name.into(),
+            kind,
+            is_metered: false,
+            metric: Some(metric),
+            rp_filter: 0,
+            misrouted_addresses: Vec::new(),
+            shared_addresses: Vec::new(),
+            router_answers: None,
+        }
+    }
+
+    fn interface(name: &str, address: &str, verdict: Usability) -> Interface {
+        let address: IpAddr = address.parse().unwrap();
+        Interface {
+            name: name.into(),
+            index: 3,
+            kind: LinkKind::Wifi,
+            addresses: vec![address],
+            transient_addresses: Vec::new(),
+            subnets: vec![Subnet { address, prefix_len: 24 }],
+            route_v4: Some(DefaultRoute { metric: 1, table: 254, gateway: None }),
+            route_v6: None,
+            metered: None,
+            mtu: 1500,
+            emulated: false,
+            usability: verdict,
+        }
+    }
+
+    fn facts_with(interfaces: Vec<Interface>, links: Vec<LinkFacts>) -> HostFacts {
+        HostFacts { survey: InterfaceList { interfaces, vpn: None }, links, ..healthy_facts() }
+    }
+
+    fn finding_text(facts: &HostFacts, name: &str) -> Option<(Severity, String)> {
+        check_links(facts)
+            .into_iter()
+            .find(|finding| finding.name == name)
+            .map(|finding| (finding.severity, format!("{} {}", finding.message, finding.remedy)))
+    }
+
+    #[test]
+    fn no_link_blocks_and_one_is_noted() {
+        assert_eq!(finding_text(&facts_with(vec![], vec![]), "links").unwrap().0, Severity::Blocks);
+        let one = interface("wlan0", "10.1.0.2", Usability::Usable);
+        let two = interface("wwan0", "10.2.0.2", Usability::Usable);
+        assert_eq!(finding_text(&facts_with(vec![one.clone()], vec![]), "links").unwrap().0, Severity::Note);
+        let ok = finding_text(&facts_with(vec![one, two], vec![]), "links").unwrap();
+        assert_eq!(ok, (Severity::Ok, "2: wlan0, wwan0 ".into()));
+    }
+
+    #[test]
+    fn links_that_the_configuration_names_are_those_that_count() {
+        let requested_link = |name: &str, is_optional| RequestedLink { name: name.into(), is_optional };
+        let interfaces = || {
+            vec![
+                interface("wlan0", "10.1.0.2", Usability::Usable),
+                interface("eth0", "10.2.0.2", Usability::Usable),
+            ]
+        };
+        let named = |named: Vec<RequestedLink>| {
+            finding_text(&HostFacts { requested_links: named, ..facts_with(interfaces(), vec![]) }, "links")
+                .unwrap()
+        };
+        assert_eq!(named(vec![]).0, Severity::Ok);
+        let (state, text) = named(vec![requested_link("wlan0", false), requested_link("usb0", true)]);
+        assert!(
+            state == Severity::Note && text.contains("only one link of those that the configuration names"),
+            "{text}"
+        );
+        let (state, text) = named(vec![requested_link("wlan0", false), requested_link("wwan9", false)]);
+        assert!(
+            state == Severity::Blocks && text.contains("names wwan9, and there is no such interface"),
+            "{text}"
+        );
+        let (state, text) = named(vec![requested_link("usb0", true)]);
+        assert!(state == Severity::Note && text.contains("can be used yet"), "{text}");
+    }
+
+    #[test]
+    fn a_link_without_a_default_route_is_told_with_the_command() {
+        let unrouted = interface("eth1", "10.1.0.2", Usability::Unused(UnusedReason::NoDefaultRoute));
+        let (state, text) = finding_text(&facts_with(vec![unrouted], vec![]), "route").unwrap();
+        assert_eq!(state, Severity::Note);
+        assert!(text.contains("`ip route add default via ROUTER dev eth1 metric 1000`"), "{text}");
+    }
+
+    #[test]
+    fn one_subnet_on_two_links_is_told_once() {
+        let a = interface("wwan0", "192.168.8.100", Usability::Usable);
+        let b = interface("wwan1", "192.168.8.101", Usability::Usable);
+        let (state, text) = finding_text(&facts_with(vec![a.clone(), b], vec![]), "subnet").unwrap();
+        assert!(
+            state == Severity::Note && text.contains("wwan0 and wwan1 are both in the subnet of 192.168.8.100/24")
+        );
+        let other = interface("wlan0", "192.168.9.1", Usability::Usable);
+        assert_eq!(finding_text(&facts_with(vec![a, other], vec![]), "subnet"), None);
+    }
+
+    #[test]
+    fn links_of_one_address_are_well_if_the_router_of_each_answers() {
+        let sharing_link = |name: &str, answers| LinkFacts {
+            shared_addresses: vec!["192.168.8.100".parse().unwrap()],
+            router_answers: Some(answers),
+            ..link_facts(name, LinkKind::Lte, 1)
+        };
+        let mut facts = facts_with(vec![], vec![sharing_link("wwan0", true), sharing_link("wwan1", true)]);
+        let (state, text) = finding_text(&facts, "address").unwrap();
+        assert!(state == Severity::Ok && text.starts_with("wwan0, wwan1 have the same address"), "{text}");
+        facts.links[1] = sharing_link("wwan1", false);
+        let (state, text) = finding_text(&facts, "address").unwrap();
+        assert!(state == Severity::Note && text.starts_with("the router of wwan1 does not answer"), "{text}");
+        facts.links[1].rp_filter = 1;
+        assert!(finding_text(&facts, "address").unwrap().1.contains("net.ipv4.conf.wwan1.rp_filter=2"));
+        assert_eq!(
+            finding_text(&facts_with(vec![], vec![link_facts("wlan0", LinkKind::Wifi, 1)]), "address"),
+            None
+        );
+    }
+
+    #[test]
+    fn addresses_that_go_astray_are_no_trouble_before_a_daemon_runs() {
+        let misrouted = LinkFacts {
+            misrouted_addresses: vec!["10.2.0.2".parse().unwrap()],
+            ..link_facts("wwan0", LinkKind::Lte, 700)
+        };
+        let mut facts = facts_with(vec![], vec![link_facts("wlan0", LinkKind::Wifi, 600), misrouted]);
+        let (state, text) = finding_text(&facts, "routing").unwrap();
+        assert!(
+            state == Severity::Ok && text.starts_with("10.2.0.2 of wwan0 would leave by another link"),
+            "{text}"
+        );
+        facts.daemon = Some(RunningDaemon { process: Some(7) });
+        assert_eq!(finding_text(&facts, "routing").unwrap().0, Severity::Note);
+        facts.links[1].misrouted_addresses.clear();
+        assert_eq!(finding_text(&facts, "routing").unwrap().0, Severity::Ok);
+    }
+
+    #[test]
+    fn a_strict_filter_is_noted_where_nothing_satisfies_it() {
+        let strict = LinkFacts { rp_filter: 1, ..link_facts("wlan0", LinkKind::Wifi, 600) };
+        let misrouted = LinkFacts {
+            misrouted_addresses: vec!["10.2.0.2".parse().unwrap()],
+            ..link_facts("wwan0", LinkKind::Lte, 700)
+        };
+        let mut facts = facts_with(vec![], vec![strict, misrouted]);
+        let (state, text) = finding_text(&facts, "rp_filter").unwrap();
+        assert!(state == Severity::Note && text.contains("rp_filter=2"), "{text}");
+        facts.daemon = Some(RunningDaemon { process: Some(7) });
+        assert_eq!(finding_text(&facts, "rp_filter").unwrap().0, Severity::Ok);
+        facts.links[0].rp_filter = 2;
+        assert_eq!(finding_text(&facts, "rp_filter"), None);
+    }
+
+    #[test]
+    fn a_dear_default_link_is_noted_where_there_is_a_cheaper_one() {
+        let (wifi, lte) = (link_facts("wlan0", LinkKind::Wifi, 600), link_facts("wwan0", LinkKind::Lte, 50));
+        let (state, text) =
+            finding_text(&facts_with(vec![], vec![wifi.clone(), lte.clone()]), "default link").unwrap();
+        assert_eq!(state, Severity::Note);
+        assert!(text.contains("begin over wwan0, which is a cellular link, although there is wlan0"), "{text}");
+        assert!(text.contains("a metric below 50"), "{text}");
+        let higher_metric = LinkFacts { metric: Some(700), ..lte.clone() };
+        assert_eq!(finding_text(&facts_with(vec![], vec![wifi.clone(), higher_metric]), "default link"), None);
+        let requested_links = vec![RequestedLink { name: "wwan0".into(), is_optional: false }];
+        let one_requested =
+            HostFacts { requested_links: requested_links, ..facts_with(vec![], vec![wifi.clone(), lte.clone()]) };
+        assert_eq!(finding_text(&one_requested, "default link"), None, "what is cheaper is none of the links");
+        assert_eq!(finding_text(&facts_with(vec![], vec![lte]), "default link"), None, "there is nothing cheaper");
+        let metered = LinkFacts { is_metered: true, metric: Some(1), ..wifi.clone() };
+        let text = finding_text(
+            &facts_with(vec![], vec![wifi, LinkFacts { name: "eth0".into(), ..metered }]),
+            "default link",
+        )
+        .unwrap()
+        .1;
+        assert!(text.contains("begin over eth0, which is metered"), "{text}");
+    }
+}

@@ -1,0 +1,544 @@
+//! What the policy asks for, carried out.
+//!
+//! 1. Commands of one turn go to the kernel together, and so do looks.
+//! 2. What cannot be asked of the kernel at all (no such subflow, no address of the family) is refused here, in the same
+//!    words.
+//! 3. A destroyed subflow is gone once the kernel has said so; its event, which comes later, finds nothing any more. Its
+//!    socket may remain ([`Driver::end_socket`]).
+//! 4. An address whose id another address of the connection has (two of 255 can meet) is tried with the next one.
+//! 5. A join that nothing came of is ended after [`STALE`]: the kernel would send SYNs for two minutes, and a subflow
+//!    that comes up then would surprise everybody.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use marline_core::link::LinkId;
+use marline_core::paths::{
+    CloseReason, Command, CommandError, CommandId, ConnId, Counters, Input, IpFamily, Output, SubflowId,
+};
+use marline_core::units::DataSize;
+use marline_core::wire::netlink::diag::{self, state};
+use marline_core::wire::netlink::mptcp::{NewSubflow, SubflowTuple};
+use marline_core::wire::netlink::{Ack, Request};
+
+use super::super::kernel::{SocketReply, SubflowQuery, command_error, is_family_mismatch};
+use super::super::snapshot::Management;
+use super::describe::{self, LinkSubflows};
+use super::interfaces::LinkInterface;
+use super::subflow_table::{ConnEntry, PendingJoin, Subflow, next_address_id};
+use super::{Driver, Mode, Policy};
+
+/// A command on its way.
+#[derive(Clone, Copy)]
+struct PendingCommand {
+    id: CommandId,
+    conn: ConnId,
+    command: Command,
+}
+
+impl<M: Policy> Driver<M> {
+    /// Carries out what is in the queue, for a few rounds. True: there is more.
+    pub(super) fn execute_outputs(&mut self) -> bool {
+        for _ in 0..MAX_ROUNDS {
+            if self.pending_outputs.is_empty() && self.pending_polls.is_empty() {
+                return false;
+            }
+            let mut commands = Vec::new();
+            for output in std::mem::take(&mut self.pending_outputs) {
+                match output {
+                    Output::Command { id, conn, command } => commands.push(PendingCommand { id, conn, command }),
+                    Output::Note { conn, reason } => {
+                        let now = self.now();
+                        if self.aggregate.is_some() {
+                            self.set_reason_for_all(now, &reason);
+                        } else if let Some(connection) = self.subflow_table.conn_mut(conn) {
+                            connection.set_reason(now, reason);
+                        }
+                    }
+                    Output::Poll { conn } => {
+                        self.pending_polls.insert(conn);
+                    }
+                    Output::SetMtu { link, mtu, reason } => self.set_mtu(link, mtu, reason.as_deref()),
+                }
+            }
+            if self.aggregate.is_some() {
+                for command in commands {
+                    self.execute_on_aggregate(command.id, command.command);
+                }
+            } else {
+                self.execute_commands(&commands);
+            }
+            self.poll_subflows();
+        }
+        !self.pending_outputs.is_empty() || !self.pending_polls.is_empty()
+    }
+
+    /// Subflows that begin over this link from now on send and accept packets of this size at most.
+    fn set_mtu(&mut self, link: LinkId, mtu: Option<u16>, reason: Option<&str>) {
+        let Some(interface) = self.links.get(link) else { return };
+        self.host_config.set_mtu(interface.name(), mtu, reason);
+        if let Err(error) = self.survey_links() {
+            tracing::warn!(%error, "interfaces");
+        }
+    }
+
+    fn execute_commands(&mut self, commands: &[PendingCommand]) {
+        let mut sent = Vec::new();
+        let mut requests = Vec::new();
+        let half_closed = self.update_half_closed(commands);
+        for command in commands {
+            if matches!(command.command, Command::Destroy { .. }) && half_closed.contains(&command.conn) {
+                self.complete_command(command, Some(CommandError::HalfClosed), None);
+                continue;
+            }
+            match self.build_request(command) {
+                Ok(request) => {
+                    sent.push(*command);
+                    requests.push(request);
+                }
+                Err(error) => self.complete_command(command, Some(error), None),
+            }
+        }
+        if requests.is_empty() {
+            return;
+        }
+        let acks = self.path_manager.as_ref().map(|manager| manager.execute(requests));
+        match acks {
+            Some(Ok(acks)) => {
+                for (command, ack) in sent.iter().zip(&acks) {
+                    self.on_ack(command, ack);
+                }
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the path manager does not answer");
+                let number = error.raw_os_error().unwrap_or(0);
+                for command in &sent {
+                    self.complete_command(command, Some(CommandError::Other(number)), None);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Connections of which a subflow is to be ended, and of which one direction is closed: the policy decides again when it knows that.
+    fn update_half_closed(&mut self, commands: &[PendingCommand]) -> BTreeSet<ConnId> {
+        let destroys = commands.iter().filter(|command| matches!(command.command, Command::Destroy { .. }));
+        let unknown =
+            |conn: &ConnId| self.subflow_table.conns.get(conn).is_some_and(|connection| !connection.is_half_closed);
+        let closed = self.half_closed(destroys.map(|command| command.conn).filter(unknown).collect());
+        for conn in &closed {
+            if let Some(connection) = self.subflow_table.conn_mut(*conn) {
+                connection.is_half_closed = true;
+            }
+        }
+        closed
+    }
+
+    /// The kernel's words for a command.
+    fn build_request(&self, command: &PendingCommand) -> Result<Request, CommandError> {
+        let connection = self.subflow_table.conns.get(&command.conn).ok_or(CommandError::NoConnection)?;
+        match connection.management {
+            Management::Userspace => {}
+            Management::PredatesSwitch => return Err(CommandError::NoConnection),
+            Management::KernelPm | Management::DryRun => return Err(CommandError::NotPermitted),
+        }
+        let family = self.path_manager.as_ref().ok_or(CommandError::NotPermitted)?.family_id();
+        match command.command {
+            Command::Join { link, backup } => {
+                Ok(self.plan_subflow(command.conn, connection, link, backup)?.create(family))
+            }
+            Command::SetBackup { subflow, backup } => {
+                Ok(subflow_tuple(command.conn, connection, subflow)?.set_backup(family, backup))
+            }
+            Command::Destroy { subflow } => Ok(subflow_tuple(command.conn, connection, subflow)?.destroy(family)),
+        }
+    }
+
+    fn plan_subflow(
+        &self,
+        conn: ConnId,
+        connection: &ConnEntry,
+        link: LinkId,
+        backup: bool,
+    ) -> Result<NewSubflow, CommandError> {
+        let interface = self.links.get(link).filter(|interface| interface.is_up).ok_or(CommandError::NoAddress)?;
+        // The server's own family first; the other one helps where the server has announced such an address.
+        let announced = connection.announced_addresses.iter().map(|(_, address, _)| *address);
+        let mut servers = std::iter::once(connection.server.ip()).chain(announced);
+        let addresses = servers.find_map(|server| {
+            let local = interface.address_for(server).filter(|local| !interface.is_awaiting_route(*local))?;
+            Some((local, connection.join_target(local)?))
+        });
+        let (local, remote) = addresses.ok_or_else(|| match interface.only_family() {
+            Some(family) if family != IpFamily::of(connection.server.ip()) => CommandError::NotAnnounced(family),
+            _ => CommandError::NoAddress,
+        })?;
+        let id = connection.address_id(local);
+        Ok(NewSubflow { token: conn.0, local, id, remote, interface: Some(interface.index), backup })
+    }
+
+    fn on_ack(&mut self, command: &PendingCommand, ack: &Ack) {
+        let mut ack = ack.clone();
+        if let Command::Join { link, backup } = command.command {
+            for _ in 0..MAX_ID_TRIES {
+                if !ack.message.contains("match address and id") {
+                    break;
+                }
+                match self.join_with_next_id(command.conn, link, backup) {
+                    Some(next_ack) => ack = next_ack,
+                    None => break,
+                }
+            }
+        }
+        if let Command::Destroy { subflow } = command.command {
+            let connection = self.subflow_table.conns.get(&command.conn);
+            let tuple = connection.and_then(|connection| subflow_tuple(command.conn, connection, subflow).ok());
+            let retried = self
+                .path_manager
+                .as_ref()
+                .zip(tuple)
+                .and_then(|(manager, tuple)| manager.destroy_v4_mapped(&tuple, &ack));
+            ack = retried.unwrap_or(ack);
+        }
+        let family = match command.command {
+            Command::Join { link, .. } => self.links.get(link).and_then(LinkInterface::only_family),
+            Command::SetBackup { .. } | Command::Destroy { .. } => None,
+        };
+        let error = command_error(&ack).map(|error| match family {
+            Some(family) if is_family_mismatch(&ack) => CommandError::SocketFamily(family),
+            _ if error == CommandError::NotYet && !self.half_closed(vec![command.conn]).is_empty() => {
+                CommandError::HalfClosed
+            }
+            _ => error,
+        });
+        self.complete_command(command, error, Some(&ack));
+    }
+
+    /// Joins under the next id.
+    fn join_with_next_id(&mut self, conn: ConnId, link: LinkId, backup: bool) -> Option<Ack> {
+        let connection = self.subflow_table.conns.get(&conn)?;
+        let new = self.plan_subflow(conn, connection, link, backup).ok().filter(|new| new.id != 0)?;
+        let new = NewSubflow { id: next_address_id(new.id), ..new };
+        let manager = self.path_manager.as_ref()?;
+        let ack = manager.execute(vec![new.create(manager.family_id())]).ok()?.pop()?;
+        let connection = self.subflow_table.conn_mut(conn)?;
+        connection.address_ids.retain(|(address, _)| *address != new.local);
+        connection.address_ids.push((new.local, new.id));
+        Some(ack)
+    }
+
+    /// Keeps what came of a command, and tells it.
+    fn complete_command(&mut self, command: &PendingCommand, error: Option<CommandError>, ack: Option<&Ack>) {
+        let now = self.now();
+        let description = self.describe(command, error, ack);
+        match error {
+            None => {
+                self.totals.commands += 1;
+                tracing::info!(conn = command.conn.0, "{description}");
+            }
+            Some(_) if self.mode == Mode::DryRun => tracing::info!(conn = command.conn.0, "{description}"),
+            Some(error) if describe::ended_reason(error, ack).is_some() => {
+                tracing::debug!(conn = command.conn.0, "{description}")
+            }
+            // Nothing is wrong: the connection's reason says it as well.
+            Some(CommandError::NotAnnounced(_) | CommandError::SocketFamily(_)) => {
+                self.totals.refused += 1;
+                tracing::info!(conn = command.conn.0, "{description}");
+            }
+            Some(_) => {
+                self.totals.refused += 1;
+                tracing::warn!(conn = command.conn.0, "{description}");
+            }
+        }
+        let local = match command.command {
+            Command::Join { link, .. } if error.is_none() => {
+                let connection = self.subflow_table.conns.get(&command.conn);
+                let new =
+                    connection.and_then(|connection| self.plan_subflow(command.conn, connection, link, false).ok());
+                new.and_then(|new| Some((link, new.local, new.interface?)))
+            }
+            _ => None,
+        };
+        if let Some(connection) = self.subflow_table.conn_mut(command.conn) {
+            let is_refused = error.is_some_and(|error| error != CommandError::HalfClosed);
+            if is_refused && self.mode == Mode::DryRun && connection.is_new_dry_run(&description) {
+                let suffix = if connection.reason().is_empty() {
+                    String::new()
+                } else {
+                    format!(": {}", connection.reason())
+                };
+                self.host_config.report_dry_run(&format!("{:08x}: {description}{suffix}", command.conn.0));
+            }
+            connection.record_decision(now, description);
+            if let Some((link, local, index)) = local {
+                connection.pending_joins.push(PendingJoin { link, local, interface: index, started_at: now });
+            }
+        }
+        if ack.is_some_and(|ack| ack.message.contains("not selected")) {
+            // Opened before the run, or after somebody else has switched the path manager over.
+            self.host_config.recheck_sysctls();
+            self.mark_predates_switch(command.conn);
+        }
+        self.feed_machine(Input::CommandDone { command: command.id, error });
+        if let (Command::Destroy { subflow }, None) = (command.command, error)
+            && let Some(sub) = self.take_subflow(command.conn, subflow)
+        {
+            self.close_socket(command.conn, &sub);
+            self.on_subflow_gone(command.conn, &sub, CloseReason::Closed);
+        }
+    }
+
+    /// Sees to the socket of a subflow that was just destroyed: it is aborted at once, or when a new subflow is established over the link.
+    ///
+    /// The kernel closes only its own direction of a connection's first subflow. It acknowledges what the server sends over it
+    /// afterwards, and does not deliver it. A server that has sent all its data may then repeat the missing part over this
+    /// subflow for ever. A RST ends the subflow on both sides. It also ends a socket that waits for its retransmission timer, and
+    /// would send again what other subflows have delivered. While the link is down no RST reaches the server.
+    fn close_socket(&mut self, conn: ConnId, sub: &Subflow) {
+        let is_link_up = sub.link.is_some_and(|link| self.links.get(link).is_some_and(|interface| interface.is_up));
+        if is_link_up && (sub.is_first || sub.initial || sub.counters.timeouts > 0) {
+            self.abort_sockets(conn, &[sub.query()]);
+        } else {
+            self.defer_abort(conn, sub);
+        }
+    }
+
+    /// The socket of a subflow that was destroyed is aborted when a new one is established over its link.
+    fn defer_abort(&mut self, conn: ConnId, sub: &Subflow) {
+        if let (Some(link), Some(connection)) = (sub.link, self.subflow_table.conn_mut(conn)) {
+            connection.closing_sockets.push((link, sub.query()));
+        }
+    }
+
+    /// A new subflow was established over this link: a RST reaches the server now. Sockets of destroyed subflows that are still there
+    /// would also count as subflows at the server.
+    pub(super) fn abort_deferred(&mut self, conn: ConnId, link: LinkId) {
+        let Some(connection) =
+            self.subflow_table.conn_mut(conn).filter(|connection| !connection.closing_sockets.is_empty())
+        else {
+            return;
+        };
+        let (on_link, others) = std::mem::take(&mut connection.closing_sockets)
+            .into_iter()
+            .partition(|(closing_link, _)| *closing_link == link);
+        connection.closing_sockets = others;
+        let queries: Vec<SubflowQuery> = Vec::into_iter(on_link).map(|(_, queries)| queries).collect();
+        self.abort_sockets(conn, &queries);
+    }
+
+    /// Aborts those of these sockets that are still subflows of this connection which this end has closed: another socket may have the
+    /// addresses and ports by now.
+    fn abort_sockets(&mut self, conn: ConnId, sockets: &[SubflowQuery]) {
+        let replies = self.query_sockets(sockets);
+        let is_closed = |reply: &SocketReply| {
+            let own_socket =
+                reply.socket().filter(|socket| socket.subflow.is_some_and(|subflow| subflow.token == conn.0));
+            own_socket.is_some_and(|socket| !socket.can_send())
+        };
+        let closed = sockets.iter().zip(&replies).filter(|(_, reply)| is_closed(reply));
+        let closed: Vec<SubflowQuery> = closed.map(|(socket, _)| *socket).collect();
+        if let Err(error) = self.sock_diag.abort(&closed)
+            && !std::mem::replace(&mut self.has_abort_failed, true)
+        {
+            tracing::warn!(%error, "sockets of destroyed subflows cannot be aborted: downloads may wait for data that such a socket holds");
+        }
+    }
+
+    /// Its socket was made before the path manager was switched over: the policy hears that it is over.
+    fn mark_predates_switch(&mut self, conn: ConnId) {
+        if let Some(connection) =
+            self.subflow_table.conn_mut(conn).filter(|connection| connection.management == Management::Userspace)
+        {
+            connection.management = Management::PredatesSwitch;
+            self.pending_polls.remove(&conn);
+            self.feed_machine(Input::Closed { conn });
+        }
+    }
+
+    /// A command and what came of it, for people.
+    fn describe(&self, command: &PendingCommand, error: Option<CommandError>, ack: Option<&Ack>) -> String {
+        let connection = self.subflow_table.conns.get(&command.conn);
+        let subs = || connection.map_or(&[][..], |connection| &connection.subflows).iter();
+        let (link, subflow_id) = match command.command {
+            Command::Join { link, .. } => (Some(link), None),
+            Command::SetBackup { subflow, .. } | Command::Destroy { subflow } => {
+                (subs().find(|sub| sub.id == subflow).and_then(|sub| sub.link), Some(subflow))
+            }
+        };
+        let others_on_link =
+            || subs().filter(|sub| link.is_some() && sub.link == link && Some(sub.id) != subflow_id);
+        let has_older = others_on_link().any(|sub| subflow_id.is_some_and(|subflow_id| sub.id < subflow_id));
+        let link_subflows = LinkSubflows { others: others_on_link().count(), has_older };
+        let name =
+            link.and_then(|link| self.links.get(link)).map_or("another interface", |interface| interface.name());
+        let text = describe::describe_command(command.command, name, link_subflows);
+        if error.is_some() && self.mode == Mode::DryRun {
+            format!("would {text}")
+        } else {
+            describe::describe_result(text, error, ack)
+        }
+    }
+
+    /// Looks at all subflows of the connections that are waited for.
+    fn poll_subflows(&mut self) {
+        let polls = std::mem::take(&mut self.pending_polls);
+        if polls.is_empty() {
+            return;
+        }
+        if self.aggregate.is_some() {
+            self.poll_aggregate();
+            return;
+        }
+        self.find_initial_data_seqs(&polls);
+        let mut queries = Vec::new();
+        let mut ids = Vec::new();
+        for conn in polls {
+            let subs = self.subflow_table.conns.get(&conn).map_or(&[][..], |connection| &connection.subflows);
+            for sub in subs {
+                queries.push(sub.query());
+                ids.push((conn, sub.id));
+            }
+        }
+        let replies = self.query_sockets(&queries);
+        for ((conn, id), reply) in ids.into_iter().zip(replies) {
+            self.on_reply(conn, id, &reply);
+        }
+    }
+
+    /// What the kernel still knows of these subflows, in their order.
+    pub(super) fn query_sockets(&mut self, queries: &[SubflowQuery]) -> Vec<SocketReply> {
+        self.totals.subflow_polls += queries.len() as u64;
+        let mut replies = vec![SocketReply::Unknown; queries.len()];
+        let outcome = self.sock_diag.query_subflows(queries, |index, reply| {
+            if let Some(slot) = replies.get_mut(index) {
+                *slot = reply;
+            }
+        });
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "sock_diag does not answer");
+        }
+        replies
+    }
+
+    fn on_reply(&mut self, conn: ConnId, id: SubflowId, reply: &SocketReply) {
+        let now = self.now();
+        let socket = reply.socket().filter(|socket| is_open_subflow_of(socket, conn));
+        if let Some((socket, counters)) = socket.and_then(|socket| Some((socket, to_counters(socket)?))) {
+            let Some(connection) = self.subflow_table.conn_mut(conn) else { return };
+            let counters = Counters { data_seq: connection.data_progress(socket), ..counters };
+            let Some(sub) = connection.subflows.iter_mut().find(|sub| sub.id == id) else { return };
+            sub.add_sample(now, counters);
+            self.feed_machine(Input::Counters { conn, subflow: id, counters });
+        } else if *reply != SocketReply::Unknown
+            && let Some(sub) = self.take_subflow(conn, id)
+        {
+            let is_link_up = sub.link.and_then(|link| self.links.get(link)).is_none_or(|interface| interface.is_up);
+            self.on_subflow_gone(
+                conn,
+                &sub,
+                if is_link_up { CloseReason::Other } else { CloseReason::Unreachable },
+            );
+        }
+    }
+
+    /// Ends subflows from addresses that their link, which works, has no more: nothing will ever come back to them.
+    pub(super) fn destroy_stranded(&mut self) {
+        let Some(manager) = self.path_manager.as_ref().filter(|_| self.aggregate.is_none()) else { return };
+        let mut stranded = Vec::new();
+        for (conn, connection) in
+            self.subflow_table.conns.iter().filter(|(_, connection)| connection.management == Management::Userspace)
+        {
+            for sub in &connection.subflows {
+                let interface = sub.link.and_then(|link| self.links.get(link));
+                if interface
+                    .is_some_and(|interface| interface.is_up && !interface.addresses.contains(&sub.local.ip()))
+                {
+                    stranded.push((
+                        *conn,
+                        sub.id,
+                        SubflowTuple { token: conn.0, local: sub.local, remote: sub.remote },
+                    ));
+                }
+            }
+        }
+        if stranded.is_empty() {
+            return;
+        }
+        let tuples: Vec<SubflowTuple> = stranded.iter().map(|(.., tuple)| *tuple).collect();
+        if let Err(error) = manager.destroy_subflows(&tuples) {
+            tracing::warn!(%error, "subflows from lost addresses could not be ended");
+        }
+        for (conn, id, _) in stranded {
+            if let Some(sub) = self.take_subflow(conn, id) {
+                // It may be the last one, and its address is gone: no RST could be sent.
+                self.defer_abort(conn, &sub);
+                self.on_subflow_gone(conn, &sub, CloseReason::Unreachable);
+            }
+        }
+    }
+
+    /// Ends joins that nothing came of.
+    pub(super) fn destroy_stale_joins(&mut self) {
+        let now = self.now();
+        let mut stale = BTreeSet::new();
+        for (conn, connection) in &mut self.subflow_table.conns {
+            connection.pending_joins.retain(|pending| {
+                let is_stale = now.since(pending.started_at) > JOIN_TIMEOUT;
+                if is_stale {
+                    stale.insert((conn.0, pending.local, pending.interface));
+                }
+                !is_stale
+            });
+        }
+        let Some(manager) = self.path_manager.as_ref().filter(|_| !stale.is_empty()) else { return };
+        let mut tuples = Vec::new();
+        let dump = self.sock_diag.dump_subflows(1 << state::SYN_SENT, |socket| {
+            let token = socket.subflow.map_or(0, |subflow| subflow.token);
+            if stale.contains(&(token, socket.local.ip(), socket.interface)) {
+                let tuple = SubflowTuple { token, local: socket.local, remote: socket.remote };
+                tuples.push(tuple);
+            }
+        });
+        let outcome = dump.and_then(|_| manager.destroy_subflows(&tuples));
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "joins without an answer could not be ended");
+        }
+    }
+}
+
+fn subflow_tuple(conn: ConnId, connection: &ConnEntry, subflow: SubflowId) -> Result<SubflowTuple, CommandError> {
+    let sub = connection.subflow(subflow).ok_or(CommandError::NoSubflow)?;
+    Ok(SubflowTuple { token: conn.0, local: sub.local, remote: sub.remote })
+}
+
+/// Whether the socket is a subflow of this connection that still carries anything: a port can be somebody else's by
+/// now.
+pub(super) fn is_open_subflow_of(socket: &diag::Socket, conn: ConnId) -> bool {
+    socket.subflow.is_some_and(|subflow| subflow.token == conn.0) && socket.is_open()
+}
+
+/// The counters in the policy's terms; none: the kernel told none.
+pub(super) fn to_counters(socket: &diag::Socket) -> Option<Counters> {
+    let tcp = socket.tcp_info?;
+    let nonzero = |time: Duration| (!time.is_zero()).then_some(time);
+    Some(Counters {
+        received: DataSize::from_bytes(tcp.bytes_received),
+        // The SYN was acknowledged too, and is no payload.
+        sent: DataSize::from_bytes(tcp.bytes_acked.saturating_sub(1)),
+        outstanding: DataSize::from_bytes(socket.unacknowledged.into()),
+        rtt: nonzero(tcp.rtt),
+        receiver_rtt: nonzero(tcp.receiver_rtt),
+        timeouts: tcp.timeouts,
+        backup: socket.subflow.is_some_and(|subflow| subflow.is_local_backup()),
+        peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peer_backup()),
+        data_seq: None,
+    })
+}
+
+/// Rounds of commands and looks before the other sources have their turn. chosen: a command, its answer and what the
+/// policy makes of that are two.
+const MAX_ROUNDS: usize = 4;
+/// chosen: four addresses of 255 that meet are no accident any more.
+const MAX_ID_TRIES: usize = 4;
+/// After which a join is given up. chosen: three SYNs, at 0, 1 and 3 seconds.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(4);

@@ -1,0 +1,277 @@
+//! Events of the path manager, in the policy's words.
+//!
+//! 1. What this host serves, and what goes over interfaces that are none of the links, is left alone: it is not
+//!    entered into the table, so that whatever follows about it means nothing.
+//! 2. A new subflow is looked at once: the event does not say how long its handshake took, nor whether this end wants
+//!    it as a backup.
+//! 3. What a dump has found before its event came is not told twice; what an event says of the unknown is passed over.
+
+use std::future::pending;
+use std::io;
+use std::time::Duration;
+
+use marline_core::paths::{CloseReason, ConnId, Counters, EstablishedSubflow, Input, SubflowId};
+use marline_core::wire::netlink::mptcp::{Event, SubflowEvent};
+
+use super::super::Mode;
+use super::super::kernel::{EventBatch, EventSubscription, SocketReply, SubflowQuery};
+use super::super::snapshot::Management;
+use super::subflow_table::{ConnEntry, Subflow};
+use super::{Driver, Policy};
+
+/// The next events; never any without a subscription.
+pub(super) async fn next_events(events: &mut Option<&mut EventSubscription>) -> io::Result<EventBatch> {
+    match events {
+        Some(events) => events.next_batch().await,
+        None => pending().await,
+    }
+}
+
+impl<M: Policy> Driver<M> {
+    pub(super) fn on_events(&mut self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Established(event) => self.on_established(&event),
+                Event::SubflowEstablished(event) => self.on_subflow_established(&event),
+                Event::SubflowClosed(event) => self.on_subflow_closed(&event),
+                Event::Closed { token } => self.close_connection(ConnId(token)),
+                Event::AddressAnnounced { token, id, address, port } => {
+                    let conn = ConnId(token);
+                    if let Some(connection) = self.subflow_table.conn_mut(conn) {
+                        connection.announced_addresses.retain(|(announced_id, ..)| *announced_id != id);
+                        connection.announced_addresses.push((id, address, port));
+                        self.feed_machine(Input::AddressAnnounced { conn });
+                    }
+                }
+                Event::AddressRemoved { token, id } => {
+                    if let Some(connection) = self.subflow_table.conn_mut(ConnId(token)) {
+                        connection.announced_addresses.retain(|(announced_id, ..)| *announced_id != id);
+                    }
+                }
+                // What the other end wants is read with the counters.
+                Event::SubflowPriority(_) | Event::Created(_) | Event::Listener => {}
+            }
+        }
+    }
+
+    fn on_established(&mut self, event: &SubflowEvent) {
+        let conn = ConnId(event.token);
+        if event.server_side {
+            return;
+        }
+        if let Some(connection) = self.subflow_table.conn_mut(conn) {
+            connection.deny_join_id0 |= event.deny_join_id0;
+            return;
+        }
+        if self.links.is_unknown_address(event.local.ip()) {
+            // The news of its interface are behind those of the connection.
+            if let Err(error) = self.survey_links() {
+                tracing::warn!(%error, "interfaces");
+            }
+        }
+        if self.links.for_address(event.local.ip(), event.interface).is_none() {
+            return;
+        }
+        let mut connection = ConnEntry::new(event.local.ip(), event.remote, self.now());
+        connection.deny_join_id0 = event.deny_join_id0;
+        connection.management = self.initial_management();
+        self.open_connection(conn, connection);
+        self.add_subflow(conn, event.local, event.remote, event.interface, SubflowOrigin::First, None);
+    }
+
+    fn on_subflow_established(&mut self, event: &SubflowEvent) {
+        let origin = if event.local_id == 0 { SubflowOrigin::InitialAddress } else { SubflowOrigin::OtherAddress };
+        self.add_subflow(ConnId(event.token), event.local, event.remote, event.interface, origin, None);
+    }
+
+    fn on_subflow_closed(&mut self, event: &SubflowEvent) {
+        let conn = ConnId(event.token);
+        let Some(connection) = self.subflow_table.conn_mut(conn) else { return };
+        match connection.take_by_addresses(event.local, event.remote) {
+            Some(sub) => {
+                // Of a join that the server did not want the kernel tells no error at all.
+                let is_young = !sub.initial && self.now().since(sub.known_since) < JOIN_REFUSAL_TIME;
+                let refused = event.reset || (is_young && event.error == 0 && sub.counters.received.is_zero());
+                self.on_subflow_gone(
+                    conn,
+                    &sub,
+                    if refused { CloseReason::Reset } else { close_reason(event.error) },
+                );
+            }
+            // It was never established.
+            None => connection.pending_joins.retain(|pending| !pending.matches(event.local.ip(), event.interface)),
+        }
+    }
+
+    /// A connection is ours from now on.
+    pub(super) fn open_connection(&mut self, conn: ConnId, connection: ConnEntry) {
+        self.totals.opened += 1;
+        self.totals.adopted += u64::from(connection.adopted);
+        let input = Input::Opened { conn, adopted: connection.adopted, deny_join_id0: connection.deny_join_id0 };
+        let scope = self.scope_for(connection.management);
+        self.subflow_table.conns.insert(conn, connection);
+        match scope {
+            PolicyScope::Connection => self.feed_machine(input),
+            PolicyScope::Aggregate => self.on_aggregate_grew(),
+            PolicyScope::Ignored => {}
+        }
+    }
+
+    /// A connection is over.
+    pub(super) fn close_connection(&mut self, conn: ConnId) {
+        let Some(mut connection) = self.subflow_table.conns.remove(&conn) else { return };
+        self.totals.closed += 1;
+        self.pending_polls.remove(&conn);
+        self.update_totals(conn, &mut connection);
+        match self.scope_for(connection.management) {
+            PolicyScope::Connection => self.feed_machine(Input::Closed { conn }),
+            PolicyScope::Aggregate => self.on_aggregate_shrank(&connection.subflows),
+            PolicyScope::Ignored => {}
+        }
+        self.subflow_table.add_ended(self.now(), conn, connection);
+    }
+
+    /// A subflow is there: looks at it unless its counters are `known`, enters it, and tells of it.
+    pub(super) fn add_subflow(
+        &mut self,
+        conn: ConnId,
+        local: std::net::SocketAddr,
+        remote: std::net::SocketAddr,
+        index: u32,
+        origin: SubflowOrigin,
+        known_counters: Option<Counters>,
+    ) {
+        let interface =
+            self.links.for_address(local.ip(), index).map(|interface| (interface.link, interface.index));
+        let (link, interface_index) =
+            interface.map_or((None, index), |(link, interface_index)| (Some(link), interface_index));
+        let Some(connection) = self.subflow_table.conn_mut(conn) else { return };
+        if connection.find_subflow(local, remote).is_some() {
+            return;
+        }
+        let adopted = connection.adopted;
+        let initial = origin != SubflowOrigin::OtherAddress && !connection.subflows.iter().any(|sub| sub.initial);
+        let counters = known_counters.or_else(|| {
+            let replies = self.query_sockets(&[SubflowQuery { local, remote, interface: interface_index }]);
+            replies.first().and_then(SocketReply::socket).and_then(super::commands::to_counters)
+        });
+        let now = self.now();
+        let id = self.subflow_table.add_subflow(conn, |id| {
+            let mut sub = Subflow::new(id, local, remote, interface_index);
+            (sub.link, sub.initial, sub.known_since) = (link, initial, now);
+            sub.is_first = origin == SubflowOrigin::First;
+            if let Some(counters) = counters {
+                sub.add_sample(now, counters);
+            }
+            sub
+        });
+        let Some(id) = id else { return };
+        // Of one that has run for long the kernel knows the round trip of the data, not of the handshake.
+        let rtt = counters.and_then(|counters| counters.rtt).filter(|_| !adopted);
+        let backup = counters.is_some_and(|counters| counters.backup);
+        let subflow = EstablishedSubflow { id, link, initial, backup, rtt };
+        if let Some(link) = link {
+            self.abort_deferred(conn, link);
+        }
+        match self.scope_of(conn) {
+            PolicyScope::Connection => self.feed_machine(Input::SubflowUp { conn, subflow }),
+            PolicyScope::Aggregate => self.on_aggregate_grew(),
+            PolicyScope::Ignored => {}
+        }
+    }
+
+    /// A subflow that was taken out of the table.
+    pub(super) fn on_subflow_gone(&mut self, conn: ConnId, sub: &Subflow, reason: CloseReason) {
+        match self.scope_of(conn) {
+            PolicyScope::Connection => self.feed_machine(Input::SubflowDown { conn, subflow: sub.id, reason }),
+            PolicyScope::Aggregate => self.on_aggregate_shrank(std::slice::from_ref(sub)),
+            PolicyScope::Ignored => {}
+        }
+    }
+
+    /// What can be done with a connection that is found now.
+    pub(super) fn initial_management(&self) -> Management {
+        match self.mode {
+            Mode::Userspace => Management::Userspace,
+            Mode::KernelPm => Management::KernelPm,
+            Mode::DryRun => Management::DryRun,
+        }
+    }
+
+    pub(super) fn scope_of(&mut self, conn: ConnId) -> PolicyScope {
+        self.subflow_table
+            .conns
+            .get(&conn)
+            .map_or(PolicyScope::Ignored, |connection| self.scope_for(connection.management))
+    }
+
+    fn scope_for(&self, management: Management) -> PolicyScope {
+        match management {
+            Management::PredatesSwitch => PolicyScope::Ignored,
+            _ if self.aggregate.is_some() => PolicyScope::Aggregate,
+            _ => PolicyScope::Connection,
+        }
+    }
+
+    /// The same by its number.
+    pub(super) fn take_subflow(&mut self, conn: ConnId, id: SubflowId) -> Option<Subflow> {
+        self.subflow_table.conn_mut(conn)?.take_where(|sub| sub.id == id)
+    }
+}
+
+/// How a subflow began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SubflowOrigin {
+    /// The connection began with it.
+    First,
+    /// It joined from the first one's address, which has id 0.
+    InitialAddress,
+    /// It joined from another address.
+    OtherAddress,
+}
+
+/// As what the policy hears of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PolicyScope {
+    /// As itself.
+    Connection,
+    /// As a part of the host, which is one connection to it.
+    Aggregate,
+    /// Not at all: nothing could be done about it.
+    Ignored,
+}
+
+/// What the number of an error says of the path.
+fn close_reason(error: i32) -> CloseReason {
+    use rustix::io::Errno;
+    const RESET: i32 = Errno::CONNRESET.raw_os_error();
+    const REFUSED: i32 = Errno::CONNREFUSED.raw_os_error();
+    const BROKEN: i32 = Errno::PIPE.raw_os_error();
+    const TIMED_OUT: i32 = Errno::TIMEDOUT.raw_os_error();
+    const NO_HOST: i32 = Errno::HOSTUNREACH.raw_os_error();
+    const NO_NETWORK: i32 = Errno::NETUNREACH.raw_os_error();
+    const DOWN: i32 = Errno::NETDOWN.raw_os_error();
+    match error {
+        0 => CloseReason::Closed,
+        RESET | REFUSED | BROKEN => CloseReason::Reset,
+        TIMED_OUT => CloseReason::TimedOut,
+        NO_HOST | NO_NETWORK | DOWN => CloseReason::Unreachable,
+        _ => CloseReason::Other,
+    }
+}
+
+/// chosen: a refusal comes with the answer to the join's last packet, one round trip later; the longest of today's are
+/// 0.6 s (satellite).
+const JOIN_REFUSAL_TIME: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_became_of_the_path() {
+        let reasons = [0, 104, 111, 110, 113, 101, 5].map(close_reason);
+        use CloseReason::{Closed, Other, Reset, TimedOut, Unreachable};
+        assert_eq!(reasons, [Closed, Reset, Reset, TimedOut, Unreachable, Unreachable, Other]);
+    }
+}

@@ -1,0 +1,65 @@
+//! The task that looks at the host while a gateway runs ([`Obstacles`]). It is a task of its own, and `nft` runs on a thread for blocking
+//! work: connections of the LAN are accepted meanwhile.
+
+use tokio::sync::watch::{Receiver, Sender};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::obstructions::{ObstructionChecker, Obstructions, POLL_INTERVAL};
+use super::standing_firewall::FirewallKeeper;
+
+/// Looks while this lives.
+#[derive(Debug)]
+pub(super) struct ObstructionWatch {
+    receiver: Receiver<Obstructions>,
+    firewall_keeper: FirewallKeeper,
+    task: JoinHandle<()>,
+}
+
+impl ObstructionWatch {
+    /// Begins. Needs a tokio runtime with time.
+    pub(super) fn new(firewall_keeper: FirewallKeeper, checker: ObstructionChecker) -> Self {
+        // The gateway has just put its firewall in force.
+        let (sender, receiver) =
+            tokio::sync::watch::channel(Obstructions { is_closed: true, ..Obstructions::default() });
+        Self { receiver, firewall_keeper, task: tokio::spawn(watch_loop(checker, sender)) }
+    }
+
+    pub(super) fn subscribe(&self) -> Receiver<Obstructions> {
+        self.receiver.clone()
+    }
+
+    /// Nothing is put back any more once this has returned. Blocks for as long as nft runs.
+    pub(super) fn end(&self) {
+        self.task.abort();
+        self.firewall_keeper.end();
+    }
+}
+
+async fn watch_loop(mut checker: ObstructionChecker, sender: Sender<Obstructions>) {
+    let mut tick = interval(POLL_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let result = spawn_blocking(move || {
+            let current = checker.check();
+            (checker, current)
+        });
+        let current = match result.await {
+            Ok((returned, current)) => {
+                checker = returned;
+                current
+            }
+            Err(error) => return tracing::error!(%error, "the firewalls of this host are not looked at any more"),
+        };
+        sender.send_if_modified(|last| {
+            let Obstructions { repaired, obstructions, unchecked, is_closed: closed } = &current;
+            let is_new = !repaired.is_empty()
+                || (&last.obstructions, &last.unchecked, &last.is_closed) != (obstructions, unchecked, closed);
+            if is_new {
+                *last = current;
+            }
+            is_new
+        });
+    }
+}

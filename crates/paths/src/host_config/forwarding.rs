@@ -1,0 +1,345 @@
+//! The settings of a host that stands between a LAN and its links, and how they are put back.
+//!
+//! In: the LAN's interfaces. Out: a host that passes packets on while a [`Forwarding`] lives; afterwards the host as it was.
+//!
+//! 1. Each setting is in a ledger of its own (`edge-N.json`) before it is changed, as those of a steering run are; after a crash
+//!    the first value counts.
+//! 2. A host that passes IPv6 on does not listen to routers any more, unless it is told to (`accept_ra=2`): so the links, and what
+//!    is plugged in later, are told first. Without it each link would lose its way when its last advertisement ends.
+//! 3. One process does this for a network. Who holds the claim is he; whoever finds it free clears up after him.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::instance_lock::{InstanceLock, InstanceLockError, Role};
+use super::recheck_sysctl;
+use super::sysctl::Sysctls;
+use super::sysctl_repair::HeldSysctl;
+use super::undo_log::{Changes, SysctlEntry, UndoLog};
+use super::{ensure_run_dir, has_net_admin, sysctl_error, undo_log_error};
+use crate::PathsError;
+
+/// Whether packets of IPv4 are passed on.
+pub(super) const FORWARD_V4: &str = "net.ipv4.ip_forward";
+/// Whether those of IPv6 are.
+pub(super) const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";
+/// Listen to routers, although packets are passed on.
+const ACCEPT_RA_ALWAYS: &str = "2";
+
+/// The host passes packets on while this lives.
+#[derive(Debug)]
+pub(crate) struct Forwarding {
+    undo_log: UndoLog,
+    /// What was changed, a line each.
+    pub(crate) changes: Vec<String>,
+    /// Whether it passes them on only because of this: IPv4, IPv6.
+    pub(crate) enabled_here: (bool, bool),
+    _lock: InstanceLock,
+}
+
+/// The settings by which this host forwards packets, looked at again and again: what another program has reset (`sysctl --system`) is set
+/// again if this run has set it, and reported otherwise.
+#[derive(Debug)]
+pub(crate) struct ForwardingMonitor {
+    held_sysctls: Vec<(HeldSysctl, bool)>,
+}
+
+impl ForwardingMonitor {
+    /// `switched`: which ones this run has set.
+    pub(crate) fn new(enabled_here: (bool, bool)) -> Self {
+        let held_sysctl = |name| HeldSysctl::for_forwarding(name, "1".to_owned());
+        Self {
+            held_sysctls: vec![
+                (held_sysctl(FORWARD_V4), enabled_here.0),
+                (held_sysctl(FORWARD_V6), enabled_here.1),
+            ],
+        }
+    }
+
+    /// Looks at them, and sets them again where that may be. Returns lines about what was done, and lines about what is wrong now.
+    pub(crate) fn check(&mut self, now: Instant) -> (Vec<String>, Vec<String>) {
+        let sysctls = Sysctls::of_system();
+        self.check_in(&sysctls, now)
+    }
+
+    fn check_in(&mut self, sysctls: &Sysctls, now: Instant) -> (Vec<String>, Vec<String>) {
+        let (mut repaired, mut problems) = (Vec::new(), Vec::new());
+        for (held, is_enabled_here) in &mut self.held_sysctls {
+            if *is_enabled_here {
+                // What cannot be set again, or is not any more, is in the note.
+                repaired.extend(recheck_sysctl(sysctls, held, now).filter(|_| held.note().is_none()));
+                problems.extend(held.note());
+            } else if sysctls.read(held.name).is_some_and(|value| value == "0") {
+                let name = held.name;
+                problems.push(format!(
+                    "{name} is 0, which another program has set: UDP and the rest of the LAN do not pass until it is 1 \
+                     (`sysctl -w {name}=1`)"
+                ));
+            }
+        }
+        (repaired, problems)
+    }
+}
+
+impl Forwarding {
+    /// Makes it so. What a run that was killed has left is taken over. `close` is called before anything is changed, with the families that
+    /// the host forwards only because of this: what keeps the LAN closed must be there first.
+    ///
+    /// # Errors
+    /// One line that says what stands in the way; what was changed until then is put back.
+    pub(crate) fn apply(
+        run_dir: &Path,
+        lan: &[String],
+        close: impl FnOnce((bool, bool)) -> Result<(), PathsError>,
+    ) -> Result<Self, PathsError> {
+        if !has_net_admin() {
+            return Err(PathsError::NotPermitted { what: "serving a LAN".to_owned() });
+        }
+        ensure_run_dir(run_dir)?;
+        let lock = InstanceLock::acquire(run_dir, Role::Gateway).map_err(|error| match error {
+            InstanceLockError::AlreadyHeld(process) => {
+                let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
+                PathsError::HostConfig(format!(
+                    "another `marline edge --lan`{process} serves here already; stop it first"
+                ))
+            }
+            error => error.into(),
+        })?;
+        let undo_log = UndoLog::open_named(run_dir, UNDO_LOG_NAME).map_err(undo_log_error)?;
+        let mut forwarding = Self { undo_log, changes: Vec::new(), enabled_here: (false, false), _lock: lock };
+        forwarding.apply_in(&Sysctls::of_system(), lan, close)?;
+        Ok(forwarding)
+    }
+
+    /// Puts everything back; whether nothing is left. Afterwards there is nothing to put back any more.
+    pub(crate) fn restore(&mut self) -> bool {
+        let (_, errors) = Sysctls::of_system().restore(&mut self.undo_log);
+        for message in &errors {
+            tracing::warn!(message, "not put back");
+        }
+        errors.is_empty()
+    }
+
+    fn apply_in(
+        &mut self,
+        sysctls: &Sysctls,
+        lan: &[String],
+        close: impl FnOnce((bool, bool)) -> Result<(), PathsError>,
+    ) -> Result<(), PathsError> {
+        let required = required_sysctls(sysctls, lan);
+        self.record(sysctls, &required).map_err(undo_log_error)?;
+        let is_recorded = |name: &str| self.undo_log.changes().settings.iter().any(|entry| entry.name == name);
+        self.enabled_here = (is_recorded(FORWARD_V4), is_recorded(FORWARD_V6));
+        close(self.enabled_here)?;
+        for (name, value) in required {
+            let current = sysctls.read(&name).unwrap_or_default();
+            if current != value {
+                sysctls.write(&name, &value).map_err(|error| sysctl_error(&name, &error))?;
+                self.changes.push(format!("{name}: {value} (it was {current}, and is put back at the end)"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down what is going to be set. What a killed run has written stays, as long as it is still so.
+    fn record(&mut self, sysctls: &Sysctls, required: &[(String, String)]) -> std::io::Result<()> {
+        let is_current =
+            |entry: &SysctlEntry| sysctls.read(&entry.name).is_some_and(|current| entry.is_own_value(&current));
+        let mut entries: Vec<SysctlEntry> =
+            self.undo_log.changes().settings.iter().filter(|e| is_current(e)).cloned().collect();
+        for (name, value) in required {
+            let previous = sysctls.read(name).unwrap_or_default();
+            if previous != *value && !entries.iter().any(|entry| entry.name == *name) {
+                entries.push(SysctlEntry {
+                    name: name.clone(),
+                    previous,
+                    value: value.clone(),
+                    crashed_value: None,
+                });
+            }
+        }
+        self.undo_log.write(Changes { settings: entries, ..Changes::default() })
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+/// Whether this host forwards packets now: IPv4, IPv6.
+pub(crate) fn is_forwarding() -> (bool, bool) {
+    let sysctls = Sysctls::of_system();
+    let is_on = |name| sysctls.read(name).is_some_and(|value| value != "0");
+    (is_on(FORWARD_V4), is_on(FORWARD_V6))
+}
+
+/// What a host between networks needs, in the order in which it is set.
+fn required_sysctls(sysctls: &Sysctls, lan: &[String]) -> Vec<(String, String)> {
+    let mut required = Vec::new();
+    let links = sysctls.ipv6_interfaces().into_iter().filter(|name| !lan.contains(name));
+    for name in links.map(|link| accept_ra_sysctl(&link)) {
+        if sysctls.read(&name).as_deref() == Some("1") {
+            required.push((name, ACCEPT_RA_ALWAYS.to_owned()));
+        }
+    }
+    for name in [FORWARD_V4, FORWARD_V6] {
+        if sysctls.read(name).is_some() {
+            required.push((name.to_owned(), "1".to_owned()));
+        }
+    }
+    required
+}
+
+/// The setting of an interface, whose dots are written as slashes (sysctl(8)).
+fn accept_ra_sysctl(interface: &str) -> String {
+    format!("net.ipv6.conf.{}.accept_ra", interface.replace('.', "/"))
+}
+
+/// Whether it is such a setting, and names an interface.
+pub(super) fn is_accept_ra_sysctl(name: &str) -> bool {
+    let interface_part =
+        name.strip_prefix("net.ipv6.conf.").and_then(|prefix_removed| prefix_removed.strip_suffix(".accept_ra"));
+    interface_part.is_some_and(|interface_part| {
+        // Its dots are slashes in the file's name, and its slashes dots.
+        let is_plain = interface_part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'.');
+        is_plain && (1..=15).contains(&interface_part.len()) && !matches!(interface_part, "/" | "//")
+    })
+}
+
+/// Puts back what a run that was killed has left: what was done, and what could not be; none: one runs.
+pub(crate) fn restore(run_dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
+    let _lock = match InstanceLock::acquire(run_dir, Role::Gateway) {
+        Err(InstanceLockError::AlreadyHeld(_)) => return None,
+        Err(error) => return Some((Vec::new(), vec![error.to_string()])),
+        Ok(lock) => lock,
+    };
+    Some(match UndoLog::open_named(run_dir, UNDO_LOG_NAME) {
+        Ok(mut undo_log) => Sysctls::of_system().restore(&mut undo_log),
+        Err(error) => (Vec::new(), vec![error.to_string()]),
+    })
+}
+
+/// What such a run has changed and not put back; none: one runs.
+pub(crate) fn leftovers(run_dir: &Path) -> Option<Vec<String>> {
+    if InstanceLock::holder(run_dir, Role::Gateway).is_some() {
+        return None;
+    }
+    let undo_log = UndoLog::open_named(run_dir, UNDO_LOG_NAME);
+    let changes = undo_log.map(|undo_log| undo_log.changes().clone()).unwrap_or_default();
+    Some(changes.settings.iter().map(|entry| format!("{}={}", entry.name, entry.value)).collect())
+}
+
+/// The ledger's name.
+const UNDO_LOG_NAME: &str = "edge";
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A machine with these settings.
+    fn sysctl_fixture(sysctls: &[(&str, &str)]) -> (tempfile::TempDir, Sysctls) {
+        let root = tempfile::tempdir().unwrap();
+        for (name, value) in sysctls {
+            let file = root.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, format!("{value}\n")).unwrap();
+        }
+        let sysctls = Sysctls::with_root(root.path().to_owned());
+        (root, sysctls)
+    }
+
+    fn apply_forwarding(run_dir: &Path, sysctls: &Sysctls) -> Forwarding {
+        let lock = InstanceLock::acquire(run_dir, Role::Gateway).unwrap();
+        let undo_log = UndoLog::open_named(run_dir, UNDO_LOG_NAME).unwrap();
+        let mut forwarding =
+            Forwarding { undo_log, changes: Vec::new(), enabled_here: (false, false), _lock: lock };
+        forwarding.apply_in(sysctls, &["lan0".to_owned()], |_| Ok(())).unwrap();
+        forwarding
+    }
+
+    const HOST_SYSCTLS: [(&str, &str); 6] = [
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv6/conf/all/forwarding", "0"),
+        ("net/ipv6/conf/default/accept_ra", "1"),
+        ("net/ipv6/conf/lan0/accept_ra", "1"),
+        ("net/ipv6/conf/wwan0/accept_ra", "1"),
+        ("net/ipv6/conf/eth0.7/accept_ra", "0"),
+    ];
+
+    #[test]
+    fn links_go_on_listening_to_routers_and_then_packets_are_passed_on() {
+        let (_root, sysctls) = sysctl_fixture(&HOST_SYSCTLS);
+        let required = required_sysctls(&sysctls, &["lan0".to_owned()]);
+        let names: Vec<&str> = required.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["net.ipv6.conf.default.accept_ra", "net.ipv6.conf.wwan0.accept_ra", FORWARD_V4, FORWARD_V6]
+        );
+    }
+
+    #[test]
+    fn after_a_crash_the_first_values_are_put_back() {
+        let ((root, sysctls), run_dir) = (sysctl_fixture(&HOST_SYSCTLS), tempfile::tempdir().unwrap());
+        let mut killed = apply_forwarding(run_dir.path(), &sysctls);
+        assert_eq!(killed.enabled_here, (true, true));
+        // As a process that is killed: its ledger stays, its claim ends.
+        killed.undo_log = UndoLog::open_named(Path::new("/nonexistent"), UNDO_LOG_NAME).unwrap();
+        drop(killed);
+        let mut next = apply_forwarding(run_dir.path(), &sysctls);
+        assert_eq!((next.enabled_here, next.changes.len()), ((true, true), 0));
+        let (restored, errors) = sysctls.restore(&mut next.undo_log);
+        assert_eq!((restored.len(), errors.len()), (4, 0), "{restored:?} {errors:?}");
+        for (name, value) in HOST_SYSCTLS {
+            assert_eq!(fs::read_to_string(root.path().join(name)).unwrap().trim(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_passed_packets_on_before_does_so_after() {
+        let ((root, sysctls), run_dir) =
+            (sysctl_fixture(&[("net/ipv4/ip_forward", "1")]), tempfile::tempdir().unwrap());
+        let mut forwarding = apply_forwarding(run_dir.path(), &sysctls);
+        assert_eq!((forwarding.enabled_here, forwarding.changes.len()), ((false, false), 0));
+        sysctls.restore(&mut forwarding.undo_log);
+        assert_eq!(fs::read_to_string(root.path().join("net/ipv4/ip_forward")).unwrap().trim(), "1");
+    }
+
+    #[test]
+    fn what_another_program_resets_is_set_again_a_few_times_or_reported() {
+        let (root, sysctls) =
+            sysctl_fixture(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")]);
+        let (mut monitor, now) = (ForwardingMonitor::new((true, false)), Instant::now());
+        assert_eq!(monitor.check_in(&sysctls, now), (vec![], vec![]));
+        let reset = || fs::write(root.path().join("net/ipv4/ip_forward"), "0").unwrap();
+        for _ in 0..6 {
+            reset();
+            let (repaired, problems) = monitor.check_in(&sysctls, now);
+            assert!(repaired[0].contains("it is 1 again") && problems.is_empty(), "{repaired:?} {problems:?}");
+            assert_eq!(sysctls.read(FORWARD_V4).as_deref(), Some("1"));
+        }
+        reset();
+        let (repaired, problems) = monitor.check_in(&sysctls, now);
+        assert!(repaired.is_empty() && problems[0].contains("do not pass until it is 1"), "{problems:?}");
+        fs::write(root.path().join("net/ipv4/ip_forward"), "1").unwrap();
+        fs::write(root.path().join("net/ipv6/conf/all/forwarding"), "0").unwrap();
+        let (_, problems) = monitor.check_in(&sysctls, now);
+        assert!(
+            problems.len() == 1 && problems[0].contains("`sysctl -w net.ipv6.conf.all.forwarding=1`"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn only_settings_of_interfaces_are_believed_to_be_ours() {
+        for name in ["net.ipv6.conf.wwan0.accept_ra", "net.ipv6.conf.eth0/7.accept_ra"] {
+            assert!(is_accept_ra_sysctl(name), "{name}");
+        }
+        for name in ["net.ipv6.conf..accept_ra", "net.ipv6.conf.//.accept_ra", "net.ipv6.conf.a.b.accept_ra", "x"] {
+            assert!(!is_accept_ra_sysctl(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! One connection: from a program that speaks TCP to a server that may speak MPTCP.
+//!
+//! In: the program's connection. Out: the same bytes on a connection of ours to where it was going.
+//!
+//! 1. Ours has the mark that the rules let pass: without it, it would be led here again.
+//! 2. A failure before or in the middle is a reset for both sides, never an end that looks clean; so is the forwarder's own end.
+//! 3. Delays of small packets are the ends' business: ours add none (`TCP_NODELAY`).
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use marline_core::units::DataSize;
+use marline_net::{mptcp, splice};
+use marline_sys::mptcp::MptcpStatus;
+use rustix::net::sockopt::set_tcp_congestion;
+use socket2::{SockRef, Socket};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::nft_rules::FORWARDER_MARK;
+use super::{Config, ForwardError, ForwarderCounters};
+
+/// Whether connections to servers can be made here: MPTCP is there, and a mark may be set.
+pub(super) fn check_sockets() -> Result<(), ForwardError> {
+    let probe = marked_mptcp_socket(SocketAddr::from(([127, 0, 0, 1], 0)));
+    probe.map(drop).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
+        _ => ForwardError::Socket { what: "an MPTCP socket", error },
+    })
+}
+
+/// Carries a connection to its end.
+pub(super) async fn forward_connection(client: TcpStream, config: &Config, counters: &ForwarderCounters) {
+    let Some(destination) = original_destination(&client) else {
+        tracing::debug!("a connection that no rule has led here");
+        return set_reset_on_close(&client);
+    };
+    let server = match tokio::time::timeout(config.connect_timeout, connect_mptcp(destination)).await {
+        Ok(Ok(server)) => server,
+        result => {
+            counters.failed.fetch_add(1, Ordering::Relaxed);
+            let reason = result.map_or_else(|_| "no answer".to_owned(), |attempt| error_text(attempt.err()));
+            tracing::debug!(%destination, reason, "not reached");
+            return set_reset_on_close(&client);
+        }
+    };
+    let mptcp_status = MptcpStatus::query(&server).unwrap_or(MptcpStatus::PlainTcp);
+    let counter = if mptcp_status == MptcpStatus::Negotiated { &counters.mptcp } else { &counters.fallen_back };
+    counter.fetch_add(1, Ordering::Relaxed);
+    tracing::debug!(%destination, ?mptcp_status, "connected");
+    counters.open.fetch_add(1, Ordering::Relaxed);
+    let _open = OpenConnection(&counters.open);
+    // From now on whatever ends it; but for an end of both sides.
+    set_reset_on_close(&client);
+    set_reset_on_close(&server);
+    match relay_bytes(&client, &server, config, &counters.bytes).await {
+        Ok(()) => {
+            set_orderly_close(&client);
+            set_orderly_close(&server);
+        }
+        Err(error) => tracing::debug!(%destination, %error, "broke"),
+    }
+}
+
+fn error_text(error: Option<io::Error>) -> String {
+    error.map(|error| error.to_string()).unwrap_or_default()
+}
+
+/// Counts a connection as open.
+struct OpenConnection<'a>(&'a AtomicU64);
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Where a connection was going before it was led here; none: here.
+fn original_destination(client: &TcpStream) -> Option<SocketAddr> {
+    client.local_addr().ok().filter(|destination| !destination.ip().is_loopback())
+}
+
+async fn connect_mptcp(destination: SocketAddr) -> io::Result<TcpStream> {
+    let (socket, destination) = marked_mptcp_socket(destination)?;
+    socket.set_tcp_nodelay(true)?;
+    TcpSocket::from_std_stream(socket.into()).connect(destination).await
+}
+
+fn marked_mptcp_socket(destination: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
+    let (socket, destination) = mptcp::mptcp_socket_to(destination)?;
+    socket.set_mark(FORWARDER_MARK)?;
+    Ok((socket, destination))
+}
+
+/// Both directions, until both have ended.
+async fn relay_bytes(client: &TcpStream, server: &TcpStream, config: &Config, bytes: &AtomicU64) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    // Nothing congests the loopback, and pacing (BBR, if it is the machine's default) would only slow this leg down. It is
+    // part of every kernel; a sandbox that forbids it changes nothing else.
+    let _ = set_tcp_congestion(client, "reno");
+    let on_bytes = |_, size: DataSize| {
+        bytes.fetch_add(size.bytes(), Ordering::Relaxed);
+    };
+    splice::splice_both(client, server, config.idle_timeout, on_bytes).await
+}
+
+/// The other end shall learn that this is no orderly end.
+fn set_reset_on_close(socket: &impl AsFd) {
+    // On an error the end looks clean, which is what it would be without trying.
+    let _ = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
+}
+
+/// It is one: what still waits to be sent is sent.
+fn set_orderly_close(socket: &impl AsFd) {
+    let _ = SockRef::from(&socket.as_fd()).set_linger(None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (connected, accepted) =
+            tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (connected.unwrap(), accepted.unwrap().0)
+    }
+
+    fn block_on(future: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
+    }
+
+    #[test]
+    fn one_direction_ends_and_the_other_goes_on() {
+        block_on(async {
+            let ((mut program, client), (server_side, mut server)) = (pair().await, pair().await);
+            let bytes = AtomicU64::new(0);
+            let config = Config::default();
+            let exchange = async {
+                program.write_all(b"question").await.unwrap();
+                program.shutdown().await.unwrap();
+                let mut received = Vec::new();
+                server.read_to_end(&mut received).await.unwrap();
+                assert_eq!(received, b"question");
+                server.write_all(b"answer").await.unwrap();
+                drop(server);
+                received.clear();
+                program.read_to_end(&mut received).await.unwrap();
+                assert_eq!(received, b"answer");
+            };
+            let (outcome, ()) = tokio::join!(relay_bytes(&client, &server_side, &config, &bytes), exchange);
+            outcome.unwrap();
+            assert_eq!(bytes.into_inner(), 14);
+        });
+    }
+
+    #[test]
+    fn silence_ends_a_connection() {
+        block_on(async {
+            let ((program, client), (server_side, _server)) = (pair().await, pair().await);
+            let config = Config { idle_timeout: Duration::from_millis(20), ..Config::default() };
+            let error = relay_bytes(&client, &server_side, &config, &AtomicU64::new(0)).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            drop(program);
+        });
+    }
+
+    #[test]
+    fn who_comes_by_himself_was_going_nowhere() {
+        block_on(async {
+            let (_program, client) = pair().await;
+            assert_eq!(original_destination(&client), None);
+        });
+    }
+
+    #[test]
+    fn what_broke_on_one_side_is_reset_on_the_other() {
+        block_on(async {
+            let (mut program, client) = pair().await;
+            set_reset_on_close(&client);
+            drop(client);
+            let error = program.read(&mut [0; 1]).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        });
+    }
+}

@@ -1,0 +1,63 @@
+//! Reads the state of an mpv from its IPC socket, and reports it to the sessions of the URL that it plays.
+//!
+//! Calls [`Sessions::on_player_report`] at every change and twice a second. The socket may appear after the proxy and
+//! disappear with each mpv, so the proxy tries to connect once a second, indefinitely. It sends mpv nothing but
+//! requests to observe properties.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::MissedTickBehavior;
+
+use super::mpv::MpvState;
+use super::session::Sessions;
+
+/// Connects to the socket again and again. Never returns.
+pub(super) async fn run(sessions: Rc<Sessions>, path: &Path) {
+    loop {
+        if let Ok(stream) = UnixStream::connect(path).await {
+            tracing::info!(socket = %path.display(), "connected to mpv");
+            if let Err(error) = run_connection(&sessions, stream).await {
+                tracing::info!(socket = %path.display(), %error, "connection to mpv failed");
+            }
+        }
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
+    }
+}
+
+async fn run_connection(sessions: &Sessions, mut stream: UnixStream) -> std::io::Result<()> {
+    let (read, mut write) = stream.split();
+    write.write_all(MpvState::observe_commands().as_bytes()).await?;
+    let mut lines = BufReader::new(read);
+    let (mut state, mut line) = (MpvState::default(), Vec::new());
+    let mut report_timer = tokio::time::interval(REPORT_INTERVAL);
+    report_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        // If the timer fires first, the part of the line that was read stays in `line`.
+        let mut line_reader = (&mut lines).take(MAX_LINE - line.len() as u64);
+        let bytes_read = tokio::select! {
+            read = line_reader.read_until(b'\n', &mut line) => Some(read?),
+            _ = report_timer.tick() => None,
+        };
+        let has_changed = match bytes_read {
+            Some(0) => return Ok(()),
+            Some(_) => {
+                let changed = state.on_line(sessions.now(), &String::from_utf8_lossy(&line));
+                line.clear();
+                changed
+            }
+            None => true,
+        };
+        if let Some((url, report)) = state.report(sessions.now()).filter(|_| has_changed) {
+            sessions.on_player_report(url, &report);
+        }
+    }
+}
+
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
+/// chosen: longer than any path. Longer lines are read in parts, which are then not valid JSON.
+const MAX_LINE: u64 = 64 * 1024;

@@ -1,0 +1,637 @@
+//! Driver of random histories: applies random network events to a download machine.
+//!
+//! It executes a [`FaultPlan`] on the machine and returns how the download ended, or the first defect that the
+//! [`ReferenceModel`] found.
+//!
+//! There is no TCP here: a connection delivers pieces of random size at random times, and any step can fail. This
+//! reaches more states in a second than [`crate::http_sim`] does in an hour.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use marline_core::fetch::{
+    ByteRange, ConnError, ConnErrorKind, ConnId, ContentRange, Input, Output, PathSample, Policy, Protocol, ReqId,
+    RequestRange, ResponseHead, Validator,
+};
+use marline_core::link::{LinkId, LinkKind, LinkProfile};
+use marline_core::machine::Machine;
+use marline_core::stream::{self, PlayerInput, StreamEvent};
+use marline_core::units::{DataSize, Duration, Instant};
+
+use super::fault_plan::{FaultPlan, LinkBehavior, etag, one_in};
+use super::random_player::{PlayerAction, RandomPlayer};
+use super::reference::{ByteSource, ReferenceModel, ResponseTruth};
+use super::stream_invariants::StreamSnapshot;
+use super::subject::Subject;
+use crate::contract::ContractChecker;
+use crate::http_sim::server::{ResponseBody, ServerRequest, ServerResponse};
+use crate::rng::RandomStream;
+
+/// One random history in progress.
+pub(super) struct Driver<M: Subject> {
+    pub(super) machine: ContractChecker<M::Config, M>,
+    fault_plan: FaultPlan,
+    rng: RandomStream,
+    now: Instant,
+    events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
+    event_count: u64,
+    conns: BTreeMap<ConnId, Conn>,
+    link_present: Vec<bool>,
+    served_bytes: DataSize,
+    pub(super) reference: ReferenceModel,
+    consumed_end: u64,
+    player: Option<RandomPlayer>,
+    pub(super) result: Option<Result<(), String>>,
+    pub(super) steps: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    ConnStep(ConnId),
+    LinkFlap(usize),
+    Consume,
+    /// The player reads deliverable bytes.
+    PlayerRead,
+    /// The player seeks, pauses, or sends another input.
+    PlayerAction,
+}
+
+#[derive(Debug)]
+struct Conn {
+    link: usize,
+    is_open: bool,
+    /// Whether a step is in the event queue.
+    step_scheduled: bool,
+    /// Hangs forever without an error.
+    is_silent: bool,
+    response_count: u32,
+    /// Size in bytes of the last piece delivered.
+    last_chunk: u64,
+    responses: VecDeque<PendingResponse>,
+}
+
+#[derive(Debug)]
+struct PendingResponse {
+    req: ReqId,
+    range: RequestRange,
+    if_range: Option<Validator>,
+    remaining_body: Option<ByteRange>,
+    remaining_accepted: Option<u64>,
+    is_accepted: bool,
+    closes_connection: bool,
+}
+
+impl<M: Subject> Driver<M> {
+    pub(super) fn new(
+        fault_plan: FaultPlan,
+        rng: RandomStream,
+        machine: ContractChecker<M::Config, M>,
+        player: Option<RandomPlayer>,
+    ) -> Self {
+        let mut reference = ReferenceModel::default();
+        if let Some(resume) = &fault_plan.config.resume {
+            reference.resume(resume.total, &resume.ranges);
+        }
+        Self {
+            machine,
+            link_present: vec![false; fault_plan.links.len()],
+            fault_plan,
+            rng,
+            now: Instant::ZERO,
+            events: BinaryHeap::new(),
+            event_count: 0,
+            conns: BTreeMap::new(),
+            served_bytes: DataSize::ZERO,
+            reference,
+            consumed_end: 0,
+            player,
+            result: None,
+            steps: 0,
+        }
+    }
+
+    /// Runs until the machine reports `Done` or `Failed`, or `limit` has passed.
+    pub(super) fn run(&mut self, limit: Duration) -> Result<Duration, String> {
+        for link in 0..self.fault_plan.links.len() {
+            self.bring_link_up(link)?;
+            self.schedule_flap(link);
+        }
+        self.schedule_action();
+        self.set_window_end(0);
+        while self.result.is_none() {
+            let event = self.events.peek().map(|Reverse((at, ..))| *at);
+            let deadline = self.machine.deadline().map(|(at, _)| at);
+            let Some(next) = [event, deadline].into_iter().flatten().min() else {
+                return Err("no event is queued and the machine has no deadline".to_string());
+            };
+            if next > Instant::ZERO + limit {
+                return Err(format!(
+                    "not finished after {limit:?}, {} bytes covered",
+                    self.reference.covered().bytes()
+                ));
+            }
+            self.steps += 1;
+            if self.steps > MAX_STEPS {
+                return Err(format!("not finished after {MAX_STEPS} steps, at {}", self.now));
+            }
+            self.now = self.now.max(next);
+            if deadline.is_some_and(|at| at <= self.now) {
+                self.machine.tick(self.now);
+                self.drain()?;
+            } else if let Some(Reverse((_, _, event))) = self.events.pop() {
+                self.handle_event(event)?;
+            }
+        }
+        Ok(self.now.since(Instant::ZERO))
+    }
+
+    fn handle_event(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::ConnStep(conn) => self.step_conn(conn),
+            Event::LinkFlap(link) if self.link_present[link] => {
+                self.link_present[link] = false;
+                self.schedule_flap(link);
+                self.feed(Input::LinkDown { link: LinkId(link as u16) })
+            }
+            Event::LinkFlap(link) => {
+                self.schedule_flap(link);
+                self.bring_link_up(link)
+            }
+            Event::Consume => {
+                self.consumed_end = self.reference.in_order_end();
+                self.feed(Input::Consumed { end: self.consumed_end })
+            }
+            Event::PlayerRead => self.run_player_read(),
+            Event::PlayerAction => self.run_player_action(),
+        }
+    }
+
+    fn schedule_action(&mut self) {
+        if let Some(delay) = self.player.as_mut().and_then(RandomPlayer::next_action_delay) {
+            self.schedule(delay, Event::PlayerAction);
+        }
+    }
+
+    fn run_player_action(&mut self) -> Result<(), String> {
+        self.schedule_action();
+        let player_model = self.machine.machine().stream().and_then(|stream| stream.player());
+        let Some(player) = &mut self.player else { return Ok(()) };
+        match player.next_action(player_model) {
+            PlayerAction::Pause(time) => {
+                player.paused_until = self.now + time;
+                Ok(())
+            }
+            PlayerAction::Input(player_input) => {
+                if let PlayerInput::Seek { offset: to } = player_input {
+                    player.seek_to(to);
+                    self.reference.seek(to);
+                    self.set_window_end(to);
+                }
+                let Some(input) = M::player_input(player_input) else { return Ok(()) };
+                self.machine.handle(self.now, input);
+                self.drain()?;
+                self.wake_all_conns();
+                Ok(())
+            }
+        }
+    }
+
+    fn run_player_read(&mut self) -> Result<(), String> {
+        let Some(player) = &mut self.player else { return Ok(()) };
+        player.read_scheduled = false;
+        if self.now < player.paused_until {
+            let delay = player.paused_until.since(self.now);
+            self.schedule_read(delay);
+            return Ok(());
+        }
+        if player.read_end == player.readable_end {
+            return Ok(());
+        }
+        let delay = player.read();
+        let (read_end, more) = (player.read_end, player.read_end < player.readable_end);
+        if more {
+            self.schedule_read(delay);
+        }
+        if self.reader_window().is_none() {
+            return Ok(());
+        }
+        self.set_window_end(read_end);
+        self.wake_all_conns();
+        self.feed(Input::Consumed { end: read_end })
+    }
+
+    /// The read window has moved, so connections with withheld data may continue.
+    fn wake_all_conns(&mut self) {
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        conns.into_iter().for_each(|conn| self.schedule_step(conn, false));
+    }
+
+    fn schedule_read(&mut self, delay: Duration) {
+        let Some(player) = &mut self.player else { return };
+        if !std::mem::replace(&mut player.read_scheduled, true) {
+            self.schedule(delay, Event::PlayerRead);
+        }
+    }
+
+    /// Moves the read window after the reader has consumed everything before `read_end`.
+    fn set_window_end(&mut self, read_end: u64) {
+        if let (Some(_), Some(window)) = (&self.player, self.reader_window()) {
+            self.reference.set_request_limit(read_end.saturating_add(window.bytes()));
+        }
+    }
+
+    fn reader_window(&self) -> Option<DataSize> {
+        self.fault_plan.config.reader_window
+    }
+
+    fn bring_link_up(&mut self, link: usize) -> Result<(), String> {
+        self.link_present[link] = true;
+        let profile = match &self.player {
+            Some(player) => player.link_profile(link),
+            None => LinkProfile::new(&format!("link{link}"), LinkKind::Other),
+        };
+        self.feed(Input::LinkUp { link: LinkId(link as u16), profile })
+    }
+
+    fn schedule(&mut self, delay: Duration, event: Event) {
+        self.event_count += 1;
+        self.events.push(Reverse((self.now + delay, self.event_count, event)));
+    }
+
+    fn schedule_flap(&mut self, link: usize) {
+        if let Some(mean) = self.fault_plan.links[link].flap_interval {
+            let delay = self.random_duration(mean * 2);
+            self.schedule(delay, Event::LinkFlap(link));
+        }
+    }
+
+    /// A random time below `limit`.
+    fn random_duration(&mut self, limit: Duration) -> Duration {
+        Duration::from_nanos(self.rng.below(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1)))
+    }
+
+    fn feed(&mut self, input: Input) -> Result<(), String> {
+        self.reference.on_input(&input)?;
+        self.machine.handle(self.now, input.into());
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Result<(), String> {
+        let mut unreachable = Vec::new();
+        while let Some(output) = self.machine.poll() {
+            match output.into() {
+                stream::Output::Fetch(output) => {
+                    self.reference.on_output(&output).map_err(|defect| format!("at {}: {defect}", self.now))?;
+                    self.execute(output, &mut unreachable);
+                }
+                stream::Output::Stream(StreamEvent::Deliver { end: upto }) => {
+                    self.reference.on_deliver(upto).map_err(|defect| format!("at {}: {defect}", self.now))?;
+                    if let Some(player) = &mut self.player {
+                        player.readable_end = upto;
+                        self.schedule_read(Duration::ZERO);
+                    }
+                }
+                stream::Output::Stream(_) => {}
+            }
+        }
+        self.check_stream().map_err(|defect| format!("at {}: {defect}", self.now))?;
+        for conn in unreachable {
+            self.feed(closed_input(conn, ConnErrorKind::Unreachable))?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, output: Output, unreachable: &mut Vec<ConnId>) {
+        match output {
+            Output::Connect { conn, link, .. } => {
+                let link = usize::from(link.0);
+                if !self.link_present[link] {
+                    return unreachable.push(conn);
+                }
+                let (open, moving, mute) = (false, true, false);
+                let (response_count, last_chunk, queue) = (0, 0, VecDeque::new());
+                self.conns.insert(
+                    conn,
+                    Conn {
+                        link,
+                        is_open: open,
+                        step_scheduled: moving,
+                        is_silent: mute,
+                        response_count,
+                        last_chunk,
+                        responses: queue,
+                    },
+                );
+                self.schedule(self.fault_plan.links[link].rtt, Event::ConnStep(conn));
+            }
+            Output::Request { req, conn, range, if_range } => {
+                let (body, remaining, accepted, closes_connection) = (None, None, false, false);
+                if let Some(conn_state) = self.conns.get_mut(&conn) {
+                    if let Some(player) = &mut self.player {
+                        player.invariants.on_request(LinkId(conn_state.link as u16));
+                    }
+                    conn_state.responses.push_back(PendingResponse {
+                        req,
+                        range,
+                        if_range,
+                        remaining_body: body,
+                        remaining_accepted: remaining,
+                        is_accepted: accepted,
+                        closes_connection,
+                    });
+                    self.schedule_step(conn, true);
+                }
+            }
+            Output::AcceptBody { req, len, .. } => {
+                let mut responses =
+                    self.conns.iter_mut().flat_map(|(id, conn)| conn.responses.iter_mut().map(|p| (*id, p)));
+                if let Some((conn, pending)) = responses.find(|(_, pending)| pending.req == req) {
+                    pending.is_accepted = true;
+                    pending.remaining_accepted = len.map(DataSize::bytes);
+                    self.schedule_step(conn, false);
+                }
+            }
+            Output::Cancel { req } => {
+                for conn in self.conns.values_mut() {
+                    conn.responses.retain(|pending| pending.req != req);
+                }
+            }
+            Output::Close { conn } => {
+                self.conns.remove(&conn);
+            }
+            Output::Restart => {
+                self.consumed_end = 0;
+                if let Some(player) = &mut self.player {
+                    player.seek_to(0);
+                }
+                self.set_window_end(0);
+            }
+            Output::Done => {
+                let sizes: Vec<DataSize> =
+                    self.fault_plan.server.versions.iter().map(|edition| edition.size).collect();
+                let accepts_any_page = self.fault_plan.config.policy == Policy::Single;
+                self.result = Some(self.reference.on_done(&sizes, accepts_any_page));
+            }
+            Output::Failed(failure) => self.result = Some(Err(format!("failed: {failure}"))),
+            Output::Verify { .. } => {}
+            Output::Notice(notice) => {
+                if let Some(player) = &mut self.player {
+                    player.invariants.on_notice(&notice);
+                }
+            }
+            Output::Identified { .. } => {}
+        }
+    }
+
+    fn check_stream(&mut self) -> Result<(), String> {
+        let (Some(stream), Some(player)) = (self.machine.machine().stream(), &mut self.player) else {
+            return Ok(());
+        };
+        let has_work = |conn: &&Conn| !conn.is_open || !conn.responses.is_empty();
+        player.invariants.check(&StreamSnapshot {
+            now: self.now,
+            stream,
+            reference: &self.reference,
+            links: &self.fault_plan.links,
+            busy_links: self.conns.values().filter(has_work).map(|conn| conn.link).collect(),
+            result: self.result.as_ref(),
+        })
+    }
+
+    /// End of the reader's window: no data beyond it may be delivered.
+    fn window_end(&self) -> u64 {
+        let player = self.player.as_ref();
+        let limit =
+            player.zip(self.reader_window()).map(|(player, window)| player.read_end.saturating_add(window.bytes()));
+        limit.unwrap_or(u64::MAX)
+    }
+
+    /// Schedules the connection's next step, unless one is scheduled or the connection hangs.
+    fn schedule_step(&mut self, id: ConnId, is_delayed: bool) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.step_scheduled || conn.is_silent {
+            return;
+        }
+        conn.step_scheduled = true;
+        let latency = self.fault_plan.links[conn.link].rtt;
+        self.schedule(if is_delayed { latency } else { Duration::ZERO }, Event::ConnStep(id));
+    }
+
+    fn step_conn(&mut self, id: ConnId) -> Result<(), String> {
+        let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+        conn.step_scheduled = false;
+        let behavior = self.fault_plan.links[conn.link].clone();
+        if !self.link_present[conn.link] || conn.is_silent {
+            return Ok(());
+        }
+        // Faults are drawn first, so that a handshake can fail as well.
+        if self.rng.bernoulli(behavior.fault_rate) {
+            return self.inject_fault(id);
+        }
+        let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+        if !conn.is_open {
+            conn.is_open = true;
+            let (protocol, handshake) = (self.fault_plan.protocol, behavior.rtt);
+            return self.feed(Input::Connected { conn: id, protocol, handshake_rtt: handshake, peer: None });
+        }
+        let Some(index) = self.choose_response(id) else { return Ok(()) };
+        self.send_response(id, index, &behavior)?;
+        self.schedule_next_step(id, &behavior);
+        Ok(())
+    }
+
+    /// Index of the response that continues: the first one with HTTP/1.1, a random one with HTTP/2.
+    fn choose_response(&mut self, id: ConnId) -> Option<usize> {
+        let conn = self.conns.get(&id)?;
+        let window_end = self.window_end();
+        let is_withheld = |body: ByteRange| !body.is_empty() && body.start >= window_end;
+        // A head can always be sent; a body only after its acceptance and within the reader's window.
+        let ready = |pending: &PendingResponse| {
+            pending.remaining_body.is_none_or(|body| pending.is_accepted && !is_withheld(body))
+        };
+        if self.fault_plan.protocol == Protocol::Http1 {
+            return conn.responses.front().filter(|pending| ready(pending)).map(|_| 0);
+        }
+        let ready_indices: Vec<usize> =
+            (0..conn.responses.len()).filter(|index| ready(&conn.responses[*index])).collect();
+        let choice = self.rng.below(ready_indices.len() as u64);
+        ready_indices.get(usize::try_from(choice).unwrap_or(0)).copied()
+    }
+
+    fn send_response(&mut self, id: ConnId, index: usize, behavior: &LinkBehavior) -> Result<(), String> {
+        let window_end = self.window_end();
+        let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+        let pending = &mut conn.responses[index];
+        let req = pending.req;
+        let Some(body) = &mut pending.remaining_body else { return self.send_head(id, index, behavior) };
+        let remaining = pending.remaining_accepted.unwrap_or(u64::MAX);
+        if body.is_empty() {
+            let closes = pending.closes_connection;
+            conn.responses.remove(index);
+            self.feed(Input::End { req })?;
+            return if closes { self.close_conn(id, ConnErrorKind::CleanClose) } else { Ok(()) };
+        }
+        if remaining == 0 {
+            return self.close_conn(id, ConnErrorKind::Protocol);
+        }
+        // At most the rest of the body, of the accepted length and of the reader's window.
+        let max_len = body.len().bytes().min(remaining).min(1 << 16).min(window_end - body.start);
+        let len = 1 + self.rng.below(max_len);
+        conn.last_chunk = len;
+        body.start += len;
+        pending.remaining_accepted = pending.remaining_accepted.map(|remaining| remaining - len);
+        let len = DataSize::from_bytes(len);
+        self.served_bytes += len;
+        self.feed(Input::Data { req, len })?;
+        if self.player.is_none()
+            && self.reader_window().is_some()
+            && self.reference.in_order_end() > self.consumed_end
+        {
+            let delay = self.random_duration(Duration::from_millis(30));
+            self.schedule(delay, Event::Consume);
+        }
+        if one_in(&mut self.rng, 8) && self.conns.contains_key(&id) {
+            let rtt = behavior.rtt + self.random_duration(behavior.rtt);
+            let path = PathSample { rtt, min_rtt: behavior.rtt, rcv_rtt: rtt, out_of_order: 0 };
+            self.feed(Input::Sample { conn: id, path })?;
+        }
+        Ok(())
+    }
+
+    fn send_head(&mut self, id: ConnId, index: usize, behavior: &LinkBehavior) -> Result<(), String> {
+        let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+        conn.response_count += 1;
+        let server = &mut self.fault_plan.server;
+        let is_last = server.keepalive_requests.is_some_and(|limit| conn.response_count >= limit);
+        let pending = &mut conn.responses[index];
+        let request = ServerRequest { range: pending.range, if_range: pending.if_range.as_ref(), is_last };
+        let mut response = server.respond(conn.link, self.now, self.served_bytes, request);
+        if self.rng.bernoulli(behavior.corruption_rate) {
+            corrupt_response(&mut self.rng, &mut response);
+        }
+        let ServerResponse { head, body, .. } = response;
+        let source = match (body.version, &head.validator) {
+            (Some(edition), Some(_)) => ByteSource::Version(edition),
+            (Some(_), None) => ByteSource::Unverified(pending.req, ResponseTruth::File),
+            (None, _) => ByteSource::Unverified(pending.req, ResponseTruth::OtherPage),
+        };
+        pending.remaining_body = Some(body.span);
+        pending.closes_connection = is_last;
+        let req = pending.req;
+        self.reference.on_head(req, source, body.span.start);
+        self.feed(Input::Head { req, head })
+    }
+
+    fn schedule_next_step(&mut self, id: ConnId, behavior: &LinkBehavior) {
+        let active_conns = self.conns.values().filter(|conn| !conn.responses.is_empty()).count() as u64;
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.step_scheduled || conn.is_silent || conn.responses.is_empty() {
+            return;
+        }
+        conn.step_scheduled = true;
+        // All busy connections share the link's rate.
+        let transmit_time = DataSize::from_bytes(conn.last_chunk) * active_conns / behavior.rate;
+        let delay = transmit_time + self.random_duration(Duration::from_millis(20));
+        self.schedule(delay, Event::ConnStep(id));
+    }
+
+    fn inject_fault(&mut self, id: ConnId) -> Result<(), String> {
+        let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+        match self.rng.below(6) {
+            0 => {
+                conn.is_silent = true;
+                Ok(())
+            }
+            1 if conn.is_open && self.fault_plan.protocol == Protocol::Http2 => match conn.responses.pop_front() {
+                Some(PendingResponse { req, .. }) => {
+                    self.schedule_step(id, false);
+                    let error = ConnError { kind: ConnErrorKind::Reset, text: "stream reset".to_string() };
+                    self.feed(Input::Aborted { req, error })
+                }
+                None => Ok(()),
+            },
+            // A body that ends before its announced length, where the machine knows that length.
+            2 if conn
+                .responses
+                .front()
+                .is_some_and(|pending| pending.is_accepted && pending.remaining_accepted.is_some()) =>
+            {
+                let Some(PendingResponse { req, .. }) = conn.responses.pop_front() else { return Ok(()) };
+                self.schedule_step(id, false);
+                self.feed(Input::End { req })
+            }
+            3 => {
+                conn.step_scheduled = true;
+                let delay = self.random_duration(Duration::from_secs(8));
+                self.schedule(delay, Event::ConnStep(id));
+                Ok(())
+            }
+            _ => {
+                let kinds: &[ConnErrorKind] = if conn.is_open { &OPEN_CONN_ERRORS } else { &HANDSHAKE_ERRORS };
+                let kind = kinds[usize::try_from(self.rng.below(kinds.len() as u64)).unwrap_or(0)];
+                self.close_conn(id, kind)
+            }
+        }
+    }
+
+    fn close_conn(&mut self, id: ConnId, kind: ConnErrorKind) -> Result<(), String> {
+        match self.conns.remove(&id) {
+            Some(_) => self.feed(closed_input(id, kind)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn closed_input(conn: ConnId, kind: ConnErrorKind) -> Input {
+    Input::Closed { conn, error: ConnError { kind, text: format!("{kind:?}") } }
+}
+
+/// Replaces or damages a response, as a captive portal, a broken server or another CDN node would.
+fn corrupt_response(rng: &mut RandomStream, response: &mut ServerResponse) {
+    let page = |rng: &mut RandomStream, status: u16| {
+        let body = ResponseBody { version: None, span: ByteRange::new(0, rng.below(20_000)) };
+        let head = ResponseHead { status, length: Some(body.span.len()), ..ResponseHead::default() };
+        ServerResponse { head, body, fault: None }
+    };
+    match rng.below(12) {
+        0..3 => *response = page(rng, 200),
+        3 => *response = page(rng, 404),
+        4 => *response = page(rng, 403),
+        5 => *response = page(rng, 302),
+        6 => *response = page(rng, 503),
+        7 => response.head.is_encoded = true,
+        8 => response.head.range = None,
+        9 => {
+            // A range other than requested is not the server's file at these offsets, whatever validator it
+            // carries.
+            response.body.version = None;
+            response.head.length = Some(DataSize::from_bytes(rng.below(1_000_000)));
+        }
+        10 => {
+            // Another CDN node, with a version of its own.
+            response.body.version = Some(OTHER_CDN_VERSION);
+            response.head.validator = etag(OTHER_CDN_VERSION);
+        }
+        _ => {
+            if let Some(ContentRange { range: Some(span), .. }) = &mut response.head.range {
+                span.start += 1 + rng.below(1000);
+                span.end = span.end.max(span.start);
+                response.body.span = *span;
+            }
+        }
+    }
+}
+
+const HANDSHAKE_ERRORS: [ConnErrorKind; 5] = [
+    ConnErrorKind::Refused,
+    ConnErrorKind::Unreachable,
+    ConnErrorKind::TimedOut,
+    ConnErrorKind::Dns,
+    ConnErrorKind::Tls,
+];
+const OPEN_CONN_ERRORS: [ConnErrorKind; 4] =
+    [ConnErrorKind::CleanClose, ConnErrorKind::Truncated, ConnErrorKind::Reset, ConnErrorKind::Protocol];
+/// The version that only another CDN node has; it is as long as the server's.
+const OTHER_CDN_VERSION: usize = 9;
+/// More steps than any history with progress needs.
+const MAX_STEPS: u32 = 1_000_000;

@@ -1,0 +1,68 @@
+//! Asking for the processor: real-time priority for a thread that sleeps between packets, else a lower nice value.
+
+use std::io;
+
+/// Puts the calling thread into `SCHED_FIFO` at `priority` (1 to 99). Whoever asks must sleep between its turns: the
+/// kernel stops a real-time thread that does not for 50 ms in each second.
+///
+/// # Errors
+/// `EPERM` without CAP_SYS_NICE or a resource limit that allows it.
+pub fn set_real_time(priority: i32) -> io::Result<()> {
+    // Children must not inherit it.
+    set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
+}
+
+/// Whether [`real_time`] is permitted: tried on a thread that ends with it.
+///
+/// # Errors
+/// Those of [`real_time`].
+pub fn check_real_time() -> io::Result<()> {
+    std::thread::spawn(|| set_real_time(1)).join().unwrap_or_else(|_| Err(io::Error::other("the trial failed")))
+}
+
+/// Puts the calling thread back among those that share the processor.
+///
+/// # Errors
+/// None that is known of a thread that may run.
+pub fn set_normal() -> io::Result<()> {
+    // Taking the flag off again needs CAP_SYS_NICE.
+    set_scheduler(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
+}
+
+fn set_scheduler(policy: libc::c_int, priority: i32) -> io::Result<()> {
+    // SAFETY: an all-zero `sched_param` is valid; some C libraries have more fields than one.
+    let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
+    parameter.sched_priority = priority;
+    // SAFETY: `parameter` outlives the call; 0 is the calling thread.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &parameter) };
+    super::check(result as libc::c_int).map(|_| ())
+}
+
+/// Sets the nice value of the calling thread: -20 first, 19 last.
+///
+/// # Errors
+/// `EACCES` or `EPERM` for a lower value than now without privilege.
+pub fn set_nice(value: i32) -> io::Result<()> {
+    // Linux keeps a nice value per thread: "process" 0 is the calling thread.
+    Ok(rustix::process::setpriority_process(None, value)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nicer_thread_needs_no_privilege() {
+        std::thread::spawn(|| set_nice(19).unwrap()).join().unwrap();
+    }
+
+    #[test]
+    fn whoever_goes_back_among_the_others_needs_none_either() {
+        std::thread::spawn(|| set_normal().unwrap()).join().unwrap();
+    }
+
+    #[test]
+    fn an_impossible_priority_is_an_error() {
+        std::thread::spawn(|| assert!(set_real_time(1000).is_err())).join().unwrap();
+    }
+}
