@@ -87,7 +87,7 @@ pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
 /// Sends a request to the accelerator of this primary link.
 ///
 /// # Errors
-/// Nobody is there, he does not answer, or he refuses.
+/// No accelerator is running, it does not respond, or it refuses.
 pub fn ask(run_dir: &Path, primary: &str, request: Request) -> Result<Response, ControlError> {
     control_socket::query_daemon(COMMAND, &socket(run_dir, primary), &request)
 }

@@ -40,8 +40,8 @@ impl PendingFile {
 
     /// Writes what is pending now, if it has changed.
     pub(super) fn update(&mut self, machine: &Accelerator) {
-        let owing = machine.pending_fingerprint();
-        if std::mem::replace(&mut self.fingerprint, owing) == owing {
+        let fingerprint = machine.pending_fingerprint();
+        if std::mem::replace(&mut self.fingerprint, fingerprint) == fingerprint {
             return;
         }
         let pending = machine.pending_repairs();

@@ -38,7 +38,7 @@ impl FillClient {
         let (sender, responses) = unbounded_channel();
         let devices = LinkDevices { devices: BTreeMap::from([(LinkId(0), "lo".to_owned())]), mark: None };
         let callback =
-            Arc::new(move |fetch, range, bytes| sender.send((fetch, range, bytes)).expect("somebody listens"));
+            Arc::new(move |fetch, range, bytes| sender.send((fetch, range, bytes)).expect("the receiver exists"));
         runtime.spawn(run_range_client(devices, receiver, callback));
         Self { runtime, commands, responses }
     }
@@ -117,10 +117,11 @@ fn another_file_is_no_answer_and_the_next_one_is() {
 #[test]
 fn nobody_there_is_told_and_so_is_a_link_that_is_not_there() {
     let mut carrier = FillClient::new();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("an address");
-    carrier.send_fetch(fetch(1, nobody, 100, &[(0, 10)]));
+    let unused_address =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("an address");
+    carrier.send_fetch(fetch(1, unused_address, 100, &[(0, 10)]));
     assert_eq!(carrier.take_responses(1), [(FetchId(1), 0, None)]);
-    carrier.send_fetch(Fetch { link: LinkId(9), ..fetch(2, nobody, 100, &[(0, 10)]) });
+    carrier.send_fetch(Fetch { link: LinkId(9), ..fetch(2, unused_address, 100, &[(0, 10)]) });
     assert_eq!(carrier.take_responses(1), [(FetchId(2), 0, None)]);
 }
 
@@ -155,7 +156,7 @@ fn a_server_that_lies_gives_nothing() {
 fn the_request_is_the_applications_own_with_ranges_and_their_condition() {
     let (sender, requests_seen) = std::sync::mpsc::channel();
     let address = serve_script(move |mut stream| {
-        sender.send(read_requests(&mut stream, 1)).expect("somebody listens");
+        sender.send(read_requests(&mut stream, 1)).expect("the receiver exists");
         let _ = stream.write_all(b"HTTP/1.1 404 N\r\nContent-Length: 0\r\n\r\n");
     });
     let mut carrier = FillClient::new();

@@ -6,7 +6,7 @@
 //!    would be lost on it.
 //! 3. Meanwhile it is resolved again each second: it may have another address, another router or, where a modem was
 //!    plugged in again, another index. Where the primary link was plugged in again the program went with it, and is
-//!    attached anew.
+//!    attached again.
 //! 4. There is no decision log, because nothing is decided here.
 
 use std::io;

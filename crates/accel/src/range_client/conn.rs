@@ -221,9 +221,9 @@ impl FetchJobs {
                 self.finish(req);
             }
             Event::Closed { .. } => {
-                // A response that had begun is lost; the others are requested again, unless that is in vain.
-                let is_vain = self.answered == (false, false);
-                let is_lost = |job: &FetchJob| is_vain || !matches!(job.body, Body::NoHead);
+                // A response that had begun is lost; the others are requested again, unless that would fail again.
+                let would_fail_again = self.answered == (false, false);
+                let is_lost = |job: &FetchJob| would_fail_again || !matches!(job.body, Body::NoHead);
                 let lost: Vec<ReqId> = self.queue.iter().filter(|job| is_lost(job)).map(|job| job.req).collect();
                 lost.into_iter().for_each(|req| self.finish(req));
                 return false;
@@ -315,7 +315,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// chosen: less than servers keep connections (nginx: 75 s, Apache: 5 s; the latter is noticed).
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// How long a lane without work waits for some.
+/// How long a connection without requests stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// chosen: one read; holes are a few segments.
 const READ_BUFFER: usize = 64 * 1024;

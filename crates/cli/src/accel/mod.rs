@@ -97,7 +97,7 @@ fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
                 ended.push(primary);
             }
             Ok(_) => return Err(unexpected_response()),
-            // Whoever has left it there does not run any more.
+            // The process that left it there has ended.
             Err(ControlError::NotRunning { .. } | ControlError::Ended(_)) => {}
             Err(error) => return Err(query_error(&error)),
         }

@@ -463,7 +463,7 @@ impl Accelerator {
     }
 
     /// Forgets flows that have been idle for so long and have no open early-acked hole; one that becomes active again
-    /// is added anew.
+    /// is added again.
     fn forget_idle(&mut self, idle: Duration) {
         self.last_sweep = self.now;
         let now = self.now;
@@ -570,5 +570,5 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 /// chosen: when the table is full, active flows stay.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(10);
-/// chosen: a flow that becomes active later starts anew, and is observed within one round trip.
+/// chosen: a flow that becomes active later starts again, and is observed within one round trip.
 const MAX_IDLE: Duration = Duration::from_secs(300);

@@ -73,7 +73,7 @@ impl PathDelay {
         }
     }
 
-    /// The secondary path is taken anew.
+    /// The secondary path is measured again.
     pub(in crate::accel) fn reset_secondary(&mut self) {
         (self.secondary_rtt, self.samples, self.is_delivered) = (None, 0, false);
     }

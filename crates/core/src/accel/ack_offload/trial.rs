@@ -430,8 +430,8 @@ mod tests {
 
     #[test]
     fn without_a_queue_a_flow_is_judged_by_means() {
-        let (on, is_on, vain) = run(20, 17, 0, false);
-        assert!(on > 40 && is_on && !vain, "{on}");
+        let (on, is_on, failed) = run(20, 17, 0, false);
+        assert!(on > 40 && is_on && !failed, "{on}");
         assert_eq!(run(20, 20, 0, false), (8, false, true));
         assert_eq!(run(10, 20, 0, false), (0, false, true), "ends at once");
     }

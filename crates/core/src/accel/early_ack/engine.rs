@@ -1,5 +1,5 @@
 //! Early ACK engine: decides what is acknowledged to the sender of one flow and which ranges must be fetched
-//! (Super-aggregation §3.3, §4.2, *Loss Hider*).
+//! (Super-aggregation §3.3, §4.2).
 //!
 //! ```text
 //!   local stack:  ack ...... hole ...... SACK block ...... hole ... SACK block          right edge

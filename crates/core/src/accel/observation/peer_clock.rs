@@ -9,7 +9,7 @@
 //!    none of them is not used ([`PeerClock::tick`] is none).
 //! 2. The two clocks drift apart. Callers compare delays within minutes only.
 //!
-//! A linear regression over all samples was not used: queues bias it, and five possible lengths can be told apart
+//! A linear regression over all samples was not used: queues bias it, and five possible lengths can be distinguished
 //! without it.
 
 use crate::units::{Duration, Instant};
@@ -64,7 +64,7 @@ impl PeerClock {
         Some(last.ts_val.plus(u32::try_from(passed).unwrap_or(u32::MAX)))
     }
 
-    /// How long a tick is; none: it cannot be told. When it changes, delays from before mean nothing.
+    /// How long a tick is; none: it cannot be estimated. When it changes, delays from before mean nothing.
     pub(in crate::accel) const fn tick(&self) -> Option<Duration> {
         match self.tick {
             Tick::Assumed => Some(MILLISECOND),

@@ -50,8 +50,8 @@ impl SecondaryLinks {
             ack_sender: AckSender::default(),
         };
         let named: Vec<LinkId> = config.secondary_links.iter().map(|secondary| secondary.link).collect();
-        let lanes = config.secondary_links.iter().map(link_state).collect();
-        let mut links = Self { links: lanes, freeze_link: named.first().copied(), fetch_order: named };
+        let links = config.secondary_links.iter().map(link_state).collect();
+        let mut links = Self { links, freeze_link: named.first().copied(), fetch_order: named };
         links.assign_roles();
         links
     }

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     /// The sweep over a link that carries `most` ACKs, for a flow with likely so many segments in flight.
-    fn rungs(max_acks: u64, likely: u64, limit: u64) -> Option<RangeInclusive<u64>> {
+    fn sweep_steps(max_acks: u64, likely: u64, limit: u64) -> Option<RangeInclusive<u64>> {
         let rate = |bytes| DataSize::from_bytes(bytes) / Duration::from_millis(100);
         // Six times as long as the flow's round trip.
         let in_flight_rate = Some(rate(max_acks * 72 / 6 + 1));
@@ -181,12 +181,12 @@ mod tests {
 
     #[test]
     fn a_sweep_begins_above_everything_that_may_be_in_flight() {
-        assert_eq!(rungs(1000, 200, 400), Some(0..=400), "all of them");
-        assert_eq!(rungs(350, 200, 400), Some(51..=400), "the lowest are left out first");
-        assert_eq!(rungs(200, 200, 400), Some(100..=299), "then the highest");
-        assert_eq!(rungs(155, 200, 400), Some(100..=254));
-        assert_eq!(rungs(154, 200, 400), None, "a lower one would leave data in flight");
-        assert_eq!((rungs(0, 2, 4), rungs(10, 0, 0)), (None, Some(0..=4)));
+        assert_eq!(sweep_steps(1000, 200, 400), Some(0..=400), "all of them");
+        assert_eq!(sweep_steps(350, 200, 400), Some(51..=400), "the lowest are left out first");
+        assert_eq!(sweep_steps(200, 200, 400), Some(100..=299), "then the highest");
+        assert_eq!(sweep_steps(155, 200, 400), Some(100..=254));
+        assert_eq!(sweep_steps(154, 200, 400), None, "a lower one would leave data in flight");
+        assert_eq!((sweep_steps(0, 2, 4), sweep_steps(10, 0, 0)), (None, Some(0..=4)));
     }
 
     #[test]

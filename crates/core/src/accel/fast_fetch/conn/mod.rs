@@ -401,7 +401,7 @@ const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_PROBES: u32 = 4;
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_TRIES: u32 = 3;
-/// chosen: bytes that a server is made to send in vain for one flow; 100 s of 20 Mbit/s.
+/// chosen: bytes that a server is made to send without effect for one flow; 100 s of 20 Mbit/s.
 const MAX_SKIPPED: u64 = 256 * 1024 * 1024;
 /// chosen: a flow that is idle for so long gets another connection when it continues, and its slot is free for others.
 const MAX_IDLE: Duration = Duration::from_secs(10);
