@@ -563,7 +563,7 @@ impl<'a> DashRewriter<'a> {
         budget: &mut ParseBudget,
     ) -> Result<Option<SegmentIndex>, PlaylistError> {
         let tree = self.tree;
-        let InheritedValues { period_duration: period_duration, templates, .. } = &*scope.inherited;
+        let InheritedValues { period_duration, templates, .. } = &*scope.inherited;
         // Attributes that are missing in an inner template are inherited from an outer one (section 5.3.9.1).
         let inherited_attribute =
             |name: &str| templates.iter().rev().find_map(|level| level.tree.attribute(level.template, name));

@@ -336,7 +336,7 @@ fn path_at(
 ) -> usize {
     let mut path = before.clone();
     let mut line = 0;
-    let mut note = |line: &mut usize, span: Span| *line = if *line == 0 { span.start().line } else { *line };
+    let note = |line: &mut usize, span: Span| *line = if *line == 0 { span.start().line } else { *line };
     loop {
         match tokens.get(at) {
             Some(TokenTree::Ident(ident)) => {
