@@ -2,7 +2,7 @@
 //!
 //! Every case starts the built program with an empty home, so that no configuration of this machine shows through.
 //! No case needs a network: what is wrong must be found before anything is asked.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::Write as _;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Daemons give up the privileges that they do not need, for good and in all their threads, as the systemd units would have it.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 

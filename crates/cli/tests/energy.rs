@@ -2,7 +2,7 @@
 //!
 //! The loopback is a link of the kind `other`, so the model is a file of the test's own that describes one.
 
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;

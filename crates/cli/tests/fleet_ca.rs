@@ -1,7 +1,7 @@
 //! `marline fleet ca` as an operator and a script meet it, with openssl as the second opinion.
 //!
 //! Each case has a directory of its own; openssl is asked where it is installed.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 #![cfg(feature = "fleet")]
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,6 @@
 //! The authority's root key off-line: the procedure of `docs/fleet.md` with the real commands, on two "machines" that are directories.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! `marline relay` as a process: how its owner asks it, and what it bears.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 

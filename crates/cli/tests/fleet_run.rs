@@ -1,6 +1,6 @@
 //! `marline fleet run` and those who ask it, as programs: files, exit codes, signals, a kill.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,6 +1,6 @@
 //! `marline relay` and `marline edge` as processes: a program's bytes over both, and how they end.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 

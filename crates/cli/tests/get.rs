@@ -3,7 +3,7 @@
 //! The server is a thread of the test with exactly what is needed here (ranges, a strong ETag, Basic authentication,
 //! a path that stops half-way); `download` and `lab` test against real servers.
 
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,6 +1,6 @@
 //! `marline get` with several files and several sources, from end to end: the built program against servers on the loopback.
 
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
 //! SIGHUP, as a terminal that closes or `systemctl reload` sends it: it ends no daemon, and those that hold certificates read them again.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 mod routers;

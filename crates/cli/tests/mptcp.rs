@@ -3,7 +3,7 @@
 //! Servers listen on the loopback, with MPTCP or without; what a client spoke is what the accepted socket is: the kernel
 //! gives the server a plain TCP socket where the client did not ask for MPTCP. What is not there (MPTCP, a compiler, Go)
 //! is named by the test that is skipped.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

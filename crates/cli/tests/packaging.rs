@@ -4,7 +4,7 @@
 //! A program that judges them (`systemd-analyze`, `shellcheck`, `dnsmasq`) is asked where it is installed; the words are always
 //! tried on the program itself.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -3,7 +3,7 @@
 //!
 //! Most cases run in a network namespace of their own (root, `unshare`, `ip`), with two links that lead nowhere; they say
 //! so where that cannot be had.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::process::{Command, Output, Stdio};
 

@@ -9,7 +9,7 @@
 //!    which is said.
 //! 3. What was started ends with the shell, which `timeout` ends.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::Write as _;
 use std::path::Path;

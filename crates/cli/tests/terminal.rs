@@ -1,6 +1,6 @@
 //! Text from strangers on the terminal: whatever a server or the kernel supplies, no control, bidirectional or invisible
 //! character of it reaches standard output or standard error.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
 //! Links that share an address, as modems of one brand do: 192.168.8.100 behind 192.168.8.1, each behind a NAT of its own.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod routers;
 

@@ -2,7 +2,7 @@
 //!
 //! Each test says what the server or the link does, and checks the file's bytes (or that there is no file), the exit
 //! code, the one line of explanation, and the report. `program` replays every log of decisions on the way.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod broken;
 mod copies;

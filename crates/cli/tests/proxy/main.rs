@@ -1,7 +1,7 @@
 //! `marline proxy` as players and programs meet it: the built program, real sockets, nginx, curl.
 //!
 //! Servers, networks and nginx are those of the faults' tests; what those need and these do not is left unused.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 #![allow(dead_code, reason = "servers and networks are shared with the faults' tests, which need more of them")]
 
 mod bad_input;
