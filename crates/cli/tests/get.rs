@@ -542,7 +542,7 @@ fn somebody_elses_file_is_left_alone_and_a_failed_start_leaves_nothing() {
 }
 
 #[test]
-fn an_encoded_file_is_stored_as_it_comes_with_one_line() {
+fn an_encoded_file_is_stored_encoded_and_that_is_reported() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let output = marline(&home, &["get", &server.url("/gzip/f.tgz")]).output().unwrap();
     succeeded(&output);

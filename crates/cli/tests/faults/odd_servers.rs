@@ -322,20 +322,20 @@ fn silent() -> Answer {
 const OLD: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
 const NOW: &str = "Thu, 26 Nov 2026 10:00:00 GMT";
 
-/// The honest answer, changed where it is a range.
+/// The correct response, changed by `change` if it is a range.
 fn ranged(asked: &Asked, all: &Resource, change: impl Fn(Answer) -> Answer) -> Answer {
     let answer = all.answer(asked);
     if asked.range.as_ref().is_some_and(|range| range.start < all.len()) { change(answer) } else { answer }
 }
 
-/// Content-Range as `spell` writes `0-9` of a total.
+/// The correct response with a Content-Range that `spell` writes from a range such as `0-9` and the total.
 fn spelled(asked: &Asked, all: &Resource, spell: impl Fn(&str, u64) -> String) -> Answer {
     let Some(range) = &asked.range else { return all.whole() };
     let text = format!("{}-{}", range.start, range.end.min(all.len()) - 1);
     ranged(asked, all, |answer| answer.with("Content-Range", &spell(&text, all.len())))
 }
 
-/// Another range.
+/// Answers with another range, which `other` computes from the requested one.
 fn wider(asked: &Asked, all: &Resource, other: impl Fn(&Range<u64>) -> Range<u64>) -> Answer {
     match &asked.range {
         Some(range) if range.start < all.len() => {
@@ -346,18 +346,18 @@ fn wider(asked: &Asked, all: &Resource, other: impl Fn(&Range<u64>) -> Range<u64
     }
 }
 
-/// Larger ranges are refused.
+/// Answers ranges larger than `limit` with `status`.
 fn limited(asked: &Asked, all: &Resource, limit: u64, status: u16) -> Answer {
     let large = asked.range.as_ref().is_some_and(|range| range.end.min(all.len()) - range.start > limit);
     if large { Answer::status(status) } else { all.answer(asked) }
 }
 
-/// A redirect to a target that is good for some milliseconds and slow.
+/// A redirect to a slow target that expires after `lives` milliseconds and then answers `status`.
 fn signed(asked: &Asked, all: &Resource, lives: u128, status: u16) -> Answer {
     signed_by(asked, all, lives, || Answer::status(status))
 }
 
-/// The same, with what the target answers once it has expired.
+/// The same; `expired` is the response of the expired target.
 fn signed_by(asked: &Asked, all: &Resource, lives: u128, expired: impl Fn() -> Answer) -> Answer {
     static START: OnceLock<Instant> = OnceLock::new();
     let now = START.get_or_init(Instant::now).elapsed().as_millis();
@@ -370,8 +370,8 @@ fn signed_by(asked: &Asked, all: &Resource, lives: u128, expired: impl Fn() -> A
     }
 }
 
-/// Two back ends behind one address: the ETag depends on the connection, and If-Range is compared with it. A back end
-/// that is `honest` compares dates, too.
+/// Two back ends behind one address: the ETag depends on the connection, and If-Range is compared with it. `honest` back ends
+/// also compare dates.
 fn flip(asked: &Asked, all: &Resource, honest: bool) -> Answer {
     let tag = format!("\"b{}\"", asked.conn % 2);
     let all = all.clone().with("ETag", &tag);
@@ -383,7 +383,7 @@ fn flip(asked: &Asked, all: &Resource, honest: bool) -> Answer {
     dated.answer(asked).slowly(4000, Duration::from_millis(20))
 }
 
-/// The whole file in chunks of 128 bytes, whose sizes are written like this.
+/// The whole file in chunks of 128 bytes; `size` writes the size line of a chunk.
 fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Answer {
     let mut wire = Vec::new();
     for chunk in all.data.chunks(128) {
@@ -407,7 +407,7 @@ fn chunked(asked: &Asked, all: &Resource) -> Answer {
     })
 }
 
-/// Bytes that do not belong there, behind the body.
+/// The correct response followed by bytes that do not belong to it.
 fn behind(asked: &Asked, all: &Resource, what: &[u8]) -> Answer {
     let mut answer = all.answer(asked);
     answer.steps.push(Step::Raw(what.to_vec()));
