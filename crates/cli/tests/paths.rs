@@ -400,7 +400,7 @@ ip link set usb0 up; ip link set far2 up
 until ip -br link show usb0 | grep -q LOWER_UP; do sleep 0.01; done
 ip route add default via 10.7.0.1 dev usb0 metric 300
 until paths status --run-dir "$RUN" | grep -q "^usb0 .* up"; do sleep 0.05; kill -0 $daemon; done
-grep "steering MPTCP" said
+grep "managing MPTCP" said
 kill $daemon; wait $daemon
 ip link delete usb0
 state >after; diff before after
