@@ -31,7 +31,7 @@ impl Home {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-        command.args(["fleet", "ca"]).args(words).arg("--dir").arg(self.path("ca"));
+        command.args(["fleet", "ca"]).args(words).arg("--ca-dir").arg(self.path("ca"));
         command.env_clear().env("HOME", self.0.path()).env("PATH", "/usr/bin:/bin");
         command.current_dir(self.0.path()).stdin(Stdio::null());
         command
