@@ -137,9 +137,9 @@ perl -e "$shell" & lan perl -e "$shell" &
 until ss -tln | grep -q 2222 && lan ss -tln | grep -q 2222; do sleep 0.02; done
 for address in 192.168.77.1 10.0.2.2; do lan bash -c "exec 3<>/dev/tcp/$address/2222; cat <&3"; done
 # The edge's proxy refuses connections to the host's own addresses in every spelling, and allows the origin server.
-via='curl -sS -m 20 -p -x http://192.168.77.1:1088 -o heard -w %{http_connect}\n'
+via='curl -sS -m 20 -p -x http://192.168.77.1:1088 -o page -w %{http_connect}\n'
 for own in 127.0.0.1 192.168.77.1 10.0.2.2 '[::1]' '[::ffff:127.0.0.1]' '[fd77::1]' localhost 0.0.0.0; do lan $via -g "http://$own:2222/" 2>/dev/null || true; done
-lan $via http://203.0.113.5/; cat heard
+lan $via http://203.0.113.5/; cat page
 # Hosts beyond a link cannot reach the LAN, or another link, through the edge.
 ip -n far route add 192.168.77.0/24 via 10.0.1.2
 lan bash -c "exec 3<>/dev/tcp/192.168.77.2/2222; cat <&3"
@@ -191,24 +191,24 @@ tc qdisc add dev up0 root tbf rate 4mbit burst 16k latency 100ms; tc qdisc add d
 edge --link up0,kind=ethernet,metered=no --link up1,kind=ethernet,metered=no
 for address in 203.0.113.5 2001:db8::5; do ip netns exec srv perl -e "$echo" $address & done
 until [ $(ip netns exec srv ss -uln | grep -c :5000) = 2 ]; do sleep 0.02; done
-lan perl -e "$talk" 203.0.113.5 >heard & lan perl -e "$talk" 2001:db8::5 >heard6 &
+lan perl -e "$talk" 203.0.113.5 >addresses4 & lan perl -e "$talk" 2001:db8::5 >addresses6 &
 ip netns exec srv perl -e "$sink" & until ip netns exec srv ss -tln | grep -q :9000; do sleep 0.02; done
 # Load on both links, so that the edge measures their rates.
 lan perl -e "$upload" &
-hears() { until [ "$(tail -qn1 heard heard6 | tr '\n' ' ')" = "10.0.$1.2 fd0$1::2 " ]; do sleep 0.1; kill -0 $edge; done; }
+until_seen_over() { until [ "$(tail -qn1 addresses4 addresses6 | tr '\n' ' ')" = "10.0.$1.2 fd0$1::2 " ]; do sleep 0.1; kill -0 $edge; done; }
 over() { until "$MARLINE" edge status --run-dir run | grep "UDP and other packets"; do sleep 0.1; kill -0 $edge; done; }
-hears 1; over
-hears 2; over
+until_seen_over 1; over
+until_seen_over 2; over
 # up1 drops all packets without an error, for TCP as well.
 ip netns exec far nft 'table inet dead { chain in { type filter hook prerouting priority -400; iifname "up1" drop; };
     chain out { type filter hook postrouting priority -400; oifname "up1" drop; }; }'
-hears 1; over
+until_seen_over 1; over
 ip netns exec far nft delete table inet dead
 # The other link loses its carrier.
 until "$MARLINE" edge status --run-dir run | grep -q '^up1 *up '; do sleep 0.1; kill -0 $edge; done
 ip -n far link set up0 down
-hears 2; over
-cat heard heard6
+until_seen_over 2; over
+cat addresses4 addresses6
 kill -KILL $edge; wait $edge || true
 free; ip -n far link set up0 up
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
@@ -247,18 +247,18 @@ fn udp_leaves_the_default_route_without_carrier_even_if_no_rate_is_known() {
 mkdir -m 755 run; state >before
 edge --no-paths
 ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q :5000; do sleep 0.02; done
-lan perl -e "$talk" 203.0.113.5 >heard &
-hears() { until [ "$(tail -n1 heard)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
-hears 10.0.1.2
+lan perl -e "$talk" 203.0.113.5 >addresses &
+until_seen_as() { until [ "$(tail -n1 addresses)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+until_seen_as 10.0.1.2
 # The cable is unplugged, and the route remains.
 ip -n far link set up0 down
-hears 10.0.2.2
+until_seen_as 10.0.2.2
 ip route show default | grep -c up0
 kill -TERM $edge; wait $edge && echo "ended well"
 free; ip -n far link set up0 up
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
 state >after; diff before after && echo "as before"
-cat heard; grep -c "other packets of the LAN leave" edge.log
+cat addresses; grep -c "other packets of the LAN leave" edge.log
 "#;
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["1", "ended well", "as before", "10.0.1.2", "10.0.2.2", "2"]);
@@ -556,18 +556,18 @@ fn firewalls_that_block_a_lan_and_disabled_forwarding_are_reported_with_a_remedy
     let script = r#"
 relay
 ip netns exec srv perl -e "$echo" & sleep 0.2
-heard() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello; }
+gets_answer() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello; }
 # Docker's drop policy exists before the edge starts; Docker's own rules accept nothing of the LAN.
 nft 'table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority filter; policy drop; jump DOCKER-USER; oifname "docker0" ct state established,related accept; }; }'
 edge
 until grep -q "drops forwarded" edge.log; do sleep 0.1; kill -0 $edge; done
 grep "drops forwarded" edge.log | sed 's/`.*`/REMEDY/'
 "$MARLINE" edge status --run-dir run | grep -c "drops forwarded"
-heard || echo "nothing passes"
+gets_answer || echo "nothing passes"
 # Run the remedy exactly as the log line gives it.
 remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
 until grep -q "anymore" edge.log; do sleep 0.1; kill -0 $edge; done
-heard && echo "it passes"
+gets_answer && echo "it passes"
 "$MARLINE" edge status --run-dir run | grep -c "drops forwarded" || true
 # Another kind of firewall, like firewalld's, loaded while the edge runs.
 nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state { established, related } accept; iifname "lo" accept; iifname "lan0" tcp dport 22 accept; reject with icmpx admin-prohibited; }; }'
@@ -585,7 +585,7 @@ until [ $(grep -c "anymore" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
 # Another program switches forwarding off.
 sysctl -qw net.ipv4.ip_forward=0
 until grep -q "net.ipv4.ip_forward: somebody has set it to 0; it is 1 again" edge.log; do sleep 0.1; kill -0 $edge; done
-heard && echo "it passes again"
+gets_answer && echo "it passes again"
 kill -TERM $edge; wait $edge; free; sysctl -n net.ipv4.ip_forward
 # Forwarding was on before the edge started: another program may switch it off, and the edge only reports that.
 sysctl -qw net.ipv4.ip_forward=1
@@ -719,10 +719,10 @@ fn an_address_that_a_local_route_makes_the_relays_own_is_not_reached_through_it(
     let script = r#"
 relay --allow-net 203.0.113.0/24
 ip -n far route add local 203.0.113.77/32 dev lo
-via='curl -sS -m 20 -o heard -w %{http_connect}\n --proxy https://10.0.1.1:4443 --proxytunnel'
+via='curl -sS -m 20 -o page -w %{http_connect}\n --proxy https://10.0.1.1:4443 --proxytunnel'
 via="$via --proxy-cert e1.pem --proxy-key e1.key --proxy-cacert ca/ca.pem"
 $via http://203.0.113.77/ 2>/dev/null || true
-$via http://203.0.113.5/; cat heard
+$via http://203.0.113.5/; cat page
 "#;
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["403", "200", "203.0.113.1 to 203.0.113.5"]);
@@ -734,9 +734,9 @@ fn invalid_lan_options_are_reported_before_the_host_is_changed() {
 refused() { # CODE WORDS COMMAND…
     local code=$1 words=$2 is=0; shift 2
     state >was
-    timeout 20 "$@" --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>said || is=$?
+    timeout 20 "$@" --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>output || is=$?
     state >now
-    [ $is = $code ] && [ $(wc -l <said) = 1 ] && grep -q -- "$words" said && diff was now && echo right || { echo "$is"; cat said; }
+    [ $is = $code ] && [ $(wc -l <output) = 1 ] && grep -q -- "$words" output && diff was now && echo right || { echo "$is"; cat output; }
 }
 refused 64 "--lan lan9: there is no such interface" "$MARLINE" edge --lan lan0,lan9
 refused 64 "--lan up0: it has a default route" "$MARLINE" edge --lan up0

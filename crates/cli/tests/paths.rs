@@ -186,7 +186,7 @@ cp "$(command -v ip)" ./mptcpd; ./mptcpd mptcp monitor >/dev/null & other=$!
 until grep -qE " 16 +[0-9]+ +0*[1-9a-f]" /proc/net/netlink; do sleep 0.01; done
 refused $steer
 kill $other; wait $other || true
-paths --run-dir /proc/none >said 2>&1 || echo "$? $(cat said)"
+paths --run-dir /proc/none >log 2>&1 || echo "$? $(cat log)"
 mount -t tmpfs none /proc/sys/net/mptcp
 refused $steer
 umount /proc/sys/net/mptcp
@@ -230,16 +230,16 @@ fn a_path_manager_changed_by_another_program_is_restored_and_reported() {
     let script = r#"
 is() { [ "$(sysctl -n net.mptcp.path_manager)" = "$1" ]; }
 state >before
-$steer 2>said & daemon=$!
+$steer 2>log & daemon=$!
 started $daemon
 paths doctor --run-dir "$RUN" | grep "path manager" | sed 's/process [0-9]*/process N/'
 sysctl -qw net.mptcp.path_manager=kernel
 until is userspace; do sleep 0.05; kill -0 $daemon; done
-grep "somebody" said
+grep "somebody" log
 paths status --run-dir "$RUN" | grep "^note: "
 # Another program keeps changing it.
-until grep -q "left at" said; do is kernel || sysctl -qw net.mptcp.path_manager=kernel; sleep 0.05; kill -0 $daemon; done
-grep -c "it is userspace again" said
+until grep -q "left at" log; do is kernel || sysctl -qw net.mptcp.path_manager=kernel; sleep 0.05; kill -0 $daemon; done
+grep -c "it is userspace again" log
 paths status --run-dir "$RUN" | grep "^note: "
 code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep "^WRONG" seen | sed 's/process [0-9]*/process N/'
 kill $daemon; wait $daemon
@@ -263,17 +263,17 @@ fn leftovers_of_a_run_with_another_directory_are_reported_and_removed_by_the_nex
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir ./r3 --link eth0 --link eth1 2>said & daemon=$!
+"$MARLINE" paths --run-dir ./r3 --link eth0 --link eth1 2>log & daemon=$!
 until paths status --run-dir ./r3 >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 kill -KILL $daemon; wait $daemon || true
 code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep -A1 "^WRONG" seen
-code=0; paths restore --run-dir "$RUN" 2>said || code=$?; echo "$code"; cat said
-$steer 2>said & daemon=$!
+code=0; paths restore --run-dir "$RUN" 2>log || code=$?; echo "$code"; cat log
+$steer 2>log & daemon=$!
 started $daemon
 kill $daemon; wait $daemon
-grep "none listens" said; tail -n 1 said
+grep "none listens" log; tail -n 1 log
 sysctl -n net.mptcp.path_manager
-paths restore --run-dir ./r3 2>said; sed 's/: [0-9]* again/: N again/' said
+paths restore --run-dir ./r3 2>log; sed 's/: [0-9]* again/: N again/' log
 rmdir "$RUN" ./r3 2>/dev/null || true
 state >after; diff before after
 "#;
@@ -304,11 +304,11 @@ fn a_path_manager_set_from_outside_is_used_and_left_unchanged() {
 sysctl -qw net.mptcp.path_manager=userspace
 mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys
 state >before
-$steer 2>said & daemon=$!
+$steer 2>log & daemon=$!
 started $daemon
 kill $daemon; wait $daemon
-tail -n 1 said
-paths restore --run-dir "$RUN" 2>said; cat said
+tail -n 1 log
+paths restore --run-dir "$RUN" 2>log; cat log
 paths doctor --run-dir "$RUN" >seen; grep "path manager" seen
 state >after; diff before after
 "#;
@@ -333,7 +333,7 @@ paths doctor --config $file | grep "default link"
 XDG_CONFIG_HOME=$PWD/config "$MARLINE" paths doctor | grep -c "default link"
 sed 's/"eth1"\]/"wwan9"]/' <$file >other.toml
 code=0; paths doctor --config other.toml >seen || code=$?; echo "$code"; grep "^WRONG" seen
-"$MARLINE" paths --config $file 2>said & daemon=$!
+"$MARLINE" paths --config $file 2>log & daemon=$!
 until paths status --config $file >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 [ -S "$RUN"/paths-*.sock ]
 XDG_CONFIG_HOME=$PWD/config "$MARLINE" paths status | grep -c "policy marline"
@@ -361,14 +361,14 @@ fn other_users_see_that_a_daemon_runs_and_that_they_may_not_query_it() {
 chmod 755 .; cp "$MARLINE" ./marline
 mount -t tmpfs -o mode=755 none /run
 as() { user=$1; shift; setpriv --reuid $user --regid $user --clear-groups --inh-caps=-all --bounding-set=-all "$@"; }
-"$MARLINE" paths --link eth0 --link eth1 2>said & daemon=$!
+"$MARLINE" paths --link eth0 --link eth1 2>log & daemon=$!
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
 code=0; as 65534 ./marline paths status 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 kill $daemon; wait $daemon
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
 mkdir theirs; chown 65533 theirs
-as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>said & daemon=$!
+as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>log & daemon=$!
 until ls theirs/*.sock >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 "#;
@@ -391,7 +391,7 @@ fn an_optional_link_may_be_the_only_one() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link usb0,optional,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link usb0,optional,kind=lte 2>log & daemon=$!
 started $daemon
 ip link add usb0 type veth peer name far2
 ip link set usb0 addrgenmode none; ip link set far2 addrgenmode none
@@ -400,7 +400,7 @@ ip link set usb0 up; ip link set far2 up
 until ip -br link show usb0 | grep -q LOWER_UP; do sleep 0.01; done
 ip route add default via 10.7.0.1 dev usb0 metric 300
 until paths status --run-dir "$RUN" | grep -q "^usb0 .* up"; do sleep 0.05; kill -0 $daemon; done
-grep "managing MPTCP" said
+grep "managing MPTCP" log
 kill $daemon; wait $daemon
 ip link delete usb0
 state >after; diff before after
@@ -416,7 +416,7 @@ fn a_stopped_or_killed_run_leaves_nothing_behind() {
     let script = r#"
 state >before
 for signal in TERM INT; do
-    $steer 2>said & daemon=$!
+    $steer 2>log & daemon=$!
     started $daemon
     state >while; cmp -s before while && echo "nothing was changed"
     ip rule | grep -c "from 10.1.0.2 .*proto 109"
@@ -424,17 +424,17 @@ for signal in TERM INT; do
     ip rule flush protocol 109
     until [ "$(ip rule | grep -c "from 10.1.0.2 .*proto 109")" = 2 ]; do sleep 0.02; kill -0 $daemon; done
     kill -$signal $daemon; code=0; wait $daemon || code=$?
-    state >after; diff before after; echo "$signal $code $(tail -n 1 said)"
+    state >after; diff before after; echo "$signal $code $(tail -n 1 log)"
 done
 for way in restore restart; do
-    $steer 2>said & daemon=$!
+    $steer 2>log & daemon=$!
     started $daemon
     kill -KILL $daemon; wait $daemon || true
     state >crashed; cmp -s before crashed && echo "nothing was left"
     if [ $way = restore ]; then
         paths restore --run-dir "$RUN"
     else
-        $steer 2>said & daemon=$!
+        $steer 2>log & daemon=$!
         started $daemon
         refused $steer
         refused paths --run-dir ./other
@@ -470,7 +470,7 @@ ip mptcp limits set subflow 1 add_addr_accepted 3
 on_eth0() { ip mptcp endpoint | grep "dev eth0" | sed 's/ id [0-9]*//; s/ *$//' | sort; }
 state >before
 for way in stop restore userspace kernel-pm; do
-    $steer --kernel-pm 2>said & daemon=$!
+    $steer --kernel-pm 2>log & daemon=$!
     started $daemon
     on_eth0; ip mptcp limits
     if [ $way = stop ]; then
@@ -478,9 +478,9 @@ for way in stop restore userspace kernel-pm; do
     else
         kill -KILL $daemon; wait $daemon || true
         case $way in
-            restore) paths restore --run-dir "$RUN" 2>said;;
-            userspace) $steer 2>said & ;;
-            kernel-pm) $steer --kernel-pm 2>said & ;;
+            restore) paths restore --run-dir "$RUN" 2>log;;
+            userspace) $steer 2>log & ;;
+            kernel-pm) $steer --kernel-pm 2>log & ;;
         esac
         if [ $way != restore ]; then
             daemon=$!; started $daemon
@@ -508,7 +508,7 @@ fn an_optional_link_is_used_whenever_it_appears() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,optional,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,optional,kind=lte 2>log & daemon=$!
 started $daemon
 paths status --run-dir "$RUN" --json >first
 for turn in 1 2; do
@@ -524,7 +524,7 @@ for turn in 1 2; do
 done
 paths status --run-dir "$RUN" --json >second
 for status in first second; do tr -d ' \n' <$status | grep -o '"name":"[a-z0-9]*"' | tr '\n' ' '; echo; done
-grep usb0 said
+grep usb0 log
 kill $daemon; wait $daemon
 state >after; diff before after
 "#;
@@ -555,9 +555,9 @@ come() {
     done
 }
 begin() {
-    "$MARLINE" paths --run-dir "$RUN" "$@" 2>said & daemon=$!
+    "$MARLINE" paths --run-dir "$RUN" "$@" 2>log & daemon=$!
     started $daemon
-    grep "waiting" said | sed 's/ used:.*;/ used;/'
+    grep "waiting" log | sed 's/ used:.*;/ used;/'
     come
     until [ $(both) = 2 ] && [ $(led) = 1 ]; do sleep 0.05; kill -0 $daemon; done
     kill $daemon; wait $daemon && echo "both are steered"
@@ -585,7 +585,7 @@ fn the_used_part_of_a_budget_is_kept_for_the_next_run() {
 mkdir "$RUN"; echo '{"eth1": 400000000, "wwan7": 7}' >"$RUN/budgets.json"
 used() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"budget_used_bytes":[0-9]*,"budget_left_bytes":[0-9]*' | tr -dc '0-9,'; echo; }
 for run in 1 2; do
-    "$MARLINE" paths --run-dir "$RUN" --link eth0 --link eth1,budget=1GB 2>said & daemon=$!
+    "$MARLINE" paths --run-dir "$RUN" --link eth0 --link eth1,budget=1GB 2>log & daemon=$!
     started $daemon
     used
     # No host has this address: only ARP requests are sent.
@@ -615,7 +615,7 @@ fn the_status_shows_connections_of_the_forwarder() {
     // The link leads nowhere; the forwarder's connection fails after the kernel's three ARP requests for the router.
     let script = r#"
 command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
-$steer --transparent 2>said & daemon=$!
+$steer --transparent 2>log & daemon=$!
 started $daemon
 led $daemon
 timeout 20 bash -c 'exec 3<>/dev/tcp/198.51.100.1/80; read -u 3' || true
@@ -640,7 +640,7 @@ state >is; diff was is
 refused setpriv --bounding-set=-net_admin --inh-caps=-net_admin $steer --transparent
 state >before
 for way in restore restart; do
-    $steer --transparent 2>said & daemon=$!
+    $steer --transparent 2>log & daemon=$!
     started $daemon
     led $daemon
     kill -KILL $daemon; wait $daemon || true
@@ -648,9 +648,9 @@ for way in restore restart; do
     ip rule | grep -c "fwmark 0x6d61 .* proto 109"
     ip -6 route show table all | grep -c "^local default dev lo .*proto 109"
     if [ $way = restore ]; then
-        paths restore --run-dir "$RUN" 2>said; grep -o "[0-9]* rules and routes removed" said
+        paths restore --run-dir "$RUN" 2>log; grep -o "[0-9]* rules and routes removed" log
     else
-        $steer 2>said & daemon=$!
+        $steer 2>log & daemon=$!
         started $daemon
         ip rule | grep fwmark || true
         kill $daemon; wait $daemon
@@ -681,7 +681,7 @@ fn a_dry_run_needs_no_privilege_and_changes_nothing() {
 chmod 755 .; mkdir "$RUN"; chown 65534 "$RUN"; cp "$MARLINE" ./marline
 state >before
 setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
-    ./marline paths --dry-run --run-dir "$RUN" --link eth0,kind=wifi --link eth1,kind=lte 2>said & daemon=$!
+    ./marline paths --dry-run --run-dir "$RUN" --link eth0,kind=wifi --link eth1,kind=lte 2>log & daemon=$!
 started $daemon
 paths status --run-dir "$RUN" --json
 kill $daemon; code=0; wait $daemon || code=$?
@@ -690,7 +690,7 @@ state >after; diff before after; echo "$code"
     let Some(lines) = place.in_a_network(script) else { return };
     let (last, json) = lines.split_last().unwrap();
     assert_eq!(last, "0");
-    let said = std::fs::read_to_string(place.0.path().join("said")).unwrap();
+    let said = std::fs::read_to_string(place.0.path().join("log")).unwrap();
     for line in [
         "marline: would set net.mptcp.path_manager: userspace (it is kernel)\n",
         "marline: would set the route default via 10.1.0.1 dev eth1 table 7310",
@@ -708,13 +708,13 @@ fn a_dry_run_is_queried_at_the_default_socket_and_never_replaces_a_daemons() {
     let place = Place::new();
     let script = r#"
 mkdir -p "$RUN"; mount --make-rprivate / && mount -t tmpfs tmpfs /run && mkdir /run/marline
-dry() { "$MARLINE" paths --dry-run --link eth0 --link eth1 "$@" 2>said & daemon=$!; }
+dry() { "$MARLINE" paths --dry-run --link eth0 --link eth1 "$@" 2>log & daemon=$!; }
 dry --quiet
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
-paths status --json | grep '"mode"'; kill $daemon; wait $daemon; wc -c <said
+paths status --json | grep '"mode"'; kill $daemon; wait $daemon; wc -c <log
 $MARLINE paths --quiet --link eth0 --link eth1 & real=$!
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $real; done
-dry; until grep -q "cannot query this dry run" said; do sleep 0.02; kill -0 $daemon; done
+dry; until grep -q "cannot query this dry run" log; do sleep 0.02; kill -0 $daemon; done
 paths status --json | grep '"mode"'; kill $daemon; wait $daemon
 paths status --json | grep '"mode"'
 TERM=dumb paths watch >/dev/null 2>ended & watch=$!
@@ -741,10 +741,10 @@ fn foreign_endpoints_are_reported_at_the_start_and_own_ones_are_not_reported_as_
     let script = r#"
 ip mptcp endpoint add 10.1.0.2 id 7 dev eth1 subflow
 ip mptcp endpoint add 10.77.0.1 id 9 signal
-$steer --kernel-pm 2>said & daemon=$!
+$steer --kernel-pm 2>log & daemon=$!
 started $daemon
-grep -c "endpoint 10.1.0.2 id 7 does not belong to marline: with it the kernel adds a subflow over eth1" said
-grep -c "does not belong to marline" said
+grep -c "endpoint 10.1.0.2 id 7 does not belong to marline: with it the kernel adds a subflow over eth1" log
+grep -c "does not belong to marline" log
 paths status --run-dir "$RUN" --json | grep -c "does not belong to marline"
 findings() { paths doctor --run-dir "$RUN" | grep " endpoints " || true; }
 findings
@@ -764,9 +764,9 @@ ip mptcp endpoint show | grep -c "^10.0.0.2"
 fn the_doctor_reports_problems_and_ends_with_1() {
     let place = Place::new();
     let script = r#"
-paths doctor --run-dir "$RUN" >said; echo "fit $?"
+paths doctor --run-dir "$RUN" >log; echo "fit $?"
 sysctl -q net.mptcp.enabled=0
-code=0; paths doctor --run-dir "$RUN" --json >said || code=$?; echo "$code"; cat said
+code=0; paths doctor --run-dir "$RUN" --json >log || code=$?; echo "$code"; cat log
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     assert_eq!(lines[..2], ["fit 0", "1"], "{lines:#?}");

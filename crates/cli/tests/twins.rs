@@ -105,17 +105,17 @@ ip -n lan route add default via 192.168.77.1
 relay; edge --lan lan0
 # A UDP server that answers with the sender's address; a LAN client sends ten times a second from one socket and prints changed answers.
 ip netns exec srv perl -e 'use Socket; socket(my $s, PF_INET, SOCK_DGRAM, 0) or die $!; bind($s, sockaddr_in(5000, inet_aton("45.2.0.20"))) or die $!;
-    while (my $from = recv $s, my $said, 100, 0) { my (undef, $address) = sockaddr_in($from); send $s, inet_ntoa($address), 0, $from }' &
+    while (my $from = recv $s, my $text, 100, 0) { my (undef, $address) = sockaddr_in($from); send $s, inet_ntoa($address), 0, $from }' &
 ip netns exec lan perl -e 'use Socket; use IO::Select; $| = 1; socket(my $s, PF_INET, SOCK_DGRAM, 0) or die $!; my ($all, $was) = (IO::Select->new($s), "");
     while (1) { send $s, "I", 0, sockaddr_in(5000, inet_aton("45.2.0.20")); select undef, undef, undef, 0.1;
-        while ($all->can_read(0)) { defined recv $s, my $said, 100, 0 or last; print "$said\n" if $said ne $was; $was = $said } }' >heard &
-hears() { until [ "$(tail -n1 heard)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
-hears 45.1.1.2
-silence 1; hears 45.1.2.2
+        while ($all->can_read(0)) { defined recv $s, my $text, 100, 0 or last; print "$text\n" if $text ne $was; $was = $text } }' >addresses &
+until_seen_as() { until [ "$(tail -n1 addresses)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+until_seen_as 45.1.1.2
+silence 1; until_seen_as 45.1.2.2
 recover 1
 until "$MARLINE" edge status --run-dir run | grep -q "^wan1 *up"; do sleep 0.1; kill -0 $edge; done
-silence 2; hears 45.1.1.2
-cat heard
+silence 2; until_seen_as 45.1.1.2
+cat addresses
 kill $edge; wait $edge
 "#;
     let Some(lines) = in_a_world(script) else { return };

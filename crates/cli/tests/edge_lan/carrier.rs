@@ -30,7 +30,7 @@ ip netns exec far "$MARLINE" fleet run --ca-dir ca --listen 203.0.113.1:4445 --a
 until grep -q "203.0.113.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat fleet.log >&2; exit 1; }; done
 "$MARLINE" fleet ca token --role edge --name new --ca-dir ca >token 2>/dev/null; chmod 600 token
 carrier off
-timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token --out . >/dev/null 2>said || cat said
+timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token --out . >/dev/null 2>enroll.log || cat enroll.log
 timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new.pem 2>&1 | grep -o "it is renewed from"
 "#;
     let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };

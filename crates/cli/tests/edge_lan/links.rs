@@ -167,7 +167,7 @@ until grep -q "203.0.113.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat f
 for how in silent unreachable reset portal certificate; do
     "$MARLINE" fleet ca token --role edge --name new-$how --ca-dir ca >token-$how 2>/dev/null; chmod 600 token-$how
     fail $how
-    timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token-$how --out . >/dev/null 2>said || cat said
+    timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token-$how --out . >/dev/null 2>enroll.log || cat enroll.log
     # The service refuses the renewal as too early, which proves that it was reached.
     timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new-$how.pem 2>&1 | grep -o "it is renewed from"
     works
@@ -195,8 +195,8 @@ vpn='open my $t, "+<", "/dev/net/tun" or die; my $name = pack "a16 s x22", "tun0
 ip netns exec srv perl -e "$ticks" & until ip netns exec srv ss -Hltn 'sport = :2222' | grep -q .; do sleep 0.05; done
 begin --relay 203.0.113.1 --no-direct
 programs | cut -d' ' -f1
-lan bash -c 'exec 3<>/dev/tcp/203.0.113.5/2222; cat <&3' >heard &
-until [ -s heard ]; do sleep 0.05; done
+lan bash -c 'exec 3<>/dev/tcp/203.0.113.5/2222; cat <&3' >ticks.log &
+until [ -s ticks.log ]; do sleep 0.05; done
 ready() { ss -Htn state established "dst 203.0.113.1 and dport = :4443" | wc -l; }
 relay_has() { ip netns exec far ss -Htn state established 'sport = :4443' | wc -l; }
 sleep 1
@@ -208,12 +208,12 @@ curl -s -m 3 -x socks5h://127.0.0.1:1088 -o /dev/null -w '%{http_code}\n' http:/
 lan curl -s -m 3 -o /dev/null -w '%{http_code}\n' http://203.0.113.5/ || true
 sort -u tun.log
 # The flow from before the VPN continues.
-was=$(wc -l <heard); sleep 0.5; [ $(wc -l <heard) -gt $was ] && echo "it goes on"
+was=$(wc -l <ticks.log); sleep 0.5; [ $(wc -l <ticks.log) -gt $was ] && echo "it goes on"
 kill $tunnel; wait $tunnel || true
 until [ -z "$(ip route show default | grep tun0)" ]; do sleep 0.05; done
 for n in $(seq 40); do code=$(curl -s -m 2 -x socks5h://127.0.0.1:1088 -o /dev/null -w '%{http_code}' http://203.0.113.5/ || true); [ $code = 200 ] && break; sleep 0.1; done
 echo $code
-was=$(wc -l <heard); sleep 0.5; [ $(wc -l <heard) -gt $was ] && echo "it goes on"
+was=$(wc -l <ticks.log); sleep 0.5; [ $(wc -l <ticks.log) -gt $was ] && echo "it goes on"
 # Links named with --link are used despite a VPN.
 kill -TERM $edge; wait $edge || true; free
 begin --relay 203.0.113.1 --no-direct --link up0 --link up1
@@ -235,7 +235,7 @@ fn hundreds_of_concurrent_connections_are_all_answered_and_none_bypasses_the_rel
 begin --relay 203.0.113.1 --direct
 programs | cut -d' ' -f1
 # Opens all connections before the first request, so that none has ended when the last one opens.
-crowd='use IO::Socket::IP; use IO::Select; my ($n, %all, %said) = (shift);
+crowd='use IO::Socket::IP; use IO::Select; my ($n, %all, %counts) = (shift);
     my @open = map { IO::Socket::IP->new(PeerHost => "127.0.0.1", PeerPort => 1088) or die "connect: $!" } 1..$n;
     for (@open) { syswrite $_, $n % 2 ? "CONNECT 203.0.113.5:80 HTTP/1.1\r\nHost: x\r\n\r\n" : "\5\1\0\5\1\0\1\xcb\0\x71\5\0\x50" }
     my $select = IO::Select->new(@open); my $until = time + 40;
@@ -244,8 +244,8 @@ crowd='use IO::Socket::IP; use IO::Select; my ($n, %all, %said) = (shift);
         my $answer = $all{$s} // ""; my $whole = $n % 2 ? $answer =~ /\r\n\r\n/ : length $answer >= 12;
         next unless !$got or $whole;
         my $kind = !$whole ? "without an answer" : $n % 2 ? ($answer =~ m{^HTTP/1.1 (200|503)} ? $1 : $answer) : substr($answer, 3, 1) eq "\0" ? "200" : "503";
-        $said{$kind}++; $select->remove($s) } }
-    print join(", ", map { "$_: $said{$_}" } sort keys %said), "\n"'
+        $counts{$kind}++; $select->remove($s) } }
+    print join(", ", map { "$_: $counts{$_}" } sort keys %counts), "\n"'
 for n in 400 401; do perl -e "$crowd" $n; done
 # More than the limit of concurrent flows.
 perl -e "$crowd" 600
