@@ -262,7 +262,7 @@ fn files_linked_in_the_documentation_exist() {
         for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             if !target.is_empty() && !target.contains("://") {
                 let file = page.parent().unwrap().join(target);
-                assert!(file.exists(), "{}: {target} is not there", page.display());
+                assert!(file.exists(), "{}: the link target {target} does not exist", page.display());
             }
         }
     }

@@ -30,7 +30,7 @@ echo 'use Socket; socket(my $l, PF_INET, SOCK_STREAM, 6) or die $!; setsockopt($
     bind($l, sockaddr_in(8001, INADDR_ANY)) or die $!; listen($l, 99); $SIG{CHLD} = "IGNORE";
     while (accept(my $c, $l)) { next if fork; my $n = 0; while (my $got = sysread $c, my $piece, 65536) { $n += $got } print "$n\n"; exit }' >sink.pl
 ip netns exec srv perl sink.pl >sink.log & sleep 0.2
-# Sends so many bytes through the SOCKS proxy, and prints how many seconds the proxy took to accept the flow.
+# Sends this many bytes through the SOCKS proxy, and prints how many seconds the proxy took to accept the flow.
 echo 'use Socket; use Time::HiRes "time"; my ($bytes) = @ARGV; my $at = time; socket(my $s, PF_INET, SOCK_STREAM, 6) or die $!; alarm 40;
     connect($s, sockaddr_in(1088, INADDR_LOOPBACK)) or die $!; syswrite $s, "\5\1\0"; sysread $s, my $a, 2;
     syswrite $s, "\5\1\0\1" . inet_aton("45.2.0.20") . pack("n", 8001); sysread $s, my $b, 10; die "refused\n" if ord substr $b, 1; my $took = time - $at;

@@ -145,7 +145,7 @@ fn invalid_certificates_of_an_edge_have_their_reasons() {
         assert_ne!(tunnel(edge.address, place.server).0, STANDS);
         place.expect(&mut edge, &run, reason, remedy);
     }
-    // The relay trusts its own authority only, the edge both.
+    // The relay trusts only its own authority; the edge trusts both.
     place.must("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
     let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
     let relay = Running::start(place.path(), words);

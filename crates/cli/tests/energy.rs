@@ -128,7 +128,7 @@ fn models_are_listed_shown_and_can_be_files() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
     for value in [&shown, &shown["radios"][0]] {
         for key in value.as_object().unwrap().keys() {
-            assert!(page.contains(&format!("`{key}`")), "docs/json.md does not say what {key} is");
+            assert!(page.contains(&format!("`{key}`")), "docs/json.md does not describe the field {key}");
         }
     }
     std::fs::write(home.path().join("mine.toml"), MINE.replace("tail", "tial")).unwrap();

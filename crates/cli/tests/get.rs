@@ -136,7 +136,7 @@ fn a_file_is_fetched_reported_recorded_and_replayed() {
     let documented = |key: &str| page.contains(&format!("`{key}`"));
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     for key in keys(&report).iter().chain(&keys(&report["links"][0])) {
-        assert!(documented(key), "docs/json.md does not say what {key} is");
+        assert!(documented(key), "docs/json.md does not describe the field {key}");
     }
     for key in [
         "url",
@@ -192,7 +192,7 @@ fn standard_output_carries_the_file_and_nothing_else() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let output = marline(&home, &["get", "-o", "-", "--json", "--quiet", &server.url("/f")]).output().unwrap();
     succeeded(&output);
-    assert!(output.stdout == file(), "not the file");
+    assert!(output.stdout == file(), "standard output is not the file");
     let report: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(report["path"], Value::Null);
 }
@@ -418,7 +418,7 @@ fn ctrl_c_stops_with_130_and_the_same_command_resumes() {
     let part: PathBuf = home.path().join("f.part");
     let arrived = || std::fs::metadata(&part).map_or(0, |file| file.len());
     while arrived() < 1_000_000 {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        assert_eq!(child.try_wait().unwrap(), None, "the download ended before the signal");
         std::thread::sleep(Duration::from_millis(5));
     }
     succeeded(&Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).output().unwrap());
@@ -488,7 +488,7 @@ fn an_existing_log_is_not_truncated_by_a_run_that_cannot_start() {
     let first = ["get", "-q", "-o", "f", "--trace", "first", &slow];
     let mut child = marline(&home, &first).stderr(Stdio::null()).spawn().unwrap();
     while std::fs::metadata(home.path().join("f.part")).map_or(0, |part| part.len()) < 1_000_000 {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        assert_eq!(child.try_wait().unwrap(), None, "the download ended too early");
         std::thread::sleep(Duration::from_millis(5));
     }
     refused(&["log", "-o", "f"], "another run of marline is downloading this file", 74);
@@ -560,7 +560,7 @@ fn a_file_is_not_written_to_a_terminal() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let command = format!("{} get -q -o - {}", env!("CARGO_BIN_EXE_marline"), server.url("/f"));
     let ran = Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(home.path()).output();
-    let Ok(output) = ran else { return eprintln!("skipped: script is not there") };
+    let Ok(output) = ran else { return eprintln!("skipped: the program script is not installed") };
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(said.contains("standard output is a terminal") && server.heads.lock().unwrap().is_empty(), "{said}");

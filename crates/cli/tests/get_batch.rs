@@ -156,7 +156,7 @@ fn left(dir: &Path) -> Vec<String> {
 }
 
 fn is(home: &TempDir, name: &str, body: &[u8]) {
-    assert!(std::fs::read(home.path().join(name)).unwrap() == body, "{name} is another file");
+    assert!(std::fs::read(home.path().join(name)).unwrap() == body, "{name} has other bytes");
 }
 
 #[test]

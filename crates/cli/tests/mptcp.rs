@@ -278,7 +278,7 @@ fn keepers(mark: &str) -> Vec<(i32, i32)> {
 fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let began = Instant::now();
     while !ready() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what} did not come");
+        assert!(began.elapsed() < Duration::from_secs(20), "timeout while waiting for {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -300,19 +300,19 @@ fn a_killed_helper_process_is_replaced_and_both_end_with_the_command() {
     let answering = |keepers: &[(i32, i32)]| {
         keepers.iter().find(|(_, parent)| keepers.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
     };
-    wait_for("the keeper", || answering(&keepers(&mark)).is_some());
+    wait_for("the helper process", || answering(&keepers(&mark)).is_some());
     let first = answering(&keepers(&mark)).unwrap();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL] {
         kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();
     }
-    wait_for("another keeper", || answering(&keepers(&mark)).is_some_and(|pid| pid != first));
+    wait_for("another helper process", || answering(&keepers(&mark)).is_some_and(|pid| pid != first));
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let mut body = Vec::new();
     lines.read_to_end(&mut body).unwrap();
     assert_eq!(body, BODY);
     assert!(child.wait().unwrap().success());
     assert_eq!(server.spoken.join().unwrap(), vec![true]);
-    wait_for("their end", || keepers(&mark).is_empty());
+    wait_for("the end of the helper processes", || keepers(&mark).is_empty());
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn background_processes_of_a_command_use_mptcp_and_do_not_delay_its_end() {
     let body = folder.path().join("body");
     let words = ["sh", "-c", script, "sh", fifo.to_str().unwrap(), &server.url, body.to_str().unwrap()];
     let output = run(&words).output().unwrap();
-    assert_eq!(heard(&output), "left\n", "the pipe is at its end while the other process lives");
+    assert_eq!(heard(&output), "left\n", "the pipe reaches its end while the background process lives");
     fs::write(&fifo, "go\n").unwrap();
     assert_eq!(server.spoken.join().unwrap(), vec![true]);
     wait_for("the body", || fs::read(&body).is_ok_and(|bytes| bytes == BODY));

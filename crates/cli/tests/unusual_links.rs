@@ -43,7 +43,7 @@ both() { # NAME…: waits until these links are up, and downloads
     sleep 1; carried 3000000 1088 "$@"
 }
 both wan1 wan2
-# Another link becomes the default one.
+# Another link becomes the default link.
 ip route add default via 10.0.2.1 dev wan2 metric 50; sleep 1
 both wan1 wan2
 ip route delete default via 10.0.2.1 dev wan2 metric 50

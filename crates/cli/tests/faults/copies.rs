@@ -32,7 +32,7 @@ fn a_mirror_that_the_server_names_is_used_when_the_server_fails() {
             let port = asked.field("Host").unwrap().rsplit(':').next().unwrap().to_owned();
             let copy = format!("<http://203.0.113.10:{port}/copy>; rel=duplicate; pri=1");
             let answer = all.clone().with("Link", &copy).with("Repr-Digest", &repr).answer(asked);
-            // No response gets further than half of the file.
+            // Every response ends at half of the file.
             let mut answer = answer.slowly(20_000, TURN);
             let half = SIZE as u64 / 2;
             if let Some(at) =

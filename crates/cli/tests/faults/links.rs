@@ -69,7 +69,7 @@ fn a_link_that_drops_everything_is_reported_and_used_again() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 1_500_000);
     let program = network.program();
-    // Slow enough that the other link does not end the file meanwhile.
+    // Slow enough that the other link does not finish the file meanwhile.
     let url = server.url("/file");
     let running = program.start(&[&url, "-o", "out", "--json", "--limit-rate", "lte0=16Mbit/s"]);
     server.wait_sent(2_000_000);

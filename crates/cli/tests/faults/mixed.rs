@@ -141,7 +141,11 @@ fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &m
                 counts.failed += 1;
             }
             (Some(file), Some(_)) => {
-                assert!(file == *resource(0).data, "seed {seed}: not the file of the digest; {}", ended.err);
+                assert!(
+                    file == *resource(0).data,
+                    "seed {seed}: the file does not match the digest; {}",
+                    ended.err
+                );
                 counts.files += 1;
             }
             (Some(file), None) => {
@@ -208,7 +212,7 @@ fn random_batches_of_files_of_equal_length_are_never_mixed() {
     }
 }
 
-/// `make soak`.
+/// The long form, run by `make soak`.
 #[test]
 #[ignore = "a thousand batches take minutes: make soak"]
 fn a_thousand_random_batches_are_never_mixed() {

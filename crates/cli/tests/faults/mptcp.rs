@@ -116,7 +116,7 @@ fn paths_transparent_carries_a_plain_tcp_program_over_both_links() {
     let wait_for = |there: bool| {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while rules().contains("tproxy") != there {
-            assert!(std::time::Instant::now() < end, "rules there: {}", !there);
+            assert!(std::time::Instant::now() < end, "timeout; tproxy rules exist: {}", !there);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     };

@@ -111,7 +111,7 @@ impl Nginx {
         fs::rename(self.dir.path().join("new"), self.dir.path().join("file")).unwrap();
     }
 
-    /// The PEM file of the authority.
+    /// Path of the PEM file with the certificate authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::server::{Answer, Asked, Resource, Step};
 
-/// What a server answers at one path.
+/// The behavior of a server at one path.
 pub(crate) struct Manner {
     /// The path, without its slash.
     pub(crate) name: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Manner {
 /// The file's size in bytes: small, so that the cost of each request is visible.
 pub(crate) const SIZE: usize = 400_000;
 
-/// The server's answer to a path.
+/// The response to a request: that of the behavior whose name is the path.
 pub(crate) fn answer(manners: &[Manner], asked: &Asked, all: &Resource) -> Answer {
     let path = asked.path.trim_start_matches('/');
     let path = path.split('?').next().unwrap_or(path);
@@ -230,14 +230,14 @@ pub(crate) const RELATED: &[Manner] = &[
 /// URLs that work once, range requests that are answered by something else, redirect targets that expire without an error status, slow
 /// servers, and response heads that curl accepts.
 pub(crate) const REFUSING: &[Manner] = &[
-    // The URL itself works once.
+    // URLs that work once.
     manner("only-once-404", |asked, all| only_once(asked, all, || Answer::status(404))),
     manner("only-once-403", |asked, all| only_once(asked, all, || Answer::status(403))),
     manner("only-once-429", |asked, all| only_once(asked, all, || Answer::status(429).with("Retry-After", "3600"))),
     manner("only-once-page", |asked, all| only_once(asked, all, || Answer::page(200, "<html>gone</html>"))),
     manner("only-once-close", |asked, all| only_once(asked, all, || Answer::garbage(b""))),
     manner("only-once-silent", |asked, all| only_once(asked, all, silent)),
-    // Requests for ranges.
+    // Servers that refuse range requests in different ways.
     manner("range-close", |asked, all| refusing(asked, all, || Answer::garbage(b""))),
     manner("range-garbage", |asked, all| refusing(asked, all, || Answer::garbage(b"!!\r\n\r\n"))),
     manner("range-silent", |asked, all| refusing(asked, all, silent)),
@@ -396,7 +396,7 @@ fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Answer {
     Answer::status(200).without("Content-Length").with("Transfer-Encoding", "chunked").then([Step::Raw(wire)])
 }
 
-/// A range in the chunked coding.
+/// The correct response with chunked transfer coding if it is a range.
 fn chunked(asked: &Asked, all: &Resource) -> Answer {
     ranged(asked, all, |answer| {
         let [Step::Data(span)] = &answer.steps[..] else { return answer };

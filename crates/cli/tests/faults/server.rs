@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One request, as the server sees it.
+/// A request as the server received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// Path and query.
+    /// Path and query of the request target.
     pub(crate) path: String,
     /// The requested byte range; its end is `u64::MAX` if the request leaves it open.
     pub(crate) range: Option<Range<u64>>,
@@ -48,14 +48,14 @@ impl Asked {
     }
 }
 
-/// A piece of what is sent after the head.
+/// A step after the response head: bytes to send, a pause, or the end of the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Bytes of the resource, at the server's rate limit.
     Data(Range<u64>),
-    /// The same as one chunk of the chunked coding.
+    /// The same as one chunk of the chunked transfer coding.
     Chunk(Range<u64>),
-    /// Bytes as they are.
+    /// Exactly these bytes.
     Raw(Vec<u8>),
     /// Pauses for this time.
     Wait(Duration),
@@ -288,7 +288,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// All requests so far.
+    /// All requests received until now.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.desk.asked.lock().unwrap().clone()
     }
@@ -310,7 +310,7 @@ impl Server {
         again
     }
 
-    /// Waits until so many bytes were sent.
+    /// Waits until this many bytes of resources were sent; panics after 20 s.
     pub(crate) fn wait_sent(&self, bytes: u64) {
         let end = Instant::now() + Duration::from_secs(20);
         while self.sent() < bytes {

@@ -13,7 +13,7 @@ use crate::nginx::{Nginx, identity};
 use crate::program::{Program, link};
 use crate::server::{Answer, Resource, Server};
 
-/// A proxy that runs until the test ends.
+/// A running proxy; it is killed when this is dropped.
 struct Proxy {
     child: Child,
     address: SocketAddr,

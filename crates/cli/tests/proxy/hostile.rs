@@ -82,7 +82,7 @@ fn all() -> Vec<Hostile> {
             hls((0..400_000).map(|n| format!("#EXTINF:1,\n{n}"))),
         ),
         plain(
-            "a long identifier in each place",
+            "a long identifier in each position",
             path("/9.mpd"),
             dash(
                 &format!(

@@ -163,7 +163,10 @@ fn the_next_segments_are_prefetched_and_requested_once() {
         assert!(got.body == *segment(number).data, "{number}");
         assert_eq!(got.status, [206, 200][number % 2]);
         let path = format!("/s{number}.ts");
-        assert!(server.asked()[before..].iter().all(|asked| asked.path != path), "{number} was asked for again");
+        assert!(
+            server.asked()[before..].iter().all(|asked| asked.path != path),
+            "segment {number} was requested again"
+        );
         wait("ahead", || number > 6 || is_asked(&server, &format!("/s{}.ts", number + 3)));
     }
 }

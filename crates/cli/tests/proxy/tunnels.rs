@@ -290,6 +290,6 @@ fn an_idle_tunnel_ends_and_a_busy_one_continues() {
     }
     // A close or a reset.
     assert!(matches!(idle.read(&mut bytes), Ok(0) | Err(_)));
-    assert!(began.elapsed() < Duration::from_secs(30), "the proxy kept it");
+    assert!(began.elapsed() < Duration::from_secs(30), "the proxy kept the idle tunnel open");
     proxy.wait("one tunnel", |now| now["open_tunnels"] == 1);
 }

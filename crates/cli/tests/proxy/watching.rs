@@ -233,16 +233,23 @@ fn a_film_above_the_rate_of_all_links_is_held_back_once_before_its_first_picture
     let held = proxy.wait("held", |now| now["sessions"][0]["decided"]["held"]["expected_s"].is_f64());
     let session = &held["sessions"][0];
     assert!(session["reason"].as_str().unwrap().starts_with("held back: "), "{held:#}");
-    assert_eq!(session["delivered_bytes"], MEDIA as u64, "only the head may go: {held:#}");
+    assert_eq!(
+        session["delivered_bytes"], MEDIA as u64,
+        "only the head may be delivered while held back: {held:#}"
+    );
     assert_eq!(session["video"]["player"], "buffering", "{held:#}");
-    assert_eq!(session["decided"]["rests"].as_array().map(Vec::len), Some(0), "both links work: {held:#}");
+    assert_eq!(
+        session["decided"]["rests"].as_array().map(Vec::len),
+        Some(0),
+        "both links have to be used: {held:#}"
+    );
     let (got, waited) = watch(&mut player, rate, Duration::from_secs(19));
     let now = proxy.now();
     assert!(cinema.film.data[..MEDIA] == head && cinema.film.data[MEDIA..MEDIA + got.len()] == got);
     assert!(now["sessions"][0]["decided"]["held"].is_null(), "{now:#}");
     assert!(now["sessions"][0]["reason"].as_str().unwrap().contains("was held back for"), "{now:#}");
     if calm.held() {
-        assert_eq!(waited, Duration::ZERO, "one wait is enough: {now:#}");
+        assert_eq!(waited, Duration::ZERO, "playback stalled after the first wait: {now:#}");
     }
 }
 

@@ -10,7 +10,7 @@ const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 /// The script is bash with `-e`, may use `$MARLINE`, and has 120 s. Its working directory is empty and is removed afterwards.
 ///
 /// # Panics
-/// The script fails.
+/// If the script fails.
 pub(crate) fn in_a_world(programs: &[&str], script: &str) -> Option<Vec<String>> {
     let home = tempfile::tempdir().unwrap();
     let command = |program: &str| {
