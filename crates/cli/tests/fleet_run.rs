@@ -359,7 +359,7 @@ fn usage_errors_change_nothing() {
             "open: users other than its owner may read it (mode 0640): chmod 600",
         ),
         (&["127.0.0.1:0", "--burst-headroom", "100%"], "--burst-headroom 100%"),
-        (&["127.0.0.1:0", "--batch-window", "5s"], "--window"),
+        (&["127.0.0.1:0", "--batch-window", "5s"], "--batch-window"),
         (&["127.0.0.1:0", "--reallocation-interval", "1s"], "--reallocation-interval"),
         (&["127.0.0.1:0", "--certificate", "ann.pem"], "but that of a fleet service is needed"),
         (&["127.0.0.1:0", "--certificate", "absent.pem"], "absent.pem"),
