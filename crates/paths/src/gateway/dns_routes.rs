@@ -37,7 +37,7 @@ pub struct DnsLinks<'a> {
 }
 
 impl DnsLinks<'_> {
-    fn to_routes(&self, families: IpFamilies) -> Vec<Route> {
+    fn routes(&self, families: IpFamilies) -> Vec<Route> {
         let v4 = self.v4.filter(|_| families.ipv4).and_then(|link| default_route(family::V4, link, ROUTE_TABLE));
         let v6 = self.v6.filter(|_| families.ipv6).and_then(|link| default_route(family::V6, link, ROUTE_TABLE));
         v4.into_iter().chain(v6).collect()
@@ -50,7 +50,7 @@ impl DnsLinks<'_> {
 /// The kernel refuses a rule or a route.
 pub(super) fn set_links(socket: &RouteSocket, links: DnsLinks<'_>, families: IpFamilies) -> io::Result<()> {
     let InstalledRouting { rules, routes } = InstalledRouting::read(socket)?;
-    let required_routes = links.to_routes(families);
+    let required_routes = links.routes(families);
     let required_rules: Vec<PortRule> =
         required_routes.iter().flat_map(|route| rules_for_family(route.family)).collect();
     let mut outcome = Ok(());
