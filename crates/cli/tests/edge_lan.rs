@@ -275,7 +275,7 @@ for n in 1 2; do
     ip rule | grep -c 'fwmark 0x6d62'
     if [ $n = 1 ]; then
         "$MARLINE" paths restore --run-dir run 2>restored
-        grep -c "net.ipv4.ip_forward: 0 again" restored
+        grep -c "net.ipv4.ip_forward: restored to 0" restored
         state >after; diff before after && echo "as before"
     else
         edge --no-paths
@@ -581,7 +581,7 @@ nft delete table ip filter
 until [ $(grep -c "any more" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
 # Forwarding is switched off by another program.
 sysctl -qw net.ipv4.ip_forward=0
-until grep -q "net.ipv4.ip_forward: somebody has set it to 0; it is 1 again" edge.log; do sleep 0.1; kill -0 $edge; done
+until grep -q "net.ipv4.ip_forward: another program set it to 0; restored to 1" edge.log; do sleep 0.1; kill -0 $edge; done
 heard && echo "it passes again"
 kill -TERM $edge; wait $edge; free; sysctl -n net.ipv4.ip_forward
 # It was on before: another program may switch it off, and that is reported.

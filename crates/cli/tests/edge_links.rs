@@ -114,7 +114,7 @@ relay srv 45.0.0.10
 until "$MARLINE" paths status --run-dir paths >/dev/null 2>&1; do sleep 0.05; kill -0 $paths; done
 "$MARLINE" paths --run-dir other 2>second.log && echo "a second one ran" || echo "$? $(sed 's/[0-9][0-9]*/N/' second.log)"
 edge --no-direct
-grep -c "MPTCP paths are not managed by this edge: a .marline paths. (process $paths) steers this network already" edge.log
+grep -c "MPTCP paths are not managed by this edge: a .marline paths. (process $paths) already manages this network namespace" edge.log
 # Neither is a link called unused: the other program steers both.
 sleep 2; grep -c "is not used" edge.log || true
 "$MARLINE" accel --primary wan1 --secondary wan2 --run-dir accel 2>accel.log & accel=$!
@@ -125,7 +125,7 @@ kill $accel; wait $accel; stop; kill $paths; wait $paths
 ip rule | grep -c 731 || true; nft list ruleset | grep -c marline || true
 "#;
     let Some(lines) = with_a_relay(script) else { return };
-    let refused = "a `marline paths` (process N) steers this network already; stop it first, or ask it with `marline paths status`";
+    let refused = "a `marline paths` (process N) already manages this network namespace; stop it first, or query it with `marline paths status`";
     let expected = [
         format!("1 marline: {refused}"),
         "1".to_owned(),
@@ -203,7 +203,7 @@ $bare "$MARLINE" edge status | grep "managed"
 stop
 "#;
     let Some(lines) = with_a_relay(script) else { return };
-    let needs = "steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
+    let needs = "managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
     let unsteered = format!("MPTCP paths are not managed by this edge: {needs}");
     assert_eq!(
         lines,

@@ -205,15 +205,15 @@ umount /proc/sys
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "69 marline: link eth9: no such interface; `marline links` lists the interfaces",
-        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN",
+        "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN",
         "1 marline: another path manager is active: mptcpd (process ",
         "1 marline: /proc/none: ",
         "1 marline: this kernel has no MPTCP path manager",
         "1 marline: ./shared: users other than its owner may write to it: ",
         "1 marline: /nonexistent/x: the log cannot be written: ",
-        "77 marline: the claim on this network: ",
+        "77 marline: the instance lock of this network namespace: ",
         "77 marline: ",
-        "1 marline: net.mptcp.path_manager cannot be set: Read-only file system",
+        "1 marline: net.mptcp.path_manager: cannot be set: Read-only file system",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -239,7 +239,7 @@ grep "somebody" said
 paths status --run-dir "$RUN" | grep "^note: "
 # Somebody insists.
 until grep -q "left at" said; do is kernel || sysctl -qw net.mptcp.path_manager=kernel; sleep 0.05; kill -0 $daemon; done
-grep -c "it is userspace again" said
+grep -c "restored to userspace" said
 paths status --run-dir "$RUN" | grep "^note: "
 code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep "^WRONG" seen | sed 's/process [0-9]*/process N/'
 kill $daemon; wait $daemon
@@ -248,12 +248,12 @@ state >after; diff before after
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "ok     path manager  `marline paths` (process N)",
-        "marline: net.mptcp.path_manager: somebody has set it to kernel; it is userspace again. Connections opened meanwhile may not be steered",
-        "note: net.mptcp.path_manager was changed by somebody else and put back 1 times: connections opened meanwhile may not be steered",
+        "marline: net.mptcp.path_manager: another program set it to kernel; restored to userspace. Connections opened meanwhile may be unmanaged",
+        "note: net.mptcp.path_manager was changed by another program and restored 1 times: connections opened meanwhile may be unmanaged",
         "6",
-        "note: net.mptcp.path_manager is kernel, which somebody else has set: new connections are not steered until it is userspace (`sysctl -w net.mptcp.path_manager=userspace`)",
+        "note: net.mptcp.path_manager is kernel, set by another program: new connections are not managed until it is userspace (`sysctl -w net.mptcp.path_manager=userspace`)",
         "1",
-        "WRONG  path manager  `marline paths` (process N) runs, but somebody has set it to kernel meanwhile: new connections are not steered",
+        "WRONG  path manager  `marline paths` (process N) is running, but another program has set this to kernel: new connections are not managed",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
@@ -285,10 +285,10 @@ state >after; diff before after
         "1",
         "marline: 6 rules and routes removed",
         "marline: net.mptcp.path_manager: still userspace, although no program listens, and ",
-        "marline: net.mptcp.path_manager: found set to a program, and none listens: probably a `marline paths` with another",
+        "marline: net.mptcp.path_manager: set to userspace, but no program listens: probably a `marline paths` with another",
         "marline: stopped; the host configuration is restored, except that the kernel manages paths again",
         "kernel",
-        "marline: net.ipv4.tcp_rmem: N again",
+        "marline: net.ipv4.tcp_rmem: restored to N",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -533,7 +533,7 @@ state >after; diff before after
         "\"name\":\"eth0\" ",
         "\"name\":\"eth0\" \"name\":\"usb0\" ",
         "marline: link usb0: no such interface yet; it will be used when it appears",
-        "marline: usb0 (lte) has come, and is used from now on",
+        "marline: usb0 (lte) appeared, and is used from now on",
     ];
     assert_eq!(lines, expected);
 }
@@ -667,7 +667,7 @@ done
     assert_eq!(lines[0], format!("1 marline: {said}"));
     assert_eq!(
         lines[1],
-        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
+        "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
     );
     // Two rules and two routes of the detour, and four and two of the second link.
     let expected = ["1", "1", "10 rules and routes removed", "restore", "1", "1", "restart"];

@@ -148,7 +148,7 @@ fn check_daemon_setting(facts: &HostFacts, daemon: RunningDaemon) -> Finding {
         Some(needed) if current != needed => Finding::blocks(
             NAME,
             format!(
-                "{daemon} runs, but somebody has set it to {current} meanwhile: new connections are not steered"
+                "{daemon} is running, but another program has set this to {current}: new connections are not managed"
             ),
             format!(
                 "find out who sets it (a file in /etc/sysctl.d, mptcpd), and `sysctl -w net.mptcp.path_manager={needed}` \
@@ -384,7 +384,7 @@ pub(super) mod tests {
         for (mode, is, state, message) in [
             (Some("userspace"), "userspace", Severity::Ok, "`marline paths` (process 7) | "),
             (Some("kernel-pm"), "kernel", Severity::Ok, "`marline paths` (process 7) | "),
-            (Some("userspace"), "kernel", Severity::Blocks, "meanwhile: new connections are not steered | "),
+            (Some("userspace"), "kernel", Severity::Blocks, ": new connections are not managed | "),
             (Some("userspace"), "kernel", Severity::Blocks, "`sysctl -w net.mptcp.path_manager=userspace`"),
             (Some("kernel-pm"), "userspace", Severity::Blocks, "`sysctl -w net.mptcp.path_manager=kernel`"),
             (None, "userspace", Severity::Ok, "`marline paths` (process 7) | "),

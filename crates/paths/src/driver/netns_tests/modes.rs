@@ -146,9 +146,9 @@ fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
         assert_eq!(
             texts,
             [
-                "end the subflow over c2: its endpoint stays, so it is suspended",
+                "end the subflow over c2: its endpoint must stay, so it is suspended instead",
                 "join over c2",
-                "end the subflow over c1: its endpoint stays, so it is suspended",
+                "end the subflow over c1: its endpoint must stay, so it is suspended instead",
             ]
         );
         assert_eq!(connection.reason, "", "a command is no reason");

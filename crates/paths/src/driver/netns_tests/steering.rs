@@ -73,8 +73,8 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         driver.queries.blocking_send(DriverQuery::Explain(conn, reply_tx)).unwrap();
         let texts: Vec<String> = reply_rx.blocking_recv().unwrap().unwrap().1.into_iter().map(|d| d.text).collect();
         for expected in [
-            "suspend another interface: not done, as the subflow has ended, or is only just there",
-            "join over c2 a second time: it is silent, and an answer shows that it works",
+            "suspend another interface: not done, as the subflow has ended, or has only just joined",
+            "join over c2 a second time, as a probe: its subflow is stalled",
             "end the older subflow over c2",
         ] {
             assert!(texts.iter().any(|line| line == expected), "{expected}: {texts:?}");
