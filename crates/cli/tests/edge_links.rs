@@ -172,9 +172,9 @@ done
     let names = ["ü-lte", "-x", "a\"b", "a'b", "a;b", "a{b", "$(id)", "-br.100", "a*"];
     let no_lan = |name: &str| match name {
         "-x" | "-br.100" => {
-            format!("64 marline: --lan {name}: it has a default route: it is a way to the Internet, and no LAN")
+            format!("64 marline: --lan {name}: it has a default route, so it is a link to the Internet and not a LAN")
         }
-        _ => format!("64 marline: --lan: `{name}` is no name of an interface, such as br-lan or wlan1"),
+        _ => format!("64 marline: --lan: `{name}` is not a valid interface name (examples: br-lan, wlan1)"),
     };
     let with_comma = lines.split_off(3 * names.len());
     let expected: Vec<String> = names
@@ -185,7 +185,7 @@ done
     let [named, found, lan] = &with_comma[..] else { panic!("{with_comma:#?}") };
     assert!(named.starts_with("64 ") && named.contains("`1`: use kind="), "{named}");
     assert_eq!(found, "wan,1 found 1");
-    assert!(lan.starts_with("64 marline: --lan wan: there is no such interface"), "{lan}");
+    assert!(lan.starts_with("64 marline: --lan wan: no such interface"), "{lan}");
 }
 
 #[test]
