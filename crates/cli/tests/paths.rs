@@ -663,7 +663,7 @@ done
     if lines.is_empty() {
         return;
     }
-    let said = "--transparent: the program nft is not there; it is in the package nftables";
+    let said = "--transparent: the program nft is not installed (package nftables)";
     assert_eq!(lines[0], format!("1 marline: {said}"));
     assert_eq!(
         lines[1],
