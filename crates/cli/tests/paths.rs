@@ -280,7 +280,7 @@ state >after; diff before after
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "1",
-        "WRONG  path manager  it is set to be a program, and none listens",
+        "WRONG  path manager  it is set to userspace, but no program listens",
         "                     remedy: `marline paths restore`, with the --run-dir of the run that was killed",
         "1",
         "marline: 6 rules and routes removed",
@@ -316,7 +316,7 @@ state >after; diff before after
     let expected = [
         "marline: stopped; the host configuration is restored",
         "marline: nothing to restore",
-        "note   path manager  it was set to be a program from outside, and none listens: connections stay on their first link",
+        "note   path manager  it was set to userspace from outside, and no program listens: connections stay on their first link",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
@@ -346,7 +346,7 @@ kill $daemon; wait $daemon
         "note   default link  connections begin over eth0, which is metered, although there is eth1",
         "1",
         "1",
-        "WRONG  links         the configuration names wwan9, and there is no such interface",
+        "WRONG  links         the configuration names wwan9, but there is no such interface",
         "1",
         "1 marline: there is no connection 00000007",
         "124",
@@ -375,11 +375,11 @@ code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "0",
-        "ok     privilege     not here; `marline paths` runs and has it: with sudo this examination sees more",
-        "ok     path manager  `marline paths` runs; `sudo marline paths status` says what it does",
+        "ok     privilege     not here; `marline paths` is running and has it: with sudo this examination sees more",
+        "ok     path manager  `marline paths` is running; `sudo marline paths status` shows what it does",
         "77 not permitted: run this command as root",
         "1",
-        "WRONG  privilege     CAP_NET_ADMIN is missing, without which nothing can be steered",
+        "WRONG  privilege     CAP_NET_ADMIN is missing, without which no path can be managed",
         "ok     path manager  the kernel's own; `marline paths` takes over while it runs",
         "77 not permitted: run this command as root",
     ];

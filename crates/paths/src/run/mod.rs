@@ -53,7 +53,7 @@ impl std::str::FromStr for CongestionControl {
 
 const MAX_NAME_LEN: usize = 15;
 
-/// What came of it.
+/// Result of [`start`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOutcome {
     /// The command's sockets will be MPTCP sockets.

@@ -52,7 +52,7 @@ pub(super) fn send_listener(socket: OwnedFd, listener: &SeccompListener, options
     }
 }
 
-/// The life of the one that sleeps.
+/// Main function of the sleeping process; returns its exit code.
 pub(super) fn supervise(socket: OwnedFd) -> u8 {
     let Ok((listener, congestion, length)) = receive_listener(&socket) else { return 1 };
     let congestion = congestion.get(..length).and_then(|name| std::str::from_utf8(name).ok());
