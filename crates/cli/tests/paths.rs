@@ -375,7 +375,7 @@ code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "0",
-        "ok     privilege     not here; `marline paths` is running and has it: with sudo this examination sees more",
+        "ok     privilege     not here; `marline paths` is running and has it: with sudo more is checked",
         "ok     path manager  `marline paths` is running; `sudo marline paths status` shows what it does",
         "77 not permitted: run this command as root",
         "1",

@@ -43,7 +43,7 @@ kill $daemon; wait $daemon; ip rule | grep -c 731 || true
         "wan1 wan2 ",
         "wan1 wan2 wan3 ",
         "wan1 wan2 wan4 ",
-        "note address the router of wan2 does not answer over it; wan1, wan2 have the same address",
+        "note address the router of wan2 does not reply over it; wan1, wan2 have the same address",
         "0",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
