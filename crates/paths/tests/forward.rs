@@ -333,7 +333,7 @@ fn without_nft_the_error_names_the_package() {
 /// Starts this test program as a forwarder that runs until it is killed.
 fn spawn_forwarder_process(environment: &[(&str, &str)]) -> io::Result<std::process::Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--exact", "the_one_that_is_killed", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "forwarder_process_to_be_killed", "--nocapture", "--test-threads=1"]);
     command.env(CHILD_ENV, "1").envs(environment.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
     command.spawn()
 }
@@ -341,7 +341,7 @@ fn spawn_forwarder_process(environment: &[(&str, &str)]) -> io::Result<std::proc
 const CHILD_ENV: &str = "MARLINE_TEST_FORWARDER";
 
 #[test]
-fn the_one_that_is_killed() {
+fn forwarder_process_to_be_killed() {
     if std::env::var_os(CHILD_ENV).is_none() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Options of netlink sockets, which neither `rustix` nor `socket2` has: each is one number.
+//! Options of netlink sockets that neither `rustix` nor `socket2` supports. Each is one number.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
