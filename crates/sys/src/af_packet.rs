@@ -52,7 +52,7 @@ fn bind_to_interface(socket: impl AsFd, index: u32) -> io::Result<()> {
     address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
     address.sll_ifindex = i32::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
     let (fd, size) = (socket.as_fd().as_raw_fd(), size_of_val(&address) as libc::socklen_t);
-    // SAFETY: `fd` is open for the call, and `address` is as long as said.
+    // SAFETY: `fd` is open for the call, and `size` is the length of `address`.
     super::check(unsafe { libc::bind(fd, (&raw const address).cast(), size) })?;
     Ok(())
 }

@@ -33,7 +33,7 @@ pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
         libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, attributes.as_mut_ptr(), size_of_val(&attributes))
     };
     let fd = super::check(fd as libc::c_int)?;
-    // SAFETY: the kernel has just opened it for us.
+    // SAFETY: the kernel has just opened this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -49,7 +49,7 @@ pub fn test_run(program: impl AsFd, packet: &[u8], repeat: u32) -> io::Result<(u
         repeat,
         ..TestRunAttr::default()
     };
-    // SAFETY: `trial` names `af_packet`, which the kernel reads; it writes into `trial` alone, within the size that is given.
+    // SAFETY: `attr` points to `packet`, which the kernel reads; it writes only into `attr`, within the given size.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRunAttr>()) };
     super::check(result as libc::c_int)?;

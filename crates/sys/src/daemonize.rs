@@ -85,8 +85,8 @@ fn run_detached(descriptor: &OwnedFd, work: fn(OwnedFd) -> u8) -> u8 {
 fn keep_only(descriptor: &OwnedFd) -> OwnedFd {
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_or(-1, IntoRawFd::into_raw_fd);
-    // SAFETY: none of the descriptors that are replaced or closed is used again, for `alone_with` runs in a process
-    // that never returns to their owners. The new one belongs to nobody else.
+    // SAFETY: none of the descriptors that are replaced or closed is used again, because `keep_only` runs in a process
+    // that never returns to their owners. The new one has no other owner.
     unsafe {
         for fd in 0..KEPT_FD {
             libc::dup2(null, fd);

@@ -115,7 +115,7 @@ pub fn netns_of_thread(thread: u32) -> io::Result<OwnedFd> {
     let pidfd = pidfd_open(thread, PidfdFlags::from_bits_retain(PIDFD_THREAD))?;
     // SAFETY: this request takes no argument but zero.
     let fd = super::check(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_NET_NAMESPACE, 0_usize) })?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

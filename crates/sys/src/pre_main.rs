@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: what stands in this section is called once, by the loader, with C's convention; `look` takes nothing, touches
+// SAFETY: the loader calls the functions of this section once, with C's convention; this one takes nothing, touches
 // nothing but its own atomic, and needs nothing of Rust's runtime.
 #[used]
 #[unsafe(link_section = ".init_array")]

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Sets the calling thread to `SCHED_FIFO` with `priority` (1 to 99). It must sleep regularly: the kernel stops
-/// real-time threads that use 95 % of a second without a pause.
+/// Sets the calling thread to `SCHED_FIFO` with `priority` (1 to 99). The thread must sleep regularly: one that does
+/// not is stopped by the kernel for 50 ms in each second.
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_NICE or a resource limit that permits it.

@@ -57,7 +57,7 @@ impl Batch {
         let mut headers: Vec<libc::mmsghdr> =
             iovecs.iter_mut().zip(&mut control_buffers).map(message_header).collect();
         let (fd, flags, timeout) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
-        // SAFETY: `fd` is open for the call; each header names one part and one of `beside`, which live on behind it.
+        // SAFETY: `fd` is open for the call; each header points to one part and one control buffer, which outlive it.
         let count = super::check(unsafe {
             libc::recvmmsg(fd, headers.as_mut_ptr(), slot_count as libc::c_uint, flags as _, timeout)
         })?;
@@ -96,7 +96,7 @@ impl Batch {
 pub fn enable_timestamps(socket: impl AsFd) -> io::Result<()> {
     let (fd, enable) = (socket.as_fd().as_raw_fd(), 1_i32);
     let (value, size) = ((&raw const enable).cast(), size_of_val(&enable) as libc::socklen_t);
-    // SAFETY: `fd` is open for the call, and `value` is as long as said.
+    // SAFETY: `fd` is open for the call, and `size` is the length of `value`.
     super::check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, value, size) })?;
     Ok(())
 }

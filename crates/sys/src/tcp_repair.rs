@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd};
 pub fn enable_tcp_repair(socket: impl AsFd) -> io::Result<()> {
     let (fd, enable) = (socket.as_fd().as_raw_fd(), 1_i32);
     let (value, size) = ((&raw const enable).cast(), size_of_val(&enable) as libc::socklen_t);
-    // SAFETY: `fd` is open for the call, and `value` is as long as said.
+    // SAFETY: `fd` is open for the call, and `size` is the length of `value`.
     super::check(unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, value, size) })?;
     Ok(())
 }

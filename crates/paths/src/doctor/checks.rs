@@ -56,7 +56,7 @@ fn check_mptcp_enabled(facts: &HostFacts) -> Finding {
         LoopbackResult::Failed(reason) => Finding::note(
             NAME,
             format!("it is on, but cannot be tested on the loopback: {reason}"),
-            "look for a firewall on the loopback, or a sandbox that refuses MPTCP sockets",
+            "check for a firewall on the loopback, or a sandbox that refuses MPTCP sockets",
         ),
     }
 }

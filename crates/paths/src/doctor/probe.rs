@@ -169,7 +169,7 @@ pub(super) fn finding(probed: &LinkProbe) -> Finding {
             NAME,
             format!("{link}: MPTCP's option is stripped on the path to {server}, which uses it over another link"),
             format!(
-                "connections that begin over {link} stay plain TCP; ask whoever runs that network, or begin over another link (its metric)"
+                "connections that begin over {link} stay plain TCP; contact the operator of that network, or begin over another link (its metric)"
             ),
         ),
         ProbeVerdict::PlainTcp => Finding::note(
@@ -184,7 +184,7 @@ pub(super) fn finding(probed: &LinkProbe) -> Finding {
             ),
             format!(
                 "each connection over {link} begins seconds late, and the kernel then switches MPTCP off for all of this \
-                 machine for a while (`blackhole`); ask whoever runs that network, or begin over another link (its metric)"
+                 machine for a while (`blackhole`); contact the operator of that network, or begin over another link (its metric)"
             ),
         ),
         ProbeVerdict::Refused => Finding::note(

@@ -294,7 +294,7 @@ fn preflight(run_dir: &Path, mode: Mode) -> Result<Preflight, PathsError> {
     }
     if let Some(other_manager) = other_path_manager(&listeners, userspace) {
         return Err(PathsError::HostConfig(format!(
-            "another path manager is active: {}; stop it first (`marline paths doctor` says how)",
+            "another path manager is active: {}; stop it first (`marline paths doctor` shows how)",
             other_manager.describe()
         )));
     }
@@ -538,7 +538,7 @@ fn sysctl_error(name: &str, error: &io::Error) -> PathsError {
         io::ErrorKind::ReadOnlyFilesystem => {
             "/proc/sys is read-only here (a container, ProtectKernelTunables=): set it from outside"
         }
-        _ => "`marline paths doctor` may know more",
+        _ => "`marline paths doctor` may show the cause",
     };
     PathsError::HostConfig(format!("{name}: cannot be set: {error}: {remedy}"))
 }

@@ -37,7 +37,7 @@ impl TestHost {
             self.lock(),
             self.run_dir.path(),
             routed_links,
-            Box::new(|message| eprintln!("told: {message}")),
+            Box::new(|message| eprintln!("notice: {message}")),
         );
         host.apply(Mode::Userspace).unwrap();
         host.update_routing(&list_interfaces().unwrap());

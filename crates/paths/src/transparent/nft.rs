@@ -115,7 +115,7 @@ pub(crate) fn check(table: &str) -> Result<(), NftError> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut process = command.spawn().map_err(spawn_error)?;
     if let Some(mut stdin) = process.stdin.take() {
-        // One that does not read has said why.
+        // An nft that does not read its input has printed an error.
         let _ = stdin.write_all(table.as_bytes());
     }
     let output = process.wait_with_output().map_err(spawn_error)?;
@@ -145,7 +145,7 @@ fn nft_output(arguments: &[&str], input_text: &str) -> Result<String, NftError> 
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().map_err(spawn_error)?;
     if let Some(mut stdin) = process.stdin.take() {
-        // One that does not read has said why.
+        // An nft that does not read its input has printed an error.
         let _ = stdin.write_all(input_text.as_bytes());
     }
     let output = process.wait_with_output().map_err(spawn_error)?;

@@ -80,7 +80,7 @@ fn install_with_listener() -> io::Result<SeccompListener> {
     if fd.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
         fd = super::check(set_filter(listener) as libc::c_int);
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, which has no other owner.
     Ok(SeccompListener { fd: unsafe { OwnedFd::from_raw_fd(fd?) } })
 }
 
@@ -225,7 +225,7 @@ mod tests {
         let received_socket = thread.join().unwrap().unwrap();
         assert_eq!(rustix::net::sockopt::socket_domain(&received_socket).unwrap(), AddressFamily::UNIX);
         assert!(rustix::io::fcntl_getfd(&received_socket).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
-        assert_eq!(listener.next_call().unwrap(), None, "nobody is left under the filter");
+        assert_eq!(listener.next_call().unwrap(), None, "no process is left under the filter");
         assert!(listener.continue_syscall(call).is_err(), "answered twice");
     }
 
