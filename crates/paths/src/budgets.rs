@@ -107,7 +107,7 @@ mod tests {
         second_run.record("wwan0", MB);
         assert_eq!((second_run.used("wwan0"), second_run.remaining("wwan0", MB * 2)), (MB * 4, DataSize::ZERO));
         second_run.save().unwrap();
-        // Another daemon's links stay.
+        // Entries of another daemon's links are kept.
         let mut other = Budgets::open(&directory).unwrap();
         other.record("usb0", MB);
         second_run.record("wwan0", MB * 2);

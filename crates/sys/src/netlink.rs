@@ -369,7 +369,7 @@ fn error_number(message: &[u8]) -> i32 {
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts to dump a list that changes meanwhile. chosen: changes come in bursts of milliseconds.
 const MAX_DUMP_TRIES: usize = 8;
-/// Where the number stands in a header.
+/// Offset of the sequence number in a message header.
 const SEQUENCE_OFFSET: usize = 8;
 /// No datagram of the kernel is longer (it fills at most 32 KiB at a time).
 const MAX_DATAGRAM_LEN: usize = 64 * 1024;

@@ -527,7 +527,11 @@ mod tests {
         let requested_links = vec![RequestedLink { name: "wwan0".into(), is_optional: false }];
         let one_requested =
             HostFacts { requested_links: requested_links, ..facts_with(vec![], vec![wifi.clone(), lte.clone()]) };
-        assert_eq!(finding_text(&one_requested, "default link"), None, "what is cheaper is none of the links");
+        assert_eq!(
+            finding_text(&one_requested, "default link"),
+            None,
+            "the cheaper interface is no link of the run"
+        );
         assert_eq!(finding_text(&facts_with(vec![], vec![lte]), "default link"), None, "there is nothing cheaper");
         let metered = LinkFacts { is_metered: true, metric: Some(1), ..wifi.clone() };
         let text = finding_text(

@@ -27,7 +27,7 @@ pub(super) fn describe_command(command: Command, link: &str, subflows: LinkSubfl
         Command::Join { backup: false, .. } if is_only => format!("join over {link}"),
         Command::Join { backup: true, .. } if is_only => format!("join over {link} as a backup"),
         Command::Join { backup: false, .. } => {
-            format!("join over {link} anew, to replace a stalled subflow")
+            format!("join over {link} again, to replace a stalled subflow")
         }
         Command::Join { backup: true, .. } => {
             format!("join over {link} a second time, as a probe: its subflow is stalled")
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(join(false, 0), "join over wlan0");
         assert_eq!(join(true, 0), "join over wlan0 as a backup");
         assert_eq!(join(true, 1), "join over wlan0 a second time, as a probe: its subflow is stalled");
-        assert_eq!(join(false, 1), "join over wlan0 anew, to replace a stalled subflow");
+        assert_eq!(join(false, 1), "join over wlan0 again, to replace a stalled subflow");
         let end = |others, has_older| {
             describe_command(
                 Command::Destroy { subflow: SubflowId(0) },

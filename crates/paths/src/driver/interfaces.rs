@@ -188,6 +188,7 @@ impl LinkInterface {
             self.last_counters = Some((0, 0));
         }
         let addresses: Vec<IpAddr> = interface.into_iter().flat_map(all_addresses).collect();
+        // If no earlier address remains, all subflows of the link are lost.
         let has_lost_addresses =
             is_up && self.is_up && !self.addresses.iter().any(|address| addresses.contains(address));
         if self.is_up && (!is_up || has_lost_addresses || index != self.index) {
@@ -200,6 +201,8 @@ impl LinkInterface {
             // may return.
             self.addresses = addresses;
             let stable_addresses = interface.map(|interface| interface.addresses.clone()).unwrap_or_default();
+            // Joins that failed for lack of a family or a route are retried on the transition below, so both are
+            // compared with the state before this survey.
             let is_of_new_family =
                 |address: &IpAddr| self.stable_addresses.iter().all(|old| old.is_ipv4() != address.is_ipv4());
             let awaiting_route: Vec<IpAddr> =

@@ -414,6 +414,7 @@ impl<M: Policy> Driver<M> {
         let own_endpoints = |endpoints: &Vec<Endpoint>| {
             endpoints.iter().all(|endpoint| self.host_config.is_own_address(endpoint.address))
         };
+        // These endpoints cannot be deleted, so the subflow is suspended and the policy sees it as ended.
         if aggregate.initial_link == Some(link) || !aggregate.endpoints.get(&link).is_some_and(own_endpoints) {
             // Connections begin on the initial link; without its endpoint they could not be suspended any more.
             // Endpoints of other programs are never removed.

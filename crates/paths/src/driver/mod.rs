@@ -405,7 +405,7 @@ impl<M: Policy> Driver<M> {
     fn save_budgets(&self) -> bool {
         let saved = self.budgets.save();
         if let Err(error) = &saved {
-            tracing::warn!(%error, "cannot save the use of data budgets; a restart will count it anew");
+            tracing::warn!(%error, "cannot save the use of data budgets; a restart would forget it");
         }
         saved.is_ok()
     }

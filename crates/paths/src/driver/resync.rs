@@ -148,6 +148,7 @@ impl<M: Policy> Driver<M> {
                 SocketReply::Gone => true,
                 SocketReply::Unknown => false,
             };
+            // Only a definite reply ends a subflow; see point 4.
             if has_ended && let Some(sub) = self.take_subflow(conn, id) {
                 self.on_subflow_gone(conn, &sub, CloseReason::Other);
             }

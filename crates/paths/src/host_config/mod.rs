@@ -136,6 +136,7 @@ impl HostConfigurator for HostConfig {
             let (messages, errors) = endpoints::restore(&mut ledger);
             self.notify_all(messages.into_iter().chain(errors));
         }
+        // From now on `recheck_sysctls` keeps these values, and `restore` undoes all changes.
         self.held_sysctls = sysctls_to_hold(&sysctls, mode, &ledger);
         self.undo_log = Some(ledger);
         Ok(())

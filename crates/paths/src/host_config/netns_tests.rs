@@ -183,7 +183,7 @@ fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
         assert_eq!(
             restore(test_host.run_dir.path()).unwrap(),
             RestoreResult::default(),
-            "there is nothing more to put back"
+            "nothing is left to restore"
         );
     });
 }

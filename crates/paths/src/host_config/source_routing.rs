@@ -239,6 +239,7 @@ impl KernelRouting {
         let missing = steps.iter().filter_map(RoutingStep::key).filter(is_unoccupied).collect();
         let blocked = limiter.blocked(Instant::now(), &missing);
         steps.retain(|step| step.key().is_none_or(|key| !blocked.contains(&key)));
+        // The limiter learns all needed keys, so that a later absence of one of them counts as a removal.
         limiter.set_installed(plan_steps(&link_routes, &[], &[]).iter().filter_map(RoutingStep::key).collect());
         let mut errors = self.execute(steps, interface_name);
         if !blocked.is_empty() {

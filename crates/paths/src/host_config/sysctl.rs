@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(fixture.apply(Mode::Userspace), [""; 0]);
         fixture.restore();
         fixture.assert_values(&["1", "kernel"]);
-        // Killed again, and the next run wants the other path manager.
+        // Killed again; the next run requires the other path manager.
         fixture.apply(Mode::Userspace);
         fixture.apply(Mode::KernelPm);
         fixture.assert_values(&["1", "kernel"]);

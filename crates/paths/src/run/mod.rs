@@ -119,13 +119,14 @@ pub fn start(options: &RunOptions) -> Result<StartOutcome, RunError> {
     supervisor::current_netns()
         .map_err(io_error("the network namespace of this process (/proc, or Linux 6.11)"))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (command_end, supervisor_end) = pair.map_err(|errno| io_error("a pair of sockets")(errno.into()))?;
+    let (command_end, supervisor_end) =
+        pair.map_err(|errno| io_error("creating a pair of sockets")(errno.into()))?;
     // The supervisor must start before the filter is installed: it would inherit the filter and wait for itself.
     daemonize::spawn_detached(supervisor_end, supervisor::supervise)
-        .map_err(io_error("a process beside the command"))?;
+        .map_err(io_error("starting the supervisor process"))?;
     let installed = seccomp::install_filter().map_err(install_error)?;
     supervisor::send_listener(command_end, &installed.listener, options)
-        .map_err(io_error("the process beside the command"))?;
+        .map_err(io_error("connecting to the supervisor process"))?;
     Ok(StartOutcome::Installed { no_new_privileges: installed.no_new_privileges })
 }
 

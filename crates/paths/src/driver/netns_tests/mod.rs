@@ -454,7 +454,7 @@ impl RunningDriver {
             }
             if started.elapsed() > TIMEOUT {
                 let inputs = state.inputs.iter().filter(|input| !matches!(input, Input::InterfaceCounters { .. }));
-                panic!("{what}: never; heard {:?}", inputs.collect::<Vec<_>>());
+                panic!("{what}: never; inputs {:?}", inputs.collect::<Vec<_>>());
             }
             drop(state);
             thread::sleep(Duration::from_millis(5));
@@ -470,7 +470,7 @@ impl RunningDriver {
         let command = CommandId(self.next);
         self.next += 1;
         self.push_output(Output::Command { id: command, conn, command: operation });
-        self.wait_for_input(&format!("an answer to {operation:?}"), |inputs| {
+        self.wait_for_input(&format!("the result of {operation:?}"), |inputs| {
             inputs.iter().find_map(|input| match input {
                 Input::CommandDone { command: other, error } if *other == command => Some(*error),
                 _ => None,
@@ -528,7 +528,7 @@ impl RunningDriver {
             if let Some(outcome) = outcome {
                 return outcome;
             }
-            assert!(started.elapsed() < TIMEOUT, "{subflow:?} brings too little");
+            assert!(started.elapsed() < TIMEOUT, "{subflow:?} receives too little");
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -112,7 +112,7 @@ fn a_link_with_a_smaller_path_mtu_carries_downloads_and_larger_packets_are_tried
         eprintln!("2 MB over the link with the smaller path MTU after {:?}", start.elapsed());
         wait_for_mtu(&driver, false);
         eprintln!("larger packets are tried again after {:?}", start.elapsed());
-        wait_for_link_bytes(&driver, SECOND_LINK, 2_000_000, "bytes over the subflow that goes on");
+        wait_for_link_bytes(&driver, SECOND_LINK, 2_000_000, "bytes over the continuing subflow");
         // First they are still lost, then they pass.
         let other = Client::download(address).0;
         wait_for_mtu(&driver, true);

@@ -329,7 +329,7 @@ fn links_below_a_new_vpn_are_down_until_it_ends() {
         ip("route add 0.0.0.0/1 dev tun0");
         ip("route add 128.0.0.0/1 dev tun0");
         let wait_for_transitions = |link, input_of: fn(LinkId) -> Input, times| {
-            driver.wait_for_input("a turn of the link", |inputs| {
+            driver.wait_for_input("a transition of the link", |inputs| {
                 (inputs.iter().filter(|input| **input == input_of(link)).count() == times).then_some(())
             });
         };
@@ -339,7 +339,7 @@ fn links_below_a_new_vpn_are_down_until_it_ends() {
         let join = Command::Join { link: SECOND_LINK, backup: false };
         let command = CommandId(77);
         driver.push_output(Output::Command { id: command, conn, command: join });
-        let refused = driver.wait_for_input("an answer", |inputs| {
+        let refused = driver.wait_for_input("the result of the command", |inputs| {
             inputs.iter().find_map(|input| match input {
                 Input::CommandDone { command: other, error: refused } if *other == command => Some(*refused),
                 _ => None,
