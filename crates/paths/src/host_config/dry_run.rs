@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_routes_that_would_be_set_are_told_once_and_none_is_set() {
+    fn rules_and_routes_are_reported_once_and_not_set() {
         in_a_network(|| {
             for link in [1, 2] {
                 ip(&format!("link add d{link} type veth peer name far{link}"));
