@@ -79,7 +79,7 @@ impl<M: Policy> Driver<M> {
         let Some(interface) = self.links.get(link) else { return };
         self.host_config.set_mtu(interface.name(), mtu, reason);
         if let Err(error) = self.survey_links() {
-            tracing::warn!(%error, "interfaces");
+            tracing::warn!(%error, "cannot list the interfaces");
         }
     }
 
@@ -104,6 +104,8 @@ impl<M: Policy> Driver<M> {
         if requests.is_empty() {
             return;
         }
+        // All requests in one system call: the time between the join of a new subflow and the end of an old one stays
+        // short.
         let acks = self.path_manager.as_ref().map(|manager| manager.execute(requests));
         match acks {
             Some(Ok(acks)) => {
@@ -270,6 +272,7 @@ impl<M: Policy> Driver<M> {
             _ => None,
         };
         if let Some(connection) = self.subflow_table.conn_mut(command.conn) {
+            // A half-closed connection is no refusal by the kernel, so a dry run does not report it.
             let is_refused = error.is_some_and(|error| error != CommandError::HalfClosed);
             if is_refused && self.mode == Mode::DryRun && connection.is_new_dry_run(&description) {
                 let suffix = if connection.reason().is_empty() {
@@ -404,6 +407,7 @@ impl<M: Policy> Driver<M> {
             self.poll_aggregate();
             return;
         }
+        // First, because the counters below are converted to offsets in the data stream.
         self.find_initial_data_seqs(&polls);
         let mut queries = Vec::new();
         let mut ids = Vec::new();

@@ -66,7 +66,7 @@ impl<M: Policy> Driver<M> {
         if self.links.is_unknown_address(event.local.ip()) {
             // The event of the new connection can arrive before the notification of its interface.
             if let Err(error) = self.survey_links() {
-                tracing::warn!(%error, "interfaces");
+                tracing::warn!(%error, "cannot list the interfaces");
             }
         }
         if self.links.for_address(event.local.ip(), event.interface).is_none() {
@@ -80,6 +80,7 @@ impl<M: Policy> Driver<M> {
     }
 
     fn on_subflow_established(&mut self, event: &SubflowEvent) {
+        // Id 0 is the address of the first subflow, whatever link has it now.
         let origin = if event.local_id == 0 { SubflowOrigin::InitialAddress } else { SubflowOrigin::OtherAddress };
         self.add_subflow(ConnId(event.token), event.local, event.remote, event.interface, origin, None);
     }

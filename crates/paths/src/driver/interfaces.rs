@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_route_that_was_there_is_awaited_and_one_that_never_was_is_not() {
+    fn joins_wait_only_for_a_default_route_that_existed_before() {
         let mut links = wifi_links();
         let address = IpAddr::from([10, 0, 0, 2]);
         let without = || interface(3, &["10.0.0.2"], Usability::Unused(UnusedReason::NoDefaultRoute));

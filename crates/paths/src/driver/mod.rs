@@ -209,9 +209,9 @@ impl<M: Policy> Driver<M> {
             resync_not_before: Instant::ZERO,
             has_new_fallbacks: false,
             survey_not_before: Instant::ZERO,
-            survey_retry: Retry::new("interfaces"),
-            dump_retry: Retry::new("the list of sockets"),
-            event_retry: Retry::new("events"),
+            survey_retry: Retry::new("listing interfaces"),
+            dump_retry: Retry::new("dumping sockets"),
+            event_retry: Retry::new("reading MPTCP events"),
         }
     }
 
@@ -379,6 +379,7 @@ impl<M: Policy> Driver<M> {
             let totals = self.links.get(link).map(interfaces::LinkInterface::totals).unwrap_or_default();
             self.feed_machine(Input::InterfaceCounters { link, received: totals.0, sent: totals.1 });
         }
+        // The counters cover the whole network namespace, so they only trigger a check of the managed connections.
         let fallback = read_fallback_counters().fallen_back.saturating_sub(self.fallback_baseline.fallen_back);
         if fallback > self.totals.fallen_back {
             tracing::warn!(connections = fallback, "connections fell back to plain TCP");
@@ -427,6 +428,7 @@ impl<M: Policy> Driver<M> {
                 LinkTransition::Down(link) => self.feed_machine(Input::LinkDown { link }),
             }
         }
+        // After the policy knows the transitions: it may use the links at once, and stranded subflows end last.
         self.destroy_stranded();
         self.update_link_endpoints(&transitions);
         if transitions.iter().any(|transition| matches!(transition, LinkTransition::Up(_)))

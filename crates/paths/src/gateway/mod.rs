@@ -269,6 +269,7 @@ pub(super) fn restore(run_dir: &Path) -> RestoreResult {
     if matches!(nft::check(&nft_rules::delete_table()), Err(NftError::AlreadyOwned)) {
         return RestoreResult { restored, remaining };
     }
+    // The firewall is replaced by a sealed one before the routing rules are removed on which it depends.
     let firewall = read_installed();
     if let Some(firewall) = firewall.as_ref().filter(|firewall| is_still_needed(Some(firewall))) {
         standing_firewall::seal(firewall);

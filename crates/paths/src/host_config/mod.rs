@@ -401,6 +401,7 @@ fn restore_locked(run_dir: &Path) -> Result<RestoreResult, PathsError> {
     if let Some(daemon) = listeners.iter().find(|listener| listener.is_daemon()) {
         return Err(running_error(daemon.process));
     }
+    // With the lock held, and no listening daemon of another run directory, nothing changes the host concurrently.
     let mut undo_log = UndoLog::open(run_dir).map_err(undo_log_error)?;
     let (restored, mut remaining) = restore_all(&mut undo_log);
     // No process listens at this socket: it would hold the lock.

@@ -128,6 +128,7 @@ fn plan_steps(link_routes: &[LinkRoute], rules: &[SourceRule], routes: &[Route])
     }
     let is_missing = |rule: &&SourceRule| !rules.contains(rule);
     steps.extend(required_rules.iter().filter(is_missing).map(|rule| RoutingStep::AddRule(rule.clone())));
+    // Rules are removed after the new ones were added, so that an address always has its rules.
     let is_surplus = |rule: &&SourceRule| !required_rules.contains(rule);
     steps.extend(rules.iter().filter(is_surplus).map(|rule| RoutingStep::RemoveRule(rule.clone())));
     for route in routes {
