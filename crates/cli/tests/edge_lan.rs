@@ -278,7 +278,7 @@ for n in 1 2; do
     ip rule | grep -c 'fwmark 0x6d62'
     if [ $n = 1 ]; then
         "$MARLINE" paths restore --run-dir run 2>restored
-        grep -c "net.ipv4.ip_forward: 0 again" restored
+        grep -c "net.ipv4.ip_forward: restored to 0" restored
         state >after; diff before after && echo "as before"
     else
         edge --no-paths
@@ -336,7 +336,7 @@ outside; beyond; private; table
 "$MARLINE" edge status --run-dir run 2>&1 | grep -o "the LAN at lan0 stays blocked" || true
 "$MARLINE" paths doctor --run-dir run | grep -o "table inet marline-lan, which keeps lan0 closed" || true
 # Another run directory has no record of the previous forwarding setting: the table that keeps the LAN closed stays.
-mkdir -m 755 other; "$MARLINE" restore --run-dir other 2>&1 | grep -o "keeps lan0 closed, for this host still forwards" || true
+mkdir -m 755 other; "$MARLINE" restore --run-dir other 2>&1 | grep -o "keeps lan0 closed, because this host still forwards" || true
 outside; private
 # A restarted edge takes the table over, and an orderly end removes it.
 edge --no-paths
@@ -372,7 +372,7 @@ nft delete table inet marline-lan; outside
         "stands",
         "the LAN at lan0 stays blocked",
         "table inet marline-lan, which keeps lan0 closed",
-        "keeps lan0 closed, for this host still forwards",
+        "keeps lan0 closed, because this host still forwards",
         closed,
         closed,
         "203.0.113.1 to 203.0.113.5",
@@ -584,7 +584,7 @@ nft delete table ip filter
 until [ $(grep -c "anymore" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
 # Another program switches forwarding off.
 sysctl -qw net.ipv4.ip_forward=0
-until grep -q "net.ipv4.ip_forward: somebody has set it to 0; it is 1 again" edge.log; do sleep 0.1; kill -0 $edge; done
+until grep -q "net.ipv4.ip_forward: another program set it to 0; restored to 1" edge.log; do sleep 0.1; kill -0 $edge; done
 gets_answer && echo "it passes again"
 kill -TERM $edge; wait $edge; free; sysctl -n net.ipv4.ip_forward
 # Forwarding was on before the edge started: another program may switch it off, and the edge only reports that.
@@ -601,9 +601,9 @@ until grep -q "sysctl -w net.ipv4.ip_forward=1" edge.log; do sleep 0.1; kill -0 
         "nothing passes",
         "it passes",
         "0",
-        "marline: chain filter_INPUT of table inet firewalld (a rule) drops TCP of lan0, which comes to this program: REMEDY lets it pass",
+        "marline: chain filter_INPUT of table inet firewalld (a rule) drops TCP of lan0 that is redirected to this program. To allow it: REMEDY",
         "203.0.113.1 to 203.0.113.5",
-        "marline: chain INPUT of table ip filter (policy drop) drops TCP of lan0, which comes to this program: REMEDY",
+        "marline: chain INPUT of table ip filter (policy drop) drops TCP of lan0 that is redirected to this program. To allow it: REMEDY",
         "it passes again",
         "0",
         "1",
@@ -738,10 +738,10 @@ refused() { # CODE WORDS COMMAND…
     state >now
     [ $is = $code ] && [ $(wc -l <output) = 1 ] && grep -q -- "$words" output && diff was now && echo right || { echo "$is"; cat output; }
 }
-refused 64 "--lan lan9: there is no such interface" "$MARLINE" edge --lan lan0,lan9
+refused 64 "--lan lan9: no such interface" "$MARLINE" edge --lan lan0,lan9
 refused 64 "--lan up0: it has a default route" "$MARLINE" edge --lan up0
 refused 64 "--lan lo: it is the loopback" "$MARLINE" edge --lan lo
-refused 64 "is no name of an interface" "$MARLINE" edge --lan 'a"b'
+refused 64 "is not a valid interface name" "$MARLINE" edge --lan 'a"b'
 refused 64 "is not a port, a host" "$MARLINE" edge --lan lan0 --live 0
 refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -net_admin "$MARLINE" edge --lan lan0
 "#;

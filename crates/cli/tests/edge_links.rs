@@ -114,7 +114,7 @@ relay srv 45.0.0.10
 until "$MARLINE" paths status --run-dir paths >/dev/null 2>&1; do sleep 0.05; kill -0 $paths; done
 "$MARLINE" paths --run-dir other 2>second.log && echo "a second one ran" || echo "$? $(sed 's/[0-9][0-9]*/N/' second.log)"
 edge --no-direct
-grep -c "MPTCP paths are not managed by this edge: a .marline paths. (process $paths) steers this network already" edge.log
+grep -c "MPTCP paths are not managed by this edge: a .marline paths. (process $paths) already manages this network namespace" edge.log
 # The edge reports no link as unused either, because the other program manages both.
 sleep 2; grep -c "is not used" edge.log || true
 "$MARLINE" accel --primary wan1 --secondary wan2 --run-dir accel 2>accel.log & accel=$!
@@ -125,7 +125,7 @@ kill $accel; wait $accel; stop; kill $paths; wait $paths
 ip rule | grep -c 731 || true; nft list ruleset | grep -c marline || true
 "#;
     let Some(lines) = with_a_relay(script) else { return };
-    let refused = "a `marline paths` (process N) steers this network already; stop it first, or ask it with `marline paths status`";
+    let refused = "a `marline paths` (process N) already manages this network namespace; stop it first, or query it with `marline paths status`";
     let expected = [
         format!("1 marline: {refused}"),
         "1".to_owned(),
@@ -172,9 +172,11 @@ done
     let names = ["ü-lte", "-x", "a\"b", "a'b", "a;b", "a{b", "$(id)", "-br.100", "a*"];
     let no_lan = |name: &str| match name {
         "-x" | "-br.100" => {
-            format!("64 marline: --lan {name}: it has a default route: it is a way to the Internet, and no LAN")
+            format!(
+                "64 marline: --lan {name}: it has a default route, so it is a link to the Internet and not a LAN"
+            )
         }
-        _ => format!("64 marline: --lan: `{name}` is no name of an interface, such as br-lan or wlan1"),
+        _ => format!("64 marline: --lan: `{name}` is not a valid interface name (examples: br-lan, wlan1)"),
     };
     let with_comma = lines.split_off(3 * names.len());
     let expected: Vec<String> = names
@@ -185,7 +187,7 @@ done
     let [named, found, lan] = &with_comma[..] else { panic!("{with_comma:#?}") };
     assert!(named.starts_with("64 ") && named.contains("`1`: use kind="), "{named}");
     assert_eq!(found, "wan,1 found 1");
-    assert!(lan.starts_with("64 marline: --lan wan: there is no such interface"), "{lan}");
+    assert!(lan.starts_with("64 marline: --lan wan: no such interface"), "{lan}");
 }
 
 #[test]
@@ -203,7 +205,7 @@ $bare "$MARLINE" edge status | grep "managed"
 stop
 "#;
     let Some(lines) = with_a_relay(script) else { return };
-    let needs = "steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
+    let needs = "managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
     let unsteered = format!("MPTCP paths are not managed by this edge: {needs}");
     assert_eq!(
         lines,

@@ -228,11 +228,11 @@ fn exit_codes_of_failed_commands_are_those_of_a_shell_and_usage_errors_start_not
         (&["run"], 64, "<COMMAND>"),
         (&["run", "--", ""], 64, "missing command to run"),
         (&["run", "--no-such-option", touch[0], touch[1]], 64, "--no-such-option"),
-        (&["run", "--congestion", "", "--", touch[0], touch[1]], 64, "is no congestion control"),
+        (&["run", "--congestion", "", "--", touch[0], touch[1]], 64, "is not a congestion control name"),
         (
             &["run", "--congestion", "a-name-that-is-too-long", "--", touch[0], touch[1]],
             64,
-            "is no congestion control",
+            "is not a congestion control name",
         ),
         (&["run", "--congestion", "nosuch", "--", touch[0], touch[1]], 1, "congestion control nosuch: "),
     ];

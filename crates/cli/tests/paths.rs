@@ -205,15 +205,15 @@ umount /proc/sys
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "69 marline: link eth9: no such interface; `marline links` lists the interfaces",
-        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN",
+        "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN",
         "1 marline: another path manager is active: mptcpd (process ",
         "1 marline: /proc/none: ",
         "1 marline: this kernel has no MPTCP path manager",
         "1 marline: ./shared: users other than its owner may write to it: ",
         "1 marline: /nonexistent/x: the log cannot be written: ",
-        "77 marline: the claim on this network: ",
+        "77 marline: the instance lock of this network namespace: ",
         "77 marline: ",
-        "1 marline: net.mptcp.path_manager cannot be set: Read-only file system",
+        "1 marline: net.mptcp.path_manager: cannot be set: Read-only file system",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -239,7 +239,7 @@ grep "somebody" log
 paths status --run-dir "$RUN" | grep "^note: "
 # Another program keeps changing it.
 until grep -q "left at" log; do is kernel || sysctl -qw net.mptcp.path_manager=kernel; sleep 0.05; kill -0 $daemon; done
-grep -c "it is userspace again" log
+grep -c "restored to userspace" log
 paths status --run-dir "$RUN" | grep "^note: "
 code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep "^WRONG" seen | sed 's/process [0-9]*/process N/'
 kill $daemon; wait $daemon
@@ -248,12 +248,12 @@ state >after; diff before after
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "ok     path manager  `marline paths` (process N)",
-        "marline: net.mptcp.path_manager: somebody has set it to kernel; it is userspace again. Connections opened meanwhile may not be steered",
-        "note: net.mptcp.path_manager was changed by somebody else and put back 1 times: connections opened meanwhile may not be steered",
+        "marline: net.mptcp.path_manager: another program set it to kernel; restored to userspace. Connections opened meanwhile may be unmanaged",
+        "note: net.mptcp.path_manager was changed by another program and restored 1 times: connections opened meanwhile may be unmanaged",
         "6",
-        "note: net.mptcp.path_manager is kernel, which somebody else has set: new connections are not steered until it is userspace (`sysctl -w net.mptcp.path_manager=userspace`)",
+        "note: net.mptcp.path_manager is kernel, set by another program: new connections are not managed until it is userspace (`sysctl -w net.mptcp.path_manager=userspace`)",
         "1",
-        "WRONG  path manager  `marline paths` (process N) runs, but somebody has set it to kernel meanwhile: new connections are not steered",
+        "WRONG  path manager  `marline paths` (process N) is running, but another program has set this to kernel: new connections are not managed",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
@@ -280,15 +280,15 @@ state >after; diff before after
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "1",
-        "WRONG  path manager  it is set to be a program, and none listens",
+        "WRONG  path manager  it is set to userspace, but no program listens",
         "                     remedy: `marline paths restore`, with the --run-dir of the run that was killed",
         "1",
         "marline: 6 rules and routes removed",
         "marline: net.mptcp.path_manager: still userspace, although no program listens, and ",
-        "marline: net.mptcp.path_manager: found set to a program, and none listens: probably a `marline paths` with another",
+        "marline: net.mptcp.path_manager: set to userspace, but no program listens: probably a `marline paths` with another",
         "marline: stopped; the host configuration is restored, except that the kernel manages paths again",
         "kernel",
-        "marline: net.ipv4.tcp_rmem: N again",
+        "marline: net.ipv4.tcp_rmem: restored to N",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -316,7 +316,7 @@ state >after; diff before after
     let expected = [
         "marline: stopped; the host configuration is restored",
         "marline: nothing to restore",
-        "note   path manager  it was set to be a program from outside, and none listens: connections stay on their first link",
+        "note   path manager  it was set to userspace from outside, and no program listens: connections stay on their first link",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
@@ -346,7 +346,7 @@ kill $daemon; wait $daemon
         "note   default link  connections begin over eth0, which is metered, although there is eth1",
         "1",
         "1",
-        "WRONG  links         the configuration names wwan9, and there is no such interface",
+        "WRONG  links         the configuration names wwan9, but there is no such interface",
         "1",
         "1 marline: there is no connection 00000007",
         "124",
@@ -375,11 +375,11 @@ code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "0",
-        "ok     privilege     not here; `marline paths` runs and has it: with sudo this examination sees more",
-        "ok     path manager  `marline paths` runs; `sudo marline paths status` says what it does",
+        "ok     privilege     not here; `marline paths` is running and has it: with sudo more is checked",
+        "ok     path manager  `marline paths` is running; `sudo marline paths status` shows what it does",
         "77 not permitted: run this command as root",
         "1",
-        "WRONG  privilege     CAP_NET_ADMIN is missing, without which nothing can be steered",
+        "WRONG  privilege     CAP_NET_ADMIN is missing, without which no path can be managed",
         "ok     path manager  the kernel's own; `marline paths` takes over while it runs",
         "77 not permitted: run this command as root",
     ];
@@ -533,7 +533,7 @@ state >after; diff before after
         "\"name\":\"eth0\" ",
         "\"name\":\"eth0\" \"name\":\"usb0\" ",
         "marline: link usb0: no such interface yet; it will be used when it appears",
-        "marline: usb0 (lte) has come, and is used from now on",
+        "marline: usb0 (lte) appeared, and is used from now on",
     ];
     assert_eq!(lines, expected);
 }
@@ -663,11 +663,11 @@ done
     if lines.is_empty() {
         return;
     }
-    let said = "--transparent: the program nft is not there; it is in the package nftables";
+    let said = "--transparent: the program nft is not installed (package nftables)";
     assert_eq!(lines[0], format!("1 marline: {said}"));
     assert_eq!(
         lines[1],
-        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
+        "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
     );
     // Two rules and two routes of the forwarder, and four rules and two routes of the second link.
     let expected = ["1", "1", "10 rules and routes removed", "restore", "1", "1", "restart"];

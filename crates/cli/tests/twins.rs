@@ -37,13 +37,13 @@ kill $daemon; wait $daemon; ip rule | grep -c 731 || true
     let Some(lines) = in_a_world(script) else { return };
     let expected = [
         "dev wan1  dev wan1  dev wan1  dev wan2 ",
-        "ok     address       wan1, wan2 have the same address, and the router of each answers over its own link",
+        "ok     address       wan1, wan2 have the same address, and the router of each replies over its own link",
         "wan1 wan2 ",
         "wan1 ",
         "wan1 wan2 ",
         "wan1 wan2 wan3 ",
         "wan1 wan2 wan4 ",
-        "note address the router of wan2 does not answer over it; wan1, wan2 have the same address",
+        "note address the router of wan2 does not reply over it; wan1, wan2 have the same address",
         "0",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
