@@ -4,7 +4,7 @@
 //!
 //! 1. A seed draws the scene (`draw`): links, flows, mechanisms, blackouts, an accelerator that comes late or dies, hostile
 //!    packets, ranges that fail.
-//! 2. The machine runs under [`Checked`](crate::contract::Checked), its log must replay, and what the world checks at once
+//! 2. The machine runs under [`ContractChecker`](crate::contract::ContractChecker), its log must replay, and what the world checks at once
 //!    must hold (see [`super`]).
 //! 3. The same scene runs without an accelerator. A flow that ends there ends here, at most the time of all blackouts and
 //!    five seconds later ([`Bounds`]), and no wait for a byte is longer than the longest blackout and five seconds, or than
