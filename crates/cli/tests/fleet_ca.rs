@@ -229,7 +229,7 @@ fn usage_errors_change_nothing() {
     std::fs::write(home.path("no.csr"), "hello").unwrap();
     let table: &[(&[&str], &str)] = &[
         (&["issue", "king", "ann"], "`king` is not a role"),
-        (&["issue", "edge", "Ann"], "`Ann` is no name"),
+        (&["issue", "edge", "Ann"], "`Ann` is not a valid name"),
         (&["issue", "relay", "fra-1"], "needs an address"),
         (&["issue", "edge", "cam-7", "--address", "a.example"], "has no addresses"),
         (&["issue", "edge", "cam-7", "--valid", "30"], "a duration such as"),
