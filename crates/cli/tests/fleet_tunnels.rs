@@ -291,7 +291,7 @@ fn configuration_errors_are_one_line_before_anything_listens() {
             64,
             "cannot be used multiple times",
         ),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --goal speed", 64, "speed, latency, energy or cost"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --goal fast", 64, "speed, latency, energy or cost"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
         (
