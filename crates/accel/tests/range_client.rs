@@ -115,7 +115,7 @@ fn another_file_is_no_answer_and_the_next_one_is() {
 }
 
 #[test]
-fn nobody_there_is_told_and_so_is_a_link_that_is_not_there() {
+fn an_unused_address_and_a_missing_link_are_reported() {
     let mut carrier = FillClient::new();
     let unused_address =
         std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("an address");

@@ -1,8 +1,8 @@
-//! The program as a user and a script meet it: exit codes, one-line errors, help, JSON.
+//! The command line as users and scripts use it: exit codes, one-line errors, help, JSON.
 //!
-//! Every case starts the built program with an empty home, so that no configuration of this machine shows through.
-//! No case needs a network: what is wrong must be found before anything is asked.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Every test starts the built program with an empty home directory, so that the configuration of this machine has no influence.
+//! No test needs a network: errors have to be found before any request is sent.
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::Write as _;
 use std::path::Path;
@@ -30,7 +30,7 @@ impl Program {
         self.command(words).output().unwrap()
     }
 
-    /// The one line that the program says when it ends with `code`.
+    /// Expects the exit code and one line of explanation; returns that line.
     fn refused(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -48,11 +48,11 @@ impl Program {
     }
 }
 
-/// On a network for documentation (RFC 5737): nothing is ever sent there.
+/// An address of a documentation network (RFC 5737); nothing is sent to it.
 const URL: &str = "http://198.51.100.1:9/file";
 
 #[test]
-fn what_is_written_wrongly_ends_with_64_and_one_line() {
+fn usage_errors_end_with_64_and_one_line() {
     let program = Program::new();
     let table: &[(&[&str], &str)] = &[
         (&[], "missing subcommand: use get, links, replay"),
@@ -101,7 +101,7 @@ fn a_typo_in_the_configuration_is_refused_with_its_line() {
     let line = program.refused(&["get", URL], 64);
     assert!(line.starts_with(&format!("{path}:3: unknown field `meterd`")), "{line}");
     assert!(program.refused(&["links"], 64).contains(":3: unknown field"));
-    // A file that is named wins over the one at the usual place.
+    // A file named with --config replaces the one at the default path.
     let good = program.write("good.toml", "[link.wwan0]\nmetered = true\n");
     assert_eq!(program.run(&["links", "--config", &good]).status.code(), Some(0));
 }
@@ -150,7 +150,7 @@ fn help_and_version_go_to_standard_output() {
 }
 
 #[test]
-fn help_names_the_exit_codes_of_the_page() {
+fn help_lists_the_exit_codes_of_the_documentation() {
     let text = String::from_utf8(Program::new().run(&["--help"]).stdout).unwrap();
     let (_, codes) = text.split_once("Exit codes:").unwrap();
     let codes: Vec<&str> =
@@ -164,7 +164,7 @@ fn help_names_the_exit_codes_of_the_page() {
 }
 
 #[test]
-fn help_lists_every_verb() {
+fn help_lists_every_command() {
     let program = Program::new();
     let text = String::from_utf8(program.run(&["help"]).stdout).unwrap();
     for verb in ["get", "links", "replay"] {
@@ -173,7 +173,7 @@ fn help_lists_every_verb() {
 }
 
 #[test]
-fn a_named_link_that_is_absent_leaves_no_network() {
+fn a_missing_named_link_ends_with_69() {
     let program = Program::new();
     let output = program.run(&["get", "--link", "absent0", URL]);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -183,7 +183,7 @@ fn a_named_link_that_is_absent_leaves_no_network() {
 }
 
 #[test]
-fn links_show_the_loopback_and_why_it_is_not_used() {
+fn links_list_the_loopback_and_why_it_is_not_used() {
     let program = Program::new();
     let output = program.run(&["links", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -201,7 +201,7 @@ fn links_show_the_loopback_and_why_it_is_not_used() {
 }
 
 #[test]
-fn a_damaged_log_is_shown_with_its_line() {
+fn a_damaged_log_is_reported_with_its_line() {
     let program = Program::new();
     assert!(program.refused(&["replay", "absent"], 1).contains("absent: No such file"));
     let log = program.write("log", "{\"log\":\"tick\",\"at\":0}\n");
@@ -234,9 +234,9 @@ fn a_log_is_replayed_from_standard_input() {
 }
 
 #[test]
-fn a_reader_that_stops_early_is_no_panic() {
+fn a_closed_reader_causes_no_panic() {
     let program = Program::new();
-    // Standard output is closed at once.
+    // The reader of standard output is closed at once.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = program.command(&["links"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
@@ -254,7 +254,7 @@ fn a_wrong_log_filter_is_refused() {
 }
 
 #[test]
-fn the_documents_that_the_readme_names_are_there() {
+fn files_linked_in_the_documentation_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
     pages.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
@@ -263,7 +263,7 @@ fn the_documents_that_the_readme_names_are_there() {
         for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             if !target.is_empty() && !target.contains("://") {
                 let file = page.parent().unwrap().join(target);
-                assert!(file.exists(), "{}: {target} is not there", page.display());
+                assert!(file.exists(), "{}: the link target {target} does not exist", page.display());
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Daemons give up the privileges that they do not need, for good and in all their threads, as the systemd units would have it.
+//! Daemons permanently drop the capabilities that they do not need, in all threads, down to the set of their systemd units.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use common::{LONG, MARLINE, Running, command, members};
 
-/// Of linux/capability.h.
+/// Capabilities and their numbers in linux/capability.h.
 const NAMES: [(&str, u32); 7] = [
     ("CAP_DAC_OVERRIDE", 1),
     ("CAP_NET_BIND_SERVICE", 10),
@@ -21,7 +21,7 @@ const NAMES: [(&str, u32); 7] = [
     ("CAP_BPF", 39),
 ];
 
-/// The capabilities that the unit of this name leaves its daemon.
+/// The capabilities in `CapabilityBoundingSet` of a unit, as a bit set.
 fn of_unit(name: &str) -> u64 {
     let path = format!("{}/../../contrib/systemd/marline-{name}.service", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
@@ -30,7 +30,7 @@ fn of_unit(name: &str) -> u64 {
     line.split_whitespace().map(|word| 1 << bit(word)).sum()
 }
 
-/// What a thread's status says: no_new_privs, and the permitted, effective and bounding sets.
+/// Reads from a thread's status: no_new_privs, and the permitted, effective and bounding sets.
 fn of_thread(status: &Path) -> (bool, [u64; 3]) {
     let text = std::fs::read_to_string(status).unwrap();
     let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
@@ -38,17 +38,17 @@ fn of_thread(status: &Path) -> (bool, [u64; 3]) {
     (value("NoNewPrivs:") == "1", [set("CapPrm:"), set("CapEff:"), set("CapBnd:")])
 }
 
-/// All threads of a process that is at work.
+/// Asserts that all threads of a daemon have at most the capabilities of its unit and `more`.
 fn is_confined(child: &Child, unit: u64, more: u64) {
     let own = of_thread(Path::new("/proc/self/status")).1;
-    // Without CAP_SETPCAP a bounding set cannot be made smaller.
+    // Without CAP_SETPCAP (bit 8) a process cannot reduce its bounding set.
     let is_root = own[1] & 1 << 8 != 0;
     let threads = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     for thread in threads {
         let (no_new_privs, [permitted, effective, bounding]) = of_thread(&thread.unwrap().path().join("status"));
         assert!(no_new_privs);
         assert_eq!((permitted & !(unit | more), effective & !(unit | more)), (0, 0));
-        // It keeps what the unit gives it, as far as it was there.
+        // It keeps the capabilities of the unit that this test itself has.
         assert_eq!(permitted & unit, own[0] & unit);
         assert!(!is_root || bounding & !(unit | more) == 0, "{bounding:x}");
     }
@@ -100,7 +100,7 @@ fn daemons_keep_the_privileges_of_their_units_and_no_others() {
 
 #[test]
 #[cfg(feature = "accel")]
-fn so_does_the_accelerator_with_the_thread_that_handles_packets() {
+fn the_accelerator_keeps_only_the_privileges_of_its_unit_in_all_threads() {
     let dir = tempfile::tempdir().unwrap();
     let script = format!(
         "ip link set lo up; ip link add w0 type veth peer name w1; ip address add 10.1.1.1/24 dev w0; ip link set w0 up; \
@@ -114,7 +114,7 @@ fn so_does_the_accelerator_with_the_thread_that_handles_packets() {
         .stdout(Stdio::null());
     let Ok(mut daemon) = command.stderr(Stdio::null()).spawn() else { return eprintln!("skipped: needs unshare") };
     let (begun, said) = (Instant::now(), || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default());
-    // Its threads are there when it says so, or soon after.
+    // Its threads start before this message or soon after it.
     let threads =
         |child: &Child| std::fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count);
     while !(said().contains("Ctrl-C stops it") && threads(&daemon) > 1) && daemon.try_wait().unwrap().is_none() {
@@ -130,8 +130,8 @@ fn so_does_the_accelerator_with_the_thread_that_handles_packets() {
 }
 
 #[test]
-fn a_program_that_is_not_ours_keeps_its_privileges() {
-    // `play` starts a player and `run` a program: those are the user's, who may need set-user-ID programs in them.
+fn programs_started_for_the_user_keep_their_privileges() {
+    // `play` and `run` start programs of the user, which may need set-user-ID programs.
     let out = Command::new(MARLINE).args(["run", "--", "cat", "/proc/self/status"]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
     let own = of_thread(Path::new("/proc/self/status"));

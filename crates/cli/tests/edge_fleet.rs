@@ -1,9 +1,10 @@
-//! A fleet as processes: a service, three relays of different capability, and an edge that asks; what is killed, and what goes on.
+//! A whole fleet as processes: the fleet service, three relays of different capacity, and an edge. Service and relays are killed, and flows
+//! have to continue.
 //!
-//! In a network of its own where that can be had (root, `unshare`, `ip`, MPTCP): the edge has two links, and all others are
-//! behind them. Elsewhere over the loopback, which is said.
+//! Where namespaces are permitted (root, `unshare`, `ip`, MPTCP), the edge has two links and everything else is behind them. Elsewhere the
+//! test runs over the loopback interface and prints that.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 
@@ -19,14 +20,14 @@ use tempfile::TempDir;
 
 use common::{LONG, MARLINE, Running, STANDS, echo};
 
-/// Where the others are.
+/// The network of a test: where the service, the relays and the origin server run.
 struct Stage {
     dir: TempDir,
-    /// Their address.
+    /// Address of the service, the relays and the origin server.
     far: &'static str,
-    /// What starts a program there.
+    /// Command prefix that starts a program in their namespace.
     there: &'static [&'static str],
-    /// Words of the edge about its links.
+    /// Options of the edge for its links, with a leading space.
     links: &'static str,
 }
 
@@ -53,7 +54,7 @@ impl Stage {
         Running::of(command.args(words.split(' ')))
     }
 
-    /// What a command answers with `--json`, once it is `good`.
+    /// Repeats a command with `--json` until its output is `good`, and returns that output.
     fn wait(&self, words: &str, good: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
@@ -72,7 +73,7 @@ impl Stage {
         self.wait("edge status --json --run-dir run", good)
     }
 
-    /// The list of the revoked that the edge has fetched.
+    /// Path of the revocation list that the edge has fetched.
     fn revoked(&self) -> std::path::PathBuf {
         let mut files = std::fs::read_dir(self.dir.path()).unwrap().map(|file| file.unwrap());
         files.find(|file| file.file_name().to_str().unwrap().starts_with("revoked-")).unwrap().path()
@@ -83,7 +84,7 @@ impl Stage {
     }
 }
 
-/// A tunnel through the edge that stands.
+/// An established tunnel through the edge.
 fn tunnel(edge: SocketAddr, server: SocketAddr) -> TcpStream {
     let (status, program) = common::tunnel(edge, server);
     assert_eq!(status, STANDS);
@@ -103,7 +104,7 @@ fn scenario(stage: &Stage) {
     stage.must("fleet ca issue edge e1 --ca-dir ca --out .");
     stage.must("fleet ca issue operator ann --ca-dir ca --out .");
     let mut echo = stage.command(true, std::env::current_exe().unwrap().to_str().unwrap());
-    echo.args(["--exact", "a_server_that_says_back", "--ignored", "--nocapture"]).env("ECHO_AT", far);
+    echo.args(["--exact", "an_echo_server", "--ignored", "--nocapture"]).env("ECHO_AT", far);
     let echoing = Running::of(&mut echo);
     let server = echoing.address;
     let mut service = Some(stage.service("ca"));
@@ -117,7 +118,7 @@ fn scenario(stage: &Stage) {
         );
         relays.push(Some(stage.start(true, &words)));
     }
-    // The edge's namespace reaches the service as any operator does.
+    // An operator in the edge's namespace reaches the service.
     stage.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |status| {
         status["relays"].as_array().is_some_and(|relays| relays.len() == 3)
     });
@@ -133,17 +134,17 @@ fn scenario(stage: &Stage) {
     println!("measured: {rows:#?}\nlinks: {:#}", status["links"]);
     assert_eq!(rows.iter().filter(|row| row["rate_bps"].as_u64().is_some_and(|rate| rate > 0)).count(), 3);
     let first = given(&status).unwrap();
-    // The list of the revoked came with it, and what was measured is kept.
+    // The revocation list came with the assignment, and the measurements are saved.
     let begun = Instant::now();
     while !(stage.revoked().exists() && stage.dir.path().join("state.json").exists()) {
-        assert!(begun.elapsed() < LONG, "neither is kept");
+        assert!(begun.elapsed() < LONG, "the edge saves its revocation list and its measurements");
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut old = tunnel(edge.address, server);
     says_back(&mut old);
     assert_eq!(stage.status(|_| true)["flows"]["last_relay"].as_str(), Some(first.as_str()));
 
-    // The service is killed: flows go on, new ones too, and it has the same edge again when it is back.
+    // The service is killed: old and new flows continue, and the edge reports again when the service is restarted.
     drop(service.take());
     says_back(&mut old);
     let mut newer = tunnel(edge.address, server);
@@ -155,7 +156,7 @@ fn scenario(stage: &Stage) {
     says_back(&mut newer);
     assert_eq!(stage.status(|_| true)["flows"]["failed"], 0);
 
-    // Who is revoked is known to the edge with its next report.
+    // The response to the edge's next report carries the new revocation list.
     let (list, stood) = (stage.revoked(), std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap());
     assert!(std::fs::read(&list).unwrap() == stood);
     stage.must("fleet ca issue edge e2 --ca-dir ca --out .");
@@ -163,18 +164,18 @@ fn scenario(stage: &Stage) {
     let (revoked, begun) = (std::fs::read(stage.dir.path().join("ca/revoked.pem")).unwrap(), Instant::now());
     assert!(revoked != stood);
     while std::fs::read(&list).unwrap() != revoked {
-        assert!(begun.elapsed() < LONG, "the newest list has not come");
+        assert!(begun.elapsed() < LONG, "the newest revocation list has not arrived");
         std::thread::sleep(Duration::from_millis(100));
     }
-    println!("the newest list was there after {:?}", begun.elapsed());
+    println!("the newest revocation list arrived after {:?}", begun.elapsed());
 
-    // One edge over its links is one process.
+    // An edge that reports over two links is not mistaken for two processes.
     let fleet = stage.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |fleet| {
         fleet["edges"][0]["name"] == "e1"
     });
     assert_eq!(fleet["edges"][0]["duplicate_addresses"], serde_json::json!([]));
 
-    // Its relay is killed: a new flow goes through another one, and the service gives another one.
+    // The edge's relay is killed: a new flow goes through another relay, and the service assigns another one.
     let held = given(&stage.status(|status| given(status).is_some())).unwrap();
     let number: usize = held[1..].parse().unwrap();
     relays[number - 1] = None;
@@ -187,7 +188,7 @@ fn scenario(stage: &Stage) {
     stage.status(|status| given(status).is_some_and(|given| given != held));
     says_back(&mut another);
 
-    // An edge that begins while the service is down knows its relays.
+    // An edge that starts while the service is down knows the relays from its state file.
     drop(service.take());
     assert_eq!(edge.stop("-TERM").0, Some(0));
     let edge = stage.start(false, &words);
@@ -202,12 +203,12 @@ fn scenario(stage: &Stage) {
 }
 
 #[test]
-fn an_edge_asks_a_fleet_and_neither_service_nor_relay_is_missed() {
+fn flows_of_an_edge_survive_the_death_of_the_fleet_service_and_of_its_relay() {
     let words = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
     let can = Command::new("unshare").args(words).args(["ip", "link"]).output();
     if can.is_ok_and(|output| output.status.success()) && Path::new("/proc/sys/net/mptcp").exists() {
         let own = std::env::current_exe().unwrap();
-        let script = format!("{NETWORK}\nexec \"$0\" --exact inside_of_a_network --ignored --nocapture");
+        let script = format!("{NETWORK}\nexec \"$0\" --exact inside_a_network --ignored --nocapture");
         let mut command = Command::new("timeout");
         command.args(["300", "unshare"]).args(words).args(["sh", "-ec", &script]).arg(own);
         let output = command.stdin(Stdio::null()).output().unwrap();
@@ -216,12 +217,12 @@ fn an_edge_asks_a_fleet_and_neither_service_nor_relay_is_missed() {
         assert!(output.status.success() && said.contains("1 passed"), "{:?}\n{said}", output.status);
         return;
     }
-    eprintln!("over the loopback: there can be no network of two links here (root, unshare, ip, MPTCP)");
+    eprintln!("over the loopback interface: two links need root, unshare, ip and MPTCP");
     let dir = tempfile::tempdir().unwrap();
     scenario(&Stage { dir, far: "127.0.0.1", there: &[], links: " --no-paths" });
 }
 
-/// Two links to a network in which all others are.
+/// Two links to the namespace `far`, which holds everything but the edge.
 const NETWORK: &str = r"
 mount -t tmpfs none /run
 mkdir -p /run/netns
@@ -240,17 +241,17 @@ done
 ";
 
 #[test]
-#[ignore = "run by an_edge_asks_a_fleet_and_neither_service_nor_relay_is_missed, in a network namespace"]
-fn inside_of_a_network() {
+#[ignore = "run by flows_of_an_edge_survive_the_death_of_the_fleet_service_and_of_its_relay, in a network namespace"]
+fn inside_a_network() {
     let dir = tempfile::tempdir().unwrap();
     let links = " --link eth0,kind=wifi,metered=no --link eth1,kind=lte,metered=no";
     scenario(&Stage { dir, far: "10.9.0.1", there: &["ip", "netns", "exec", "far"], links });
 }
 
-/// For the scenario, at the address that `ECHO_AT` names.
+/// Echo server of the scenario, at the address in `ECHO_AT`.
 #[test]
-#[ignore = "no test: the echo server that these tests start as a process of its own"]
-fn a_server_that_says_back() {
+#[ignore = "no test: an echo server that another test starts as a child process"]
+fn an_echo_server() {
     let Ok(at) = std::env::var("ECHO_AT") else { return };
     let listener = TcpListener::bind((at.as_str(), 0)).unwrap();
     eprintln!("listens on {}", listener.local_addr().unwrap());
@@ -258,7 +259,7 @@ fn a_server_that_says_back() {
 }
 
 #[test]
-fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_served() {
+fn a_copied_certificate_is_reported_with_both_addresses_and_both_copies_are_served() {
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
     for words in [
@@ -282,7 +283,7 @@ fn a_card_that_was_copied_is_reported_with_both_addresses_and_both_copies_are_se
             ),
         )
     };
-    // A restart of the one that was there first is no second one.
+    // A restart of the first process does not count as a second process.
     drop(edge("run", &four));
     let edges = [edge("run", &four), edge("copy", &six)];
     let line = service.line_with("its certificate is used by several processes at the same time");
@@ -314,7 +315,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// `marline fleet enroll` with what stands in `token`.
+/// Runs `marline fleet enroll` with `token` on its standard input.
 fn enrol(stage: &Stage, token: &str, out: &str, url: &str) -> Output {
     let mut command = stage.command(false, MARLINE);
     command.args(["fleet", "enroll", "--fleet", url, "--out", out]).stdin(Stdio::piped());
@@ -324,7 +325,7 @@ fn enrol(stage: &Stage, token: &str, out: &str, url: &str) -> Output {
 }
 
 #[test]
-fn a_token_brings_one_box_its_files_once() {
+fn an_enrolment_token_yields_certificates_once() {
     let dir = tempfile::tempdir().unwrap();
     let stage = Stage { dir, far: "127.0.0.1", there: &[], links: "" };
     stage.must("fleet ca init --ca-dir ca --name test");
@@ -334,7 +335,7 @@ fn a_token_brings_one_box_its_files_once() {
     let token = stage.must("fleet ca token --role edge --name cam-7 --ca-dir ca");
     let relay = stage.must("fleet ca token --role relay --name fra-1 --address 127.0.0.1 --ca-dir ca");
     let wrong = stage.must("fleet ca token --role edge --name cam-7 --ca-dir other");
-    // The first one is made by who enrols there.
+    // Enrolment creates the directory `box` itself.
     for name in ["again", "wrong", "taken"] {
         std::fs::create_dir(stage.dir.path().join(name)).unwrap();
     }
@@ -344,7 +345,7 @@ fn a_token_brings_one_box_its_files_once() {
         assert!(said.contains(word) && said.matches('\n').count() == 1, "{said}");
         assert!(!said.contains(token.trim()), "a token is a secret");
     };
-    // What is in the way is found before the token is spent.
+    // An existing file is detected before the token is used up.
     std::fs::write(stage.dir.path().join("taken/cam-7.pem"), "x").unwrap();
     refused(&enrol(&stage, &token, "taken", &url), 1, "cam-7.pem");
     let joined = enrol(&stage, &token, "box", &url);
@@ -353,11 +354,11 @@ fn a_token_brings_one_box_its_files_once() {
     assert_eq!([of("cam-7.key"), of("cam-7.pem"), of("ca.pem"), of("revoked.pem")], [0o600, 0o644, 0o644, 0o644]);
     refused(&enrol(&stage, &token, "again", &url), 1, "already been used");
     assert_eq!(std::fs::read_dir(stage.dir.path().join("again")).unwrap().count(), 0);
-    // A service of another authority is never shown the token.
+    // The token is never sent to a service of another authority.
     refused(&enrol(&stage, &wrong, "wrong", &url), 69, "UnknownIssuer");
     refused(&enrol(&stage, "no token", "wrong", &url), 64, "not a complete enrolment token");
     assert!(enrol(&stage, &relay, "box", &url).status.success());
-    // And these are certificates that serve.
+    // The certificates are usable.
     let nobody = stage.marline("edge --relay 127.0.0.1:1 --certificate box/fra-1.pem --no-paths");
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("but that of an edge is needed"));
     let relay = "relay --listen 127.0.0.1:0 --certificate box/fra-1.pem";
@@ -370,7 +371,7 @@ fn a_token_brings_one_box_its_files_once() {
 }
 
 #[test]
-fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
+fn flows_that_may_not_go_directly_wait_for_capacity_and_the_status_shows_it() {
     let stage = Stage { dir: tempfile::tempdir().unwrap(), far: "127.0.0.1", there: &[], links: "" };
     stage.must("fleet ca init --ca-dir ca --name test");
     stage.must("fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out .");
@@ -378,7 +379,7 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
         stage.must(&format!("fleet ca issue {member} --ca-dir ca --out ."));
     }
     let server = common::server();
-    // Half of the relay may be given away. One that is filled to just there is still offered, and has no room.
+    // Half of the relay's capacity may be assigned. A relay filled exactly to that limit is still offered and has no capacity left.
     let service = stage.start(false, "fleet run --ca-dir ca --listen 127.0.0.1:0 --burst-headroom 50%");
     let url = format!("https://{}", service.address);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -405,7 +406,7 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
     status("e1", &|fleet| fleet["assignment"]["relay"] == "r1");
     says_back(&mut tunnel(first.address, server));
 
-    // The second edge knows and reaches the relay, and waits all the same.
+    // The second edge knows and reaches the relay, but has to wait.
     let mut second = edge("e2", "4Mbit/s");
     let said = second.line_with("(no capacity); new flows wait until a relay has capacity");
     assert!(said.contains("--direct sends them without a relay"), "{said}");
@@ -425,14 +426,14 @@ fn an_edge_whose_flows_may_not_go_directly_waits_for_room_and_says_so() {
         program
     });
     let early = answer.recv_timeout(Duration::from_secs(2));
-    assert!(early.is_err(), "answered while there is no room: {early:?}");
+    assert!(early.is_err(), "answered while there is no capacity: {early:?}");
 
-    // There is room, and the flow that has waited is carried.
+    // Capacity becomes free, and the waiting flow is carried.
     assert_eq!(first.stop("-TERM").0, Some(0));
     second.line_with("r1");
     let status_line = answer.recv_timeout(LONG).unwrap();
     let mut waited = waiting.join().unwrap();
-    // On a very busy machine there was no room for longer than a flow waits. Then the next one is carried.
+    // On a very busy machine the flow may time out before that. Then the next flow is carried.
     let is_late = status_line != STANDS;
     if is_late {
         assert!(status_line.contains(" 503 "), "{status_line}");

@@ -1,10 +1,10 @@
-//! `marline edge --lan` as a LAN's client meets it, and what it and its relay keep for themselves: a client, the box with two
-//! links, a relay and a server in a network each.
+//! Tests of `marline edge --lan` as a LAN client sees it, and of the addresses that the edge and the relay refuse to connect to.
 //!
-//! The client is a plain curl that knows of nothing. Each case runs in namespaces of its own (root, `unshare`, `ip`, `nft`,
-//! `nginx`, `curl`, `perl`), and says so where that cannot be had.
+//! The client, the edge with two links, the relay and the origin server each have a network namespace. The client is a plain `curl`
+//! without any configuration. Each test builds its own namespaces (needs root, `unshare`, `ip`, `nft`, `nginx`, `curl`, `perl`) and
+//! prints that it was skipped where one of them is missing.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 #[path = "edge_lan/carrier.rs"]
 mod carrier;
@@ -28,18 +28,19 @@ mod service;
 mod udp;
 mod world;
 
-/// What the script prints in the world below.
+/// Runs the script in the network of [`WORLD`] and returns the lines that it printed.
 fn in_a_world(script: &str) -> Option<Vec<String>> {
     world::in_a_world(&["nft", "nginx", "curl", "perl"], &format!("{WORLD}{script}"))
 }
 
-/// `lan` ── lan0 box up0, up1 ══ `far` (the relay) ── `srv` (the server), and words for the scripts below.
+/// The network, and shell functions for the scripts below:
+/// `lan` (client) ── lan0, edge, up0 and up1 ══ `far` (relay) ── `srv` (origin server).
 const WORLD: &str = r#"
 mount -t tmpfs tmpfs /run
 for name in lan far srv; do ip netns add $name; ip -n $name link set lo up; done
 ip link set lo up
-# Without addresses that the kernel makes up by itself, a second later.
-wire() { # DEVICE ADDRESSES… in a network, or here for `-`
+# addrgenmode none: otherwise the kernel adds link-local addresses a second later, which would change the compared state.
+wire() { # NAMESPACE DEVICE ADDRESS…; `-` is the namespace of the edge
     local on=""; [ "$1" = - ] || on="-n $1"
     local device=$2; shift 2
     ip $on link set $device addrgenmode none
@@ -90,37 +91,39 @@ edge() { # sets $edge
     until grep -q "is the gateway of" edge.log; do sleep 0.05; kill -0 $edge || { cat edge.log >&2; exit 1; }; done
     led
 }
+# Waits until the edge redirects the LAN's traffic.
 led() { until nft list table inet marline-edge 2>/dev/null | grep -q masquerade; do sleep 0.02; done; }
+# Waits until the kernel has removed the table of an edge that ended.
 free() { while nft list table inet marline-edge >/dev/null 2>&1; do sleep 0.02; done; }
 lan() { ip netns exec lan "$@"; }
-# The socket of a killed edge is nobody's; the next one takes its place.
+# Prints the host configuration that the edge may change. The socket that a killed edge leaves is ignored; the next edge replaces it.
 state() {
     ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset; ls run 2>&1 | grep -v '\.sock$' || true
     sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.mptcp.path_manager net.ipv4.tcp_rmem
     sysctl -a -r 'net.ipv6.conf.*.accept_ra$'
 }
-# Says who it hears, to all.
+# A UDP server: answers each datagram with its text and the sender's address.
 echo='use IO::Socket::IP; my $s = IO::Socket::IP->new(Proto => "udp", LocalHost => shift // "203.0.113.5", LocalPort => 5000) or die;
-    while (defined($s->recv(my $said, 1500))) { $s->send("$said from " . $s->peerhost) }'
-# Speaks to it ten times a second from one socket, and prints who it is said to be when that changes.
+    while (defined($s->recv(my $text, 1500))) { $s->send("$text from " . $s->peerhost) }'
+# Sends to that server ten times a second from one socket, and prints the address that the server sees whenever it changes.
 talk='use IO::Socket::IP; use IO::Select; $| = 1; my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => shift, PeerPort => 5000) or die;
     my ($all, $was) = (IO::Select->new($s), "");
-    while (1) { $s->send("I"); select undef, undef, undef, 0.1; while ($all->can_read(0)) { defined $s->recv(my $said, 1500) or last;
-        $said =~ s/.* //; print "$said\n" if $said ne $was; $was = $said } }'
+    while (1) { $s->send("I"); select undef, undef, undef, 0.1; while ($all->can_read(0)) { defined $s->recv(my $text, 1500) or last;
+        $text =~ s/.* //; print "$text\n" if $text ne $was; $was = $text } }'
 sink='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "203.0.113.5", LocalPort => 9000, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { next if fork; 1 while sysread $c, my $piece, 65536; exit }'
-# Sends all it can, and begins anew where it is cut off.
+# Sends as fast as it can, and opens a new connection whenever one fails.
 upload='use IO::Socket::IP; my $piece = "x" x 65536; $SIG{PIPE} = "IGNORE";
     while (1) { my $s = IO::Socket::IP->new(PeerHost => "203.0.113.5", PeerPort => 9000); 1 while $s and syswrite $s, $piece; select undef, undef, undef, 0.2 }'
-# Greets whoever comes.
+# A TCP server on port 2222: greets each client with the client's address.
 shell='use IO::Socket::INET; my $l = IO::Socket::INET->new(Listen => 5, LocalPort => 2222, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { print $c "hello, ", $c->peerhost, "\n"; close $c }'
 ask='use IO::Socket::INET; my $s = IO::Socket::INET->new(Proto => "udp", PeerAddr => "203.0.113.5", PeerPort => 5000) or die;
-    $SIG{ALRM} = sub { die "no answer\n" }; alarm 10; $s->send("hello"); $s->recv(my $said, 1500); print "$said\n"'
+    $SIG{ALRM} = sub { die "no answer\n" }; alarm 10; $s->send("hello"); $s->recv(my $text, 1500); print "$text\n"'
 "#;
 
 #[test]
-fn tcp_of_a_lan_is_carried_the_rest_passes_and_all_is_undone_at_the_end() {
+fn tcp_of_a_lan_goes_through_the_relay_other_packets_are_forwarded_and_the_host_is_restored() {
     let script = r#"
 relay
 mkdir -m 755 run; state >before
@@ -129,15 +132,15 @@ lan curl -sS -m 20 http://203.0.113.5/
 lan curl -sS -m 20 -g 'http://[2001:db8::5]/'
 ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q 5000; do sleep 0.02; done
 lan perl -e "$ask"
-# A service of the box itself, at an address of the LAN and at one of a link.
+# A service on the edge's host itself, reached by its LAN address and by the address of a link.
 perl -e "$shell" & lan perl -e "$shell" &
 until ss -tln | grep -q 2222 && lan ss -tln | grep -q 2222; do sleep 0.02; done
 for address in 192.168.77.1 10.0.2.2; do lan bash -c "exec 3<>/dev/tcp/$address/2222; cat <&3"; done
-# What the box keeps for itself is not to be had through the edge either, whatever it is called; a server is.
-via='curl -sS -m 20 -p -x http://192.168.77.1:1088 -o heard -w %{http_connect}\n'
+# The edge's proxy refuses connections to the host's own addresses in every spelling, and allows the origin server.
+via='curl -sS -m 20 -p -x http://192.168.77.1:1088 -o page -w %{http_connect}\n'
 for own in 127.0.0.1 192.168.77.1 10.0.2.2 '[::1]' '[::ffff:127.0.0.1]' '[fd77::1]' localhost 0.0.0.0; do lan $via -g "http://$own:2222/" 2>/dev/null || true; done
-lan $via http://203.0.113.5/; cat heard
-# Nobody reaches the LAN, or one link from another, through the box.
+lan $via http://203.0.113.5/; cat page
+# Hosts beyond a link cannot reach the LAN, or another link, through the edge.
 ip -n far route add 192.168.77.0/24 via 10.0.1.2
 lan bash -c "exec 3<>/dev/tcp/192.168.77.2/2222; cat <&3"
 ip netns exec far timeout 2 bash -c "exec 3<>/dev/tcp/192.168.77.2/2222; cat <&3" 2>/dev/null || true
@@ -177,10 +180,10 @@ grep -c "new flows go through 10.0.1.1" edge.log
 }
 
 #[test]
-fn udp_passes_over_the_link_that_has_shown_more_and_over_another_one_when_that_fails() {
+fn udp_uses_the_link_with_the_highest_measured_rate_and_another_link_when_it_fails() {
     let script = r#"
 relay --allow-port 9000
-# Who passes IPv6 on asks for his neighbours from such addresses only.
+# A forwarding host sends IPv6 neighbour solicitations from link-local addresses only.
 for device in lan0 up0 up1; do ip address add fe80::1/64 dev $device nodad; done
 for device in srv0 up0 up1; do ip -n far address add fe80::2/64 dev $device nodad; done
 mkdir -m 755 run; state >before
@@ -188,30 +191,30 @@ tc qdisc add dev up0 root tbf rate 4mbit burst 16k latency 100ms; tc qdisc add d
 edge --link up0,kind=ethernet,metered=no --link up1,kind=ethernet,metered=no
 for address in 203.0.113.5 2001:db8::5; do ip netns exec srv perl -e "$echo" $address & done
 until [ $(ip netns exec srv ss -uln | grep -c :5000) = 2 ]; do sleep 0.02; done
-lan perl -e "$talk" 203.0.113.5 >heard & lan perl -e "$talk" 2001:db8::5 >heard6 &
+lan perl -e "$talk" 203.0.113.5 >addresses4 & lan perl -e "$talk" 2001:db8::5 >addresses6 &
 ip netns exec srv perl -e "$sink" & until ip netns exec srv ss -tln | grep -q :9000; do sleep 0.02; done
-# The links show what they can.
+# Load on both links, so that the edge measures their rates.
 lan perl -e "$upload" &
-hears() { until [ "$(tail -qn1 heard heard6 | tr '\n' ' ')" = "10.0.$1.2 fd0$1::2 " ]; do sleep 0.1; kill -0 $edge; done; }
+until_seen_over() { until [ "$(tail -qn1 addresses4 addresses6 | tr '\n' ' ')" = "10.0.$1.2 fd0$1::2 " ]; do sleep 0.1; kill -0 $edge; done; }
 over() { until "$MARLINE" edge status --run-dir run | grep "UDP and other packets"; do sleep 0.1; kill -0 $edge; done; }
-hears 1; over
-hears 2; over
-# It dies without a word, for TCP as well.
+until_seen_over 1; over
+until_seen_over 2; over
+# up1 drops all packets without an error, for TCP as well.
 ip netns exec far nft 'table inet dead { chain in { type filter hook prerouting priority -400; iifname "up1" drop; };
     chain out { type filter hook postrouting priority -400; oifname "up1" drop; }; }'
-hears 1; over
+until_seen_over 1; over
 ip netns exec far nft delete table inet dead
-# The other one loses its carrier.
+# The other link loses its carrier.
 until "$MARLINE" edge status --run-dir run | grep -q '^up1 *up '; do sleep 0.1; kill -0 $edge; done
 ip -n far link set up0 down
-hears 2; over
-cat heard heard6
+until_seen_over 2; over
+cat addresses4 addresses6
 kill -KILL $edge; wait $edge || true
 free; ip -n far link set up0 up
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
 ip rule | grep -c '^2000[23]:.*iif lan0'; ip route show table 28003; ip -6 route show table 28003 | cut -d' ' -f1-5
 left="rules and routes of a LAN's gateway"
-# Twenty of them lead name queries away from up0, which is down.
+# Twenty of these rules lead DNS queries away from up0, which is down.
 "$MARLINE" paths doctor --run-dir run | grep -o "34 $left" || true
 "$MARLINE" paths restore --run-dir run 2>&1 | grep -o "34 $left removed"
 state >after; diff before after && echo "as before"
@@ -239,30 +242,30 @@ grep "UDP and other packets of the LAN leave" edge.log
 }
 
 #[test]
-fn udp_leaves_the_default_route_when_that_does_not_carry_even_if_nothing_else_is_known() {
+fn udp_leaves_the_default_route_without_carrier_even_if_no_rate_is_known() {
     let script = r#"
 mkdir -m 755 run; state >before
 edge --no-paths
 ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q :5000; do sleep 0.02; done
-lan perl -e "$talk" 203.0.113.5 >heard &
-hears() { until [ "$(tail -n1 heard)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
-hears 10.0.1.2
-# The cable is out, and the route is still there.
+lan perl -e "$talk" 203.0.113.5 >addresses &
+until_seen_as() { until [ "$(tail -n1 addresses)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+until_seen_as 10.0.1.2
+# The cable is unplugged, and the route remains.
 ip -n far link set up0 down
-hears 10.0.2.2
+until_seen_as 10.0.2.2
 ip route show default | grep -c up0
 kill -TERM $edge; wait $edge && echo "ended well"
 free; ip -n far link set up0 up
 until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
 state >after; diff before after && echo "as before"
-cat heard; grep -c "other packets of the LAN leave" edge.log
+cat addresses; grep -c "other packets of the LAN leave" edge.log
 "#;
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["1", "ended well", "as before", "10.0.1.2", "10.0.2.2", "2"]);
 }
 
 #[test]
-fn what_a_killed_edge_has_left_is_put_back_by_a_command_and_by_the_next_start() {
+fn the_host_configuration_of_a_killed_edge_is_restored_by_a_command_and_by_the_next_start() {
     let script = r#"
 relay
 mkdir -m 755 run; state >before
@@ -275,14 +278,14 @@ for n in 1 2; do
     ip rule | grep -c 'fwmark 0x6d62'
     if [ $n = 1 ]; then
         "$MARLINE" paths restore --run-dir run 2>restored
-        grep -c "net.ipv4.ip_forward: 0 again" restored
+        grep -c "net.ipv4.ip_forward: restored to 0" restored
         state >after; diff before after && echo "as before"
     else
         edge --no-paths
         lan curl -sS -m 20 http://203.0.113.5/
         "$MARLINE" paths restore --run-dir run 2>restored || true
         grep -c "nothing to restore" restored
-        # Nor does one of another run directory take anything away from it.
+        # `restore` with another run directory removes nothing of the running edge either.
         mkdir -m 755 other; "$MARLINE" paths restore --run-dir other 2>restored || true
         lan curl -sS -m 20 http://203.0.113.5/
         ip rule | grep -c 'fwmark 0x6d62'
@@ -299,16 +302,16 @@ done
 }
 
 #[test]
-fn a_lan_stays_closed_after_a_crash_until_a_restart_or_a_command_ends_that() {
+fn a_lan_stays_closed_after_a_crash_until_a_restart_or_restore() {
     let script = r#"
 relay
 # A router solicits its neighbours from a link-local address.
 for device in lan0 up0 up1; do ip address add fe80::77/64 dev $device nodad; done
-# A private network that only the default route leads to, and a host that gives all that leaves it the address of a link.
+# A private network that only the default route covers, and a host that masquerades everything that leaves by a link.
 ip -n far address add 10.20.0.5/32 dev lo
 nft 'table ip host { chain post { type nat hook postrouting priority 100; oifname { "up0", "up1" } masquerade; }; }'
 mkdir -m 755 run; state >before
-# Both sides know the way to each other: only this host keeps them apart.
+# Both sides have routes to each other: only the rules of this host separate them.
 for net in far srv; do
     via=10.0.1.2 via6=fd01::2; [ $net = far ] || { via=203.0.113.1; via6=2001:db8::1; }
     ip -n $net route add 192.168.77.0/24 via $via; ip -n $net -6 route add fd77::/64 via $via6
@@ -321,7 +324,7 @@ done
 reach='use IO::Socket::IP; for (@ARGV) { my $s = IO::Socket::IP->new(PeerHost => $_, PeerPort => 2222, Timeout => 2); print $s ? "OPEN " : "closed " } print "\n"'
 outside() { ip netns exec far perl -e "$reach" 192.168.77.2 fd77::2; }
 beyond() { lan curl -s -m 3 -o /dev/null http://203.0.113.5/ && echo "in plain text" || echo "refused"; }
-# One known to the default route alone, and one of a link's own network.
+# A private address that only the default route covers, and one in a link's own network.
 private() { lan perl -e "$reach" 10.20.0.5 10.0.1.1; }
 table() { nft list table inet marline-lan >/dev/null 2>&1 && echo "stands" || echo "none"; }
 edge --no-paths
@@ -332,10 +335,10 @@ free; sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding
 outside; beyond; private; table
 "$MARLINE" edge status --run-dir run 2>&1 | grep -o "the LAN at lan0 stays blocked" || true
 "$MARLINE" paths doctor --run-dir run | grep -o "table inet marline-lan, which keeps lan0 closed" || true
-# Another run directory does not know what forwarding was: what keeps the LAN closed stays.
-mkdir -m 755 other; "$MARLINE" restore --run-dir other 2>&1 | grep -o "keeps lan0 closed, for this host still forwards" || true
+# Another run directory has no record of the previous forwarding setting: the table that keeps the LAN closed stays.
+mkdir -m 755 other; "$MARLINE" restore --run-dir other 2>&1 | grep -o "keeps lan0 closed, because this host still forwards" || true
 outside; private
-# A restart takes it over, and an orderly end removes it.
+# A restarted edge takes the table over, and an orderly end removes it.
 edge --no-paths
 lan curl -sS -m 20 http://203.0.113.5/
 outside; table
@@ -344,15 +347,15 @@ outside; table
 kill -TERM $edge; wait $edge; free
 outside; table
 state >after; diff before after && echo "as before"
-# A command removes it as well, once forwarding is off.
+# `restore` removes it as well, once forwarding is off.
 edge --no-paths; kill -KILL $edge; wait $edge || true; free
 "$MARLINE" restore --run-dir run 2>&1 | grep -o "table inet marline-lan removed, which kept lan0 closed"
 outside; table
 state >after; diff before after && echo "as before"
-# Flows that may go directly do so after a crash as well; the LAN is closed all the same.
+# With `--direct`, flows go directly after a crash as well; the LAN stays closed to the outside.
 edge --no-paths --direct; kill -KILL $edge; wait $edge || true; free
 outside; beyond; private
-# The proof that the ways are there.
+# Proof that the routes exist: without the table, the outside reaches the LAN.
 nft delete table inet marline-lan; outside
 "#;
     let Some(lines) = in_a_world(script) else { return };
@@ -369,7 +372,7 @@ nft delete table inet marline-lan; outside
         "stands",
         "the LAN at lan0 stays blocked",
         "table inet marline-lan, which keeps lan0 closed",
-        "keeps lan0 closed, for this host still forwards",
+        "keeps lan0 closed, because this host still forwards",
         closed,
         closed,
         "203.0.113.1 to 203.0.113.5",
@@ -394,7 +397,7 @@ nft delete table inet marline-lan; outside
 }
 
 #[test]
-fn a_lan_is_carried_again_after_its_interface_was_away_and_all_rules_were_flushed_and_half_closes_pass() {
+fn a_lan_is_carried_again_after_its_interface_was_recreated_and_rules_were_flushed_and_half_closes_pass() {
     let script = r#"
 relay --allow-port 80 --allow-port 9000
 mkdir -m 755 run
@@ -410,13 +413,13 @@ again
 nft flush ruleset
 again
 led; nft list table inet marline-edge | grep -c tproxy | sed 's/[1-9][0-9]*/some/'
-# The client has sent all, and waits for the answer.
+# A half-closed connection: the client has sent everything and waits for the response.
 ip netns exec srv perl -e 'use IO::Socket::INET; my $l = IO::Socket::INET->new(Listen => 5, LocalAddr => "203.0.113.5", LocalPort => 9000) or die;
     while (my $c = $l->accept) { my $all = 0; while (my $n = sysread $c, my $piece, 65536) { $all += $n } print $c "$all\n"; close $c }' &
 until ip netns exec srv ss -tln | grep -q :9000; do sleep 0.02; done
 lan perl -e 'use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => "203.0.113.5:9000") or die; alarm 20;
     print $s "x" x 100000; $s->flush; shutdown $s, 1; print <$s>'
-# So does a program of the box, by CONNECT.
+# The same for a program on the edge's host, by CONNECT.
 perl -e 'use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:1088") or die; alarm 20;
     print $s "CONNECT 203.0.113.5:9000 HTTP/1.1\r\nHost: x\r\n\r\n"; $s->flush; while (<$s>) { last if /^\r\n/ }
     print $s "x" x 100000; $s->flush; shutdown $s, 1; print <$s>'
@@ -428,7 +431,7 @@ kill -TERM $edge; wait $edge && echo "ended well"
 }
 
 #[test]
-fn sighup_leaves_links_steered() {
+fn sighup_keeps_paths_managed() {
     let script = r#"
 relay
 mkdir -m 755 run; state >before
@@ -453,11 +456,11 @@ state >after; diff before after && echo "as before"
 }
 
 #[test]
-fn links_are_steered_again_after_a_failure_of_steering_and_of_a_link() {
+fn paths_are_managed_again_after_another_daemon_ends_and_after_a_link_recovers() {
     let script = r#"
 relay
 mkdir -m 755 run; state >before
-# Another daemon steers: the edge carries without, says so, and takes over when that one is killed.
+# Another daemon manages the paths: the edge carries flows without managing them, reports that, and takes over when the daemon is killed.
 "$MARLINE" paths run --quiet --run-dir run 2>paths.log & other=$!
 until "$MARLINE" paths status --run-dir run >/dev/null 2>&1; do sleep 0.1; kill -0 $other; done
 steered() { "$MARLINE" edge status --run-dir run --json | grep -A1 '"steering"' | grep -o '"active": [a-z]*'; }
@@ -469,7 +472,7 @@ kill -KILL $other; wait $other || true
 until grep -q "MPTCP paths are managed by this edge again" edge.log; do sleep 0.1; kill -0 $edge; done
 steered
 "$MARLINE" paths status --run-dir run --json | grep -c "\"pid\": $edge,"
-# A link fails and comes back: both are steered as before.
+# A link fails and recovers: both are managed as before.
 up() { "$MARLINE" paths status --run-dir run --json | grep -c '"up": true'; }
 until [ $(up) = 2 ]; do sleep 0.1; kill -0 $edge; done
 ip link set up1 down
@@ -482,7 +485,7 @@ steered
 lan curl -sS -m 20 http://203.0.113.5/
 kill -TERM $edge; wait $edge && echo "ended well"
 free; state >after; diff before after && echo "as before"
-# Without the privilege there is one attempt and one line.
+# Without the privilege, the edge makes one attempt and logs one line.
 setpriv --bounding-set -net_admin "$MARLINE" edge --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>edge.log & edge=$!
 until steered 2>/dev/null; do sleep 0.1; kill -0 $edge; done
 sleep 3; grep "managed" edge.log | sed 's/: .*needs/: needs/; s/ (or.*//'
@@ -509,7 +512,7 @@ kill -TERM $edge; wait $edge && echo "ended well"
 }
 
 #[test]
-fn an_edge_that_starts_before_its_links_steers_both_when_they_come() {
+fn an_edge_that_starts_before_its_links_exist_manages_both_when_they_appear() {
     let script = r#"
 relay
 up() { "$MARLINE" paths status --run-dir run --json 2>/dev/null | grep -c '"up": true'; }
@@ -521,7 +524,7 @@ come() {
         ip route add default via 10.0.$((n+1)).1 dev up$n metric 10$n
     done
 }
-# A name that is not there yet is waited for, too.
+# The edge also waits for named interfaces that do not exist yet.
 for links in "" "--link up0 --link up1"; do
     gone
     edge $links
@@ -549,42 +552,42 @@ grep -c "no such interface yet" edge.log
 }
 
 #[test]
-fn firewalls_that_stop_a_lan_and_forwarding_that_is_switched_off_are_reported_with_a_remedy() {
+fn firewalls_that_block_a_lan_and_disabled_forwarding_are_reported_with_a_remedy() {
     let script = r#"
 relay
 ip netns exec srv perl -e "$echo" & sleep 0.2
-heard() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello; }
-# Docker's policy is there at the start; its own rules let nothing else pass.
+gets_answer() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello; }
+# Docker's drop policy exists before the edge starts; Docker's own rules accept nothing of the LAN.
 nft 'table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority filter; policy drop; jump DOCKER-USER; oifname "docker0" ct state established,related accept; }; }'
 edge
 until grep -q "drops forwarded" edge.log; do sleep 0.1; kill -0 $edge; done
 grep "drops forwarded" edge.log | sed 's/`.*`/REMEDY/'
 "$MARLINE" edge status --run-dir run | grep -c "drops forwarded"
-heard || echo "nothing passes"
-# The remedy, as it is written in the line.
+gets_answer || echo "nothing passes"
+# Run the remedy exactly as the log line gives it.
 remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
 until grep -q "anymore" edge.log; do sleep 0.1; kill -0 $edge; done
-heard && echo "it passes"
+gets_answer && echo "it passes"
 "$MARLINE" edge status --run-dir run | grep -c "drops forwarded" || true
-# One of another kind that comes while it runs, as firewalld's.
+# Another kind of firewall, like firewalld's, loaded while the edge runs.
 nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state { established, related } accept; iifname "lo" accept; iifname "lan0" tcp dport 22 accept; reject with icmpx admin-prohibited; }; }'
 until grep -q "drops TCP" edge.log; do sleep 0.1; kill -0 $edge; done
 grep "drops TCP" edge.log | sed 's/`.*`/REMEDY/'
 remedy=$(grep "drops TCP" edge.log | grep -o '`.*`' | tr -d '`'); sh -ec "$remedy"
 until [ $(grep -c "anymore" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
 lan curl -sS -m 10 http://203.0.113.5/
-# ufw's.
+# Like ufw's.
 nft 'table ip filter { chain INPUT { type filter hook input priority filter; policy drop; iifname "lo" accept; ct state established,related accept; tcp dport 22 accept; }; }'
 until [ $(grep -c "drops TCP" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
 grep "drops TCP" edge.log | tail -n 1 | sed 's/`.*/REMEDY/'
 nft delete table ip filter
 until [ $(grep -c "anymore" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
-# Forwarding is switched off by another program.
+# Another program switches forwarding off.
 sysctl -qw net.ipv4.ip_forward=0
-until grep -q "net.ipv4.ip_forward: somebody has set it to 0; it is 1 again" edge.log; do sleep 0.1; kill -0 $edge; done
-heard && echo "it passes again"
+until grep -q "net.ipv4.ip_forward: another program set it to 0; restored to 1" edge.log; do sleep 0.1; kill -0 $edge; done
+gets_answer && echo "it passes again"
 kill -TERM $edge; wait $edge; free; sysctl -n net.ipv4.ip_forward
-# It was on before: another program may switch it off, and that is reported.
+# Forwarding was on before the edge started: another program may switch it off, and the edge only reports that.
 sysctl -qw net.ipv4.ip_forward=1
 edge
 sysctl -qw net.ipv4.ip_forward=0
@@ -598,9 +601,9 @@ until grep -q "sysctl -w net.ipv4.ip_forward=1" edge.log; do sleep 0.1; kill -0 
         "nothing passes",
         "it passes",
         "0",
-        "marline: chain filter_INPUT of table inet firewalld (a rule) drops TCP of lan0, which comes to this program: REMEDY lets it pass",
+        "marline: chain filter_INPUT of table inet firewalld (a rule) drops TCP of lan0 that is redirected to this program. To allow it: REMEDY",
         "203.0.113.1 to 203.0.113.5",
-        "marline: chain INPUT of table ip filter (policy drop) drops TCP of lan0, which comes to this program: REMEDY",
+        "marline: chain INPUT of table ip filter (policy drop) drops TCP of lan0 that is redirected to this program. To allow it: REMEDY",
         "it passes again",
         "0",
         "1",
@@ -615,7 +618,7 @@ relay
 edge
 get() { lan curl -sS -m 10 "$@" 2>&1; }
 get -o page -w '%{http_code}\n' http://[2001:db8::5]/
-# Before a connection is accepted, and so fast that a browser takes IPv4.
+# The refusal comes before the connection is accepted, fast enough for a browser to fall back to IPv4 (Happy Eyeballs).
 no() { get -o page -w '%{time_connect} %{exitcode} %{time_total}\n' http://[2001:db8::5]/ | tail -n 1 | awk '{ print $1, $2, ($3 < 1 ? "at once" : $3) }'; }
 for n in 0 1; do ip -6 route del default dev up$n; done
 no
@@ -632,15 +635,15 @@ no
 }
 
 #[test]
-fn udp_leaves_a_link_that_falls_silent_while_nothing_else_is_sent() {
+fn udp_leaves_a_link_that_drops_everything_while_no_other_traffic_flows() {
     let script = r#"
-# Packets that come in over a link to which their source does not lead are dropped, as many distributions have it.
+# Strict reverse-path filtering, the default of many distributions: drops packets that arrive on a link other than the route to their source.
 sysctl -qw net.ipv4.conf.up0.rp_filter=1 net.ipv4.conf.up1.rp_filter=1
 RELAY=203.0.113.1
 relay
 ip netns exec srv perl -e "$echo" & sleep 0.2
 edge
-# The default link, of which no rate is known.
+# The flow starts on the default link, whose rate is not known.
 lan perl -e "$talk" 203.0.113.5 >talk.log & sleep 1
 cat talk.log
 mute() { ip netns exec far nft "table inet mute { chain drops { type filter hook prerouting priority -400; iifname up$1 drop; }; }"; began=$(date +%s%N); }
@@ -651,7 +654,7 @@ over() { # ADDRESS LOG
 mute 0
 over 10.0.2.2 talk.log
 "$MARLINE" edge status --run-dir run | awk '$1 == "up0" { print $1, $2 }'
-# It recovers, and the one that is used now falls silent.
+# up0 recovers, and the link in use drops everything.
 ip netns exec far nft delete table inet mute
 until "$MARLINE" edge status --run-dir run | grep -q "^up0 *up"; do sleep 0.1; kill -0 $edge; done
 mute 1
@@ -665,13 +668,13 @@ over 10.0.1.2 talk.log
 }
 
 #[test]
-fn tcp_to_private_networks_goes_where_udp_goes() {
+fn tcp_to_private_networks_is_routed_like_udp() {
     let script = r#"
 relay
-# The page of a modem is at the address of a link's router, another one is known to the default route alone.
+# One modem page has the address of a link's router, another has an address that only the default route covers.
 for name in far; do ip netns exec $name perl -e "$shell" & done
 ip -n far address add 192.168.100.1/32 dev lo; ip -n far address add 100.64.7.1/32 dev lo
-# An office behind a static route of the box.
+# An office network behind a static route of the edge's host.
 ip netns add office; ip -n office link set lo up
 ip link add off0 type veth peer name eth0 netns office
 wire - off0 10.50.0.1/24 fd50::1/64; wire office eth0 10.50.0.2/24 fd50::2/64
@@ -689,7 +692,7 @@ sleep 0.3
 for words in "" "--no-direct" "--listen 192.168.77.1:1088 --listen 127.0.0.1:1088"; do
     edge $words
     for to in $there; do lan perl -e "$greet" $to; done
-    # What is public goes to the relay as before.
+    # Public destinations go to the relay as before.
     lan curl -sS -m 20 http://203.0.113.5/
     case "$words" in *listen*) break;; esac
     kill -TERM $edge; wait $edge; free
@@ -712,33 +715,33 @@ lan bash -ec "$(declare -f ask asks); asks 192.168.77.1"
 }
 
 #[test]
-fn a_network_that_a_route_makes_the_relays_own_is_not_reached_through_it() {
+fn an_address_that_a_local_route_makes_the_relays_own_is_not_reached_through_it() {
     let script = r#"
 relay --allow-net 203.0.113.0/24
 ip -n far route add local 203.0.113.77/32 dev lo
-via='curl -sS -m 20 -o heard -w %{http_connect}\n --proxy https://10.0.1.1:4443 --proxytunnel'
+via='curl -sS -m 20 -o page -w %{http_connect}\n --proxy https://10.0.1.1:4443 --proxytunnel'
 via="$via --proxy-cert e1.pem --proxy-key e1.key --proxy-cacert ca/ca.pem"
 $via http://203.0.113.77/ 2>/dev/null || true
-$via http://203.0.113.5/; cat heard
+$via http://203.0.113.5/; cat page
 "#;
     let Some(lines) = in_a_world(script) else { return };
     assert_eq!(lines, ["403", "200", "203.0.113.1 to 203.0.113.5"]);
 }
 
 #[test]
-fn what_is_wrong_with_a_lan_is_said_before_anything_is_changed() {
+fn invalid_lan_options_are_reported_before_the_host_is_changed() {
     let script = r#"
 refused() { # CODE WORDS COMMAND…
     local code=$1 words=$2 is=0; shift 2
     state >was
-    timeout 20 "$@" --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>said || is=$?
+    timeout 20 "$@" --relay 10.0.1.1 --certificate e1.pem --run-dir run 2>output || is=$?
     state >now
-    [ $is = $code ] && [ $(wc -l <said) = 1 ] && grep -q -- "$words" said && diff was now && echo right || { echo "$is"; cat said; }
+    [ $is = $code ] && [ $(wc -l <output) = 1 ] && grep -q -- "$words" output && diff was now && echo right || { echo "$is"; cat output; }
 }
-refused 64 "--lan lan9: there is no such interface" "$MARLINE" edge --lan lan0,lan9
+refused 64 "--lan lan9: no such interface" "$MARLINE" edge --lan lan0,lan9
 refused 64 "--lan up0: it has a default route" "$MARLINE" edge --lan up0
 refused 64 "--lan lo: it is the loopback" "$MARLINE" edge --lan lo
-refused 64 "is no name of an interface" "$MARLINE" edge --lan 'a"b'
+refused 64 "is not a valid interface name" "$MARLINE" edge --lan 'a"b'
 refused 64 "is not a port, a host" "$MARLINE" edge --lan lan0 --live 0
 refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -net_admin "$MARLINE" edge --lan lan0
 "#;
@@ -747,7 +750,7 @@ refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -n
 }
 
 #[test]
-fn the_one_privilege_of_the_unit_is_enough() {
+fn cap_net_admin_alone_is_enough_as_in_the_systemd_unit() {
     let script = r#"
 relay
 mkdir -m 755 run box; cp e1.pem e1.key ca/ca.pem box; chown -R nobody: run box; chmod 755 .

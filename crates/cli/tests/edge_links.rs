@@ -1,14 +1,14 @@
-//! `marline edge` over two links, each behind a NAT of its own, as reports from users describe such networks.
+//! `marline edge` over two links, each behind its own NAT: networks as users described them in reports.
 //!
-//! Each case runs in namespaces of its own (root, `unshare`, `ip`, `tc`, `nft`, `perl`), and says so where that cannot be had.
+//! Each test runs in new namespaces (needs root, `unshare`, `ip`, `tc`, `nft`, `perl`) and is skipped with a message elsewhere.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod routers;
 
 use routers::in_a_world;
 
-/// Two links of 8 Mbit/s each way, a relay at 45.0.0.10, and behind it a server at 45.2.0.20: port 8000 sends, port 8001 receives.
+/// Two links of 8 Mbit/s in each direction, a relay at 45.0.0.10, and behind it a server at 45.2.0.20: port 8000 sends, port 8001 receives.
 const RELAY: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 for n in 1 2; do tc qdisc replace dev wan$n root tbf rate 8mbit burst 20k limit 100k; done
@@ -25,12 +25,12 @@ edge() {
     until grep -q "listens on" edge.log; do sleep 0.05; kill -0 $edge; done
 }
 stop() { kill $edge; wait $edge; }
-# Receives, and prints how many bytes each connection brought.
+# Receives, and prints how many bytes arrived on each connection.
 echo 'use Socket; socket(my $l, PF_INET, SOCK_STREAM, 6) or die $!; setsockopt($l, SOL_SOCKET, SO_REUSEADDR, 1); $| = 1;
     bind($l, sockaddr_in(8001, INADDR_ANY)) or die $!; listen($l, 99); $SIG{CHLD} = "IGNORE";
     while (accept(my $c, $l)) { next if fork; my $n = 0; while (my $got = sysread $c, my $piece, 65536) { $n += $got } print "$n\n"; exit }' >sink.pl
 ip netns exec srv perl sink.pl >sink.log & sleep 0.2
-# Sends so many bytes through the SOCKS proxy, and prints how many seconds the proxy took to accept the flow.
+# Sends this many bytes through the SOCKS proxy, and prints how many seconds the proxy took to accept the flow.
 echo 'use Socket; use Time::HiRes "time"; my ($bytes) = @ARGV; my $at = time; socket(my $s, PF_INET, SOCK_STREAM, 6) or die $!; alarm 40;
     connect($s, sockaddr_in(1088, INADDR_LOOPBACK)) or die $!; syswrite $s, "\5\1\0"; sysread $s, my $a, 2;
     syswrite $s, "\5\1\0\1" . inet_aton("45.2.0.20") . pack("n", 8001); sysread $s, my $b, 10; die "refused\n" if ord substr $b, 1; my $took = time - $at;
@@ -43,9 +43,9 @@ fn with_a_relay(script: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn a_relay_behind_a_port_forward_carries_over_both_links_and_again_after_a_restart() {
+fn a_relay_behind_a_port_forward_is_used_over_both_links_and_again_after_a_restart() {
     let script = r#"
-# 45.0.0.10 is the router's; the relay's own address is 10.9.0.2.
+# 45.0.0.10 is the address of the relay's router; the relay has the address 10.9.0.2.
 ip netns add inner; ip -n inner link set lo up
 ip link add rg netns srv type veth peer name r0 netns inner
 ip -n srv address add 10.9.0.1/24 dev rg; ip -n srv link set rg up
@@ -69,12 +69,12 @@ stop
 }
 
 #[test]
-fn programs_that_connect_again_and_again_are_carried_at_once_and_both_directions_use_both_links() {
+fn repeated_connections_start_without_delay_and_both_directions_use_both_links() {
     let script = r#"
 relay srv 45.0.0.10
 edge --no-direct
 for n in $(seq 12); do perl send.pl 100000; done | sort -n | sed -n '9p;$p'
-# The last connection is counted when its bytes have arrived.
+# sink.pl prints a connection only after its bytes have arrived.
 until [ $(grep -c . sink.log) = 12 ]; do sleep 0.05; kill -0 $edge; done
 sort sink.log | uniq -c | sed 's/^ *//'
 before="$(rx wan1) $(rx wan2) $(tx wan1) $(tx wan2)"; began=${EPOCHREALTIME/./}
@@ -86,7 +86,7 @@ wait $up
 until grep -q 8000000 sink.log; do sleep 0.05; kill -0 $edge; done
 echo $(( down + $(took) ))
 after="$(rx wan1) $(rx wan2) $(tx wan1) $(tx wan2)"
-# ACKs of a direction take at most 200 kB of the other one.
+# ACKs of one direction add at most 200 kB to the other direction.
 paste -d' ' <(tr ' ' '\n' <<<"$before") <(tr ' ' '\n' <<<"$after") | awk '{ print ($2 - $1 > 1000000) }' | tr '\n' ' '; echo
 stop
 "#;
@@ -96,7 +96,7 @@ stop
         let [most, slowest, arrived, down, took, shares] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!([arrived, down, shares], ["12 100000", "8000000", "1 1 1 1 "], "{lines:?}");
         let number = |text: &str| text.parse::<f64>().unwrap();
-        // Each took some milliseconds, and a busy machine may hold up a few, or a whole attempt. A flow that waits for a link takes 0.3 s
+        // Each takes some milliseconds; a busy machine may delay a few, or a whole attempt. A flow that waits for a link takes 0.3 s
         // or more, one that waits for a relay seconds. One link takes 8 s for each direction.
         if number(most) < 0.25 && number(slowest) < 1.5 && number(took) < 16_000.0 {
             return;
@@ -107,15 +107,15 @@ stop
 }
 
 #[test]
-fn edge_and_accel_run_beside_paths_and_a_second_program_that_steers_is_refused_by_name() {
+fn edge_and_accel_run_beside_paths_and_a_second_path_manager_is_refused_by_name() {
     let script = r#"
 relay srv 45.0.0.10
 "$MARLINE" paths --run-dir paths 2>paths.log & paths=$!
 until "$MARLINE" paths status --run-dir paths >/dev/null 2>&1; do sleep 0.05; kill -0 $paths; done
 "$MARLINE" paths --run-dir other 2>second.log && echo "a second one ran" || echo "$? $(sed 's/[0-9][0-9]*/N/' second.log)"
 edge --no-direct
-grep -c "MPTCP paths are not managed by this edge: a .marline paths. (process $paths) steers this network already" edge.log
-# Neither is a link called unused: the other program steers both.
+grep -c "MPTCP paths are not managed by this edge: a .marline paths. (process $paths) already manages this network namespace" edge.log
+# The edge reports no link as unused either, because the other program manages both.
 sleep 2; grep -c "is not used" edge.log || true
 "$MARLINE" accel --primary wan1 --secondary wan2 --run-dir accel 2>accel.log & accel=$!
 until grep -q "accelerating" accel.log; do sleep 0.05; kill -0 $accel; done
@@ -125,7 +125,7 @@ kill $accel; wait $accel; stop; kill $paths; wait $paths
 ip rule | grep -c 731 || true; nft list ruleset | grep -c marline || true
 "#;
     let Some(lines) = with_a_relay(script) else { return };
-    let refused = "a `marline paths` (process N) steers this network already; stop it first, or ask it with `marline paths status`";
+    let refused = "a `marline paths` (process N) already manages this network namespace; stop it first, or query it with `marline paths status`";
     let expected = [
         format!("1 marline: {refused}"),
         "1".to_owned(),
@@ -138,7 +138,7 @@ ip rule | grep -c 731 || true; nft list ruleset | grep -c marline || true
 }
 
 #[test]
-fn links_of_any_name_are_found_and_used_and_none_is_taken_for_a_command() {
+fn links_with_unusual_names_are_found_and_used_and_never_executed() {
     let script = r#"
 relay srv 45.0.0.10
 ip link set wan2 down
@@ -152,7 +152,7 @@ for name in 'ü-lte' '-x' 'a"b' "a'b" 'a;b' 'a{b' '$(id)' '-br.100' 'a*' 'wan,1'
     ip route add default via 10.0.$n.1 dev "$name" metric ${n}00
     for how in named found; do
         words=(); [ $how = found ] || words=(--link wan1 "--link=$name")
-        # What a comma separates are an interface and its properties.
+        # A comma separates the interface from its properties, so this name cannot be given to --link.
         if [ "$how$name" = named'wan,1' ]; then
             timeout 20 "$MARLINE" edge --relay 45.0.0.10 --certificate e1.pem --run-dir run "${words[@]}" 2>refused.log || echo "$? $(cat refused.log)"
             continue
@@ -172,9 +172,11 @@ done
     let names = ["ü-lte", "-x", "a\"b", "a'b", "a;b", "a{b", "$(id)", "-br.100", "a*"];
     let no_lan = |name: &str| match name {
         "-x" | "-br.100" => {
-            format!("64 marline: --lan {name}: it has a default route: it is a way to the Internet, and no LAN")
+            format!(
+                "64 marline: --lan {name}: it has a default route, so it is a link to the Internet and not a LAN"
+            )
         }
-        _ => format!("64 marline: --lan: `{name}` is no name of an interface, such as br-lan or wlan1"),
+        _ => format!("64 marline: --lan: `{name}` is not a valid interface name (examples: br-lan, wlan1)"),
     };
     let with_comma = lines.split_off(3 * names.len());
     let expected: Vec<String> = names
@@ -185,11 +187,11 @@ done
     let [named, found, lan] = &with_comma[..] else { panic!("{with_comma:#?}") };
     assert!(named.starts_with("64 ") && named.contains("`1`: use kind="), "{named}");
     assert_eq!(found, "wan,1 found 1");
-    assert!(lan.starts_with("64 marline: --lan wan: there is no such interface"), "{lan}");
+    assert!(lan.starts_with("64 marline: --lan wan: no such interface"), "{lan}");
 }
 
 #[test]
-fn without_privileges_paths_ends_and_an_edge_carries_without_steering() {
+fn without_privileges_paths_ends_and_an_edge_carries_flows_without_managing_paths() {
     let script = r#"
 relay srv 45.0.0.10
 chmod 755 .; mkdir -m 777 home; cp e1.pem e1.key ca.pem home/; chown 65534:65534 home/*
@@ -203,7 +205,7 @@ $bare "$MARLINE" edge status | grep "managed"
 stop
 "#;
     let Some(lines) = with_a_relay(script) else { return };
-    let needs = "steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
+    let needs = "managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)";
     let unsteered = format!("MPTCP paths are not managed by this edge: {needs}");
     assert_eq!(
         lines,
@@ -213,13 +215,13 @@ stop
 }
 
 #[test]
-fn a_relay_without_privileges_says_over_how_many_links_its_kernel_carries() {
+fn a_relay_without_privileges_reports_how_many_links_its_kernel_allows() {
     let script = r#"
 chmod 755 .; mkdir home; cp r1.pem r1.key ca/ca.pem ca/revoked.pem home/; chown -R 65534:65534 home
 bare() { # without privileges
     ip netns exec srv setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=$PWD/home "$MARLINE" relay --listen 45.0.0.10:4443 \
         --certificate home/r1.pem --allow-net 45.2.0.20 --allow-port 8000-8001 --run-dir home/run 2>bare.log & relay=$!
-    # Its lines are there when its socket is.
+    # Its startup messages are complete when its control socket exists.
     until ls home/run/*.sock >/dev/null 2>&1; do sleep 0.05; kill -0 $relay; done
     grep "this kernel" bare.log || echo "nothing of this kernel"
 }
@@ -246,7 +248,7 @@ stop
 }
 
 #[test]
-fn a_state_directory_without_room_is_reported() {
+fn a_full_state_directory_is_reported() {
     let script = r#"
 mkdir kept; mount -t tmpfs -o size=64k tmpfs kept; dd if=/dev/zero of=kept/full bs=4k 2>/dev/null || true
 relay srv 45.0.0.10

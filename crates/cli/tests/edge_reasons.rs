@@ -1,6 +1,6 @@
-//! Why an edge cannot use a relay: each fault has its reason in the log, in `marline edge status` and in `marline edge status --json`.
+//! Reasons why an edge cannot use a relay: each fault is named in the log, in `marline edge status` and in `marline edge status --json`.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The authorities `ca` and `ca-2`, and members of them.
+/// A directory with the authorities `ca` and `ca-2` and certificates of their members, and an echo server.
 struct Place {
     dir: TempDir,
     server: SocketAddr,
@@ -41,7 +41,7 @@ impl Place {
         assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
     }
 
-    /// Files of a member of `ca`, made then, good for so long.
+    /// Writes the certificate and key of a member of `ca`, issued at `made` and valid for `life`.
     fn member(&self, identity: &str, address: &str, made: UtcSeconds, life: Duration) {
         let authority = Authority::open(&self.path().join("ca")).unwrap();
         let identity: Identity = identity.parse().unwrap();
@@ -69,7 +69,7 @@ impl Place {
         )
     }
 
-    /// Expects the reason of an edge that cannot use its only relay in all three places.
+    /// Expects the reason and the remedy of an edge that cannot use its only relay in the log, in the status and in its JSON form.
     fn expect(&self, edge: &mut Running, run: &str, reason: &str, remedy: &str) {
         let said = edge.line_with("cannot be used: ");
         let line = said.lines().last().unwrap();
@@ -102,7 +102,7 @@ impl Place {
 }
 
 #[test]
-fn clocks_and_certificates_of_a_relay() {
+fn invalid_certificates_of_a_relay_have_their_reasons() {
     let place = Place::new();
     let now = UtcSeconds::now();
     place.member("marline://relay/early", "127.0.0.1", now.saturating_add(DAY), DAY);
@@ -126,7 +126,7 @@ fn clocks_and_certificates_of_a_relay() {
 }
 
 #[test]
-fn clocks_and_certificates_of_an_edge() {
+fn invalid_certificates_of_an_edge_have_their_reasons() {
     let place = Place::new();
     let now = UtcSeconds::now();
     place.member("marline://edge/early", "", now.saturating_add(DAY), DAY);
@@ -145,7 +145,7 @@ fn clocks_and_certificates_of_an_edge() {
         assert_ne!(tunnel(edge.address, place.server).0, STANDS);
         place.expect(&mut edge, &run, reason, remedy);
     }
-    // The relay trusts its own authority only, the edge both.
+    // The relay trusts only its own authority; the edge trusts both.
     place.must("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
     let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
     let relay = Running::start(place.path(), words);
@@ -162,9 +162,9 @@ fn clocks_and_certificates_of_an_edge() {
     );
 }
 
-/// The relay refuses an edge's certificate after the handshake is over on the edge's side, so that a ready connection seems to stand.
+/// The relay refuses the edge's certificate after the TLS handshake is complete for the edge, so a spare connection seems established.
 #[test]
-fn a_relay_that_refuses_an_edge_is_not_taken_for_one_that_can_be_used_again() {
+fn a_relay_that_refuses_an_edge_is_not_reported_as_usable_again() {
     let place = Place::new();
     place.must("fleet ca revoke --role edge e1 --ca-dir ca");
     let relay = place.relay("r1", "");
@@ -174,7 +174,7 @@ fn a_relay_that_refuses_an_edge_is_not_taken_for_one_that_can_be_used_again() {
     assert_eq!(tunnel(edge.address, place.server).0, STANDS);
     place.expect(&mut edge, "run-refused", "edge-revoked", "enrol it again");
     for _ in 0..20 {
-        // Goes directly.
+        // This flow goes directly.
         assert_eq!(tunnel(edge.address, place.server).0, STANDS);
         std::thread::sleep(Duration::from_millis(100));
         let out = marline(place.path(), "edge status --json --run-dir run-refused");
@@ -186,7 +186,7 @@ fn a_relay_that_refuses_an_edge_is_not_taken_for_one_that_can_be_used_again() {
 }
 
 #[test]
-fn a_relay_that_is_full_or_drains() {
+fn full_and_draining_relays_have_their_reasons() {
     let place = Place::new();
     place.must("fleet ca issue edge e2 --ca-dir ca --out .");
     place.must("fleet ca issue relay r2 --ca-dir ca --address 127.0.0.1 --out .");
@@ -216,7 +216,7 @@ fn a_relay_that_is_full_or_drains() {
 }
 
 #[test]
-fn addresses_where_no_relay_answers() {
+fn addresses_without_a_relay_have_their_reasons() {
     let place = Place::new();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     place.fails(&closed.to_string(), "", "refused", "no process listens on this port: start the relay");
@@ -238,25 +238,25 @@ fn addresses_where_no_relay_answers() {
     }
 }
 
-/// An edge starts though the name of its only relay is not known yet, and though no flow may go directly.
+/// An edge starts although the name of its only relay cannot be resolved yet and no flow may go directly.
 #[test]
-fn a_name_that_is_not_known_is_no_reason_to_end() {
+fn an_edge_keeps_running_while_the_name_of_its_relay_cannot_be_resolved() {
     let place = Place::new();
     let begun = Instant::now();
     let words = place.edge_words("run-names", "relay.invalid:4443", "");
     let mut edge = Running::start(place.path(), &words);
-    assert!(begun.elapsed() < Duration::from_secs(5), "it listens before names are looked up");
+    assert!(begun.elapsed() < Duration::from_secs(5), "the edge has to listen before names are resolved");
     place.expect(&mut edge, "run-names", "names", "the name cannot be resolved");
     assert!(edge.child.try_wait().unwrap().is_none());
 }
 
 #[test]
-fn a_host_without_a_route() {
+fn a_missing_route_has_its_reason() {
     let place = Place::new();
     let words = place.edge_words("run-unreachable", "192.0.2.1:4443", "");
     let script = format!("ip link set lo up && exec {MARLINE} {words}");
     if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: there can be no network namespace here");
+        eprintln!("skipped: network namespaces cannot be created here");
         return;
     }
     let mut command = Command::new("unshare");
@@ -265,7 +265,7 @@ fn a_host_without_a_route() {
 }
 
 #[test]
-fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
+fn log_and_status_say_whether_flows_without_a_relay_are_refused_or_go_directly() {
     let place = Place::new();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let fleet = format!("--fleet https://{closed}");
@@ -274,7 +274,7 @@ fn what_becomes_of_flows_without_a_relay_is_in_the_log_and_in_the_status() {
             [("refused", " --no-direct", "are refused (--no-direct)"), ("direct", "", "go directly, over one link")]
         {
             let run = format!("run-{name}-{code}");
-            // What it knows of relays is in a file that is not there yet.
+            // Without a state file from an earlier run, the edge knows no relay.
             let words = format!(
                 "edge --portal-probe off --no-paths --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state-file {run}.json{option}"
             );

@@ -1,8 +1,8 @@
-//! Joules from end to end: the built program counts a download over the loopback, records it, and counts the record.
+//! End-to-end tests of energy accounting: the energy of a download over the loopback interface, and of its decision log.
 //!
-//! The loopback is a link of the kind `other`, so the model is a file of the test's own that describes one.
+//! The loopback interface is a link of the kind `other`, so the tests use their own model file for that kind.
 
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// 10 nJ/bit and a tail of 2 J; while active, 1 W.
+/// A radio with 1 W while active, 10 nJ/bit, and a tail of 2 J in two stages.
 const MINE: &str = "\
 device = 'a loopback'
 source = 'this test'
@@ -33,7 +33,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A server with one file, whole or in ranges.
+/// Starts a server of one file with ranges; returns the URL.
 fn serve() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/f", listener.local_addr().unwrap());
@@ -71,7 +71,7 @@ fn serve() -> String {
 }
 
 #[test]
-fn a_download_and_its_log_have_the_same_joules() {
+fn a_download_and_its_log_have_the_same_energy() {
     let (home, url) = (tempfile::tempdir().unwrap(), serve());
     std::fs::write(home.path().join("mine.toml"), MINE).unwrap();
     let words = ["get", "--json", "--quiet", "--trace", "log", "--energy-model", "./mine.toml", url.as_str()];
@@ -81,10 +81,10 @@ fn a_download_and_its_log_have_the_same_joules() {
     assert_eq!(link["kind"], "other");
     let parts = &link["energy"];
     let joules = |value: &Value| value.as_f64().unwrap();
-    // Both stages of the tail follow the last byte; a pause of a busy machine may have been tail, too.
+    // Both stages of the tail follow the last byte; pauses of a busy machine may add tail energy.
     let tail = joules(&parts["tail_j"]);
     assert!((2.0..=2.0 + 0.5 * joules(&report["seconds"])).contains(&tail), "{report}");
-    // At least the bits; at most a watt over all the time there was.
+    // At least the energy of the bits; at most that plus 1 W over the whole time.
     let bits = SIZE as f64 * 8.0 * 10e-9;
     let most = bits + joules(&report["seconds"]);
     assert!((bits..=most).contains(&joules(&parts["active_j"])), "{report}");
@@ -98,16 +98,16 @@ fn a_download_and_its_log_have_the_same_joules() {
     assert_eq!(mine["energy_j"], report["energy_j"]);
     assert_eq!(mine["links"][0]["energy"], link["energy"]);
     assert_eq!(mine["links"][0]["bytes"], SIZE);
-    // GreenBag's phone has no such radio.
+    // The phone of the GreenBag model has no radio of this kind.
     assert_eq!(counted["models"][1]["energy_j"], Value::Null);
 
-    // The configuration names the model as well; and a report without one says so.
+    // The configuration can name the model as well; a report without a model has null values.
     std::fs::write(home.path().join("c.toml"), "energy-model = './mine.toml'\n").unwrap();
     let words = ["get", "--json", "--quiet", "--config", "c.toml", "-o", "g", url.as_str()];
     assert_eq!(json(&marline(&home, &words))["energy_model"], "mine");
     let output = marline(&home, &["energy", "what-if", "log", "--config", "c.toml"]);
     assert!(String::from_utf8(output.stdout).unwrap().starts_with("mine: "));
-    // Without a report, who names a device is told in a line.
+    // Without --json, the energy is printed in a line if a model is named.
     let output = marline(&home, &["get", "--energy-model", "greenbag", "-o", "i", url.as_str()]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("energy with model greenbag, including tails: unknown ("), "{said}");
@@ -124,11 +124,11 @@ fn models_are_listed_shown_and_can_be_files() {
     assert!(list.as_array().unwrap().iter().all(|model| model["source"].as_str().is_some_and(|s| s.len() > 10)));
     let shown = json(&marline(&home, &["energy", "show", "huang2012", "--json"]));
     assert_eq!(shown["radios"][1]["tail"][0]["time_s"], 11.576);
-    // Every field is described.
+    // Every field is documented.
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
     for value in [&shown, &shown["radios"][0]] {
         for key in value.as_object().unwrap().keys() {
-            assert!(page.contains(&format!("`{key}`")), "docs/json.md does not say what {key} is");
+            assert!(page.contains(&format!("`{key}`")), "docs/json.md does not describe the field {key}");
         }
     }
     std::fs::write(home.path().join("mine.toml"), MINE.replace("tail", "tial")).unwrap();
@@ -141,7 +141,7 @@ fn models_are_listed_shown_and_can_be_files() {
 }
 
 #[test]
-fn a_log_that_is_none_fails_with_its_line() {
+fn a_file_that_is_no_log_fails_with_its_line() {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("log"), "{}\n").unwrap();
     for (log, says) in [("log", "log:1: not a decision log of marline"), ("absent", "absent: No such file")] {

@@ -1,7 +1,7 @@
-//! `marline fleet ca` as an operator and a script meet it, with openssl as the second opinion.
+//! Tests of `marline fleet ca` as operators and scripts use it, cross-checked with openssl.
 //!
-//! Each case has a directory of its own; openssl is asked where it is installed.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Each test has its own directory; the checks with openssl are skipped where it is not installed.
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 #![cfg(feature = "fleet")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ impl Home {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// With an authority in `ca`.
+    /// A home directory with an authority in `ca`.
     fn with_authority() -> Self {
         let home = Self::new();
         home.done(&["init", "--name", "test fleet"]);
@@ -37,14 +37,14 @@ impl Home {
         command
     }
 
-    /// What standard output has when it goes well.
+    /// Expects success; returns the standard output.
     fn done(&self, words: &[&str]) -> String {
         let output = self.command(words).output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The one line that the program says when it ends with `code`.
+    /// Expects the exit code and one line of explanation; returns that line.
     fn refused(&self, words: &[&str], code: i32) -> String {
         let output = self.command(words).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
@@ -61,7 +61,7 @@ impl Home {
         rows.map(|row| (text(row, "identity"), text(row, "serial"), text(row, "state"))).collect()
     }
 
-    /// What openssl says; none, with the reason, where it is not installed.
+    /// Runs openssl. None, with a printed reason, where it is not installed.
     fn openssl(&self, words: &[&str]) -> Option<Output> {
         match Command::new("openssl").args(words).current_dir(self.0.path()).stdin(Stdio::null()).output() {
             Ok(output) => Some(output),
@@ -100,7 +100,7 @@ fn an_authority_is_made_once_and_its_key_is_not_shown() {
 }
 
 #[test]
-fn openssl_agrees_on_who_is_in_and_who_is_out() {
+fn openssl_agrees_on_valid_and_revoked_certificates() {
     let home = Home::with_authority();
     let written = home.done(&["issue", "operator", "ann", "--out", "files"]);
     assert_eq!(written, "files/ann.pem\nfiles/ann.key\nfiles/ca.pem\n");
@@ -116,7 +116,7 @@ fn openssl_agrees_on_who_is_in_and_who_is_out() {
         "--out",
         "r",
     ]);
-    // It begins with it.
+    // A relay gets the current revocation list with its certificate.
     assert_eq!(
         std::fs::read(home.path("r/revoked.pem")).unwrap(),
         std::fs::read(home.path("ca/revoked.pem")).unwrap()
@@ -129,7 +129,10 @@ fn openssl_agrees_on_who_is_in_and_who_is_out() {
     let ip = ["verify", "-purpose", "sslserver", "-CAfile", "ca/ca.pem", "-verify_ip", "192.0.2.7", "r/fra-1.pem"];
     assert!(home.openssl(&ip).unwrap().status.success());
     let edge = ["verify", "-purpose", "sslserver", "-CAfile", "ca/ca.pem", "files/ann.pem"];
-    assert!(!home.openssl(&edge).unwrap().status.success(), "an operator does not serve");
+    assert!(
+        !home.openssl(&edge).unwrap().status.success(),
+        "a certificate of an operator is not valid for servers"
+    );
     let text = home.openssl(&["x509", "-in", "files/ann.pem", "-noout", "-text"]).unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("URI:marline://operator/ann") && text.contains("NIST CURVE: P-256"), "{text}");
@@ -143,7 +146,7 @@ fn openssl_agrees_on_who_is_in_and_who_is_out() {
 }
 
 #[test]
-fn a_request_of_openssl_is_certified_without_its_names() {
+fn a_certificate_request_is_signed_without_its_requested_names() {
     let home = Home::with_authority();
     let key = ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
     let names =
@@ -161,7 +164,7 @@ fn a_request_of_openssl_is_certified_without_its_names() {
     let public = |words: &[&str]| home.openssl(words).unwrap().stdout;
     let certified = public(&["x509", "-in", "cam-7.pem", "-noout", "-pubkey"]);
     assert!(!certified.is_empty() && certified == public(&["pkey", "-in", "box.key", "-pubout"]));
-    // DER, whose signature a byte breaks.
+    // A request in DER, and the same with an invalid signature.
     assert!(
         home.openssl(&["req", "-in", "box.csr", "-outform", "DER", "-out", "box.der"]).unwrap().status.success()
     );
@@ -176,7 +179,7 @@ fn a_request_of_openssl_is_certified_without_its_names() {
 }
 
 #[test]
-fn a_list_tells_how_each_certificate_stands() {
+fn the_list_shows_the_state_of_each_certificate() {
     let home = Home::with_authority();
     assert_eq!(home.done(&["list", "--json"]), "[]\n");
     home.done(&["issue", "operator", "ann", "--out", "a"]);
@@ -195,7 +198,7 @@ fn a_list_tells_how_each_certificate_stands() {
 }
 
 #[test]
-fn a_token_says_what_it_will_bring_and_no_two_are_alike() {
+fn a_token_contains_its_certificate_template_and_is_unique() {
     let home = Home::with_authority();
     let words = ["token", "--role", "relay", "--name", "fra-1", "--address", "fra-1.example.org", "--valid", "2d"];
     let (one, two) = (home.done(&words), home.done(&words));
@@ -203,8 +206,8 @@ fn a_token_says_what_it_will_bring_and_no_two_are_alike() {
     let token = marline_fleet::ca::Token::parse_unverified(&one).unwrap();
     assert_eq!(token.template.identity().to_string(), "marline://relay/fra-1");
     assert_eq!(token.template.lifetime(), Duration::from_secs(30 * 86_400));
-    assert_eq!(home.list(), [], "a token is no certificate yet");
-    // What it brings, and only once: by the library, as the fleet does it.
+    assert_eq!(home.list(), [], "a token is not yet a certificate");
+    // Enrolment works once, here with the library, as in the fleet service.
     let authority = marline_fleet::ca::Authority::open(&home.path("ca")).unwrap();
     let now = marline_fleet::ca::UtcSeconds::now();
     let mut spent = marline_fleet::ca::UsedTokensFile::open(&authority, now).unwrap();
@@ -219,14 +222,14 @@ fn a_token_says_what_it_will_bring_and_no_two_are_alike() {
 }
 
 #[test]
-fn what_is_written_wrongly_costs_nothing() {
+fn usage_errors_change_nothing() {
     let home = Home::new();
     assert!(home.refused(&["list"], 1).contains("no authority here; `marline fleet ca init --ca-dir"));
     home.done(&["init"]);
     std::fs::write(home.path("no.csr"), "hello").unwrap();
     let table: &[(&[&str], &str)] = &[
         (&["issue", "king", "ann"], "`king` is not a role"),
-        (&["issue", "edge", "Ann"], "`Ann` is no name"),
+        (&["issue", "edge", "Ann"], "`Ann` is not a valid name"),
         (&["issue", "relay", "fra-1"], "needs an address"),
         (&["issue", "edge", "cam-7", "--address", "a.example"], "has no addresses"),
         (&["issue", "edge", "cam-7", "--valid", "30"], "a duration such as"),
@@ -251,15 +254,15 @@ fn what_is_written_wrongly_costs_nothing() {
     assert_eq!(home.list().len(), 1);
 }
 
-/// Killed at whatever moment, the directory is as it was before or after, and the next command goes on from there.
+/// A command killed at any moment leaves the directory as it was before or after, and the next command works.
 #[test]
-fn a_command_that_is_killed_leaves_a_directory_that_works() {
+fn a_killed_command_leaves_a_usable_directory() {
     for micros in (0..12_000).step_by(400) {
         let home = Home::new();
         let killed = |words: &[&str]| {
             let mut child = home.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(Duration::from_micros(micros));
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = child.kill();
             child.wait().unwrap();
         };
@@ -276,7 +279,7 @@ fn a_command_that_is_killed_leaves_a_directory_that_works() {
         assert!(list.iter().all(|(_, _, state)| state == "revoked"), "{list:?}");
         let key = home.path("killed/ann.key");
         if home.path("killed/ann.pem").exists() {
-            assert_eq!(list.len(), 2, "a certificate that is not on the list");
+            assert_eq!(list.len(), 2, "a certificate is missing on the list");
             assert!(key.exists() && mode(&key) == 0o600, "a certificate without its key");
         }
         if let Some((good, said)) = home.verify("whole/ann.pem") {

@@ -1,6 +1,6 @@
-//! The authority's root key off-line: the procedure of `docs/fleet.md` with the real commands, on two "machines" that are directories.
+//! The offline root key of the authority: the procedure of `docs/fleet.md` with the real commands; two directories stand for two machines.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 
@@ -20,7 +20,7 @@ fn refused(dir: &Path, words: &str, why: &str) {
     assert!(!out.status.success() && said.contains(why), "{words}: {said}");
 }
 
-/// Carries files from one machine to the other.
+/// Copies files from one machine to the other.
 fn carry(from: &Path, to: &Path, files: &[&str]) {
     std::fs::create_dir_all(to).unwrap();
     for file in files {
@@ -36,12 +36,12 @@ fn a_fleet_runs_without_its_root_key() {
     for dir in [&vault, &online] {
         std::fs::create_dir(dir).unwrap();
     }
-    // On the machine without a network: the authority, and certificates.
+    // On the machine without a network: the authority and certificates.
     must(&vault, "fleet ca init --ca-dir ca --name test");
     for member in ["fleet f1 --address 127.0.0.1", "relay r1 --address 127.0.0.1", "operator ann", "edge e1"] {
         must(&vault, &format!("fleet ca issue {member} --ca-dir ca --out out"));
     }
-    // What goes to the others. ca.key does not.
+    // Files for the online machine; ca.key is not among them.
     let service = online.join("ca");
     carry(&vault.join("ca"), &service, &["ca.pem", "revoked.pem", "issued.jsonl"]);
     std::fs::set_permissions(&service, std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -70,7 +70,7 @@ fn a_fleet_runs_without_its_root_key() {
     while !must(&online, &status).contains("r1") {
         assert!(begun.elapsed() < LONG);
     }
-    // Nothing is signed on line: neither by hand nor for members.
+    // The online machine can sign nothing, neither with commands nor for enrolling members.
     for words in ["token --role edge --name e2", "issue edge e2 --out out", "revoke --role edge e1"] {
         refused(
             &online,
@@ -87,7 +87,7 @@ fn a_fleet_runs_without_its_root_key() {
         "the authority's key is kept off-line",
     );
 
-    // A certificate for a key that was made on line and never leaves it: a request goes to the vault, a certificate comes back.
+    // A key that is generated online and never leaves: the request goes to the offline machine, the certificate returns.
     if std::process::Command::new("openssl").arg("version").output().is_ok_and(|out| out.status.success()) {
         let openssl = |words: &str| {
             let out =
@@ -102,7 +102,7 @@ fn a_fleet_runs_without_its_root_key() {
         assert!(must(&online, &status.replace("ann.pem", "bob.pem")).contains("r1"));
     }
 
-    // Revocation: signed in the vault, carried to the service, which hands it to all.
+    // Revocation: signed on the offline machine and copied to the service, which distributes it.
     must(&vault, "fleet ca revoke --ca-dir ca --role edge e1");
     carry(&vault.join("ca"), &online, &["revoked.pem"]);
     std::fs::rename(online.join("revoked.pem"), service.join("revoked.pem")).unwrap();

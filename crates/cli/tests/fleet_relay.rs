@@ -1,6 +1,6 @@
-//! `marline relay` as a process: how its owner asks it, and what it bears.
+//! `marline relay` as a process: its control commands, a second relay of the same name, few file descriptors, and a crash under load.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{MARLINE, Running, STANDS, marline, members, says_back, server, tunnel};
 
-/// A relay that carries to `server`; `before` is what the shell does first.
+/// Starts a relay that may connect to `server`; `before` are shell commands to run first.
 fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str) -> Running {
     let port = server.port();
     let words = format!(
@@ -30,7 +30,7 @@ fn edge(dir: &Path, relay: SocketAddr) -> Running {
     Running::start(dir, &words)
 }
 
-/// What `marline relay VERB` says, and its exit code.
+/// Runs `marline relay VERB`; returns its exit code and output.
 fn told(dir: &Path, words: &str) -> (Option<i32>, String) {
     let run_dir = dir.join("run");
     let out = marline(dir, &format!("relay {words} --run-dir {}", run_dir.display()));
@@ -38,7 +38,7 @@ fn told(dir: &Path, words: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_owner_asks_a_relay_drains_it_and_stops_it() {
+fn the_owner_queries_drains_and_stops_a_relay() {
     let (dir, server) = (members(), server());
     let (code, said) = told(dir.path(), "status");
     assert!(code == Some(1) && said.contains("no marline relay daemon runs in this network namespace"), "{said}");
@@ -57,7 +57,7 @@ fn the_owner_asks_a_relay_drains_it_and_stops_it() {
         (&1.into(), &false.into(), &1_000_000.into())
     );
     assert_eq!(status["edges"][0]["name"], "e1");
-    // Others may not even see it.
+    // Only the owner may use the control socket.
     let mode = std::os::unix::fs::PermissionsExt::mode(
         &std::fs::metadata(dir.path().join("run/relay-r1.sock")).unwrap().permissions(),
     );
@@ -72,7 +72,7 @@ fn the_owner_asks_a_relay_drains_it_and_stops_it() {
         told(dir.path(), "drain --undo"),
         (Some(0), "relay r1: accepts new tunnels; 1 are open\n".to_owned())
     );
-    // An edge that was sent away comes again after its pardon.
+    // An edge that was refused returns after a while.
     let began = Instant::now();
     while tunnel(edge.address, server).0 != STANDS {
         assert!(began.elapsed() < Duration::from_secs(60));
@@ -90,7 +90,7 @@ fn the_owner_asks_a_relay_drains_it_and_stops_it() {
 }
 
 #[test]
-fn a_second_relay_of_the_same_name_carries_and_is_not_asked_and_now_ends_at_once() {
+fn a_second_relay_of_the_same_name_works_without_control_socket_and_stop_now_ends_at_once() {
     let (dir, server) = (members(), server());
     let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
     let line = first.line();
@@ -113,18 +113,18 @@ fn a_second_relay_of_the_same_name_carries_and_is_not_asked_and_now_ends_at_once
 }
 
 #[test]
-fn few_descriptors_are_said_and_silent_strangers_do_not_use_them_up() {
+fn few_file_descriptors_are_reported_and_idle_connections_do_not_exhaust_them() {
     let (dir, server) = (members(), server());
     let mut relay = relay(dir.path(), "ulimit -n 256;", "127.0.0.1:0", server, "");
     let said = relay.line_with("open files");
     assert!(said.contains("limit of 256 open files: "), "{said}");
-    // More than there are descriptors for.
+    // More connections than the relay has file descriptors.
     let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(relay.address).ok()).collect();
     let edge = edge(dir.path(), relay.address);
     let (status, mut program) = tunnel(edge.address, server);
     assert_eq!(status, STANDS);
     says_back(&mut program).unwrap();
-    // The list is read all the same: who is revoked goes.
+    // The revocation list is still read: tunnels of a revoked edge are closed.
     let revoked = marline(dir.path(), "fleet ca revoke --ca-dir ca --role edge e1");
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
     assert!(program.read_exact(&mut [0]).is_err());
@@ -132,7 +132,7 @@ fn few_descriptors_are_said_and_silent_strangers_do_not_use_them_up() {
 }
 
 #[test]
-fn a_relay_that_is_killed_and_started_again_under_load_carries_again() {
+fn a_relay_killed_and_restarted_under_load_carries_new_flows() {
     let (dir, server) = (members(), server());
     let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
     let (edge, at) = (edge(dir.path(), first.address), first.address.to_string());
@@ -140,7 +140,7 @@ fn a_relay_that_is_killed_and_started_again_under_load_carries_again() {
     flows.iter_mut().for_each(|flow| says_back(flow).unwrap());
     first.child.kill().unwrap();
     first.child.wait().unwrap();
-    // Each learns of it: half a stream is never taken for a whole, and nobody hangs.
+    // Every flow fails: a truncated stream never looks complete, and no flow hangs.
     for flow in &mut flows {
         assert!(says_back(flow).is_err());
     }
@@ -156,6 +156,6 @@ fn a_relay_that_is_killed_and_started_again_under_load_carries_again() {
     };
     says_back(&mut program).unwrap();
     assert_eq!(second.address, first.address);
-    // The socket that the killed one has left is the new one's.
+    // The new relay replaces the control socket of the killed one.
     assert_eq!(told(dir.path(), "status").0, Some(0));
 }

@@ -1,6 +1,6 @@
-//! `marline fleet run` and those who ask it, as programs: files, exit codes, signals, a kill.
+//! `marline fleet run` and its clients as processes: files, exit codes, signals, crashes, shared stores.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,14 +16,14 @@ use tempfile::TempDir;
 struct Home(TempDir);
 
 impl Home {
-    /// A file for its owner alone.
+    /// Writes a file with mode 0600.
     fn secret(&self, name: &str, bytes: &[u8]) {
         let path = self.0.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// With an authority, and the files of ann, who operates.
+    /// A home directory with an authority and the certificate of the operator `ann`.
     fn new() -> Self {
         let home = Self(TempDir::new().unwrap());
         for words in [
@@ -92,7 +92,7 @@ impl Service {
 }
 
 #[test]
-fn a_service_is_asked_told_killed_and_goes_on() {
+fn a_service_is_queried_controlled_killed_and_restarted() {
     let home = Home::new();
     let service = Service::start(&home);
     let json = |output: Output| -> Value {
@@ -110,8 +110,8 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
     assert!(String::from_utf8(drained.stderr).unwrap().contains("relay fra-1 is not connected"));
-    // Another one with the same store does not begin, however often it is tried, nor does one at the same address; and it leaves
-    // nothing on the list of what was issued.
+    // A second service with the same store or the same address does not start; and it leaves
+    // nothing on the list of issued certificates.
     let issued = || std::fs::read_to_string(home.0.path().join("ca/issued.jsonl")).unwrap();
     let before = issued();
     let said = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"], 1);
@@ -129,7 +129,7 @@ fn a_service_is_asked_told_killed_and_goes_on() {
     assert!(begun.elapsed() < Duration::from_secs(3));
 }
 
-/// Redis on loopback, with a password; ended when dropped.
+/// Redis on the loopback interface with a password, and its port; killed when dropped.
 struct Redis(Child, u16);
 
 impl Redis {
@@ -137,7 +137,7 @@ impl Redis {
         Self::with(home, "--port", &[])
     }
 
-    /// One that speaks TLS alone, with a certificate of `dir/redis.pem`.
+    /// Redis with TLS only and the certificate `dir/redis.pem`.
     fn with_tls(home: &Home, dir: &str) -> Self {
         let (certificate, key) = (format!("{dir}/redis.pem"), format!("{dir}/redis.key"));
         let more = ["--port", "0", "--tls-auth-clients", "no", "--tls-cert-file", &certificate];
@@ -172,7 +172,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 #[test]
-fn processes_share_redis_and_one_of_them_may_be_killed() {
+fn services_share_redis_and_one_takes_over_when_the_leader_is_killed() {
     let home = Home::new();
     let redis = Redis::start(&home);
     let store = format!("redis://127.0.0.1:{}", redis.1);
@@ -186,10 +186,12 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     };
     let first = start(&[]);
-    until("the first one matches", || status(&first)["service"]["is_leader"] == true);
+    until("the first service leads", || status(&first)["service"]["is_leader"] == true);
     let second = start(&[]);
     let matcher = first.url.trim_start_matches("https://").to_owned();
-    until("the second one knows", || status(&second)["service"]["leader_address"] == matcher.as_str());
+    until("the second service knows the leader", || {
+        status(&second)["service"]["leader_address"] == matcher.as_str()
+    });
     let service = &status(&second)["service"];
     assert_eq!((service["region"].as_str(), service["store"].as_str()), (Some("north"), Some(store.as_str())));
     let shown = String::from_utf8(second.ask(&home, &["status"]).stdout).unwrap();
@@ -199,16 +201,16 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
     );
     assert!(second.ask(&home, &["drain", "fra-1"]).status.success());
     first.end(Signal::KILL);
-    until("the second one matches", || status(&second)["service"]["epoch"] == 2);
-    // Who ends in order leaves the lead at once, and nothing that was said held the password.
+    until("the second service leads", || status(&second)["service"]["epoch"] == 2);
+    // A service that ends in order releases leadership at once, and no output contains the password.
     let third = start(&[]);
-    until("the third one knows", || status(&third)["service"]["epoch"] == 2);
+    until("the third service knows the leader", || status(&third)["service"]["epoch"] == 2);
     let (code, rest) = second.end(Signal::TERM);
     assert_eq!((code, rest.contains("hunter")), (Some(0), false));
-    until("the third one matches", || status(&third)["service"]["is_leader"] == true);
+    until("the third service leads", || status(&third)["service"]["is_leader"] == true);
     drop(redis);
-    until("that the store is gone is said", || status(&third)["service"]["error"].is_string());
-    until("nobody matches", || !third.ask(&home, &["status"]).status.success());
+    until("the status shows that the store is gone", || status(&third)["service"]["error"].is_string());
+    until("no service leads", || !third.ask(&home, &["status"]).status.success());
     let shown = String::from_utf8(third.ask(&home, &["status"]).stdout).unwrap();
     assert!(shown.contains("the leader is unknown") && shown.contains(&format!("error: {store}")), "{shown}");
     let (code, rest) = third.end(Signal::TERM);
@@ -216,7 +218,7 @@ fn processes_share_redis_and_one_of_them_may_be_killed() {
 }
 
 #[test]
-fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
+fn redis_is_used_over_tls_and_only_with_the_right_authority() {
     let home = Home::new();
     for words in [
         &["fleet", "ca", "init", "--ca-dir", "other"][..],
@@ -250,13 +252,13 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
         (status["service"]["is_leader"] == true, status["service"]["error"].as_str().map(str::to_owned))
     };
     let service = start("other/ca.pem", "pw");
-    until("it matches", || leads(&service).0);
+    until("the service leads", || leads(&service).0);
     assert!(service.ask(&home, &["drain", "fra-1"]).status.success());
     let (code, rest) = service.end(Signal::TERM);
     assert!(code == Some(0) && !rest.contains("hunter"), "{rest}");
     for (authority, password, why) in [("ca/ca.pem", "pw", "certificate"), ("other/ca.pem", "wrong", "Password")] {
         let service = start(authority, password);
-        until("that it cannot is shown", || leads(&service).1.is_some());
+        until("the status shows the error of the store", || leads(&service).1.is_some());
         let (is, trouble) = leads(&service);
         let shown = trouble.unwrap();
         assert!(!is && shown.starts_with(&store) && shown.contains(why), "{shown}");
@@ -265,27 +267,27 @@ fn redis_is_asked_by_tls_and_only_one_of_the_right_authority() {
         assert!(code == Some(0) && said.len() == 1 && said[0].contains(why), "{rest}");
         assert!(!rest.contains("hunter") && !shown.contains("hunter"), "{rest}");
     }
-    // One that speaks no TLS where TLS is asked for is not taken either.
+    // A store without TLS is refused as well if TLS was requested.
     let plain = Redis::start(&home);
     let place = format!("rediss://127.0.0.1:{}", plain.1);
     let service = Service::with(
         &home,
         &["--store", &place, "--store-ca-file", "other/ca.pem", "--store-password-file", "pw"],
     );
-    until("that it cannot is shown", || leads(&service).1.is_some());
+    until("the status shows the error of the store", || leads(&service).1.is_some());
     assert!(!service.end(Signal::TERM).1.contains("hunter"));
 }
 
-/// How long files of a process may be; none: as long as they like.
+/// Sets the file size limit of the service; none removes it.
 fn longest_file(service: &Service, most: Option<u64>) {
     let (pid, was) = (Pid::from_child(&service.child), rustix::process::getrlimit(Resource::Fsize));
     rustix::process::prlimit(Some(pid), Resource::Fsize, Rlimit { current: most, maximum: was.maximum }).unwrap();
 }
 
 #[test]
-fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
+fn a_full_disk_does_not_end_the_service_is_reported_once_and_may_recover() {
     let home = Home::new();
-    // A file that may not grow is an error and no signal, as on a disk that is full.
+    // With SIGXFSZ ignored, the file size limit is an error as on a full disk.
     let words = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
     let marline = home.command(&words);
     let mut command = Command::new("sh");
@@ -304,20 +306,20 @@ fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
     };
     let drain = || {
         let output = service.ask(&home, &["drain", "fra-1"]);
-        assert!(output.status.success(), "it is done in any case");
+        assert!(output.status.success(), "the drain works in any case");
         String::from_utf8(output.stderr).unwrap().contains("the drain is lost when the service restarts")
     };
     token("cam-1");
     assert!(!drain());
     longest_file(&service, Some(0));
     for _ in 0..3 {
-        assert!(drain(), "it is said that this does not last");
-        assert!(service.ask(&home, &["status"]).status.success(), "it matches");
+        assert!(drain(), "the response says that the drain is not saved");
+        assert!(service.ask(&home, &["status"]).status.success(), "the service continues to work");
     }
     let refused = enrol("cam-1");
     assert!(!refused.status.success() && !home.0.path().join("cam-1.pem").exists());
     longest_file(&service, None);
-    assert!(!drain(), "there is room again");
+    assert!(!drain(), "the disk has free space again");
     let enrolled = enrol("cam-1");
     assert!(enrolled.status.success(), "{}", String::from_utf8_lossy(&enrolled.stderr));
     let (code, rest) = service.end(Signal::TERM);
@@ -326,7 +328,7 @@ fn a_disk_that_is_full_ends_nothing_is_said_once_and_may_have_room_again() {
 }
 
 #[test]
-fn only_operators_ask() {
+fn only_operators_may_query_the_service() {
     let home = Home::new();
     let service = Service::start(&home);
     assert!(
@@ -345,7 +347,7 @@ fn only_operators_ask() {
 }
 
 #[test]
-fn what_is_written_wrongly_costs_nothing() {
+fn usage_errors_change_nothing() {
     let home = Home::new();
     let run = ["fleet", "run", "--ca-dir", "ca", "--listen"];
     home.secret("open", b"hunter2\n");
@@ -357,7 +359,7 @@ fn what_is_written_wrongly_costs_nothing() {
             "open: users other than its owner may read it (mode 0640): chmod 600",
         ),
         (&["127.0.0.1:0", "--burst-headroom", "100%"], "--burst-headroom 100%"),
-        (&["127.0.0.1:0", "--batch-window", "5s"], "--window"),
+        (&["127.0.0.1:0", "--batch-window", "5s"], "--batch-window"),
         (&["127.0.0.1:0", "--reallocation-interval", "1s"], "--reallocation-interval"),
         (&["127.0.0.1:0", "--certificate", "ann.pem"], "but that of a fleet service is needed"),
         (&["127.0.0.1:0", "--certificate", "absent.pem"], "absent.pem"),
@@ -381,7 +383,7 @@ fn what_is_written_wrongly_costs_nothing() {
     );
 }
 
-/// Writes the files of a member whose certificate, good for a minute, was made so long ago.
+/// Writes the certificate and key of a member; the certificate is valid for a minute and was issued `age` ago.
 fn aged(home: &Home, identity: &str, age: Duration) {
     let authority = Authority::open(&home.0.path().join("ca")).unwrap();
     let identity: Identity = identity.parse().unwrap();
@@ -391,7 +393,7 @@ fn aged(home: &Home, identity: &str, age: Duration) {
     MemberFiles::of(home.0.path(), &identity.name).unwrap().write(&chain, Some(&key)).unwrap();
 }
 
-/// A program that runs until this is dropped.
+/// A process that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -402,7 +404,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
+fn relays_and_edges_renew_their_certificates_and_operators_use_a_command() {
     let home = Home::new();
     let service = Service::start(&home);
     let file = |name: &str| std::fs::read(home.0.path().join(name)).unwrap();
@@ -413,11 +415,11 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
     assert_eq!((output.status.code(), output.stdout), (Some(0), b"bob.pem\n".to_vec()));
     assert!(file("bob.pem") != before && file("bob.key") == key);
     let ask = ["fleet", "status", "--fleet", &service.url, "--certificate", "bob.pem", "--json"];
-    assert!(home.command(&ask).output().unwrap().status.success(), "what is in the file opens the door");
+    assert!(home.command(&ask).output().unwrap().status.success(), "the renewed certificate is accepted");
     let said = home.refused(&renew, 1);
     assert!(said.contains("marline://operator/bob: it is renewed from "), "{said}");
 
-    // A relay and an edge whose certificates end a quarter of a minute after their start.
+    // A relay and an edge whose certificates expire 15 s after their start.
     let age = Duration::from_secs(45);
     aged(&home, "marline://relay/r1", age);
     aged(&home, "marline://edge/e1", age);
@@ -437,10 +439,10 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
         "edge --portal-probe off --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state-file state.json --run-dir run"
     ));
     until("both have another one", || file("r1.pem") != first[0] && file("e1.pem") != first[1]);
-    // The first ones have ended: what is heard from now on is by the new ones.
+    // The first certificates have expired: later reports prove that the new ones are used.
     std::thread::sleep(Duration::from_secs(16).saturating_sub(begun.elapsed()));
     let over = Instant::now();
-    until("both are heard", || {
+    until("both have reported", || {
         std::thread::sleep(Duration::from_millis(500));
         let output = service.ask(&home, &["status", "--json"]);
         let status: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -452,7 +454,7 @@ fn who_runs_renews_its_certificate_and_people_do_it_by_hand() {
         assert!(said.contains("\nmarline: the certificate was renewed, until "), "{said}");
     }
     assert_eq!(service.end(Signal::TERM).0, Some(0));
-    until("the relay says that nobody answers", || {
+    until("the relay logs that the service does not respond", || {
         let said = String::from_utf8(file("relay.said")).unwrap();
         said.contains("; streams continue, and reservations stay in force\n")
     });

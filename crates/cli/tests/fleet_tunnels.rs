@@ -1,6 +1,6 @@
-//! `marline relay` and `marline edge` as processes: a program's bytes over both, and how they end.
+//! `marline relay` and `marline edge` as processes: tunnels through both, their status, and how they end.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 
@@ -26,7 +26,7 @@ fn edge(dir: &Path, relay: SocketAddr) -> Running {
 }
 
 #[test]
-fn a_programs_bytes_go_through_edge_and_relay() {
+fn a_programs_bytes_pass_through_edge_and_relay() {
     let (dir, server) = (members(), server());
     let relay = relay(dir.path(), server);
     let edge = edge(dir.path(), relay.address);
@@ -49,13 +49,13 @@ fn a_programs_bytes_go_through_edge_and_relay() {
 }
 
 #[test]
-fn a_relay_ends_when_its_last_tunnel_has() {
+fn a_draining_relay_ends_with_its_last_tunnel() {
     let (dir, server) = (members(), server());
     let mut relay = relay(dir.path(), server);
     let edge = edge(dir.path(), relay.address);
     let (_, mut old) = tunnel(edge.address, server);
     relay.signal("-TERM");
-    // It drains from here on, and says so.
+    // The relay drains from here on and logs that.
     relay.line_with("draining: 1 tunnels are open");
     let (status, _) = tunnel(edge.address, server);
     assert!(status.starts_with("HTTP/1.1 503 "), "{status}");
@@ -68,9 +68,9 @@ fn a_relay_ends_when_its_last_tunnel_has() {
 }
 
 #[test]
-fn status_counts_what_relays_and_links_brought_as_well_as_what_they_took() {
+fn status_counts_sent_and_received_bytes_of_relays_and_links() {
     let dir = members();
-    // A server that sends 6 MB to whoever says a byte.
+    // A server that answers one byte with 6 MB.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -107,7 +107,7 @@ fn status_counts_what_relays_and_links_brought_as_well_as_what_they_took() {
 }
 
 #[test]
-fn a_relay_that_cannot_be_reached_is_reported_at_the_start_and_when_it_is_there() {
+fn an_unreachable_relay_is_reported_at_the_start_and_when_it_becomes_reachable() {
     let (dir, server) = (members(), server());
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let good = relay(dir.path(), server);
@@ -127,7 +127,7 @@ fn a_relay_that_cannot_be_reached_is_reported_at_the_start_and_when_it_is_there(
             );
             let late = Running::start(dir.path(), &words);
             let said = edge.line_with("can be used again");
-            // One line for the change, whatever was tried meanwhile.
+            // Attempts in between cause no further lines.
             assert!(!said.contains("cannot be used"), "{said}");
             drop(late);
         }
@@ -136,7 +136,7 @@ fn a_relay_that_cannot_be_reached_is_reported_at_the_start_and_when_it_is_there(
 }
 
 #[test]
-fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
+fn the_state_of_relays_is_saved_without_a_service_if_a_state_file_is_named() {
     let (dir, server) = (members(), server());
     let relay = relay(dir.path(), server);
     let words = format!(
@@ -155,7 +155,7 @@ fn what_is_known_of_relays_is_kept_without_a_service_where_it_is_asked_for() {
 }
 
 #[test]
-fn each_flow_is_in_the_relays_audit_log_with_its_edge_target_verdict_and_bytes() {
+fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
     let (dir, server) = (members(), server());
     let dir = dir.path();
     let words = format!(
@@ -214,7 +214,7 @@ fn each_flow_is_in_the_relays_audit_log_with_its_edge_target_verdict_and_bytes()
     assert_eq!((&closed["verdict"], &closed["rule"]), (&"failed".into(), &"connection_refused".into()));
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!(std::fs::metadata(dir.join("audit.ndjson")).unwrap().mode() & 0o777, 0o600);
-    // A rotation as logrotate does it.
+    // Rotation as with logrotate.
     std::fs::rename(dir.join("audit.ndjson"), dir.join("audit.1")).unwrap();
     relay.signal("-HUP");
     until_there(&dir.join("audit.ndjson"));
@@ -256,7 +256,7 @@ fn keys_that_others_may_read_are_refused() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
+fn configuration_errors_are_one_line_before_anything_listens() {
     let dir = members();
     for (words, code, said) in [
         ("relay --certificate r1.pem", 64, "--listen"),
@@ -291,7 +291,7 @@ fn what_is_wrong_is_said_in_one_line_before_anything_listens() {
             64,
             "cannot be used multiple times",
         ),
-        ("edge --relay 127.0.0.1 --certificate e1.pem --goal speed", 64, "speed, latency, energy or cost"),
+        ("edge --relay 127.0.0.1 --certificate e1.pem --goal fast", 64, "speed, latency, energy or cost"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --origin a:80", 64, "--fleet"),
         ("edge --relay 127.0.0.1 --certificate e1.pem --revoked none.pem", 64, "none.pem: no such file"),
         (

@@ -1,9 +1,9 @@
-//! `marline get` from end to end: the built program against a server on the loopback.
+//! End-to-end tests of `marline get`: the built program against a server on the loopback interface.
 //!
-//! The server is a thread of the test with exactly what is needed here (ranges, a strong ETag, Basic authentication,
-//! a path that stops half-way); `download` and `lab` test against real servers.
+//! The server is a thread of the test with only the needed features (ranges, a strong ETag, Basic authentication, a path whose
+//! rate the test controls); the crates `download` and `lab` test against real servers.
 
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// 3 MB that repeat nowhere.
+/// 3 MB of pseudo-random bytes.
 fn file() -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(3_000_000);
@@ -30,9 +30,9 @@ fn file() -> Vec<u8> {
 
 struct Server {
     address: SocketAddr,
-    /// The request heads that came, in order.
+    /// Heads of the received requests, in order.
     heads: Arc<Mutex<Vec<String>>>,
-    /// How many bytes `/slow` may still send, in all.
+    /// How many bytes `/slow` may still send, over all requests.
     gate: Arc<AtomicUsize>,
 }
 
@@ -46,7 +46,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (body, seen, open) = (Arc::clone(&body), Arc::clone(&seen), Arc::clone(&open));
-                // A client that goes away ends its thread, and nothing else.
+                // An I/O error, such as a client that disconnects, ends only this thread.
                 std::thread::spawn(move || drop(serve(stream, &body, &seen, &open)));
             }
         });
@@ -108,7 +108,7 @@ fn serve(mut stream: TcpStream, body: &[u8], seen: &Mutex<Vec<String>>, gate: &A
 fn marline(home: &TempDir, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
     command.args(words).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
-    // Not below the home, whose files some tests count.
+    // Outside the home directory, because some tests count its files.
     command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     command.current_dir(home.path()).stdin(Stdio::null());
     command
@@ -128,15 +128,15 @@ fn a_file_is_fetched_reported_recorded_and_replayed() {
     let mut left: Vec<_> =
         std::fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["log", "name.bin"], "something was left behind");
+    assert_eq!(left, ["log", "name.bin"], "unexpected files were left");
 
-    // Exactly the fields of docs/json.md.
+    // All fields are documented in docs/json.md.
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
     let documented = |key: &str| page.contains(&format!("`{key}`"));
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     for key in keys(&report).iter().chain(&keys(&report["links"][0])) {
-        assert!(documented(key), "docs/json.md does not say what {key} is");
+        assert!(documented(key), "docs/json.md does not describe the field {key}");
     }
     for key in [
         "url",
@@ -173,7 +173,7 @@ fn a_file_is_fetched_reported_recorded_and_replayed() {
     let output = marline(&home, &["replay", "log"]).output().unwrap();
     succeeded(&output);
     assert!(output.stdout.starts_with(b"equal: "));
-    // One decision changed by hand is found at its line.
+    // A decision that was changed by hand is reported with its line.
     let log = std::fs::read_to_string(home.path().join("log")).unwrap();
     let line = 1 + log.lines().position(|line| line.contains("\"out\":\"request\"")).unwrap();
     std::fs::write(
@@ -192,13 +192,13 @@ fn standard_output_carries_the_file_and_nothing_else() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let output = marline(&home, &["get", "-o", "-", "--json", "--quiet", &server.url("/f")]).output().unwrap();
     succeeded(&output);
-    assert!(output.stdout == file(), "not the file");
+    assert!(output.stdout == file(), "standard output is not the file");
     let report: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(report["path"], Value::Null);
 }
 
 #[test]
-fn a_login_opens_the_door_and_is_shown_to_nobody() {
+fn a_login_is_accepted_in_every_form_and_never_shown() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
     assert_eq!(refused.status.code(), Some(66));
@@ -206,7 +206,7 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
     assert!(said.contains("401 (unauthorized); a login is required: use --user"), "{said}");
     let login = home.path().join("login");
     std::fs::write(&login, "me:pa:ss\n").unwrap();
-    // A password that others may read is refused, and not repeated.
+    // A password file that others may read is refused, and the password is not printed.
     std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o644)).unwrap();
     let output = marline(&home, &["get", "--user-file", "login", &server.url("/auth/f")]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -241,7 +241,7 @@ fn a_login_opens_the_door_and_is_shown_to_nobody() {
 }
 
 #[test]
-fn what_the_server_refuses_ends_with_66_and_its_status() {
+fn a_refusal_by_the_server_ends_with_66_and_its_status() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let output = marline(&home, &["get", "-q", &server.url("/absent")]).output().unwrap();
     assert_eq!(output.status.code(), Some(66));
@@ -280,7 +280,7 @@ fn a_wrong_checksum_ends_with_65_and_a_right_one_with_0() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("checksum mismatch"), "{said}");
     assert!(!home.path().join("f").exists());
-    // The right one is in the message.
+    // The error message contains the right checksum.
     let got = said.split(" is ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
     let output =
         marline(&home, &["get", "-o", "f", "--checksum", &format!("sha256={got}"), &server.url("/f")]).output();
@@ -288,7 +288,7 @@ fn a_wrong_checksum_ends_with_65_and_a_right_one_with_0() {
 }
 
 #[test]
-fn the_last_line_names_the_place_as_the_user_does() {
+fn the_last_line_names_the_target_as_the_user_wrote_it() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let made = Command::new("mkfifo").arg(home.path().join("pipe")).status().unwrap();
     assert!(made.success());
@@ -300,7 +300,7 @@ fn the_last_line_names_the_place_as_the_user_does() {
     let url = server.url("/f");
     let table: [(&[&str], &str); 9] = [
         (&[], "f"),
-        // Now it is there.
+        // Now the file exists.
         (&[], "f"),
         (&["-o", "old"], "old"),
         (&["-o", "./dir/new"], "./dir/new"),
@@ -324,7 +324,7 @@ fn the_last_line_names_the_place_as_the_user_does() {
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["path"], place, "{words:?}");
     }
-    assert!(std::fs::read(home.path().join("dir/aim")).unwrap() == file(), "not through the link");
+    assert!(std::fs::read(home.path().join("dir/aim")).unwrap() == file(), "the symbolic link was not followed");
     let output = marline(&home, &["get", "-o", "-", &url]).output().unwrap();
     succeeded(&output);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -332,9 +332,9 @@ fn the_last_line_names_the_place_as_the_user_does() {
 }
 
 #[test]
-fn going_on_is_promised_only_where_it_is_possible() {
+fn resuming_is_announced_only_where_it_is_possible() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
-    // Nobody accepts: nothing ever comes.
+    // Connections are never accepted, so no byte arrives.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let nothing = format!("http://{}/f", silent.local_addr().unwrap());
     for (url, target) in [(nothing.as_str(), "f"), (&server.url("/slow"), "-")] {
@@ -342,7 +342,7 @@ fn going_on_is_promised_only_where_it_is_possible() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.ends_with("not complete within 0.4s; the same command starts from zero\n"), "{said}");
-        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "something is kept");
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "no file may remain");
     }
     server.gate.store(2_000_000, Ordering::SeqCst);
     let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", "f", &server.url("/slow")]).output();
@@ -352,7 +352,7 @@ fn going_on_is_promised_only_where_it_is_possible() {
 }
 
 #[test]
-fn the_first_trouble_is_told_at_once_and_once() {
+fn the_first_failure_is_reported_at_once_and_once() {
     let home = tempfile::tempdir().unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{free}/f");
@@ -365,11 +365,15 @@ fn the_first_trouble_is_told_at_once_and_once() {
     assert_eq!(*lines.last().unwrap(), format!("marline: {url}: gave up: {free}: connection refused"));
     let output = marline(&home, &["get", "--retry", "0", &url]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, format!("marline: {url}: gave up: {free}: connection refused\n"), "there is no other try");
+    assert_eq!(
+        said,
+        format!("marline: {url}: gave up: {free}: connection refused\n"),
+        "without retries there is no notice about trying again"
+    );
 }
 
 #[test]
-fn a_failure_names_a_proxy_variable_that_does_not_count() {
+fn a_failure_names_an_ignored_proxy_variable() {
     let home = tempfile::tempdir().unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = marline(&home, &["get", "-q", "--retry", "0", &format!("http://{free}/f")]);
@@ -380,7 +384,7 @@ fn a_failure_names_a_proxy_variable_that_does_not_count() {
 }
 
 #[test]
-fn a_link_that_is_named_for_this_very_machine_costs_a_line() {
+fn a_link_option_for_a_url_on_this_machine_is_reported() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let url = server.url("/f");
     for words in [&["--link", "nope0"][..], &["--limit-rate", "nope0=1Mbit/s"]] {
@@ -389,7 +393,7 @@ fn a_link_that_is_named_for_this_very_machine_costs_a_line() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.starts_with("marline: link nope0: no such interface; the URL is on this machine"), "{said}");
     }
-    // The loopback's own limit counts: 3 MB in two seconds.
+    // The limit of the loopback interface applies: 3 MB in two seconds.
     let begun = std::time::Instant::now();
     let output = marline(&home, &["get", "-o", "f", "--limit-rate", "lo=12Mbit/s", &url]).output().unwrap();
     succeeded(&output);
@@ -397,7 +401,7 @@ fn a_link_that_is_named_for_this_very_machine_costs_a_line() {
 }
 
 #[test]
-fn the_habit_of_asking_for_continuation_does_no_harm() {
+fn the_option_continue_does_no_harm() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     for word in ["-c", "--continue"] {
         let output = marline(&home, &["get", word, "-o", "f", "-q", &server.url("/f")]).output().unwrap();
@@ -407,14 +411,14 @@ fn the_habit_of_asking_for_continuation_does_no_harm() {
 }
 
 #[test]
-fn ctrl_c_stops_with_130_and_the_same_command_goes_on() {
+fn ctrl_c_stops_with_130_and_the_same_command_resumes() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let slow = server.url("/slow");
     let mut child = marline(&home, &["get", "-q", "-o", "f", &slow]).stderr(Stdio::piped()).spawn().unwrap();
     let part: PathBuf = home.path().join("f.part");
     let arrived = || std::fs::metadata(&part).map_or(0, |file| file.len());
     while arrived() < 1_000_000 {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        assert_eq!(child.try_wait().unwrap(), None, "the download ended before the signal");
         std::thread::sleep(Duration::from_millis(5));
     }
     succeeded(&Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).output().unwrap());
@@ -432,7 +436,7 @@ fn ctrl_c_stops_with_130_and_the_same_command_goes_on() {
     assert!(report["resumed_bytes"].as_u64().unwrap() > 0, "{report}");
     assert!(std::fs::read(home.path().join("f")).unwrap() == file());
     let asked_again = server.heads.lock().unwrap().iter().any(|head| head.contains("bytes=0-"));
-    assert!(!asked_again, "the first bytes were asked for again");
+    assert!(!asked_again, "the first bytes were requested again");
 }
 
 #[test]
@@ -449,7 +453,7 @@ fn the_time_limit_ends_with_1_and_the_next_run_completes() {
 }
 
 #[test]
-fn bad_places_and_logs_are_named() {
+fn unwritable_targets_and_logs_are_reported() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let url = server.url("/f");
     for (words, says) in [
@@ -466,7 +470,7 @@ fn bad_places_and_logs_are_named() {
 }
 
 #[test]
-fn an_older_log_is_emptied_by_nobody_who_cannot_begin() {
+fn an_existing_log_is_not_truncated_by_a_run_that_cannot_start() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let log = home.path().join("log");
     std::fs::write(&log, "precious\n").unwrap();
@@ -484,7 +488,7 @@ fn an_older_log_is_emptied_by_nobody_who_cannot_begin() {
     let first = ["get", "-q", "-o", "f", "--trace", "first", &slow];
     let mut child = marline(&home, &first).stderr(Stdio::null()).spawn().unwrap();
     while std::fs::metadata(home.path().join("f.part")).map_or(0, |part| part.len()) < 1_000_000 {
-        assert_eq!(child.try_wait().unwrap(), None, "it ended by itself");
+        assert_eq!(child.try_wait().unwrap(), None, "the download ended too early");
         std::thread::sleep(Duration::from_millis(5));
     }
     refused(&["log", "-o", "f"], "another run of marline is downloading this file", 74);
@@ -528,7 +532,7 @@ fn a_log_that_is_the_download_itself_is_refused() {
 }
 
 #[test]
-fn somebody_elses_file_is_left_alone_and_a_failed_start_leaves_nothing() {
+fn a_foreign_part_file_is_left_alone_and_a_failed_start_leaves_nothing() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     std::fs::write(home.path().join("f.part"), "precious").unwrap();
     let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
@@ -542,7 +546,7 @@ fn somebody_elses_file_is_left_alone_and_a_failed_start_leaves_nothing() {
 }
 
 #[test]
-fn an_encoded_file_is_stored_as_it_comes_with_one_line() {
+fn an_encoded_file_is_stored_encoded_and_that_is_reported() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let output = marline(&home, &["get", &server.url("/gzip/f.tgz")]).output().unwrap();
     succeeded(&output);
@@ -552,20 +556,20 @@ fn an_encoded_file_is_stored_as_it_comes_with_one_line() {
 }
 
 #[test]
-fn a_terminal_is_spared_what_a_file_may_hold() {
+fn a_file_is_not_written_to_a_terminal() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let command = format!("{} get -q -o - {}", env!("CARGO_BIN_EXE_marline"), server.url("/f"));
     let ran = Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(home.path()).output();
-    let Ok(output) = ran else { return eprintln!("skipped: script is not there") };
+    let Ok(output) = ran else { return eprintln!("skipped: the program script is not installed") };
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(said.contains("standard output is a terminal") && server.heads.lock().unwrap().is_empty(), "{said}");
 }
 
 #[test]
-fn an_unreadable_configuration_costs_a_line_unless_it_was_named() {
+fn an_unreadable_configuration_is_reported_and_fatal_only_if_named() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
-    // Root may read everything, but not a directory.
+    // A directory cannot be read as a file, even by root.
     std::fs::create_dir_all(home.path().join(".config/marline/marline.toml")).unwrap();
     let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
     succeeded(&output);
@@ -576,7 +580,7 @@ fn an_unreadable_configuration_costs_a_line_unless_it_was_named() {
 }
 
 #[test]
-fn a_closed_standard_output_takes_no_file() {
+fn a_closed_standard_output_is_an_error() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let command = |to: &str| {
         let script = format!("exec \"$0\" get -q -o - \"$1\" {to}");

@@ -1,6 +1,6 @@
-//! `marline get` with several files and several sources, from end to end: the built program against servers on the loopback.
+//! End-to-end tests of `marline get` with several files and mirrors: the built program against servers on the loopback interface.
 
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const SIZE: usize = 1_500_000;
 
-/// Bytes that differ with the seed everywhere.
+/// Pseudo-random bytes determined by the seed.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -30,13 +30,13 @@ fn sha256(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
 }
 
-/// What a path of the server answers.
+/// The response of a path of the server.
 #[derive(Clone)]
 enum Page {
-    /// A file with ranges and the ETag `"same"`, and further fields.
+    /// A file with ranges, the ETag `"same"`, and these further header fields.
     File(Arc<Vec<u8>>, &'static str),
     Status(u16),
-    /// A file of which so many bytes a second come on each connection.
+    /// A file sent at this many bytes per second on each connection.
     Slow(Arc<Vec<u8>>, usize),
 }
 
@@ -54,7 +54,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (pages, seen) = (Arc::clone(&pages), Arc::clone(&seen));
-                // A client that goes away ends its thread, and nothing else.
+                // An I/O error, such as a client that disconnects, ends only this thread.
                 std::thread::spawn(move || drop(serve(stream, &pages, &seen)));
             }
         });
@@ -140,7 +140,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The objects of `--json`, by the last part of their URLs.
+/// The objects that `--json` printed, by the last segment of their URLs.
 fn objects(output: &Output) -> BTreeMap<String, Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     let object = |line: &str| serde_json::from_str::<Value>(line).unwrap();
@@ -156,11 +156,11 @@ fn left(dir: &Path) -> Vec<String> {
 }
 
 fn is(home: &TempDir, name: &str, body: &[u8]) {
-    assert!(std::fs::read(home.path().join(name)).unwrap() == body, "{name} is another file");
+    assert!(std::fs::read(home.path().join(name)).unwrap() == body, "{name} has other bytes");
 }
 
 #[test]
-fn several_urls_are_several_files_though_lengths_and_etags_are_equal() {
+fn several_urls_are_several_files_even_with_equal_lengths_and_etags() {
     let parts: Vec<Arc<Vec<u8>>> = (1..=3).map(|n| Arc::new(bytes(n, SIZE))).collect();
     let server = Server::start([
         ("/b.7z.001", plain(&parts[0])),
@@ -193,7 +193,7 @@ fn several_urls_are_several_files_though_lengths_and_etags_are_equal() {
 }
 
 #[test]
-fn a_file_that_fails_has_its_object_and_the_worst_code_counts() {
+fn a_failed_file_has_a_json_object_and_the_worst_exit_code_counts() {
     let body = Arc::new(bytes(1, 10_000));
     let server =
         Server::start([("/good", plain(&body)), ("/gone", Page::Status(404)), ("/busy", Page::Status(500))]);
@@ -221,7 +221,7 @@ fn a_file_that_fails_has_its_object_and_the_worst_code_counts() {
         said(&output)
     );
     assert!(said(&output).ends_with("marline: 2 of 3 files could not be downloaded\n"), "{}", said(&output));
-    // A single file fails with an object too.
+    // A single failed file has an object as well.
     let output = get(&home, &["--json", "-q", &gone]);
     assert_eq!(
         (output.status.code(), said(&output)),
@@ -231,7 +231,7 @@ fn a_file_that_fails_has_its_object_and_the_worst_code_counts() {
 }
 
 #[test]
-fn sorts_of_failures_have_codes_of_their_own() {
+fn kinds_of_failures_have_their_exit_codes() {
     let body = Arc::new(bytes(1, 10_000));
     let server = Server::start([("/f", plain(&body)), ("/401", Page::Status(401)), ("/503", Page::Status(503))]);
     let home = tempfile::tempdir().unwrap();
@@ -266,7 +266,7 @@ fn equal_names_get_numbers_in_the_order_of_the_list_and_keep_them() {
     let named = "Content-Disposition: attachment; filename=\"report.pdf\"\r\n";
     let named = |n: usize| Page::File(Arc::clone(&files[n]), named);
     let server = Server::start([
-        // The first one comes last.
+        // The first file arrives last.
         ("/a/f", Page::Slow(Arc::clone(&files[0]), 20_000)),
         ("/b/f", plain(&files[1])),
         ("/c/f", plain(&files[2])),
@@ -295,8 +295,8 @@ fn without_a_digest_two_sources_are_never_mixed() {
         succeeded(&get(&home, &["-q", "-o", "f", "--mirror", &second.url("/g"), &first.url("/f")]));
         is(&home, "f", &one);
     }
-    assert!(second.heads().is_empty(), "it was asked");
-    // The first one is not there: the whole file comes from the other one, and a line says so.
+    assert!(second.heads().is_empty(), "the mirror was used without a digest");
+    // The first source lacks the file: the whole file comes from the mirror, and a line reports that.
     let output = get(&home, &["-o", "f", "--mirror", &second.url("/g"), &first.url("/absent")]);
     succeeded(&output);
     is(&home, "f", &other);
@@ -310,13 +310,13 @@ fn a_digest_catches_a_source_with_another_file() {
     let (good, bad) = (Server::start([("/f", plain(&one))]), Server::start([("/f", plain(&other))]));
     let home = tempfile::tempdir().unwrap();
     let checksum = format!("sha256={}", sha256(&one));
-    // The wrong one first: its file is fetched, does not match, and the other source is asked.
+    // The wrong source first: its file is fetched and does not match, and the other source is used.
     let words = ["--checksum", &checksum, "-o", "f", "--mirror", &good.url("/f"), &bad.url("/f")];
     let output = get(&home, &words);
     succeeded(&output);
     is(&home, "f", &one);
     assert!(said(&output).contains("do not match their digest"), "{}", said(&output));
-    // Two wrong ones.
+    // Two wrong sources.
     let output =
         get(&home, &["-q", "--checksum", &checksum, "-o", "g", "--mirror", &bad.url("/f"), &bad.url("/f")]);
     assert_eq!(output.status.code(), Some(65), "{}", said(&output));
@@ -354,7 +354,7 @@ fn a_list_is_read_with_its_options() {
     child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
     is(&home, "zero.bin", &files[0]);
-    // What is wrong is said with its line, and nothing is fetched.
+    // Errors are reported with their line, and nothing is fetched.
     for (text, says) in [
         (format!("{}\n  split=4\n", url("/0")), "list: line 2: unknown option `split`"),
         (format!("{}\n  out=../x\n", url("/0")), "line 2: out=../x is not a file below the directory"),
@@ -388,7 +388,7 @@ fn files_that_an_earlier_run_has_completed_are_not_fetched_again() {
     assert!(text.contains("already completed by an earlier run, and unchanged"), "{text}");
     is(&home, "a.bin", &one);
     is(&home, "two", &two);
-    // What was changed since is fetched again: a file that a list names keeps what is there, any other is replaced.
+    // A file that was changed since is fetched again: one whose name comes from the list is kept and gets a sibling, others are replaced.
     for name in ["a.bin", "two"] {
         std::fs::write(home.path().join(name), "changed").unwrap();
     }
@@ -403,7 +403,7 @@ fn files_that_an_earlier_run_has_completed_are_not_fetched_again() {
 }
 
 #[test]
-fn a_small_file_does_not_wait_for_a_large_one_beside_it() {
+fn a_small_file_does_not_wait_for_a_large_one() {
     let (large, small) = (Arc::new(bytes(1, 4_000_000)), Arc::new(bytes(2, 200_000)));
     let server = Server::start([("/large", plain(&large)), ("/small", plain(&small))]);
     let home = tempfile::tempdir().unwrap();
@@ -413,7 +413,7 @@ fn a_small_file_does_not_wait_for_a_large_one_beside_it() {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(text.lines().next().unwrap().contains("/small"), "{text}");
     let seconds = |name: &str| objects(&output)[name]["seconds"].as_f64().unwrap();
-    // The limit is one for both: 4.2 MB at 1 MB/s.
+    // Both files share the limit: 4.2 MB at 1 MB/s.
     assert!(seconds("large") > 3.5, "{text}");
     assert!(seconds("small") < seconds("large") / 2.0, "{text}");
     is(&home, "large", &large);
@@ -441,7 +441,7 @@ fn one_connection_serves_many_small_files() {
 }
 
 #[test]
-fn a_cookie_that_one_file_brings_goes_with_the_next_ones_of_its_host() {
+fn a_cookie_set_with_one_file_is_sent_for_the_next_files_of_its_host() {
     let body = Arc::new(bytes(1, 5_000));
     let first = Page::File(Arc::clone(&body), "Set-Cookie: s=1; Path=/\r\n");
     let server = Server::start([("/first", first), ("/second", plain(&body)), ("/third", plain(&body))]);
@@ -473,7 +473,7 @@ fn logs_of_several_files_replay() {
 }
 
 #[test]
-fn what_was_given_for_one_origin_is_not_sent_to_another() {
+fn fields_and_logins_for_one_origin_are_not_sent_to_another() {
     let body = Arc::new(bytes(1, 10_000));
     let (home_server, other) = (Server::start([("/f", plain(&body))]), Server::start([("/f", plain(&body))]));
     let home = tempfile::tempdir().unwrap();

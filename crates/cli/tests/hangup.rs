@@ -1,6 +1,6 @@
-//! SIGHUP, as a terminal that closes or `systemctl reload` sends it: it ends no daemon, and those that hold certificates read them again.
+//! SIGHUP, sent by a closing terminal or `systemctl reload`: it ends no daemon, and daemons with certificates reload them.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod common;
 mod routers;
@@ -22,14 +22,14 @@ fn must(dir: &Path, words: &str) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// The serial of a certificate of the list.
+/// The serial number of a member's certificate, from the authority's list.
 fn serial(dir: &Path, identity: &str) -> String {
     let list: serde_json::Value = serde_json::from_str(&must(dir, "fleet ca list --ca-dir ca --json")).unwrap();
     let row = list.as_array().unwrap().iter().find(|row| row["identity"] == identity).unwrap();
     row["serial"].as_str().unwrap().to_owned()
 }
 
-/// A new pair in the place of the old one.
+/// Replaces certificate and key of a member by those in `new`.
 fn replace(dir: &Path, name: &str) {
     for file in [format!("{name}.pem"), format!("{name}.key")] {
         std::fs::rename(dir.join("new").join(&file), dir.join(&file)).unwrap();
@@ -37,7 +37,7 @@ fn replace(dir: &Path, name: &str) {
 }
 
 #[test]
-fn a_relay_shows_its_new_certificate_and_keeps_the_old_one_where_the_file_is_damaged() {
+fn a_relay_presents_its_new_certificate_and_keeps_the_old_one_if_the_file_is_damaged() {
     let (dir, server) = (members(), server());
     let dir = dir.path();
     let mut relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
@@ -54,7 +54,7 @@ fn a_relay_shows_its_new_certificate_and_keeps_the_old_one_where_the_file_is_dam
     replace(dir, "r1");
     relay.signal("-HUP");
     relay.line_with("r1.pem: certificate, key, authority and revocation list are read again");
-    // Whoever showed the old one from here on would be refused by the edge.
+    // From here on, the edge would refuse a relay that presents the old certificate.
     must(dir, &format!("fleet ca revoke --ca-dir ca --serial {old}"));
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(tunnel(edge.address, server).0, STANDS);
@@ -65,13 +65,13 @@ fn a_relay_shows_its_new_certificate_and_keeps_the_old_one_where_the_file_is_dam
     assert!(said.lines().count() == 1 && said.contains("r1.pem"), "{said}");
     assert_eq!(tunnel(edge.address, server).0, STANDS);
     says_back(&mut before).unwrap();
-    // A relay that was told to end waits for its tunnels.
+    // Close the tunnels first: an ending relay waits for them.
     drop((before, edge));
     assert_eq!(relay.stop("-INT").0, Some(0));
 }
 
 #[test]
-fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
+fn an_edge_keeps_its_flows_and_presents_its_new_certificate() {
     let (dir, server) = (members(), server());
     let dir = dir.path();
     let relay = Running::start(dir, &format!("{RELAY} --allow-port {}", server.port()));
@@ -88,7 +88,7 @@ fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
     edge.line_with("e1.pem: certificate, key, authority and revocation list are read again");
     says_back(&mut before).unwrap();
     assert_eq!(tunnel(edge.address, server).0, STANDS);
-    // The certificate of somebody else is not taken over while it runs.
+    // A running edge does not accept a certificate of another member.
     must(dir, "fleet ca issue edge e2 --ca-dir ca --out new");
     std::fs::copy(dir.join("new/e2.pem"), dir.join("e1.pem")).unwrap();
     std::fs::copy(dir.join("new/e2.key"), dir.join("e1.key")).unwrap();
@@ -100,7 +100,7 @@ fn an_edge_keeps_its_flows_and_shows_its_new_certificate() {
 }
 
 #[test]
-fn the_fleets_service_goes_on() {
+fn the_fleet_service_continues_after_sighup() {
     let dir = members();
     let dir = dir.path();
     must(dir, "fleet ca issue operator ann --ca-dir ca --out .");
@@ -116,7 +116,7 @@ fn the_fleets_service_goes_on() {
     assert_eq!(service.stop("-TERM").0, Some(0));
 }
 
-/// The authorities `ca` and `ca-2`, of one name, in one file; with their lists of the revoked.
+/// The certificates of two authorities of equal name, with their revocation lists, as one PEM text.
 fn bundle(dir: &Path, first: &str, second: &str) -> String {
     let file = |of: &str, name: &str| std::fs::read_to_string(dir.join(of).join(name)).unwrap();
     [first, second].iter().map(|of| file(of, "ca.pem") + &file(of, "revoked.pem")).collect()
@@ -159,32 +159,32 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
     let mut relay = Running::start(dir, &relay);
     let mut e1 = edge("e1", &relay);
     assert_eq!(tunnel(e1.address, server).0, STANDS);
-    // A bundle that is no good changes nothing.
+    // An invalid bundle changes nothing.
     std::fs::write(dir.join("relay-ca.pem"), "").unwrap();
     relay.signal("-HUP");
     relay.line_with("relay-ca.pem: it holds no certificate of an authority");
-    // Everybody trusts both.
+    // Relay and edge trust both authorities.
     std::fs::write(dir.join("relay-ca.pem"), bundle(dir, "ca", "ca-2")).unwrap();
     std::fs::write(dir.join("edge-ca.pem"), bundle(dir, "ca-2", "ca")).unwrap();
     reread(&mut relay);
     reread(&mut e1);
     assert_eq!(tunnel(e1.address, server).0, STANDS);
-    // The relay has a certificate of the new one, the edge one of the old one.
+    // The relay gets a certificate of the new authority; the edge keeps one of the old authority.
     replace(dir, "r1");
     std::fs::copy(dir.join("ca-2/revoked.pem"), dir.join("list.pem")).unwrap();
     reread(&mut relay);
     assert_eq!(tunnel(e1.address, server).0, STANDS);
-    // An edge that the old one has revoked is not let in again.
+    // An edge that the old authority has revoked stays refused.
     let mut e2 = edge("e2", &relay);
     assert_ne!(tunnel(e2.address, server).0, STANDS);
     e2.line_with("this edge's certificate has been revoked");
     drop(e2);
-    // The edge as well.
+    // The edge also gets a certificate of the new authority.
     replace(dir, "e1");
     std::fs::copy(dir.join("ca-2/revoked.pem"), dir.join("revoked.pem")).unwrap();
     reread(&mut e1);
     assert_eq!(tunnel(e1.address, server).0, STANDS);
-    // Nobody trusts the old one any more.
+    // The old authority is no longer trusted.
     for file in ["relay-ca.pem", "edge-ca.pem"] {
         std::fs::copy(dir.join("ca-2/ca.pem"), dir.join(file)).unwrap();
     }
@@ -195,7 +195,7 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
 }
 
 #[test]
-fn the_fleets_service_serves_members_of_the_authority_before() {
+fn the_fleet_service_serves_members_of_the_previous_authority() {
     let dir = members();
     let dir = dir.path();
     for words in [
@@ -223,10 +223,10 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
         "{bob:?}"
     );
     assert_eq!(service.stop("-TERM").0, Some(0));
-    // From the start on.
+    // The same from the start of the service.
     let mut service = Running::start(dir, "fleet run --ca-dir ca-2 --listen 127.0.0.1:0");
     must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
-    // Who enrols now trusts both as well, and knows whom the old one has revoked.
+    // A newly enrolled member trusts both as well, and gets the revocation list of the old authority.
     let token = must(dir, "fleet ca token --role edge --name new --ca-dir ca-2");
     std::fs::write(dir.join("token"), token).unwrap();
     std::fs::set_permissions(dir.join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -235,7 +235,7 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     let old = |file: &str| of("ca", file);
     let new = both.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
     assert_eq!(of("joined", "ca.pem"), format!("{new}{}{}", old("ca.pem"), old("revoked.pem")));
-    // A ca.pem with the new one alone is kept, and that is said.
+    // An existing ca.pem with only the new authority is kept, and that is reported.
     std::fs::create_dir(dir.join("image")).unwrap();
     std::fs::write(dir.join("image/ca.pem"), new).unwrap();
     std::fs::write(dir.join("token"), must(dir, "fleet ca token --role edge --name other --ca-dir ca-2")).unwrap();
@@ -243,14 +243,14 @@ fn the_fleets_service_serves_members_of_the_authority_before() {
     let said = String::from_utf8(marline(dir, &enrol).stderr).unwrap();
     assert!(said.contains("trusts other authorities than the service does"), "{said}");
     assert_eq!(of("image", "ca.pem"), new);
-    // Without that list the service says what it cannot know.
+    // Without that list, the service reports that it trusts the authority without knowing its revocations.
     std::fs::write(dir.join("ca-2/ca.pem"), format!("{new}{}", old("ca.pem"))).unwrap();
     service.signal("-HUP");
     service.line_with("is trusted without its revocation list");
 }
 
 #[test]
-fn daemons_without_certificates_say_that_nothing_is_read_again() {
+fn daemons_without_certificates_report_that_nothing_is_reloaded() {
     let home = tempfile::tempdir().unwrap();
     let run = home.path().join("run");
     for (words, ready) in [
@@ -287,7 +287,7 @@ fn daemons_without_certificates_say_that_nothing_is_read_again() {
 }
 
 #[test]
-fn paths_goes_on_steering_and_puts_all_back_at_its_end() {
+fn paths_keeps_managing_after_sighup_and_restores_the_host_at_its_end() {
     let script = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 state() { ip rule; ip -6 rule; ip route show table all | grep -v fe80::; ip mptcp endpoint; ip mptcp limits; nft list ruleset; sysctl -a 2>/dev/null -r 'net.(mptcp|ipv4.tcp|core)'; }
@@ -308,7 +308,7 @@ state >after; diff before after && echo "as before"
 }
 
 #[test]
-fn status_of_a_daemon_that_does_not_run_is_one_sentence_for_all() {
+fn status_without_a_daemon_has_the_same_message_for_all_daemons() {
     let dir = tempfile::tempdir().unwrap();
     for who in ["paths", "accel", "edge", "relay"] {
         for json in ["", " --json"] {

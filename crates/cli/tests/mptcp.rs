@@ -1,9 +1,9 @@
-//! Programs that know nothing of MPTCP and speak it: `marline run`, and `marline get --mptcp`.
+//! MPTCP for unmodified programs (`marline run`) and `marline get --mptcp`.
 //!
-//! Servers listen on the loopback, with MPTCP or without; what a client spoke is what the accepted socket is: the kernel
-//! gives the server a plain TCP socket where the client did not ask for MPTCP. What is not there (MPTCP, a compiler, Go)
-//! is named by the test that is skipped.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Servers listen on the loopback interface, with or without MPTCP. The protocol of the accepted socket shows what the client used:
+//! the kernel gives the server a plain TCP socket if the client did not request MPTCP. A test is skipped with a message where MPTCP,
+//! a C compiler or Go is missing.
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -26,7 +26,7 @@ fn marline(words: &[&str]) -> Command {
     command
 }
 
-/// `marline run -- words…`.
+/// The command `marline run -- words…`.
 fn run(words: &[&str]) -> Command {
     let mut all = vec!["run", "--"];
     all.extend(words);
@@ -41,7 +41,7 @@ fn heard(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether `marline run` can do its work here; says why not.
+/// Whether `marline run` works on this machine; otherwise prints why not.
 fn can_run() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
@@ -56,14 +56,14 @@ fn can_run() -> bool {
 
 const BODY: &[u8] = b"a body that is not long\n";
 
-/// A server for so many connections, one after the other; it gives what each of them spoke.
+/// A server for a fixed number of consecutive connections; `spoken` returns for each whether it used MPTCP.
 struct Server {
     url: String,
     port: String,
     spoken: JoinHandle<Vec<bool>>,
 }
 
-/// None: this machine has no MPTCP, which was said.
+/// Starts a server. None, with a printed reason, if this kernel lacks MPTCP.
 fn server(mptcp: bool, connections: usize) -> Option<Server> {
     let Ok(fd) = socket(AddressFamily::INET, SocketType::STREAM, mptcp.then_some(MPTCP)) else {
         eprintln!("skipped: this kernel has no MPTCP");
@@ -78,7 +78,7 @@ fn server(mptcp: bool, connections: usize) -> Option<Server> {
             let (mut client, _) = listener.accept().unwrap();
             let spoken = socket_protocol(&client).unwrap() == Some(MPTCP);
             let mut lines = BufReader::new(client.try_clone().unwrap()).lines();
-            // To the empty line behind the head, or the end.
+            // Read up to the empty line after the request head, or to the end.
             while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", BODY.len());
             let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(BODY));
@@ -89,7 +89,7 @@ fn server(mptcp: bool, connections: usize) -> Option<Server> {
     Some(Server { url: format!("http://127.0.0.1:{port}/file"), port: port.to_string(), spoken })
 }
 
-/// The C program that says what its sockets are, built with `flags`; none: no compiler, or it cannot do that.
+/// Builds the C program that prints the protocols of its sockets. None, with a printed reason, if that fails.
 fn protocols(folder: &Path, flags: &[&str]) -> Option<PathBuf> {
     let (source, program) = (folder.join("protocols.c"), folder.join("protocols"));
     fs::write(&source, PROTOCOLS).unwrap();
@@ -107,8 +107,8 @@ fn protocols(folder: &Path, flags: &[&str]) -> Option<PathBuf> {
     }
 }
 
-/// Family, type and flags asked for; protocol, O_NONBLOCK and FD_CLOEXEC got. Then connects to a port, or tells the
-/// congestion control.
+/// Opens sockets of several families, types and flags, and prints protocol, `O_NONBLOCK` and `FD_CLOEXEC` of each. Then connects to a
+/// port, or prints the congestion control.
 const PROTOCOLS: &str = r#"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -118,7 +118,7 @@ const PROTOCOLS: &str = r#"
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
-static void tell(const char *name, int family, int type, int protocol) {
+static void print_socket(const char *name, int family, int type, int protocol) {
     int fd = socket(family, type, protocol), got = -1;
     socklen_t length = sizeof got;
     if (fd < 0) { perror(name); return; }
@@ -127,10 +127,10 @@ static void tell(const char *name, int family, int type, int protocol) {
     close(fd);
 }
 int main(int count, char **words) {
-    tell("inet", AF_INET, SOCK_STREAM, 0);
-    tell("tcp", AF_INET, SOCK_STREAM | SOCK_NONBLOCK, IPPROTO_TCP);
-    tell("cloexec", AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    tell("udp", AF_INET, SOCK_DGRAM, 0);
+    print_socket("inet", AF_INET, SOCK_STREAM, 0);
+    print_socket("tcp", AF_INET, SOCK_STREAM | SOCK_NONBLOCK, IPPROTO_TCP);
+    print_socket("cloexec", AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    print_socket("udp", AF_INET, SOCK_DGRAM, 0);
     if (count == 1) {
         char name[16] = "";
         socklen_t length = sizeof name;
@@ -147,7 +147,7 @@ int main(int count, char **words) {
 "#;
 
 #[test]
-fn curl_speaks_mptcp_where_the_server_does_and_tcp_where_it_does_not() {
+fn curl_uses_mptcp_if_the_server_supports_it_and_tcp_otherwise() {
     if !can_run() {
         return;
     }
@@ -160,7 +160,7 @@ fn curl_speaks_mptcp_where_the_server_does_and_tcp_where_it_does_not() {
 }
 
 #[test]
-fn a_static_program_gets_the_same_sockets_with_the_flags_that_it_asked_for() {
+fn a_static_program_gets_mptcp_sockets_with_the_requested_flags() {
     let folder = tempfile::tempdir().unwrap();
     let Some(server) = server(true, 1).filter(|_| can_run()) else { return };
     let Some(program) = protocols(folder.path(), &["-static"]) else { return };
@@ -171,7 +171,7 @@ fn a_static_program_gets_the_same_sockets_with_the_flags_that_it_asked_for() {
 }
 
 #[test]
-fn a_program_of_go_speaks_it_too() {
+fn a_go_program_uses_mptcp() {
     let folder = tempfile::tempdir().unwrap();
     let Some(server) = server(true, 1).filter(|_| can_run()) else { return };
     let (source, program) = (folder.path().join("get.go"), folder.path().join("get"));
@@ -193,13 +193,13 @@ fn a_program_of_go_speaks_it_too() {
 }
 
 #[test]
-fn the_commands_end_is_the_commands_own() {
+fn exit_code_signal_and_process_are_those_of_the_command() {
     if !can_run() {
         return;
     }
     assert_eq!(run(&["sh", "-c", "exit 42"]).status().unwrap().code(), Some(42));
     assert_eq!(run(&["sh", "-c", "kill -TERM $$"]).status().unwrap().signal(), Some(Signal::TERM.as_raw()));
-    // The process that was started is the command itself, and has no children that it did not make.
+    // The started process becomes the command itself, and has no other children.
     let child = run(&["sh", "-c", "echo $$; cat /proc/$$/task/$$/children; exec cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -209,12 +209,12 @@ fn the_commands_end_is_the_commands_own() {
     let output = child.wait_with_output().unwrap();
     let lines: Vec<String> = heard(&output).lines().map(|line| line.trim().to_owned()).collect();
     assert_eq!(lines[0], id.to_string());
-    // The one child is the `cat` that looks.
+    // The only child is the `cat` that reads the file.
     assert_eq!(lines[1].split(' ').count(), 1, "{lines:?}");
 }
 
 #[test]
-fn what_cannot_be_run_ends_as_in_a_shell_and_what_is_written_wrongly_before_anything_starts() {
+fn exit_codes_of_failed_commands_are_those_of_a_shell_and_usage_errors_start_nothing() {
     if !can_run() {
         return;
     }
@@ -228,11 +228,11 @@ fn what_cannot_be_run_ends_as_in_a_shell_and_what_is_written_wrongly_before_anyt
         (&["run"], 64, "<COMMAND>"),
         (&["run", "--", ""], 64, "missing command to run"),
         (&["run", "--no-such-option", touch[0], touch[1]], 64, "--no-such-option"),
-        (&["run", "--congestion", "", "--", touch[0], touch[1]], 64, "is no congestion control"),
+        (&["run", "--congestion", "", "--", touch[0], touch[1]], 64, "is not a congestion control name"),
         (
             &["run", "--congestion", "a-name-that-is-too-long", "--", touch[0], touch[1]],
             64,
-            "is no congestion control",
+            "is not a congestion control name",
         ),
         (&["run", "--congestion", "nosuch", "--", touch[0], touch[1]], 1, "congestion control nosuch: "),
     ];
@@ -242,11 +242,11 @@ fn what_cannot_be_run_ends_as_in_a_shell_and_what_is_written_wrongly_before_anyt
         assert_eq!(output.status.code(), Some(*code), "{words:?}: {said}");
         assert!(said.contains(line) && said.lines().count() == 1, "{words:?}: {said}");
     }
-    assert!(!trace.exists(), "the command ran in spite of a wrong option");
+    assert!(!trace.exists(), "the command ran despite a wrong option");
 }
 
 #[test]
-fn within_another_run_the_command_just_runs() {
+fn a_nested_run_just_runs_the_command() {
     if !can_run() {
         return;
     }
@@ -258,7 +258,7 @@ fn within_another_run_the_command_just_runs() {
     assert!(said(&output).contains("an outer `marline run` already controls"), "{}", said(&output));
 }
 
-/// The processes of this name that were started with `MARLINE_TEST=mark`, and their parents.
+/// Process IDs and parents of the `marline-run` helper processes that were started with `MARLINE_TEST=mark`.
 fn keepers(mark: &str) -> Vec<(i32, i32)> {
     let wanted = format!("MARLINE_TEST={mark}\0");
     let mut found = Vec::new();
@@ -278,13 +278,13 @@ fn keepers(mark: &str) -> Vec<(i32, i32)> {
 fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let began = Instant::now();
     while !ready() {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what} did not come");
+        assert!(began.elapsed() < Duration::from_secs(20), "timeout while waiting for {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_keeper_that_is_killed_is_replaced_and_both_end_with_the_command() {
+fn a_killed_helper_process_is_replaced_and_both_end_with_the_command() {
     if !can_run() {
         return;
     }
@@ -300,23 +300,23 @@ fn a_keeper_that_is_killed_is_replaced_and_both_end_with_the_command() {
     let answering = |keepers: &[(i32, i32)]| {
         keepers.iter().find(|(_, parent)| keepers.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
     };
-    wait_for("the keeper", || answering(&keepers(&mark)).is_some());
+    wait_for("the helper process", || answering(&keepers(&mark)).is_some());
     let first = answering(&keepers(&mark)).unwrap();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL] {
         kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();
     }
-    wait_for("another keeper", || answering(&keepers(&mark)).is_some_and(|pid| pid != first));
+    wait_for("another helper process", || answering(&keepers(&mark)).is_some_and(|pid| pid != first));
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let mut body = Vec::new();
     lines.read_to_end(&mut body).unwrap();
     assert_eq!(body, BODY);
     assert!(child.wait().unwrap().success());
     assert_eq!(server.spoken.join().unwrap(), vec![true]);
-    wait_for("their end", || keepers(&mark).is_empty());
+    wait_for("the end of the helper processes", || keepers(&mark).is_empty());
 }
 
 #[test]
-fn what_a_command_leaves_behind_speaks_mptcp_and_nobody_waits_for_the_keeper() {
+fn background_processes_of_a_command_use_mptcp_and_do_not_delay_its_end() {
     if !can_run() {
         return;
     }
@@ -324,19 +324,19 @@ fn what_a_command_leaves_behind_speaks_mptcp_and_nobody_waits_for_the_keeper() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    // The one that stays has let go of the standard streams, and waits for a word.
+    // The background process has closed the standard streams and waits for a line.
     let script = "(read line <$1; exec curl -sS $2 -o $3) </dev/null >/dev/null 2>&1 & echo left";
     let body = folder.path().join("body");
     let words = ["sh", "-c", script, "sh", fifo.to_str().unwrap(), &server.url, body.to_str().unwrap()];
     let output = run(&words).output().unwrap();
-    assert_eq!(heard(&output), "left\n", "the pipe is at its end while the other process lives");
+    assert_eq!(heard(&output), "left\n", "the pipe reaches its end while the background process lives");
     fs::write(&fifo, "go\n").unwrap();
     assert_eq!(server.spoken.join().unwrap(), vec![true]);
     wait_for("the body", || fs::read(&body).is_ok_and(|bytes| bytes == BODY));
 }
 
 #[test]
-fn in_another_network_a_command_gets_sockets_of_that_network() {
+fn in_another_network_namespace_a_command_gets_sockets_of_that_namespace() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
     let output = run(&["unshare", "-n", program.to_str().unwrap()]).output().unwrap();
@@ -347,7 +347,7 @@ fn in_another_network_a_command_gets_sockets_of_that_network() {
 }
 
 #[test]
-fn sockets_that_a_command_inherits_stay_as_they_are_and_its_process_is_the_one_that_was_started() {
+fn inherited_sockets_are_unchanged_and_the_process_id_is_kept() {
     // Socket activation (sd_listen_fds(3)): descriptor 3 is a listening socket, LISTEN_PID the process that it is for.
     let parent = r#"use Socket; $^F = 9; socket(my $l, PF_INET, SOCK_STREAM, 6) or die $!; bind($l, sockaddr_in(0, INADDR_LOOPBACK)) or die $!; listen($l, 1);
         require POSIX; POSIX::dup2(fileno($l), 3); ($ENV{LISTEN_FDS}, $ENV{LISTEN_PID}) = (1, $$); exec @ARGV or die $!"#;
@@ -363,10 +363,10 @@ fn sockets_that_a_command_inherits_stay_as_they_are_and_its_process_is_the_one_t
 }
 
 #[test]
-fn a_proc_that_is_another_pid_namespaces_misleads_nobody() {
+fn a_proc_of_another_pid_namespace_does_not_mislead_the_helper() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
-    // Processes get small numbers, which mean others in the `/proc` that is still mounted.
+    // Processes get small IDs, which denote other processes in the `/proc` that is still mounted.
     let mut inside = Command::new("unshare");
     inside.args(["--pid", "--fork", env!("CARGO_BIN_EXE_marline"), "run", "--"]).arg(program);
     let output = inside.output().unwrap();
@@ -377,17 +377,17 @@ fn a_proc_that_is_another_pid_namespaces_misleads_nobody() {
 }
 
 #[test]
-fn each_socket_has_the_congestion_control_that_was_asked_for() {
+fn each_socket_has_the_requested_congestion_control() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
-    // `reno` is part of every kernel, and the default of none.
+    // `reno` is in every kernel and usually not the default.
     let output = marline(&["run", "--congestion", "reno", "--", program.to_str().unwrap()]).output().unwrap();
     assert!(heard(&output).starts_with("inet=262,0,0\n"), "{}", said(&output));
     assert!(heard(&output).ends_with("\nreno\n"), "{}", heard(&output));
 }
 
 #[test]
-fn privileges_are_given_up_only_where_there_are_none() {
+fn no_new_privs_is_set_only_for_unprivileged_users() {
     if !can_run() {
         return;
     }
@@ -396,10 +396,10 @@ fn privileges_are_given_up_only_where_there_are_none() {
         return assert_eq!(heard(&run(&asked).output().unwrap()), "NoNewPrivs:\t1\n");
     }
     assert_eq!(heard(&run(&asked).output().unwrap()), "NoNewPrivs:\t0\n");
-    // The program may lie in a folder that only root enters: then the copy does.
+    // The program may be in a directory that only root can enter, so a copy is used.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let copy = folder.path().join("marline");
-    // By a process of its own: a child of another test would hold the file open for writing, and nobody could run it.
+    // A separate process copies it: otherwise a child of another test could hold the file open for writing, and running it would fail (ETXTBSY).
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_marline")).arg(&copy).status().unwrap();
     assert!(copied.success());
     let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
@@ -411,7 +411,7 @@ fn privileges_are_given_up_only_where_there_are_none() {
 }
 
 #[test]
-fn get_says_what_was_spoken() {
+fn get_reports_whether_mptcp_was_used() {
     for (words, mptcp, expected) in [
         (&["--mptcp"][..], true, "\"mptcp\":\"spoken\""),
         (&["--mptcp"], false, "\"mptcp\":\"fell-back\""),

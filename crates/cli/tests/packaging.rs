@@ -1,10 +1,9 @@
-//! What stands in `contrib/`: units, scripts and configurations are such as their readers take, and name only words that the
-//! program knows.
+//! Checks the files in `contrib/`: units, scripts and configurations are valid, and use only options that the program knows.
 //!
-//! A program that judges them (`systemd-analyze`, `shellcheck`, `dnsmasq`) is asked where it is installed; the words are always
-//! tried on the program itself.
+//! Checkers (`systemd-analyze`, `shellcheck`, `dnsmasq`) are used where they are installed; the options are always tried with the
+//! program itself.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -19,13 +18,13 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(contrib(name)).unwrap()
 }
 
-/// What a judge says; none: it is not installed.
+/// Runs a checker; none if it is not installed.
 fn judged(program: &str, words: &[&str]) -> Option<Output> {
     let output = Command::new(program).args(words).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
     output.inspect_err(|error| eprintln!("skipped: {program}: {error}")).ok()
 }
 
-/// The program takes these words: it ends with what is wrong with the files that they name, and not with the words.
+/// Asserts that the program accepts these options: it must fail for a missing file that they name, not for an option.
 fn is_understood(words: &[String]) {
     let output = Command::new(MARLINE).args(words).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -33,7 +32,7 @@ fn is_understood(words: &[String]) {
 }
 
 #[test]
-fn units_are_such_as_systemd_takes_and_their_words_are_known() {
+fn systemd_units_are_valid_and_their_options_are_known() {
     let place = tempfile::tempdir().unwrap();
     for (unit, more) in [
         ("marline-paths", ""),
@@ -47,7 +46,7 @@ fn units_are_such_as_systemd_takes_and_their_words_are_known() {
             let words = started.split(' ').filter(|word| !word.starts_with('$')).chain(more.split(' '));
             is_understood(&words.map(|word| word.replace('%', "/nonexistent/")).collect::<Vec<_>>());
         }
-        // It looks for the program at its place.
+        // systemd-analyze checks that the program exists at its path.
         let copy = place.path().join(format!("{unit}.service"));
         std::fs::write(&copy, text.replace("/usr/local/bin/marline", MARLINE)).unwrap();
         if let Some(output) = judged("systemd-analyze", &["verify", copy.to_str().unwrap()]) {
@@ -58,7 +57,7 @@ fn units_are_such_as_systemd_takes_and_their_words_are_known() {
         for word in ["NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_", "ProtectSystem=", "Restart=on-failure"] {
             assert!(text.contains(word), "{unit}: {word}");
         }
-        // Only the one that sets rules of iptables, whose older kind asks for root, has no user of its own.
+        // Only the accelerator runs as root: it may set iptables-legacy rules, which needs root.
         assert_eq!(text.contains("DynamicUser=yes"), unit != "marline-accel@", "{unit}");
         if unit == "marline-accel@" {
             let words = started.replace("%i", "nowhere0").replace("$MARLINE_ACCEL", "--secondary nowhere1");
@@ -69,7 +68,7 @@ fn units_are_such_as_systemd_takes_and_their_words_are_known() {
     }
 }
 
-/// procd's words and UCI's, as far as the script uses them: they print the command.
+/// Replacements for the procd and UCI functions that the script uses; they print the command.
 const STUBS: &str = r#"
 config_load() { :; }
 config_foreach() { "$1" main; }
@@ -86,10 +85,10 @@ start_service
 "#;
 
 #[test]
-fn the_script_of_openwrt_starts_an_edge_with_all_that_is_configured() {
+fn the_openwrt_script_starts_an_edge_with_all_configured_options() {
     let place = tempfile::tempdir().unwrap();
     let config = place.path().join("marline");
-    // What is commented out is tried as well.
+    // Options that are commented out are enabled as well.
     let all = read("openwrt/marline.config").replace("#\t", "\t");
     std::fs::write(&config, &all).unwrap();
     let mut command = Command::new("sh");
@@ -103,24 +102,24 @@ fn the_script_of_openwrt_starts_an_edge_with_all_that_is_configured() {
     assert_eq!(words.join(" "), expected);
     is_understood(&words);
     std::fs::write(&config, all.replace("enabled '1'", "enabled '0'")).unwrap();
-    assert!(command.output().unwrap().stdout.is_empty(), "it is switched off");
+    assert!(command.output().unwrap().stdout.is_empty(), "a disabled section starts nothing");
 }
 
 #[test]
-fn scripts_and_the_hotspots_configurations_are_taken_by_those_who_read_them() {
+fn scripts_and_hotspot_configurations_are_valid() {
     if let Some(output) = judged("shellcheck", &[contrib("openwrt/marline-edge").to_str().unwrap()]) {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
     if let Some(output) = judged("dnsmasq", &["--test", "-C", contrib("hotspot/dnsmasq.conf").to_str().unwrap()]) {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    // hostapd has no such question; without the radio it comes as far as that, and no configuration error.
+    // hostapd has no check option; with a missing radio it must fail there, and not with a configuration error.
     let place = tempfile::tempdir().unwrap();
     let conf = place.path().join("hostapd.conf");
     let sample = read("hotspot/hostapd.conf");
     let phrase = sample.lines().find_map(|line| line.strip_prefix("wpa_passphrase=")).unwrap();
-    // IEEE 802.11 J.4.1: 8 to 63 characters. A phrase that everybody knows must not come into use as it is.
-    assert!(phrase.len() < 8, "the sample's phrase works");
+    // IEEE 802.11 J.4.1 requires 8 to 63 characters: the sample's phrase is too short on purpose, because a published one must not be used.
+    assert!(phrase.len() < 8, "the phrase of the sample is valid");
     std::fs::write(&conf, sample.replace("interface=wlan1", "interface=nosuch0")).unwrap();
     if let Some(output) = judged("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
         let is_there = output.status.code() != Some(127);

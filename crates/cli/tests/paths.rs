@@ -1,9 +1,9 @@
-//! `marline paths` as an operator meets it: one line for what is wrong and nothing changed, and everything put back after
-//! a run, however it ended.
+//! Tests of `marline paths` as an operator uses it: errors are one line and change nothing, and the host configuration is restored
+//! after every run, however it ended.
 //!
-//! Most cases run in a network namespace of their own (root, `unshare`, `ip`), with two links that lead nowhere; they say
-//! so where that cannot be had.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Most tests run in a new network namespace (needs root, `unshare`, `ip`) with two links that lead nowhere; they are skipped with
+//! a message elsewhere.
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::process::{Command, Output, Stdio};
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 
-/// A home and a run directory.
+/// A temporary home directory, which also contains the run directory.
 struct Place(TempDir);
 
 impl Place {
@@ -30,12 +30,12 @@ impl Place {
         self.command(MARLINE).arg("paths").args(words).output().unwrap()
     }
 
-    /// What the script prints in a network with `eth0` and `eth1`; none: there can be no such network here.
+    /// Runs the script in a network with `eth0` and `eth1` and returns the lines it printed; none where the test is skipped.
     fn in_a_network(&self, script: &str) -> Option<Vec<String>> {
         self.in_a_place(&[], script)
     }
 
-    /// The same with mounts of its own.
+    /// The same in a new mount namespace.
     fn in_a_network_and_mounts(&self, script: &str) -> Option<Vec<String>> {
         self.in_a_place(&["--mount"], script)
     }
@@ -52,7 +52,7 @@ impl Place {
         }
         let script = format!("{NETWORK}{script}");
         let mut command = self.command("timeout");
-        // All that the script has started ends with it, whatever goes wrong.
+        // `--kill-child` with a new PID namespace ends every process of the script, however it ends.
         command.args(["60", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]).args(more);
         command.args(["sh", "-ec", &script]).env("MARLINE", MARLINE);
         let output = command.env("RUN", self.0.path().join("run")).stderr(Stdio::piped()).output().unwrap();
@@ -63,12 +63,12 @@ impl Place {
     }
 }
 
-/// Two links, of which the first is the kernel's choice; and words for the scripts below.
+/// Two links, of which the kernel prefers the first, and shell functions for the scripts below.
 const NETWORK: &str = r#"
 ip link set lo up
 for n in 0 1; do
     ip link add eth$n type veth peer name far$n
-    # Without addresses that the kernel makes up by itself, a second later.
+    # addrgenmode none: otherwise the kernel adds link-local addresses a second later, which would change the compared state.
     ip link set eth$n addrgenmode none
     ip link set far$n addrgenmode none
     ip address add 10.$n.0.2/24 dev eth$n
@@ -86,9 +86,9 @@ state() { ip rule; ip -6 rule; ip route show table all; ip -6 route show table a
 paths() { "$MARLINE" paths "$@"; }
 steer="$MARLINE paths --run-dir $RUN --link eth0,kind=wifi --link eth1,kind=lte"
 started() { until paths status --run-dir "$RUN" >/dev/null 2>&1; do sleep 0.02; kill -0 $1; done; }
-# An empty table can be seen for a moment before the one with the rules is there.
+# Waits for the rule itself: the table exists for a moment before its rules.
 led() { until nft list table inet marline 2>/dev/null | grep -q "tproxy to"; do sleep 0.02; kill -0 $1; done; }
-# The exit code and what was said of a command that must change nothing.
+# Prints the exit code and the output of a command that must change nothing, and any difference of the state.
 refused() {
     state >was; code=0; "$@" >refusal 2>&1 || code=$?; state >is
     echo "$code $(cat refusal)"; diff was is
@@ -96,7 +96,7 @@ refused() {
 "#;
 
 #[test]
-fn what_is_written_wrongly_ends_with_64_and_one_line() {
+fn usage_errors_end_with_64_and_one_line() {
     let place = Place::new();
     std::fs::write(
         place.0.path().join("model.toml"),
@@ -149,7 +149,7 @@ fn what_is_written_wrongly_ends_with_64_and_one_line() {
 }
 
 #[test]
-fn without_a_daemon_questions_end_with_1_and_the_way_to_one() {
+fn without_a_daemon_queries_end_with_1_and_say_how_to_start_it() {
     let place = Place::new();
     let run = place.0.path().display().to_string();
     for words in [&["status"][..], &["status", "--json"], &["watch"], &["explain", "7b9c2f7a"]] {
@@ -171,13 +171,13 @@ fn the_energy_information_base_is_printed_for_people_and_programs() {
     assert!(text.starts_with("emptcp-s3: links with the least energy per byte"), "{text}");
     let json = place.marline(&["eib", "--energy-model", "emptcp-s3", "--json"]).stdout;
     let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    // Table 2 of eMPTCP, its third line: below 0.234 LTE alone, above 0.803 Wi-Fi alone.
+    // eMPTCP, table 2, third row: below 0.234 Mbit/s only LTE, above 0.803 Mbit/s only Wi-Fi.
     let row = value["rows"].as_array().unwrap().iter().find(|row| row["second_mbps"] == 1.5).unwrap();
     assert!((row["first_above_mbps"].as_f64().unwrap() / 0.803 - 1.0).abs() < 0.06, "{row}");
 }
 
 #[test]
-fn what_cannot_be_steered_is_one_line_and_nothing_is_changed() {
+fn a_failed_start_is_one_line_and_changes_nothing() {
     let place = Place::new();
     let script = r#"
 refused $steer --link eth9
@@ -186,7 +186,7 @@ cp "$(command -v ip)" ./mptcpd; ./mptcpd mptcp monitor >/dev/null & other=$!
 until grep -qE " 16 +[0-9]+ +0*[1-9a-f]" /proc/net/netlink; do sleep 0.01; done
 refused $steer
 kill $other; wait $other || true
-paths --run-dir /proc/none >said 2>&1 || echo "$? $(cat said)"
+paths --run-dir /proc/none >log 2>&1 || echo "$? $(cat log)"
 mount -t tmpfs none /proc/sys/net/mptcp
 refused $steer
 umount /proc/sys/net/mptcp
@@ -205,15 +205,15 @@ umount /proc/sys
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "69 marline: link eth9: no such interface; `marline links` lists the interfaces",
-        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN",
+        "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN",
         "1 marline: another path manager is active: mptcpd (process ",
         "1 marline: /proc/none: ",
         "1 marline: this kernel has no MPTCP path manager",
         "1 marline: ./shared: users other than its owner may write to it: ",
         "1 marline: /nonexistent/x: the log cannot be written: ",
-        "77 marline: the claim on this network: ",
+        "77 marline: the instance lock of this network namespace: ",
         "77 marline: ",
-        "1 marline: net.mptcp.path_manager cannot be set: Read-only file system",
+        "1 marline: net.mptcp.path_manager: cannot be set: Read-only file system",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -225,21 +225,21 @@ umount /proc/sys
 }
 
 #[test]
-fn a_path_manager_that_somebody_switches_over_is_switched_back_and_told() {
+fn a_path_manager_changed_by_another_program_is_restored_and_reported() {
     let place = Place::new();
     let script = r#"
 is() { [ "$(sysctl -n net.mptcp.path_manager)" = "$1" ]; }
 state >before
-$steer 2>said & daemon=$!
+$steer 2>log & daemon=$!
 started $daemon
 paths doctor --run-dir "$RUN" | grep "path manager" | sed 's/process [0-9]*/process N/'
 sysctl -qw net.mptcp.path_manager=kernel
 until is userspace; do sleep 0.05; kill -0 $daemon; done
-grep "somebody" said
+grep "somebody" log
 paths status --run-dir "$RUN" | grep "^note: "
-# Somebody insists.
-until grep -q "left at" said; do is kernel || sysctl -qw net.mptcp.path_manager=kernel; sleep 0.05; kill -0 $daemon; done
-grep -c "it is userspace again" said
+# Another program keeps changing it.
+until grep -q "left at" log; do is kernel || sysctl -qw net.mptcp.path_manager=kernel; sleep 0.05; kill -0 $daemon; done
+grep -c "restored to userspace" log
 paths status --run-dir "$RUN" | grep "^note: "
 code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep "^WRONG" seen | sed 's/process [0-9]*/process N/'
 kill $daemon; wait $daemon
@@ -248,47 +248,47 @@ state >after; diff before after
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "ok     path manager  `marline paths` (process N)",
-        "marline: net.mptcp.path_manager: somebody has set it to kernel; it is userspace again. Connections opened meanwhile may not be steered",
-        "note: net.mptcp.path_manager was changed by somebody else and put back 1 times: connections opened meanwhile may not be steered",
+        "marline: net.mptcp.path_manager: another program set it to kernel; restored to userspace. Connections opened meanwhile may be unmanaged",
+        "note: net.mptcp.path_manager was changed by another program and restored 1 times: connections opened meanwhile may be unmanaged",
         "6",
-        "note: net.mptcp.path_manager is kernel, which somebody else has set: new connections are not steered until it is userspace (`sysctl -w net.mptcp.path_manager=userspace`)",
+        "note: net.mptcp.path_manager is kernel, set by another program: new connections are not managed until it is userspace (`sysctl -w net.mptcp.path_manager=userspace`)",
         "1",
-        "WRONG  path manager  `marline paths` (process N) runs, but somebody has set it to kernel meanwhile: new connections are not steered",
+        "WRONG  path manager  `marline paths` (process N) is running, but another program has set this to kernel: new connections are not managed",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
 
 #[test]
-fn what_a_run_with_another_directory_has_left_is_told_and_does_not_outlive_the_next_run() {
+fn leftovers_of_a_run_with_another_directory_are_reported_and_removed_by_the_next_run() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir ./r3 --link eth0 --link eth1 2>said & daemon=$!
+"$MARLINE" paths --run-dir ./r3 --link eth0 --link eth1 2>log & daemon=$!
 until paths status --run-dir ./r3 >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 kill -KILL $daemon; wait $daemon || true
 code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep -A1 "^WRONG" seen
-code=0; paths restore --run-dir "$RUN" 2>said || code=$?; echo "$code"; cat said
-$steer 2>said & daemon=$!
+code=0; paths restore --run-dir "$RUN" 2>log || code=$?; echo "$code"; cat log
+$steer 2>log & daemon=$!
 started $daemon
 kill $daemon; wait $daemon
-grep "none listens" said; tail -n 1 said
+grep "none listens" log; tail -n 1 log
 sysctl -n net.mptcp.path_manager
-paths restore --run-dir ./r3 2>said; sed 's/: [0-9]* again/: N again/' said
+paths restore --run-dir ./r3 2>log; sed 's/: [0-9]* again/: N again/' log
 rmdir "$RUN" ./r3 2>/dev/null || true
 state >after; diff before after
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "1",
-        "WRONG  path manager  it is set to be a program, and none listens",
+        "WRONG  path manager  it is set to userspace, but no program listens",
         "                     remedy: `marline paths restore`, with the --run-dir of the run that was killed",
         "1",
         "marline: 6 rules and routes removed",
         "marline: net.mptcp.path_manager: still userspace, although no program listens, and ",
-        "marline: net.mptcp.path_manager: found set to a program, and none listens: probably a `marline paths` with another",
+        "marline: net.mptcp.path_manager: set to userspace, but no program listens: probably a `marline paths` with another",
         "marline: stopped; the host configuration is restored, except that the kernel manages paths again",
         "kernel",
-        "marline: net.ipv4.tcp_rmem: N again",
+        "marline: net.ipv4.tcp_rmem: restored to N",
     ];
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -297,18 +297,18 @@ state >after; diff before after
 }
 
 #[test]
-fn a_path_manager_that_was_set_from_outside_is_used_and_left() {
+fn a_path_manager_set_from_outside_is_used_and_left_unchanged() {
     let place = Place::new();
-    // A container whose host has set it.
+    // As in a container whose host has set it.
     let script = r#"
 sysctl -qw net.mptcp.path_manager=userspace
 mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys
 state >before
-$steer 2>said & daemon=$!
+$steer 2>log & daemon=$!
 started $daemon
 kill $daemon; wait $daemon
-tail -n 1 said
-paths restore --run-dir "$RUN" 2>said; cat said
+tail -n 1 log
+paths restore --run-dir "$RUN" 2>log; cat log
 paths doctor --run-dir "$RUN" >seen; grep "path manager" seen
 state >after; diff before after
 "#;
@@ -316,13 +316,13 @@ state >after; diff before after
     let expected = [
         "marline: stopped; the host configuration is restored",
         "marline: nothing to restore",
-        "note   path manager  it was set to be a program from outside, and none listens: connections stay on their first link",
+        "note   path manager  it was set to userspace from outside, and no program listens: connections stay on their first link",
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
 
 #[test]
-fn the_configuration_is_heard_by_the_doctor_and_by_questions() {
+fn doctor_and_queries_use_the_configuration() {
     let place = Place::new();
     let script = r#"
 mkdir -p config/marline
@@ -333,7 +333,7 @@ paths doctor --config $file | grep "default link"
 XDG_CONFIG_HOME=$PWD/config "$MARLINE" paths doctor | grep -c "default link"
 sed 's/"eth1"\]/"wwan9"]/' <$file >other.toml
 code=0; paths doctor --config other.toml >seen || code=$?; echo "$code"; grep "^WRONG" seen
-"$MARLINE" paths --config $file 2>said & daemon=$!
+"$MARLINE" paths --config $file 2>log & daemon=$!
 until paths status --config $file >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 [ -S "$RUN"/paths-*.sock ]
 XDG_CONFIG_HOME=$PWD/config "$MARLINE" paths status | grep -c "policy marline"
@@ -346,7 +346,7 @@ kill $daemon; wait $daemon
         "note   default link  connections begin over eth0, which is metered, although there is eth1",
         "1",
         "1",
-        "WRONG  links         the configuration names wwan9, and there is no such interface",
+        "WRONG  links         the configuration names wwan9, but there is no such interface",
         "1",
         "1 marline: there is no connection 00000007",
         "124",
@@ -355,31 +355,31 @@ kill $daemon; wait $daemon
 }
 
 #[test]
-fn other_users_are_told_that_a_daemon_runs_and_that_they_may_not_ask() {
+fn other_users_see_that_a_daemon_runs_and_that_they_may_not_query_it() {
     let place = Place::new();
     let script = r#"
 chmod 755 .; cp "$MARLINE" ./marline
 mount -t tmpfs -o mode=755 none /run
 as() { user=$1; shift; setpriv --reuid $user --regid $user --clear-groups --inh-caps=-all --bounding-set=-all "$@"; }
-"$MARLINE" paths --link eth0 --link eth1 2>said & daemon=$!
+"$MARLINE" paths --link eth0 --link eth1 2>log & daemon=$!
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
 code=0; as 65534 ./marline paths status 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 kill $daemon; wait $daemon
 code=0; as 65534 ./marline paths doctor >seen || code=$?; echo "$code"; grep -E "^[a-zA-Z]+ +(privilege|path manager) " seen
 mkdir theirs; chown 65533 theirs
-as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>said & daemon=$!
+as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>log & daemon=$!
 until ls theirs/*.sock >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let expected = [
         "0",
-        "ok     privilege     not here; `marline paths` runs and has it: with sudo this examination sees more",
-        "ok     path manager  `marline paths` runs; `sudo marline paths status` says what it does",
+        "ok     privilege     not here; `marline paths` is running and has it: with sudo more is checked",
+        "ok     path manager  `marline paths` is running; `sudo marline paths status` shows what it does",
         "77 not permitted: run this command as root",
         "1",
-        "WRONG  privilege     CAP_NET_ADMIN is missing, without which nothing can be steered",
+        "WRONG  privilege     CAP_NET_ADMIN is missing, without which no path can be managed",
         "ok     path manager  the kernel's own; `marline paths` takes over while it runs",
         "77 not permitted: run this command as root",
     ];
@@ -387,11 +387,11 @@ code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo
 }
 
 #[test]
-fn a_link_that_is_waited_for_may_be_the_only_one() {
+fn an_optional_link_may_be_the_only_one() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link usb0,optional,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link usb0,optional,kind=lte 2>log & daemon=$!
 started $daemon
 ip link add usb0 type veth peer name far2
 ip link set usb0 addrgenmode none; ip link set far2 addrgenmode none
@@ -400,7 +400,7 @@ ip link set usb0 up; ip link set far2 up
 until ip -br link show usb0 | grep -q LOWER_UP; do sleep 0.01; done
 ip route add default via 10.7.0.1 dev usb0 metric 300
 until paths status --run-dir "$RUN" | grep -q "^usb0 .* up"; do sleep 0.05; kill -0 $daemon; done
-grep "steering MPTCP" said
+grep "managing MPTCP" log
 kill $daemon; wait $daemon
 ip link delete usb0
 state >after; diff before after
@@ -411,30 +411,30 @@ state >after; diff before after
 }
 
 #[test]
-fn a_run_that_is_stopped_or_killed_leaves_nothing_behind() {
+fn a_stopped_or_killed_run_leaves_nothing_behind() {
     let place = Place::new();
     let script = r#"
 state >before
 for signal in TERM INT; do
-    $steer 2>said & daemon=$!
+    $steer 2>log & daemon=$!
     started $daemon
     state >while; cmp -s before while && echo "nothing was changed"
     ip rule | grep -c "from 10.1.0.2 .*proto 109"
-    # Somebody removes them: they come again.
+    # Another program removes the rules: they are added again.
     ip rule flush protocol 109
     until [ "$(ip rule | grep -c "from 10.1.0.2 .*proto 109")" = 2 ]; do sleep 0.02; kill -0 $daemon; done
     kill -$signal $daemon; code=0; wait $daemon || code=$?
-    state >after; diff before after; echo "$signal $code $(tail -n 1 said)"
+    state >after; diff before after; echo "$signal $code $(tail -n 1 log)"
 done
 for way in restore restart; do
-    $steer 2>said & daemon=$!
+    $steer 2>log & daemon=$!
     started $daemon
     kill -KILL $daemon; wait $daemon || true
     state >crashed; cmp -s before crashed && echo "nothing was left"
     if [ $way = restore ]; then
         paths restore --run-dir "$RUN"
     else
-        $steer 2>said & daemon=$!
+        $steer 2>log & daemon=$!
         started $daemon
         refused $steer
         refused paths --run-dir ./other
@@ -447,12 +447,12 @@ done
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     let stopped = |signal: &str| format!("{signal} 0 marline: stopped; the host configuration is restored");
-    // IPv4 of the second link has two rules.
+    // The IPv4 address of the second link has two rules.
     let runs = ["TERM", "INT"].into_iter().flat_map(|signal| ["2".to_owned(), stopped(signal)]);
     let mut expected: Vec<String> = runs.collect();
     expected.push("restore".into());
     assert_eq!(lines[..5], expected, "{lines:#?}");
-    // The second one is refused whatever its run directory, and so is whoever would pull the ground from under the first.
+    // A second run is refused with any run directory, and so is a `restore` that would remove the configuration of the first.
     for refused in &lines[5..8] {
         assert!(refused.starts_with("1 marline: a `marline paths` (process "), "{lines:#?}");
     }
@@ -460,17 +460,17 @@ done
 }
 
 #[test]
-fn endpoints_and_limits_of_the_kernels_path_manager_are_put_back_also_after_a_crash() {
+fn endpoints_and_limits_of_the_kernels_path_manager_are_restored_also_after_a_crash() {
     let place = Place::new();
     let script = r#"
-# Somebody's own: an endpoint on a link's address, one elsewhere, and a limit below what two links need.
+# The administrator's own: an endpoint on a link's address, another endpoint, and a limit below what two links need.
 ip mptcp endpoint add 10.0.0.2 id 7 dev eth0 subflow backup
 ip mptcp endpoint add 10.77.0.1 id 9 signal
 ip mptcp limits set subflow 1 add_addr_accepted 3
 on_eth0() { ip mptcp endpoint | grep "dev eth0" | sed 's/ id [0-9]*//; s/ *$//' | sort; }
 state >before
 for way in stop restore userspace kernel-pm; do
-    $steer --kernel-pm 2>said & daemon=$!
+    $steer --kernel-pm 2>log & daemon=$!
     started $daemon
     on_eth0; ip mptcp limits
     if [ $way = stop ]; then
@@ -478,9 +478,9 @@ for way in stop restore userspace kernel-pm; do
     else
         kill -KILL $daemon; wait $daemon || true
         case $way in
-            restore) paths restore --run-dir "$RUN" 2>said;;
-            userspace) $steer 2>said & ;;
-            kernel-pm) $steer --kernel-pm 2>said & ;;
+            restore) paths restore --run-dir "$RUN" 2>log;;
+            userspace) $steer 2>log & ;;
+            kernel-pm) $steer --kernel-pm 2>log & ;;
         esac
         if [ $way != restore ]; then
             daemon=$!; started $daemon
@@ -504,11 +504,11 @@ done
 }
 
 #[test]
-fn a_link_that_is_waited_for_is_used_whenever_it_comes() {
+fn an_optional_link_is_used_whenever_it_appears() {
     let place = Place::new();
     let script = r#"
 state >before
-"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,optional,kind=lte 2>said & daemon=$!
+"$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,optional,kind=lte 2>log & daemon=$!
 started $daemon
 paths status --run-dir "$RUN" --json >first
 for turn in 1 2; do
@@ -524,7 +524,7 @@ for turn in 1 2; do
 done
 paths status --run-dir "$RUN" --json >second
 for status in first second; do tr -d ' \n' <$status | grep -o '"name":"[a-z0-9]*"' | tr '\n' ' '; echo; done
-grep usb0 said
+grep usb0 log
 kill $daemon; wait $daemon
 state >after; diff before after
 "#;
@@ -533,12 +533,12 @@ state >after; diff before after
         "\"name\":\"eth0\" ",
         "\"name\":\"eth0\" \"name\":\"usb0\" ",
         "marline: link usb0: no such interface yet; it will be used when it appears",
-        "marline: usb0 (lte) has come, and is used from now on",
+        "marline: usb0 (lte) appeared, and is used from now on",
     ];
     assert_eq!(lines, expected);
 }
 
-/// Interfaces at boot: down, up without a default route, absent; the last ones named or not.
+/// Interfaces at boot: down, up without a default route, or missing; found or named in the configuration.
 #[test]
 fn a_run_that_starts_before_its_links_waits_for_them() {
     let place = Place::new();
@@ -555,9 +555,9 @@ come() {
     done
 }
 begin() {
-    "$MARLINE" paths --run-dir "$RUN" "$@" 2>said & daemon=$!
+    "$MARLINE" paths --run-dir "$RUN" "$@" 2>log & daemon=$!
     started $daemon
-    grep "waiting" said | sed 's/ used:.*;/ used;/'
+    grep "waiting" log | sed 's/ used:.*;/ used;/'
     come
     until [ $(both) = 2 ] && [ $(led) = 1 ]; do sleep 0.05; kill -0 $daemon; done
     kill $daemon; wait $daemon && echo "both are steered"
@@ -579,16 +579,16 @@ begin --config named.toml
 }
 
 #[test]
-fn what_was_used_of_a_budget_is_used_in_the_next_run_too() {
+fn the_used_part_of_a_budget_is_kept_for_the_next_run() {
     let place = Place::new();
     let script = r#"
 mkdir "$RUN"; echo '{"eth1": 400000000, "wwan7": 7}' >"$RUN/budgets.json"
 used() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"budget_used_bytes":[0-9]*,"budget_left_bytes":[0-9]*' | tr -dc '0-9,'; echo; }
 for run in 1 2; do
-    "$MARLINE" paths --run-dir "$RUN" --link eth0 --link eth1,budget=1GB 2>said & daemon=$!
+    "$MARLINE" paths --run-dir "$RUN" --link eth0 --link eth1,budget=1GB 2>log & daemon=$!
     started $daemon
     used
-    # Nobody is there: the question for his address is what is sent.
+    # No host has this address: only ARP requests are sent.
     until [ "$(used | cut -d, -f1)" -gt 400000000 ]; do
         timeout 0.5 bash -c 'exec 3<>/dev/tcp/10.1.0.9/80' 2>/dev/null || true; kill -0 $daemon
     done
@@ -610,12 +610,12 @@ tr -d ' \n' <"$RUN/budgets.json"
 }
 
 #[test]
-fn a_status_shows_what_the_forwarder_does() {
+fn the_status_shows_connections_of_the_forwarder() {
     let place = Place::new();
-    // The link leads nowhere, which the forwarder learns after the kernel's three questions for the router.
+    // The link leads nowhere; the forwarder's connection fails after the kernel's three ARP requests for the router.
     let script = r#"
 command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
-$steer --transparent 2>said & daemon=$!
+$steer --transparent 2>log & daemon=$!
 started $daemon
 led $daemon
 timeout 20 bash -c 'exec 3<>/dev/tcp/198.51.100.1/80; read -u 3' || true
@@ -630,7 +630,7 @@ kill $daemon; wait $daemon
 }
 
 #[test]
-fn the_detour_of_a_forwarder_that_was_killed_is_put_back_by_restore_and_by_the_next_run() {
+fn rules_of_a_killed_forwarder_are_removed_by_restore_and_by_the_next_run() {
     let place = Place::new();
     let script = r#"
 command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
@@ -640,7 +640,7 @@ state >is; diff was is
 refused setpriv --bounding-set=-net_admin --inh-caps=-net_admin $steer --transparent
 state >before
 for way in restore restart; do
-    $steer --transparent 2>said & daemon=$!
+    $steer --transparent 2>log & daemon=$!
     started $daemon
     led $daemon
     kill -KILL $daemon; wait $daemon || true
@@ -648,9 +648,9 @@ for way in restore restart; do
     ip rule | grep -c "fwmark 0x6d61 .* proto 109"
     ip -6 route show table all | grep -c "^local default dev lo .*proto 109"
     if [ $way = restore ]; then
-        paths restore --run-dir "$RUN" 2>said; grep -o "[0-9]* rules and routes removed" said
+        paths restore --run-dir "$RUN" 2>log; grep -o "[0-9]* rules and routes removed" log
     else
-        $steer 2>said & daemon=$!
+        $steer 2>log & daemon=$!
         started $daemon
         ip rule | grep fwmark || true
         kill $daemon; wait $daemon
@@ -663,13 +663,13 @@ done
     if lines.is_empty() {
         return;
     }
-    let said = "--transparent: the program nft is not there; it is in the package nftables";
+    let said = "--transparent: the program nft is not installed (package nftables)";
     assert_eq!(lines[0], format!("1 marline: {said}"));
     assert_eq!(
         lines[1],
-        "77 marline: steering this network: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
+        "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
     );
-    // Two rules and two routes of the detour, and four and two of the second link.
+    // Two rules and two routes of the forwarder, and four rules and two routes of the second link.
     let expected = ["1", "1", "10 rules and routes removed", "restore", "1", "1", "restart"];
     assert_eq!(lines[2..], expected, "{lines:#?}");
 }
@@ -681,7 +681,7 @@ fn a_dry_run_needs_no_privilege_and_changes_nothing() {
 chmod 755 .; mkdir "$RUN"; chown 65534 "$RUN"; cp "$MARLINE" ./marline
 state >before
 setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all \
-    ./marline paths --dry-run --run-dir "$RUN" --link eth0,kind=wifi --link eth1,kind=lte 2>said & daemon=$!
+    ./marline paths --dry-run --run-dir "$RUN" --link eth0,kind=wifi --link eth1,kind=lte 2>log & daemon=$!
 started $daemon
 paths status --run-dir "$RUN" --json
 kill $daemon; code=0; wait $daemon || code=$?
@@ -690,7 +690,7 @@ state >after; diff before after; echo "$code"
     let Some(lines) = place.in_a_network(script) else { return };
     let (last, json) = lines.split_last().unwrap();
     assert_eq!(last, "0");
-    let said = std::fs::read_to_string(place.0.path().join("said")).unwrap();
+    let said = std::fs::read_to_string(place.0.path().join("log")).unwrap();
     for line in [
         "marline: would set net.mptcp.path_manager: userspace (it is kernel)\n",
         "marline: would set the route default via 10.1.0.1 dev eth1 table 7310",
@@ -704,17 +704,17 @@ state >after; diff before after; echo "$code"
 }
 
 #[test]
-fn a_dry_run_is_asked_in_the_usual_place_and_never_takes_a_daemons() {
+fn a_dry_run_is_queried_at_the_default_socket_and_never_replaces_a_daemons() {
     let place = Place::new();
     let script = r#"
 mkdir -p "$RUN"; mount --make-rprivate / && mount -t tmpfs tmpfs /run && mkdir /run/marline
-dry() { "$MARLINE" paths --dry-run --link eth0 --link eth1 "$@" 2>said & daemon=$!; }
+dry() { "$MARLINE" paths --dry-run --link eth0 --link eth1 "$@" 2>log & daemon=$!; }
 dry --quiet
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
-paths status --json | grep '"mode"'; kill $daemon; wait $daemon; wc -c <said
+paths status --json | grep '"mode"'; kill $daemon; wait $daemon; wc -c <log
 $MARLINE paths --quiet --link eth0 --link eth1 & real=$!
 until paths status >/dev/null 2>&1; do sleep 0.02; kill -0 $real; done
-dry; until grep -q "cannot query this dry run" said; do sleep 0.02; kill -0 $daemon; done
+dry; until grep -q "cannot query this dry run" log; do sleep 0.02; kill -0 $daemon; done
 paths status --json | grep '"mode"'; kill $daemon; wait $daemon
 paths status --json | grep '"mode"'
 TERM=dumb paths watch >/dev/null 2>ended & watch=$!
@@ -736,15 +736,15 @@ echo "$code $(cat ended)"
 }
 
 #[test]
-fn somebody_elses_endpoints_are_told_at_the_start_and_ours_are_not_called_theirs() {
+fn foreign_endpoints_are_reported_at_the_start_and_own_ones_are_not_reported_as_foreign() {
     let place = Place::new();
     let script = r#"
 ip mptcp endpoint add 10.1.0.2 id 7 dev eth1 subflow
 ip mptcp endpoint add 10.77.0.1 id 9 signal
-$steer --kernel-pm 2>said & daemon=$!
+$steer --kernel-pm 2>log & daemon=$!
 started $daemon
-grep -c "endpoint 10.1.0.2 id 7 does not belong to marline: with it the kernel adds a subflow over eth1" said
-grep -c "does not belong to marline" said
+grep -c "endpoint 10.1.0.2 id 7 does not belong to marline: with it the kernel adds a subflow over eth1" log
+grep -c "does not belong to marline" log
 paths status --run-dir "$RUN" --json | grep -c "does not belong to marline"
 findings() { paths doctor --run-dir "$RUN" | grep " endpoints " || true; }
 findings
@@ -757,16 +757,16 @@ ip mptcp endpoint show | grep -c "^10.0.0.2"
     for finding in &lines[3..5] {
         assert!(finding.ends_with("has configured 2 endpoints: 10.1.0.2 id 7, 10.77.0.1 id 9"), "{finding}");
     }
-    assert_eq!(lines[5], "1", "ours is there all the same");
+    assert_eq!(lines[5], "1", "marline's own endpoint remains after a crash");
 }
 
 #[test]
-fn the_doctor_tells_what_is_wrong_and_ends_with_1() {
+fn the_doctor_reports_problems_and_ends_with_1() {
     let place = Place::new();
     let script = r#"
-paths doctor --run-dir "$RUN" >said; echo "fit $?"
+paths doctor --run-dir "$RUN" >log; echo "fit $?"
 sysctl -q net.mptcp.enabled=0
-code=0; paths doctor --run-dir "$RUN" --json >said || code=$?; echo "$code"; cat said
+code=0; paths doctor --run-dir "$RUN" --json >log || code=$?; echo "$code"; cat log
 "#;
     let Some(lines) = place.in_a_network(script) else { return };
     assert_eq!(lines[..2], ["fit 0", "1"], "{lines:#?}");

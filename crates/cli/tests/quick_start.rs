@@ -1,15 +1,15 @@
-//! The first block of `docs/fleet.md`, pasted into a shell line by line: from nothing to a stream.
+//! Runs the first block of `docs/fleet.md` in a shell, line by line, from an empty directory to a recorded stream.
 //!
-//! In: the document. Out: each line ends well, the edge says what stands below the block, and edge, service and recording agree that the
-//! relay has carried.
+//! Each line must succeed, the edge must print the text below the block, and edge, service and recording must agree that the relay
+//! carried the stream.
 //!
-//! 1. The words are those of the document; only its pauses are replaced: as a person would, the test goes on when a program says
-//!    where it listens, and when the edge has its relay.
-//! 2. In a network of its own where that can be had, so that the document's ports are free; elsewhere over the machine's loopback,
-//!    which is said.
-//! 3. What was started ends with the shell, which `timeout` ends.
+//! 1. The commands are those of the document; only its pauses are replaced: the test continues when a program logs where it
+//!    listens, and when the edge has been assigned a relay.
+//! 2. Where permitted it runs in a new network namespace, so that the document's ports are free; elsewhere over the loopback
+//!    interface of the machine, with a message.
+//! 3. All started processes end with the shell, which `timeout` ends.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::Write as _;
 use std::path::Path;
@@ -18,23 +18,23 @@ use std::time::{Duration, Instant};
 
 const HEADING: &str = "## From nothing to a stream";
 const LONG: Duration = Duration::from_secs(60);
-/// For network, mounts and processes of its own; the first one as root.
+/// Options of `unshare` for new namespaces: as root, or with a user namespace.
 const OWN: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
 const ALL: [&str; 6] = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
 
-/// The first block of this kind below this heading.
+/// The first code block of this language below this heading.
 fn block<'a>(document: &'a str, heading: &str, kind: &str) -> &'a str {
     let below = document.split_once(heading).unwrap().1;
     below.split_once(&format!("```{kind}\n")).unwrap().1.split_once("\n```").unwrap().0
 }
 
-/// Its commands; those that go on in the next line are one.
+/// The commands of a block, with continued lines joined.
 fn commands(block: &str) -> Vec<String> {
     let lines = block.replace("\\\n", " ");
     lines.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(Into::into).collect()
 }
 
-/// A shell, and what it and all that it starts have said.
+/// A shell; its output and that of everything it starts is in the file `said`.
 struct Shell<'a> {
     child: Child,
     words: ChildStdin,
@@ -51,7 +51,7 @@ impl<'a> Shell<'a> {
         let mut words = vec!["180", "bash"];
         match OWN.into_iter().find(|own| can(own)) {
             Some(own) => words = [&["180", "unshare"][..], own, &ALL[..], &["bash"][..]].concat(),
-            None => eprintln!("over the machine's loopback: there can be no network of its own here"),
+            None => eprintln!("over the machine's loopback interface: a network namespace cannot be created here"),
         }
         let said = std::fs::File::create(dir.join("said")).unwrap();
         let mut command = Command::new("timeout");
@@ -89,16 +89,16 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// What this line says by its end, which must be a good one.
+    /// Runs a line, which must succeed, and returns its output.
     fn paste(&mut self, line: &str) -> String {
         let (before, listening) = (self.said().len(), self.said().matches("listens on").count());
         self.lines += 1;
         let end = format!("== {} 0 ==\n", self.lines);
-        // On a line of its own, whatever was said before.
+        // The marker is on a line of its own, whatever was printed before.
         writeln!(self.words, "{line}\necho; echo == {} $? ==", self.lines).unwrap();
         let said =
             self.until(&format!("the end of `{line}`"), |said| said.contains(&format!("== {} ", self.lines)));
-        assert!(said.contains(&end), "`{line}` does not end well:\n{said}");
+        assert!(said.contains(&end), "`{line}` fails:\n{said}");
         if line.starts_with("marline") && line.ends_with('&') {
             self.until(&format!("that `{line}` listens"), |said| said.matches("listens on").count() > listening);
         }
@@ -114,7 +114,7 @@ impl Drop for Shell<'_> {
 }
 
 #[test]
-fn what_is_pasted_from_the_document_brings_a_stream_to_its_server() {
+fn the_quick_start_of_the_documentation_carries_a_stream() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fleet.md");
     let document = std::fs::read_to_string(document).unwrap();
     let lines = commands(block(&document, HEADING, "sh"));
@@ -125,7 +125,7 @@ fn what_is_pasted_from_the_document_brings_a_stream_to_its_server() {
     let (mut edge, mut fleet) = (String::new(), String::new());
     for line in &lines {
         if line.starts_with("marline edge status") {
-            // The recording has begun.
+            // Wait until the recording has begun.
             shell.paste("until [ -s received.flv ]; do sleep 0.1; done");
         }
         if line.starts_with("ls ") {
@@ -136,7 +136,7 @@ fn what_is_pasted_from_the_document_brings_a_stream_to_its_server() {
         }
         let said = if line.starts_with("sleep ") { String::new() } else { shell.paste(line) };
         match line.split(" --").next().unwrap() {
-            // A server or a listener that says nothing.
+            // This server prints nothing, so wait until it responds.
             words if words.starts_with("python3") => {
                 drop(shell.paste("until curl -so /dev/null http://127.0.0.1:8000/; do sleep 0.1; done"));
             }
@@ -161,7 +161,7 @@ fn what_is_pasted_from_the_document_brings_a_stream_to_its_server() {
         fleet.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{fleet}")).to_owned()
     };
     assert!(row("fra-1 ").contains("  ok  ") && row("cam-7 ").contains("  fra-1  8.0Mbit/s  "), "{fleet}");
-    // All pictures: 12 s at the 25 a second of ffmpeg's test source.
+    // All frames: 12 s at the 25 frames per second of ffmpeg's test source.
     let count = ["-v", "fatal", "-count_packets", "-show_entries", "stream=nb_read_packets", "-of", "csv=p=0"];
     let counted = Command::new("ffprobe").args(count).arg(place.path().join("work/received.flv")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&counted.stdout).trim(), "300");

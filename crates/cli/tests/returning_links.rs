@@ -1,15 +1,15 @@
-//! Links that fail and come back in the middle of a transfer carry it again, whichever way they failed: through `marline edge` and a
-//! relay, and for MPTCP programs under `marline paths`.
+//! Links that fail during a transfer and recover carry it again, however they failed: through `marline edge` and a relay, and for MPTCP
+//! programs under `marline paths`.
 //!
-//! Bytes decide; how long it took is printed (`--nocapture`).
+//! The tests compare bytes, never times; the times are printed (`--nocapture`).
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod routers;
 
 use routers::in_a_world;
 
-/// Words for the scripts below.
+/// Shell functions for the scripts below: `away` makes a link fail, `back` repairs it, `transfer` checks that it carries again.
 const WORDS: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 slow() { tc qdisc replace dev wan$1 root tbf rate 8mbit burst 20k limit 100k; }
@@ -31,9 +31,9 @@ back() {
         silent) recover $2;;
     esac
 }
-# Only that of a link's interface; a transfer has one large direction.
+# Both directions of an interface in sum; a transfer has only one large direction.
 bytes() { awk -v name=$1: '$1 == name { print $2 + $10 }' /proc/net/dev; }
-carries() { # LINK BYTES: waits until it has carried so many bytes more
+carries() { # LINK BYTES: waits until the link has carried so many further bytes
     local from=$(bytes $1) began=${EPOCHREALTIME/./}
     for turn in $(seq 300); do
         if [ $(( $(bytes $1) - from )) -gt $2 ]; then
@@ -46,7 +46,7 @@ carries() { # LINK BYTES: waits until it has carried so many bytes more
     "$MARLINE" paths explain $("$MARLINE" paths status --run-dir run | awk '/45.0.0.10/ { print $1; exit }') --run-dir run >&2
     return 1
 }
-transfer() { # HOST BYTES PROXY HOW…: the first link fails in the first way, and so on
+transfer() { # HOST BYTES PROXY FAILURE…: the first failure is of the first link, and so on
     LIMIT=100 perl ask.pl $1 $2 $3 >came & transfer=$!
     local bytes=$2; shift 3
     carries wan1 1000000; carries wan2 1000000
@@ -61,7 +61,7 @@ transfer() { # HOST BYTES PROXY HOW…: the first link fails in the first way, a
 slow 1; slow 2
 "#;
 
-/// A transfer in the middle of which the first link fails in the first way and returns, then the second one in the second way.
+/// A transfer during which the first link fails in the first way and recovers, then the second link in the second way.
 fn links_return(through: &str, bytes: &str, ways: &str) {
     let (begin, host, proxy) = match through {
         "edge" => ("relay; edge", "45.2.0.20", "1088"),
@@ -77,18 +77,18 @@ const DOWNLOAD: &str = "20000000";
 const UPLOAD: &str = "-20000000";
 
 #[test]
-fn an_edge_downloads_again_over_links_that_return() {
+fn an_edge_downloads_again_over_recovered_links() {
     links_return("edge", DOWNLOAD, "removed carrier");
 }
 
 #[test]
-fn an_edge_uploads_again_over_links_that_return() {
+fn an_edge_uploads_again_over_recovered_links() {
     links_return("edge", UPLOAD, "down lease");
 }
 
 #[test]
 #[ignore = "five minutes; make soak runs it"]
-fn transfers_use_links_again_that_return_in_any_way() {
+fn transfers_use_recovered_links_again_after_each_kind_of_failure() {
     for through in ["edge", "paths"] {
         for bytes in [DOWNLOAD, UPLOAD] {
             for ways in ["down removed", "removed down", "carrier lease", "lease silent", "silent carrier"] {

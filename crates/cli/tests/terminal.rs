@@ -1,6 +1,6 @@
-//! Text from strangers on the terminal: whatever a server or the kernel supplies, no control, bidirectional or invisible
-//! character of it reaches standard output or standard error.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Untrusted text on the terminal: no control, bidirectional or invisible character from a server or the kernel reaches standard
+//! output or standard error.
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -8,10 +8,10 @@ use std::process::{Command, Output, Stdio};
 
 use marline_net::printable::is_unprintable;
 
-/// One of each kind: C1 (CSI for many terminals), override, zero width, line separator, tag.
+/// One character of each kind: C1 control (CSI for many terminals), bidirectional override, zero width, line separator, tag.
 const MARKS: &str = "x\u{9b}31m\u{202e}evil\u{200b}\u{2028}\u{e0041}";
 
-/// Runs `marline get` against a server that sends exactly this.
+/// Runs `marline get` against a server that sends exactly this response.
 fn get(response: Vec<u8>, words: &[&str], log: Option<&str>) -> Output {
     let home = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,15 +1,15 @@
-//! Links and routes that are unusual, and right: reverse-path filters, equal metrics, one route over two links, other kinds of
-//! interfaces, links that are slow, that flap, that are many, or that are all silent.
+//! Unusual but valid links and routes: reverse-path filters, equal metrics, one route over two links, other kinds of interfaces, and links
+//! that are slow, flap, are many, or are all unresponsive.
 //!
-//! Which links carry decides, and whether all bytes come.
+//! The tests check which links carry and that all bytes arrive.
 #![cfg(feature = "fleet")]
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod routers;
 
 use routers::in_a_world;
 
-/// Two links, as most scripts below want them.
+/// Two links, as most scripts below need them.
 const TWO: &str = "link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1\n";
 
 fn lines_of(script: &str) -> Option<Vec<String>> {
@@ -17,7 +17,7 @@ fn lines_of(script: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn both_links_carry_with_a_strict_reverse_path_filter_one_route_over_both_and_equal_metrics() {
+fn both_links_carry_with_strict_rp_filter_a_multipath_route_and_equal_metrics() {
     let script = r#"
 sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.wan1.rp_filter=1 net.ipv4.conf.wan2.rp_filter=1
 both() { paths; carried 4000000 "" wan1 wan2; kill $daemon; wait $daemon; ip rule | grep -c 2000 || true; }
@@ -38,24 +38,24 @@ fn an_edge_follows_links_that_change_their_metric_name_kind_address_and_router()
     let script = r#"
 relay; edge
 HOST=45.2.0.20
-both() { # NAME…: waits until these links are up, and asks
+both() { # NAME…: waits until these links are up, and downloads
     for name in "$@"; do until "$MARLINE" edge status --run-dir run | grep -q "^$name .*up"; do sleep 0.1; kill -0 $edge; done; done
     sleep 1; carried 3000000 1088 "$@"
 }
 both wan1 wan2
-# Another link becomes the default one.
+# Another link becomes the default link.
 ip route add default via 10.0.2.1 dev wan2 metric 50; sleep 1
 both wan1 wan2
 ip route delete default via 10.0.2.1 dev wan2 metric 50
-# udev gives it another name.
+# udev renames the link.
 ip link set wan2 down; ip link set wan2 name wwan9; ip link set wwan9 up; ip route add default via 10.0.2.1 dev wwan9 metric 200
 both wan1 wwan9
-# A modem in raw IP mode: an address of its own, and no router.
+# A modem in raw IP mode: a /32 address and no router.
 ip netns exec g2 sysctl -qw net.ipv4.conf.dn0.proxy_arp=1 net.ipv4.neigh.dn0.proxy_delay=0; ip -n g2 route add 100.70.1.9/32 dev dn0
 ip address flush dev wwan9; ip address add 100.70.1.9/32 dev wwan9; ip route add default dev wwan9 scope link metric 200
-# Connections that were made ready meanwhile are used first.
+# Spare connections from before the change are used first.
 sleep 3; perl ask.pl 45.2.0.20 1000 1088 >/dev/null; perl ask.pl 45.2.0.20 1000 1088 >/dev/null; both wan1 wwan9
-# It becomes a port of a bridge.
+# The interface becomes a port of a bridge.
 ip address flush dev wwan9; ip link add br-wan type bridge; ip link set wwan9 master br-wan; ip link set br-wan up
 ip address add 10.0.2.2/24 dev br-wan; ip route add default via 10.0.2.1 dev br-wan metric 200
 both wan1 br-wan
@@ -68,7 +68,7 @@ else
     name=wwan9
 fi
 both wan1 $name | sed "s/$name/third/"
-# The router has another address, and the lease is the same.
+# The router changes its address while the lease stays the same.
 ip -n g2 address add 10.0.2.254/24 dev dn0; ip route replace default via 10.0.2.254 dev $name metric 200
 ip -n g2 address delete 10.0.2.1/24 dev dn0; ip -n g2 address add 10.0.2.254/24 dev dn0 2>/dev/null || true
 sleep 1
@@ -87,7 +87,7 @@ fn a_second_link_of_20_kbits_does_not_slow_a_transfer_down() {
 ip netns exec g2 tc qdisc replace dev dn0 root tbf rate 20kbit burst 5k limit 20k
 relay; edge
 HOST=45.2.0.20
-# 2 s at the rate of the first link; the deadline is that of `ask.pl`.
+# 2 s at the rate of the first link; LIMIT is the timeout of `ask.pl`.
 LIMIT=15 carried 2000000 1088 wan1 wan2
 LIMIT=15 carried 2000000 1088 wan1 wan2
 kill $edge; wait $edge
@@ -97,13 +97,13 @@ kill $edge; wait $edge
 }
 
 #[test]
-fn flows_begin_and_run_over_the_second_link_while_the_default_one_has_20_kbits() {
+fn flows_start_and_run_over_the_second_link_while_the_default_link_has_20_kbits() {
     let script = r#"
 ip netns exec g1 tc qdisc replace dev dn0 root tbf rate 20kbit burst 5k limit 20k
 tc qdisc replace dev wan1 root tbf rate 20kbit burst 5k limit 20k
 relay; DIRECT=--direct edge
 HOST=45.2.0.20
-# Half a second each; over the first link it would be minutes.
+# Half a second each; over the first link it would take minutes.
 for n in 1 2 3; do LIMIT=15 carried 500000 1088 wan1 wan2; done
 "$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
 kill $edge; wait $edge
@@ -113,7 +113,7 @@ kill $edge; wait $edge
 }
 
 #[test]
-fn a_flow_that_begins_while_all_links_are_silent_gets_an_answer_and_later_ones_are_carried() {
+fn a_flow_started_while_all_links_are_unresponsive_is_refused_and_later_flows_are_carried() {
     let script = r#"
 relay; edge
 HOST=45.2.0.20
@@ -130,7 +130,7 @@ kill $edge; wait $edge
     assert_eq!(lines, ["refused", "wan1 wan2 "], "{lines:#?}");
 }
 
-/// wan1 has IPv4 alone, wan2 has IPv6 alone, and the server has both and announces both.
+/// wan1 has only IPv4, wan2 has only IPv6; the server has both and announces both (ADD_ADDR).
 const OTHER_FAMILY: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1
 router wan2 2; six wan2 2
@@ -139,25 +139,25 @@ ip netns exec srv ip mptcp endpoint add 45.0.0.10 signal
 "#;
 
 #[test]
-fn a_link_with_ipv6_alone_carries_what_began_over_ipv4_if_the_socket_is_for_both() {
+fn an_ipv6_only_link_carries_a_connection_started_over_ipv4_if_the_socket_is_dual_stack() {
     let script = r#"
 sed 's/PF_INET,/PF_INET6,/; s/bind(/setsockopt($l, 41, 26, 1); bind(/; s/sockaddr_in(8000, INADDR_ANY)/sockaddr_in6(8000, pack("x16"))/' serve.pl >serve6.pl
 ip netns exec srv perl serve6.pl & until ip netns exec srv ss -H6tln 'sport = :8000' | grep -q .; do sleep 0.02; kill -0 $!; done
 paths
-# As Java opens its sockets.
+# A dual-stack IPv6 socket, as Java opens its sockets.
 sed 's/PF_INET,/PF_INET6,/; s/sockaddr_in(8000, inet_aton(\$host))/sockaddr_in6(8000, Socket::inet_pton(AF_INET6, $host))/' ask.pl >ask6.pl
 perl ask6.pl ::ffff:45.0.0.10 12000000 & transfer=$!
 sleep 3; silence 1; wait $transfer
 recover 1
 was=$(rx wan2); LIMIT=20 perl ask.pl 45.0.0.10 6000000 & transfer=$!
-# Until the server's addresses have come, it is said that there are none.
+# Until the server's addresses have arrived (ADD_ADDR), the status gives another reason.
 for n in $(seq 100); do
     why=$("$MARLINE" paths status --run-dir run | grep -o "wan2 has only .*" || true)
     case $why in *"IPv4 only") break;; esac; sleep 0.1
 done
 echo "$why"; wait $transfer
 [ $(( $(rx wan2) - was )) -lt 100000 ] || echo "the other socket, too"
-# And what began over IPv6 uses all links that have it.
+# A connection that started over IPv6 uses all links with IPv6.
 six wan1 1
 both() {
     local one=$(rx wan1) two=$(rx wan2)
@@ -174,7 +174,7 @@ kill $daemon; wait $daemon; ip -6 rule | grep -c 2000 || true
 }
 
 #[test]
-fn an_edge_carries_over_a_link_with_ipv6_alone_when_the_link_with_ipv4_fails() {
+fn an_edge_uses_an_ipv6_only_link_when_the_ipv4_link_fails() {
     let script = r#"
 printf '127.0.0.1 localhost\n45.0.0.10 relay.test\n2a45::10 relay.test\n' >hosts; mount --bind hosts /etc/hosts
 RELAY=relay.test ALSO=[2a45::10]:4443
@@ -195,7 +195,7 @@ kill $edge; wait $edge
 
 #[test]
 #[ignore = "24 s of flapping; make soak runs it"]
-fn a_link_that_flaps_costs_no_lines_and_little_of_the_processor_and_both_links_carry_afterwards() {
+fn a_flapping_link_causes_no_log_lines_and_little_cpu_time_and_both_links_carry_afterwards() {
     let script = r#"
 relay; edge
 HOST=45.2.0.20
@@ -207,7 +207,7 @@ for turn in $(seq 12); do
     ip link set wan2 down; sleep 1; ip link set wan2 up; ip route replace default via 10.0.2.1 dev wan2 metric 200; sleep 1
 done
 ticks=$(( $(ticks $edge) - ticks ))
-# 0.6 s without optimization; a thread that does not rest between events takes more than 20 s.
+# 0.6 s in a debug build; a thread that spins between events takes more than 20 s.
 [ $ticks -le $(( 4 * $(getconf CLK_TCK) )) ] || echo "$ticks ticks of the processor"
 [ $(( $(wc -l <edge.log) - lines )) -le 4 ] || { echo "many lines"; cat edge.log; }
 wait $transfer; cat came
@@ -220,7 +220,7 @@ kill $edge; wait $edge
 
 #[test]
 #[ignore = "two minutes of an idle session; make soak runs it"]
-fn an_idle_session_outlives_routers_that_forget_it() {
+fn an_idle_session_survives_routers_that_drop_its_nat_state() {
     let script = r#"
 for n in 1 2; do
     ip netns exec g$n sysctl -qw net.netfilter.nf_conntrack_tcp_timeout_established=40 net.netfilter.nf_conntrack_tcp_loose=0
@@ -242,7 +242,7 @@ kill $edge; wait $edge
 
 #[test]
 #[ignore = "twenty links; make soak runs it"]
-fn of_twenty_links_as_many_carry_as_the_kernel_joins() {
+fn of_twenty_links_as_many_carry_as_the_kernel_allows() {
     let script = r#"
 for n in $(seq 20); do
     link wan$n $n 10.0.$n.2 10.0.$n.1

@@ -52,7 +52,7 @@ pub fn mask_secrets(text: &str) -> String {
     mask_queries(&mask_logins(text))
 }
 
-/// Like [`mask`] for a value that should be one URL and may be malformed: everything up to its last `@` may be a
+/// Like [`mask_secrets`] for a value that should be one URL and may be malformed: everything up to its last `@` may be a
 /// login, except for a scheme.
 pub fn mask_value(value: &str) -> Cow<'_, str> {
     let Some(login) = value.rfind('@').filter(|at| value[..*at].contains(':')) else { return Cow::Borrowed(value) };

@@ -584,12 +584,12 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     /// Reports the received bytes to the machine.
     fn flush_progress(&mut self) {
         let now = self.now();
-        let mut unheard = std::mem::take(&mut self.unreported);
-        for (req, len) in unheard.drain(..) {
+        let mut progress = std::mem::take(&mut self.unreported);
+        for (req, len) in progress.drain(..) {
             self.logged.handle(now, Input::Data { req, len });
             self.drain_outputs();
         }
-        self.unreported = unheard;
+        self.unreported = progress;
     }
 
     /// Passes an event to the machine, after the bytes that arrived before it.

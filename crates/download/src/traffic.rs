@@ -73,12 +73,7 @@ impl Traffic {
     /// Adds received bytes of a download to a link.
     pub fn add_received(&self, link: &str, bytes: u64) {
         let mut links = self.links.borrow_mut();
-        match links.get_mut(link) {
-            Some(sum) => sum.rx_bytes += bytes,
-            None => {
-                links.insert(link.to_owned(), LinkCounters { rx_bytes: bytes, ..LinkCounters::default() });
-            }
-        }
+        links.entry(link.to_owned()).or_default().rx_bytes += bytes;
     }
 
     /// The counter of bytes that downloads send over a link.

@@ -17,7 +17,7 @@
 //!
 //! 1. Labs run without root where the machine permits it; see [`acquire_privileges`] and `marline-lab doctor`.
 //! 2. Nothing is left behind, not even after `kill -9`: namespaces have no names and end with their last process,
-//!    and processes start in a PID namespace that ends with the lab ([`marline_sys::process::Room`]).
+//!    and processes start in a PID namespace that ends with the lab ([`marline_sys::process::PidNamespace`]).
 //! 3. A measurement from a machine that was too busy is reported and marked as unreliable
 //!    ([`EmulationReport::unreliable_reason`]).
 

@@ -147,7 +147,7 @@ fn a_link_that_is_plugged_in_during_a_download_is_used() {
         (vec!["wifi".into()], vec!["wifi".into(), "lte".into()])
     );
     let said = std::fs::read_to_string(place.path().join("daemon.log")).unwrap();
-    assert!(said.contains("lte (lte) has come, and is used from now on"), "{said}");
+    assert!(said.contains("lte (lte) appeared, and is used from now on"), "{said}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! two processes that write the same file at the same time do not write into each other's temporary file, and the
 //! last one wins.
 //!
-//! [`replace`] and [`create`] take a path. [`replace_in`] and [`create_in`] take a directory that the caller has
+//! [`replace`] and [`create_new`] take a path. [`replace_in`] and [`create_new_in`] take a directory that the caller has
 //! opened and checked, and write into exactly that directory. The `tempfile` crate was not used: it opens files only
 //! by path, and does not sync the directory.
 //!
@@ -84,7 +84,7 @@ pub fn replace_in(directory: impl AsFd, name: &OsStr, bytes: &[u8], mode: u32) -
     })
 }
 
-/// [`create`] in an open directory.
+/// [`create_new`] in an open directory.
 ///
 /// # Errors
 /// There is a file of that name, or it cannot be written.

@@ -12,8 +12,8 @@
 //! 2. [`dns`]: names are resolved over the link that will be used ([`dns::Resolver`]).
 //! 3. [`egress`]: which addresses a request may reach, checked before each connection ([`egress::EgressPolicy`]).
 //! 4. [`http`]: client connections that are bound to one link ([`http::Connection`]), with TLS, proxies and [`cookies`].
-//! 5. [`control_socket`] and [`directory`]: the control socket of a daemon, and the run directory that contains it.
-//! 6. [`logged`]: a state machine of `marline-core` together with its decision log, which `marline replay` runs
+//! 5. [`control_socket`] and [`run_dir`]: the control socket of a daemon, and the run directory that contains it.
+//! 6. [`recorded_machine`]: a state machine of `marline-core` together with its decision log, which `marline replay` runs
 //!    again.
 
 pub mod admission;

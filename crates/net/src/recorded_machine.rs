@@ -4,7 +4,7 @@
 //! The log is optional. `marline replay` feeds a log to the same machine again and compares the outputs.
 //!
 //! 1. The first line is the configuration that the machine was created with.
-//! 2. If the log cannot be written any more, it ends there, and the machine runs on undisturbed. [`Logged::failed`]
+//! 2. If the log cannot be written any more, it ends there, and the machine runs on undisturbed. [`RecordedMachine::take_error`]
 //!    reports the error once.
 //! 3. Daemons flush the log once a second, so a process that is killed loses at most the last second of it.
 

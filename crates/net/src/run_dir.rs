@@ -4,9 +4,9 @@
 //! path has no effect.
 //!
 //! 1. The directory belongs to root or to this process's user, and no other user may write to it. To query a daemon
-//!    ([`Directory::open`]), root also accepts another user's directory if only root can have created it, as systemd
-//!    does (`DynamicUser=`). A daemon never keeps its own files in such a directory ([`Directory::own`],
-//!    [`Directory::make`]): that user could plant links and forged state files for root.
+//!    ([`RunDir::open`]), root also accepts another user's directory if only root can have created it, as systemd
+//!    does (`DynamicUser=`). A daemon never keeps its own files in such a directory ([`RunDir::open_own`],
+//!    [`RunDir::ensure`]): that user could plant links and forged state files for root.
 //! 2. The path may be a symbolic link, as systemd creates it, if the link belongs to root or this user.
 //! 3. Files are never symbolic links: they are created anew (`O_EXCL`) and renamed into place.
 
@@ -65,7 +65,7 @@ impl RunDir {
     /// Creates the directory if it does not exist; returns whether it was created.
     ///
     /// # Errors
-    /// As [`own`](Self::own), and if it cannot be created.
+    /// As [`open_own`](Self::open_own), and if it cannot be created.
     pub fn ensure(path: &Path) -> io::Result<bool> {
         match Self::open_own(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

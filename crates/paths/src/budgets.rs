@@ -1,15 +1,14 @@
-//! What was used of the budgets of links, kept from one run to the next.
+//! Used data budgets of links, stored across runs in a small JSON file of link names and bytes.
 //!
-//! In: what has passed a link's interface in this run. Out: a small JSON file of link names and bytes.
+//! 1. A budget lasts as long as the file: for a monthly tariff, the user removes the file or the link's entry once a
+//!    month.
+//! 2. The file is written at intervals, so a crash loses the traffic since the last write.
+//! 3. Only changed entries are replaced: another daemon with the same directory (in another network namespace) keeps
+//!    the entries of its links.
+//! 4. The directory must belong to this process's user ([`RunDir::open_own`]). Root stores nothing in a directory of
+//!    another user, such as that of the systemd unit: that user could have placed symbolic links there.
 //!
-//! 1. A budget is for as long as the file is there: whoever pays by the month removes it, or its line, once a month.
-//! 2. It is written seldom: what a crash takes is what passed since the last time.
-//! 3. Only what changed is written over: another daemon with the same directory (another network namespace) keeps its
-//!    links' lines.
-//! 4. The directory belongs to this process's user ([`Directory::own`]). In one of another user, as the unit's own user has
-//!    it, root keeps nothing: that user could have put links there.
-//!
-//! The ledger was not used: it ends with a run, and with the machine's.
+//! The undo log does not serve for this, because its content ends with the run and with the boot.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,22 +17,22 @@ use std::path::{Path, PathBuf};
 use marline_core::units::DataSize;
 use marline_net::run_dir::RunDir;
 
-/// What was used, by link.
+/// Used bytes by link.
 #[derive(Debug, Default)]
 pub struct Budgets {
-    /// Where the file is; none: nothing is kept.
+    /// Directory of the file; none: nothing is stored.
     directory: Option<PathBuf>,
-    /// At the beginning of the run, in bytes.
+    /// Used bytes at the start of the run.
     previous: BTreeMap<String, u64>,
-    /// Of the links that are counted in this run.
+    /// Used bytes of the links in this run, including `previous`.
     current: BTreeMap<String, u64>,
 }
 
 impl Budgets {
-    /// Reads what earlier runs have left in this directory. Without a file nothing was used.
+    /// Reads the file of earlier runs. A missing file means no use.
     ///
     /// # Errors
-    /// The directory belongs to another user, or the file is there and cannot be read, or is not understood.
+    /// The directory belongs to another user, or the file cannot be read or parsed.
     pub fn open(directory: &Path) -> io::Result<Self> {
         let previous = match RunDir::open_own(directory) {
             Ok(dir) => read_file(&dir).map_err(|error| file_error(directory, &error))?,
@@ -43,26 +42,23 @@ impl Budgets {
         Ok(Self { directory: Some(directory.to_owned()), previous, current: BTreeMap::new() })
     }
 
-    /// What was used of a link's budget in all runs.
+    /// Used bytes of a link in all runs.
     pub fn used(&self, link: &str) -> DataSize {
         DataSize::from_bytes(self.current.get(link).or_else(|| self.previous.get(link)).copied().unwrap_or(0))
     }
 
-    /// What this budget of a link still allows.
+    /// Remaining part of a link's budget.
     pub fn remaining(&self, link: &str, budget: DataSize) -> DataSize {
         budget - self.used(link)
     }
 
-    /// So much has passed a link in this run.
+    /// Records the traffic of a link in this run.
     pub fn record(&mut self, link: &str, transferred: DataSize) {
         let previous = self.previous.get(link).copied().unwrap_or(0);
         self.current.insert(link.to_owned(), previous.saturating_add(transferred.bytes()));
     }
 
-    /// Keeps it, if there is anything to keep that is not kept yet.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Saves the file if anything has changed.
     pub fn save(&self) -> io::Result<()> {
         let Some(directory) = self.directory.as_ref().filter(|_| !self.current.is_empty()) else { return Ok(()) };
         RunDir::ensure(directory)?;
@@ -97,12 +93,12 @@ mod tests {
     const MB: DataSize = DataSize::from_bytes(1_000_000);
 
     #[test]
-    fn what_was_used_is_known_to_the_next_run_until_the_file_is_removed() {
+    fn used_budgets_persist_until_the_file_is_removed() {
         let temp_dir = tempfile::tempdir().unwrap();
         let directory = temp_dir.path().join("new");
         let mut first_run = Budgets::open(&directory).unwrap();
         first_run.save().unwrap();
-        assert!(!directory.exists(), "nothing was used, so there is nothing to keep");
+        assert!(!directory.exists(), "nothing was used, so nothing is stored");
         first_run.record("wwan0", MB);
         first_run.record("wwan0", MB * 3);
         first_run.save().unwrap();
@@ -111,7 +107,7 @@ mod tests {
         second_run.record("wwan0", MB);
         assert_eq!((second_run.used("wwan0"), second_run.remaining("wwan0", MB * 2)), (MB * 4, DataSize::ZERO));
         second_run.save().unwrap();
-        // Another daemon's links stay.
+        // Entries of another daemon's links are kept.
         let mut other = Budgets::open(&directory).unwrap();
         other.record("usb0", MB);
         second_run.record("wwan0", MB * 2);
@@ -124,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_through_a_link_or_into_a_directory_of_another_user() {
+    fn nothing_is_written_through_a_symlink_or_into_another_users_directory() {
         let temp_dir = tempfile::tempdir().unwrap();
         let (directory, victim) = (temp_dir.path().join("kept"), temp_dir.path().join("victim"));
         fs::create_dir(&directory).unwrap();

@@ -1,10 +1,11 @@
-//! The daemon's ear: a unix socket at which `status`, `watch` and `explain` ask.
+//! Control socket of the daemon: a unix socket for `status`, `watch` and `explain`.
 //!
-//! In: one [`Question`] for each connection. Out: one [`Answer`]. How they come and go, and who may ask, is
-//! [`marline_net::control_socket`]'s.
+//! Each connection carries one [`ControlRequest`] and one [`ControlReply`]. [`marline_net::control_socket`] defines
+//! the transport and access control.
 //!
-//! 1. Nobody makes the driver wait.
-//! 2. Who listens holds the claim ([`super::host_config::Claim`]): a socket that is replaced is one that a crash has left.
+//! 1. Clients never block the driver.
+//! 2. The listening process holds the instance lock ([`super::host_config::InstanceLock`]), so a socket that it
+//!    replaces is a leftover of a crash.
 
 use std::io;
 use std::path::Path;
@@ -21,45 +22,45 @@ use super::{DriverQuery, SharedPolicy, Snapshot};
 pub use super::host_config::socket_path;
 pub use marline_net::control_socket::ControlError;
 
-/// What can be asked.
+/// A request to the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// How things stand.
+    /// The state of the run.
     Status {
-        /// No more connections than this; none: all.
+        /// Maximum number of connections in the reply; none: all.
         #[serde(default)]
         max_connections: Option<usize>,
     },
-    /// What was decided on one connection.
+    /// The decisions about one connection.
     Explain {
-        /// Its token.
+        /// Token of the connection.
         token: u32,
     },
 }
 
-/// What is answered.
+/// A reply of the daemon.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlReply {
-    /// To [`Question::Status`].
+    /// Reply to [`ControlRequest::Status`].
     Status(Box<Status>),
-    /// To [`Question::Explain`].
+    /// Reply to [`ControlRequest::Explain`].
     Explanation(Box<Explanation>),
 }
 
-/// Whose this is.
+/// Name of the daemon in error texts.
 pub const COMMAND_NAME: &str = "marline paths";
 
-/// The listening end. It lives in a tokio runtime; the socket is removed with it.
+/// The listening socket. Needs a tokio runtime; it is removed on drop.
 #[derive(Debug)]
 pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] ControlServer);
 
 impl ControlSocket {
-    /// Listens in the run directory, in place of whatever was left there, and asks the driver through `driver`.
+    /// Listens in the run directory, replacing a leftover socket, and queries the driver through `driver`.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// The directory cannot be written.
     pub fn listen(
         run_dir: &Path,
         run_info: RunInfo,
@@ -70,7 +71,7 @@ impl ControlSocket {
         let server = ControlServer::listen(&socket_path(run_dir), move |request| {
             let (run_info, policy, driver) = (Arc::clone(&run_info), policy.clone(), driver.clone());
             async move {
-                // A driver that has gone answers nothing.
+                // The driver has ended and does not reply.
                 let reply = handle_request(request, &run_info, &policy, &driver).await;
                 reply.unwrap_or_else(|| Err(SHUTTING_DOWN.to_owned()))
             }
@@ -79,7 +80,7 @@ impl ControlSocket {
     }
 }
 
-/// None: the driver is gone.
+/// Handles a request; none: the driver has ended.
 async fn handle_request(
     request: ControlRequest,
     run_info: &RunInfo,
@@ -104,7 +105,7 @@ async fn handle_request(
                 }
                 None => {
                     return Some(Err(format!(
-                        "there is no connection {token:08x}, and none that ended within the last minute; `marline paths status` lists those that are known"
+                        "there is no connection {token:08x}, and none that ended within the last minute; `marline paths status` lists the known ones"
                     )));
                 }
             }
@@ -118,10 +119,10 @@ async fn request_snapshot(driver: &mpsc::Sender<DriverQuery>) -> Option<Snapshot
     reply_rx.await.ok()
 }
 
-/// Asks the daemon of this run directory. Blocks, for four seconds at most between two bytes.
+/// Sends a request to the daemon of this run directory. Blocks for at most four seconds between two bytes.
 ///
 /// # Errors
-/// Nobody is there, he does not answer, or he refuses.
+/// No daemon runs, it does not reply, or it refuses.
 pub fn query(run_dir: &Path, request: &ControlRequest) -> Result<ControlReply, ControlError> {
     marline_net::control_socket::query_daemon(COMMAND_NAME, &socket_path(run_dir), request)
 }
@@ -149,13 +150,13 @@ mod tests {
         }
     }
 
-    /// One that knows no links and no radios.
+    /// A policy without links and radios.
     fn policy() -> SharedPolicy {
         let model = Model::new("none", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap();
         SharedPolicy::new(Config::new(model, Vec::new()))
     }
 
-    /// Runs the work beside a driver that knows no connection.
+    /// Runs `client_code` against a driver without connections.
     fn with_control_socket<T: Send + 'static>(client_code: impl FnOnce(&Path) -> T + Send + 'static) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_gets_its_answer() {
+    fn a_request_gets_its_reply() {
         let (status, explain_error) = with_control_socket(|run_dir| {
             let error = query(run_dir, &ControlRequest::Explain { token: 7 }).unwrap_err().to_string();
             (query(run_dir, &ControlRequest::Status { max_connections: Some(3) }).unwrap(), error)
@@ -201,9 +202,9 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_and_silence_get_a_refusal_or_nothing_and_disturb_nobody() {
+    fn invalid_and_idle_clients_do_not_disturb_others() {
         let (rejections, still_answers) = with_control_socket(|run_dir| {
-            // More than are heard at once: they lose their places before those who ask lose their patience.
+            // More connections than the server accepts: the idle ones are evicted before the real clients time out.
             let connect = |_| std::os::unix::net::UnixStream::connect(socket_path(run_dir)).unwrap();
             let _silent: Vec<_> = (0..MAX_CONNS + 1).map(connect).collect();
             let send_raw = |bytes: &[u8]| {
@@ -227,14 +228,14 @@ mod tests {
             (replies, query(run_dir, &ControlRequest::Status { max_connections: None }).is_ok())
         });
         for rejection in rejections {
-            // A stream that was cut off while the asker still wrote may lose the answer.
+            // A client that is cut off while it writes may miss the reply.
             assert!(rejection.is_empty() || rejection.contains("the request cannot be parsed"), "{rejection}");
         }
         assert!(still_answers);
     }
 
     #[test]
-    fn a_daemon_that_ends_while_it_is_asked_has_ended() {
+    fn a_daemon_that_ends_during_a_request_is_reported_as_ended() {
         for reply in [&b""[..], b"{\"status\":{", b"{\"refused\":\"the daemon is ending\"}\n"] {
             let directory = tempfile::tempdir().unwrap();
             let listener = std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap();
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_another_run_has_put_in_its_place_stays() {
+    fn a_socket_of_another_run_is_not_removed() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
         runtime.block_on(async {
@@ -273,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_the_line_says_what_to_do() {
+    fn without_a_daemon_the_error_states_the_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let error =
             query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string();
         let sentence = "no marline paths daemon runs in this network namespace; start it with `marline paths`, or name its \
                         --run-dir";
         assert_eq!(error, sentence);
-        // A socket that a crash has left.
+        // A leftover socket of a crash.
         drop(std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap());
         assert_eq!(
             query(directory.path(), &ControlRequest::Status { max_connections: None }).unwrap_err().to_string(),
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn in_another_users_directory_asking_is_not_permitted_where_there_is_a_socket() {
+    fn requests_in_another_users_directory_are_not_permitted() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: only root can give directories away");
             return;
@@ -297,7 +298,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let run_dir = parent.path().join("run");
         std::fs::create_dir(&run_dir).unwrap();
-        // Neither is root's, so that even root does not trust it.
+        // Neither directory belongs to root, so even root must not trust it.
         for dir in [parent.path(), &run_dir] {
             std::os::unix::fs::chown(dir, Some(65_534), None).unwrap();
         }
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_for_its_owner_and_replaces_one_that_was_left() {
+    fn the_socket_belongs_to_its_owner_and_replaces_a_leftover() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = tempfile::tempdir().unwrap();
         drop(std::os::unix::net::UnixListener::bind(socket_path(directory.path())).unwrap());

@@ -1,51 +1,52 @@
-//! Why the driver cannot run. Trouble on the network and refused commands are not here: they are the policy's inputs.
+//! Errors that prevent or end a run of the driver. Network outages and refused commands are no errors here: they are
+//! inputs of the policy.
 
 use std::io;
 use std::path::PathBuf;
 
 use marline_net::links::LinksError;
 
-/// Why the driver cannot run, one line each.
+/// Why the driver cannot run, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum PathsError {
-    /// This kernel has no MPTCP, or no path manager that listens to generic netlink.
+    /// This kernel has no MPTCP, or no path manager with generic netlink.
     #[error("this kernel has no MPTCP path manager ({0}); it needs Linux 5.19 or newer with CONFIG_MPTCP")]
     NoMptcp(io::Error),
-    /// A privilege is missing.
+    /// CAP_NET_ADMIN is missing.
     #[error("{what}: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)")]
     NotPermitted {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
     },
-    /// The kernel does not answer as it should.
+    /// A request to the kernel failed.
     #[error("{what}: {error}")]
     Kernel {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// What it said.
+        /// The error of the kernel.
         error: io::Error,
     },
-    /// Interfaces cannot be listed.
+    /// The interfaces cannot be listed.
     #[error(transparent)]
     Links(#[from] LinksError),
-    /// The log cannot be written.
+    /// The decision log cannot be written.
     #[error("{}: the log cannot be written: {error}", path.display())]
     DecisionLog {
-        /// Which.
+        /// Path of the log.
         path: PathBuf,
-        /// Why.
+        /// The error of the write.
         error: io::Error,
     },
-    /// This user may not write what a run needs beside its privilege: the line says what and what next.
+    /// This user lacks the permission to write a needed file or setting. The line states the problem and the remedy.
     #[error("{0}")]
     NotWritable(String),
-    /// The host is not fit, or could not be made fit: the line says what and what next.
+    /// The host is unsuitable or could not be configured. The line states the problem and the remedy.
     #[error("{0}")]
     HostConfig(String),
 }
 
 impl PathsError {
-    /// What `what` failed with: a missing privilege is told as such.
+    /// An error of a kernel operation. A missing privilege becomes [`Self::NotPermitted`].
     pub fn kernel(operation: &'static str, error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::PermissionDenied {
             Self::NotPermitted { what: operation.to_owned() }
@@ -54,7 +55,7 @@ impl PathsError {
         }
     }
 
-    /// Whether it may be otherwise a moment later. What is not permitted stays so, and what this kernel does not have.
+    /// Whether a retry may succeed. Missing privileges and missing kernel features are permanent.
     pub fn is_transient(&self) -> bool {
         use rustix::io::Errno;
         let error = match self {
@@ -73,7 +74,7 @@ impl PathsError {
                     | Errno::ACCESS
             )
         );
-        // A list of sockets that is not there is a module that is missing; an interface has only gone.
+        // ENOENT of sock_diag means a missing kernel module, whereas a missing interface may come back.
         let has_no_sock_diag = error.kind() == io::ErrorKind::NotFound && matches!(self, Self::Kernel { .. });
         !is_unsupported && !has_no_sock_diag
     }

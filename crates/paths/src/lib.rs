@@ -1,21 +1,22 @@
 //! The path manager for kernel MPTCP: `marline paths` and `marline run`, for unmodified programs and servers.
 //!
-//! The policy of [`marline_core::paths`] is driven by the kernel's MPTCP events, counters of subflows (sock_diag),
-//! interfaces and their addresses (rtnetlink), and requests of the control socket. Its decisions become commands to the
-//! kernel's path manager, a decision log, and answers to each [`Ask`].
+//! Drives the policy of [`marline_core::paths`]. Its inputs are the kernel's MPTCP events, counters of subflows
+//! (sock_diag), interfaces and their addresses (rtnetlink), and requests of the control socket. Its decisions become
+//! commands to the kernel's path manager, entries of a decision log, and replies to each [`DriverQuery`].
 //!
-//! Main types: [`Job`] says what to manage, [`drive`] does it, [`Host`](host_config::Host) changes the host's settings and puts
-//! them back, [`Snapshot`] is what a status shows, [`transparent::Forwarder`] gives MPTCP to connections of programs that do not
-//! speak it, and [`gateway::Gateway`] takes the traffic of a LAN.
+//! Main types: [`Job`] says what to manage and [`drive`] runs it. [`HostConfig`](host_config::HostConfig) changes
+//! settings of the host and restores them, and a [`Snapshot`] is what `status` shows. [`transparent::Forwarder`]
+//! gives MPTCP to connections of programs that use plain TCP, and [`gateway::Gateway`] serves the traffic of a LAN.
 //!
-//! 1. The policy decides, this crate acts: addresses, ports, address ids and the kernel's refusals stay here.
-//! 2. A link is the interface of its name. Its interface may go and come back, and further links may come ([`Job::choice`]).
-//! 3. What the driver needs of the host before it begins (sysctl, source routing) and puts back at its end is one value
-//!    behind one trait, [`Ground`].
-//! 4. Whatever was lost (an event, the daemon itself) is found again in the kernel's own list of sockets.
+//! 1. The policy decides and this crate acts: addresses, ports, address ids and the errors of the kernel stay here.
+//! 2. A link is identified by the name of its interface. The interface may disappear and come back, and further links
+//!    may be added during a run ([`Job::selection`]).
+//! 3. Everything that the driver changes on the host at its start (sysctl, source routing) and restores at its end is
+//!    behind one trait, [`HostConfigurator`].
+//! 4. Whatever was lost (an event, the daemon itself) is recovered from the kernel's own list of sockets.
 //!
-//! Where to start reading: `driver` (the event loop), `kernel` (netlink), [`host_config`] (what is changed on the host),
-//! [`doctor`] (what prevents MPTCP here).
+//! Where to start reading: `driver` (the event loop), `kernel` (netlink), [`host_config`] (what is changed on the
+//! host), [`doctor`] (what prevents MPTCP here).
 
 mod budgets;
 pub mod control;
@@ -46,108 +47,112 @@ pub use error::PathsError;
 pub use shared_policy::SharedPolicy;
 pub use snapshot::{Connection, Decision, LinkState, Management, Snapshot, SubflowState, Totals};
 
-/// What one run of the driver needs.
+/// Parameters of one run of the driver.
 pub struct Job {
     /// The policy's configuration. The name of each link is the name of its interface.
     pub config: Config,
-    /// How its links were chosen: what comes while it runs and would have been chosen is used as well.
+    /// How the links were chosen. Interfaces that appear during the run and match are used as well.
     pub selection: LinkSelection,
-    /// What was used of its links' budgets before; the configuration's are what is left of them.
+    /// What earlier runs used of the links' data budgets. The budgets in `config` are what remained at the start.
     pub budgets: Budgets,
-    /// How the kernel is told.
+    /// How commands reach the kernel.
     pub mode: Mode,
-    /// Links may be used beside a VPN that is the host's way to the Internet; otherwise they are down while there is one.
+    /// Whether links may be used beside a VPN that has the default route. Otherwise they are down while such a VPN
+    /// exists.
     pub bypass_vpn: bool,
-    /// Where the log of `marline replay` goes; none: nowhere.
+    /// File of the decision log for `marline replay`; none: no log is written.
     pub decision_log: Option<PathBuf>,
-    /// What others ask; once all senders are gone nobody asks any more, which ends nothing.
+    /// Queries from other tasks. The run continues when all senders are dropped.
     pub queries: mpsc::Receiver<DriverQuery>,
-    /// What is laid before the driver begins and taken up when it ends.
+    /// Changes of the host that are applied at the start and restored at the end.
     pub host_config: Box<dyn HostConfigurator>,
 }
 
-/// How the kernel is told.
+/// How the decisions of the policy reach the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
-    /// Each connection by itself: `net.mptcp.path_manager=userspace`.
+    /// Each connection is managed separately: `net.mptcp.path_manager=userspace`.
     #[default]
     Userspace,
-    /// All connections of the host alike, by the kernel's own path manager and its list of endpoints.
+    /// All connections of the host are managed alike, through the kernel's own path manager and its list of
+    /// endpoints.
     KernelPm,
-    /// Nothing is told and no privilege is needed: what would be done is noted.
+    /// No command is sent and no privilege is needed: the actions are only reported.
     DryRun,
 }
 
-/// What others ask of a running driver.
+/// A query to a running driver, with the sender of its reply.
 #[derive(Debug)]
 pub enum DriverQuery {
-    /// How everything stands.
+    /// The current state of links, connections and totals.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// The newest decisions about one connection, oldest first; none: there is no such connection.
+    /// The newest decisions about one connection, oldest first; none: no such connection exists.
     Explain(ConnId, oneshot::Sender<Option<(Connection, Vec<Decision>)>>),
 }
 
-/// The host as the driver needs it.
+/// The changes on the host that a driver needs.
 ///
-/// [`lay`](Ground::lay) is called once before anything else; [`follow`](Ground::follow) once directly after it and again
-/// after each change of interfaces, addresses or routes; [`restore`](Ground::restore) once at the end, also when the
-/// driver ends with an error.
+/// [`apply`](Self::apply) is called once, before anything else. [`update_routing`](Self::update_routing) is called
+/// directly after it and after each change of interfaces, addresses or routes. [`restore`](Self::restore) is called
+/// once at the end, also when the driver ends with an error.
 pub trait HostConfigurator {
-    /// Sets what a run needs (the path manager's sysctl, for one), and what an earlier run left behind first.
+    /// Changes the settings that a run needs (the path manager's sysctl, for example), after removing what an earlier
+    /// run left behind.
     ///
     /// # Errors
-    /// One line that says what is wrong and what to do; nothing is changed then.
+    /// One line that states the problem and the remedy. Nothing is changed in this case.
     fn apply(&mut self, mode: Mode) -> Result<(), PathsError>;
 
-    /// There is one more link; the next [`follow`](Ground::follow) is to give it what it needs.
+    /// Adds a link. The next [`update_routing`](Self::update_routing) sets up its routing.
     fn add_link(&mut self, _link: &LinkConfig) {}
 
-    /// Makes the source routing fit the interfaces. Trouble with one of them is told and does not end the run.
+    /// Adapts the source routing to the interfaces. An error with one of them is logged and does not end the run.
     fn update_routing(&mut self, survey: &InterfaceList);
 
-    /// The largest packets that are to be sent and accepted over an interface (in bytes) from the next
-    /// [`follow`](Ground::follow) on; none: those of the interface itself. The reason is a line for the log; none: it is only
-    /// being tried.
+    /// Limits the size of packets that are sent and accepted over an interface, in bytes, from the next
+    /// [`update_routing`](Self::update_routing) on. None restores the MTU of the interface. The reason is a line for
+    /// the log; none: the size is only a trial.
     fn set_mtu(&mut self, _interface: &str, _mtu: Option<u16>, _reason: Option<&str>) {}
 
-    /// Looks whether what was laid is still so, and puts back what somebody else has changed: about once a second, and when
-    /// the kernel refuses a command because it is not.
+    /// Checks whether the settings still have the values that were set, and sets them again if another program has
+    /// changed them. Called about once a second, and when the kernel refuses a command because of such a change.
     fn recheck_sysctls(&mut self) {}
 
-    /// What stands in the way of something because somebody else changed it, a sentence each.
+    /// Current problems that changes by other programs cause, one sentence each.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Endpoints are about to be added to the kernel's own path manager, or made backups; `there` are those that it has.
+    /// Records that endpoints will be added to the kernel's path manager or become backups; `existing` lists its
+    /// present endpoints.
     ///
     /// # Errors
-    /// They could not be put back after a crash: then nothing may be done.
+    /// The undo log could not be written, so that a crash could not be repaired: the endpoints must not be changed.
     fn record_endpoints(&mut self, _added: &[Endpoint], _existing: &[Endpoint]) -> Result<(), PathsError> {
         Ok(())
     }
 
-    /// Its limits are about to be set.
+    /// Records that the limits of the kernel's path manager will be changed.
     ///
     /// # Errors
-    /// They could not be put back after a crash: then they may not be set.
+    /// The undo log could not be written: the limits must not be changed.
     fn record_limits(&mut self, _previous: Limits, _new_limits: Limits) -> Result<(), PathsError> {
         Ok(())
     }
 
-    /// Whether an endpoint on this address would be the driver's own, of this run or of one that crashed.
+    /// Whether an endpoint with this address would belong to the driver: to this run, or to one that crashed.
     fn is_own_address(&self, _address: IpAddr) -> bool {
         false
     }
 
-    /// A dry run would do this, one line; said once for as long as it stays the same.
+    /// Reports what a run without `--dry-run` would do, in one line. Repetitions of the same message are dropped.
     fn report_dry_run(&mut self, _message: &str) {}
 
-    /// Puts everything back, endpoints and limits too.
+    /// Restores everything, including endpoints and limits.
     fn restore(&mut self);
 }
 
-/// A host that is left as it is, because somebody else has laid the ground.
+/// Changes nothing, for runs whose host is configured already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHostConfig;
 

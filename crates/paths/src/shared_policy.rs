@@ -1,10 +1,10 @@
-//! The policy, driven by the driver and looked at by whoever answers questions.
+//! The policy's state machine, shared between the driver and readers.
 //!
-//! In: the machine. Out: two handles on it: one that is a machine itself, and one that reads.
+//! [`SharedPolicy`] is a machine itself, which the driver runs, and clones of it serve readers such as the control
+//! socket.
 //!
-//! A lock is taken for each call of the machine, by the one thread that drives it; it is contended only in the moment in
-//! which somebody asks, and costs some nanoseconds otherwise. Joules and radio states as part of each snapshot were not
-//! used: the driver would have to know which policy it drives.
+//! Each call takes a lock. It is contended only while a reader holds it, and costs some nanoseconds otherwise. Energy
+//! and radio states as part of each snapshot would make the driver depend on the kind of its policy.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,23 +12,23 @@ use marline_core::machine::Machine;
 use marline_core::paths::{Config, Input, Output, Paths};
 use marline_core::units::Instant;
 
-/// The policy, shared.
+/// A shared handle of the policy.
 #[derive(Clone, Debug)]
 pub struct SharedPolicy(Arc<Mutex<Paths>>);
 
 impl SharedPolicy {
-    /// A policy that has heard nothing yet.
+    /// Creates a policy that has not received any input.
     pub fn new(config: Config) -> Self {
         Self(Arc::new(Mutex::new(Paths::new(config))))
     }
 
-    /// Looks at it. The driver waits meanwhile.
+    /// Reads the policy. The driver waits meanwhile.
     pub fn read<T>(&self, reader: impl FnOnce(&Paths) -> T) -> T {
         reader(&self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Paths> {
-        // Whoever panicked while he looked has changed nothing.
+        // A reader that panicked has changed nothing.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
-//! How everything stands, as plain values: what `marline paths status`, `watch` and `explain` show.
+//! Snapshot of a run as plain values: the content of `marline paths status`, `watch` and `explain`.
 //!
-//! Sizes and times keep their types; with `serde` they are bytes and nanoseconds.
+//! Sizes and times keep their types; `serde` represents them as bytes and nanoseconds.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,144 +10,145 @@ use marline_core::paths::{ConnId, Counters, SubflowId};
 use marline_core::units::{Bitrate, DataSize, Instant};
 use serde::{Deserialize, Serialize};
 
-/// Everything at one moment.
+/// State of a run at one moment.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Since the driver began.
+    /// Time since the start of the driver.
     pub at: Instant,
     /// `userspace`, `kernel-pm` or `dry-run`.
     pub mode: String,
-    /// The links, in the order of their numbers.
+    /// The links, in the order of their ids.
     pub links: Vec<LinkState>,
-    /// All connections that are known, by token.
+    /// All known connections, ordered by token.
     pub connections: Vec<Connection>,
-    /// What happened so far.
+    /// Counters since the start.
     pub totals: Totals,
-    /// What somebody else has changed and that stands in the way of something, a sentence each.
+    /// Problems that changes by other programs cause, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// A link.
+/// State of a link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LinkState {
-    /// Its number.
+    /// Id of the link.
     pub id: LinkId,
-    /// Its interface.
+    /// Name of its interface.
     pub name: String,
     /// The access technology.
     pub kind: LinkKind,
-    /// It can carry subflows.
+    /// Whether it can carry subflows.
     pub up: bool,
-    /// All that came over its interface since the driver began.
+    /// Bytes received over its interface since the start of the driver, of all programs.
     pub received: DataSize,
-    /// All that went.
+    /// Bytes sent over its interface since the start of the driver.
     pub sent: DataSize,
-    /// What came in the last second.
+    /// Receive rate in the last second.
     pub rate: Bitrate,
-    /// What of its budget was used, by earlier runs as well; none: it has none.
+    /// Used part of its budget, including earlier runs; none: no budget.
     pub budget_used: Option<DataSize>,
-    /// Subflows over it.
+    /// Number of its subflows.
     pub subflows: u32,
 }
 
-/// A connection.
+/// State of a connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Connection {
-    /// Its token.
+    /// Local token.
     pub id: ConnId,
-    /// Its server, as the first subflow reaches it; none: that subflow is gone.
+    /// Server address of the first subflow; none: that subflow has ended.
     pub server: Option<SocketAddr>,
-    /// It ran before the driver did.
+    /// Whether it is older than the run.
     pub adopted: bool,
-    /// Whether its subflows can be told what to do.
+    /// Whether and how it is managed.
     pub management: Management,
-    /// Since the driver knows of it.
+    /// Time at which the driver first saw it.
     pub since: Instant,
-    /// Why it is carried as it is; empty before the first decision.
+    /// The policy's reason for its use of links; empty before the first decision.
     pub reason: String,
-    /// What its program received, by MPTCP's own count, each byte once; where that is not known, what came over all subflows
-    /// that it has or had, among it bytes that came over two.
+    /// Bytes that its program received, by MPTCP's own count, each byte once. If that is unknown, the sum over
+    /// present and former subflows, in which retransmitted bytes may count twice.
     pub received: DataSize,
-    /// What its program sent, in the same way.
+    /// Bytes that its program sent, counted in the same way.
     pub sent: DataSize,
-    /// Its subflows.
+    /// Its present subflows.
     pub subflows: Vec<SubflowState>,
 }
 
-/// Whether a connection's subflows can be told what to do.
+/// Whether and how a connection is managed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Management {
-    /// They can.
+    /// Commands to the userspace path manager.
     Userspace,
-    /// Its socket was made before the path manager was switched over, and keeps the kernel's own.
+    /// Not managed: its socket is older than the switch of the path manager and keeps the kernel's own.
     PredatesSwitch,
-    /// With all others alike: the kernel's own path manager and its endpoints.
+    /// Together with all others, through endpoints of the kernel's own path manager.
     KernelPm,
-    /// They are only looked at: `--dry-run`.
+    /// Only observed: `--dry-run`.
     DryRun,
 }
 
 impl Management {
-    /// Whether they are told what to do, by themselves or together.
+    /// Whether it is managed, separately or together with others.
     pub const fn is_managed(self) -> bool {
         matches!(self, Self::Userspace | Self::KernelPm)
     }
 }
 
-/// A subflow.
+/// State of a subflow.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SubflowState {
-    /// Its number.
+    /// Id of the subflow.
     pub id: SubflowId,
-    /// Its link; none: over an interface that the configuration does not name.
+    /// Its link; none: its interface is no link of the run.
     pub link: Option<LinkId>,
-    /// This end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// The connection's first one.
+    /// Whether it is the first subflow of its connection.
     pub initial: bool,
-    /// As they were seen last.
+    /// The last counters.
     pub counters: Counters,
-    /// What it received between the last two looks; none: fewer than two, or they are long past.
+    /// Receive rate between the last two samples; none: fewer than two samples, or they are too old.
     pub rate: Option<Bitrate>,
-    /// How old `counters` are.
+    /// Age of `counters`.
     pub age: Option<Duration>,
 }
 
-/// What was decided or done for a connection.
+/// A decision or action on a connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Decision {
-    /// When.
+    /// Time of the decision.
     pub at: Instant,
-    /// One line.
+    /// Description in one line.
     pub text: String,
 }
 
-/// What happened so far.
+/// Counters since the start of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Connections that opened.
+    /// Opened connections.
     pub opened: u64,
-    /// Of them, those that ran before the driver did.
+    /// Number of opened connections that are older than the run.
     pub adopted: u64,
-    /// Connections that closed.
+    /// Closed connections.
     pub closed: u64,
-    /// Connections that cannot be told what to do.
+    /// Open connections that cannot be managed.
     pub unmanaged: u64,
-    /// Connections that asked for MPTCP and are plain TCP now, in this network namespace, since the driver began
-    /// (`MPCapableFallbackSYNACK`, `MPCapableFallbackACK`, `MPFallbackTokenInit`, `DssFallback` and the like).
+    /// Connections that requested MPTCP and fell back to plain TCP, in this network namespace, since the start of the
+    /// driver (`MPCapableFallbackSYNACK`, `MPCapableFallbackACK`, `MPFallbackTokenInit`, `DssFallback` and similar
+    /// counters).
     pub fallen_back: u64,
-    /// Of the sockets that asked for MPTCP and are open now, those that are plain TCP.
+    /// Open sockets that requested MPTCP and are plain TCP.
     pub plain_now: u64,
-    /// Commands that the kernel carried out.
+    /// Commands that the kernel executed.
     pub commands: u64,
-    /// Commands that it refused.
+    /// Commands that the kernel refused.
     pub refused: u64,
-    /// Times that events were lost and everything was read again.
+    /// Number of resynchronizations after lost events.
     pub resyncs: u64,
-    /// Looks at subflows.
+    /// Queries of subflow sockets.
     pub subflow_polls: u64,
 }

@@ -1,17 +1,16 @@
-//! What `marline paths` does now, as the control socket answers it and `status`, `watch` and `explain` print it.
+//! Status of `marline paths` as the control socket sends it and `status`, `watch` and `explain` print it.
 //!
-//! In: a [`Snapshot`] of the driver, what the policy knows of radios and budgets, and what the run was started with
-//! ([`About`]). Out: JSON that reads back as the same
-//! values.
+//! It combines a [`Snapshot`] of the driver, the policy's state of radios and budgets, and the options of the run
+//! ([`RunInfo`]) into JSON that reads back as the same values.
 //!
-//! 1. Names carry their unit, as everywhere in JSON (`docs/json.md`); `None` is "not known" or "never", never zero.
-//! 2. Times are ages or lengths, not moments: who asks has another clock.
-//! 3. The busiest connections come first, so that a list that is cut shows those that matter.
-//! 4. Whoever reads is of the same version or a newer one: fields that are missing have their default, and unknown
-//!    ones are passed over.
+//! 1. Names contain their unit, as everywhere in JSON (`docs/json.md`). `None` means "unknown" or "never", never
+//!    zero.
+//! 2. Times are ages or durations, not timestamps, because the reader has another clock.
+//! 3. The busiest connections come first, so that a truncated list shows those that matter.
+//! 4. The reader has the same version or a newer one: missing fields have defaults, and unknown fields are ignored.
 //!
-//! The driver's own values are not serialised for this: a status is a promise to programs, and they must be free to
-//! change.
+//! The driver's own values are not serialized for this: the status is a stable interface for programs, and the
+//! driver's values must be free to change.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,93 +24,93 @@ use serde::{Deserialize, Serialize};
 
 use super::{Management, Snapshot, snapshot, transparent};
 
-/// What a run was started with, as far as a status tells it.
+/// Options of a run that a status shows.
 #[derive(Clone, Debug)]
 pub struct RunInfo {
-    /// Who decides.
+    /// The policy that decides on paths.
     pub policy: Policy,
-    /// What for.
+    /// The goal of the policy.
     pub goal: Goal,
-    /// The device whose radios the links are taken for; none: no model.
+    /// Device of the energy model, whose radios stand for the links; none: no model.
     pub energy_model: Option<String>,
-    /// What was found at the start and stands in the way of something, a sentence each.
+    /// Problems found at the start, one sentence each.
     pub notes: Vec<String>,
-    /// What the forwarder of plain TCP does; none: there is none.
+    /// Counters of the forwarder of plain TCP; none: it does not run.
     pub forwarder: Option<Arc<transparent::ForwarderCounters>>,
 }
 
-/// Everything, at one moment.
+/// The whole status at one moment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// The daemon's version.
     pub version: String,
-    /// Its process.
+    /// The daemon's process id.
     pub pid: u32,
     /// How long it has run.
     pub uptime_s: f64,
-    /// How it steers: `userspace` (each connection by itself), `kernel-pm` (all together) or `dry-run` (not at all).
+    /// Management mode: `userspace` (each connection separately), `kernel-pm` (all together) or `dry-run` (none).
     pub mode: String,
-    /// Who decides.
+    /// The policy that decides on paths.
     pub policy: Policy,
-    /// What for.
+    /// The goal of the policy.
     pub goal: Goal,
-    /// The device whose radios the links are taken for; none: no model.
+    /// Device of the energy model, whose radios stand for the links; none: no model.
     pub energy_model: Option<String>,
-    /// What that device's radios have drawn since the start, all traffic of the links counted; none: the model has none
-    /// of them.
+    /// Energy of that device's radios since the start, for all traffic of the links; none: the model has none of the
+    /// radios.
     pub energy_j: Option<f64>,
-    /// The links that may be used, in the order of their numbers.
+    /// The links of the run, in the order of their ids.
     pub links: Vec<Link>,
-    /// How many connections there are of each sort, and what was done.
+    /// Numbers of connections and commands.
     pub counts: StatusCounts,
-    /// What became of the plain TCP of this host's programs; none: it is left alone.
+    /// Forwarding of plain TCP of this host's programs; none: it is off.
     #[serde(default)]
     pub forwarder: Option<ForwarderStatus>,
-    /// The connections, the busiest first; no more than were asked for.
+    /// The connections, the busiest first, up to the requested number.
     pub connections: Vec<Connection>,
-    /// What stands in the way of something, a sentence each.
+    /// Present problems, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// How many connections there are, and what was done.
+/// Numbers of connections and commands.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatusCounts {
-    /// Those that are steered, each by itself or all together.
+    /// Managed connections, separately or all together.
     pub managed: u64,
-    /// Those over which something comes now.
+    /// Connections that receive data now.
     pub active: u64,
-    /// Of those that are open: ran before the daemon did.
+    /// Open connections that are older than the daemon.
     pub adopted: u64,
-    /// MPTCP that is not steered: opened before the path manager was switched over, or only looked at.
+    /// Unmanaged MPTCP connections: opened before the switch of the path manager, or only observed.
     pub unmanaged: u64,
-    /// Connections that asked for MPTCP since the start and got plain TCP: the server, or something on the way, does
-    /// not speak it.
+    /// Connections since the start that requested MPTCP and fell back to plain TCP, because the server or a middlebox
+    /// does not support it.
     pub fallen_back: u64,
-    /// Sockets that asked for MPTCP, are open now and are plain TCP.
+    /// Open sockets that requested MPTCP and are plain TCP.
     pub plain_now: u64,
-    /// Commands that the kernel carried out.
+    /// Commands that the kernel executed.
     pub commands: u64,
-    /// Commands that it refused.
+    /// Commands that the kernel refused.
     pub refused: u64,
-    /// Times that the kernel's events were lost and everything was read again.
+    /// Number of resynchronizations after lost kernel events.
     pub resyncs: u64,
 }
 
-/// Plain TCP of this host's programs that goes on as MPTCP (`--transparent`), since the start.
+/// Forwarding of plain TCP of this host's programs as MPTCP (`--transparent`), since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ForwarderStatus {
     /// Connections that are open now.
     pub open: u64,
-    /// Connections whose server spoke MPTCP.
+    /// Connections whose server uses MPTCP.
     pub mptcp: u64,
-    /// Connections whose server, or something on the way, did not.
+    /// Connections without MPTCP, because the server or a middlebox does not support it.
     pub fallen_back: u64,
     /// Connections whose server could not be reached.
     pub failed: u64,
-    /// What was carried both ways.
+    /// Forwarded bytes in both directions.
     pub bytes: u64,
 }
 
@@ -127,113 +126,113 @@ impl ForwarderStatus {
     }
 }
 
-/// One link.
+/// Status of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Link {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// What it is taken for.
+    /// Assumed access technology.
     pub kind: LinkKind,
     /// Whether its bytes cost money.
     pub metered: bool,
     /// Whether it can carry subflows now.
     pub up: bool,
-    /// Whether it did not answer when it was asked for a proof of life, and nothing has come over it since.
+    /// Whether a liveness probe got no reply and no data has arrived since.
     #[serde(default)]
     pub silent: bool,
-    /// Subflows that may carry data.
+    /// Number of subflows that may carry data.
     pub active: u64,
-    /// Subflows that wait as backups.
+    /// Number of suspended subflows (backups).
     pub suspended: u64,
-    /// All that came over the interface since the start, whoever asked for it.
+    /// Bytes received over the interface since the start, of all programs.
     pub received_bytes: u64,
-    /// All that went.
+    /// Bytes sent over the interface since the start.
     pub sent_bytes: u64,
-    /// What came in the last second.
+    /// Receive rate in the last second.
     pub down_mbps: f64,
-    /// What of its budget was used, by earlier runs as well; none: it has none.
+    /// Used part of its budget, including earlier runs; none: no budget.
     #[serde(default)]
     pub budget_used_bytes: Option<u64>,
-    /// What is left of its budget; none: it has none.
+    /// Remaining part of its budget; none: no budget.
     #[serde(default)]
     pub budget_left_bytes: Option<u64>,
-    /// `idle`, `promotion`, `active` or `tail`; none: the model has no such radio.
+    /// Radio state: `idle`, `promotion`, `active` or `tail`; none: the model has no such radio.
     #[serde(default)]
     pub radio: Option<String>,
-    /// What that radio has drawn since the start, the tail that is on included.
+    /// Energy of that radio since the start, including the present tail.
     #[serde(default)]
     pub energy_j: Option<f64>,
 }
 
-/// One connection.
+/// Status of one connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Connection {
-    /// Its local token, in hexadecimal: what `explain` and `ss -M` call it.
+    /// Its local token, in hexadecimal, as used by `explain` and `ss -M`.
     #[serde(with = "hexadecimal")]
     pub token: u32,
     /// The address and port of the server.
     pub server: Option<SocketAddr>,
-    /// How long it is known.
+    /// Time since the daemon first saw it.
     pub age_s: f64,
-    /// Whether it ran before the daemon did.
+    /// Whether it is older than the daemon.
     pub adopted: bool,
-    /// Whether it is steered: `yes`, `together` (with all others, by `--kernel-pm`), `older` (opened before the path manager
-    /// was switched over) or `no` (a dry run).
+    /// Management: `userspace`, `kernel_pm` (together with all others), `predates_switch` (unmanaged: opened before the
+    /// path manager was switched) or `dry_run`.
     pub management: Management,
-    /// What its program received, each byte once, where the kernel says it; else what came over all its subflows.
+    /// Bytes that its program received, each counted once if the kernel reports that; otherwise the sum of its subflows.
     pub received_bytes: u64,
-    /// What its program sent.
+    /// Bytes that its program sent.
     pub sent_bytes: u64,
-    /// What comes now.
+    /// Present receive rate.
     pub down_mbps: f64,
-    /// In a word or two: `waiting`, `idle`, or the names of the links that carry it; empty where nothing is decided.
+    /// State in short: `waiting`, `idle`, or the names of the links that carry it; empty before a decision.
     #[serde(default)]
     pub state: String,
-    /// Why it is carried as it is; empty before the first decision.
+    /// The policy's reason for its use of links; empty before the first decision.
     pub reason: String,
     /// Its subflows.
     pub subflows: Vec<Subflow>,
 }
 
-/// One subflow.
+/// Status of one subflow.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Subflow {
-    /// The link that it goes over; none: one that is not steered.
+    /// Its link; none: its interface is no link of the run.
     pub link: Option<String>,
-    /// This end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
-    /// Whether it is the connection's first one.
+    /// Whether it is the first subflow of its connection.
     pub initial: bool,
-    /// What it may do.
+    /// Whether it may carry data.
     pub state: SubflowState,
-    /// What has come over it.
+    /// Received bytes.
     pub received_bytes: u64,
-    /// What has gone.
+    /// Sent bytes.
     pub sent_bytes: u64,
-    /// What comes now; none: nobody has looked twice of late.
+    /// Present receive rate; none: fewer than two recent samples.
     pub down_mbps: Option<f64>,
-    /// The round trip, the receiver's estimate where there is one.
+    /// RTT; the receiver's estimate if there is one.
     pub rtt_ms: Option<f64>,
 }
 
-/// What a subflow may do.
+/// Whether a subflow may carry data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SubflowState {
-    /// It carries what there is.
+    /// It carries data.
     Active,
-    /// It was asked to be a backup, and bytes still come: what was on the way, or an option that was lost.
+    /// It was made a backup and still receives data: bytes in flight, or the MP_PRIO option was lost.
     Draining,
-    /// It waits as a backup.
+    /// It is a backup.
     Suspended,
-    /// The other end wants it to be a backup.
+    /// The peer has made it a backup.
     PeerBackup,
 }
 
 impl SubflowState {
-    /// As people read it.
+    /// Name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -244,26 +243,26 @@ impl SubflowState {
     }
 }
 
-/// What was decided or done for a connection.
+/// A decision or action on a connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Decision {
-    /// How long ago.
+    /// Age of the decision.
     pub age_s: f64,
-    /// One line.
+    /// Description in one line.
     pub text: String,
 }
 
-/// The last decisions on one connection, the oldest first.
+/// The newest decisions about one connection, oldest first.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Explanation {
-    /// As it stands.
+    /// Its present status.
     pub connection: Connection,
-    /// What was decided; the driver keeps a few dozen.
+    /// The decisions; the driver keeps a few dozen.
     pub decisions: Vec<Decision>,
 }
 
 impl Status {
-    /// As the driver and the policy see it, with `at_most` connections.
+    /// Combines the states of driver and policy, with at most `max_connections` connections.
     pub fn new(run_info: &RunInfo, snapshot: &Snapshot, policy: &Paths, max_connections: Option<usize>) -> Self {
         let mut connections: Vec<Connection> =
             snapshot.connections.iter().map(|conn| connection_status(conn, snapshot.at, &snapshot.links)).collect();
@@ -309,7 +308,7 @@ impl Status {
 }
 
 impl Explanation {
-    /// As the driver keeps it; `snapshot` is of the same moment, for its clock and the names of links.
+    /// Combines a connection with its decisions. `snapshot` is of the same moment and provides the time and link names.
     pub fn new(
         conn: &snapshot::Connection,
         decisions: &[snapshot::Decision],
@@ -379,7 +378,7 @@ fn connection_status(conn: &snapshot::Connection, now: Instant, links: &[snapsho
         management: conn.management,
         received_bytes: conn.received.bytes(),
         sent_bytes: conn.sent.bytes(),
-        // A sum of nothing would be the negative zero.
+        // `sum()` of an empty iterator of floats is negative zero.
         down_mbps: subflows.iter().filter_map(|s| s.down_mbps).fold(0.0, |sum, mbps| sum + mbps),
         state: String::new(),
         reason: conn.reason.clone(),
@@ -443,7 +442,7 @@ mod tests {
         }
     }
 
-    /// A policy that has a radio for Wi-Fi and none for LTE, and one connection.
+    /// A policy with a radio for Wi-Fi and none for LTE.
     fn policy() -> Paths {
         let link_config = |number, name: &str, kind, budget| LinkConfig {
             id: LinkId(number),
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn radios_and_budgets_are_the_policys() {
+    fn radios_and_budgets_come_from_the_policy() {
         let status = Status::new(&run_info(), &snapshot(), &policy(), None);
         let [wlan, wwan] = &status.links[..] else { panic!("{status:?}") };
         assert_eq!((wlan.radio.as_deref(), wlan.energy_j, wlan.budget_left_bytes), (Some("idle"), Some(0.0), None));
@@ -534,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_changed_stands_behind_the_notes_of_the_start() {
+    fn notes_of_the_snapshot_follow_those_of_the_start() {
         let run_info = RunInfo { notes: vec!["of the start".into()], ..run_info() };
         let snapshot = Snapshot { notes: vec!["of now".into()], ..snapshot() };
         assert_eq!(Status::new(&run_info, &snapshot, &policy(), None).notes, ["of the start", "of now"]);
@@ -558,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_are_steered_together_are_steered() {
+    fn connections_that_are_managed_together_count_as_managed() {
         let mut snapshot = snapshot();
         snapshot.connections.truncate(2);
         snapshot.connections.iter_mut().for_each(|connection| connection.management = Management::KernelPm);
@@ -568,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_has_carried_is_no_sum_of_its_subflows() {
+    fn totals_of_a_connection_are_not_the_sum_of_its_subflows() {
         let status = Status::new(&run_info(), &snapshot(), &policy(), Some(1));
         let [connection] = &status.connections[..] else { panic!("{status:?}") };
         assert_eq!((connection.received_bytes, connection.sent_bytes, connection.subflows.len()), (100, 7, 3));
@@ -591,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_daemon_does_not_say_has_its_default() {
+    fn missing_fields_of_an_older_daemon_have_defaults() {
         let status = Status {
             counts: StatusCounts::default(),
             ..Status::new(&run_info(), &Snapshot::default(), &policy(), None)

@@ -1,26 +1,24 @@
-//! Room for the subflows that the other end of a connection opens.
+//! Raises the limit of subflows that the peer of a connection may open.
 //!
-//! In: this thread's network namespace. Out: how many may join a connection.
-//!
-//! 1. A kernel lets two subflows join a connection beside its first one (`ip mptcp limits`), also where it only listens. One
-//!    more gets as far as its third packet and is reset. Who has three links and loses the first one has no place for it
-//!    when it comes back: the two others have taken both, and the first one does not count.
-//! 2. The limit is raised to the most that the kernel knows, and left so: it permits, and begins nothing by itself; another
-//!    server here may count on it by then.
+//! 1. By default the kernel lets two subflows join a connection besides its first one (`ip mptcp limits`), also on a
+//!    server. A further subflow is reset after its third packet. If a client with three links loses the first one,
+//!    the two others occupy the limit, since the first subflow does not count, and a recovered first link cannot join
+//!    again.
+//! 2. The limit is raised to the kernel's maximum and stays there. It only permits joins and causes none, and other
+//!    servers on this host may depend on it by then.
 
 use marline_core::wire::netlink::mptcp::Limits;
 
 use super::PathsError;
 use super::kernel::PathManager;
 
-/// The most that the kernel takes (`MPTCP_PM_ADDR_MAX`, `net/mptcp/protocol.h`).
+/// Maximum limit of the kernel (`MPTCP_PM_ADDR_MAX`, `net/mptcp/protocol.h`).
 pub const MAX_SUBFLOWS: u32 = 8;
 
-/// Lets as many subflows join each connection as the kernel can; says how many that are now, which are fewer where this
-/// process may not change it (CAP_NET_ADMIN).
+/// Raises the limit to the maximum. Returns the present limit, which is lower if this process lacks CAP_NET_ADMIN.
 ///
 /// # Errors
-/// The kernel has no MPTCP, or does not tell.
+/// The kernel has no MPTCP, or its limits cannot be read.
 pub fn raise_subflow_limit() -> Result<u32, PathsError> {
     let netlink_error = |error| PathsError::kernel("limits of MPTCP's path manager", error);
     let manager = PathManager::open()?;
@@ -41,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_lets_all_links_join_afterwards() {
+    fn the_subflow_limit_of_a_namespace_is_raised() {
         if !is_privileged() {
             return eprintln!("skipped: needs CAP_SYS_ADMIN");
         }

@@ -1,7 +1,7 @@
-//! The forwarder between two networks of one's own: a program with plain TCP here, a server there.
+//! Tests of the transparent forwarder between two network namespaces: a program with plain TCP and a server.
 //!
-//! Each test makes two namespaces joined by a pair of devices. Namespaces belong to threads, so the forwarder, the
-//! program and the server have a thread each. Without root, MPTCP or nft the tests are skipped, and say so.
+//! Each test creates two namespaces joined by a veth pair. Namespaces belong to threads, so the forwarder, the
+//! program and the server each have a thread. Without root, MPTCP or nft the tests are skipped with a message.
 #![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ use marline_sys::mptcp::MptcpStatus;
 use marline_sys::namespace::{NetNs, is_privileged};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-/// Two networks: the program's and the server's.
+/// Two network namespaces: the program's and the server's.
 struct TestNetworks {
     client_netns: NetNs,
     server_netns: NetNs,
@@ -51,7 +51,7 @@ impl TestNetworks {
         Some(Self { client_netns, server_netns })
     }
 
-    /// Serves one connection to `address`, by MPTCP or without.
+    /// Serves one connection to `address`, with MPTCP or plain TCP.
     fn serve<T: Send + 'static>(
         &self,
         address: &str,
@@ -69,13 +69,13 @@ impl TestNetworks {
         self.client_netns.run(|| TcpStream::connect(SocketAddr::new(address.parse().unwrap(), port)))
     }
 
-    /// The rules that are in force here.
+    /// The nftables rules of this namespace.
     fn nft_rules(&self) -> String {
         let output = self.client_netns.run(|| Command::new("nft").args(["list", "ruleset"]).output()).unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs `work` while the forwarder runs.
+    /// Runs `action` while the forwarder runs.
     fn with_forwarder<T>(&self, config: Config, action: impl FnOnce(&ForwarderCounters) -> T) -> T {
         let counters = Arc::new(ForwarderCounters::default());
         let counters_clone = Arc::clone(&counters);
@@ -102,11 +102,11 @@ fn run_ip(netns: &NetNs, arguments: &[&str]) {
     assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Waits for what is bound to come; how long it takes decides nothing.
+/// Waits for an expected condition; the time that it takes does not matter.
 fn wait_until(mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "it did not come");
+        assert!(start.elapsed() < Duration::from_secs(20), "the condition did not hold in time");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -123,11 +123,12 @@ fn pseudo_random_bytes(length: usize, seed: u32) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_program_sends_and_hears_is_the_same_and_goes_by_mptcp() {
+fn data_is_forwarded_unchanged_over_mptcp() {
     let Some(networks) = TestNetworks::new() else { return };
     for address in SERVER {
         networks.with_forwarder(Config::default(), |counters| {
-            // The server hears everything to its end before it says anything: half-closed for the whole answer.
+            // The server reads everything before it responds, so the connection is half-closed for the whole
+            // response.
             let server = networks.serve(address, true, |mut connection, _| {
                 let mut received = Vec::new();
                 connection.read_to_end(&mut received).unwrap();
@@ -166,7 +167,7 @@ fn a_server_without_mptcp_is_reached_and_counted() {
 }
 
 #[test]
-fn who_speaks_mptcp_himself_or_to_another_port_is_left_alone() {
+fn mptcp_sockets_and_other_ports_are_not_redirected() {
     let Some(networks) = TestNetworks::new() else { return };
     let ports = vec!["1-79".parse().unwrap(), PORT.to_string().parse().unwrap()];
     networks.with_forwarder(Config { scope: Scope { cgroup: None, ports }, ..Config::default() }, |counters| {
@@ -178,7 +179,7 @@ fn who_speaks_mptcp_himself_or_to_another_port_is_left_alone() {
         });
         assert_eq!(server.join().unwrap(), MptcpStatus::Negotiated);
         drop(connected);
-        // Nobody listens on port 80 there: the program hears it from the server itself, at once.
+        // No program listens on port 80 there: the client receives the refusal of the server itself, at once.
         let refused = networks.connect(SERVER[0], 80).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!((counters.mptcp(), counters.fallen_back(), counters.failed()), (0, 0, 0));
@@ -186,14 +187,14 @@ fn who_speaks_mptcp_himself_or_to_another_port_is_left_alone() {
 }
 
 #[test]
-fn who_is_bound_to_a_device_keeps_it_and_nothing_is_left_behind() {
+fn sockets_bound_to_a_device_are_not_redirected_and_nothing_is_left_behind() {
     let Some(networks) = TestNetworks::new() else { return };
     let routing = || {
-        // Whether a link has come up yet is no matter of routing.
+        // Exclude the link state, which does not concern routing.
         let show = |arguments: &[&str]| {
             let output = networks.client_netns.run(|| Command::new("ip").args(arguments).output()).unwrap();
             let text = String::from_utf8(output.stdout).unwrap().replace("linkdown ", "");
-            // The kernel's own routes come with its addresses, some of them later.
+            // The kernel adds its own routes with the addresses, some of them later.
             text.lines()
                 .filter(|line| !line.contains("proto kernel"))
                 .map(|line| format!("{line}\n"))
@@ -215,16 +216,16 @@ fn who_is_bound_to_a_device_keeps_it_and_nothing_is_left_behind() {
             assert_eq!(server.join().unwrap(), MptcpStatus::PlainTcp);
         }
         assert_eq!((counters.mptcp(), counters.fallen_back(), counters.failed()), (0, 0, 0));
-        assert_ne!(routing(), before, "there is no detour");
+        assert_ne!(routing(), before, "there is no policy route");
     });
     assert_eq!(routing(), before);
 }
 
 #[test]
-fn a_server_that_refuses_or_breaks_off_is_a_reset_for_the_program() {
+fn a_refusal_or_failure_of_the_server_resets_the_program() {
     let Some(networks) = TestNetworks::new() else { return };
     networks.with_forwarder(Config::default(), |counters| {
-        // Nobody listens.
+        // No program listens at this port.
         let error =
             networks.connect(SERVER[0], PORT).and_then(|mut program| program.read(&mut [0; 1])).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -240,7 +241,7 @@ fn a_server_that_refuses_or_breaks_off_is_a_reset_for_the_program() {
 }
 
 #[test]
-fn a_forwarder_that_ends_leaves_no_half_file_that_looks_whole() {
+fn a_forwarder_that_ends_resets_open_connections() {
     let Some(networks) = TestNetworks::new() else { return };
     let (status_tx, status_rx) = channel();
     let (mut program, server) = networks.with_forwarder(Config::default(), |counters| {
@@ -265,7 +266,7 @@ fn a_forwarder_that_ends_leaves_no_half_file_that_looks_whole() {
 }
 
 #[test]
-fn no_more_connections_than_the_limit_are_carried_and_the_others_wait() {
+fn connections_beyond_the_limit_wait() {
     let Some(networks) = TestNetworks::new() else { return };
     networks.with_forwarder(Config { max_connections: 1, ..Config::default() }, |counters| {
         let listener = networks.server_netns.run(|| bind_listener(SERVER[0].parse().unwrap(), true)).unwrap();
@@ -286,9 +287,9 @@ fn no_more_connections_than_the_limit_are_carried_and_the_others_wait() {
 }
 
 #[test]
-fn the_rules_of_another_are_respected_and_those_of_nobody_replaced() {
+fn rules_of_another_owner_are_kept_and_those_without_owner_replaced() {
     let Some(networks) = TestNetworks::new() else { return };
-    // As a table that somebody added by hand, or that an older program left.
+    // A table without an owner, as added by hand or left by an older program.
     networks.client_netns.run(|| Command::new("nft").args(["add", "table", "inet", "marline"]).status()).unwrap();
     networks.with_forwarder(Config::default(), |_| {
         let second = networks.client_netns.run(|| {
@@ -297,9 +298,12 @@ fn the_rules_of_another_are_respected_and_those_of_nobody_replaced() {
         });
         assert!(matches!(second.unwrap(), Err(ForwardError::AlreadyOwned)));
         let rules = networks.client_netns.run(|| Command::new("ip").arg("rule").output()).unwrap();
-        assert!(String::from_utf8_lossy(&rules.stdout).contains("fwmark 0x6d61"), "the first one's detour is gone");
-        assert!(networks.nft_rules().contains("tproxy to"), "the first one's rules were taken away");
-        // A firewall that is loaded anew leaves them alone.
+        assert!(
+            String::from_utf8_lossy(&rules.stdout).contains("fwmark 0x6d61"),
+            "the policy route of the first forwarder was removed"
+        );
+        assert!(networks.nft_rules().contains("tproxy to"), "the rules of the first forwarder were removed");
+        // Reloading a firewall does not remove them.
         networks.client_netns.run(|| Command::new("nft").args(["flush", "ruleset"]).status()).unwrap();
         assert!(networks.nft_rules().contains("tproxy to"));
     });
@@ -313,23 +317,23 @@ fn the_rules_end_with_a_forwarder_that_is_killed() {
     process.kill().unwrap();
     process.wait().unwrap();
     wait_until(|| networks.nft_rules().is_empty());
-    // And the next one begins as if nothing had been.
+    // The next forwarder starts normally.
     networks.with_forwarder(Config::default(), |_| ());
 }
 
 #[test]
-fn without_nft_it_says_which_package_has_it() {
+fn without_nft_the_error_names_the_package() {
     let Some(networks) = TestNetworks::new() else { return };
     let child = networks.client_netns.run(|| spawn_forwarder_process(&[("PATH", "/nonexistent")])).unwrap();
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("it is in the package nftables"), "{text}");
+    assert!(text.contains("package nftables"), "{text}");
 }
 
-/// This program again, as a forwarder that runs until it is killed.
+/// Starts this test program as a forwarder that runs until it is killed.
 fn spawn_forwarder_process(environment: &[(&str, &str)]) -> io::Result<std::process::Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--exact", "the_one_that_is_killed", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "forwarder_process_to_be_killed", "--nocapture", "--test-threads=1"]);
     command.env(CHILD_ENV, "1").envs(environment.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
     command.spawn()
 }
@@ -337,7 +341,7 @@ fn spawn_forwarder_process(environment: &[(&str, &str)]) -> io::Result<std::proc
 const CHILD_ENV: &str = "MARLINE_TEST_FORWARDER";
 
 #[test]
-fn the_one_that_is_killed() {
+fn forwarder_process_to_be_killed() {
     if std::env::var_os(CHILD_ENV).is_none() {
         return;
     }
@@ -346,7 +350,7 @@ fn the_one_that_is_killed() {
 }
 
 #[test]
-fn only_programs_of_the_group_are_led_away() {
+fn only_programs_of_the_control_group_are_redirected() {
     let Some(networks) = TestNetworks::new() else { return };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));

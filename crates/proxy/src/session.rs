@@ -436,8 +436,7 @@ impl Sessions {
         timeout: Duration,
     ) -> Result<(ResponseHead, ResponseBody), RequestError> {
         let links = self.links_beside_playback(session)?;
-        let request =
-            SingleLinkRequest { timeout: timeout, ..session.single_link_request(ask_for(requested, None)) };
+        let request = SingleLinkRequest { timeout, ..session.single_link_request(ask_for(requested, None)) };
         session.set_status("one response over one link: the server delays it until the part exists");
         passthrough(SingleLinkResponse::request(&self.network, &links, &request).await?)
     }

@@ -4,8 +4,8 @@
 //! `cargo test -p marline-sim --test paths_throughput survey -- --ignored --nocapture` prints all figures.
 //!
 //! Accuracy of the simulated kernel, compared with `marline-lab bench paths --case unequal` (Mbit/s after 5 s,
-//! default scheduler): 50 + 5 gives 52.3 here and 51.7 in the laboratory, 20 + 20 over 150 ms 38.1 and 37.1, and 20
-//! + 5 over 150 ms 23.7 and 24.0. The collapse is too mild: 20 + 1 gives 8.2 here and 4.4 there. Therefore pairs
+//! default scheduler): 50 + 5 gives 52.3 here and 51.7 in the laboratory, 20 + 20 over 150 ms 38.1 and 37.1, and
+//! 20 + 5 over 150 ms 23.7 and 24.0. The collapse is too mild: 20 + 1 gives 8.2 here and 4.4 there. Therefore pairs
 //! that gain must also reach the default, and gains below one seventh prove little here.
 
 use std::collections::BTreeSet;

@@ -1,13 +1,13 @@
-//! Programs in the kernel (BPF): what one makes of a packet, and how long it takes.
+//! Test runs of BPF programs in the kernel: the verdict for a packet, and the run time.
 //!
-//! In: the number of a program that is loaded, whoever has loaded it; a packet. Out: the program's word, and the mean time of as
-//! many runs in a row as were asked for (`BPF_PROG_TEST_RUN`). The packet goes nowhere.
+//! It takes the id of a loaded program, whoever loaded it, and a packet. The result is the program's return value and
+//! the mean time of the requested number of runs (`BPF_PROG_TEST_RUN`). The packet is not sent.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Of `union bpf_attr` what a trial run needs (`linux/bpf.h`).
+/// The part of `union bpf_attr` for a test run (`linux/bpf.h`).
 #[repr(C)]
 #[derive(Default)]
 struct TestRunAttr {
@@ -21,10 +21,10 @@ struct TestRunAttr {
     duration: u32,
 }
 
-/// The program with this number.
+/// Opens the program with this id.
 ///
 /// # Errors
-/// There is none; without CAP_SYS_ADMIN.
+/// No such program; without CAP_SYS_ADMIN.
 pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     // `start_id`, `next_id`, `open_flags`.
     let mut attributes = [id, 0, 0];
@@ -33,14 +33,14 @@ pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
         libc::syscall(libc::SYS_bpf, BPF_PROG_GET_FD_BY_ID, attributes.as_mut_ptr(), size_of_val(&attributes))
     };
     let fd = super::check(fd as libc::c_int)?;
-    // SAFETY: the kernel has just opened it for us.
+    // SAFETY: the kernel has just opened this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What the program says to this packet, beginning with its Ethernet header, and how long it takes on average.
+/// Runs the program on a packet that starts with an Ethernet header. Returns the verdict and the mean run time.
 ///
 /// # Errors
-/// It is none that looks at packets; the packet is too short or too long.
+/// Not a packet program; the packet is too short or too long.
 pub fn test_run(program: impl AsFd, packet: &[u8], repeat: u32) -> io::Result<(u32, Duration)> {
     let mut attr = TestRunAttr {
         prog_fd: program.as_fd().as_raw_fd().cast_unsigned(),
@@ -49,16 +49,16 @@ pub fn test_run(program: impl AsFd, packet: &[u8], repeat: u32) -> io::Result<(u
         repeat,
         ..TestRunAttr::default()
     };
-    // SAFETY: `trial` names `af_packet`, which the kernel reads; it writes into `trial` alone, within the size that is given.
+    // SAFETY: `attr` points to `packet`, which the kernel reads; it writes only into `attr`, within the given size.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attr, size_of::<TestRunAttr>()) };
     super::check(result as libc::c_int)?;
     Ok((attr.retval, Duration::from_nanos(attr.duration.into())))
 }
 
-/// `BPF_PROG_TEST_RUN`.
+/// Command number in `linux/bpf.h`.
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
-/// `BPF_PROG_GET_FD_BY_ID`.
+/// Command number in `linux/bpf.h`.
 const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_not_there_is_an_error() {
+    fn a_missing_program_is_an_error() {
         program_by_id(u32::MAX - 1).unwrap_err();
         test_run(std::fs::File::open("/dev/null").unwrap(), &[0; 64], 1).unwrap_err();
     }

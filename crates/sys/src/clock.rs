@@ -1,7 +1,7 @@
-//! The monotonic clock in nanoseconds, a thread's processor time, and a timer that fires at an absolute time.
+//! The monotonic clock in nanoseconds, the CPU time of a thread, and a timer with absolute deadlines.
 //!
-//! `std::time::Instant` hides its number, and a relative timer adds to its error the time between asking for the
-//! time and arming it: the emulator needs both as the kernel has them.
+//! `std::time::Instant` hides its number, and a relative timer adds the time between reading the clock and arming it.
+//! The emulator needs both values as the kernel has them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,12 +17,12 @@ pub fn now() -> u64 {
     to_nanos(clock_gettime(ClockId::Monotonic))
 }
 
-/// The nanoseconds by which `CLOCK_REALTIME`, in which packets have their times, is ahead of [`now`] at this moment.
+/// Nanoseconds by which `CLOCK_REALTIME`, the clock of packet timestamps, is ahead of [`now`] at this moment.
 pub fn realtime_offset() -> u64 {
     to_nanos(clock_gettime(ClockId::Realtime)).saturating_sub(now())
 }
 
-/// The processor time that the calling thread has used.
+/// CPU time of the calling thread.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(to_nanos(clock_gettime(ClockId::ThreadCPUTime)))
 }
@@ -31,14 +31,14 @@ fn to_nanos(time: Timespec) -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// A `timerfd` on the monotonic clock; readable once its time has come.
+/// A `timerfd` on the monotonic clock; readable after its deadline.
 #[derive(Debug)]
 pub struct Timer {
     fd: OwnedFd,
 }
 
 impl Timer {
-    /// A timer that is not armed.
+    /// Creates an unarmed timer.
     ///
     /// # Errors
     /// Out of descriptors or memory.
@@ -47,12 +47,13 @@ impl Timer {
         Ok(Self { fd: timerfd_create(TimerfdClockId::Monotonic, flags)? })
     }
 
-    /// Fires at `at` (see [`now`]), at once if that is past; `None` disarms it. Replaces what was set before.
+    /// Sets the deadline (see [`now`]); a past one fires at once, and `None` disarms the timer. Replaces the previous
+    /// deadline.
     ///
     /// # Errors
     /// None that a correct kernel gives.
     pub fn arm(&self, deadline: Option<u64>) -> io::Result<()> {
-        // Zero would disarm it: the first nanosecond of the clock is long past anyway.
+        // Zero would disarm it; the first nanosecond of the clock has passed anyway.
         let value = deadline.map_or(0, |nanos_at| nanos_at.max(1));
         let to_timespec = |nanos: u64| Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),

@@ -1,15 +1,15 @@
-//! A process that stands beside the one that started it: no child of it, in no terminal's reach, with one descriptor.
+//! Starts a process that is independent of its creator: not its child, without a terminal, with a single descriptor.
 //!
-//! In: a descriptor and what to do with it. Out: a process that does it ([`start`]), and copies of itself if it wants
-//! somebody to fall in its place ([`child`]).
+//! [`spawn_detached`] starts it with a descriptor and a function. It can create copies of itself to supervise
+//! ([`fork_child`]).
 //!
-//! 1. The process that starts it has no child afterwards that it did not have before: a command that it becomes by
-//!    exec waits for no stranger.
-//! 2. It leaves the session and the directory, closes all that it inherited, and holds `/dev/null` in the place of the
-//!    standard streams: neither a pipe nor a mount waits for its end.
-//! 3. It ignores whatever can be ignored. It has one reason to end, which its work knows.
-//! 4. What it does runs in a copy of this program's memory, which is sound while there is no second thread; so a
-//!    second thread is an error here.
+//! 1. The creator has no additional child afterwards, so a command that it becomes by `exec` does not wait for an
+//!    unknown process.
+//! 2. The process leaves the session and the directory, closes all inherited descriptors, and has `/dev/null` as
+//!    standard streams, so no pipe or mount waits for its end.
+//! 3. It ignores all signals that can be ignored. It ends only by its own function.
+//! 4. Its code runs in a copy of this program's memory, which is sound only without a second thread; a second thread
+//!    is an error.
 
 use std::fs;
 use std::io;
@@ -17,12 +17,12 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-/// Starts a process that does `work` with `descriptor` and ends with its result.
+/// Starts a process that runs `work` with `descriptor` and exits with its result.
 ///
 /// # Errors
 /// A second thread is running; out of processes.
 pub fn spawn_detached(descriptor: OwnedFd, work: fn(OwnedFd) -> u8) -> io::Result<()> {
-    // The one between ends at once, so that the other one has init for its parent.
+    // The intermediate process ends at once, so that init becomes the parent of the other one.
     let intermediate = fork_child(|| match fork_child(|| run_detached(&descriptor, work)) {
         Ok(_) => 0,
         Err(_) => 1,
@@ -31,20 +31,20 @@ pub fn spawn_detached(descriptor: OwnedFd, work: fn(OwnedFd) -> u8) -> io::Resul
         match waitpid(Some(intermediate), WaitOptions::empty()) {
             Err(rustix::io::Errno::INTR) => {}
             Ok(Some((_, status))) if status.exit_status() == Some(0) => return Ok(()),
-            // Whoever ignores SIGCHLD is not told how it ended.
+            // A process that ignores SIGCHLD gets no exit status.
             Err(rustix::io::Errno::CHILD) => return Ok(()),
-            _ => return Err(io::Error::other("no further process can be started")),
+            _ => return Err(io::Error::other("cannot start another process")),
         }
     }
 }
 
-/// A copy of this process that does `work` and ends with its result.
+/// Forks a child that runs `work` and exits with its result.
 ///
 /// # Errors
 /// A second thread is running; out of processes.
 pub fn fork_child(work: impl FnOnce() -> u8) -> io::Result<Pid> {
     if fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("a process with several threads cannot be copied"));
+        return Err(io::Error::other("a process with several threads cannot be forked"));
     }
     // SAFETY: this is the only thread, so no lock is held by one that the copy lacks.
     let pid = super::check(unsafe { libc::fork() })?;
@@ -57,7 +57,7 @@ pub fn fork_child(work: impl FnOnce() -> u8) -> io::Result<Pid> {
     Pid::from_raw(pid).ok_or_else(|| io::ErrorKind::Other.into())
 }
 
-/// Ends the process when it is dropped, by a panic too: whatever called `child` runs on in the original alone.
+/// Exits the process on drop, also during a panic: only the original continues in the caller of `fork_child`.
 struct ExitOnDrop(u8);
 
 impl Drop for ExitOnDrop {
@@ -81,12 +81,12 @@ fn run_detached(descriptor: &OwnedFd, work: fn(OwnedFd) -> u8) -> u8 {
     work(keep_only(descriptor))
 }
 
-/// Moves the descriptor to the first place after the standard streams, and closes all others.
+/// Moves the descriptor to the first number after the standard streams, and closes all others.
 fn keep_only(descriptor: &OwnedFd) -> OwnedFd {
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_or(-1, IntoRawFd::into_raw_fd);
-    // SAFETY: none of the descriptors that are replaced or closed is used again, for `alone_with` runs in a process
-    // that never returns to their owners. The new one belongs to nobody else.
+    // SAFETY: none of the descriptors that are replaced or closed is used again, because `keep_only` runs in a process
+    // that never returns to their owners. The new one has no other owner.
     unsafe {
         for fd in 0..KEPT_FD {
             libc::dup2(null, fd);
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_with_several_threads_is_not_copied() {
+    fn a_process_with_several_threads_is_not_forked() {
         std::thread::scope(|scope| {
             let other_thread = scope.spawn(std::thread::park);
             assert!(fork_child(|| 0).is_err());

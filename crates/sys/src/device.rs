@@ -1,15 +1,15 @@
-//! Binding a socket to a network device, so that its packets leave by no other.
+//! Binds a socket to a network interface, so that its packets leave by no other.
 //!
-//! `SO_BINDTODEVICE` needs no privilege since Linux 5.7, as long as the socket is not bound yet. `socket2` offers it on
-//! its own sockets; this one takes any descriptor, such as a socket that a runtime already owns.
+//! `SO_BINDTODEVICE` needs no privilege since Linux 5.7, as long as the socket is not bound yet. `socket2` offers it
+//! for its own sockets; this function accepts any descriptor, such as a socket that a runtime already owns.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Binds `socket` to the device called `name`.
+/// Binds `socket` to the interface `name`.
 ///
 /// # Errors
-/// No such device (`ENODEV`), a name of more than 15 bytes (`EINVAL`), or not permitted on a kernel before 5.7.
+/// No such interface (`ENODEV`), a name of more than 15 bytes (`EINVAL`), or not permitted on a kernel before 5.7.
 pub fn bind_to_device(socket: impl AsFd, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));

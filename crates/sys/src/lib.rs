@@ -1,7 +1,7 @@
-//! What Linux offers, in safe wrappers: the only crate of marline with `unsafe` code.
+//! Safe wrappers of Linux features: the only crate of marline with `unsafe` code.
 //!
-//! One small file per subject, no policy: what to do with a namespace, a TUN or a TCP counter is decided elsewhere.
-//! Whatever `std`, `rustix` or `socket2` offers safely is used from there and not wrapped again.
+//! There is one small file per subject, without policy: other crates decide what to do with a namespace, a TUN device
+//! or a TCP counter. Features that `std`, `rustix` or `socket2` offer safely are used from there.
 
 pub mod af_packet;
 pub mod bpf;
@@ -23,7 +23,7 @@ pub mod tcp_info;
 pub mod tcp_repair;
 pub mod tun;
 
-/// `0` or more is a result; `-1` is an error, whose number is in `errno`.
+/// Converts a C result: 0 or more is a value, and -1 is an error whose number is in `errno`.
 fn check(result: libc::c_int) -> std::io::Result<libc::c_int> {
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -1,8 +1,8 @@
-//! How the C library's allocator treats large blocks.
+//! Configuration of the C library's allocator.
 
-/// From now on blocks of a mebibyte and more go back to the kernel as soon as they are freed, and grow without being copied.
-/// By itself glibc raises that size to up to 32 MiB as such blocks are freed, and then keeps them, for each thread. Other C
-/// libraries do nothing of the kind.
+/// Makes the allocator return blocks of one mebibyte and more to the kernel as soon as they are freed, and grow them
+/// without copying. By default glibc raises that threshold to up to 32 MiB as such blocks are freed, and then keeps
+/// them for each thread. Other C libraries do not.
 pub fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     {

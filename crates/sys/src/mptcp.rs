@@ -1,12 +1,12 @@
-//! Whether a connection speaks MPTCP, and how its subflows stand: `getsockopt` of `MPTCP_INFO` and `MPTCP_TCPINFO` as plain
-//! values.
+//! MPTCP status of a connection and TCP info of its subflows: `getsockopt` of `MPTCP_INFO` and `MPTCP_TCPINFO` as
+//! plain values.
 //!
-//! In: a socket. Out: [`Spoken`], [`subflows`]. A connection that was begun as MPTCP and goes on as TCP tells nobody: neither the
-//! application, nor an event of the path manager. This is how its owner sees it; `ss -M` shows it for all sockets.
+//! A fallback to TCP is not reported to the application, nor by an event of the path manager. [`MptcpStatus::query`]
+//! reveals it to the owner of the socket; `ss -M` shows it for all sockets.
 //!
-//! 1. After a fallback the question goes to the TCP socket below, which refuses it: over IPv4 with `EOPNOTSUPP`, over IPv6
-//!    with `ENOPROTOOPT`. Before one the kernel answers with flags.
-//! 2. A socket that was never MPTCP knows no such question, and its protocol is another.
+//! 1. After a fallback the query reaches the TCP socket below, which refuses it: over IPv4 with `EOPNOTSUPP`, over
+//!    IPv6 with `ENOPROTOOPT`. Before that the kernel returns flags.
+//! 2. A socket that was never MPTCP does not know the query and has another protocol.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,24 +16,24 @@ use rustix::net::sockopt::socket_protocol;
 
 use crate::tcp_info::TcpInfo;
 
-/// Whether a connection speaks MPTCP.
+/// MPTCP status of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MptcpStatus {
-    /// It is plain TCP, or no TCP at all.
+    /// Plain TCP, or not TCP at all.
     PlainTcp,
-    /// It asks for MPTCP; the other end has not answered yet.
+    /// MPTCP was requested, and the peer has not replied yet.
     Requested,
-    /// Both ends speak it.
+    /// Both ends use MPTCP.
     Negotiated,
-    /// It was begun as MPTCP and goes on as TCP: the server, or something on the way, does not speak it.
+    /// Fell back to TCP: the server or a middlebox does not support MPTCP.
     FellBack,
 }
 
 impl MptcpStatus {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
-    /// When `socket` is no socket.
+    /// `socket` is not a socket.
     pub fn query(socket: impl AsFd) -> io::Result<Self> {
         if socket_protocol(&socket)? != Some(MPTCP) {
             return Ok(Self::PlainTcp);
@@ -63,13 +63,13 @@ impl MptcpStatus {
     }
 }
 
-/// The subflows of a connection that speaks MPTCP (kernel 5.16).
+/// TCP info of the subflows of an MPTCP connection (kernel 5.16).
 ///
 /// # Errors
-/// When it does not, any more or ever, or the kernel cannot say.
+/// The connection is not MPTCP, or the kernel lacks support.
 pub fn subflow_infos(socket: impl AsFd) -> io::Result<Vec<TcpInfo>> {
     let mut data = [0_u8; HEADER_LEN + MAX_SUBFLOWS * TCP_INFO_LEN];
-    // struct mptcp_subflow_data: its own length, how many there are, the kernel's length of one, ours.
+    // struct mptcp_subflow_data: its own length, the number of subflows, the kernel's length of one, and ours.
     for (offset, value) in [(0, HEADER_LEN), (12, TCP_INFO_LEN)] {
         data[offset..offset + 4].copy_from_slice(&(value as u32).to_ne_bytes());
     }
@@ -88,10 +88,10 @@ pub fn subflow_infos(socket: impl AsFd) -> io::Result<Vec<TcpInfo>> {
 const SOL_MPTCP: libc::c_int = 284;
 const MPTCP_INFO: libc::c_int = 1;
 const MPTCP_TCPINFO: libc::c_int = 2;
-/// sizeof(struct mptcp_subflow_data), and what is asked for of each subflow.
+/// sizeof(struct mptcp_subflow_data), and the requested length for each subflow.
 const HEADER_LEN: usize = 16;
 const TCP_INFO_LEN: usize = 256;
-/// MPTCP_SUBFLOWS_MAX of net/mptcp/pm.c is eight, and the first one.
+/// MPTCP_SUBFLOWS_MAX of net/mptcp/pm.c is eight, plus the first subflow.
 const MAX_SUBFLOWS: usize = 9;
 const FALLBACK: u32 = 1 << 0;
 const REMOTE_KEY_RECEIVED: u32 = 1 << 1;
@@ -103,7 +103,7 @@ mod tests {
     use std::net::{IpAddr, SocketAddr, UdpSocket};
 
     #[test]
-    fn both_ends_or_neither_speak_it_over_either_protocol() {
+    fn both_ends_or_neither_use_mptcp_over_either_ip_version() {
         for (listen_address, connect_address) in
             [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::ffff:127.0.0.1")]
         {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mptcp_socket_never_spoke_it() {
+    fn other_sockets_never_use_mptcp() {
         assert!(subflow_infos(UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
         assert_eq!(MptcpStatus::query(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap(), MptcpStatus::PlainTcp);
         assert!(MptcpStatus::query(std::fs::File::open("/dev/null").unwrap()).is_err());

@@ -1,11 +1,11 @@
-//! Namespaces: networks of one's own, without names and without anything left behind.
+//! Network, user and mount namespaces without names, which leave nothing behind.
 //!
-//! A namespace here is a descriptor. It lives while a descriptor, a process or a device descriptor holds it, and the
-//! kernel removes it after the last; nothing is mounted under `/run/netns` and `ip netns` is not needed.
+//! A namespace is represented by a descriptor. It exists while a descriptor, a process or a device holds it, and the
+//! kernel removes it afterwards. Nothing is mounted under `/run/netns`, and `ip netns` is not needed.
 //!
-//! 1. Namespaces belong to threads: what a namespace is needed for runs on a thread that ends with it.
-//! 2. A user namespace can be entered only while the process has one thread: first thing in `main`, before any
-//!    runtime starts.
+//! 1. Namespaces belong to threads: code inside a namespace runs on a thread that ends with it.
+//! 2. A user namespace can be entered only while the process has a single thread: at the start of `main`, before any
+//!    runtime.
 
 use std::fs;
 use std::io;
@@ -16,8 +16,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// Whether this process may make network namespaces and configure them as it is: effective CAP_SYS_ADMIN and
-/// CAP_NET_ADMIN.
+/// Whether this process may create and configure network namespaces: effective CAP_SYS_ADMIN and CAP_NET_ADMIN.
 pub fn is_privileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -28,22 +27,22 @@ pub fn is_privileged() -> bool {
 /// `CAP_NET_ADMIN` (12) and `CAP_SYS_ADMIN` (21).
 const REQUIRED_CAPABILITIES: u64 = 1 << 12 | 1 << 21;
 
-/// Enters a new user namespace in which this user is root: the rootless way to all the rest.
+/// Enters a new user namespace in which this user is root, as the basis for rootless operation.
 ///
 /// # Errors
-/// `EINVAL` when the process already has a second thread; `EPERM`, `ENOSPC` or `EUSERS` where the machine forbids it
+/// `EINVAL` if the process has a second thread; `EPERM`, `ENOSPC` or `EUSERS` if the host forbids it
 /// (`kernel.apparmor_restrict_unprivileged_userns`, `user.max_user_namespaces`).
 pub fn enter_user_namespace() -> io::Result<()> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     unshare(UnshareFlags::NEWUSER)?;
-    // Without this refusal an unprivileged process may not map its group.
+    // Otherwise an unprivileged process may not map its group.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
     fs::write("/proc/self/uid_map", format!("0 {user} 1"))
 }
 
-/// Gives the calling thread mounts of its own, so that what it and its children mount is seen by nobody else and
-/// ends with them.
+/// Gives the calling thread its own mount namespace: mounts of it and its children are invisible to others and end
+/// with them.
 ///
 /// # Errors
 /// Not permitted.
@@ -52,10 +51,10 @@ pub fn unshare_mounts() -> io::Result<()> {
     Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
 }
 
-/// Mounts a `/sys` that shows the calling thread's own network. Needs [`private_mounts`].
+/// Mounts a `/sys` for the calling thread's network namespace. Requires [`unshare_mounts`].
 ///
 /// # Errors
-/// Not permitted, as in a container whose `/sys` is covered in places.
+/// Not permitted, as in a container with parts of `/sys` masked.
 pub fn mount_sysfs() -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(mount("sysfs", "/sys", "sysfs", flags, None::<&std::ffi::CStr>)?)
@@ -68,7 +67,7 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// A new one, with nothing but a loopback that is down.
+    /// Creates a namespace, which contains only a loopback interface that is down.
     ///
     /// # Errors
     /// Not permitted, or out of namespaces.
@@ -79,7 +78,7 @@ impl NetNs {
         })
     }
 
-    /// Runs `work` on a thread inside, and gives its result.
+    /// Runs `work` on a new thread inside and returns its result.
     ///
     /// # Errors
     /// Those of entering, and those of `work`.
@@ -90,7 +89,7 @@ impl NetNs {
         })
     }
 
-    /// Moves the calling thread inside, for the rest of its life.
+    /// Moves the calling thread into the namespace, for the rest of its life.
     ///
     /// # Errors
     /// Not permitted.
@@ -105,18 +104,18 @@ impl AsFd for NetNs {
     }
 }
 
-/// The network namespace of a thread, by its number as this process sees it: without `/proc`, which may be that of
-/// another PID namespace, where the same number is somebody else.
+/// The network namespace of a thread, by its id as this process sees it. It does not use `/proc`, which may belong to
+/// another PID namespace, where the same id means another thread.
 ///
 /// # Errors
-/// `ESRCH`: there is no such thread. `EACCES`: this process may not look at it. `ENOTTY`, `EINVAL`: a kernel before
+/// `ESRCH`: there is no such thread. `EACCES`: this process may not inspect it. `ENOTTY`, `EINVAL`: a kernel before
 /// 6.11.
 pub fn netns_of_thread(thread: u32) -> io::Result<OwnedFd> {
     let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = pidfd_open(thread, PidfdFlags::from_bits_retain(PIDFD_THREAD))?;
     // SAFETY: this request takes no argument but zero.
     let fd = super::check(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_NET_NAMESPACE, 0_usize) })?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -124,14 +123,14 @@ pub fn netns_of_thread(thread: u32) -> io::Result<OwnedFd> {
 const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
 const PIDFD_GET_NET_NAMESPACE: libc::Ioctl = 0xff04;
 
-/// Separates the calling thread's part of the process from the rest.
+/// Moves the calling thread into new namespaces.
 pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: only namespaces and the thread's working directory are ever separated here, never the table of
     // descriptors, on which the soundness of `OwnedFd` rests.
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
 }
 
-/// The result of `work` on a thread of its own.
+/// Runs `work` on a new thread and returns its result.
 fn on_new_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(result) => result,
@@ -144,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_network_holds_a_loopback_only_and_ends_with_its_descriptor() {
+    fn a_new_network_namespace_contains_only_a_loopback() {
         if !is_privileged() {
             eprintln!("skipped: needs CAP_SYS_ADMIN");
             return;
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_of_each_thread_is_told_apart() {
+    fn network_namespaces_of_threads_are_distinguished() {
         let inode_of = |fd: io::Result<OwnedFd>| fd.and_then(|fd| Ok(rustix::fs::fstat(fd)?.st_ino));
         let own_inode = match inode_of(netns_of_thread(std::process::id())) {
             Ok(own_inode) => own_inode,
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_inside_panics_outside() {
+    fn a_panic_inside_is_propagated() {
         let result = std::panic::catch_unwind(|| on_new_thread(|| -> io::Result<()> { panic!("inside") }));
         assert!(result.is_err());
     }

@@ -1,17 +1,17 @@
-//! Sockets to the kernel itself: requests and their replies, and events, as bytes.
+//! Netlink sockets: requests with their replies, and events, as bytes.
 //!
-//! In: the bytes of requests. Out: the bytes of all messages of the reply, or the kernel's error. What the bytes mean is
-//! not known here (`marline_core::wire::netlink` reads and writes them); only length, type, flags and sequence number of
-//! a message are looked at, to find the end of a reply.
+//! The content of messages is handled elsewhere (`marline_core::wire::netlink` reads and writes them). This module
+//! reads only the length, type, flags and sequence number of a message, to find the end of a reply.
 //!
-//! 1. [`Socket::request`]: one request at a time. A dump that changed while it was told is asked for again;
-//!    [`Socket::dump`] hands it on piece by piece and leaves that to the caller.
-//! 2. [`Socket::exchange`]: several requests in one system call, each of which is answered by exactly one message.
-//! 3. Requests are numbered here. What has another number is the late answer to one that was broken off, and is passed
-//!    over, and so is what does not come from the kernel.
-//! 4. An answer that does not come within [`PATIENCE`] is an error: nothing here waits for ever.
-//! 5. A listener that is read too slowly loses events: [`is_overflow`] tells that from other errors. So does a message
-//!    that was longer than its buffer.
+//! 1. [`Socket::request`] sends one request. A dump that changed while it was read is repeated; [`Socket::dump`]
+//!    passes messages on one by one and leaves that to the caller.
+//! 2. [`Socket::exchange`] sends several requests in one system call, each of which gets exactly one message as
+//!    reply.
+//! 3. Sequence numbers are assigned here. Messages with another number are late replies to an abandoned request and
+//!    are ignored, as are messages that do not come from the kernel.
+//! 4. A reply that does not arrive within [`REPLY_TIMEOUT`] is an error: no call blocks forever.
+//! 5. A listener that is read too slowly loses events, which [`is_overflow`] distinguishes from other errors. A
+//!    message longer than its buffer counts as lost, too.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,16 +30,16 @@ use rustix::net::{
 
 mod option;
 
-/// Which part of the kernel a socket speaks with.
+/// Netlink protocol: the subsystem of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Interfaces, addresses, routes (`NETLINK_ROUTE`).
     Route,
-    /// Other programs' sockets (`NETLINK_SOCK_DIAG`).
+    /// Sockets of all programs (`NETLINK_SOCK_DIAG`).
     SockDiag,
-    /// Families that have names (`NETLINK_GENERIC`).
+    /// Generic netlink families, identified by names (`NETLINK_GENERIC`).
     Generic,
-    /// Packets that wait for a verdict (`NETLINK_NETFILTER`).
+    /// Netfilter: rules, and packets that wait for a verdict (`NETLINK_NETFILTER`).
     Netfilter,
 }
 
@@ -47,7 +47,7 @@ pub enum Protocol {
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
-    /// The number of the next request.
+    /// Sequence number of the next request.
     next_sequence: AtomicU32,
 }
 
@@ -56,7 +56,7 @@ pub struct Socket {
 pub struct RouteSocket(Socket);
 
 impl Socket {
-    /// A socket for requests. The kernel's errors come with its words, as far as it has any.
+    /// Opens a socket for requests. Errors of the kernel include its text message, if there is one.
     ///
     /// # Errors
     /// Out of descriptors; no netlink, or none of this protocol, in this kernel or sandbox.
@@ -68,8 +68,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// A non-blocking socket for events. The first groups can be joined here by their bits (`RTMGRP_…`), any with
-    /// [`join`](Self::join).
+    /// Opens a non-blocking socket for events. The first groups can be joined here by their bits (`RTMGRP_…`), any
+    /// group with [`join_group`](Self::join_group).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -89,16 +89,16 @@ impl Socket {
         Ok(fd.into())
     }
 
-    /// Receives the events of a group, by its number, from now on.
+    /// Joins a multicast group, by its number: events are received from now on.
     ///
     /// # Errors
-    /// Not permitted, as MPTCP's are without CAP_NET_ADMIN; no such group.
+    /// Not permitted, as for MPTCP's events without CAP_NET_ADMIN; no such group.
     pub fn join_group(&self, group: u32) -> io::Result<()> {
         option::set_option(&self.fd, libc::NETLINK_ADD_MEMBERSHIP, group)
     }
 
-    /// Makes room for this many bytes of messages that were not read yet; without CAP_NET_ADMIN for as many as
-    /// `net.core.rmem_max` allows. Gives what the kernel made of it, which counts its own overhead too.
+    /// Sets the receive buffer for unread messages, in bytes. Without CAP_NET_ADMIN `net.core.rmem_max` is the
+    /// maximum. Returns the size that the kernel set, which includes its own overhead.
     ///
     /// # Errors
     /// None that a correct kernel gives.
@@ -109,7 +109,7 @@ impl Socket {
         Ok(socket_recv_buffer_size(&self.fd)?)
     }
 
-    /// Sends messages that are not answered, as they are.
+    /// Sends messages that get no reply, unchanged.
     ///
     /// # Errors
     /// Those of `send`.
@@ -118,7 +118,7 @@ impl Socket {
         Ok(())
     }
 
-    /// From now on a read says `WouldBlock` when there is nothing; for requests it is of no use any more.
+    /// Makes reads return `WouldBlock` if there is no message. The socket cannot be used for requests any more.
     ///
     /// # Errors
     /// None that a correct kernel gives.
@@ -126,10 +126,10 @@ impl Socket {
         Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
     }
 
-    /// Sends one request and gives the messages of its reply, without the final acknowledgement.
+    /// Sends one request and returns the messages of its reply, without the final acknowledgement.
     ///
     /// # Errors
-    /// The error that the kernel answered with; `TimedOut` if it did not answer.
+    /// The error of the kernel's reply; `TimedOut` without a reply.
     pub fn request(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         for _ in 0..MAX_DUMP_TRIES {
             let mut reply = Vec::new();
@@ -144,12 +144,14 @@ impl Socket {
         Err(io::Error::other("the kernel's list changes faster than it can be read"))
     }
 
-    /// Sends one request and hands on the messages of its reply, one by one. True: it changed while it was told, so
-    /// that something may be missing.
+    /// Sends one request and passes on the messages of its reply one by one. True: the list changed while it was
+    /// read, and some messages may be missing.
     ///
     /// # Errors
     /// As [`request`](Self::request).
     pub fn dump(&self, request: &[u8], mut on_message: impl FnMut(&[u8])) -> io::Result<bool> {
+        // A dump ends with NLMSG_DONE, and a request with NLM_F_ACK ends with an acknowledgement. Any other request
+        // ends with its only message.
         let has_ack = request_flags(request) & (NLM_F_ACK | NLM_F_DUMP) != 0;
         let mut bytes = request.to_vec();
         let sequence = self.assign_sequence(&mut bytes);
@@ -176,11 +178,11 @@ impl Socket {
         }
     }
 
-    /// Sends several requests at once, each of which is answered by one message: an error, an acknowledgement, or what
-    /// was asked for. Hands on each answer with the place of its request among them.
+    /// Sends several requests in one system call, each of which gets one message as reply: an error, an
+    /// acknowledgement, or the requested object. Passes on each reply with the index of its request.
     ///
     /// # Errors
-    /// Of the socket itself, and `TimedOut` if an answer did not come. A request that is refused is an answer too.
+    /// Of the socket itself, and `TimedOut` if a reply is missing. A refused request is passed on as a reply.
     pub fn exchange<'a>(
         &self,
         requests: impl IntoIterator<Item = &'a [u8]>,
@@ -213,7 +215,7 @@ impl Socket {
         Ok(())
     }
 
-    /// The messages of the next event; `WouldBlock` when there is none. See [`is_overflow`].
+    /// The messages of the next event; `WouldBlock` if there is none. See [`is_overflow`].
     ///
     /// # Errors
     /// Those of `recv`.
@@ -224,7 +226,7 @@ impl Socket {
         Ok(buffer)
     }
 
-    /// The same into a buffer of the caller's, for who reads many: one that is too short cuts an event off.
+    /// Reads the next event into the caller's buffer. An event longer than the buffer is lost.
     ///
     /// # Errors
     /// Those of `recv`.
@@ -232,7 +234,7 @@ impl Socket {
         self.receive(buffer)
     }
 
-    /// Gives a request the next number.
+    /// Writes the next sequence number into a request.
     fn assign_sequence(&self, request: &mut [u8]) -> u32 {
         let next = self.next_sequence.fetch_add(1, Ordering::Relaxed);
         if let Some(sequence) = request.get_mut(SEQUENCE_OFFSET..SEQUENCE_OFFSET + 4) {
@@ -241,8 +243,8 @@ impl Socket {
         next
     }
 
-    /// Sends requests. What an earlier one has left unread goes first: a dump that was broken off would make the kernel
-    /// refuse the next one as busy, until it is read to its end.
+    /// Sends requests after discarding unread messages of earlier ones. The kernel refuses a dump as busy until the
+    /// previous one was read to its end.
     fn send_requests(&self, bytes: &[u8]) -> io::Result<()> {
         let mut buffer = [0; 4];
         while matches!(
@@ -253,7 +255,7 @@ impl Socket {
         Ok(())
     }
 
-    /// What the kernel says to a request, within [`PATIENCE`].
+    /// Receives a part of a reply, within [`REPLY_TIMEOUT`].
     fn receive_reply<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let to_timeout = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => {
@@ -276,7 +278,7 @@ impl Socket {
     }
 }
 
-/// One that somebody else has opened, and set up.
+/// Takes a socket that the caller has opened and configured.
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Self {
         Self { fd, next_sequence: AtomicU32::new(1) }
@@ -298,8 +300,8 @@ impl RouteSocket {
         Socket::open(Protocol::Route).map(Self)
     }
 
-    /// A non-blocking socket that receives the events of `groups` (`RTMGRP_…` bits). Read it with
-    /// [`event`](Self::event).
+    /// Opens a non-blocking socket that receives the events of `groups` (`RTMGRP_…` bits). Read it with
+    /// [`next_event`](Self::next_event).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -307,10 +309,10 @@ impl RouteSocket {
         Socket::listen(Protocol::Route, groups).map(Self)
     }
 
-    /// Sends one request and gives the messages of its reply, without the final acknowledgement.
+    /// Sends one request and returns the messages of its reply, without the final acknowledgement.
     ///
     /// # Errors
-    /// The error that the kernel answered with.
+    /// The error of the kernel's reply.
     pub fn request(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         self.0.request(request)
     }
@@ -330,12 +332,12 @@ impl AsFd for RouteSocket {
     }
 }
 
-/// Whether the error says that events were lost, because they were read too slowly. The next ones come all the same.
+/// Whether the error means that events were lost because they were read too slowly. Later events still arrive.
 pub fn is_overflow(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-/// Whether a message comes from the kernel, whose port is 0: other programs can send some, too.
+/// Whether a message comes from the kernel, whose port is 0: other programs can send messages, too.
 fn is_from_kernel(sender: Option<&SocketAddrAny>) -> bool {
     let address = sender.and_then(|sender| SocketAddrNetlink::try_from(sender.clone()).ok());
     address.is_none_or(|sender| sender.pid() == 0)
@@ -357,21 +359,21 @@ fn u32_at(message: &[u8], offset: usize) -> u32 {
     message.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
-/// What an error or the end of a dump says: 0, or a positive number.
+/// The errno of an error or of the end of a dump: 0 or a positive number.
 fn error_number(message: &[u8]) -> i32 {
     u32_at(message, 16).cast_signed().saturating_neg().max(0)
 }
 
-/// How long an answer may take. chosen: the kernel takes microseconds, or milliseconds while a driver holds the lock of
-/// all interfaces; after seconds something is broken that a daemon had better report.
+/// Timeout for a reply. chosen: the kernel needs microseconds, or milliseconds while a driver holds the lock of all
+/// interfaces. After seconds there is a fault that a daemon should report.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a list that changes while it is told is asked for. chosen: changes come in bursts of milliseconds.
+/// Attempts to dump a list that changes meanwhile. chosen: changes come in bursts of milliseconds.
 const MAX_DUMP_TRIES: usize = 8;
-/// Where the number stands in a header.
+/// Offset of the sequence number in a message header.
 const SEQUENCE_OFFSET: usize = 8;
 /// No datagram of the kernel is longer (it fills at most 32 KiB at a time).
 const MAX_DATAGRAM_LEN: usize = 64 * 1024;
-/// Nor is one answer to one request about one thing.
+/// Maximum size of a reply about one object.
 const MAX_REPLY_LEN: usize = 8 * 1024;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -406,13 +408,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_one_thing_ends_with_its_one_message() {
+    fn a_request_for_one_object_ends_with_its_message() {
         let reply = RouteSocket::open().unwrap().request(&test_request(18, 0x1, 1)).unwrap();
         assert!(reply.windows(3).any(|w| w == b"lo\0"));
     }
 
     #[test]
-    fn the_kernels_error_comes_back() {
+    fn errors_of_the_kernel_are_returned() {
         let error = RouteSocket::open().unwrap().request(&test_request(18, 0x5, 0x7fff_fff0)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_sent_at_once_are_answered_each_in_its_place() {
+    fn replies_to_requests_of_one_call_have_their_indices() {
         let socket = Socket::open(Protocol::Route).unwrap();
         let requests: Vec<Vec<u8>> =
             [1, 0x7fff_fff0, 1].iter().map(|index| test_request(18, 0x1, *index)).collect();
@@ -435,7 +437,7 @@ mod tests {
         assert_eq!(kinds, [16, NLMSG_ERROR, 16]);
     }
 
-    /// A socket, and the end at which a test is the kernel.
+    /// A socket, and its peer, by which a test acts as the kernel.
     fn socket_with_test_kernel() -> (Socket, Socket) {
         let pair = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
         let (socket, kernel) = (Socket::from(pair.0), Socket::from(pair.1));
@@ -448,10 +450,10 @@ mod tests {
         set_socket_timeout(&socket.fd, Timeout::Recv, Some(time)).unwrap();
     }
 
-    /// Only a failure takes so long.
+    /// Timeout that only a failure reaches.
     const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// An answer to the request with this number: a link with this index.
+    /// A reply to the request with this sequence number: a link with this index.
     fn answer(sequence: u32, kind: u16, flags: u16, index: u32) -> Vec<u8> {
         let mut bytes = test_request(kind, flags, index);
         bytes[SEQUENCE_OFFSET..SEQUENCE_OFFSET + 4].copy_from_slice(&sequence.to_ne_bytes());
@@ -459,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_to_an_earlier_request_is_passed_over() {
+    fn a_late_reply_to_an_earlier_request_is_ignored() {
         let (socket, kernel) = socket_with_test_kernel();
         let request = test_request(18, 0x1, 7);
         set_timeout(&socket, Duration::from_millis(1));
@@ -489,16 +491,16 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_that_was_broken_off_does_not_stand_in_the_way_of_the_next() {
+    fn an_abandoned_dump_does_not_block_the_next() {
         let socket = Socket::open(Protocol::Route).unwrap();
         let dump = test_request(18, 0x301, 0);
-        // Until it is read to its end the kernel is busy with it.
+        // The kernel is busy with a dump until it was read to its end.
         send(&socket.fd, &dump, SendFlags::empty()).unwrap();
         assert!(socket.request(&dump).unwrap().windows(3).any(|w| w == b"lo\0"));
     }
 
     #[test]
-    fn a_list_that_changes_all_the_time_is_asked_for_again_but_not_for_ever() {
+    fn a_constantly_changing_list_is_retried_a_limited_number_of_times() {
         let (socket, kernel) = socket_with_test_kernel();
         let tries = std::thread::scope(|scope| {
             let kernel = scope.spawn(move || {
@@ -528,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_gets_the_room_that_it_asks_for() {
+    fn the_receive_buffer_of_a_listener_can_be_raised() {
         let socket = Socket::listen(Protocol::Route, 0).unwrap();
         let initial = socket.set_rcvbuf(4096).unwrap();
         assert!(socket.set_rcvbuf(65_536).unwrap() > initial);

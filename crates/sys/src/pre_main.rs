@@ -1,16 +1,16 @@
-//! What can only be seen before Rust's runtime begins.
+//! Records state that is visible only before the Rust runtime starts: whether standard output is closed.
 //!
-//! The runtime opens `/dev/null` in the place of a standard stream that is closed, so that no file is ever taken for
-//! one. Whoever writes his result there is then told that all went well. So it is looked at by a constructor, which the
-//! loader runs before all else (System V ABI, `.init_array`).
+//! The runtime opens `/dev/null` in place of a closed standard stream, so that no file is mistaken for one. A program
+//! that writes its result to a closed stream would therefore see no error. So a constructor checks the stream, which
+//! the loader runs first (System V ABI, `.init_array`).
 //!
-//! A look at what stands there later was not used: a closed stream and one that somebody sent to `/dev/null` look alike.
+//! A later check of the stream would not do: a closed stream and one that is redirected to `/dev/null` look the same.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-// SAFETY: what stands in this section is called once, by the loader, with C's convention; `look` takes nothing, touches
+// SAFETY: the loader calls the functions of this section once, with C's convention; this one takes nothing, touches
 // nothing but its own atomic, and needs nothing of Rust's runtime.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -22,7 +22,7 @@ extern "C" fn record_stdout_state() {
     STDOUT_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
-/// Whether standard output was closed when this process began.
+/// Whether standard output was closed when this process started.
 pub fn is_stdout_closed() -> bool {
     STDOUT_CLOSED.load(Ordering::Relaxed)
 }

@@ -1,31 +1,33 @@
-//! Asking for the processor: real-time priority for a thread that sleeps between packets, else a lower nice value.
+//! Scheduling priority: real-time for a thread that sleeps between packets, otherwise a lower nice value.
 
 use std::io;
 
-/// Puts the calling thread into `SCHED_FIFO` at `priority` (1 to 99). Whoever asks must sleep between its turns: the
-/// kernel stops a real-time thread that does not for 50 ms in each second.
+/// Sets the calling thread to `SCHED_FIFO` with `priority` (1 to 99). The thread must sleep regularly: one that does
+/// not is stopped by the kernel for 50 ms in each second.
 ///
 /// # Errors
-/// `EPERM` without CAP_SYS_NICE or a resource limit that allows it.
+/// `EPERM` without CAP_SYS_NICE or a resource limit that permits it.
 pub fn set_real_time(priority: i32) -> io::Result<()> {
     // Children must not inherit it.
     set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
 }
 
-/// Whether [`real_time`] is permitted: tried on a thread that ends with it.
+/// Checks whether [`set_real_time`] is permitted, on a temporary thread.
 ///
 /// # Errors
-/// Those of [`real_time`].
+/// Those of [`set_real_time`].
 pub fn check_real_time() -> io::Result<()> {
-    std::thread::spawn(|| set_real_time(1)).join().unwrap_or_else(|_| Err(io::Error::other("the trial failed")))
+    std::thread::spawn(|| set_real_time(1))
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the test thread failed")))
 }
 
-/// Puts the calling thread back among those that share the processor.
+/// Sets the calling thread back to normal scheduling.
 ///
 /// # Errors
-/// None that is known of a thread that may run.
+/// None known.
 pub fn set_normal() -> io::Result<()> {
-    // Taking the flag off again needs CAP_SYS_NICE.
+    // Clearing the flag would require CAP_SYS_NICE.
     set_scheduler(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
 }
 
@@ -38,10 +40,10 @@ fn set_scheduler(policy: libc::c_int, priority: i32) -> io::Result<()> {
     super::check(result as libc::c_int).map(|_| ())
 }
 
-/// Sets the nice value of the calling thread: -20 first, 19 last.
+/// Sets the nice value of the calling thread, from -20 (highest priority) to 19.
 ///
 /// # Errors
-/// `EACCES` or `EPERM` for a lower value than now without privilege.
+/// `EACCES` or `EPERM` when lowering it without privilege.
 pub fn set_nice(value: i32) -> io::Result<()> {
     // Linux keeps a nice value per thread: "process" 0 is the calling thread.
     Ok(rustix::process::setpriority_process(None, value)?)
@@ -57,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_back_among_the_others_needs_none_either() {
+    fn returning_to_normal_scheduling_needs_no_privilege() {
         std::thread::spawn(|| set_normal().unwrap()).join().unwrap();
     }
 

@@ -1,10 +1,10 @@
-//! Processes: a room that ends with all who are in it, and what a process used when it ends.
+//! Processes: PID namespaces that end with all their processes, and the resource use of an ended process.
 //!
-//! A [`Room`] is a PID namespace. Its first process is a fork of the caller that only waits; when it dies (and it is
-//! made to die with the thread that made the room, `PR_SET_PDEATHSIG`), the kernel kills every process inside, however
-//! deep, however it was started. That holds even after `kill -9` of the caller: no clean-up of ours need run.
+//! The first process of a [`PidNamespace`] is a fork of the caller that only waits. It is set to die with the thread
+//! that created the namespace (`PR_SET_PDEATHSIG`). When it dies, the kernel kills every process inside, including
+//! all descendants. That holds even after `kill -9` of the caller, without any cleanup code.
 //!
-//! Process groups and `PR_SET_PDEATHSIG` on each child were not used: neither reaches the children of children.
+//! Process groups and `PR_SET_PDEATHSIG` on each child would not do: neither affects children of children.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ pub struct PidNamespace {
 }
 
 impl PidNamespace {
-    /// Opens a room on the calling thread. The room dies with this thread, which can start no more threads.
+    /// Creates a namespace on the calling thread. It ends with this thread, which cannot start threads afterwards.
     ///
     /// # Errors
     /// Not permitted, or out of processes.
@@ -41,7 +41,8 @@ impl PidNamespace {
         Ok(Self { init_pid, ns_fd: fs::File::open(format!("/proc/{child}/ns/pid"))?.into() })
     }
 
-    /// Children that the calling thread starts from now on are born in this room. It can start no more threads.
+    /// Children that the calling thread starts from now on belong to this namespace. The thread cannot start threads
+    /// afterwards.
     ///
     /// # Errors
     /// Not permitted.
@@ -51,7 +52,7 @@ impl PidNamespace {
 }
 
 impl PidNamespace {
-    /// Kills everybody inside. Their parents must still wait for them.
+    /// Kills all processes inside. Their parents must still wait for them.
     pub fn kill_all(&self) {
         let _ = kill_process(self.init_pid, Signal::KILL);
     }
@@ -60,8 +61,8 @@ impl PidNamespace {
 impl Drop for PidNamespace {
     fn drop(&mut self) {
         self.kill_all();
-        // The first process ends after all the others have been waited for, which may never happen if the caller
-        // forgot one of them: then it stays behind as an entry in the table of processes, until the caller ends.
+        // The first process ends after all others were waited for. If the caller forgets one of them, it remains as a
+        // zombie until the caller ends.
         for _ in 0..100 {
             match waitpid(Some(self.init_pid), WaitOptions::NOHANG) {
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
@@ -71,7 +72,7 @@ impl Drop for PidNamespace {
     }
 }
 
-/// The life of a room's first process: reap, and die with the thread that made it.
+/// Main function of the first process: reaps children, and dies with the thread that created it.
 fn run_init() -> ! {
     // SAFETY: all of these are async-signal-safe system calls on plain values.
     unsafe {
@@ -84,23 +85,23 @@ fn run_init() -> ! {
     }
 }
 
-/// What a process used in its life, with the children that it waited for.
+/// Resource use of a process, including children that it waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessUsage {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// Processor time in its own code.
+    /// CPU time in user mode.
     pub user: Duration,
-    /// Processor time in the kernel on its behalf.
+    /// CPU time in the kernel.
     pub system: Duration,
-    /// The most memory that it held at once, in bytes.
+    /// Peak resident memory, in bytes.
     pub peak_memory: u64,
 }
 
-/// Waits for the end of a child, and tells what it used. The child must not have been waited for.
+/// Waits for the end of a child and returns its resource use. The child must not have been waited for.
 ///
 /// # Errors
-/// When `pid` is no child of this process.
+/// `pid` is no child of this process.
 pub fn wait_with_usage(pid: u32) -> io::Result<ProcessUsage> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut status = 0;
@@ -118,7 +119,7 @@ pub fn wait_with_usage(pid: u32) -> io::Result<ProcessUsage> {
         status: ExitStatus::from_raw(status),
         user: to_duration(usage.ru_utime),
         system: to_duration(usage.ru_stime),
-        // Linux counts it in KiB.
+        // Linux reports KiB.
         peak_memory: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
     })
 }
@@ -136,7 +137,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_process_tells_what_it_used() {
+    fn the_resource_use_of_a_process_is_reported() {
         let mut child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let usage = wait_with_usage(child.id()).unwrap();
         assert_eq!(usage.status.code(), Some(3));
@@ -145,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_in_a_room_dies_with_it() {
+    fn all_processes_die_with_their_pid_namespace() {
         if !is_privileged() {
             eprintln!("skipped: needs CAP_SYS_ADMIN");
             return;
         }
         let worker = std::thread::spawn(|| {
             let namespace = PidNamespace::create().unwrap();
-            // The grandchild is left alone by its parent; it holds the pipe for as long as it lives.
+            // The grandchild is orphaned; it holds the pipe for as long as it lives.
             let mut child = Command::new("sh")
                 .args(["-c", "sleep 1000 & echo started; exit 0"])
                 .stdout(Stdio::piped())

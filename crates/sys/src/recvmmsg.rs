@@ -1,38 +1,38 @@
-//! Many packets for one system call: `recvmmsg`.
+//! Receives many packets in one system call: `recvmmsg`.
 //!
-//! In: a socket that does not block. Out: what waits there, up to the batch's size, each cut at its room, and when it came
-//! where the socket says so ([`stamp`]). At some ten thousand packets a second the calls themselves are what a reader spends
-//! its time on.
+//! A [`Batch`] reads the waiting packets of a non-blocking socket, up to its size. Packets are truncated to the slot
+//! size, and have timestamps if the socket provides them ([`enable_timestamps`]). At some ten thousand packets per
+//! second, system calls dominate the cost of a reader.
 //!
-//! A call offers room for twice of what came last: where packets come one by one, headers for a whole batch would cost
-//! more than the packet.
+//! Each call offers twice as many slots as packets arrived last. When packets arrive singly, headers for a whole
+//! batch would cost more than the packet.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Room for some packets at once.
+/// Buffer for several packets.
 #[derive(Debug)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Bytes for each packet.
+    /// Slot size in bytes.
     packet_size: usize,
     received: Vec<ReceivedPacket>,
-    /// For so many the last call had room.
+    /// Number of slots of the last call.
     offered_slots: usize,
 }
 
-/// A packet of the last call.
+/// Metadata of a packet of the last call.
 #[derive(Clone, Copy, Debug)]
 struct ReceivedPacket {
     length: usize,
     timestamp: Option<u64>,
 }
 
-/// What the kernel says beside a packet: room for a time and the words around it, aligned for them.
+/// Control data of a packet: space for a timestamp with its header, suitably aligned.
 type ControlBuffer = [u64; 8];
 
 impl Batch {
-    /// Room for `packets` of at most `room` bytes.
+    /// Creates a buffer for `packets` packets of at most `packet_size` bytes.
     pub fn new(packets: usize, packet_size: usize) -> Self {
         let (packets, packet_size) = (packets.max(1), packet_size.max(1));
         Self {
@@ -43,7 +43,7 @@ impl Batch {
         }
     }
 
-    /// Takes what waits on `socket` in place of what was here; `WouldBlock` when there is nothing.
+    /// Replaces the contents by the packets that wait on `socket`; `WouldBlock` if there are none.
     ///
     /// # Errors
     /// Those of `recvmmsg`.
@@ -57,7 +57,7 @@ impl Batch {
         let mut headers: Vec<libc::mmsghdr> =
             iovecs.iter_mut().zip(&mut control_buffers).map(message_header).collect();
         let (fd, flags, timeout) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
-        // SAFETY: `fd` is open for the call; each header names one part and one of `beside`, which live on behind it.
+        // SAFETY: `fd` is open for the call; each header points to one part and one control buffer, which outlive it.
         let count = super::check(unsafe {
             libc::recvmmsg(fd, headers.as_mut_ptr(), slot_count as libc::c_uint, flags as _, timeout)
         })?;
@@ -71,36 +71,37 @@ impl Batch {
         Ok(())
     }
 
-    /// What the last call has brought.
+    /// Packets of the last call.
     pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
         self.packets_with_timestamps().map(|(packet, _)| packet)
     }
 
-    /// The same, each with the nanoseconds of `CLOCK_REALTIME` when it came, if the socket has them ([`stamp`]).
+    /// Packets of the last call with their receive times in nanoseconds of `CLOCK_REALTIME`, if the socket provides
+    /// them ([`enable_timestamps`]).
     pub fn packets_with_timestamps(&self) -> impl Iterator<Item = (&[u8], Option<u64>)> {
         let slots = self.bytes.chunks_exact(self.packet_size);
         slots.zip(&self.received).map(|(slot, info)| (slot.get(..info.length).unwrap_or(&[]), info.timestamp))
     }
 
-    /// Whether the last call has filled what it offered: then more may wait.
+    /// Whether the last call filled all offered slots, so that more packets may wait.
     pub fn is_full(&self) -> bool {
         self.received.len() == self.offered_slots
     }
 }
 
-/// Has the kernel write beside each packet of this socket when it came.
+/// Makes the kernel provide the receive time of each packet.
 ///
 /// # Errors
-/// It is no socket.
+/// Not a socket.
 pub fn enable_timestamps(socket: impl AsFd) -> io::Result<()> {
     let (fd, enable) = (socket.as_fd().as_raw_fd(), 1_i32);
     let (value, size) = ((&raw const enable).cast(), size_of_val(&enable) as libc::socklen_t);
-    // SAFETY: `fd` is open for the call, and `value` is as long as said.
+    // SAFETY: `fd` is open for the call, and `size` is the length of `value`.
     super::check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, value, size) })?;
     Ok(())
 }
 
-/// A header with one part and room for what is said beside it.
+/// A message header with one part and control data.
 fn message_header((iovec, control): (&mut libc::iovec, &mut ControlBuffer)) -> libc::mmsghdr {
     // SAFETY: an all-zero `mmsghdr` is valid: no address, no parts, no control data.
     let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
@@ -111,7 +112,7 @@ fn message_header((iovec, control): (&mut libc::iovec, &mut ControlBuffer)) -> l
     header
 }
 
-/// When a packet came, if that stands beside it.
+/// Receive time of a packet, if the control data contain it.
 fn packet_timestamp(header: &libc::mmsghdr) -> Option<u64> {
     // SAFETY: the kernel has written `msg_controllen` bytes of whole control messages where the header says.
     let control_message = unsafe { libc::CMSG_FIRSTHDR(&raw const header.msg_hdr).as_ref() }?;
@@ -124,7 +125,7 @@ fn packet_timestamp(header: &libc::mmsghdr) -> Option<u64> {
     Some(u64::try_from(timestamp.tv_sec).ok()? * 1_000_000_000 + u64::try_from(timestamp.tv_nsec).ok()?)
 }
 
-/// chosen: a call's own cost is that of so many headers.
+/// chosen: headers for this number cost as much as the call itself.
 const MIN_SLOTS: usize = 8;
 
 #[cfg(test)]
@@ -133,7 +134,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn what_waits_comes_in_its_order_and_cut_at_its_room() {
+    fn packets_arrive_in_order_and_truncated() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut batch = Batch::new(3, 4);
         let error = batch.receive(&socket).unwrap_err();
@@ -149,12 +150,12 @@ mod tests {
         assert_eq!(batch.packets().collect::<Vec<_>>(), [&b""[..], b"six"]);
         assert!(
             batch.packets_with_timestamps().all(|(_, timestamp)| timestamp.is_none()),
-            "nobody has asked when they came"
+            "timestamps were not enabled"
         );
     }
 
     #[test]
-    fn more_is_offered_where_more_comes_and_nothing_is_lost_between() {
+    fn slots_grow_with_the_load_and_no_packet_is_lost() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut batch = Batch::new(64, 1);
         (0..100_u8).for_each(|n| assert_eq!(socket.send_to(&[n], socket.local_addr().unwrap()).unwrap(), 1));
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_asked_says_when_each_came() {
+    fn timestamps_are_returned_when_enabled() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         enable_timestamps(&socket).unwrap();
         for _ in 0..2 {
@@ -176,7 +177,7 @@ mod tests {
         let mut batch = Batch::new(8, 8);
         batch.receive(&socket).unwrap();
         let times: Vec<u64> = batch.packets_with_timestamps().filter_map(|(_, timestamp)| timestamp).collect();
-        // No order is asked for: the kernel takes the wall clock, which may be set back between two packets.
+        // Their order is not checked: the kernel uses the wall clock, which may be set back between two packets.
         assert!(
             times.len() == 2 && times.iter().all(|&timestamp| timestamp > 1_700_000_000_000_000_000),
             "{times:?}"

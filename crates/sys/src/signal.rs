@@ -1,14 +1,14 @@
-//! Catching SIGINT, SIGTERM and SIGHUP in a program without a runtime: the signal is remembered, not acted on.
+//! Catches SIGINT, SIGTERM and SIGHUP in a program without a runtime: the signal is only recorded.
 //!
-//! A handler (and not "ignore") was chosen because a started program gets the default action back by itself.
+//! A handler is used, not `SIG_IGN`, because started programs get the default action back automatically.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The last signal that came; 0 for none.
+/// The last caught signal; 0 for none.
 static LAST_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// From now on these signals do not end the process but are remembered for [`caught`].
+/// Installs the handlers: the signals do not end the process any more but are recorded for [`last_caught`].
 ///
 /// # Errors
 /// None that a correct kernel gives.

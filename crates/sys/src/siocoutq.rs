@@ -1,15 +1,15 @@
-//! What a connection has been given and the other end has not acknowledged yet: `ioctl(SIOCOUTQ)`.
+//! Number of unacknowledged bytes of a connection: `ioctl(SIOCOUTQ)`.
 //!
-//! In: a connected socket, of TCP or MPTCP. Out: bytes. Of MPTCP it is what the whole connection waits for, whichever of its
-//! subflows carries it.
+//! It works for connected TCP and MPTCP sockets. For MPTCP it covers the whole connection, whichever subflow carries
+//! the data.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Asks the kernel.
+/// Returns the bytes that were written and not yet acknowledged.
 ///
 /// # Errors
-/// It is no connected socket, or of a kernel that does not tell (MPTCP: before 5.17).
+/// Not a connected socket, or a kernel without support (MPTCP: before 5.17).
 pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     let fd = socket.as_fd().as_raw_fd();
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_reads_is_not_acknowledged_for_long() {
+    fn unread_data_remains_unacknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_no_such_queue() {
+    fn files_have_no_send_queue() {
         unacknowledged_bytes(std::fs::File::open("/dev/null").unwrap()).unwrap_err();
     }
 }

@@ -1,81 +1,80 @@
-//! What the kernel knows of a TCP connection: `getsockopt(TCP_INFO)` as a plain value.
+//! State and counters of a TCP connection: `getsockopt(TCP_INFO)` as a plain value.
 //!
-//! In: a connected socket. Out: [`TcpInfo`], the fields that marline reads.
+//! 1. The kernel's structure has only grown since 2003 and was never rearranged: fields are read by offset, as far as
+//!    the kernel filled it.
+//! 2. Fields that an older kernel lacks are `None`, or zero if zero also means "none yet".
 //!
-//! 1. The structure has grown since 2003 and never been rearranged: it is read by offset, as far as the kernel wrote.
-//! 2. What an older kernel does not tell is `None`, or zero where zero means "none yet" as well.
-//!
-//! The structure of `libc` was not used: it has the length of one kernel and cannot say which fields were filled.
+//! The structure in `libc` has the length of one kernel version and cannot tell which fields were filled.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// The state of a connection; only those that a client of downloads meets have a name.
+/// State of a connection. States that do not occur for a download client have no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
     /// Both directions are open.
     Established,
-    /// Waiting for the answer to the first packet.
+    /// The SYN was sent and not answered yet.
     SynSent,
-    /// The other end has closed its direction.
+    /// The peer has closed its direction.
     CloseWait,
     /// Closed.
     Closed,
-    /// Any other, by its number in the kernel.
+    /// Any other state, with its number in the kernel.
     Other(u8),
 }
 
 /// A snapshot of one connection's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Where the connection is in its life.
+    /// State of the connection.
     pub state: TcpState,
-    /// Time-outs without an answer since the last one.
+    /// Consecutive retransmission timeouts without an ACK.
     pub backoff: u8,
-    /// Smoothed round-trip time of what this end sent; zero before the first sample.
+    /// Smoothed RTT of sent data; zero before the first sample.
     pub rtt: Duration,
-    /// Its mean deviation.
+    /// Mean deviation of the RTT.
     pub rtt_deviation: Duration,
-    /// The least round-trip time seen lately; `None` before the first sample and on kernels before 4.6.
+    /// Recent minimum RTT; `None` before the first sample and on kernels before 4.6.
     pub min_rtt: Option<Duration>,
-    /// The receiver's estimate of the round-trip time; `None` before the first.
+    /// The receiver's RTT estimate; `None` before the first sample.
     pub receiver_rtt: Option<Duration>,
-    /// The receiver's estimate of the bytes that arrive per round trip.
+    /// The receiver's estimate of bytes per RTT.
     pub rcv_space: u32,
-    /// Largest segment that this end sends, in bytes.
+    /// Maximum size of sent segments, in bytes.
     pub snd_mss: u32,
-    /// Largest segment that has arrived, in bytes.
+    /// Largest received segment, in bytes.
     pub rcv_mss: u32,
     /// Segments in flight.
     pub unacked: u32,
     /// Congestion window in segments.
     pub cwnd: u32,
-    /// Segments sent again in all.
+    /// Total retransmitted segments.
     pub retransmissions: u32,
-    /// Time since data arrived last.
+    /// Time since the last received data.
     pub last_received: Duration,
-    /// Bytes that the other end has acknowledged (kernel 4.1).
+    /// Bytes acknowledged by the peer (kernel 4.1).
     pub bytes_acked: u64,
-    /// Bytes that have arrived in order (kernel 4.1).
+    /// Bytes received in order (kernel 4.1).
     pub bytes_received: u64,
-    /// Bytes that were written and not yet sent (kernel 4.6).
+    /// Bytes written and not yet sent (kernel 4.6).
     pub notsent_bytes: u32,
-    /// Time since data was sent last.
+    /// Time since the last sent data.
     pub last_sent: Duration,
-    /// Bytes per second at which the window lets data go (kernel 3.15).
+    /// Pacing rate in bytes per second (kernel 3.15).
     pub pacing_rate: u64,
-    /// Segments with data that have arrived (kernel 4.6).
+    /// Received segments with data (kernel 4.6).
     pub segments_received: u32,
-    /// Segments that arrived out of order; `None` on kernels before 5.4.
+    /// Segments received out of order; `None` on kernels before 5.4.
     pub out_of_order: Option<u32>,
 }
 
 impl TcpInfo {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ///
     /// # Errors
-    /// When `socket` is no TCP socket.
+    /// `socket` is not a TCP socket.
     pub fn query(socket: impl AsFd) -> io::Result<Self> {
         let mut bytes = [0_u8; 512];
         let mut length = bytes.len() as libc::socklen_t;
@@ -90,7 +89,7 @@ impl TcpInfo {
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let micros = |offset| Duration::from_micros(u32_at(bytes, offset).unwrap_or(0).into());
         let some_micros = |offset| {
-            // The kernel says "none" with zero and, for the minimum, with all bits set.
+            // The kernel represents "none" by zero and, for the minimum, by all bits set.
             u32_at(bytes, offset)
                 .filter(|&value| value != 0 && value != u32::MAX)
                 .map(|value| Duration::from_micros(value.into()))
@@ -142,7 +141,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
     #[test]
-    fn a_connection_counts_the_bytes_that_came() {
+    fn received_bytes_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_kernel_leaves_out_is_none() {
+    fn fields_that_an_old_kernel_lacks_are_none() {
         let mut bytes = [0_u8; 104];
         bytes[0] = 1;
         bytes[68..72].copy_from_slice(&20_000_u32.to_ne_bytes());

@@ -1,19 +1,19 @@
-//! A connection of TCP that the kernel believes in and takes no part in: `TCP_REPAIR`, made for what restores processes.
+//! A TCP connection without packets: `TCP_REPAIR`, made for restoring processes.
 //!
-//! In: a socket that is not connected yet. Out: connected from here on without a packet, and closed without one, it holds an
-//! address and a port. What comes for it is the kernel's to answer, unless a filter takes it away.
+//! A socket in this mode connects and closes without a packet. It occupies an address and a port. The kernel replies
+//! to packets that arrive for it, unless a filter removes them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Has the kernel send nothing for this socket.
+/// Puts a TCP socket, which must not be connected, into repair mode: the kernel sends nothing for it.
 ///
 /// # Errors
-/// Without CAP_NET_ADMIN; it is no socket of TCP.
+/// Without CAP_NET_ADMIN; not a TCP socket.
 pub fn enable_tcp_repair(socket: impl AsFd) -> io::Result<()> {
     let (fd, enable) = (socket.as_fd().as_raw_fd(), 1_i32);
     let (value, size) = ((&raw const enable).cast(), size_of_val(&enable) as libc::socklen_t);
-    // SAFETY: `fd` is open for the call, and `value` is as long as said.
+    // SAFETY: `fd` is open for the call, and `size` is the length of `value`.
     super::check(unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, value, size) })?;
     Ok(())
 }
@@ -24,7 +24,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn what_is_no_connection_cannot_be_held() {
+    fn other_sockets_have_no_repair_mode() {
         enable_tcp_repair(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap_err();
     }
 }

@@ -1,8 +1,8 @@
-//! A TUN: a network device whose other end is a file descriptor that gives and takes IP packets.
+//! TUN devices: network interfaces whose peer is a file descriptor that reads and writes IP packets.
 //!
-//! Plain mode only (`IFF_TUN | IFF_NO_PI`): one packet per read and write, no header before it, no offloads, so that
-//! what is read is what a wire would carry. The device belongs to the network namespace of the thread that opens it,
-//! lives as long as the descriptor, and the descriptor works from any namespace.
+//! Only plain mode is used (`IFF_TUN | IFF_NO_PI`): one packet per read and write, without header and offloads, so
+//! that packets are as on the wire. The device belongs to the network namespace of the thread that opens it and lives
+//! as long as the descriptor, which works from any namespace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Where TUNs come from.
+    /// Path of the device node that creates TUN devices.
     pub const DEVICE_PATH: &'static str = "/dev/net/tun";
 
     /// Creates the device `name` in the network namespace of this thread.
@@ -41,18 +41,18 @@ impl Tun {
         Ok(Self { file })
     }
 
-    /// The next packet that the kernel sent into the device; `WouldBlock` when there is none.
+    /// Reads the next packet that the kernel sent to the device; `WouldBlock` if there is none.
     ///
     /// # Errors
-    /// Those of `read`; a packet longer than `buffer` is cut off.
+    /// Those of `read`; a packet longer than `buffer` is truncated.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(buffer)
     }
 
-    /// Gives the kernel a packet as if it had arrived on the device.
+    /// Passes a packet to the kernel as if it had arrived on the device.
     ///
     /// # Errors
-    /// Those of `write`: no IP packet, longer than the kernel takes, or the device is down.
+    /// Those of `write`: no IP packet, too long, or the device is down.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         (&self.file).write(packet).map(|_| ())
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_does_not_fit_is_refused_before_anything_opens() {
+    fn an_invalid_name_is_refused_before_the_device_is_opened() {
         for name in ["", "sixteen_bytes_16"] {
             assert_eq!(Tun::create(name).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         }

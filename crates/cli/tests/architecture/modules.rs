@@ -293,7 +293,7 @@ fn paths_of_use(tree: TokenStream) -> Vec<Vec<String>> {
     let tokens: Vec<TokenTree> = tree.into_iter().collect();
     let (mut found, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
-        at = path_at(&tokens, at, &mut Vec::new(), &mut found).max(at + 1);
+        at = path_at(&tokens, at, &[], &mut found).max(at + 1);
     }
     found.into_iter().map(|(path, _)| path).collect()
 }
@@ -306,7 +306,7 @@ fn scan(tokens: TokenStream, found: &mut Vec<(Vec<String>, usize)>) {
         match &tokens[at] {
             TokenTree::Group(group) => scan(group.stream(), found),
             TokenTree::Ident(ident) if is_path_start(&tokens, at, &ident.to_string()) => {
-                at = path_at(&tokens, at, &mut Vec::new(), found);
+                at = path_at(&tokens, at, &[], found);
                 continue;
             }
             _ => {}
@@ -328,13 +328,8 @@ fn is_colon(token: &TokenTree) -> bool {
 }
 
 /// Reads the path at `at`, with the groups of a `use` tree; returns where the next token is.
-fn path_at(
-    tokens: &[TokenTree],
-    mut at: usize,
-    before: &mut Vec<String>,
-    found: &mut Vec<(Vec<String>, usize)>,
-) -> usize {
-    let mut path = before.clone();
+fn path_at(tokens: &[TokenTree], mut at: usize, before: &[String], found: &mut Vec<(Vec<String>, usize)>) -> usize {
+    let mut path = before.to_vec();
     let mut line = 0;
     let note = |line: &mut usize, span: Span| *line = if *line == 0 { span.start().line } else { *line };
     loop {
@@ -351,7 +346,7 @@ fn path_at(
                 let inner: Vec<TokenTree> = group.stream().into_iter().collect();
                 let mut inside = 0;
                 while inside < inner.len() {
-                    inside = path_at(&inner, inside, &mut path, found).max(inside + 1);
+                    inside = path_at(&inner, inside, &path, found).max(inside + 1);
                     while inside < inner.len()
                         && !matches!(&inner[inside], TokenTree::Punct(comma) if comma.as_char() == ',')
                     {

@@ -8,7 +8,6 @@ use crate::repository::{read, root, show, sources};
 
 /// Each retired word in all its forms, and the terms to use.
 const RETIRED: &[(&[&str], &str)] = &[
-    (&["anew"], "again"),
     (&["bright", "brightness"], "recovered, up"),
     (&["darkness", "darkest"], "outage"),
     (&["deaf"], "unresponsive"),
@@ -19,7 +18,7 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["errand", "errands"], "request, task"),
     (&["frost", "thaw", "thaws", "thawed", "thawing"], "zero-window freeze, unfreeze"),
     (&["glance", "glances", "glanced"], "sample, poll"),
-    (&["guest", "guests"], "admission control, client"),
+    (&["guests"], "admission control, client"),
     (&["heard", "unheard", "overheard"], "received, last seen"),
     (&["hider", "hiders"], "early ACK"),
     (&["keeper", "keepers"], "store, owner"),
@@ -30,10 +29,9 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["rung", "rungs", "ladder", "ladders"], "level, step"),
     (&["told", "untold", "retold"], "reported, notified, configured"),
     (&["unasked"], "unsolicited, unused"),
-    (&["vain"], "without effect, failed"),
     (&["whereabouts"], "location, address"),
     (&["whither", "whence", "hither", "thither"], "destination, source"),
-    (&["nobody", "somebody", "whoever"], "no client, a process, any peer"),
+    (&["somebody", "whoever"], "a process, any peer"),
 ];
 
 /// Areas whose language is not revised yet; no other may use a retired word.

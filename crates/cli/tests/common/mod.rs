@@ -1,8 +1,7 @@
-//! A fleet of processes, for tests: members' files, programs that say where they listen, a server, tunnels.
+//! Helpers of the fleet tests: certificates of members, child processes of `marline`, an echo server, tunnels through an edge.
 //!
-//! In: a directory and the words of a command. Out: a process that ends with the value that stands for it. Nothing listens beyond
-//! the loopback.
-#![allow(dead_code, reason = "each test uses some of it")]
+//! A process is killed when its [`Running`] is dropped. Everything listens on the loopback interface only.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,22 +12,22 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
-/// For waiting; nothing is judged by it.
+/// Limit for waiting; generous, because no test measures it.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
-/// `marline` with these words, in `dir`.
+/// A command that runs `marline` in `dir` with these arguments, separated by spaces.
 pub(crate) fn command(dir: &Path, words: &str) -> Command {
     let mut command = Command::new(MARLINE);
     command.current_dir(dir).args(words.split(' ')).stdin(Stdio::null());
     command
 }
 
-/// What it says to the end.
+/// Runs `marline` to its end and returns its output.
 pub(crate) fn marline(dir: &Path, words: &str) -> Output {
     command(dir, words).output().unwrap()
 }
 
-/// An authority, a relay's files and an edge's, all in one directory.
+/// A directory with a certificate authority and the certificates of the relay `r1` and the edge `e1`.
 pub(crate) fn members() -> TempDir {
     let dir = TempDir::new().unwrap();
     for words in [
@@ -42,7 +41,7 @@ pub(crate) fn members() -> TempDir {
     dir
 }
 
-/// A process that says where it listens; it is killed with this.
+/// A child process that logs the address where it listens; it is killed when this is dropped.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
@@ -54,7 +53,7 @@ impl Running {
         Self::of(&mut command(dir, words))
     }
 
-    /// Waits until it says where it listens.
+    /// Starts the command and waits until it logs its address.
     pub(crate) fn of(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap());
@@ -72,14 +71,14 @@ impl Running {
         running
     }
 
-    /// What it says next; nothing when it has ended.
+    /// The next line of its standard error; empty when it has ended.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         line
     }
 
-    /// The next line with this in it, and what came before.
+    /// Reads up to and including the next line that contains `words`, and returns everything that was read.
     pub(crate) fn line_with(&mut self, words: &str) -> String {
         let mut said = String::new();
         while !said.contains(words) {
@@ -95,7 +94,7 @@ impl Running {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    /// Its exit code and what it has said, after this signal.
+    /// Sends the signal; returns the exit code and the rest of the standard error.
     pub(crate) fn stop(mut self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
         let mut said = String::new();
@@ -111,7 +110,7 @@ impl Drop for Running {
     }
 }
 
-/// A server at this address that says back what it hears.
+/// Serves as an echo server on this listener.
 pub(crate) fn echo(listener: TcpListener) {
     for socket in listener.incoming().flatten() {
         std::thread::spawn(move || {
@@ -121,7 +120,7 @@ pub(crate) fn echo(listener: TcpListener) {
     }
 }
 
-/// One of this process, at a port of its own.
+/// Starts an echo server in this process, on a free port.
 pub(crate) fn server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -129,7 +128,7 @@ pub(crate) fn server() -> SocketAddr {
     address
 }
 
-/// A tunnel by CONNECT through an edge, and the status line of its answer.
+/// Opens a CONNECT tunnel through an edge; returns the status line of the response and the connection.
 pub(crate) fn tunnel(edge: SocketAddr, server: SocketAddr) -> (String, TcpStream) {
     let mut program = TcpStream::connect(edge).unwrap();
     program.set_read_timeout(Some(LONG)).unwrap();
@@ -144,10 +143,10 @@ pub(crate) fn tunnel(edge: SocketAddr, server: SocketAddr) -> (String, TcpStream
     (head.lines().next().unwrap().to_owned(), program)
 }
 
-/// The status line of a tunnel that stands.
+/// Status line of an established tunnel.
 pub(crate) const STANDS: &str = "HTTP/1.1 200 Connection established";
 
-/// Many bytes there and back again.
+/// Sends 100 kB through the echo server and compares what returns.
 pub(crate) fn says_back(program: &mut TcpStream) -> std::io::Result<()> {
     let sent: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
     let (mut writer, copy) = (program.try_clone()?, sent.clone());

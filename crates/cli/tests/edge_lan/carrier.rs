@@ -1,11 +1,11 @@
-//! The link of the default route loses its carrier, and its routes stay, as with static addresses and ifupdown: one link is left, and the
-//! kernel still routes over the other one.
+//! The link of the default route loses its carrier and keeps its routes, as with static addresses and ifupdown: only one link works, and
+//! the kernel still prefers the route over the link without carrier.
 
 use super::in_a_world;
 use super::links::WORDS;
 
 #[test]
-fn flows_begin_over_the_only_link_when_the_default_one_has_lost_its_carrier_and_its_routes_have_stayed() {
+fn flows_use_the_remaining_link_when_the_default_link_lost_its_carrier_but_kept_its_routes() {
     let script = r#"
 carrier() { # on|off
     local want=down; [ $1 = off ] || want=up
@@ -13,11 +13,11 @@ carrier() { # on|off
     if [ $1 = off ]; then until ip route show | grep -q linkdown; do sleep 0.01; done
     else until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done; fi
 }
-# With a relay by address and by name, and without one; names are asked for by the programs.
+# With a relay by address, by name, and without a relay; `programs` connects by host name.
 for how in "--relay 203.0.113.1 --no-direct" "--relay relay.test --no-direct" "--relay 192.0.2.9 --direct"; do
     for when in start running; do
         if [ $when = start ]; then carrier off; begin $how; else begin $how; programs >/dev/null; carrier off; fi
-        # The edge has seen that one link is left.
+        # Wait until the edge has noticed the lost carrier.
         until "$MARLINE" edge status --run-dir run | grep -q '^up0 *down '; do sleep 0.1; kill -0 $edge; done
         sleep 0.3
         ip route get 203.0.113.5 | grep -o 'dev up0'
@@ -25,12 +25,12 @@ for how in "--relay 203.0.113.1 --no-direct" "--relay relay.test --no-direct" "-
         stop; carrier on
     done
 done
-# Enrolment and renewal.
+# Enrolment and certificate renewal.
 ip netns exec far "$MARLINE" fleet run --ca-dir ca --listen 203.0.113.1:4445 --address 203.0.113.1 --address fleet.test 2>fleet.log &
 until grep -q "203.0.113.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat fleet.log >&2; exit 1; }; done
 "$MARLINE" fleet ca token --role edge --name new --ca-dir ca >token 2>/dev/null; chmod 600 token
 carrier off
-timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token --out . >/dev/null 2>said || cat said
+timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token --out . >/dev/null 2>enroll.log || cat enroll.log
 timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new.pem 2>&1 | grep -o "it is renewed from"
 "#;
     let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
@@ -43,7 +43,7 @@ timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate 
         for flow in &case[1..] {
             let (code, time) = flow.split_once(' ').unwrap();
             assert_eq!(code, "200", "{lines:#?}");
-            // Some milliseconds, and a busy machine may take seconds, as in `links.rs`.
+            // Usually some milliseconds; a busy machine may take seconds, as in `links.rs`.
             assert!(time.parse::<f64>().unwrap() < 5.0, "{lines:#?}");
         }
     }

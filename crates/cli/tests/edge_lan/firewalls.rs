@@ -1,31 +1,31 @@
-//! Firewalls of the host: which rules are reported, which cannot be checked, and that reading them delays no connection.
+//! Firewalls of the host: which rules the edge reports, which it cannot check, and that reading rules delays no connection.
 
 use super::in_a_world;
 
 #[test]
-fn only_rules_that_stop_routed_packets_are_reported_and_legacy_ones_are_said_to_be_unchecked() {
+fn only_rules_that_block_forwarded_packets_are_reported_and_legacy_rules_are_reported_as_unchecked() {
     let script = r#"
 relay
 edge
 drops() { until [ $(grep -c "drops forwarded" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; grep "drops forwarded" edge.log | tail -n 1 | sed 's/`.*`/REMEDY/'; }
 gone() { until [ $(grep -c "anymore" edge.log) = $1 ]; do sleep 0.1; kill -0 $edge; done; }
-# None of these stops the LAN: a bridge's, one that is switched off, one that accepts after it has logged.
+# None of these blocks the LAN: a bridge table, a dormant table, a rule that logs and then accepts.
 nft 'table bridge filter { chain FORWARD { type filter hook forward priority 0; policy drop; }; chain INPUT { type filter hook input priority 0; policy drop; }; }'
 nft 'table inet off { flags dormant; chain FORWARD { type filter hook forward priority 0; policy drop; }; }'
 nft 'table inet logs { chain FORWARD { type filter hook forward priority 0; policy drop; log prefix "drop { ; }" counter accept comment "} drop"; }; }'
 sleep 2.5
-# A rule that only logs and counts accepts nothing.
+# A rule that only logs and counts does not accept; the text in its quotes must not be parsed.
 nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy drop; iifname "lan0" log prefix "accept { lan0 ; } accept" counter comment "iifname lan0 accept"; }; }'
 drops 1
 nft delete table inet fw; gone 1
-# One that stops a link alone, and one of IPv6.
+# A rule that blocks one link only, and a rule for IPv6.
 nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy accept; iifname "lan0" oifname "up1" reject; }; }'
 drops 2
 nft delete table inet fw; gone 2
 nft 'table inet fw { chain FORWARD { type filter hook forward priority 0; policy accept; ip6 saddr fd00::/8 log prefix "six" drop; }; }'
 drops 3
 nft delete table inet fw; gone 3
-# The other hooks that forwarded packets pass.
+# The other hooks that forwarded packets traverse.
 nft 'table inet fw { chain pre { type filter hook prerouting priority 0; policy accept; iifname "lan0" meta l4proto udp drop; }; }'
 drops 4
 nft delete table inet fw; gone 4
@@ -67,10 +67,10 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
 }
 
 #[test]
-fn rules_that_cannot_be_read_are_not_taken_for_rules_that_are_gone() {
+fn a_failure_to_list_rules_does_not_count_as_their_removal() {
     let script = r#"
 relay
-# Lists nothing while it is asked not to.
+# A wrapper of nft that fails to list rules while the file `fails` exists.
 mkdir bin; real=$(command -v nft)
 printf '#!/bin/sh\n[ -e %s/fails ] && case "$*" in *--json*) echo "no JSON" >&2; exit 1;; esac\nexec %s "$@"\n' "$PWD" "$real" >bin/nft; chmod +x bin/nft
 PATH=$PWD/bin:$PATH edge
@@ -99,10 +99,10 @@ says "no firewall or setting of this host blocks packets of the LAN anymore"
 }
 
 #[test]
-fn reading_rules_delays_no_connection_and_neither_flows_nor_the_status_have_them_read() {
+fn reading_rules_delays_no_connection_and_flows_and_status_do_not_trigger_it() {
     let script = r#"
 relay
-# Notes each run of nft, and takes its time while it is asked to.
+# A wrapper of nft that records each run, and takes 8 s while the file `slow` exists.
 mkdir bin; real=$(command -v nft)
 printf '#!/bin/sh\necho run >>%s/runs\n[ -e %s/slow ] && sleep 8\nexec %s "$@"\n' "$PWD" "$PWD" "$real" >bin/nft; chmod +x bin/nft
 PATH=$PWD/bin:$PATH edge
@@ -110,13 +110,13 @@ get() { lan curl -sS -m 4 http://203.0.113.5/; }
 sleep 2.5; was=$(wc -l <runs)
 for n in $(seq 20); do get >/dev/null; "$MARLINE" edge status --run-dir run >/dev/null; done
 [ $(wc -l <runs) = $was ] && echo "nft has not run"
-# Another program changes the rules; they are read for a long time.
+# Another program changes the rules, and reading them takes 8 s.
 touch slow; "$real" add table ip other
 until [ $(wc -l <runs) -gt $was ]; do sleep 0.05; kill -0 $edge; done
 get
 "$MARLINE" edge status --run-dir run | grep -o "LAN lan0: blocked"
 rm slow; sleep 8
-# What another program has flushed is back within seconds.
+# The edge restores a table that another program flushed within seconds.
 "$real" flush ruleset
 for n in $(seq 40); do "$real" list table inet marline-lan >/dev/null 2>&1 && echo "closed again" && break; sleep 0.1; done
 kill -TERM $edge; wait $edge; free

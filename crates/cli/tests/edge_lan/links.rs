@@ -1,26 +1,28 @@
-//! The link of the default route fails: each way to fail, at the start and while the edge runs, for a LAN's client and for a program of
-//! this machine, with a relay and without one. And what else begins connections: enrolment, renewal; a VPN; many flows at once.
+//! Failures of the link of the default route: each kind of failure, at the start and while the edge runs, for a LAN client and for a local
+//! program, with a relay and without one. Further cases are enrolment and renewal over the other link, a VPN that takes the default route,
+//! and hundreds of flows at once.
 
 use super::in_a_world;
 
-/// Ways in which the link of the default route fails, for what passes it and for what ends at the relay, and words for the scripts below.
+/// Shell functions for the scripts below. `fail` makes the link of the default route fail, for forwarded packets and for packets to the
+/// relay alike; `row` prints one test case.
 pub(super) const WORDS: &str = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 mkdir -m 755 run
 "$MARLINE" fleet ca issue relay r2 --ca-dir ca --address 203.0.113.1 --address relay.test --out . >/dev/null 2>&1
-# Each link has a name server of its own; the host's own configuration names that of the first one.
+# Each link has its own name server; the host's resolv.conf names that of the first link.
 mkdir -p /run/resolvconf/interface
 for n in 0 1; do echo "nameserver 10.0.$((n+1)).1" >/run/resolvconf/interface/up$n.dhcp; done
 echo "nameserver 10.0.1.1" >resolv.conf
 real=$(readlink -m /etc/resolv.conf); mkdir -p "${real%/*}"; [ -e "$real" ] || touch "$real"; mount --bind resolv.conf "$real"
 names() { ip netns exec far dnsmasq --keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts --user=root --pid-file= --bind-interfaces "$@" 2>>names.log & }
 names --listen-address=10.0.1.1 --listen-address=10.0.2.1 --address=/relay.test/203.0.113.1 --address=/fleet.test/203.0.113.1 --address=/srv.test/203.0.113.5
-# What a captive portal answers: its own address for each name, a page for each request.
+# A captive portal: answers each DNS query with its own address, and each HTTP request with a redirect.
 names --listen-address=10.0.1.1 --port=5353 --address=/#/10.0.1.1
 portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
 ip netns exec far perl -e "$portal" &
-# A server of another authority, in the place of all.
+# A server with a certificate of another authority, to which connections are redirected.
 "$MARLINE" fleet ca init --ca-dir other/ca --name other >/dev/null 2>&1
 "$MARLINE" fleet ca issue relay r3 --ca-dir other/ca --address 203.0.113.1 --out other >/dev/null 2>&1
 ip netns exec far "$MARLINE" relay --listen 10.0.1.1:4444 --certificate other/r3.pem --revoked other/ca/revoked.pem 2>other.log &
@@ -51,9 +53,9 @@ begin() { # OPTIONS…; sets $edge
 stop() { kill -TERM $edge; wait $edge || true; free; }
 timed() { curl -s -m 20 -o /dev/null -w '%{http_code} %{time_starttransfer}' "$@" || true; }
 lans() { lan bash -c "$(declare -f timed); timed http://203.0.113.5/"; }
-# Another name each time: an answer from before is of no use.
+# A new name each time, so that no cached DNS answer is used.
 programs() { timed -x socks5h://127.0.0.1:1088 http://n$(date +%s%N).srv.test/; }
-# The reason in the status once it is the one that is awaited, for flows that are sent meanwhile.
+# Prints the reason in the status once it contains WORDS, after at most 100 attempts; runs CLIENT between the attempts.
 reason() { # WORDS CLIENT
     local why="" n
     for n in $(seq 100); do
@@ -64,7 +66,7 @@ reason() { # WORDS CLIENT
     echo "$why"
 }
 words() { case $1 in portal|certificate) echo "captive portal";; mptcp) echo "MPTCP";; dns) echo "DNS servers";; *) echo "does not";; esac; }
-# Prints: when, client, how | three flows | the reason in the status, awaited before or after the flows, or not at all
+# Prints: when, client, failure | three flows | the reason in the status | direct flows. The reason is awaited before or after the flows or not at all.
 row() { # WHEN CLIENT HOW before|after|- OPTIONS…
     local when=$1 client=$2 how=$3 awaited=$4 why=""; shift 4
     [ $when = running ] || fail $how
@@ -73,7 +75,7 @@ row() { # WHEN CLIENT HOW before|after|- OPTIONS…
     [ "$awaited" != before ] || why=$(reason "$(words $how)" true)
     echo -n "$when, $client, $how | $($client) | $($client) | $($client) | "
     [ "$awaited" != after ] || why=$(reason "$(words $how)" $client)
-    # The link was probed once more, and that says nothing of the relay.
+    # Let the periodic probe run once more; its result must not count as a failure of the relay.
     case $when-$awaited-$how in running-after-portal|running-after-certificate) sleep 1.2; $client >/dev/null;; esac
     echo "$why | $("$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct")"
     stop; works
@@ -86,7 +88,7 @@ with_relay() { # WHEN CLIENT HOW
 }
 without() { # WHEN CLIENT HOW
     local awaited=-
-    # A portal is recognized by its answer to an attempt to reach a relay.
+    # A portal is recognized by its response to an attempt to reach a relay.
     case $1-$3 in running-portal|running-certificate) awaited=before;; *-portal|*-certificate) awaited=after;; esac
     row $1 $2 $3 $awaited --relay 192.0.2.9 --direct
 }
@@ -95,7 +97,8 @@ without() { # WHEN CLIENT HOW
 const WITH_RELAY: [&str; 7] = ["silent", "unreachable", "reset", "portal", "certificate", "mptcp", "dns"];
 const DIRECTLY: [&str; 6] = ["silent", "unreachable", "reset", "portal", "certificate", "dns"];
 
-/// One flow after the other while the default link fails in these ways: all are answered by the server. Prints the times to the first byte.
+/// Runs the cases one after another and checks that each flow is answered by the origin server within 5 s, and that the status names the
+/// expected reason. `of` is the shell function `with_relay` or `without`. Prints the times to the first byte.
 fn flows_are_answered(of: &str, cases: &[(&str, &str, &[&str])]) {
     let rows = cases.iter().flat_map(|(when, client, ways)| ways.iter().map(move |how| (*when, *client, *how)));
     let script: String = rows.clone().map(|(when, client, how)| format!("{of} {when} {client} {how}\n")).collect();
@@ -127,22 +130,22 @@ fn flows_are_answered(of: &str, cases: &[(&str, &str, &[&str])]) {
 }
 
 #[test]
-fn flows_begin_over_the_link_that_reaches_the_relay_whichever_way_the_default_one_fails() {
+fn flows_start_over_the_link_that_reaches_the_relay_for_each_failure_of_the_default_link() {
     flows_are_answered("with_relay", &[("start", "lans", &WITH_RELAY), ("running", "programs", &WITH_RELAY)]);
 }
 
 #[test]
 #[ignore = "half a minute; make soak runs it"]
-fn flows_begin_over_the_link_that_reaches_the_relay_for_the_other_clients_as_well() {
+fn flows_start_over_the_link_that_reaches_the_relay_for_the_other_clients_as_well() {
     flows_are_answered("with_relay", &[("start", "programs", &WITH_RELAY), ("running", "lans", &WITH_RELAY)]);
 }
 
 #[test]
-fn without_a_relay_flows_go_directly_over_the_link_that_answers() {
+fn without_a_relay_flows_go_directly_over_the_working_link() {
     let cases: &[_] = &[
         ("start", "programs", &DIRECTLY[..]),
         ("running", "lans", &DIRECTLY[..3]),
-        // By names, which the name server of the default link has answered before.
+        // DNS fails after the name server of the default link has worked.
         ("running", "programs", &["dns"]),
     ];
     flows_are_answered("without", cases);
@@ -164,8 +167,8 @@ until grep -q "203.0.113.1:4445" fleet.log; do sleep 0.05; kill -0 $! || { cat f
 for how in silent unreachable reset portal certificate; do
     "$MARLINE" fleet ca token --role edge --name new-$how --ca-dir ca >token-$how 2>/dev/null; chmod 600 token-$how
     fail $how
-    timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token-$how --out . >/dev/null 2>said || cat said
-    # The service answers that it is too early.
+    timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token-$how --out . >/dev/null 2>enroll.log || cat enroll.log
+    # The service refuses the renewal as too early, which proves that it was reached.
     timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new-$how.pem 2>&1 | grep -o "it is renewed from"
     works
 done
@@ -178,12 +181,12 @@ ls new-*.pem | wc -l
 }
 
 #[test]
-fn connections_from_before_a_vpn_are_not_used_once_it_has_the_default_route() {
+fn connections_from_before_a_vpn_are_not_used_for_new_flows_once_it_has_the_default_route() {
     let script = r#"
-# A server that speaks each tenth of a second.
+# A server that sends a line every 100 ms.
 ticks='use IO::Socket::IP; $| = 1; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "203.0.113.5", LocalPort => 2222, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { next if fork; while (1) { syswrite($c, "tick\n") or exit; select undef, undef, undef, 0.1 } }'
-# A VPN that takes all and brings nothing: prints where new TCP connections want to go.
+# A VPN that takes all packets and returns none: prints the destination of each SYN.
 vpn='open my $t, "+<", "/dev/net/tun" or die; my $name = pack "a16 s x22", "tun0", 0x1001; ioctl $t, 0x400454ca, $name or die $!;
     system "ip link set tun0 up; ip address add 10.8.0.6/24 dev tun0; ip route add default dev tun0 metric 50"; $| = 1;
     while (sysread $t, my $packet, 2000) { my ($first, $of, $to) = (ord $packet, (unpack "x9 C", $packet), join ".", unpack "x16 C4", $packet);
@@ -192,26 +195,26 @@ vpn='open my $t, "+<", "/dev/net/tun" or die; my $name = pack "a16 s x22", "tun0
 ip netns exec srv perl -e "$ticks" & until ip netns exec srv ss -Hltn 'sport = :2222' | grep -q .; do sleep 0.05; done
 begin --relay 203.0.113.1 --no-direct
 programs | cut -d' ' -f1
-lan bash -c 'exec 3<>/dev/tcp/203.0.113.5/2222; cat <&3' >heard &
-until [ -s heard ]; do sleep 0.05; done
+lan bash -c 'exec 3<>/dev/tcp/203.0.113.5/2222; cat <&3' >ticks.log &
+until [ -s ticks.log ]; do sleep 0.05; done
 ready() { ss -Htn state established "dst 203.0.113.1 and dport = :4443" | wc -l; }
 relay_has() { ip netns exec far ss -Htn state established 'sport = :4443' | wc -l; }
 sleep 1
 perl -e "$vpn" >tun.log & tunnel=$!
 until ip route show default | grep -q tun0; do sleep 0.02; done
 sleep 0.3
-# New flows go into the tunnel, which brings nothing, and not over what was made before.
+# New flows go into the tunnel and get no response; connections from before the VPN are not used for them.
 curl -s -m 3 -x socks5h://127.0.0.1:1088 -o /dev/null -w '%{http_code}\n' http://203.0.113.5/ || true
 lan curl -s -m 3 -o /dev/null -w '%{http_code}\n' http://203.0.113.5/ || true
 sort -u tun.log
-# What runs goes on.
-was=$(wc -l <heard); sleep 0.5; [ $(wc -l <heard) -gt $was ] && echo "it goes on"
+# The flow from before the VPN continues.
+was=$(wc -l <ticks.log); sleep 0.5; [ $(wc -l <ticks.log) -gt $was ] && echo "it goes on"
 kill $tunnel; wait $tunnel || true
 until [ -z "$(ip route show default | grep tun0)" ]; do sleep 0.05; done
 for n in $(seq 40); do code=$(curl -s -m 2 -x socks5h://127.0.0.1:1088 -o /dev/null -w '%{http_code}' http://203.0.113.5/ || true); [ $code = 200 ] && break; sleep 0.1; done
 echo $code
-was=$(wc -l <heard); sleep 0.5; [ $(wc -l <heard) -gt $was ] && echo "it goes on"
-# Links that were named are used beside a VPN.
+was=$(wc -l <ticks.log); sleep 0.5; [ $(wc -l <ticks.log) -gt $was ] && echo "it goes on"
+# Links named with --link are used despite a VPN.
 kill -TERM $edge; wait $edge || true; free
 begin --relay 203.0.113.1 --no-direct --link up0 --link up1
 perl -e "$vpn" >tun.log & tunnel=$!
@@ -227,12 +230,12 @@ programs | cut -d' ' -f1
 }
 
 #[test]
-fn hundreds_of_connections_of_one_program_at_once_are_all_answered_and_none_bypasses_the_relay() {
+fn hundreds_of_concurrent_connections_are_all_answered_and_none_bypasses_the_relay() {
     let script = r#"
 begin --relay 203.0.113.1 --direct
 programs | cut -d' ' -f1
-# Opens them all before the first one asks, so that none is over when the last one comes.
-crowd='use IO::Socket::IP; use IO::Select; my ($n, %all, %said) = (shift);
+# Opens all connections before the first request, so that none has ended when the last one opens.
+crowd='use IO::Socket::IP; use IO::Select; my ($n, %all, %counts) = (shift);
     my @open = map { IO::Socket::IP->new(PeerHost => "127.0.0.1", PeerPort => 1088) or die "connect: $!" } 1..$n;
     for (@open) { syswrite $_, $n % 2 ? "CONNECT 203.0.113.5:80 HTTP/1.1\r\nHost: x\r\n\r\n" : "\5\1\0\5\1\0\1\xcb\0\x71\5\0\x50" }
     my $select = IO::Select->new(@open); my $until = time + 40;
@@ -241,10 +244,10 @@ crowd='use IO::Socket::IP; use IO::Select; my ($n, %all, %said) = (shift);
         my $answer = $all{$s} // ""; my $whole = $n % 2 ? $answer =~ /\r\n\r\n/ : length $answer >= 12;
         next unless !$got or $whole;
         my $kind = !$whole ? "without an answer" : $n % 2 ? ($answer =~ m{^HTTP/1.1 (200|503)} ? $1 : $answer) : substr($answer, 3, 1) eq "\0" ? "200" : "503";
-        $said{$kind}++; $select->remove($s) } }
-    print join(", ", map { "$_: $said{$_}" } sort keys %said), "\n"'
+        $counts{$kind}++; $select->remove($s) } }
+    print join(", ", map { "$_: $counts{$_}" } sort keys %counts), "\n"'
 for n in 400 401; do perl -e "$crowd" $n; done
-# More than there is room for.
+# More than the limit of concurrent flows.
 perl -e "$crowd" 600
 "$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
 "#;

@@ -1,8 +1,8 @@
-//! Links that strip MPTCP's option, and relays that do not speak it.
+//! Links that strip the MPTCP option from TCP segments, and relays without MPTCP.
 
 use super::in_a_world;
 
-/// Words for the scripts below.
+/// Shell functions for the scripts below: `strip` removes MPTCP options on links, `await_log` waits for a log line, `flags` prints the status.
 const STRIP: &str = r#"
 strip() { # LINK…
     ip netns exec far nft add table ip strip
@@ -10,24 +10,24 @@ strip() { # LINK…
     for link in "$@"; do ip netns exec far nft add rule ip strip pre iifname $link reset tcp option mptcp; done
 }
 heal() { ip netns exec far nft delete table ip strip; }
-said() { timeout 30 bash -c "until grep -q '$1' edge.log; do sleep 0.1; done" || { cat edge.log >&2; exit 1; }; }
+await_log() { timeout 30 bash -c "until grep -q '$1' edge.log; do sleep 0.1; done" || { cat edge.log >&2; exit 1; }; }
 flags() { "$MARLINE" edge status --run-dir run --json | grep -oE '"(name|mptcp_stripped|without_mptcp)": *[^,}]*' | tr -d ' \n'; echo; }
 "#;
 
 #[test]
-fn a_first_link_that_strips_mptcp_is_named_and_connections_begin_over_another_one_until_it_does_not() {
+fn a_default_link_that_strips_mptcp_is_reported_and_flows_start_over_another_link_until_it_stops() {
     let script = r#"
 relay; strip up0
 edge --link up0 --link up1
-said "MPTCP is stripped over up0.*flows start over up1"
+await_log "MPTCP is stripped over up0.*flows start over up1"
 flags
 sleep 1
-# The ready connections and a new flow.
+# The spare connections and a new flow.
 lan curl -sS -m 20 http://203.0.113.5/ >/dev/null
 ip netns exec far ss -Htn state established sport = :4443 | awk '{ sub(":[0-9]*$", "", $4); print $4 }' | sort -u
 "$MARLINE" edge status --run-dir run | grep "MPTCP is stripped"
 heal
-said "MPTCP is no longer stripped over up0"
+await_log "MPTCP is no longer stripped over up0"
 flags
 grep -c "MPTCP is stripped" edge.log
 grep "does not reach\|disabled on" edge.log || true
@@ -46,14 +46,14 @@ grep "does not reach\|disabled on" edge.log || true
 }
 
 #[test]
-fn a_second_link_that_strips_mptcp_is_named_though_no_connection_begins_over_it() {
+fn a_secondary_link_that_strips_mptcp_is_reported_although_no_connection_starts_over_it() {
     let script = r#"
 relay; strip up1
 edge --link up0 --link up1
-said "MPTCP is stripped over up1.*flows start over up0"
+await_log "MPTCP is stripped over up1.*flows start over up0"
 flags
 heal
-said "MPTCP is no longer stripped over up1"
+await_log "MPTCP is no longer stripped over up1"
 grep "does not reach\|disabled on\|over up0," edge.log || true
 "#;
     let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
@@ -64,21 +64,21 @@ grep "does not reach\|disabled on\|over up0," edge.log || true
 }
 
 #[test]
-fn a_relay_without_mptcp_is_named_and_no_link_is_blamed() {
+fn a_relay_without_mptcp_is_reported_and_no_link_is_blamed() {
     let script = r#"
 ip netns exec far sysctl -qw net.mptcp.enabled=0
 relay
 edge --link up0 --link up1
-said "relay 10.0.1.1: MPTCP is disabled on the relay"
+await_log "relay 10.0.1.1: MPTCP is disabled on the relay"
 flags
 "$MARLINE" edge status --run-dir run | grep "MPTCP is"
 lan curl -sS -m 20 http://203.0.113.5/
 ip netns exec far sysctl -qw net.mptcp.enabled=1
 ip netns exec far ss -Htlnp sport = :4443 | grep -o 'pid=[0-9]*' | head -1 | tr -d pid= | xargs kill -KILL
 relay
-# A connection to the killed relay, ready for the next flow, ends that flow.
+# A flow that takes a spare connection to the killed relay fails.
 until lan curl -sS -m 20 http://203.0.113.5/ 2>/dev/null; do sleep 0.1; kill -0 $edge; done
-said "relay 10.0.1.1: MPTCP works again"
+await_log "relay 10.0.1.1: MPTCP works again"
 flags
 grep -c "stripped over up\|does not reach" edge.log || true
 "#;

@@ -1,8 +1,9 @@
-//! Names of a LAN whose name server is the box: its queries leave the link of the default route while that link fails.
+//! DNS of a LAN whose name server runs on the edge's host: the edge leads its queries to another link while the default one fails.
 
 use super::in_a_world;
 
-/// The box's name server as the sample for a hotspot has it; `UPSTREAM` is the server of names on the Internet.
+/// Shell functions for the scripts below. `box_names UPSTREAM…` starts dnsmasq on the edge's host with the sample configuration for a
+/// hotspot; `UPSTREAM` are the name servers on the Internet.
 const NAMES: &str = r#"
 mkdir -m 755 run
 [ -c /dev/net/tun ] || { echo "skipped: needs /dev/net/tun"; exit 0; }
@@ -10,30 +11,30 @@ command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; ex
 serves() { dnsmasq --keep-in-foreground --user=root --pid-file= --bind-interfaces --conf-file=/dev/null --no-resolv --no-hosts "$@" 2>>names.log & }
 ip -n srv address add 203.0.113.53/24 dev eth0
 ip netns exec srv bash -c "$(declare -f serves); serves --listen-address=203.0.113.53 --address=/test/203.0.113.5 --address=/ipv4only.arpa/192.0.0.170; wait" &
-# What a captive portal answers.
+# A captive portal: answers each DNS query with its own address, and each HTTP request with a redirect.
 ip netns exec far bash -c "$(declare -f serves); serves --listen-address=10.0.1.1 --port=5353 --address=/#/10.0.1.1; wait" &
 portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
 ip netns exec far perl -e "$portal" &
 box_names() { # UPSTREAM…
     rm -f upstream; for server in "$@"; do echo "nameserver $server" >>upstream; done
-    # Its addresses are those that are kept for documentation.
+    # The answers are addresses reserved for documentation, which dnsmasq would reject as rebinding.
     dnsmasq --keep-in-foreground --user=root --pid-file= --conf-file=dnsmasq.conf --resolv-file="$PWD/upstream" --dhcp-leasefile="$PWD/leases" \
         --rebind-domain-ok=/test/ --no-hosts 2>>names.log & resolver=$!
     until ss -Hlun 'sport = :53' | grep -q 192.168.77.1; do sleep 0.02; kill -0 $resolver || { cat names.log >&2; exit 1; }; done
 }
 until ip netns exec srv ss -Hlun 'sport = :53' | grep -q 203; do sleep 0.02; done
-# Packets that come in over a link to which their source does not lead are dropped, as many distributions have it.
+# Strict reverse-path filtering, the default of many distributions: drops packets that arrive on a link other than the route to their source.
 sysctl -qw net.ipv4.conf.up0.rp_filter=1 net.ipv4.conf.up1.rp_filter=1
 echo "nameserver 192.168.77.1
 options timeout:1 attempts:2" >lan.conf
 real=$(readlink -m /etc/resolv.conf); mkdir -p "${real%/*}"; [ -e "$real" ] || touch "$real"
 page() { mount --bind lan.conf "$real"; curl -s -m 5 -o /dev/null -w '%{http_code} %{remote_ip}\n' http://$1.test/ || true; }
 number=0
-# The page of a name that was not looked up before.
+# Fetches a page by a name that was not resolved before.
 by_name() { number=$((number + 1)); lan env real="$real" bash -c "$(declare -f page); page n$number"; }
-# The same, and once more if it was not the page: an answer may be late on a busy machine.
-page_by_name() { by_name >said; grep -qx "200 203.0.113.5" said || by_name >said; cat said; }
+# The same with one retry: an answer may be late on a busy machine.
+page_by_name() { by_name >result; grep -qx "200 203.0.113.5" result || by_name >result; cat result; }
 rules() { ip netns exec far nft "table inet dead { chain in { type filter hook input priority -400; $1; }
     chain on { type filter hook forward priority -400; $1; }; chain to { type nat hook prerouting priority -100; $2; }; }"; }
 fail() {
@@ -46,12 +47,12 @@ fail() {
 }
 works() { ip netns exec far nft delete table inet dead; }
 led_elsewhere() { ip rule | grep -c "lookup 28004" || true; }
-# The host's own configuration, at once or when its link carries again.
+# Waits up to 20 s until queries follow the host's own routes again; prints the number of remaining rules.
 led_as_usual() {
     local n; for n in $(seq 200); do [ "$(led_elsewhere)" = 0 ] && break; sleep 0.1; done
     led_elsewhere
 }
-# The first page by name after a moment.
+# Repeats until a page is fetched by name, and compares the time with a limit.
 soon() { # MILLISECONDS
     local began=$(date +%s%N) took
     until [ "$(by_name)" = "200 203.0.113.5" ]; do :; done
@@ -59,7 +60,7 @@ soon() { # MILLISECONDS
 }
 "#;
 
-/// The contents of the sample, for the LAN of these tests.
+/// Script that writes the sample of `contrib/hotspot`, adapted to the LAN interface of these tests.
 fn sample() -> String {
     let text = include_str!("../../../../contrib/hotspot/dnsmasq.conf").replace("wlan1", "lan0");
     format!("cat >dnsmasq.conf <<'SAMPLE'\n{text}SAMPLE\n")
@@ -75,20 +76,20 @@ fn lines_of(script: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn names_of_a_lan_outlive_the_link_of_the_default_route() {
+fn dns_of_a_lan_survives_a_failure_of_the_default_link() {
     let script = r#"
 RELAY=203.0.113.1
 relay
 state >before
 box_names 203.0.113.53
 edge
-# The name servers of both links, as their leases have it.
+# The name servers of both links, as DHCP clients record them.
 mkdir -p /run/resolvconf/interface; for n in 0 1; do echo "nameserver 203.0.113.53" >/run/resolvconf/interface/up$n.dhcp; done
 for how in silent unreachable portal names; do
     page_by_name
     led_as_usual
     fail $how
-    # A portal is found by looks that are seconds apart; one that begins before the portal does may have to be repeated.
+    # Periodic probes, seconds apart, find a portal; a probe that started before the portal may have to be repeated.
     case $how in portal|names) soon 16000;; *) soon 10000;; esac
     page_by_name
     works
@@ -105,12 +106,12 @@ state >after; diff before after && echo "as before"
 }
 
 #[test]
-fn while_a_link_fails_other_name_servers_are_reached_as_before_and_a_killed_edge_is_put_back() {
+fn while_a_link_fails_other_name_servers_are_reached_as_before_and_rules_of_a_killed_edge_are_removed() {
     let script = r#"
 RELAY=203.0.113.1
 relay
 state >before
-# An office behind a static route has a name server as well.
+# An office network behind a static route has a name server as well.
 ip netns add office; ip -n office link set lo up
 ip link add off0 type veth peer name eth0 netns office
 wire - off0 10.50.0.1/24; wire office eth0 10.50.0.2/24
@@ -127,12 +128,12 @@ query='use IO::Socket::IP; $SIG{ALRM} = sub { print "no answer\n"; exit }; alarm
     my ($to, $name, $device) = @ARGV; my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => $to, PeerPort => 53) or die;
     !$device or setsockopt $s, 1, 25, pack "Z16", $device or die;
     $s->send(join "", pack("n6", 7, 0x100, 1, 0, 0, 0), (map { pack "C/a", $_ } split /\./, $name), pack "x n2", 1, 1);
-    defined $s->recv(my $said, 1500) or do { print "refused\n"; exit }; print join(".", unpack "C4", substr $said, -4), "\n"'
+    defined $s->recv(my $answer, 1500) or do { print "refused\n"; exit }; print join(".", unpack "C4", substr $answer, -4), "\n"'
 perl -e "$query" 172.20.0.53 a.office
 perl -e "$query" 203.0.113.53 a.test
-# A program that names the link itself stays there.
+# A socket bound to the link stays on it.
 perl -e "$query" 203.0.113.53 a.test up0
-# A VPN that is the host's way to the Internet is not left.
+# While a VPN has the host's default route, queries stay in the VPN.
 vpn='open my $t, "+<", "/dev/net/tun" or die; my $name = pack "a16 s x22", "tun0", 0x1001; ioctl $t, 0x400454ca, $name or die $!;
     system "ip link set tun0 up; ip address add 10.8.0.6/24 dev tun0; ip route add default dev tun0 metric 50"; sleep 1 while 1'
 perl -e "$vpn" & tunnel=$!

@@ -1,8 +1,8 @@
-//! Private networks that the host has routes to: TCP of the LAN is forwarded there like UDP, by the host's routes and rules of that moment.
+//! Private networks that the host has routes to: TCP of the LAN is forwarded there like UDP, by the host's current routes and rules.
 
 use super::in_a_world;
 
-/// An office behind the box, with servers, and words for the scripts below.
+/// An office network behind the edge's host, with servers, and shell functions for the scripts below.
 const OFFICE: &str = r#"
 ip netns add office; ip -n office link set lo up
 ip link add off0 type veth peer name eth0 netns office
@@ -10,7 +10,7 @@ wire - off0 10.50.0.1/24; wire office eth0 10.50.0.2/24
 for address in 172.20.0.1 192.168.100.1 100.100.100.200; do ip -n office address add $address/32 dev lo; done
 ip -n office route add default via 10.50.0.1
 ip route add 172.20.0.0/16 via 10.50.0.2
-# The same address beside the public server: the relay reaches it there.
+# The same address next to the public server: the relay reaches that one.
 ip -n srv address add 192.168.100.1/32 dev lo; ip -n far route add 192.168.100.1 via 203.0.113.5
 for name in srv office; do ip netns exec $name perl -e "$shell" & done
 ip netns exec office perl -e "$echo" 172.20.0.1 &
@@ -19,19 +19,19 @@ tcp='use IO::Socket::IP; $SIG{ALRM} = sub { print "no answer\n"; exit }; alarm 2
     my $s = IO::Socket::IP->new(PeerHost => shift, PeerPort => 2222) or do { print "refused\n"; exit }; print scalar(<$s>) // "reset\n"'
 udp='use IO::Socket::IP; $SIG{ALRM} = sub { print "no answer\n"; exit }; alarm 2;
     my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => shift, PeerPort => 5000) or die; $s->send("hello");
-    defined $s->recv(my $said, 1500) or do { print "refused\n"; exit }; print "$said\n"'
+    defined $s->recv(my $text, 1500) or do { print "refused\n"; exit }; print "$text\n"'
 both() { echo "$(lan perl -e "$tcp" 172.20.0.1) | $(lan perl -e "$udp" 172.20.0.1)"; }
 "#;
 
 #[test]
-fn the_hosts_rules_for_forwarded_packets_decide_about_tcp_to_private_networks_as_about_udp() {
+fn forward_rules_of_the_host_apply_to_tcp_to_private_networks_as_to_udp() {
     let script = r#"
 relay
 edge
 both
 nft 'table ip filter { chain FORWARD { type filter hook forward priority filter; policy drop; }; }'
 both
-# Packets with a mark of another program go to the edge, which makes no connection past these rules.
+# Packets with another program's mark reach the edge, which opens no connection that these rules would drop.
 nft 'table ip marks { chain pre { type filter hook prerouting priority -300; iifname "lan0" ip daddr 172.20.0.0/16 meta mark set 5; }; }'
 lan perl -e "$tcp" 172.20.0.1
 nft delete table ip marks
@@ -39,7 +39,7 @@ nft add rule ip filter FORWARD reject
 both
 nft 'insert rule ip filter FORWARD iifname lan0 oifname off0 accept; insert rule ip filter FORWARD oifname lan0 ct state established accept'
 both
-# What is public goes to the relay, whatever that chain says.
+# Public destinations go to the relay, whatever the forward chain decides.
 lan curl -sS -m 20 http://203.0.113.5/
 kill -TERM $edge; wait $edge && echo "ended well"
 "#;
@@ -58,11 +58,11 @@ kill -TERM $edge; wait $edge && echo "ended well"
 }
 
 #[test]
-fn tcp_that_others_begin_towards_the_lan_passes_where_the_box_was_a_router_before() {
+fn connections_from_outside_to_the_lan_still_work_where_the_host_was_a_router_before() {
     let script = r#"
 relay
 sysctl -qw net.ipv4.ip_forward=1
-# A camera behind the box, which the office reaches by a route, and the world by a port of the box.
+# A camera in the LAN, which the office reaches by a route, and the Internet by a forwarded port.
 lan perl -e "$shell" & until lan ss -Htln 'sport = :2222' | grep -q .; do sleep 0.02; done
 nft 'table ip host { chain pre { type nat hook prerouting priority -100; iifname "up0" tcp dport 8080 dnat to 192.168.77.2:2222; }; }'
 outside() { ip netns exec office perl -e "$tcp" 192.168.77.2; ip netns exec srv timeout 2 bash -c 'exec 3<>/dev/tcp/10.0.1.2/8080; cat <&3' || echo "no answer"; }
@@ -85,10 +85,10 @@ outside
 fn forwarded_tcp_needs_no_icmp_where_a_link_has_a_smaller_mtu() {
     let script = r#"
 relay
-# Packets of more than 1420 bytes are dropped without an ICMP message. Offloading would hide that.
+# Packets larger than 1420 bytes are dropped without an ICMP message. Segmentation offload would hide that.
 ip link set off0 mtu 1420 gso_max_segs 1
 ip -n office link set eth0 gso_max_segs 1; ip -n lan link set eth0 gso_max_segs 1
-for name in lan office; do ip netns exec $name nft 'table inet deaf { chain in { type filter hook input priority 0; meta l4proto { icmp, ipv6-icmp } drop; }; }'; done
+for name in lan office; do ip netns exec $name nft 'table inet noicmp { chain in { type filter hook input priority 0; meta l4proto { icmp, ipv6-icmp } drop; }; }'; done
 bulk='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "172.20.0.1", LocalPort => 3333) or die;
     while (my $c = $l->accept) { my ($all, $n) = (0); while ($all < 300000 and $n = sysread $c, my $piece, 65536) { $all += $n } print $c "x" x 300000, "$all\n"; close $c }'
 ip netns exec office perl -e "$bulk" & until ip netns exec office ss -Htln 'sport = :3333' | grep -q .; do sleep 0.02; done
@@ -101,7 +101,7 @@ lan timeout -k 1 10 perl -e 'use IO::Socket::IP; my $s = IO::Socket::IP->new(Pee
 }
 
 #[test]
-fn a_private_network_is_routed_from_the_moment_that_the_host_has_a_route_and_what_runs_goes_on() {
+fn a_private_network_is_routed_as_soon_as_the_host_has_a_route_and_running_flows_continue() {
     let script = r#"
 relay --allow-net 192.168.100.1 --allow-port 2222 --allow-port 3333
 edge
@@ -111,14 +111,14 @@ ip route add 192.168.100.0/24 via 10.50.0.2
 page
 ip route del 192.168.100.0/24
 page
-# A route that refuses holds for the relay as well.
+# A rejecting route of the host also applies to flows that would go to the relay.
 for kind in unreachable prohibit blackhole; do
     ip route add $kind 192.168.100.0/24; page; ip route del $kind 192.168.100.0/24
 done
-# A metadata service is reached by no way.
+# The address of a cloud metadata service is refused on every path.
 ip route add 100.100.100.200/32 via 10.50.0.2
 lan perl -e "$tcp" 100.100.100.200
-# A server that speaks each tenth of a second. What runs stays where it began; where that way has gone, its client is reset.
+# A server that sends a line every 100 ms. Running flows stay on the path they started on; when that path is removed, the client is reset.
 ticks='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "192.168.100.1", LocalPort => 3333, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { next if fork; while (1) { syswrite($c, "tick\n") or exit; select undef, undef, undef, 0.1 } }'
 for name in srv office; do
@@ -134,7 +134,7 @@ more forwarded
 ip route del 192.168.100.0/24
 for n in $(seq 100); do grep -q ended forwarded && echo "it ended" && break; sleep 0.1; done
 more carried
-# The same over the interface of the default route: the kernel keeps its masquerade, and nothing is forwarded without the route.
+# The same over the interface of the default route: the kernel keeps the masquerade state, and nothing is forwarded without the route.
 ip route add 192.168.100.0/24 via 10.0.1.1 dev up0
 listen beside
 more beside

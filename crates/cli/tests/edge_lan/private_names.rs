@@ -1,12 +1,12 @@
-//! Private networks by name, for programs that use the proxy: a relay goes first, and then the name servers of the box and of its links.
+//! Private networks by name, for programs that use the proxy: the relay resolves first, then the name servers of the host and its links.
 
 use super::in_a_world;
 
 #[test]
-fn programs_reach_private_networks_by_name_where_the_relay_does_not() {
+fn programs_reach_private_networks_by_name_when_the_relay_does_not_resolve_it() {
     let script = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
-# An office behind a static route, and the page of the first link's router.
+# An office network behind a static route, and the web page of the first link's router.
 ip netns add office; ip -n office link set lo up
 ip link add off0 type veth peer name eth0 netns office
 wire - off0 10.50.0.1/24; wire office eth0 10.50.0.2/24
@@ -35,7 +35,7 @@ greet() { curl -sS -m 10 --proxytunnel -x http://$1:1088 telnet://$2:2222 2>&1 <
 for name in srv.test fritz.box intra.test nothing.lan own.test box.test both.test rebind.test office.example; do greet 127.0.0.1 $name; done
 for name in fritz.box intra.test; do lan bash -c "$(declare -f greet); greet 192.168.77.1 $name"; done
 curl -sS -m 10 -x socks5h://127.0.0.1:1088 telnet://fritz.box:2222 </dev/null | tail -n 1
-# A name that led to the Internet becomes private.
+# A public name now resolves to a private address (DNS rebinding).
 kill $(cat server.pid); wait $server || true
 internet 172.20.0.1
 sleep 1

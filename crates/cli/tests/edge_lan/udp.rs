@@ -1,8 +1,8 @@
-//! UDP of a LAN leaves a link that fails in other ways than by total silence, while no TCP is there to show it.
+//! UDP of a LAN leaves a link that fails otherwise than by dropping everything, while no TCP flow reveals the failure.
 
 use super::in_a_world;
 
-/// Words for the scripts below: a client that sends ten packets a second, and ways in which the first link fails.
+/// Shell functions for the scripts below: a client that sends ten packets a second, and failures of the first link.
 const WORDS: &str = r#"
 mkdir -m 755 run
 RELAY=203.0.113.1
@@ -10,7 +10,7 @@ ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -Huln | grep -q :
 portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
 ip netns exec far perl -e "$portal" &
-# What other hosts of a provider's network send to all.
+# Broadcasts, as from other hosts of a provider's network.
 noise='use IO::Socket::IP; my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => "10.0.1.255", PeerPort => 9, Broadcast => 1) or die;
     while (1) { $s->send("who has?"); select undef, undef, undef, 0.05 }'
 dead() { ip netns exec far nft "table inet dead { chain in { type filter hook prerouting priority -90; $1; };
@@ -39,7 +39,7 @@ stop() { kill $client; wait $client || true; kill -TERM $edge; wait $edge || tru
 "#;
 
 #[test]
-fn udp_leaves_a_link_with_a_captive_portal_or_that_refuses_or_on_which_only_broadcasts_come() {
+fn udp_leaves_a_link_with_a_captive_portal_or_with_rejects_or_with_only_broadcasts() {
     let script = r#"
 relay
 for how in portal unreachable noisy; do
@@ -62,7 +62,7 @@ done
 }
 
 #[test]
-fn udp_leaves_a_silent_link_while_no_relay_can_be_reached() {
+fn udp_leaves_an_unresponsive_link_while_no_relay_can_be_reached() {
     let script = r#"
 RELAY=192.0.2.9
 begin --direct
@@ -77,13 +77,13 @@ echo "up again"
 }
 
 #[test]
-fn udp_stays_on_a_link_over_which_the_relay_is_refused_as_over_the_others() {
+fn udp_stays_on_a_link_while_every_link_reports_the_relay_as_refused() {
     let script = r#"
 relay
 begin --no-direct
-# The relay ends: its port is closed for all links, and the client's packets are not answered any more.
+# The relay ends: its port is closed for all links, and the client's packets are no longer answered.
 kill $(pgrep -f "relay --listen"); until ! ip netns exec far ss -Htln 'sport = :4443' | grep -q .; do sleep 0.05; done
-ip netns exec srv nft 'table inet deaf { chain out { type filter hook output priority 0; meta l4proto udp drop; }; }'
+ip netns exec srv nft 'table inet mute { chain out { type filter hook output priority 0; meta l4proto udp drop; }; }'
 sleep 8
 tail -n 1 talk.log
 "$MARLINE" edge status --run-dir run | awk '$1 == "up0" || $1 == "up1" { print $1, $2 }'
@@ -94,10 +94,10 @@ grep -c "go unanswered" edge.log || true
 }
 
 #[test]
-fn a_quiet_lan_and_a_single_link_cause_no_attempt() {
+fn an_idle_lan_and_a_single_link_cause_no_probes() {
     let script = r#"
 relay
-counted() { # How many connections to the relay begin, and how many names are asked for, within 12 s.
+counted() { # Prints how many connections to the relay and how many DNS queries start within 12 s.
     ip netns exec far nft 'table inet count { counter relay { }; counter names { }; chain in { type filter hook prerouting priority -500;
         iifname { "up0", "up1" } tcp flags & (syn | ack) == syn tcp dport 4443 counter name relay; iifname { "up0", "up1" } udp dport 53 counter name names; }; }'
     sleep 12
@@ -106,7 +106,7 @@ counted() { # How many connections to the relay begin, and how many names are as
 }
 begin --no-direct
 sleep 9; kill $client; wait $client || true
-# What it has sent before it ended may be looked at once.
+# The packets that the client sent before it ended may cause one probe.
 sleep 11
 counted
 kill -TERM $edge; wait $edge || true; free

@@ -1,4 +1,4 @@
-//! Connections that break, stall, lie or end too soon.
+//! Connections that break, stall, send wrong lengths or end too early.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::server::{Answer, Asked, Resource, Server, Step};
 
 const SIZE: usize = 6_000_000;
 
-/// Downloads a file whose answers `spoil` changes; the file must be right all the same.
+/// Downloads a file whose responses `spoil` changes; the file must be correct nevertheless.
 #[track_caller]
 fn survives(spoil: impl Fn(&Asked, Answer) -> Answer + Send + Sync + 'static) -> (Ended, Server) {
     let resource = Resource::new(SIZE);
@@ -23,22 +23,22 @@ fn survives(spoil: impl Fn(&Asked, Answer) -> Answer + Send + Sync + 'static) ->
 }
 
 #[test]
-fn every_third_answer_is_truncated() {
+fn every_third_response_is_truncated() {
     survives(|asked, answer| if asked.nth % 3 == 1 { answer.broken_after(70_000, [Step::Close]) } else { answer });
 }
 
 #[test]
-fn every_third_answer_is_reset_in_its_body() {
+fn every_third_response_is_reset_in_its_body() {
     survives(|asked, answer| if asked.nth % 3 == 1 { answer.broken_after(70_000, [Step::Reset]) } else { answer });
 }
 
 #[test]
-fn the_first_connection_is_reset_before_it_answers() {
+fn the_first_connection_is_reset_before_the_response() {
     survives(|asked, answer| if asked.conn == 0 { answer.then([Step::Reset]) } else { answer });
 }
 
 #[test]
-fn an_answer_longer_than_it_says_does_no_harm() {
+fn a_response_longer_than_its_content_length_does_no_harm() {
     survives(|asked, mut answer| {
         if asked.nth == 0 {
             answer.steps.push(Step::Raw(vec![b'x'; 5000]));
@@ -48,7 +48,7 @@ fn an_answer_longer_than_it_says_does_no_harm() {
 }
 
 #[test]
-fn an_answer_that_claims_more_than_its_range_does_no_harm() {
+fn a_response_with_more_bytes_than_its_range_does_no_harm() {
     survives(|asked, mut answer| {
         if asked.nth == 1
             && let [Step::Data(span)] = &answer.steps[..]
@@ -62,7 +62,7 @@ fn an_answer_that_claims_more_than_its_range_does_no_harm() {
 }
 
 #[test]
-fn garbage_instead_of_a_head_is_tried_again() {
+fn garbage_instead_of_a_response_head_is_retried() {
     for garbage in [&b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"\r\n\r\n\0\0\0"]
     {
         let garbage = garbage.to_vec();
@@ -71,7 +71,7 @@ fn garbage_instead_of_a_head_is_tried_again() {
 }
 
 #[test]
-fn nothing_but_garbage_is_given_up_with_the_reason() {
+fn a_server_that_sends_only_garbage_is_given_up_with_the_reason() {
     let server = Server::start(|_| Answer::garbage(b"SSH-2.0-OpenSSH_9.2\r\n"));
     let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 76);
     assert!(line.contains("the server does not speak HTTP/1.1"), "{line}");
@@ -79,7 +79,7 @@ fn nothing_but_garbage_is_given_up_with_the_reason() {
 }
 
 #[test]
-fn two_lengths_in_one_head_are_not_believed() {
+fn conflicting_lengths_in_a_response_head_are_rejected() {
     survives(|asked, answer| if asked.nth == 1 { answer.with("content-length ", "7") } else { answer });
     survives(|asked, answer| if asked.nth == 1 { answer.with("Content-Length", "7, 8") } else { answer });
 }
@@ -104,7 +104,7 @@ fn a_hang_before_the_first_byte_is_waited_out_or_worked_around() {
 }
 
 #[test]
-fn an_answer_that_comes_byte_by_byte_is_read() {
+fn a_response_that_arrives_byte_by_byte_is_read() {
     let resource = Resource::new(60);
     let server = Server::honest(&resource).pace(100);
     let program = Program::new();
@@ -127,7 +127,7 @@ fn a_server_that_resets_every_connection_is_given_up() {
 }
 
 #[test]
-fn one_answer_that_breaks_off_is_asked_for_again_from_its_start() {
+fn a_single_response_that_breaks_off_is_requested_again_from_the_start() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| {
@@ -141,7 +141,7 @@ fn one_answer_that_breaks_off_is_asked_for_again_from_its_start() {
 }
 
 #[test]
-fn the_time_limit_ends_a_crawl_and_keeps_what_came() {
+fn the_time_limit_ends_a_slow_download_and_keeps_its_bytes() {
     let resource = Resource::new(SIZE);
     let server = Server::honest(&resource).pace(1_500_000);
     let program = Program::new();

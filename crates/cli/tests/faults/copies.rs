@@ -1,4 +1,4 @@
-//! Further sources that a server or a Metalink file names, and digests that prove that they have the same file.
+//! Mirrors that a server or a Metalink file names, and digests that prove that they serve the same file (RFC 6249, RFC 5854, RFC 9530).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,7 +20,7 @@ fn secrets(asked: &Asked) -> bool {
 }
 
 #[test]
-fn a_copy_that_the_server_names_is_asked_when_the_server_leaves() {
+fn a_mirror_that_the_server_names_is_used_when_the_server_fails() {
     let Some(network) = Network::two_links() else { return };
     let (right, wrong) = (Resource::new(SIZE), Resource::other(SIZE, 7));
     for (proves, served) in [(true, &right), (false, &right), (true, &wrong)] {
@@ -32,7 +32,7 @@ fn a_copy_that_the_server_names_is_asked_when_the_server_leaves() {
             let port = asked.field("Host").unwrap().rsplit(':').next().unwrap().to_owned();
             let copy = format!("<http://203.0.113.10:{port}/copy>; rel=duplicate; pri=1");
             let answer = all.clone().with("Link", &copy).with("Repr-Digest", &repr).answer(asked);
-            // No response gets further than half of the file.
+            // Every response ends at half of the file.
             let mut answer = answer.slowly(20_000, TURN);
             let half = SIZE as u64 / 2;
             if let Some(at) =
@@ -53,11 +53,11 @@ fn a_copy_that_the_server_names_is_asked_when_the_server_leaves() {
         assert!(!asked.is_empty() && asked.iter().all(|asked| asked.path == "/copy" && !secrets(asked)));
         if served.data == right.data {
             assert!(program.file("out").unwrap() == *right.data, "{}", ended.err);
-            // Without a proof nothing of the server's is kept.
+            // Without a digest, no byte of the first server is kept.
             assert_eq!(second.sent() < right.len(), proves, "{}", ended.err);
         } else {
             assert_ne!(ended.code, Some(0));
-            assert!(program.file("out").is_none(), "a file that is not the one of the digest");
+            assert!(program.file("out").is_none(), "a file that does not match the digest");
         }
         drop((first, second));
         network.server_ip("address del 203.0.113.10/32 dev lo\n");
@@ -71,20 +71,20 @@ fn a_digest_that_the_server_names_is_verified() {
     let server = Server::honest(&right.clone().with("Repr-Digest", &wrong));
     let program = Program::new();
     program.refused(&[&server.url("/file")], 65);
-    // The next run does not go on with the bytes that were refused.
+    // The next run does not resume from the rejected bytes.
     program.refused(&[&server.url("/file")], 65);
-    // A stream has passed its bytes on, and nothing keeps what goes to /dev/null.
+    // A stream has already passed its bytes on, and /dev/null keeps nothing, so the mismatch ends neither run.
     for target in ["-", "/dev/null"] {
         let ended = program.run(&[&server.url("/file"), "-o", target, "-q"]);
         assert_eq!(ended.code, Some(0), "{target}: {}", ended.err);
     }
-    // What the user says comes first.
+    // The user's checksum has priority.
     let hex = crate::program::digest("sha256sum", &right.data);
     program.run(&[&server.url("/file"), "-o", "out", "--json", "--checksum", &format!("sha256={hex}")]).report();
 }
 
 #[test]
-fn a_metalink_file_names_files_and_proves_them() {
+fn files_of_a_metalink_file_are_downloaded_and_verified() {
     let (one, two) = (Resource::new(300_000), Resource::other(200_000, 5));
     let resources = [one.clone(), two.clone(), Resource::other(300_000, 9)];
     let server = Server::start(move |asked| match asked.path.as_str() {
@@ -113,7 +113,7 @@ fn a_metalink_file_names_files_and_proves_them() {
     assert!(program.file("out/d/one.bin").unwrap() == *one.data);
     assert!(program.file("out/two.bin").unwrap() == *two.data);
     assert!(!server.asked().iter().any(secrets));
-    // The same file with a digest that nothing has.
+    // The same list with a digest that no source matches.
     std::fs::write(program.path("wrong.meta4"), text.replace(&hex(&two), &hex(&one))).unwrap();
     let ended = program.run(&["-M", "wrong.meta4", "-d", "again", "-q"]);
     assert_eq!(ended.code, Some(65), "{}", ended.err);
@@ -134,7 +134,7 @@ fn a_metalink_file_names_files_and_proves_them() {
 }
 
 #[test]
-fn a_list_or_a_metalink_file_plants_and_replaces_no_file() {
+fn a_list_or_a_metalink_file_neither_creates_hidden_files_nor_replaces_files() {
     let resource = Resource::new(100_000);
     let served = resource.clone();
     let server = Server::start(move |asked| served.answer(asked));
@@ -175,7 +175,7 @@ fn a_list_or_a_metalink_file_plants_and_replaces_no_file() {
 }
 
 #[test]
-fn with_a_checksum_every_mirror_is_asked_until_one_has_the_file() {
+fn with_a_checksum_mirrors_are_tried_until_one_has_the_file() {
     let right = Resource::new(1_000_000);
     let files = [right.clone(), Resource::other(1_000_000, 3), Resource::other(1_000_000, 4)];
     let server = Server::start(move |asked| match asked.path.as_str() {
@@ -212,7 +212,7 @@ fn with_a_checksum_every_mirror_is_asked_until_one_has_the_file() {
         assert_eq!(ended.code, Some(0), "{paths:?}: {}", ended.err);
         assert!(program.file("again").unwrap() == *right.data, "{paths:?}");
     }
-    // None of them has it.
+    // No source has the file.
     let (half, bad) = (server.url("/half"), server.url("/bad1"));
     Program::new().without_log().refused(&[&half, "--mirror", &bad, "--checksum", &format!("sha256={hex}")], 65);
 }

@@ -1,4 +1,4 @@
-//! Runs that are stopped, politely or not, and the next run that goes on.
+//! Runs that are stopped by a signal or killed, and the next run, which resumes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::program::Program;
 use crate::server::{Resource, Server};
 
 #[test]
-fn a_signal_stops_cleanly_and_the_next_run_goes_on() {
+fn a_signal_stops_cleanly_and_the_next_run_resumes() {
     for signal in [Signal::INT, Signal::TERM] {
         let resource = Resource::new(12_000_000);
         let server = Server::honest(&resource).pace(6_000_000);
@@ -32,22 +32,22 @@ fn a_signal_stops_cleanly_and_the_next_run_goes_on() {
         assert!(report["resumed_bytes"].as_u64().unwrap() >= 4_000_000, "{report}");
         assert!(program.file("out").unwrap() == *resource.data);
         assert_eq!(program.files(), ["out"]);
-        // What was in flight when it stopped came twice, nothing else.
+        // Only the bytes in flight at the stop were sent twice.
         assert!(server.sent_again() < 1 << 20, "{}", server.sent_again());
     }
 }
 
-/// Kills in all.
+/// Total number of kills.
 const KILLS: usize = 50;
-/// The most that may be fetched again for each kill.
+/// How many bytes each kill may cause to be sent again.
 const AGAIN: u64 = 4 << 20;
 
 #[test]
-fn fifty_kills_at_random_moments_cost_no_byte_of_the_file_and_few_on_the_way() {
+fn fifty_kills_at_random_times_corrupt_nothing_and_repeat_few_bytes() {
     let resource = Resource::new(40_000_000);
     let (mut moments, mut killed) = (Moments(0x5eed), 0);
     while killed < KILLS {
-        // A file that is complete begins again elsewhere.
+        // Each completed file is followed by a new download in an empty directory.
         let program = Program::new();
         let server = Server::honest(&resource).pace(20_000_000);
         let url = server.url("/file");
@@ -72,7 +72,7 @@ fn fifty_kills_at_random_moments_cost_no_byte_of_the_file_and_few_on_the_way() {
     }
 }
 
-/// Random moments of a start and the second after it, the same ones in each run of the test.
+/// Pseudo-random times between 10 and 600 ms after the start, equal in each run of the test.
 struct Moments(u64);
 
 impl Moments {
@@ -83,7 +83,7 @@ impl Moments {
 }
 
 #[test]
-fn a_date_that_changes_under_the_same_etag_between_two_runs_is_told_once() {
+fn a_date_that_changes_under_the_same_etag_between_runs_is_reported_once() {
     let resource = Resource::new(8_000_000).with("Date", "Thu, 26 Nov 2026 10:00:00 GMT");
     let network = Network::two_links();
     for network in [None, network.as_ref()] {

@@ -1,4 +1,4 @@
-//! Links that die, fall silent, change, come back, cost money, or were never there.
+//! Links that fail, stop responding, change, recover, are metered, or never existed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +11,14 @@ use crate::server::{Resource, Server};
 
 const SIZE: usize = 12_000_000;
 
-/// A file and an honest server at this pace on each connection.
+/// A file and a correct server of it, limited to `pace` bytes per second on each connection.
 fn honest(network: &Network, pace: u64) -> (Resource, Server) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     (resource, network.serve(move |asked| all.answer(asked)).pace(pace))
 }
 
-/// Starts a download, and tells when so much of it has been sent.
+/// Starts a download and waits until so many bytes have been sent.
 fn begun(program: &Program, server: &Server, bytes: u64) -> Running {
     let running = program.start(&[&server.url("/file"), "-o", "out", "--json"]);
     server.wait_sent(bytes);
@@ -34,7 +34,7 @@ fn whole(program: &Program, running: Running, resource: &Resource) -> (Ended, se
 }
 
 #[test]
-fn a_link_that_is_deleted_costs_its_share_and_comes_back() {
+fn a_deleted_link_is_used_again_after_it_returns() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
@@ -50,7 +50,7 @@ fn a_link_that_is_deleted_costs_its_share_and_comes_back() {
 }
 
 #[test]
-fn a_link_that_is_switched_off_costs_its_share_and_comes_back() {
+fn a_link_that_was_set_down_is_used_again() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
@@ -65,11 +65,11 @@ fn a_link_that_is_switched_off_costs_its_share_and_comes_back() {
 }
 
 #[test]
-fn a_link_that_dies_in_silence_is_told_and_comes_back() {
+fn a_link_that_drops_everything_is_reported_and_used_again() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 1_500_000);
     let program = network.program();
-    // Slow enough that the other link does not end the file meanwhile.
+    // Slow enough that the other link does not finish the file meanwhile.
     let url = server.url("/file");
     let running = program.start(&[&url, "-o", "out", "--json", "--limit-rate", "lte0=16Mbit/s"]);
     server.wait_sent(2_000_000);
@@ -83,7 +83,7 @@ fn a_link_that_dies_in_silence_is_told_and_comes_back() {
 }
 
 #[test]
-fn a_link_that_stays_dead_does_not_hold_the_file_up() {
+fn a_link_that_stays_down_does_not_delay_the_file() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 4_000_000);
     let program = network.program();
@@ -94,7 +94,7 @@ fn a_link_that_stays_dead_does_not_hold_the_file_up() {
 }
 
 #[test]
-fn an_address_that_changes_ends_connections_and_not_the_download() {
+fn a_changed_address_ends_connections_but_not_the_download() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
@@ -109,7 +109,7 @@ fn an_address_that_changes_ends_connections_and_not_the_download() {
 }
 
 #[test]
-fn a_link_that_appears_half_way_joins() {
+fn a_link_that_appears_during_the_download_joins() {
     let Some(network) = Network::two_links() else { return };
     network.client_ip("link del lte0\n");
     let (resource, server) = honest(&network, 2_000_000);
@@ -123,7 +123,7 @@ fn a_link_that_appears_half_way_joins() {
 }
 
 #[test]
-fn one_answer_goes_on_from_zero_when_its_link_is_taken_away() {
+fn a_single_response_restarts_from_zero_when_its_link_is_removed() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let all = resource.clone();
@@ -136,7 +136,7 @@ fn one_answer_goes_on_from_zero_when_its_link_is_taken_away() {
 }
 
 #[test]
-fn when_the_last_link_goes_the_exit_code_is_69_or_it_waits_for_one() {
+fn when_the_last_link_is_removed_the_download_waits_for_another() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
@@ -159,7 +159,7 @@ fn without_any_link_the_exit_code_is_69() {
 }
 
 #[test]
-fn a_named_link_that_is_absent_costs_a_line() {
+fn a_missing_named_link_is_reported_and_the_others_are_used() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
     let program = network.program();
@@ -172,13 +172,13 @@ fn a_named_link_that_is_absent_costs_a_line() {
 }
 
 #[test]
-fn a_link_that_vanishes_between_its_discovery_and_its_first_connection_costs_nothing() {
+fn a_link_that_vanishes_before_its_first_connection_does_not_harm_the_download() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
-    // The name server sees the question that comes over the link, and the link is gone before there is an answer.
+    // The name server receives the query over the link and removes the link instead of answering.
     let network = Arc::new(network);
     let gone = AtomicBool::new(false);
-    // The thread of the name server outlives the test, the network must not.
+    // The name server's thread outlives the test, but the network must not; hence the weak reference.
     let cutter = Arc::downgrade(&network);
     network.name_server(move |from| {
         if from.starts_with("10.77.1.") {
@@ -201,7 +201,7 @@ fn a_link_that_vanishes_between_its_discovery_and_its_first_connection_costs_not
 }
 
 #[test]
-fn a_slow_name_server_costs_its_time_and_no_more() {
+fn a_slow_name_server_delays_the_download_only_by_its_own_delay() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
     network.name_server(|_| {
@@ -215,7 +215,7 @@ fn a_slow_name_server_costs_its_time_and_no_more() {
 }
 
 #[test]
-fn a_stream_goes_on_in_order_when_a_link_dies() {
+fn a_stream_continues_in_order_when_a_link_fails() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 4_000_000);
     let program = network.program();
@@ -228,7 +228,7 @@ fn a_stream_goes_on_in_order_when_a_link_dies() {
 }
 
 #[test]
-fn a_connection_that_is_refused_over_one_link_only_is_made_over_the_other() {
+fn a_server_unreachable_over_one_link_is_reached_over_the_other() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
     network.server_ip("route del 10.77.1.0/24\nroute add unreachable 10.77.1.0/24\n");
@@ -239,20 +239,20 @@ fn a_connection_that_is_refused_over_one_link_only_is_made_over_the_other() {
 }
 
 #[test]
-fn a_name_that_does_not_exist_is_named() {
+fn a_name_that_does_not_exist_is_reported() {
     let Some(network) = Network::two_links() else { return };
     network.name_server(|_| true);
     let begun = Instant::now();
     let line = network.program().refused(&["http://absent.test/file", "--retry", "1000"], 68);
     assert_eq!(line, "http://absent.test/file: absent.test: no such name according to 203.0.113.9");
-    assert!(begun.elapsed() < Duration::from_secs(5), "it was tried again");
+    assert!(begun.elapsed() < Duration::from_secs(5), "the name was looked up again");
 }
 
 #[test]
-fn a_name_server_that_is_silent_at_first_is_asked_again() {
+fn a_name_server_that_does_not_respond_at_first_is_queried_again() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
-    // As long as a look-up may take, and a little longer.
+    // A little longer than the timeout of a lookup.
     let begun = Instant::now();
     network.name_server(move |_| begun.elapsed() > Duration::from_millis(5500));
     let program = network.program();
@@ -269,7 +269,7 @@ fn a_name_server_that_is_silent_at_first_is_asked_again() {
 }
 
 #[test]
-fn a_name_that_one_link_knows_is_enough() {
+fn a_name_that_resolves_over_one_link_only_is_enough() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
     network.name_server_of(|from| if from.starts_with("10.77.1.") { "other.test" } else { "file.test" });
@@ -281,7 +281,7 @@ fn a_name_that_one_link_knows_is_enough() {
 }
 
 #[test]
-fn a_limit_for_a_link_that_is_not_used_costs_a_line() {
+fn a_limit_for_an_unused_link_is_reported() {
     let Some(network) = Network::two_links() else { return };
     let (_, server) = honest(&network, 0);
     let url = server.url("/file");
@@ -294,7 +294,7 @@ fn a_limit_for_a_link_that_is_not_used_costs_a_line() {
 }
 
 #[test]
-fn a_metered_link_is_kept_back_until_the_other_fails() {
+fn a_metered_link_is_unused_until_the_other_fails() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 6_000_000);
     let metered = ["--link", "wifi0", "--link", "lte0,metered=yes"];
@@ -316,7 +316,7 @@ fn a_metered_link_is_kept_back_until_the_other_fails() {
 }
 
 #[test]
-fn a_metered_link_is_used_on_the_users_word_and_never_against_it() {
+fn the_metered_option_permits_and_forbids_a_metered_link() {
     let Some(network) = Network::two_links() else { return };
     let (_, server) = honest(&network, 6_000_000);
     let program = network.program();
@@ -346,7 +346,7 @@ fn a_budget_is_not_exceeded() {
 }
 
 #[test]
-fn a_limit_of_one_link_is_its_own() {
+fn a_rate_limit_applies_to_its_link() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 6_000_000);
     let program = network.program();

@@ -1,8 +1,8 @@
-//! `marline get` against servers and links that misbehave, as a user meets them: the built program, real sockets.
+//! Tests of `marline get` against servers and links that misbehave: they run the built program over real sockets.
 //!
-//! Each test says what the server or the link does, and checks the file's bytes (or that there is no file), the exit
-//! code, the one line of explanation, and the report. `program` replays every log of decisions on the way.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
+//! Each test defines what the server or the link does, and checks the bytes of the file (or that there is no file), the exit
+//! code, the one line of explanation and the JSON report. `program` also replays the decision log of every run.
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod broken;
 mod copies;

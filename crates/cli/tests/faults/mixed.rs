@@ -1,8 +1,8 @@
-//! No file is ever a mixture: random batches of files of equal length and equal ETag over two links, with and without
-//! further sources, some of which lie, refuse or break off.
+//! Checks that a downloaded file never mixes bytes of two files: random batches of files of equal length and equal ETag over two
+//! links, with and without mirrors, some of which serve another file, refuse requests or break off.
 //!
-//! Each batch follows from its seed, which a failure names; `MARLINE_SOAK_SEED=N` plays that one alone. What the program does
-//! over real sockets is not repeated exactly, but what the servers do is.
+//! The seed determines a batch, and a failure prints it; `MARLINE_SOAK_SEED=N` runs that batch alone. The servers then behave
+//! the same again; the timing of real sockets differs.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,22 +12,22 @@ use std::time::Instant;
 use crate::network::Network;
 use crate::server::{Answer, Asked, Resource, Server, Step};
 
-/// What a path serves, and how.
+/// What a path serves, and how it fails.
 #[derive(Clone)]
 struct Site {
     resource: Resource,
     manner: Manner,
 }
 
-/// How a site fails.
+/// How a path fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Manner {
     Honest,
-    /// Never there.
+    /// Answers every request with this status.
     Refuses(u16),
-    /// Every so many answers break off.
+    /// Every n-th response breaks off.
     BreaksOff(usize),
-    /// It refuses after so many answers.
+    /// Answers 404 after n responses.
     Leaves(usize),
 }
 
@@ -73,7 +73,7 @@ fn serve(sites: &Sites, asked: &Asked) -> Answer {
     }
 }
 
-/// One batch. Panics if a file is anything else than one of the files that it may be.
+/// Runs one batch. Panics if a file differs from every file that it may be.
 fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &mut Counts) {
     let mut chance = Chance(seed);
     let len = 20_000 + chance.below(900_000) as usize;
@@ -102,12 +102,12 @@ fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &m
         assert_eq!(ended.code, Some(0), "seed {seed}: {}", ended.err);
         for n in 0..files {
             let file = program.file(&format!("d/f{n}")).unwrap_or_default();
-            assert!(file == *resource(n).data, "seed {seed}: file {n} of {files} is another one, or a mixture");
+            assert!(file == *resource(n).data, "seed {seed}: file {n} of {files} is another file or a mixture");
             counts.files += 1;
         }
     } else {
         let sources = 2 + chance.below(2);
-        // Each has the right file or another one of the same length.
+        // Each source has the right file or another one of the same length.
         let of: Vec<u64> = (0..sources).map(|_| chance.below(2)).collect();
         let urls: Vec<String> = of
             .iter()
@@ -141,7 +141,11 @@ fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &m
                 counts.failed += 1;
             }
             (Some(file), Some(_)) => {
-                assert!(file == *resource(0).data, "seed {seed}: not the file of the digest; {}", ended.err);
+                assert!(
+                    file == *resource(0).data,
+                    "seed {seed}: the file does not match the digest; {}",
+                    ended.err
+                );
                 counts.files += 1;
             }
             (Some(file), None) => {
@@ -159,7 +163,7 @@ fn sha256(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(&sha2::Sha256::digest(bytes))
 }
 
-/// Plays the batches in so many networks at a time: most of the time goes into waiting for servers that fail.
+/// Runs the batches in `networks` networks in parallel, because most of the time is spent waiting for servers that fail.
 fn play_all(seeds: std::ops::Range<u64>, networks: u64) -> Option<Counts> {
     let all = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..networks)
@@ -208,16 +212,16 @@ fn random_batches_of_files_of_equal_length_are_never_mixed() {
     }
 }
 
-/// `make soak`.
+/// The long form, run by `make soak`.
 #[test]
 #[ignore = "a thousand batches take minutes: make soak"]
 fn a_thousand_random_batches_are_never_mixed() {
     let begun = Instant::now();
     let first = 1_000_000;
     let Some(counts) = play_all(first..first + 1000, 16) else { return };
-    // The result is for the person who asked for it.
+    // `echo` prints the result past the test harness, which captures `println!`.
     let line = format!(
-        "mixed files: 0 in {} batches ({} files; {} batches with further sources, {} of them with a digest; {} could not be had) in {} s",
+        "mixed files: 0 in {} batches ({} files; {} batches with further sources, {} of them with a digest; {} failed) in {} s",
         counts.batches,
         counts.files,
         counts.with_sources,

@@ -1,7 +1,7 @@
-//! `--mptcp` over two links, to servers that speak it, that do not, and to links that go.
+//! `--mptcp` over two links: servers with and without MPTCP, and a link that is removed.
 //!
-//! The kernel's own path manager has an endpoint on `lte0`; the server's side of each link is made slow, so that one
-//! link is not enough. What came over a link is counted at its interface.
+//! The kernel's own path manager has an endpoint on `lte0`. The server's side of each link is limited, so that one link is
+//! not enough. The interface counters show what each link carried.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
@@ -16,7 +16,7 @@ use crate::server::{Resource, Server};
 
 const SIZE: usize = 3_000_000;
 
-/// Two links with an endpoint, and a server of a file. None: this machine has no MPTCP, which was said.
+/// Two links with an endpoint, and a server of a file, with MPTCP if `mptcp`. None, with a printed reason, if this kernel lacks MPTCP.
 fn world(mptcp: bool) -> Option<(Network, Resource, Server)> {
     let network = Network::two_links()?;
     if socket(AddressFamily::INET, SocketType::STREAM, Some(MPTCP)).is_err() {
@@ -43,7 +43,7 @@ fn world(mptcp: bool) -> Option<(Network, Resource, Server)> {
     Some((network, resource, Server::on(listener, move |asked| all.answer(asked))))
 }
 
-/// What has come over a link of the client's.
+/// How many bytes the client has received over a link.
 fn came(network: &Network, link: &str) -> u64 {
     let path = format!("/sys/class/net/{link}/statistics/rx_bytes");
     let words = ["netns", "exec", &network.client(), "cat", &path];
@@ -52,7 +52,7 @@ fn came(network: &Network, link: &str) -> u64 {
 }
 
 #[test]
-fn where_the_server_speaks_it_one_connection_uses_both_links() {
+fn one_connection_to_an_mptcp_server_uses_both_links() {
     let Some((network, resource, server)) = world(true) else { return };
     let program = network.program();
     let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
@@ -68,7 +68,7 @@ fn where_the_server_speaks_it_one_connection_uses_both_links() {
 }
 
 #[test]
-fn where_it_does_not_each_link_has_its_own() {
+fn each_link_has_its_own_connections_to_a_server_without_mptcp() {
     let Some((network, resource, server)) = world(false) else { return };
     let program = network.program();
     let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
@@ -80,7 +80,7 @@ fn where_it_does_not_each_link_has_its_own() {
 }
 
 #[test]
-fn when_the_first_link_goes_the_other_one_brings_the_rest() {
+fn when_the_first_link_is_removed_the_other_one_carries_the_rest() {
     let Some((network, resource, server)) = world(true) else { return };
     let program = network.program();
     let running = program.start(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
@@ -93,16 +93,16 @@ fn when_the_first_link_goes_the_other_one_brings_the_rest() {
 }
 
 #[test]
-fn a_plain_program_is_carried_over_both_links_by_paths_transparent() {
+fn paths_transparent_carries_a_plain_tcp_program_over_both_links() {
     let Some((network, resource, server)) = world(true) else { return };
     if Command::new("nft").arg("--version").output().is_err() {
         return eprintln!("skipped: nft is not installed");
     }
     let program = network.program();
     let run_dir = program.path("run");
-    // The rules of `world` are those that `paths` makes by itself; the endpoint is the kernel's way, and is not needed.
+    // `paths` makes the rules of `world` by itself, and it replaces the endpoint of the kernel's path manager.
     network.client_ip("mptcp endpoint flush\nrule del from 10.77.1.2\nrule del from 10.77.2.2\n");
-    // `ip netns exec` becomes the program, so that this is the process that is killed below.
+    // `ip netns exec` executes the program in its own process, so this child is the process that is killed below.
     let start = || {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &network.client(), env!("CARGO_BIN_EXE_marline"), "paths", "run"]);
@@ -116,7 +116,7 @@ fn a_plain_program_is_carried_over_both_links_by_paths_transparent() {
     let wait_for = |there: bool| {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while rules().contains("tproxy") != there {
-            assert!(std::time::Instant::now() < end, "rules there: {}", !there);
+            assert!(std::time::Instant::now() < end, "timeout; tproxy rules exist: {}", !there);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     };
@@ -133,7 +133,7 @@ fn a_plain_program_is_carried_over_both_links_by_paths_transparent() {
     paths.kill().unwrap();
     paths.wait().unwrap();
     wait_for(false);
-    assert!(curl().stdout == *resource.data, "whoever is not led away any more reaches the server by himself");
+    assert!(curl().stdout == *resource.data, "without the redirect, the client reaches the server directly");
     let mut paths = start();
     wait_for(true);
     rustix::process::kill_process(rustix::process::Pid::from_child(&paths), rustix::process::Signal::INT).unwrap();

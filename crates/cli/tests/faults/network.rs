@@ -1,4 +1,4 @@
-//! Two links to one server, in namespaces of their own: they can be cut, taken away, given back and slowed down.
+//! Two links to one server in new network namespaces. Tests can cut, remove, restore and slow down the links.
 //!
 //! ```text
 //!   client                        server
@@ -6,10 +6,9 @@
 //!   lte0  10.77.2.2 ───────── peer2 10.77.2.1 ─┴─ 203.0.113.9
 //! ```
 //!
-//! The client has a default route over each link; the server knows the link by the client's address. The server's
-//! address is of a network for documentation (RFC 5737), not private, so that its name server may be asked over each
-//! link. Only root can
-//! make namespaces with these commands; everybody else is told that the test was skipped.
+//! The client has a default route over each link; the server recognizes the link by the client's address. The server's
+//! address belongs to a documentation network (RFC 5737) and not to a private one, so that its name server may be queried
+//! over each link. Creating namespaces needs root; without it, a test prints that it was skipped.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -26,13 +25,13 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::program::Program;
 use crate::server::{Answer, Asked, Server};
 
-/// The two namespaces. They go with the test.
+/// The namespaces of client and server; they are removed when this is dropped.
 pub(crate) struct Network {
     name: String,
 }
 
 impl Network {
-    /// None, with a printed reason: not permitted here.
+    /// Creates the namespaces and both links. None, with a printed reason, where that is not permitted.
     pub(crate) fn two_links() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         static SWEPT: Once = Once::new();
@@ -44,7 +43,7 @@ impl Network {
             Command::new("ip").args(["netns", "add", ns]).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
         });
         if !made {
-            eprintln!("skipped: network namespaces can be made by root only");
+            eprintln!("skipped: creating network namespaces needs root");
             return None;
         }
         batch(&s, "link set lo up\naddress add 203.0.113.9/32 dev lo\n");
@@ -62,7 +61,7 @@ impl Network {
         format!("{}s", self.name)
     }
 
-    /// Makes a link anew, `wifi0` or `lte0`.
+    /// Creates the link `wifi0` or `lte0`, also after it was deleted.
     pub(crate) fn add_link(&self, name: &str) {
         let (net, peer, kind) = if name == "wifi0" { (1, "peer1", "wifi") } else { (2, "peer2", "lte") };
         let server = self.server();
@@ -77,23 +76,23 @@ impl Network {
         ));
     }
 
-    /// Commands for `ip` in the client's namespace, one in each line.
+    /// Runs `ip` commands in the client's namespace, one per line.
     pub(crate) fn client_ip(&self, lines: &str) {
         batch(&self.client(), lines);
     }
 
-    /// Commands for `ip` in the server's namespace.
+    /// Runs `ip` commands in the server's namespace, one per line.
     pub(crate) fn server_ip(&self, lines: &str) {
         batch(&self.server(), lines);
     }
 
-    /// Everything that is sent over a link is lost from now on, both ways; nobody is told.
+    /// Drops everything on a link from now on, in both directions and without an error.
     pub(crate) fn cut(&self, name: &str) {
         // A queue of one byte holds no packet.
         self.queues(name, "add", "bfifo limit 1");
     }
 
-    /// What is sent arrives again.
+    /// Ends the effect of [`Self::cut`].
     pub(crate) fn mend(&self, name: &str) {
         self.queues(name, "del", "");
     }
@@ -106,13 +105,13 @@ impl Network {
         }
     }
 
-    /// A server that both links reach.
+    /// Starts a server that is reachable over both links.
     pub(crate) fn serve(&self, handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Server {
         let listener = self.inside(|| TcpListener::bind("203.0.113.9:0"));
         Server::on(listener, handler)
     }
 
-    /// A server at another address than the first one's, and the same port.
+    /// Starts a second server at another address and the same port.
     pub(crate) fn serve_beside(
         &self,
         first: &Server,
@@ -123,24 +122,24 @@ impl Network {
         Server::on(self.inside(move || TcpListener::bind(address)), handler)
     }
 
-    /// A name server that says of `file.test` that it is 203.0.113.9, and of everything else that it is not. It
-    /// tells `asked` of each question, with the address that asks.
+    /// Starts a name server that resolves `file.test` to 203.0.113.9 and answers "no such name" for everything else. `asked`
+    /// is called with the client's address for each query; it returns whether the query is answered.
     pub(crate) fn name_server(&self, asked: impl Fn(&str) -> bool + Send + 'static) {
         self.names(move |from| asked(from).then_some(("file.test", ADDRESS)));
     }
 
-    /// A name server that knows one name, another one for each asker's address.
+    /// Starts a name server that knows one name, which depends on the client's address.
     pub(crate) fn name_server_of(&self, known: impl Fn(&str) -> &'static str + Send + 'static) {
         self.names(move |from| Some((known(from), ADDRESS)));
     }
 
-    /// A name server as content networks have them: over `wifi0` the name `file.test` is the server's address, over
-    /// `lte0` that of the one beside it.
+    /// Starts a name server like that of a CDN: `file.test` resolves over `wifi0` to the first server, over `lte0` to the
+    /// second one.
     pub(crate) fn name_server_of_edges(&self) {
         self.names(|from| Some(("file.test", if from.starts_with("10.77.1.") { ADDRESS } else { BESIDE })));
     }
 
-    /// A name server that knows the name and address that it is told, or is silent.
+    /// Starts a name server that knows the name and address that `known` returns, and does not respond if it returns none.
     fn names(&self, known: impl Fn(&str) -> Option<(&'static str, Ipv4Addr)> + Send + 'static) {
         let socket = self.inside(|| UdpSocket::bind("203.0.113.9:53"));
         thread::spawn(move || {
@@ -153,12 +152,12 @@ impl Network {
         });
     }
 
-    /// Runs `make` in the server's namespace; the socket or the program that it makes stays there.
+    /// Runs `make` in the server's namespace; the socket or process that it creates stays there.
     pub(crate) fn inside<T: Send + 'static>(&self, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> T {
         Self::within(&self.server(), make)
     }
 
-    /// The same in a namespace of this name.
+    /// Runs `make` in the namespace of this name.
     pub(crate) fn within<T: Send + 'static>(
         namespace: &str,
         make: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -171,13 +170,13 @@ impl Network {
         worker.join().unwrap()
     }
 
-    /// The program in the client's namespace, whose name server is 203.0.113.9. The file that says so is in a file
-    /// system of the program's own, so that nothing of it is left even where a test is killed.
+    /// The program in the client's namespace, with the name server 203.0.113.9. Its `resolv.conf` is in a mount namespace of
+    /// the program, so that nothing remains even if the test is killed.
     pub(crate) fn program(&self) -> Program {
         Program::new().behind(self.words())
     }
 
-    /// What stands before a command that is to run there.
+    /// Command prefix that runs a program in the client's namespace.
     pub(crate) fn words(&self) -> Vec<String> {
         const SCRIPT: &str = "mount -t tmpfs none /mnt && echo nameserver 203.0.113.9 >/mnt/resolv.conf \
             && mount --bind /mnt/resolv.conf /etc/resolv.conf && umount --lazy /mnt && exec \"$@\"";
@@ -194,7 +193,7 @@ impl Drop for Network {
     }
 }
 
-/// Removes the namespaces of tests that were killed: those whose process is gone.
+/// Removes namespaces of killed tests, recognized by a process ID that no longer exists.
 fn sweep() {
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -213,7 +212,7 @@ fn batch(namespace: &str, lines: &str) {
     assert!(child.wait().unwrap().success(), "ip in {namespace}: {lines}");
 }
 
-/// The answer to a question of one name (RFC 1035 §4.1): for A of the known one its address, else no such name.
+/// The response to a DNS query (RFC 1035 section 4.1): the address for type A of the known name, otherwise no such name.
 fn name_answer(query: &[u8], known: &str, address: Ipv4Addr) -> Vec<u8> {
     let mut wire: Vec<u8> =
         known.split('.').flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat()).collect();
@@ -232,5 +231,5 @@ fn name_answer(query: &[u8], known: &str, address: Ipv4Addr) -> Vec<u8> {
 }
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
-/// Of a second server, where there is one.
+/// Address of the second server.
 const BESIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);

@@ -1,4 +1,4 @@
-//! A real nginx on a directory, for what a real server does by itself.
+//! Runs a real nginx on a temporary directory, for tests of what a real server does by itself.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,21 +12,21 @@ use tempfile::TempDir;
 
 use crate::server::Resource;
 
-/// A running nginx; it ends with the test.
+/// A running nginx; it is killed when this is dropped.
 pub(crate) struct Nginx {
     child: Child,
     dir: TempDir,
     pub(crate) address: SocketAddr,
 }
 
-/// A certificate with its key, and the authority that signed it, all as PEM.
+/// A certificate, its key and the certificate authority that signed it, all in PEM.
 pub(crate) struct Identity {
     certificate: String,
     key: String,
     pub(crate) authority: String,
 }
 
-/// A certificate for `name`; it expired in that year if one is given.
+/// A certificate for `name`, valid, or expired on 1 January of the given year.
 pub(crate) fn identity(name: &str, expired: Option<i32>) -> Identity {
     let authority_key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -44,21 +44,21 @@ pub(crate) fn identity(name: &str, expired: Option<i32>) -> Identity {
 }
 
 impl Nginx {
-    /// Serves `/file`; `settings` go into the `server` block. None, with a printed reason: there is no nginx.
+    /// Serves `/file`; `settings` are added to the `server` block. None, with a printed reason, if nginx is not installed.
     pub(crate) fn start(settings: &str, resource: &Resource, identity: Option<&Identity>) -> Option<Self> {
         let version = Command::new("nginx").arg("-v").stderr(Stdio::null()).status();
         if !version.is_ok_and(|status| status.success()) {
             eprintln!("skipped: nginx is not installed");
             return None;
         }
-        // Between this look and nginx's bind another program could take the port: then the next one is tried.
+        // Another program could take the port before nginx binds it; then the next port is tried.
         (0..5).find_map(|_| {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             Self::at(port, settings, resource, identity)
         })
     }
 
-    /// At this address, wherever the calling thread is.
+    /// Serves at this address, in the network namespace of the calling thread.
     pub(crate) fn at(
         address: SocketAddr,
         settings: &str,
@@ -75,7 +75,7 @@ impl Nginx {
             format!("ssl_certificate {0}/cert.pem; ssl_certificate_key {0}/key.pem;", root.display())
         });
         let ssl = if identity.is_some() { "ssl" } else { "" };
-        // As the same user as the test, so that its directory can be read.
+        // nginx runs as the user of the test, so that it can read the directory.
         let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
         let text = format!(
             "{user} daemon off; master_process off; pid {0}/pid; error_log {0}/error.log;\n\
@@ -105,13 +105,13 @@ impl Nginx {
         Some(nginx)
     }
 
-    /// Puts another file in the place of the present one, as an upload does: a rename.
+    /// Replaces the file by a rename, as an upload does.
     pub(crate) fn replace(&self, resource: &Resource) {
         fs::write(self.dir.path().join("new"), &*resource.data).unwrap();
         fs::rename(self.dir.path().join("new"), self.dir.path().join("file")).unwrap();
     }
 
-    /// The PEM file of the authority.
+    /// Path of the PEM file with the certificate authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }

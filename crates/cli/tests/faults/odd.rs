@@ -1,4 +1,4 @@
-//! Odd servers: whatever curl downloads in one piece, marline downloads, too, over one link and over two.
+//! Odd servers: whatever curl downloads in one piece, marline also downloads, over one link and over two.
 
 use std::process::Command;
 use std::thread;
@@ -9,10 +9,10 @@ use crate::odd_servers::{Manner, REFUSING, RELATED, REPORTED, SIZE, answer};
 use crate::program::{Program, link};
 use crate::server::{Answer, Resource, Server, Step};
 
-/// Beyond curl's time; whatever is less is printed and not judged.
+/// Permitted excess over curl's time; smaller differences are only printed.
 const LATE: Duration = Duration::from_secs(10);
 
-/// Downloads from each path, several at a time, with curl beside it.
+/// Downloads from each path with curl and with marline, four paths in parallel.
 fn all_of(manners: &'static [Manner], network: Option<&Network>) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
@@ -67,7 +67,7 @@ fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Optio
     Ok(())
 }
 
-/// What curl gets; none: there is no curl.
+/// The bytes that curl downloads; none if curl is not installed or fails.
 fn curl(url: &str, program: &Program, network: Option<&Network>) -> Option<Vec<u8>> {
     let mut words = network.map(Network::words).unwrap_or_default();
     words.extend(["curl", "-sSL", "--http0.9", "--max-time", "20", "-o", "curl", url].map(str::to_owned));
@@ -80,40 +80,40 @@ fn curl(url: &str, program: &Program, network: Option<&Network>) -> Option<Vec<u
 }
 
 #[test]
-fn what_the_reports_tell_is_downloaded_over_one_link() {
+fn reported_servers_work_over_one_link() {
     all_of(REPORTED, None);
 }
 
 #[test]
-fn what_the_reports_tell_is_downloaded_over_two_links() {
+fn reported_servers_work_over_two_links() {
     let Some(network) = Network::two_links() else { return };
     all_of(REPORTED, Some(&network));
 }
 
 #[test]
-fn their_relatives_are_downloaded_over_one_link() {
+fn related_servers_work_over_one_link() {
     all_of(RELATED, None);
 }
 
 #[test]
-fn their_relatives_are_downloaded_over_two_links() {
+fn related_servers_work_over_two_links() {
     let Some(network) = Network::two_links() else { return };
     all_of(RELATED, Some(&network));
 }
 
 #[test]
-fn what_refuses_all_but_one_request_is_downloaded_over_one_link() {
+fn servers_that_refuse_all_but_one_request_work_over_one_link() {
     all_of(REFUSING, None);
 }
 
 #[test]
-fn what_refuses_all_but_one_request_is_downloaded_over_two_links() {
+fn servers_that_refuse_all_but_one_request_work_over_two_links() {
     let Some(network) = Network::two_links() else { return };
     all_of(REFUSING, Some(&network));
 }
 
 #[test]
-fn a_file_that_is_gone_after_its_first_bytes_ends_soon_with_its_status() {
+fn a_file_that_disappears_after_its_first_bytes_ends_the_run_soon_with_the_status() {
     let all = Resource::new(SIZE);
     let server = Server::start(move |asked| match &asked.range {
         Some(range) if asked.nth == 0 => all.part(range.start..65_536),
@@ -133,7 +133,7 @@ fn an_empty_response_is_an_empty_file() {
 }
 
 #[test]
-fn an_empty_file_is_had_from_a_server_that_refuses_any_range_of_it() {
+fn an_empty_file_is_downloaded_from_a_server_that_refuses_every_range_of_it() {
     for sized in [true, false] {
         let server = Server::start(move |asked| match (&asked.range, sized) {
             (None, _) => Answer::status(200),
@@ -172,9 +172,9 @@ fn servers_behind_one_address_are_all_used() {
 }
 
 #[test]
-fn two_files_of_one_size_and_date_are_told_apart_where_the_date_is_no_word() {
+fn two_files_of_equal_size_are_not_mixed_when_their_date_proves_nothing() {
     let Some(network) = Network::two_links() else { return };
-    // What builds without clocks date alike, and what has the date of another second.
+    // Reproducible builds date all files alike; and two dates that differ by a second.
     for dates in
         [["Thu, 01 Jan 1970 00:00:01 GMT"; 2], ["Sat, 01 Aug 2020 10:00:00 GMT", "Sat, 01 Aug 2020 10:00:01 GMT"]]
     {
@@ -208,7 +208,7 @@ fn a_page_instead_of_the_file_is_not_kept() {
     }
     let program = Program::new();
     program.run(&[&server.url("/big.zip"), "-o", "page.html", "--json"]).report();
-    // A server that calls everything HTML.
+    // A server that sends every file as HTML.
     let all = Resource::new(SIZE).with("Content-Type", "text/html");
     let server = Server::honest(&all);
     let program = Program::new();
@@ -217,14 +217,14 @@ fn a_page_instead_of_the_file_is_not_kept() {
 }
 
 #[test]
-fn one_connection_for_each_address_is_no_less_than_one_link() {
+fn a_server_that_allows_one_connection_per_address_is_downloaded_over_one_link() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(3_000_000);
     let all = resource.clone();
     let busy = std::sync::Mutex::new((usize::MAX, Instant::now()));
     let refused = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let refusals = refused.clone();
-    // Both links leave by one public address: a second connection gets 503 while the first one works.
+    // Both links share one public address (NAT): a second connection gets 503 while the first one is in use.
     let server = network.serve(move |asked| {
         let mut busy = busy.lock().unwrap();
         if busy.0 == usize::MAX || busy.0 == asked.conn || busy.1.elapsed() > Duration::from_secs(3) {
@@ -244,7 +244,7 @@ fn one_connection_for_each_address_is_no_less_than_one_link() {
 }
 
 #[test]
-fn bytes_that_come_too_slowly_are_waited_for() {
+fn slow_responses_are_waited_for() {
     let resource = Resource::new(30_000);
     let all = resource.clone();
     let server = Server::start(move |asked| {

@@ -1,6 +1,6 @@
-//! Servers of the open web that answer in ways of their own, as public reports describe them.
+//! Servers of the public Internet with unusual responses, as issue reports of other download programs describe them.
 //!
-//! A [`Manner`] is a path of one server: it says what is answered there. Each must give the bytes that curl gets.
+//! A [`Manner`] is a path of one server and what it answers there. Each must yield the bytes that curl gets.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use crate::server::{Answer, Asked, Resource, Step};
 
-/// What a server answers at one path.
+/// The behavior of a server at one path.
 pub(crate) struct Manner {
     /// The path, without its slash.
     pub(crate) name: &'static str,
     pub(crate) answer: fn(&Asked, &Resource) -> Answer,
 }
 
-/// The file's size: small, so that what a request costs shows.
+/// The file's size in bytes: small, so that the cost of each request is visible.
 pub(crate) const SIZE: usize = 400_000;
 
-/// The server's answer to a path.
+/// The response to a request: that of the behavior whose name is the path.
 pub(crate) fn answer(manners: &[Manner], asked: &Asked, all: &Resource) -> Answer {
     let path = asked.path.trim_start_matches('/');
     let path = path.split('?').next().unwrap_or(path);
@@ -35,7 +35,7 @@ const fn manner(name: &'static str, answer: fn(&Asked, &Resource) -> Answer) -> 
     Manner { name, answer }
 }
 
-/// The behaviours of the reports.
+/// Behaviors from the reports.
 pub(crate) const REPORTED: &[Manner] = &[
     manner("ok", |asked, all| all.clone().with("Last-Modified", OLD).with("Date", NOW).answer(asked)),
     manner("slow", |asked, all| all.answer(asked).slowly(8000, Duration::from_millis(80))),
@@ -50,9 +50,9 @@ pub(crate) const REPORTED: &[Manner] = &[
     manner("junk", |asked, all| behind(asked, all, b"JUNK")),
 ];
 
-/// Their relatives.
+/// Behaviors related to those of the reports.
 pub(crate) const RELATED: &[Manner] = &[
-    // Content-Range in other spellings, wrong, or not at all.
+    // Content-Range with an unusual spelling, a wrong value, or missing.
     manner("range-colon", |asked, all| spelled(asked, all, |range, total| format!("bytes: {range}/{total}"))),
     manner("range-bare", |asked, all| spelled(asked, all, |range, total| format!("{range}/{total}"))),
     manner("range-blanks", |asked, all| {
@@ -84,7 +84,7 @@ pub(crate) const RELATED: &[Manner] = &[
         })
     }),
     manner("total-wrong", |asked, all| spelled(asked, all, |range, total| format!("bytes {range}/{}", total + 1))),
-    // Other ranges than those that were asked for.
+    // Responses with other ranges than the requested ones.
     manner("aligned", |asked, all| wider(asked, all, |range| range.start / 65_536 * 65_536..range.end + 50_000)),
     manner("open-end", |asked, all| wider(asked, all, |range| range.start..u64::MAX)),
     manner("short", |asked, all| wider(asked, all, |range| range.start..range.end.min(range.start + 20_000))),
@@ -111,7 +111,7 @@ pub(crate) const RELATED: &[Manner] = &[
     manner("no-ranges-403", |asked, all| if asked.range.is_some() { Answer::status(403) } else { all.whole() }),
     manner("no-ranges-501", |asked, all| if asked.range.is_some() { Answer::status(501) } else { all.whole() }),
     manner("no-ranges-500", |asked, all| if asked.range.is_some() { Answer::status(500) } else { all.whole() }),
-    // Targets that expire.
+    // Redirect targets that expire.
     manner("signed-410", |asked, all| signed(asked, all, 300, 410)),
     manner("signed-404", |asked, all| signed(asked, all, 500, 404)),
     manner("once", |asked, all| {
@@ -157,7 +157,7 @@ pub(crate) const RELATED: &[Manner] = &[
     manner("until-close", |_, all| {
         all.whole().old().without("Content-Length").then([Step::Data(0..all.len()), Step::Close])
     }),
-    // Heads.
+    // Response heads.
     manner("icy", |_, all| {
         let answer = all.whole().without("Content-Length").then([Step::Data(0..all.len()), Step::Close]);
         answer.spelled(|head| head.replace("HTTP/1.1 ", "ICY "))
@@ -169,7 +169,7 @@ pub(crate) const RELATED: &[Manner] = &[
     }),
     manner("blanks", |asked, all| all.answer(asked).spelled(|head| head.replace("ETag: ", "ETag : "))),
     manner("no-value", |asked, all| all.answer(asked).with("X-Empty", "")),
-    manner("no-reason", |asked, all| all.answer(asked).spelled(|head| head.replace(" Said", ""))),
+    manner("no-reason", |asked, all| all.answer(asked).spelled(|head| head.replace(" Reason", ""))),
     manner("no-colon", |asked, all| {
         all.answer(asked).with("X-Mark", "1").spelled(|head| head.replace("X-Mark: 1", "no colon here"))
     }),
@@ -184,16 +184,17 @@ pub(crate) const RELATED: &[Manner] = &[
             format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n{head}")
         })
     }),
-    // Long bodies in chunks: sizes that are padded, and signed, as by Apache httpd 2.0 and storage services.
+    // Many small chunks: padded chunk sizes as of Apache httpd 2.0, signed chunks as of storage services.
     manner("chunk-blanks", |_, all| in_small_chunks(all, |size| format!("{size:<32x}\r\n"))),
     manner("chunk-zeros", |_, all| in_small_chunks(all, |size| format!("{size:032X}\r\n"))),
     manner("chunk-signed", |_, all| {
         in_small_chunks(all, |size| format!("{size:x};chunk-signature={}\r\n", "a".repeat(64)))
     }),
-    // First lines and lengths that other programs read.
+    // Status lines and lengths that other programs accept.
     manner("line-2", |asked, all| all.answer(asked).spelled(|head| head.replacen("HTTP/1.1", "HTTP/2.0", 1))),
     manner("line-glued", |asked, all| {
-        all.answer(asked).spelled(|head| head.replacen("206 Said", "206Said", 1).replacen("200 Said", "200Said", 1))
+        all.answer(asked)
+            .spelled(|head| head.replacen("206 Reason", "206Reason", 1).replacen("200 Reason", "200Reason", 1))
     }),
     manner("length-unit", |asked, all| {
         all.answer(asked).spelled(|head| {
@@ -226,17 +227,17 @@ pub(crate) const RELATED: &[Manner] = &[
     manner("status-203", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 203 "))),
 ];
 
-/// URLs that work once, first requests that are not answered by the file, targets that expire without saying so, slow servers,
-/// and heads that curl reads.
+/// URLs that work once, range requests that are answered by something else, redirect targets that expire without an error status, slow
+/// servers, and response heads that curl accepts.
 pub(crate) const REFUSING: &[Manner] = &[
-    // The URL itself works once.
+    // URLs that work once.
     manner("only-once-404", |asked, all| only_once(asked, all, || Answer::status(404))),
     manner("only-once-403", |asked, all| only_once(asked, all, || Answer::status(403))),
     manner("only-once-429", |asked, all| only_once(asked, all, || Answer::status(429).with("Retry-After", "3600"))),
     manner("only-once-page", |asked, all| only_once(asked, all, || Answer::page(200, "<html>gone</html>"))),
     manner("only-once-close", |asked, all| only_once(asked, all, || Answer::garbage(b""))),
     manner("only-once-silent", |asked, all| only_once(asked, all, silent)),
-    // Requests for ranges.
+    // Servers that refuse range requests in different ways.
     manner("range-close", |asked, all| refusing(asked, all, || Answer::garbage(b""))),
     manner("range-garbage", |asked, all| refusing(asked, all, || Answer::garbage(b"!!\r\n\r\n"))),
     manner("range-silent", |asked, all| refusing(asked, all, silent)),
@@ -299,7 +300,7 @@ pub(crate) const REFUSING: &[Manner] = &[
     manner("status-302", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 302 "))),
 ];
 
-/// The first request of each program gets the file.
+/// Answers the first request of each program with the file, later ones with `otherwise`.
 fn only_once(asked: &Asked, all: &Resource, otherwise: impl Fn() -> Answer) -> Answer {
     static USED: OnceLock<std::sync::Mutex<std::collections::BTreeSet<String>>> = OnceLock::new();
     let agent = asked.field("User-Agent").unwrap_or_default();
@@ -308,12 +309,12 @@ fn only_once(asked: &Asked, all: &Resource, otherwise: impl Fn() -> Answer) -> A
     if fresh { all.answer(asked).slowly(20_000, Duration::from_millis(20)) } else { otherwise() }
 }
 
-/// Requests for ranges get something else than the file.
+/// Answers range requests with `otherwise`, others with the whole file.
 fn refusing(asked: &Asked, all: &Resource, otherwise: impl Fn() -> Answer) -> Answer {
     if asked.range.is_some() { otherwise() } else { all.whole() }
 }
 
-/// Nothing, for longer than any program waits.
+/// Sends nothing for longer than any program waits.
 fn silent() -> Answer {
     Answer::garbage(b"").then([Step::Wait(Duration::from_secs(60)), Step::Close])
 }
@@ -321,20 +322,20 @@ fn silent() -> Answer {
 const OLD: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
 const NOW: &str = "Thu, 26 Nov 2026 10:00:00 GMT";
 
-/// The honest answer, changed where it is a range.
+/// The correct response, changed by `change` if it is a range.
 fn ranged(asked: &Asked, all: &Resource, change: impl Fn(Answer) -> Answer) -> Answer {
     let answer = all.answer(asked);
     if asked.range.as_ref().is_some_and(|range| range.start < all.len()) { change(answer) } else { answer }
 }
 
-/// Content-Range as `spell` writes `0-9` of a total.
+/// The correct response with a Content-Range that `spell` writes from a range such as `0-9` and the total.
 fn spelled(asked: &Asked, all: &Resource, spell: impl Fn(&str, u64) -> String) -> Answer {
     let Some(range) = &asked.range else { return all.whole() };
     let text = format!("{}-{}", range.start, range.end.min(all.len()) - 1);
     ranged(asked, all, |answer| answer.with("Content-Range", &spell(&text, all.len())))
 }
 
-/// Another range.
+/// Answers with another range, which `other` computes from the requested one.
 fn wider(asked: &Asked, all: &Resource, other: impl Fn(&Range<u64>) -> Range<u64>) -> Answer {
     match &asked.range {
         Some(range) if range.start < all.len() => {
@@ -345,18 +346,18 @@ fn wider(asked: &Asked, all: &Resource, other: impl Fn(&Range<u64>) -> Range<u64
     }
 }
 
-/// Larger ranges are refused.
+/// Answers ranges larger than `limit` with `status`.
 fn limited(asked: &Asked, all: &Resource, limit: u64, status: u16) -> Answer {
     let large = asked.range.as_ref().is_some_and(|range| range.end.min(all.len()) - range.start > limit);
     if large { Answer::status(status) } else { all.answer(asked) }
 }
 
-/// A redirect to a target that is good for some milliseconds and slow.
+/// A redirect to a slow target that expires after `lives` milliseconds and then answers `status`.
 fn signed(asked: &Asked, all: &Resource, lives: u128, status: u16) -> Answer {
     signed_by(asked, all, lives, || Answer::status(status))
 }
 
-/// The same, with what the target answers once it has expired.
+/// The same; `expired` is the response of the expired target.
 fn signed_by(asked: &Asked, all: &Resource, lives: u128, expired: impl Fn() -> Answer) -> Answer {
     static START: OnceLock<Instant> = OnceLock::new();
     let now = START.get_or_init(Instant::now).elapsed().as_millis();
@@ -369,8 +370,8 @@ fn signed_by(asked: &Asked, all: &Resource, lives: u128, expired: impl Fn() -> A
     }
 }
 
-/// Two back ends behind one address: the ETag depends on the connection, and If-Range is compared with it. A back end
-/// that is `honest` compares dates, too.
+/// Two back ends behind one address: the ETag depends on the connection, and If-Range is compared with it. `honest` back ends
+/// also compare dates.
 fn flip(asked: &Asked, all: &Resource, honest: bool) -> Answer {
     let tag = format!("\"b{}\"", asked.conn % 2);
     let all = all.clone().with("ETag", &tag);
@@ -382,7 +383,7 @@ fn flip(asked: &Asked, all: &Resource, honest: bool) -> Answer {
     dated.answer(asked).slowly(4000, Duration::from_millis(20))
 }
 
-/// The whole file in chunks of 128 bytes, whose sizes are written like this.
+/// The whole file in chunks of 128 bytes; `size` writes the size line of a chunk.
 fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Answer {
     let mut wire = Vec::new();
     for chunk in all.data.chunks(128) {
@@ -395,7 +396,7 @@ fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Answer {
     Answer::status(200).without("Content-Length").with("Transfer-Encoding", "chunked").then([Step::Raw(wire)])
 }
 
-/// A range in the chunked coding.
+/// The correct response with chunked transfer coding if it is a range.
 fn chunked(asked: &Asked, all: &Resource) -> Answer {
     ranged(asked, all, |answer| {
         let [Step::Data(span)] = &answer.steps[..] else { return answer };
@@ -406,7 +407,7 @@ fn chunked(asked: &Asked, all: &Resource) -> Answer {
     })
 }
 
-/// Bytes that do not belong there, behind the body.
+/// The correct response followed by bytes that do not belong to it.
 fn behind(asked: &Asked, all: &Resource, what: &[u8]) -> Answer {
     let mut answer = all.answer(asked);
     answer.steps.push(Step::Raw(what.to_vec()));

@@ -1,4 +1,4 @@
-//! Servers that end connections, or forget requests, while another link says nothing: they are asked seldom.
+//! Servers that close connections or ignore pipelined requests: retries must not multiply, not even while another link is unresponsive.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,7 @@ fn small(status: u16) -> Answer {
     answer.then([Step::Raw(BODY.to_vec())])
 }
 
-/// The four servers of the report, by what they do.
+/// Servers of a small file, by how they end responses and connections.
 fn servers(network: &Network) -> Vec<(&'static str, Server)> {
     vec![
         ("close200", network.serve(|_| small(200).with("Connection", "close"))),
@@ -53,7 +53,7 @@ fn servers(network: &Network) -> Vec<(&'static str, Server)> {
 }
 
 #[test]
-fn a_silent_link_multiplies_no_requests() {
+fn an_unresponsive_link_does_not_multiply_requests() {
     let Some(network) = Network::two_links() else { return };
     let servers = servers(&network);
     network.cut("lte0");
@@ -75,7 +75,7 @@ fn a_silent_link_multiplies_no_requests() {
     });
 }
 
-/// Answers the first request of each read, and forgets the others that came with it.
+/// A server that answers only the first request of each read and ignores the pipelined ones; counts those.
 fn forgetful(resource: &Resource, reads_of_two: &Arc<AtomicUsize>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -86,7 +86,7 @@ fn forgetful(resource: &Resource, reads_of_two: &Arc<AtomicUsize>) -> Server {
             thread::spawn(move || forget(stream, &data, &twos));
         }
     });
-    // Only its address is of use.
+    // This server is a placeholder: only its address is used.
     let mut server = Server::start(|_| Answer::status(404));
     server.address = address;
     server
@@ -121,7 +121,7 @@ fn forget(mut stream: TcpStream, data: &[u8], twos: &AtomicUsize) -> Option<()> 
 }
 
 #[test]
-fn a_server_that_forgets_pipelined_requests_is_left_in_peace_after_the_first() {
+fn a_server_that_ignores_pipelined_requests_gets_no_more_of_them() {
     let resource = Resource::new(4_000_000);
     let forgotten = Arc::new(AtomicUsize::new(0));
     let server = forgetful(&resource, &forgotten);
@@ -130,6 +130,6 @@ fn a_server_that_forgets_pipelined_requests_is_left_in_peace_after_the_first() {
     assert!(program.file("out").unwrap() == *resource.data, "{report}");
     let forgotten = forgotten.load(Ordering::Relaxed);
     println!("{} s, {forgotten} forgotten", report["seconds"]);
-    // Those of one read; none after them.
+    // Those of one read are ignored; after that the program must not pipeline again.
     assert!(forgotten <= 40, "{forgotten}");
 }

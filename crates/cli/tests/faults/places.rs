@@ -1,4 +1,4 @@
-//! Where the file is asked for and what it is called: redirects, odd URLs, names, logins, further sources.
+//! URLs and file names: redirects, unusual URLs, suggested names, logins, mirrors.
 
 use std::net::TcpListener;
 
@@ -25,13 +25,13 @@ fn redirects_are_followed_to_the_file() {
         ended.is_quiet();
         assert!(program.file("out").unwrap() == *resource.data);
         assert_eq!(report["url"], server.url("/file"));
-        // The way is found once, not with each request.
+        // The redirect is resolved once, not with each request.
         assert!(server.asked().iter().filter(|asked| asked.path != "/e").count() <= 4);
     }
 }
 
 #[test]
-fn cookies_that_a_redirect_sets_come_back_and_reach_no_other_host() {
+fn cookies_set_by_a_redirect_are_returned_and_reach_no_other_host() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| {
@@ -50,14 +50,14 @@ fn cookies_that_a_redirect_sets_come_back_and_reach_no_other_host() {
         ended.is_quiet();
         assert!(program.file("out").unwrap() == *resource.data);
     }
-    // No run knows the cookies of another one.
+    // Runs do not share cookies.
     let without =
         server.asked().iter().filter(|asked| asked.path == "/file" && asked.field("cookie").is_none()).count();
     assert!((2..=4).contains(&without), "{without}");
 }
 
 #[test]
-fn a_redirect_to_https_speaks_tls() {
+fn a_redirect_to_https_uses_tls() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("", &resource, Some(&identity("localhost", None))) else { return };
     let to = format!("https://localhost:{}/file", nginx.address.port());
@@ -67,22 +67,22 @@ fn a_redirect_to_https_speaks_tls() {
     let ca_file = nginx.authority();
     program.run(&[&url, "-o", "out", "--json", "--ca-file", ca_file.to_str().unwrap()]).report();
     assert!(program.file("out").unwrap() == *resource.data);
-    // The system's authorities have never heard of this one.
+    // The system's certificate authorities do not include this one.
     let line = Program::new().refused(&[&url, "--retry", "0"], 68);
     assert!(line.contains("certificate") || line.contains("no certificate authorities"), "{line}");
 }
 
 #[test]
-fn a_circle_of_redirects_ends() {
+fn a_redirect_loop_ends_the_run() {
     let server = Server::start(|asked| Answer::redirect(302, if asked.path == "/a" { "/b" } else { "/a" }));
     let line = Program::new().refused(&[&server.url("/a")], 76);
     assert!(line.contains("too many redirects, or a redirect loop") && line.contains("--max-redirs"), "{line}");
-    // With a range and without.
+    // Once with a range and once without.
     assert!(server.asked().len() < 35);
 }
 
 #[test]
-fn a_redirect_to_nowhere_is_named() {
+fn a_redirect_with_an_invalid_target_is_reported() {
     for to in ["ftp://example.org/file", "http://[::1", "file:///etc/passwd"] {
         let server = Server::start(move |_| Answer::redirect(302, to));
         let ended = Program::new().get(&server.url("/file"));
@@ -92,7 +92,7 @@ fn a_redirect_to_nowhere_is_named() {
     let server = Server::start(|_| Answer::status(302));
     let line = Program::new().refused(&[&server.url("/file")], 76);
     assert!(line.contains("a redirect whose target cannot be read"), "{line}");
-    // An empty target, or one with a byte that no URL has, is none.
+    // An empty target and one with a control byte are invalid.
     for to in ["", "/\u{1}"] {
         let server = Server::start(move |_| Answer::redirect(302, to));
         let line = Program::new().refused(&[&server.url("/file")], 76);
@@ -102,7 +102,7 @@ fn a_redirect_to_nowhere_is_named() {
 }
 
 #[test]
-fn secrets_stay_with_the_host_that_they_are_for() {
+fn secrets_are_sent_only_to_the_host_they_are_for() {
     let resource = Resource::new(SIZE);
     let other = Server::honest(&resource);
     let to = other.url("/file");
@@ -129,7 +129,7 @@ fn secrets_stay_with_the_host_that_they_are_for() {
     assert_eq!((first.field("Cookie"), first.field("X-Kind")), (Some("key=value"), Some("open")));
     for asked in other.asked() {
         assert_eq!((asked.field("Authorization"), asked.field("Cookie")), (None, None));
-        // A token may stand in any field.
+        // Any field may contain a token.
         assert_eq!(asked.field("X-Kind"), None);
     }
     let log = std::fs::read_to_string(program.path("decisions.log")).unwrap();
@@ -160,7 +160,7 @@ fn the_server_names_the_file_but_not_its_directory() {
 }
 
 #[test]
-fn a_suggested_name_that_cannot_be_used_as_it_is_is_adapted_with_a_line() {
+fn an_unusable_suggested_name_is_adapted_and_reported() {
     let long = format!("attachment; filename=\"{}.iso\"", "x".repeat(245));
     let table = [
         (long.as_str(), format!("{}.iso", "x".repeat(234)), "it is too long"),
@@ -182,7 +182,7 @@ fn a_suggested_name_that_cannot_be_used_as_it_is_is_adapted_with_a_line() {
 }
 
 #[test]
-fn a_name_that_the_server_chose_replaces_no_file() {
+fn a_name_suggested_by_the_server_replaces_no_file() {
     let resource = Resource::new(50_000).with("Content-Disposition", "attachment; filename=mine");
     let program = Program::new();
     std::fs::write(program.path("mine"), "precious").unwrap();
@@ -194,7 +194,7 @@ fn a_name_that_the_server_chose_replaces_no_file() {
 }
 
 #[test]
-fn a_url_goes_to_the_server_as_it_is_meant() {
+fn urls_are_normalized_before_they_are_sent() {
     for (written, sent) in [
         ("/a%20b/c?d=e%2Ff&g=%26", "/a%20b/c?d=e%2Ff&g=%26"),
         ("/a b/ä?q=ö x", "/a%20b/%C3%A4?q=%C3%B6%20x"),
@@ -228,7 +228,7 @@ fn an_ipv6_address_is_a_host() {
 }
 
 #[test]
-fn a_source_that_fails_is_left_for_the_next_one() {
+fn a_failing_source_is_replaced_by_the_next_one() {
     let resource = Resource::new(SIZE);
     let dead = || format!("http://{}/file", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let good = Server::honest(&resource);

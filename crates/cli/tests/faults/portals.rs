@@ -1,4 +1,4 @@
-//! Two links of which one lies: captive portals, edges without the file or with another version of it.
+//! Two links of which one returns wrong data: captive portals, and CDN nodes without the file or with another version of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::server::{Answer, Asked, Resource, Server, Step};
 
 const SIZE: usize = 8_000_000;
 
-/// A server that says over `wifi0` what `portal` says, and the truth over `lte0`.
+/// A server that answers with `portal` over `wifi0`, and correctly over `lte0`.
 fn portal(
     network: &Network,
     resource: &Resource,
@@ -36,7 +36,7 @@ fn fetched(program: &Program, server: &Server, resource: &Resource) -> Ended {
 fn both_links_carry_the_file() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
-    // Two seconds: a link that gets no processor for some time still brings its part.
+    // The download takes two seconds, so that a link that is not scheduled for some time still carries its part.
     let server = portal(&network, &resource, |asked, all| all.answer(asked)).pace(2_000_000);
     let report = fetched(&network.program(), &server, &resource).report();
     for name in ["wifi0", "lte0"] {
@@ -46,7 +46,7 @@ fn both_links_carry_the_file() {
 }
 
 #[test]
-fn a_portal_never_gets_a_byte_into_the_file() {
+fn no_byte_of_a_portal_gets_into_the_file() {
     type Portal = fn(&Asked, &Resource) -> Answer;
     let table: [(Portal, &str); 5] = [
         (|_, _| Answer::page(200, "<html>log in"), "(a captive portal?)"),
@@ -64,7 +64,7 @@ fn a_portal_never_gets_a_byte_into_the_file() {
     for (say, says) in table {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
-        // Slow enough that the portal's link has spoken before the other one is done.
+        // Slow enough that the portal answers before the other link has fetched everything.
         let server = portal(&network, &resource, say).pace(2_000_000);
         let ended = fetched(&network.program(), &server, &resource);
         let report = ended.report();
@@ -75,8 +75,8 @@ fn a_portal_never_gets_a_byte_into_the_file() {
     }
 }
 
-/// An edge with another version is as good a witness as the first one: whoever answers first is believed, and never is
-/// a byte of the other's put beside.
+/// Two CDN nodes have different versions, and neither is more credible: the first response decides, and no byte of the other
+/// version is added.
 #[test]
 fn two_versions_of_a_file_are_never_mixed() {
     let same_length = Resource::other(SIZE, 2);
@@ -114,7 +114,7 @@ fn a_portal_that_redirects_to_its_login_is_banned() {
 }
 
 #[test]
-fn a_link_comes_back_when_its_portal_lets_it_through() {
+fn a_link_is_used_again_after_the_login_at_its_portal() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let open = Arc::new(AtomicBool::new(false));
@@ -123,7 +123,7 @@ fn a_link_comes_back_when_its_portal_lets_it_through() {
         if is_open.load(Ordering::Relaxed) { all.answer(asked) } else { Answer::page(511, "<html>log in") }
     });
     let program = network.program();
-    // Slow enough that the link's rest of 5 s ends before the file.
+    // Slow enough that the link's ban of 5 s ends before the download.
     let running = program.start(&[&server.url("/file"), "-o", "out", "--json", "--limit-rate", "lte0=8Mbit/s"]);
     thread::sleep(Duration::from_millis(1000));
     open.store(true, Ordering::Relaxed);
@@ -135,7 +135,7 @@ fn a_link_comes_back_when_its_portal_lets_it_through() {
 }
 
 #[test]
-fn only_portals_give_no_file() {
+fn a_portal_on_every_link_yields_no_file() {
     let Some(network) = Network::two_links() else { return };
     let server = network.serve(|_| Answer::page(511, "<html>log in"));
     let line = network.program().refused(&[&server.url("/file")], 75);
@@ -143,7 +143,7 @@ fn only_portals_give_no_file() {
 }
 
 #[test]
-fn without_validators_only_a_checksum_puts_both_links_to_work() {
+fn without_validators_both_links_are_used_only_with_a_checksum() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE).with("ETag", "");
     let server = portal(&network, &resource, |asked, all| all.answer(asked));
@@ -160,12 +160,12 @@ fn without_validators_only_a_checksum_puts_both_links_to_work() {
 }
 
 #[test]
-fn a_change_of_the_file_is_believed_when_all_links_tell_it() {
+fn a_changed_file_is_accepted_when_all_links_confirm_it() {
     let Some(network) = Network::two_links() else { return };
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
     let (before, after) = (old, new.clone());
     let server = network.serve(move |asked| match asked.nth {
-        // A response that is under way goes on being of the old file.
+        // A running response continues with the old file.
         0 => before.answer(asked).broken_after(1_000_000, [Step::Close]),
         1 | 2 => before.answer(asked),
         _ => after.answer(asked),
@@ -176,10 +176,10 @@ fn a_change_of_the_file_is_believed_when_all_links_tell_it() {
 }
 
 #[test]
-fn each_link_may_have_an_edge_of_its_own_if_the_edges_agree() {
+fn each_link_may_use_its_own_cdn_node_if_the_nodes_agree() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
-    // The same bytes; whether the edges call them the same is what matters.
+    // The bytes are equal; the test is about whether the ETags of the CDN nodes are.
     for (tags, both) in [(["\"v1\"", "\"v1\""], true), (["\"v1\"", "\"edge-b\""], false)] {
         let edges = tags.map(|tag| {
             let all = resource.clone().with("ETag", tag);
@@ -195,7 +195,7 @@ fn each_link_may_have_an_edge_of_its_own_if_the_edges_agree() {
             ended.is_quiet();
             assert!(asked(&edges[0]) > 0 && asked(&edges[1]) > 0, "{report}");
         } else {
-            // One edge is used, by both links.
+            // Both links use one CDN node.
             for name in ["wifi0", "lte0"] {
                 assert!(link(&report, name)["bytes"].as_u64().unwrap() > 500_000, "{}", ended.err);
             }
@@ -204,8 +204,8 @@ fn each_link_may_have_an_edge_of_its_own_if_the_edges_agree() {
 }
 
 #[test]
-fn each_link_may_have_an_address_of_its_own_if_the_edges_agree() {
-    // The same bytes; whether the edges call them the same is what matters.
+fn each_link_may_use_its_own_address_if_the_cdn_nodes_agree() {
+    // The bytes are equal; the test is about whether the ETags of the CDN nodes are.
     for (tags, both) in [(["\"v1\"", "\"v1\""], true), (["\"v1\"", "\"edge-b\""], false)] {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
@@ -226,19 +226,19 @@ fn each_link_may_have_an_address_of_its_own_if_the_edges_agree() {
             asked.each_ref().map(|asked| asked.iter().filter(|asked| asked.over_wifi()).count());
         if both {
             let by_others = asked[0].len() - by_wifi + by_lte;
-            // The first response, over the link that connects first, may bring all of the share of that link.
+            // The first response, over the link that connects first, may carry the whole share of that link.
             let both = by_wifi > 0 && !asked[1].is_empty() && asked[0].len() + asked[1].len() > 2;
             assert!(by_others == 0 && both, "{report}");
         } else {
-            // Who answers first is believed; the other one has hardly been asked more than once.
+            // The first response decides; the other CDN node gets hardly more than one request.
             let strayed = by_lte.max(asked[0].len() - by_wifi);
-            assert!(strayed > 1, "nobody went over to the other edge: {report}");
+            assert!(strayed > 1, "no link used the other CDN node: {report}");
             assert!(asked.iter().map(Vec::len).min() <= Some(4), "{report}");
         }
     }
 }
 
-/// A portal that answers under every address is banned although its own is another one.
+/// A link whose portal answers for every address is banned, although its requests went to another address than those of the other link.
 #[test]
 fn a_portal_that_answers_for_every_address_is_banned() {
     let Some(network) = Network::two_links() else { return };
@@ -247,7 +247,7 @@ fn a_portal_that_answers_for_every_address_is_banned() {
     let first =
         network.serve(move |asked| if asked.over_wifi() { all.answer(asked) } else { theirs.answer(asked) });
     let first = first.pace(6_000_000);
-    // Its first word comes late: the other link is believed.
+    // Its first response comes late, so the version of the other link is accepted.
     let second = network.serve_beside(&first, move |asked| {
         thread::sleep(Duration::from_millis(300));
         page.answer(asked)

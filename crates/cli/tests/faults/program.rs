@@ -1,11 +1,11 @@
-//! The built program on one download: how it is started, watched, stopped, and what it leaves.
+//! Runs `marline get` as a child process in a temporary directory: starts, watches and stops it, and checks its results.
 //!
-//! In: words of a command line. Out: [`Ended`]: exit code, what it said, its report, its files.
+//! [`Program`] starts downloads; [`Ended`] holds the exit code, the output and the JSON report.
 //!
-//! 1. Every download writes a log of its decisions, and every log is replayed at its end and must come out equal; a
-//!    test that does not ask for that still gets it.
-//! 2. A download that ends with an error says so in one line, and leaves no file under the file's name.
-//! 3. Nothing of this machine's configuration shows through: the home is empty, the environment too.
+//! 1. Every download writes a decision log, and every log is replayed at the end and must give equal results, unless a test
+//!    opts out with [`Program::without_log`].
+//! 2. [`Program::refused`] checks that a failed download reports one line and leaves no file at the target.
+//! 3. The configuration of this machine has no influence: the home directory and the environment are empty.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Far longer than any download here takes: only a hang meets it.
+/// Far longer than any download of these tests: only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A directory, and how the program is started in it.
+/// A temporary directory, and how the program is started in it.
 pub(crate) struct Program {
     dir: TempDir,
-    /// What stands before the program: another namespace, for example.
+    /// Command prefix, for example to enter a namespace.
     before: Vec<String>,
     replays: bool,
 }
@@ -32,13 +32,13 @@ impl Program {
         Self { dir: tempfile::tempdir().unwrap(), before: Vec::new(), replays: true }
     }
 
-    /// Started by these words.
+    /// Adds a command prefix.
     pub(crate) fn behind(mut self, words: impl IntoIterator<Item = String>) -> Self {
         self.before.extend(words);
         self
     }
 
-    /// Without a log of decisions, where its file could not be written.
+    /// Disables the decision log and its replay, for tests in which its file cannot be written.
     pub(crate) fn without_log(mut self) -> Self {
         self.replays = false;
         self
@@ -52,12 +52,12 @@ impl Program {
         self.dir().join(name)
     }
 
-    /// A file's bytes; none: there is no such file.
+    /// The bytes of a file in the directory; none if it does not exist.
     pub(crate) fn file(&self, name: &str) -> Option<Vec<u8>> {
         std::fs::read(self.path(name)).ok()
     }
 
-    /// The names of all files, the log left out.
+    /// The sorted names of all files except the decision log.
     pub(crate) fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir()).unwrap();
         let mut names: Vec<String> =
@@ -76,13 +76,13 @@ impl Program {
         }
         let mut command = Command::new(&all[0]);
         command.args(&all[1..]).env_clear().env("HOME", self.dir()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        // The user's key is not among the files that a download leaves.
+        // The user's journal key lives outside the directory, so `files` does not list it.
         command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
         command.current_dir(self.dir()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    /// Downloads to `out`, reporting as JSON.
+    /// Downloads to `out` with a JSON report.
     pub(crate) fn get(&self, url: &str) -> Ended {
         self.run(&[url, "-o", "out", "--json"])
     }
@@ -91,7 +91,7 @@ impl Program {
         self.start(words).wait()
     }
 
-    /// With these variables in its environment.
+    /// Runs it with these environment variables.
     pub(crate) fn run_with(&self, variables: &[(&str, &str)], words: &[&str]) -> Ended {
         let mut command = self.command(words);
         command.envs(variables.iter().copied());
@@ -107,7 +107,7 @@ impl Program {
         Running::new(command.spawn().unwrap(), self.replays.then(|| self.path(LOG)))
     }
 
-    /// The program must fail with `code` and one line that says why; nothing may stand at `out`.
+    /// Expects that the program fails with `code` and one line of explanation, and that `out` does not exist. Returns the line.
     pub(crate) fn refused(&self, words: &[&str], code: i32) -> String {
         let mut all = words.to_vec();
         all.extend(["-o", "out", "-q"]);
@@ -115,12 +115,12 @@ impl Program {
         assert_eq!(ended.code, Some(code), "{words:?}: {}", ended.err);
         assert!(ended.out.is_empty(), "{words:?}: results after an error");
         assert_eq!(ended.err.matches('\n').count(), 1, "{words:?}: not one line: {}", ended.err);
-        assert!(self.file("out").is_none(), "{words:?}: a file in spite of the error");
+        assert!(self.file("out").is_none(), "{words:?}: a file despite the error");
         ended.err.strip_prefix("marline: ").unwrap().trim_end().to_owned()
     }
 }
 
-/// A download under way.
+/// A running download.
 pub(crate) struct Running {
     child: Child,
     out: Option<JoinHandle<Vec<u8>>>,
@@ -146,7 +146,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Ends it without warning.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -179,7 +179,7 @@ impl Running {
     }
 }
 
-/// A download that is over.
+/// A finished download.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -188,36 +188,36 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// It succeeded; its report.
+    /// Expects success; returns the JSON report.
     pub(crate) fn report(&self) -> serde_json::Value {
         assert_eq!(self.code, Some(0), "{}", self.err);
         serde_json::from_slice(&self.out).unwrap_or_else(|why| panic!("{why}: {self:?}"))
     }
 
-    /// What it said on standard error, the lines that tell progress left out.
+    /// The lines of its standard error without those of the progress display.
     pub(crate) fn notices(&self) -> Vec<&str> {
         let lines = self.err.lines().map(|line| line.strip_prefix("marline: ").unwrap_or(line));
         lines.filter(|line| !line.contains("bit/s")).collect()
     }
 
-    /// The one line that says this.
+    /// Expects that exactly one notice contains this text.
     pub(crate) fn says(&self, what: &str) {
         let count = self.notices().iter().filter(|line| line.contains(what)).count();
-        assert_eq!(count, 1, "`{what}` is not said once: {}", self.err);
+        assert_eq!(count, 1, "`{what}` is not reported exactly once: {}", self.err);
     }
 
-    /// Nothing is worth a line.
+    /// Expects no notices.
     pub(crate) fn is_quiet(&self) {
         assert!(self.notices().is_empty(), "{}", self.err);
     }
 }
 
-/// What one link of a report says.
+/// The row of one link in a report.
 pub(crate) fn link<'a>(report: &'a serde_json::Value, name: &str) -> &'a serde_json::Value {
     report["links"].as_array().unwrap().iter().find(|link| link["name"] == name).unwrap()
 }
 
-/// The digest of bytes, by the system's own program.
+/// The hexadecimal digest of bytes, computed by a system program such as `sha256sum`.
 pub(crate) fn digest(program: &str, bytes: &[u8]) -> String {
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that serve ranges in their own way, or not at all.
+//! Servers that serve ranges in unusual ways, or not at all, and files that change during a download.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::server::{Answer, Resource, Server, Step};
 
 const SIZE: usize = 6_000_000;
 
-/// Downloads from `server`; the file must be `resource`, whole.
+/// Downloads from `server`; the file must equal `resource`.
 #[track_caller]
 fn fetched(server: &Server, resource: &Resource) -> crate::program::Ended {
     let program = Program::new();
@@ -20,7 +20,7 @@ fn fetched(server: &Server, resource: &Resource) -> crate::program::Ended {
 }
 
 #[test]
-fn an_honest_server_is_worth_no_line() {
+fn a_correct_server_causes_no_notice() {
     let resource = Resource::new(SIZE);
     let server = Server::honest(&resource);
     let ended = fetched(&server, &resource);
@@ -36,7 +36,7 @@ fn an_empty_file_is_a_file() {
 }
 
 #[test]
-fn a_server_that_ignores_ranges_gives_one_answer() {
+fn a_server_that_ignores_ranges_is_read_in_one_response() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     fetched(&Server::start(move |_| all.whole()), &resource).says("the server does not serve ranges");
@@ -58,7 +58,7 @@ fn a_chunked_body_has_no_length_and_is_read_to_its_end() {
 }
 
 #[test]
-fn a_chunked_body_that_breaks_off_is_no_file() {
+fn a_chunked_body_that_breaks_off_yields_no_file() {
     let all = Resource::new(SIZE);
     let server = Server::start(move |_| {
         all.whole()
@@ -71,7 +71,7 @@ fn a_chunked_body_that_breaks_off_is_no_file() {
 }
 
 #[test]
-fn an_old_server_closes_at_the_end_of_the_file() {
+fn an_http_1_0_server_closes_at_the_end_of_the_file() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |_| {
@@ -81,7 +81,7 @@ fn an_old_server_closes_at_the_end_of_the_file() {
 }
 
 #[test]
-fn a_server_that_closes_after_each_answer_is_used_to_the_end() {
+fn a_server_that_closes_after_each_response_is_used_to_the_end() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| all.answer(asked).with("Connection", "close"));
@@ -89,10 +89,10 @@ fn a_server_that_closes_after_each_answer_is_used_to_the_end() {
 }
 
 #[test]
-fn a_server_that_closes_without_a_word_is_used_to_the_end() {
+fn a_server_that_closes_without_announcing_it_is_used_to_the_end() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    // HTTP/1.1 would announce it; some servers do not.
+    // HTTP/1.1 requires `Connection: close` before that; some servers omit it.
     let server = Server::start(move |asked| {
         let mut answer = all.answer(asked);
         answer.steps.push(Step::Close);
@@ -105,7 +105,7 @@ fn a_server_that_closes_without_a_word_is_used_to_the_end() {
 fn ranges_that_stop_short_are_continued() {
     let resource = Resource::new(2_000_000);
     let all = resource.clone();
-    // RFC 9110 §15.3.7 lets a server send less than was asked for.
+    // RFC 9110 section 15.3.7 permits a server to send less than was requested.
     let server = Server::start(move |asked| match &asked.range {
         Some(range) if range.start < all.len() => {
             all.part(range.start..range.end.min(range.start + 50_000).min(all.len()))
@@ -116,7 +116,7 @@ fn ranges_that_stop_short_are_continued() {
 }
 
 #[test]
-fn a_length_that_is_unknown_in_each_range_makes_one_answer() {
+fn ranges_of_unknown_total_length_lead_to_a_single_response() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| match &asked.range {
@@ -130,13 +130,13 @@ fn a_length_that_is_unknown_in_each_range_makes_one_answer() {
     fetched(&server, &resource).says("the server does not state the length of the file");
 }
 
-/// The first response, which could bring everything, does not come to its end.
+/// Breaks off the first response, which could carry the whole file.
 fn broken_at_first(asked: &crate::server::Asked, answer: Answer) -> Answer {
     if asked.nth == 0 { answer.broken_after(1_000_000, [Step::Close]) } else { answer }
 }
 
 #[test]
-fn without_a_validator_answers_are_never_put_together() {
+fn without_a_validator_responses_are_never_combined() {
     for resource in [Resource::new(SIZE).with("ETag", ""), Resource::new(SIZE).with("ETag", "W/\"1\"")] {
         let server = Server::honest(&resource);
         fetched(&server, &resource).says("the server gives no strong validator");
@@ -145,7 +145,7 @@ fn without_a_validator_answers_are_never_put_together() {
 }
 
 #[test]
-fn a_checksum_is_proof_enough_to_put_answers_together() {
+fn a_checksum_permits_combining_responses_without_a_validator() {
     let resource = Resource::new(SIZE).with("ETag", "");
     let server = Server::honest(&resource);
     let program = Program::new();
@@ -167,13 +167,13 @@ fn a_date_is_a_validator_if_it_is_old_enough() {
     let server = Server::start(move |asked| broken_at_first(asked, all.answer(asked)));
     fetched(&server, &resource);
     assert!(server.asked().iter().any(|asked| asked.field("If-Range") == Some("Sat, 05 Nov 1994 08:49:37 GMT")));
-    // Two versions within one second have the same date (RFC 9110 §8.8.2.2).
+    // Two versions within one second have the same date (RFC 9110 section 8.8.2.2).
     let fresh = resource.with("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT");
     fetched(&Server::honest(&fresh), &fresh).says("the server gives no strong validator");
 }
 
 #[test]
-fn a_file_that_changes_half_way_is_fetched_again_as_a_whole() {
+fn a_file_that_changes_during_the_download_is_fetched_again_as_a_whole() {
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE + 1000, 2));
     let after = new.clone();
     let server = Server::start(move |asked| {
@@ -183,7 +183,7 @@ fn a_file_that_changes_half_way_is_fetched_again_as_a_whole() {
 }
 
 #[test]
-fn a_file_that_always_changes_is_one_of_its_versions() {
+fn a_file_that_changes_with_each_request_is_one_of_its_versions() {
     let server = Server::start(|asked| {
         let answer = Resource::other(3_000_000, asked.nth as u64).answer(asked);
         if asked.range.is_some() { answer.broken_after(1_000_000, [Step::Close]) } else { answer }
@@ -198,10 +198,10 @@ fn a_file_that_always_changes_is_one_of_its_versions() {
 }
 
 #[test]
-fn a_range_beyond_the_end_means_another_length() {
+fn a_single_response_416_does_not_shorten_the_file() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    // One answer in the middle claims that the file has become shorter; the next ones do not.
+    // One response claims that the file has become shorter; the next ones do not.
     let server = Server::start(move |asked| {
         if asked.nth == 1 {
             return Answer::status(416).with("Content-Range", "bytes */1000");
@@ -212,7 +212,7 @@ fn a_range_beyond_the_end_means_another_length() {
 }
 
 #[test]
-fn an_encoded_file_is_stored_as_it_comes_with_one_line() {
+fn an_encoded_file_is_stored_encoded_and_that_is_reported() {
     let resource = Resource::new(SIZE).with("Content-Encoding", "gzip");
     fetched(&Server::honest(&resource), &resource).says("encoded (gzip)");
     let all = resource.clone();
@@ -220,7 +220,7 @@ fn an_encoded_file_is_stored_as_it_comes_with_one_line() {
 }
 
 #[test]
-fn a_range_that_was_not_asked_for_is_never_written() {
+fn a_range_that_was_not_requested_is_never_written() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| match (&asked.range, asked.nth) {
@@ -245,7 +245,7 @@ fn a_range_of_a_file_of_another_size_is_never_written() {
 }
 
 #[test]
-fn a_busy_server_is_left_alone_as_long_as_it_says() {
+fn retry_after_of_a_busy_server_is_respected() {
     for fields in [
         vec![("Retry-After", "1")],
         vec![("Date", "Sun, 06 Nov 1994 08:49:37 GMT"), ("Retry-After", "Sun, 06 Nov 1994 08:49:38 GMT")],
@@ -273,7 +273,7 @@ fn a_server_that_stays_busy_is_given_up() {
 }
 
 #[test]
-fn an_error_that_passes_costs_a_moment() {
+fn a_temporary_error_is_retried() {
     for status in [500, 502, 504, 408] {
         let resource = Resource::new(1_000_000);
         let all = resource.clone();
@@ -284,14 +284,14 @@ fn an_error_that_passes_costs_a_moment() {
 }
 
 #[test]
-fn an_answer_that_stays_is_final() {
+fn a_permanent_error_is_final() {
     for status in [400, 401, 403, 404, 410, 451, 501, 511] {
         let server = Server::start(move |_| Answer::page(status, "<p>no"));
         let line = Program::new().refused(&[&server.url("/file")], if status < 500 { 66 } else { 75 });
         let hint = if status == 401 { "; a login is required: use --user, or correct the given one" } else { "" };
         assert!(line.contains(&format!("the server answers {status} (")), "{line}");
         assert!(line.ends_with(&format!("){hint}")), "{line}");
-        // What may be the Range field's fault is asked for in other ways.
+        // Errors that the Range field may cause are retried without it.
         let others = match status {
             400 | 403 | 501 => 2,
             404 | 410 | 451 => 1,
@@ -302,7 +302,7 @@ fn an_answer_that_stays_is_final() {
 }
 
 #[test]
-fn pauses_in_the_middle_lose_nothing() {
+fn pauses_in_the_body_lose_nothing() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| {

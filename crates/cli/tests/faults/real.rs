@@ -1,4 +1,4 @@
-//! nginx, as it is found in the wild: short-lived connections, files that are replaced, TLS, HTTP/2.
+//! nginx with common configurations: short-lived connections, files that are replaced, TLS, HTTP/2.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::server::Resource;
 const SIZE: usize = 8_000_000;
 
 #[test]
-fn connections_that_end_after_one_or_three_answers_cost_nothing_but_connections() {
+fn connections_that_end_after_one_or_three_responses_waste_no_bytes() {
     for answers in [1, 3] {
         let resource = Resource::new(SIZE);
         let settings = format!("keepalive_requests {answers};");
@@ -19,7 +19,7 @@ fn connections_that_end_after_one_or_three_answers_cost_nothing_but_connections(
         let report = ended.report();
         ended.is_quiet();
         assert!(program.file("out").unwrap() == *resource.data);
-        // The first response brings the file.
+        // The first response carries the whole file.
         assert_eq!(report["links"][0]["connections"], 1, "{report}");
         assert_eq!(report["wasted_bytes"], 0, "{report}");
         assert_eq!(report["links"][0]["state"], "idle", "{report}");
@@ -27,7 +27,7 @@ fn connections_that_end_after_one_or_three_answers_cost_nothing_but_connections(
 }
 
 #[test]
-fn ranges_that_nginx_does_not_serve_are_not_asked_for_again() {
+fn ranges_that_nginx_does_not_serve_are_not_requested_again() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("max_ranges 0;", &resource, None) else { return };
     let program = Program::new();
@@ -56,7 +56,7 @@ fn a_file_that_is_replaced_during_the_download_is_never_mixed() {
             ended.says(says);
         }
         let file = program.file("out").unwrap();
-        // One answer that is under way when the file is replaced is of the old one, whole.
+        // A response that runs when the file is replaced continues with the whole old file.
         assert!(file == *new.data || file == *old.data, "{report}");
     }
 }
@@ -91,11 +91,11 @@ fn http_2_with_few_requests_for_each_connection_carries_a_download() {
 }
 
 #[test]
-fn a_certificate_that_does_not_fit_ends_the_run_with_its_reason() {
+fn an_invalid_certificate_ends_the_run_with_its_reason() {
     let resource = Resource::new(1000);
     let (good, other, old) =
         (identity("localhost", None), identity("other.example", None), identity("localhost", Some(2020)));
-    // Whoever controls a name in a trusted certificate does not control the terminal.
+    // A name in a certificate must not send escape sequences to the terminal.
     let escape = identity("\u{1b}[31mother", None);
     let table = [
         (&other, true, "the certificate is for other.example, not for localhost"),
@@ -118,7 +118,7 @@ fn a_certificate_that_does_not_fit_ends_the_run_with_its_reason() {
 }
 
 #[test]
-fn a_file_of_authorities_that_holds_none_is_named() {
+fn a_ca_file_without_certificates_is_reported() {
     let program = Program::new();
     std::fs::write(program.path("ca.pem"), "nothing").unwrap();
     for (file, says) in [("ca.pem", "ca.pem"), ("absent.pem", "absent.pem")] {

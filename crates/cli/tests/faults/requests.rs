@@ -1,4 +1,4 @@
-//! How servers are asked: options of curl and wget, cookies, logins by host, versions of IP.
+//! Request options: those of curl and wget, cookies, logins by host, IP versions.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::server::{Answer, Asked, Resource, Server};
 
 const SIZE: usize = 100_000;
 
-/// Basic authentication of `name:password`.
+/// The value of `Authorization` for the login `name:password`.
 fn basic(login: &str) -> String {
     format!("Basic {}", STANDARD.encode(login))
 }
@@ -28,7 +28,7 @@ fn redirected(resource: &Resource) -> (Server, Server) {
 }
 
 #[test]
-fn fields_of_options_reach_the_server_and_not_another_origin() {
+fn fields_set_by_options_reach_the_server_and_no_other_origin() {
     let resource = Resource::new(SIZE);
     let (first, other) = redirected(&resource);
     let program = Program::new();
@@ -45,7 +45,7 @@ fn fields_of_options_reach_the_server_and_not_another_origin() {
 fn cookies_are_loaded_sent_and_saved() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    // Two cookies on the way: the file needs both, and one that was there before.
+    // Redirects set two cookies; the file needs both and one from the loaded file.
     let server = Server::start(move |asked| {
         let cookies = asked.field("Cookie").unwrap_or_default().to_owned();
         let has = |pair: &str| cookies.split("; ").any(|own| own == pair);
@@ -65,7 +65,7 @@ fn cookies_are_loaded_sent_and_saved() {
     for cookie in ["\tkept\t1\n", "\ta\t1\n", "\tb\t2\n"] {
         assert!(saved.contains(cookie), "{saved}");
     }
-    // The next run begins with what the first one has learnt; `-b FILE` is curl's word for it.
+    // The next run loads the saved cookies; `-b FILE` is curl's option for that.
     let before = server.asked().len();
     program.run(&[&url, "-o", "again", "--json", "-b", "saved"]).report();
     assert!(server.asked()[before..].iter().all(|asked| asked.field("Cookie").unwrap().contains("b=2")));
@@ -74,7 +74,7 @@ fn cookies_are_loaded_sent_and_saved() {
 }
 
 #[test]
-fn logins_of_a_netrc_file_go_to_their_hosts_alone() {
+fn logins_of_a_netrc_file_go_to_their_hosts_only() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| match asked.path.as_str() {
@@ -97,7 +97,7 @@ fn logins_of_a_netrc_file_go_to_their_hosts_alone() {
             assert_eq!(asked.field("Authorization"), Some(basic(login).as_str()), "{}", asked.path);
         }
     }
-    // What the command line says comes first.
+    // The command line has priority.
     let before = server.asked().len();
     program.run(&[&server.url("/login"), "-o", "out", "--json", "-n", "--user", "me:x"]).report();
     assert_eq!(server.asked()[before].field("Authorization"), Some(basic("me:x").as_str()));
@@ -108,7 +108,7 @@ fn logins_of_a_netrc_file_go_to_their_hosts_alone() {
 }
 
 #[test]
-fn redirects_in_a_row_are_counted() {
+fn max_redirs_limits_consecutive_redirects() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |asked| match asked.path[1..].parse::<u32>() {
@@ -127,7 +127,7 @@ fn redirects_in_a_row_are_counted() {
 }
 
 #[test]
-fn a_file_gets_the_time_of_its_server() {
+fn remote_time_sets_the_modification_time_of_the_file() {
     let resource = Resource::new(SIZE).with("Last-Modified", "Sat, 01 Aug 2020 10:00:00 GMT");
     let server = Server::honest(&resource);
     let program = Program::new();
@@ -141,7 +141,7 @@ fn a_file_gets_the_time_of_its_server() {
 }
 
 #[test]
-fn a_version_of_ip_is_kept_to() {
+fn the_requested_ip_version_is_used() {
     let resource = Resource::new(SIZE);
     let server = Server::honest(&resource);
     let url = server.url("/file").replace("127.0.0.1", "localhost");
@@ -163,7 +163,7 @@ fn a_url_without_a_scheme_is_http() {
 }
 
 #[test]
-fn a_login_does_not_follow_to_another_port() {
+fn a_login_does_not_follow_a_redirect_to_another_port() {
     let resource = Resource::new(SIZE);
     let (first, other) = redirected(&resource);
     let program = Program::new();

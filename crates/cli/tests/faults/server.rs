@@ -1,14 +1,14 @@
-//! A small HTTP/1.1 server that misbehaves exactly as it is told.
+//! A small HTTP/1.1 server that misbehaves exactly as a test defines.
 //!
-//! In: a function from what was asked to an [`Answer`], which is data: a head and the [`Step`]s of its body. Out: the
-//! bytes on the wire, and a record of what was asked and what was sent.
+//! A test passes a function from a request to an [`Answer`]: plain data with a head and the [`Step`]s of its body. The server
+//! records all requests and all sent bytes.
 //!
-//! 1. Every connection has a thread of its own and is read in order, so pipelined requests are answered in order.
-//! 2. [`Resource::answer`] is what an honest server says; a test changes the one thing that it is about.
-//! 3. What was sent is counted in bytes of the resource, as they are handed to the kernel.
+//! 1. Every connection has its own thread and is read in order, so pipelined requests are answered in order.
+//! 2. [`Resource::answer`] is the response of a correct server; a test changes only what it is about.
+//! 3. Sent bytes are bytes of the resource; they count when they are handed to the kernel.
 //!
-//! A real server was not used for these: none of them breaks off, lies and hangs on command. Where nginx does the
-//! thing by itself, nginx does it (`nginx`).
+//! Real servers do not break off, lie or hang on command. Where nginx shows a behavior by itself, the tests use nginx
+//! (`nginx`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,73 +18,73 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One request, as the server sees it.
+/// A request as the server received it.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// Path and query.
+    /// Path and query of the request target.
     pub(crate) path: String,
-    /// The range; its end is `u64::MAX` where it was left open.
+    /// The requested byte range; its end is `u64::MAX` if the request leaves it open.
     pub(crate) range: Option<Range<u64>>,
     fields: Vec<(String, String)>,
-    /// How many requests came before it, to the whole server.
+    /// Number of earlier requests to the server.
     pub(crate) nth: usize,
-    /// The connection's number.
+    /// Number of the connection, from zero.
     pub(crate) conn: usize,
-    /// How many requests came before it on its connection.
+    /// Number of earlier requests on its connection.
     pub(crate) on_conn: usize,
-    /// The client's address: in a network of two links it tells the link.
+    /// The client's address; in a network of two links it identifies the link.
     pub(crate) from: IpAddr,
 }
 
 impl Asked {
-    /// The value of a field.
+    /// The value of a header field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// Whether it came over the first link of a [`Network`](crate::network::Network).
+    /// Whether the request came over `wifi0` of a [`Network`](crate::network::Network).
     pub(crate) fn over_wifi(&self) -> bool {
         self.from.to_string().starts_with("10.77.1.")
     }
 }
 
-/// A piece of what is sent after the head.
+/// A step after the response head: bytes to send, a pause, or the end of the connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Bytes of the resource, at the server's pace.
+    /// Bytes of the resource, at the server's rate limit.
     Data(Range<u64>),
-    /// The same as one chunk of the chunked coding.
+    /// The same as one chunk of the chunked transfer coding.
     Chunk(Range<u64>),
-    /// Bytes as they are.
+    /// Exactly these bytes.
     Raw(Vec<u8>),
-    /// Nothing for so long.
+    /// Pauses for this time.
     Wait(Duration),
-    /// The connection is reset.
+    /// Resets the connection (TCP RST).
     Reset,
-    /// The connection is closed.
+    /// Closes the connection (TCP FIN).
     Close,
 }
 
-/// A head and what follows.
+/// A response: head and steps of the body.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     line: String,
     fields: Vec<(String, String)>,
-    /// How the head is written, if not as HTTP says.
+    /// Rewrites the text of the head, for heads that violate HTTP.
     spelling: Option<fn(&str) -> String>,
     resource: Option<Resource>,
     pub(crate) steps: Vec<Step>,
 }
 
 impl Answer {
-    /// No body.
+    /// A response without a body.
     pub(crate) fn status(status: u16) -> Self {
         let fields = vec![("Content-Length".to_owned(), "0".to_owned())];
-        let line = format!("HTTP/1.1 {status} Said");
+        let line = format!("HTTP/1.1 {status} Reason");
         Self { line, fields, spelling: None, resource: None, steps: Vec::new() }
     }
 
-    /// A page of HTML.
+    /// An HTML page.
     pub(crate) fn page(status: u16, text: &str) -> Self {
         Self::status(status)
             .with("Content-Type", "text/html")
@@ -92,7 +92,7 @@ impl Answer {
             .then([Step::Raw(text.as_bytes().to_vec())])
     }
 
-    /// Somewhere else.
+    /// A redirect to the URL `to`.
     pub(crate) fn redirect(status: u16, to: &str) -> Self {
         Self::status(status).with("Location", to)
     }
@@ -103,32 +103,32 @@ impl Answer {
         Self { line: String::new(), fields: Vec::new(), spelling: None, resource: None, steps }
     }
 
-    /// Sets a field.
+    /// Sets a header field.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self = self.without(name);
         self.fields.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Takes a field away.
+    /// Removes a header field.
     pub(crate) fn without(mut self, name: &str) -> Self {
         self.fields.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self
     }
 
-    /// The first line is that of HTTP/1.0.
+    /// Makes it a response of HTTP/1.0.
     pub(crate) fn old(mut self) -> Self {
         self.line = self.line.replace("HTTP/1.1", "HTTP/1.0");
         self
     }
 
-    /// The head is written in another way.
+    /// Sets a function that rewrites the text of the head.
     pub(crate) fn spelled(mut self, spelling: fn(&str) -> String) -> Self {
         self.spelling = Some(spelling);
         self
     }
 
-    /// The body in pieces of this size, with a pause behind each.
+    /// Sends the body in pieces of this size, with a pause after each.
     pub(crate) fn slowly(mut self, piece: u64, pause: Duration) -> Self {
         let [Step::Data(all)] = &self.steps[..] else { return self };
         let all = all.clone();
@@ -137,13 +137,13 @@ impl Answer {
         self
     }
 
-    /// These steps instead.
+    /// Replaces the steps.
     pub(crate) fn then(mut self, steps: impl IntoIterator<Item = Step>) -> Self {
         self.steps = steps.into_iter().collect();
         self
     }
 
-    /// The body, but after `after` bytes of it come these steps; what follows them is the rest.
+    /// Inserts these steps after `after` bytes of the body; the rest of the body follows them.
     pub(crate) fn broken_after(mut self, after: u64, steps: impl IntoIterator<Item = Step>) -> Self {
         let [Step::Data(all)] = &self.steps[..] else { return self };
         let all = all.clone();
@@ -163,12 +163,12 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// So many bytes that repeat nowhere, with a strong validator.
+    /// A file of `len` pseudo-random bytes with a strong validator.
     pub(crate) fn new(len: usize) -> Self {
         Self::other(len, 1)
     }
 
-    /// Another file of that length.
+    /// Another file of that length, determined by the seed.
     pub(crate) fn other(len: usize, seed: u64) -> Self {
         let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut data = Vec::with_capacity(len + 8);
@@ -182,7 +182,7 @@ impl Resource {
         Self { data: Arc::new(data), fields: vec![("ETag".to_owned(), format!("\"v{seed}\""))] }
     }
 
-    /// With another field in every answer; an empty value takes it away.
+    /// Sets a header field of every response; an empty value removes it.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.fields.retain(|(n, _)| n != name);
         if !value.is_empty() {
@@ -195,7 +195,7 @@ impl Resource {
         self.data.len() as u64
     }
 
-    /// What an honest server says (RFC 9110 §14).
+    /// The response of a correct server (RFC 9110 section 14).
     pub(crate) fn answer(&self, asked: &Asked) -> Answer {
         let current = asked.field("If-Range").is_none_or(|tag| self.fields.iter().any(|(_, value)| value == tag));
         match &asked.range {
@@ -207,13 +207,13 @@ impl Resource {
         }
     }
 
-    /// 206.
+    /// The response 206 with this range.
     pub(crate) fn part(&self, range: Range<u64>) -> Answer {
         self.body(206, range.clone())
             .with("Content-Range", &format!("bytes {}-{}/{}", range.start, range.end - 1, self.len()))
     }
 
-    /// 200.
+    /// The response 200 with the whole file.
     pub(crate) fn whole(&self) -> Answer {
         self.body(200, 0..self.len())
     }
@@ -230,10 +230,10 @@ impl Resource {
 
 type Handler = dyn Fn(&Asked) -> Answer + Send + Sync;
 
-/// What all threads of a server share.
+/// State that all threads of a server share.
 struct Desk {
     handler: Box<Handler>,
-    /// Bytes a second on each connection; zero: as fast as it goes.
+    /// Rate limit of each connection in bytes per second; zero means none.
     pace: AtomicU64,
     asked: Mutex<Vec<Asked>>,
     sent: Mutex<Vec<Range<u64>>>,
@@ -247,12 +247,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// On loopback, at a port that the system chooses.
+    /// Starts a server on the loopback interface at a free port.
     pub(crate) fn start(handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), handler)
     }
 
-    /// On this socket.
+    /// Starts a server on this socket.
     pub(crate) fn on(listener: TcpListener, handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
         let desk = Arc::new(Desk {
             handler: Box::new(handler),
@@ -271,34 +271,34 @@ impl Server {
         server
     }
 
-    /// An honest server.
+    /// Starts a correct server of one file.
     pub(crate) fn honest(resource: &Resource) -> Self {
         let resource = resource.clone();
         Self::start(move |asked| resource.answer(asked))
     }
 
-    /// Sends at most so many bytes a second on each connection from now on.
+    /// Limits each connection to so many bytes per second from now on.
     pub(crate) fn pace(self, bytes: u64) -> Self {
         self.desk.pace.store(bytes, Ordering::Relaxed);
         self
     }
 
-    /// The URL of a path here.
+    /// The URL of a path of this server.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// All requests so far.
+    /// All requests received until now.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.desk.asked.lock().unwrap().clone()
     }
 
-    /// How many bytes of resources were sent, doubles included.
+    /// How many bytes of resources were sent, duplicates included.
     pub(crate) fn sent(&self) -> u64 {
         self.desk.sent.lock().unwrap().iter().map(|span| span.end - span.start).sum()
     }
 
-    /// How many bytes were sent that had been sent before: of one moment, as the server's threads go on.
+    /// How many bytes were sent more than once. A snapshot: the server's threads continue.
     pub(crate) fn sent_again(&self) -> u64 {
         let mut spans = self.desk.sent.lock().unwrap().clone();
         spans.sort_by_key(|span| span.start);
@@ -310,11 +310,11 @@ impl Server {
         again
     }
 
-    /// Waits until so many bytes were sent.
+    /// Waits until this many bytes of resources were sent; panics after 20 s.
     pub(crate) fn wait_sent(&self, bytes: u64) {
         let end = Instant::now() + Duration::from_secs(20);
         while self.sent() < bytes {
-            assert!(Instant::now() < end, "{bytes} bytes were never asked for; {} were sent", self.sent());
+            assert!(Instant::now() < end, "{bytes} bytes were never requested; {} were sent", self.sent());
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -324,7 +324,7 @@ impl Desk {
     fn serve(&self, stream: TcpStream) {
         let conn = self.conns.fetch_add(1, Ordering::Relaxed);
         let _ = stream.set_nodelay(true);
-        // Little is on its way that nobody has read yet.
+        // A small send buffer keeps `sent` close to what the client has read.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, 128 * 1024);
         let Ok(from) = stream.peer_addr() else { return };
         let Ok(reading) = stream.try_clone() else { return };
@@ -347,7 +347,7 @@ impl Desk {
         }
     }
 
-    /// None: the connection is over.
+    /// Sends the response. None if the connection has ended or must be closed.
     fn say(&self, mut stream: &TcpStream, answer: &Answer) -> Option<()> {
         if !answer.line.is_empty() {
             let fields: String = answer.fields.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();

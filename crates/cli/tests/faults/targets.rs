@@ -1,4 +1,4 @@
-//! Where the bytes go: files that cannot be written, disks that fill, streams, digests, rates.
+//! Targets of downloads: files that cannot be written, full disks, streams, checksums, rate limits.
 
 use std::fs::{self, Permissions};
 use std::io::Read;
@@ -16,7 +16,7 @@ use crate::server::{Answer, Asked, Resource, Server, Step};
 const SIZE: usize = 6_000_000;
 
 #[test]
-fn a_checksum_decides_whether_there_is_a_file() {
+fn a_file_is_kept_only_if_its_checksum_matches() {
     let resource = Resource::new(SIZE);
     let url = Server::honest(&resource).url("/file");
     for (name, program) in [("sha256", "sha256sum"), ("sha512", "sha512sum")] {
@@ -28,14 +28,14 @@ fn a_checksum_decides_whether_there_is_a_file() {
         let program = Program::new();
         let line = program.refused(&[&url, "--checksum", &wrong], 65);
         assert!(line.contains(&format!("checksum mismatch: {name} is ")), "{line}");
-        // The next run believes nothing of it.
+        // The next run uses none of the rejected bytes.
         program.run(&[&url, "-o", "out", "--json", "--checksum", &right]).report();
         assert!(program.file("out").unwrap() == *resource.data);
     }
 }
 
 #[test]
-fn an_older_file_is_replaced_by_a_whole_one_only() {
+fn an_existing_file_is_replaced_only_by_a_complete_one() {
     let resource = Resource::new(SIZE);
     let program = Program::new();
     fs::write(program.path("out"), "old").unwrap();
@@ -49,7 +49,7 @@ fn an_older_file_is_replaced_by_a_whole_one_only() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named_before_anything_is_asked() {
+fn an_unwritable_target_is_reported_before_any_request() {
     let resource = Resource::new(SIZE);
     let server = Server::honest(&resource);
     let url = server.url("/file");
@@ -69,10 +69,10 @@ fn a_place_that_cannot_be_written_is_named_before_anything_is_asked() {
 }
 
 #[test]
-fn a_directory_that_is_read_only_is_named() {
+fn a_read_only_directory_is_reported() {
     let resource = Resource::new(SIZE);
     let server = Server::honest(&resource);
-    // Root may write anywhere: the program runs as somebody else.
+    // Root may write anywhere, so the program runs as another user.
     let root = rustix::process::geteuid().is_root();
     let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"].map(str::to_owned);
     let mut program = Program::new().without_log();
@@ -87,7 +87,7 @@ fn a_directory_that_is_read_only_is_named() {
 }
 
 #[test]
-fn a_disk_without_room_is_known_before_the_first_byte_is_written() {
+fn a_full_disk_is_detected_before_the_first_byte_is_written() {
     let Some(program) = small_disk("size=2m") else { return };
     let server = Server::honest(&Resource::new(SIZE));
     let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
@@ -97,10 +97,10 @@ fn a_disk_without_room_is_known_before_the_first_byte_is_written() {
 }
 
 #[test]
-fn a_disk_that_fills_on_the_way_is_named() {
+fn a_disk_that_fills_during_the_download_is_reported() {
     let Some(program) = small_disk("size=2m") else { return };
     let resource = Resource::new(SIZE);
-    // Nobody knows beforehand how long it is.
+    // The length is not known beforehand.
     let server = Server::start(move |_| resource.whole().without("Content-Length").with("Connection", "close"));
     let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
     assert_eq!(ended.code, Some(74), "{}", ended.err);
@@ -108,10 +108,10 @@ fn a_disk_that_fills_on_the_way_is_named() {
     assert_eq!(ended.err.matches('\n').count(), 1, "{}", ended.err);
 }
 
-/// A program whose directory `small` is a file system of its own, which nobody else sees. None: not permitted here.
+/// A program whose directory `small` is a separate file system in its own mount namespace. None where that is not permitted.
 fn small_disk(options: &str) -> Option<Program> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: a file system can be mounted by root only");
+        eprintln!("skipped: mounting a file system needs root");
         return None;
     }
     let program = Program::new();
@@ -122,7 +122,7 @@ fn small_disk(options: &str) -> Option<Program> {
 }
 
 #[test]
-fn two_runs_on_one_file_do_not_meet() {
+fn a_second_run_on_the_same_file_is_refused() {
     let resource = Resource::new(SIZE);
     let server = Server::honest(&resource).pace(4_000_000);
     let program = Program::new();
@@ -139,7 +139,7 @@ fn two_runs_on_one_file_do_not_meet() {
 }
 
 #[test]
-fn a_journal_of_another_file_is_not_believed() {
+fn a_journal_of_another_url_is_not_used() {
     let (resource, other) = (Resource::new(SIZE), Resource::other(SIZE, 9));
     let server = {
         let (a, b) = (resource.clone(), other.clone());
@@ -158,7 +158,7 @@ fn a_journal_of_another_file_is_not_believed() {
 }
 
 #[test]
-fn what_an_earlier_run_left_of_an_older_version_is_not_mixed_with_the_new_one() {
+fn bytes_of_an_older_version_from_an_earlier_run_are_not_mixed_with_the_new_one() {
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
     let program = Program::new();
     let changed = Arc::new(AtomicBool::new(false));
@@ -181,7 +181,7 @@ fn what_an_earlier_run_left_of_an_older_version_is_not_mixed_with_the_new_one() 
     drop(server);
 }
 
-/// Reads all of a file from a pipe, slowly at first, and looks at each piece; `came` hears how much there was by then.
+/// Reads a whole file from a pipe and compares it, slowly for the first `slow` bytes; calls `came` with the number of bytes so far.
 fn read_slowly(pipe: &mut impl Read, resource: &Resource, slow: usize, came: impl Fn(usize)) {
     let (mut got, mut piece) = (0, vec![0; 256 * 1024]);
     loop {
@@ -200,7 +200,7 @@ fn read_slowly(pipe: &mut impl Read, resource: &Resource, slow: usize, came: imp
 }
 
 #[test]
-fn a_stream_is_in_order_and_its_memory_bounded_however_slow_its_reader() {
+fn a_stream_is_in_order_and_its_memory_bounded_with_a_slow_reader() {
     let resource = Resource::new(60_000_000);
     let server = Server::honest(&resource);
     let program = Program::new();
@@ -215,15 +215,15 @@ fn a_stream_is_in_order_and_its_memory_bounded_however_slow_its_reader() {
     assert!(report["peak_rss_bytes"].as_u64().unwrap() < most_memory(), "{report}");
 }
 
-/// What a download with a window of 16 MiB may take: what one of a few bytes takes, most of which is the program's code, and
-/// twice the window.
+/// The memory limit in bytes of a download with a window of 16 MiB: the peak of a tiny download, most of which is the program's code,
+/// plus twice the window.
 fn most_memory() -> u64 {
     let server = Server::honest(&Resource::new(1000));
     let report = Program::new().get(&server.url("/file")).report();
     report["peak_rss_bytes"].as_u64().unwrap() + (32 << 20)
 }
 
-/// Ways to send everything as one answer, whatever was asked.
+/// Servers that answer every request with the whole file, in three encodings of its length.
 const ONE_ANSWERS: [fn(&Resource) -> Answer; 3] = [
     |all| all.whole(),
     |all| all.whole().without("Content-Length").with("Connection", "close"),
@@ -236,7 +236,7 @@ const ONE_ANSWERS: [fn(&Resource) -> Answer; 3] = [
 ];
 
 #[test]
-fn a_slow_reader_of_one_answer_holds_the_server_back() {
+fn a_slow_reader_of_a_single_response_slows_the_server_down() {
     const WINDOW: u64 = 16 << 20;
     for way in ONE_ANSWERS {
         let resource = Resource::new(40_000_000);
@@ -247,7 +247,7 @@ fn a_slow_reader_of_one_answer_holds_the_server_back() {
         let mut pipe = child.stdout.take().unwrap();
         let running = Running::new(child, Some(program.path("decisions.log")));
         read_slowly(&mut pipe, &resource, 6_000_000, |got| {
-            // Beyond the window only what the pipe and the kernel's buffers hold.
+            // Beyond the window, only the pipe and the kernel's buffers hold bytes.
             let ahead = server.sent().saturating_sub(got as u64);
             assert!(ahead < WINDOW + (12 << 20), "{ahead} bytes ahead of the reader at {got}");
         });
@@ -259,7 +259,7 @@ fn a_slow_reader_of_one_answer_holds_the_server_back() {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_can_be_left_by_signal_and_by_limit() {
+fn a_stream_without_reads_ends_on_a_signal_and_at_the_time_limit() {
     let resource = Resource::new(SIZE);
     for (words, signal, code, says) in [
         (&["-q"][..], Some(Signal::INT), 130, "stopped"),
@@ -272,7 +272,7 @@ fn a_reader_that_takes_nothing_can_be_left_by_signal_and_by_limit() {
         let mut child = program.command(&[&[&url, "-o", "-"][..], words].concat()).spawn().unwrap();
         let pipe = child.stdout.take().unwrap();
         let running = Running::new(child, Some(program.path("decisions.log")));
-        // All of it is in the window, and the download is over but for the reader.
+        // The whole file is in the window; only the reader is outstanding.
         server.wait_sent(resource.len());
         std::thread::sleep(Duration::from_millis(300));
         if let Some(signal) = signal {
@@ -286,7 +286,7 @@ fn a_reader_that_takes_nothing_can_be_left_by_signal_and_by_limit() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_run() {
+fn a_closed_pipe_ends_the_run() {
     let server = Server::honest(&Resource::new(60_000_000));
     let program = Program::new();
     let mut child = program.command(&[&server.url("/file"), "-o", "-", "-q"]).spawn().unwrap();
@@ -300,7 +300,7 @@ fn a_reader_that_goes_away_ends_the_run() {
 }
 
 #[test]
-fn a_stream_of_one_answer_that_breaks_off_is_not_begun_again() {
+fn a_stream_of_a_single_response_that_breaks_off_is_not_restarted() {
     let resource = Resource::new(SIZE);
     let server = Server::start(move |_| resource.whole().broken_after(2_000_000, [Step::Close]));
     let program = Program::new();
@@ -311,7 +311,7 @@ fn a_stream_of_one_answer_that_breaks_off_is_not_begun_again() {
 }
 
 #[test]
-fn nothing_keeps_what_dev_null_takes() {
+fn a_download_to_dev_null_leaves_no_file() {
     let resource = Resource::new(SIZE);
     let program = Program::new();
     let ended = program.run(&[&Server::honest(&resource).url("/file"), "-o", "/dev/null", "--json"]);
@@ -320,7 +320,7 @@ fn nothing_keeps_what_dev_null_takes() {
 }
 
 #[test]
-fn a_pipe_with_a_name_takes_the_file_in_order() {
+fn a_named_pipe_receives_the_file_in_order() {
     let resource = Resource::new(SIZE);
     let program = Program::new();
     let made = std::process::Command::new("mkfifo").arg(program.path("pipe")).stdout(Stdio::null()).status();
@@ -332,7 +332,7 @@ fn a_pipe_with_a_name_takes_the_file_in_order() {
 }
 
 #[test]
-fn a_limit_is_not_exceeded() {
+fn a_rate_limit_is_not_exceeded() {
     let resource = Resource::new(2_000_000);
     let server = Server::honest(&resource);
     let url = server.url("/file");
@@ -348,8 +348,8 @@ fn a_limit_is_not_exceeded() {
     }
 }
 
-/// A first run stops on the way; the second one meets a server with other ways. Returns the program, how the second
-/// run ended, and the server, which is honest again afterwards.
+/// A first run stops before the end; for the second run the server answers with `ways`. Returns the program, the result of the
+/// second run, and the server, which is correct again afterwards.
 fn resumed(ways: fn(&Asked, &Resource) -> Answer, words: &[&str]) -> (Program, Ended, Server) {
     let program = Program::new();
     let other_ways = Arc::new(AtomicBool::new(false));
@@ -369,7 +369,7 @@ fn resumed(ways: fn(&Asked, &Resource) -> Answer, words: &[&str]) -> (Program, E
 }
 
 #[test]
-fn a_server_that_serves_no_ranges_any_more_gives_the_whole_file() {
+fn a_server_that_stopped_serving_ranges_gives_the_whole_file() {
     let table: [fn(&Asked, &Resource) -> Answer; 2] = [|_, all| all.whole(), |_, all| all.whole().without("ETag")];
     for ways in table {
         let (program, ended, _) = resumed(ways, &[]);
@@ -380,7 +380,7 @@ fn a_server_that_serves_no_ranges_any_more_gives_the_whole_file() {
 }
 
 #[test]
-fn a_file_that_has_another_length_now_is_fetched_as_a_whole() {
+fn a_file_with_a_new_length_is_fetched_as_a_whole() {
     for (ways, len) in [
         ((|asked, _| Resource::other(SIZE / 2, 7).answer(asked)) as fn(&Asked, &Resource) -> Answer, SIZE / 2),
         (|asked, _| Resource::other(SIZE * 2, 7).answer(asked), SIZE * 2),
@@ -393,7 +393,7 @@ fn a_file_that_has_another_length_now_is_fetched_as_a_whole() {
 }
 
 #[test]
-fn a_portal_costs_no_byte_of_what_an_earlier_run_left() {
+fn a_portal_does_not_destroy_bytes_of_an_earlier_run() {
     let (program, ended, server) = resumed(
         |_, _| Answer::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
         &["--max-time", "1s"],
@@ -405,7 +405,7 @@ fn a_portal_costs_no_byte_of_what_an_earlier_run_left() {
 }
 
 #[test]
-fn a_stream_that_was_passed_on_is_not_mixed_with_a_newer_version() {
+fn bytes_already_passed_on_are_not_mixed_with_a_newer_version() {
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
     let server = Server::start(move |asked| {
         if asked.range.as_ref().is_some_and(|range| range.start > 0) {
@@ -423,7 +423,7 @@ fn a_stream_that_was_passed_on_is_not_mixed_with_a_newer_version() {
 }
 
 #[test]
-fn a_stream_takes_one_answer_of_unknown_length() {
+fn a_stream_accepts_a_single_response_of_unknown_length() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |_| all.whole().without("Content-Length").with("Connection", "close"));
@@ -433,9 +433,9 @@ fn a_stream_takes_one_answer_of_unknown_length() {
     assert!(ended.out == *resource.data);
 }
 
-/// A server may suggest any name, and a URL may end in any: none of them is one of another download's unfinished files.
+/// A server may suggest any name, and a URL may end in any name: neither becomes an unfinished file of another download.
 #[test]
-fn what_a_server_plants_never_becomes_a_part_of_another_download() {
+fn files_planted_by_a_server_never_become_part_of_another_download() {
     let (genuine, evil) = (Resource::new(SIZE), Resource::other(SIZE, 9));
     let program = Program::new();
     let real = Server::honest(&genuine);
@@ -453,7 +453,7 @@ fn what_a_server_plants_never_becomes_a_part_of_another_download() {
     }
     let own = |name: &String| !name.contains(".download");
     assert_eq!(program.files().into_iter().filter(own).count(), 0, "{:?}", program.files());
-    // A browser might have let both through: with the documented format, and with a genuine journal of another key.
+    // A browser might have saved both files: a part in the documented format and a genuine journal of another key.
     let victim = Program::new();
     let attacker = Program::new();
     let slow = Server::honest(&evil).pace(2_000_000);
@@ -466,7 +466,7 @@ fn what_a_server_plants_never_becomes_a_part_of_another_download() {
     assert_eq!(ended.code, Some(74), "{}", ended.err);
     assert!(ended.err.contains("no journal of this user proves"), "{}", ended.err);
     assert!(victim.file("file").is_none());
-    // Out of the way, the download is what the server has.
+    // Without the planted part, the download is the server's file.
     std::fs::remove_file(victim.path("file.part")).unwrap();
     victim.run(&[&real.url("/file"), "-o", "file", "--json"]).says("was not written with this user's key");
     assert!(victim.file("file").unwrap() == *genuine.data);

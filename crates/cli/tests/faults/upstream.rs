@@ -1,7 +1,7 @@
-//! Real proxies between the program and its servers: tinyproxy for HTTP, microsocks for SOCKS5.
+//! Downloads through real proxies: tinyproxy for HTTP, microsocks for SOCKS5.
 //!
-//! Both run beside the server of a [`Network`], so each link leads to the proxy; the servers see the proxy's address
-//! instead of a link's.
+//! Both run in the server's namespace of a [`Network`], so that each link leads to the proxy; the servers see the proxy's
+//! address instead of the client's.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use crate::nginx::{Nginx, identity};
 use crate::program::{Program, link};
 use crate::server::{Answer, Resource, Server};
 
-/// A proxy that runs until the test ends.
+/// A running proxy; it is killed when this is dropped.
 struct Proxy {
     child: Child,
     address: SocketAddr,
@@ -28,7 +28,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Started by words that the port and a file for settings are put into. None, with a printed reason: not installed.
+    /// Starts the program; `PORT` and `SETTINGS` in `arguments` and `settings` are replaced. None, with a printed reason, if it is not installed.
     fn start(
         network: &Network,
         program: &'static str,
@@ -40,7 +40,7 @@ impl Proxy {
             eprintln!("skipped: {program} is not installed");
             return None;
         }
-        // Between this look and the proxy's bind another program could take the port: then the next one is tried.
+        // Another program could take the port before the proxy binds it; then the next port is tried.
         (0..5).find_map(|_| {
             let address = network.inside(|| TcpListener::bind("203.0.113.9:0")?.local_addr());
             let dir = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ impl Proxy {
     }
 }
 
-/// A server whose addresses are not of the links' networks.
+/// A server whose address is not in the links' networks.
 fn far(network: &Network, all: &Resource) -> Server {
     network.server_ip("address add 198.51.100.7/32 dev lo\n");
     let all = all.clone();
@@ -115,7 +115,7 @@ fn a_download_goes_through_a_proxy_over_both_links() {
 }
 
 #[test]
-fn https_is_tunnelled_and_its_certificate_is_the_servers() {
+fn https_is_tunnelled_and_the_servers_certificate_is_verified() {
     let Some(network) = Network::two_links() else { return };
     let Some(http) = Proxy::http(&network) else { return };
     let resource = Resource::new(500_000);
@@ -140,7 +140,7 @@ fn https_is_tunnelled_and_its_certificate_is_the_servers() {
 }
 
 #[test]
-fn the_variables_count_and_no_proxy_takes_networks() {
+fn proxy_variables_are_honored_and_no_proxy_accepts_networks() {
     let Some(network) = Network::two_links() else { return };
     let Some(socks) = Proxy::socks(&network) else { return };
     let resource = Resource::new(300_000);
@@ -158,7 +158,7 @@ fn the_variables_count_and_no_proxy_takes_networks() {
 }
 
 #[test]
-fn a_proxy_that_refuses_is_named_and_its_password_is_not() {
+fn a_refusing_proxy_is_reported_without_its_password() {
     let Some(network) = Network::two_links() else { return };
     let (Some(http), Some(socks)) = (Proxy::http(&network), Proxy::socks(&network)) else { return };
     let server = far(&network, &Resource::new(1000));
@@ -183,7 +183,7 @@ fn a_proxy_that_refuses_is_named_and_its_password_is_not() {
 }
 
 #[test]
-fn a_proxy_that_accepts_and_stays_silent_is_given_up_and_named() {
+fn a_proxy_that_accepts_and_never_responds_is_given_up_and_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || listener.incoming().collect::<Vec<_>>());
@@ -208,8 +208,8 @@ fn a_proxy_that_accepts_and_stays_silent_is_given_up_and_named() {
 }
 
 #[test]
-fn a_proxy_that_cannot_be_reached_is_named() {
-    // Nothing listens there.
+fn an_unreachable_proxy_is_reported() {
+    // Nothing listens at this address.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for url in ["http://host.example/f", "https://host.example/f"] {
         let proxy = format!("http://me:secret@{address}");

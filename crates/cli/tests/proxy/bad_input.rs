@@ -1,4 +1,4 @@
-//! Whoever talks nonsense to the proxy, or lets it down, gets a clear answer; everybody else notices nothing.
+//! Invalid input from clients and servers gets a clear response or a closed connection, and disturbs no other client.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use crate::network::Network;
 use crate::proxy::{Player, Proxy};
 use crate::server::{Answer, Resource, Server};
 
-/// What comes back for these bytes, with nothing behind them.
+/// Sends these bytes, closes the sending direction, and returns everything the proxy sends.
 fn told(proxy: &Proxy, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(proxy.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // It may hang up before it has heard everything.
+    // The proxy may close the connection before it has read everything.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -22,7 +22,7 @@ fn told(proxy: &Proxy, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn nonsense_on_the_port_gets_a_refusal_or_a_closed_connection_and_disturbs_nobody() {
+fn invalid_requests_are_refused_or_closed_and_disturb_no_other_client() {
     let resource = Resource::new(2_000_000);
     let server = Server::honest(&resource).pace(4_000_000);
     let proxy = Proxy::start(&[]);
@@ -59,7 +59,7 @@ fn nonsense_on_the_port_gets_a_refusal_or_a_closed_connection_and_disturbs_nobod
         let good = answer.is_empty() || statuses.iter().any(|good| *good == status);
         assert!(good, "{shown:?}: {}", String::from_utf8_lossy(&answer));
     }
-    // What hyper refuses by itself has a line of text as well.
+    // Requests that hyper itself refuses have a line of explanation as well.
     for (bytes, line) in [
         (get("/http://host/a<b"), "percent-encoded"),
         (get("/https://host/a?b=<c>"), "percent-encoded"),
@@ -77,7 +77,7 @@ fn nonsense_on_the_port_gets_a_refusal_or_a_closed_connection_and_disturbs_nobod
     let mut answer = String::new();
     page.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("percent-encoded"), "{answer}");
-    // SOCKS5: cut off, without a method that we know, of another version, and with a name that is none.
+    // SOCKS5 requests: truncated, without a supported method, of another version, with an invalid name.
     for bytes in
         [&[5][..], &[5, 200, 0], &[5, 1, 2], &[5, 1, 0, 4, 1, 0, 1], &[5, 1, 0, 5, 1, 0, 3, 2, 0, 255, 0, 80]]
     {
@@ -93,7 +93,7 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(3_000_000);
     let served = resource.clone();
-    // Over LTE it takes half a second for what it answers at once over Wi-Fi.
+    // The server responds half a second later over LTE than over Wi-Fi.
     let server = network.serve(move |asked| {
         if !asked.over_wifi() {
             std::thread::sleep(Duration::from_millis(500));
@@ -119,7 +119,7 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
 }
 
 #[test]
-fn a_head_whose_body_never_comes_is_a_head_all_the_same() {
+fn head_is_answered_although_the_body_never_arrives() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/film", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -138,7 +138,7 @@ fn a_head_whose_body_never_comes_is_a_head_all_the_same() {
 }
 
 #[test]
-fn lists_that_are_after_our_stack_or_memory_are_passed_on_as_they_are() {
+fn playlists_that_attack_stack_or_memory_are_passed_on_unchanged() {
     let deep = format!("<MPD>{}{}</MPD>", "<a>".repeat(100_000), "</a>".repeat(100_000));
     let wide = format!("#EXTM3U\n{}", "#EXTINF:1,\n/s.ts\n".repeat(200_000));
     let endless = format!("#EXTM3U\n#EXTINF:1,\n/{}.ts\n", "x".repeat(6_000_000));
@@ -167,7 +167,7 @@ fn lists_that_are_after_our_stack_or_memory_are_passed_on_as_they_are() {
 }
 
 #[test]
-fn two_hundred_players_in_little_memory_play_or_are_told_to_come_again() {
+fn two_hundred_players_in_little_memory_play_or_get_503_with_retry_after() {
     const BOUND: u64 = 64 << 20;
     let resource = Resource::new(2_000_000);
     let server = Server::honest(&resource);
@@ -198,6 +198,6 @@ fn two_hundred_players_in_little_memory_play_or_are_told_to_come_again() {
     }
     assert!(played >= 8, "{played} played, {refused} were refused");
     assert!(peak(proxy.pid()) < BOUND + (64 << 20) + KERNEL, "{} resident", peak(proxy.pid()));
-    // Who comes again plays.
+    // A later attempt succeeds.
     assert!(proxy.get(&url, &[]).body == *resource.data);
 }

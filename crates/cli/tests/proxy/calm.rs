@@ -1,8 +1,8 @@
-//! Whether the machine was calm: waiting for data is a fault of ours, waiting for a processor is not.
+//! Measures whether the machine was idle enough to judge stalls: a stall for lack of data is a bug, one for lack of CPU time is not.
 
 use std::time::{Duration, Instant};
 
-/// The time from here on.
+/// A measurement that begins with [`Self::begin`].
 pub(crate) struct Calm {
     began: Instant,
     waited: Option<Duration>,
@@ -13,8 +13,8 @@ impl Calm {
         Self { began: Instant::now(), waited: waited() }
     }
 
-    /// Whether work had a processor for most of the time since. If not, or if nobody can say, it says so, and what
-    /// depends on the clock decides nothing.
+    /// Whether tasks waited for a CPU for less than a fifth of the time since. If not, or if the kernel has no pressure
+    /// information, this prints a message, and the caller must not check times.
     pub(crate) fn held(&self) -> bool {
         let share = self
             .waited
@@ -22,13 +22,13 @@ impl Calm {
             .map(|(before, now)| now.saturating_sub(before).as_secs_f64() / self.began.elapsed().as_secs_f64());
         let calm = share.is_some_and(|share| share < 0.2);
         if !calm {
-            eprintln!("skipped: waits are not judged, the machine was busy ({share:?} of the time)");
+            eprintln!("skipped: stalls are not checked, the machine was busy ({share:?} of the time)");
         }
         calm
     }
 }
 
-/// How long work has waited for a processor since the machine began (PSI).
+/// How long tasks have waited for a CPU since boot (pressure stall information, `/proc/pressure/cpu`).
 fn waited() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     let total = text.lines().find(|line| line.starts_with("some"))?.rsplit_once("total=")?.1;

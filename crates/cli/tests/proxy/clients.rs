@@ -1,4 +1,4 @@
-//! One client takes nothing from another: neither places for connections, nor what was fetched for a login.
+//! Isolation of clients: no client can use up all connections or windows, or get what was prefetched with another login.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::network::Network;
 use crate::proxy::Proxy;
 use crate::server::{Answer, Resource, Server};
 
-/// Opens connections from the LAN host, each with these bytes, until so many stand or no more can be had.
+/// Opens up to `count` connections from the LAN host and sends these bytes on each; stops when no more can be opened.
 fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> Vec<TcpStream> {
     let descriptors = usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX);
     let count = count.min(descriptors.saturating_sub(200));
@@ -25,7 +25,7 @@ fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> V
 }
 
 #[test]
-fn a_host_that_opens_connections_and_asks_for_nothing_keeps_nobody_out() {
+fn idle_connections_of_one_host_do_not_lock_out_other_clients() {
     let Some(lan) = Lan::new() else { return };
     let resource = Resource::new(20_000);
     let server = lan.network.serve(move |asked| resource.answer(asked));
@@ -47,7 +47,7 @@ fn a_host_that_opens_connections_and_asks_for_nothing_keeps_nobody_out() {
 }
 
 #[test]
-fn what_was_fetched_ahead_belongs_to_the_login_it_was_fetched_with() {
+fn prefetched_segments_are_given_only_to_the_login_that_they_were_fetched_with() {
     // "me:pw"
     const LOGIN: &str = "Basic bWU6cHc=";
     const LIST: &str =
@@ -77,7 +77,7 @@ fn what_was_fetched_ahead_belongs_to_the_login_it_was_fetched_with() {
 }
 
 #[test]
-fn a_host_that_plays_on_many_connections_and_never_reads_keeps_nobody_out() {
+fn unread_responses_of_one_host_do_not_lock_out_other_clients() {
     let Some(lan) = Lan::new() else { return };
     let film = Resource::new(4_000_000);
     let (film, short) = (film, Resource::new(20_000));
@@ -89,7 +89,7 @@ fn a_host_that_plays_on_many_connections_and_never_reads_keeps_nobody_out() {
         }
         _ => film.answer(asked),
     });
-    // 32 windows, of which other hosts have 28.
+    // 32 windows, of which other hosts may use 28.
     let proxy = lan.proxy(&["--memory", "64M"]);
     let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
     lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);

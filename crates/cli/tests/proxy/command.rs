@@ -22,7 +22,7 @@ fn refused(words: &[&str], code: i32, says: &str) {
 }
 
 #[test]
-fn what_cannot_start_says_why_in_one_line() {
+fn a_failed_start_is_explained_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let _held = TcpListener::bind(taken).unwrap();
     let taken = taken.to_string();
@@ -51,14 +51,14 @@ fn what_cannot_start_says_why_in_one_line() {
 }
 
 #[test]
-fn a_proxy_ends_well_when_it_is_asked_to() {
+fn a_proxy_ends_with_success_on_int_and_term() {
     for signal in [Signal::INT, Signal::TERM] {
         assert_eq!(Proxy::start(&[]).stop(signal), Some(0));
     }
 }
 
 #[test]
-fn a_proxy_variable_that_is_not_used_is_named() {
+fn an_ignored_proxy_variable_is_reported() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_marline"))
         .args(["proxy", "--listen", "127.0.0.1:0", "--status-listen", "127.0.0.1:0"])
         .env("HOME", "/nonexistent")
@@ -80,7 +80,7 @@ fn a_proxy_variable_that_is_not_used_is_named() {
 }
 
 #[test]
-fn play_prints_the_page_of_a_proxy_of_its_own() {
+fn play_prints_the_page_of_the_proxy_that_it_starts() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let words = ["play", "--page", "--listen", &free, "https://h/film.mp4"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_marline"))
@@ -116,7 +116,7 @@ fn play_prints_the_address_or_starts_the_player() {
     let player = dir.path().join("player");
     std::fs::write(&player, "#!/bin/sh\ncurl -s -o \"$1\" \"$2\"\nexit 3\n").unwrap();
     std::fs::set_permissions(&player, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // With a proxy that is there already, and with one of its own.
+    // With a running proxy, and with a proxy that `play` starts itself.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for (listen, out) in [(&listen, "one"), (&free, "two")] {
         let out = dir.path().join(out);

@@ -1,5 +1,5 @@
-//! Cookies and header fields of players: they reach the origin that they are for, with playlists, segments and what is fetched
-//! ahead, and no other one.
+//! Cookies and header fields of players: they are sent to their own origin with playlists, segments and prefetched segments, and to
+//! no other origin.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
@@ -10,19 +10,19 @@ use crate::server::{Answer, Asked, Resource, Server};
 const HLS: (&str, &str) = ("Content-Type", "application/x-mpegurl");
 const SEGMENTS: usize = 4;
 
-/// Segments with these addresses.
+/// A playlist with these segment addresses.
 fn list(segments: impl Iterator<Item = String>) -> Answer {
     let lines: String = segments.map(|url| format!("#EXTINF:2,\n{url}\n")).collect();
     let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{lines}#EXT-X-ENDLIST\n");
     Answer::page(200, &text).with(HLS.0, HLS.1)
 }
 
-/// The port of the host that was requested.
+/// The port of the requested host.
 fn port(asked: &Asked) -> &str {
     asked.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap()
 }
 
-/// A server whose segments are beside the list, at another host name, or at another port of the same host.
+/// A server whose playlists have segments next to them, at another host name, or at another port of the same host.
 fn channel(file: impl Fn(&Asked) -> Answer + Send + Sync + 'static, other: u16) -> Server {
     Server::start(move |asked| match asked.path.as_str() {
         "/list.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
@@ -33,7 +33,7 @@ fn channel(file: impl Fn(&Asked) -> Answer + Send + Sync + 'static, other: u16) 
     })
 }
 
-/// Plays a list: the list, then each of its addresses, when the one after the next has been fetched ahead.
+/// Requests a playlist and then each of its segments; returns the status and body of each segment.
 fn play(proxy: &Proxy, list: &str, words: &[&str]) -> Vec<(u16, Vec<u8>)> {
     let got = proxy.get(list, words);
     assert_eq!(got.status, 200, "{}", got.text());
@@ -52,14 +52,14 @@ fn play(proxy: &Proxy, list: &str, words: &[&str]) -> Vec<(u16, Vec<u8>)> {
 }
 
 #[test]
-fn cookies_that_servers_set_come_back_and_never_reach_the_player() {
+fn cookies_are_returned_to_their_server_and_never_reach_the_player() {
     let resource = Resource::new(20_000);
     let file = resource.clone();
     let server = Server::start(move |asked| {
         let cookie = asked.field("cookie").unwrap_or_default();
         let has = |pair: &str| cookie.split("; ").any(|own| own == pair);
         match asked.path.as_str() {
-            // CloudFront: the master sets what segments need.
+            // As CloudFront does: the master playlist sets the cookie that segments need.
             "/ck/m.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))).with("Set-Cookie", "k=1; Path=/ck"),
             "/ck/other.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/ck/{n}.ts", port(asked))))
                 .with("Set-Cookie", "k=1; Path=/; Domain=localhost"),
@@ -75,7 +75,7 @@ fn cookies_that_servers_set_come_back_and_never_reach_the_player() {
     let proxy = Proxy::start(&[]);
     let of_list = play(&proxy, &server.url("/ck/m.m3u8"), &["-A", "one"]);
     assert!(of_list.iter().all(|(status, body)| *status == 200 && *body == *resource.data));
-    // Another player has nothing of it, and another host neither.
+    // The cookie is sent neither for another player nor to another host.
     assert_eq!(proxy.get(&server.url("/ck/1.ts"), &["-A", "two"]).status, 403);
     let elsewhere = play(&proxy, &server.url("/ck/other.m3u8"), &["-A", "three"]);
     assert!(elsewhere.iter().all(|(status, _)| *status == 403));
@@ -87,7 +87,7 @@ fn cookies_that_servers_set_come_back_and_never_reach_the_player() {
 }
 
 #[test]
-fn variables_of_one_user_are_imported_for_no_other_one() {
+fn playlist_variables_of_one_user_are_not_visible_to_another() {
     let server = Server::start(move |asked| {
         let is_let_in = asked.field("authorization").is_some() || asked.field("x-token").is_some();
         match asked.path.as_str() {
@@ -116,7 +116,7 @@ fn variables_of_one_user_are_imported_for_no_other_one() {
         };
         assert_eq!(proxy.get(&master, words).status, 200);
         assert_eq!(read(&media, words), (200, true));
-        // Fields that differ from one request to the next make no other user.
+        // Fields that vary between requests do not identify another user.
         let again = [words, &["-H", "Accept: video/*", "-H", "CMCD-Request: bl=2000"]].concat();
         assert_eq!(read(&media, &again), (200, true));
         for other in [
@@ -127,7 +127,7 @@ fn variables_of_one_user_are_imported_for_no_other_one() {
             assert_eq!(read(&media, other), (502, false), "{other:?}");
         }
         assert_eq!(read(&with_login(&media), words), (502, false));
-        // Another user of the same program reads the same list: each keeps what is its own.
+        // Another user of the same program reads the same playlist: each keeps its own variables.
         assert_eq!(proxy.get(&with_login(&master), &words[..2]).status, 200);
         assert_eq!(read(&with_login(&media), &words[..2]), (200, true));
         assert_eq!(read(&media, words), (200, true));
@@ -135,7 +135,7 @@ fn variables_of_one_user_are_imported_for_no_other_one() {
     }
 }
 
-/// What a program sends of its own.
+/// Header fields that a player sends by itself, as options of curl.
 const OWN: [&str; 14] = [
     "-A",
     "Mozilla/5.0 player",
@@ -154,7 +154,7 @@ const OWN: [&str; 14] = [
 ];
 
 #[test]
-fn fields_of_a_player_reach_the_origin_that_they_are_for_and_no_other() {
+fn header_fields_of_a_player_reach_their_origin_and_no_other() {
     let resource = Resource::new(20_000);
     let (one, other) = (resource.clone(), resource.clone());
     let elsewhere = Server::start(move |asked| other.answer(asked));
@@ -186,7 +186,7 @@ fn fields_of_a_player_reach_the_origin_that_they_are_for_and_no_other() {
             assert!(asked.field("icy-metadata").is_none(), "{path}: {asked:?}");
         }
     }
-    // A browser takes all sites for one here.
+    // For a browser all sites behind the proxy are one origin, so its secrets are not forwarded.
     let before = server.asked().len();
     let browser = [&OWN[..2], &OWN[6..], &["-H", "Sec-Fetch-Site: none"]].concat();
     assert_eq!(proxy.get(&server.url("/1.ts"), &browser).status, 200);
@@ -224,7 +224,7 @@ fn users_with_other_credentials_never_get_each_others_bytes() {
             let [nobody, a, b] = ["", "a", "b"].map(|user| ask(user, path));
             assert_eq!((a.status, b.status, nobody.status), (200, 200, 401), "{field} {path}");
             if path == "/1.ts" {
-                // The next one waits for one of them, and for no other.
+                // The next segment is prefetched for one of them, and must not be given to another.
                 proxy.wait("a segment ahead", |now| {
                     let mut ahead = now["ahead"].as_array().into_iter().flatten();
                     ahead.any(|of_user| of_user["bytes_ahead"].as_u64() >= Some(20_000))
@@ -242,7 +242,7 @@ fn marline(words: &[&str]) -> Output {
 }
 
 #[test]
-fn fields_of_the_command_line_are_sent_for_its_player_alone() {
+fn header_fields_of_the_command_line_are_sent_only_for_its_player() {
     let resource = Resource::new(20_000);
     let file = resource.clone();
     let server = channel(
@@ -254,7 +254,7 @@ fn fields_of_the_command_line_are_sent_for_its_player_alone() {
     );
     let dir = tempfile::tempdir().unwrap();
     let player = dir.path().join("player");
-    // It plays the list and the first segment, and tries the segment without the token that its address has.
+    // Requests the playlist and the first segment, and then that segment without the token in its address.
     let script = r#"#!/bin/sh
 set -e
 cd "$1"

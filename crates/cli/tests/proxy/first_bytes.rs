@@ -1,4 +1,4 @@
-//! No list reaches a player without having been read, whatever its server sends first, how slowly, and in which encoding.
+//! Every playlist is rewritten before it reaches a player, however slowly its server sends it, in whatever encoding, and with any first bytes.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use flate2::write::{DeflateEncoder, GzEncoder};
 use crate::proxy::{Got, Player, Proxy};
 use crate::server::{Answer, Asked, Resource, Server, Step};
 
-/// Where a list of the tests leads: to a host that is not the list's own, by a path at the proxy.
+/// A segment address: a path that at the proxy would lead to another host than the playlist's.
 const TARGET: &str = "/http://10.1.2.3/x";
 
 fn list() -> String {
@@ -21,13 +21,13 @@ fn body(kind: &str, body: &[u8]) -> Answer {
     in_two(kind, body, body.len(), Duration::ZERO)
 }
 
-/// The same with another status.
+/// The same with this status.
 fn body_of(status: u16, kind: &str, body: &[u8]) -> Answer {
     let answer = Answer::status(status).with("Content-Type", kind).with("Content-Length", &body.len().to_string());
     answer.then([Step::Raw(body.to_vec())])
 }
 
-/// A body of which the first bytes come at once, and the others later.
+/// A body whose first bytes come at once, and the others after a pause.
 fn in_two(kind: &str, body: &[u8], first: usize, pause: Duration) -> Answer {
     let (first, rest) = body.split_at(first);
     let steps = [Step::Raw(first.to_vec()), Step::Wait(pause), Step::Raw(rest.to_vec())];
@@ -40,12 +40,12 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// As often as it was asked for.
+/// The number of requests for a path.
 fn count(server: &Server, path: &str) -> usize {
     server.asked().iter().filter(|asked| asked.path == path).count()
 }
 
-/// Whether the text of a list came with its addresses rewritten.
+/// Asserts that the playlist arrived with rewritten addresses.
 fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Got, what: &str) {
     let own = format!("http://{}/{}", proxy.address, server.url(TARGET));
     assert_eq!((got.status, got.field("content-encoding")), (200, None), "{what}: {}", got.text());
@@ -53,14 +53,14 @@ fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Got, what: &str) {
 }
 
 #[test]
-fn every_answer_of_a_url_is_looked_at() {
+fn every_response_for_a_url_is_inspected() {
     let (named, flips) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let film = Resource::new(300_000).with("Content-Type", "video/mp4");
     let server = Server::start(move |asked| {
         let list = list();
         let is_range = asked.field("range").is_some();
         match asked.path.as_str() {
-            // The request for a list gets none, and the next one does.
+            // The first response is no playlist, the next one is.
             "/named.m3u8" if named.fetch_add(1, Ordering::SeqCst) == 0 => body("text/plain", b"\0 nothing\n"),
             "/typed" if flips.fetch_add(1, Ordering::SeqCst) < 3 => body("audio/mpegurl", b"\0 nothing\n"),
             "/typed" => body("audio/mpegurl", list.as_bytes()),
@@ -80,7 +80,7 @@ fn every_answer_of_a_url_is_looked_at() {
     ] {
         assert_is_rewritten(&proxy, &server, &proxy.get(&server.url(path), words), path);
     }
-    // What is no list is not called one: a player could take it for a list by its type alone.
+    // A body that is no playlist loses its playlist type, because a player could parse it for that type alone.
     let none = proxy.get(&server.url("/typed"), &[]);
     assert_eq!(
         (none.text().as_str(), none.field("content-type")),
@@ -97,7 +97,7 @@ fn every_answer_of_a_url_is_looked_at() {
 }
 
 #[test]
-fn a_list_in_any_encoding_is_read_or_refused() {
+fn a_playlist_in_any_encoding_is_rewritten_or_refused() {
     let list = list();
     let nothing = [0, 0, 0, 0xff, 0xff].repeat(1000);
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
@@ -125,7 +125,7 @@ fn a_list_in_any_encoding_is_read_or_refused() {
             return Answer::status(404);
         };
         let answer = body("text/plain", bytes).with("Content-Encoding", &encodings.join("#"));
-        // A field for each.
+        // One header field for each encoding.
         answer.spelled(|head| head.replace('#', "\r\nContent-Encoding: "))
     });
     let proxy = Proxy::start(&[]);
@@ -148,7 +148,7 @@ fn a_list_in_any_encoding_is_read_or_refused() {
 }
 
 #[test]
-fn a_list_that_comes_slowly_is_waited_for_and_a_medium_is_not() {
+fn a_slow_playlist_is_waited_for_and_slow_media_is_not() {
     const PAUSE: Duration = Duration::from_millis(2600);
     let served = [
         ("/head", list().into_bytes(), 0),
@@ -175,7 +175,7 @@ fn a_list_that_comes_slowly_is_waited_for_and_a_medium_is_not() {
             let (proxy, server) = (&proxy, &server);
             scope.spawn(move || {
                 let mut got = proxy.get(&server.url(path), &["-A", path]);
-                // What stands before the header stays.
+                // Bytes before `#EXTM3U` are kept.
                 let text = String::from_utf8_lossy(bytes).into_owned();
                 let before = text.find('#').filter(|_| *path != "/gzip").unwrap_or_default();
                 got.body.drain(..before);
@@ -183,17 +183,17 @@ fn a_list_that_comes_slowly_is_waited_for_and_a_medium_is_not() {
             });
         }
     });
-    // The head of a medium comes with its first byte.
+    // The response head of a media file follows its first byte.
     let began = Instant::now();
     let head = proxy.curl(&["-o", "/dev/null", "-w", "%{time_starttransfer}", &proxy.of(&server.url("/film.ts"))]);
     let first: f64 = String::from_utf8_lossy(&head.stdout).parse().unwrap();
     assert!(first < 4.0 && began.elapsed() > Duration::from_secs(7), "{first}");
-    // What breaks off undecided is no medium.
+    // A body that breaks off before its kind is known is not passed on.
     assert_eq!(proxy.get(&server.url("/cut.m3u8"), &[]).status, 502);
 }
 
 #[test]
-fn a_segment_that_is_a_list_is_rewritten_although_the_one_before_still_comes() {
+fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running() {
     let first = Resource::new(4_000_000).with("ETag", "\"1\"").with("Content-Type", "video/mp2t");
     let (length, changes) = (list().len(), AtomicUsize::new(0));
     let ranges = move |asked: &Asked, text: &[u8]| {
@@ -216,7 +216,7 @@ fn a_segment_that_is_a_list_is_rewritten_although_the_one_before_still_comes() {
             body("application/x-mpegurl", text.as_bytes())
         }
         "/b" => ranges(asked, list().as_bytes()),
-        // The first byte is not the one that comes later.
+        // The first byte differs from that of the later response.
         "/d" if changes.fetch_add(1, Ordering::SeqCst) == 0 => ranges(asked, &b"G".repeat(length)),
         "/d" => ranges(asked, list().as_bytes()),
         _ => first.answer(asked),
@@ -264,7 +264,7 @@ fn a_playlist_without_a_header_is_read_by_its_type_or_name() {
 }
 
 #[test]
-fn playlists_of_other_formats_have_marks() {
+fn playlists_of_other_formats_are_recognized() {
     let pls = format!("[playlist]\nNumberOfEntries=1\nFile1={TARGET}\n");
     let asx = format!("<asx version=\"3.0\"><entry><ref href=\"{TARGET}\"/></entry></asx>");
     let text = format!("{TARGET}\n");
@@ -283,7 +283,7 @@ fn playlists_of_other_formats_have_marks() {
 }
 
 #[test]
-fn a_server_that_takes_long_to_its_first_byte_is_waited_for() {
+fn a_server_with_a_late_first_byte_is_waited_for() {
     let film = Resource::new(1000).with("Content-Type", "video/mp4");
     let first = std::sync::Mutex::new(std::collections::BTreeSet::new());
     let server = Server::start(move |asked| {
@@ -311,7 +311,7 @@ fn a_server_that_takes_long_to_its_first_byte_is_waited_for() {
 }
 
 #[test]
-fn a_list_with_another_status_of_success_is_read() {
+fn a_playlist_with_another_success_status_is_rewritten() {
     let server = Server::start(|asked| {
         let text = list();
         let (last, all) = (text.len() - 1, text.len());

@@ -1,5 +1,5 @@
-//! What the proxy and `get` do not connect to: this host, metadata services and private networks, when another host
-//! asks or a server leads there.
+//! Destinations to which the proxy and `get` refuse to connect: this host, cloud metadata services and private networks, when
+//! the request comes from another host or a server's redirect or playlist leads there.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use crate::lan::{FORMS, Form, Lan};
 use crate::proxy::Proxy;
 use crate::server::{Answer, Resource, Server, Step};
 
-/// Without waiting for anything that does not answer.
+/// Limit for refusals: they must not wait for a destination that does not respond.
 const AT_ONCE: Duration = Duration::from_secs(4);
-/// SOCKS5: not allowed by a rule.
+/// SOCKS5 reply code: connection not allowed by ruleset (RFC 1928).
 const NOT_ALLOWED: u16 = 2;
 
-/// A public server: a file, redirects to whatever stands behind `/to?`, lists with that as their second segment.
+/// A public server with a file, redirects (`/to?URL`), and playlists that contain the URL after their `?`.
 fn public(lan: &Lan) -> Server {
     let resource = Resource::new(20_000);
     lan.network.serve(move |asked| match asked.path.split_once('?') {
@@ -33,7 +33,7 @@ fn public(lan: &Lan) -> Server {
                  </AdaptationSet></Period></MPD>"
             ),
         ),
-        // Lists that players forgive, and that the proxy does not read as they do.
+        // Invalid playlists that players accept and that the proxy reads differently.
         Some(("/video", target)) => {
             Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\n{target}\n")).with("Content-Type", "video/mp2t")
         }
@@ -58,7 +58,7 @@ fn public(lan: &Lan) -> Server {
                  media=\"$RepresentationID$\"/><Representation id=\"/{target}\"/></AdaptationSet></Period></MPD>"
             ),
         ),
-        // Manifests of which a player requests something else than the proxy has read in them.
+        // Manifests from which a player derives other URLs than the proxy.
         Some(("/bases.mpd", target)) => Answer::page(
             200,
             &format!(
@@ -113,7 +113,7 @@ const NAMES: [(&str, &[&str]); 9] = [
     ("public.test", &["203.0.113.9"]),
 ];
 
-/// Hosts that mean this host, from wherever they are asked for.
+/// Hosts that denote this host, whoever requests them.
 const OWN: [&str; 18] = [
     "127.0.0.1",
     "127.9.9.9",
@@ -136,7 +136,7 @@ const OWN: [&str; 18] = [
 ];
 
 #[test]
-fn other_hosts_reach_nothing_of_this_host_by_any_way() {
+fn other_hosts_reach_nothing_of_this_host_by_any_proxy_protocol() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);
     let proxy = lan.proxy(&[]);
@@ -144,22 +144,22 @@ fn other_hosts_reach_nothing_of_this_host_by_any_way() {
         for host in OWN {
             let began = Instant::now();
             let got = lan.ask(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
-            // No link here has IPv6, which changes nothing.
+            // Refused also for IPv6 addresses, although no link has IPv6.
             let refused = if form == Form::Socks { NOT_ALLOWED } else { 403 };
             assert_eq!(got.status, refused, "{form:?} {host}: {}", got.text());
             assert!(began.elapsed() < AT_ONCE, "{form:?} {host}: {:?}", began.elapsed());
         }
-        // An address that comes later is protected at once.
+        // An address that is added later is protected at once.
         let late = format!("10.77.1.{}", 20 + form as u8);
         lan.network.client_ip(&format!("address add {late}/24 dev wifi0\n"));
         let got = lan.ask(&proxy, form, &format!("http://{late}:{}/", lan.own.port));
         assert!(matches!(got.status, 403 | NOT_ALLOWED), "{form:?} {late}: {}", got.status);
     }
-    assert_eq!(lan.own.connections(), 0, "refused, and connected to");
+    assert_eq!(lan.own.connections(), 0, "refused, but connected to");
 }
 
 #[test]
-fn other_hosts_reach_their_own_network_and_the_internet_and_no_other() {
+fn other_hosts_reach_only_their_own_network_and_the_internet() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
@@ -183,7 +183,7 @@ fn other_hosts_reach_their_own_network_and_the_internet_and_no_other() {
 }
 
 #[test]
-fn programs_of_this_host_reach_what_they_name() {
+fn local_programs_reach_every_host_they_name() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);
     let proxy = lan.proxy(&[]);
@@ -194,7 +194,7 @@ fn programs_of_this_host_reach_what_they_name() {
         }
         let got = lan.ask_here(&proxy, form, &format!("http://router.test:{}/", lan.router.port));
         assert_eq!(got.status, 200, "{form:?}: {}", got.text());
-        // Hosts of the LAN, to which no link leads.
+        // Hosts of the LAN, which no link reaches.
         for host in ["192.168.91.2", "neighbour.test", "[fd91::2]"] {
             let began = Instant::now();
             let got = lan.ask_here(&proxy, form, &format!("http://{host}:{}/", lan.neighbour.port));
@@ -205,7 +205,7 @@ fn programs_of_this_host_reach_what_they_name() {
 }
 
 #[test]
-fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
+fn a_public_server_leads_no_client_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
@@ -228,7 +228,7 @@ fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
     ];
     for target in &targets {
         let redirect = server.url(&format!("/to?{target}"));
-        // By way of a second server, too.
+        // Also with two redirects.
         let twice = server.url(&format!("/to?{redirect}"));
         for url in [&redirect, &twice] {
             let began = Instant::now();
@@ -244,7 +244,7 @@ fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
             let got = lan.ask_here(&proxy, Form::Media, url);
             assert_eq!(got.status, if n == 2 { 403 } else { 200 }, "{url}: {}", got.text());
             if n == 1 {
-                // The next segment would be fetched ahead now.
+                // Time in which the proxy would prefetch the next segment.
                 std::thread::sleep(Duration::from_millis(700));
             }
         }
@@ -255,7 +255,7 @@ fn a_server_of_the_internet_leads_nobody_into_the_local_networks() {
 }
 
 #[test]
-fn no_address_of_a_list_leads_into_the_local_networks_whatever_it_is_of() {
+fn no_kind_of_address_in_a_playlist_leads_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
     let target = format!("http://10.77.1.1:{}/admin", lan.router.port);
@@ -269,12 +269,12 @@ fn no_address_of_a_list_leads_into_the_local_networks_whatever_it_is_of() {
 }
 
 #[test]
-fn no_list_that_players_forgive_leads_into_the_local_networks() {
+fn no_invalid_playlist_that_players_accept_leads_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
     let target = format!("http://10.77.1.1:{}/admin", lan.router.port);
     for name in ["video", "quote", "latin1", "return", "map", "id.mpd"] {
-        // Each player is another one for the proxy.
+        // The User-Agent makes each a different player for the proxy.
         let got = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}")));
         assert_eq!(got.status, 200, "{name}: {}", got.text());
         let got = lan.ask_as(name, &proxy, &target);
@@ -291,22 +291,22 @@ fn no_list_that_players_forgive_leads_into_the_local_networks() {
         let got = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}")));
         assert!(got.status == 502 && got.text().contains(why), "{name}: {} {}", got.status, got.text());
     }
-    // As a part of the path at the list's own server.
+    // The target becomes a part of a path on the playlist's own server.
     let own = |path: &str| format!("http://127.0.0.1:{}/{}", proxy.address.port(), server.url(path));
     for (name, path) in [("bases.mpd", "/a/b/c/d/"), ("comment.mpd", "/"), ("comment", "/")] {
         let text = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}"))).text();
         let want = own(&format!("{path}{target}"));
         assert!(text.contains(&want) && text.matches(&target).count() == 1, "{name}: {want}: {text}");
     }
-    // Whatever name it has that asks.
+    // A player with another name is refused as well.
     assert_eq!(lan.ask_as("another", &proxy, &target).status, 403);
     assert_eq!(lan.router.connections(), 0);
-    // Another service of the same host was named by no list.
+    // A service of the host that no playlist named is allowed.
     let own = format!("http://10.77.1.2:{}/", lan.own.port);
     assert_eq!(lan.ask_as("video", &proxy, &own).status, 200);
 }
 
-/// Addresses in a text that lead to the proxy.
+/// The addresses in a text that lead to the proxy.
 fn addresses(text: &str, proxy: &Proxy) -> Vec<String> {
     let via = format!("http://127.0.0.1:{}/", proxy.address.port());
     let ends = |c: char| "\"'<> \r\n".contains(c);
@@ -315,7 +315,7 @@ fn addresses(text: &str, proxy: &Proxy) -> Vec<String> {
 }
 
 #[test]
-fn an_address_of_a_list_is_restricted_whoever_asks_for_it_and_whenever() {
+fn an_address_from_a_playlist_is_restricted_for_every_client_at_any_time() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
@@ -327,7 +327,7 @@ fn an_address_of_a_list_is_restricted_whoever_asks_for_it_and_whenever() {
         for agent in ["reader", "player"] {
             assert_eq!(lan.ask_as(agent, &proxy, named).status, 403, "{list}: {named}");
         }
-        // A proxy that has never read the list.
+        // Also by a proxy that has never read the playlist.
         assert_eq!(lan.ask_as("player", &lan.proxy(&[]), named).status, 403, "{list}: {named}");
     }
     assert_eq!(lan.router.connections(), 0);
@@ -343,7 +343,7 @@ fn an_address_of_a_list_is_restricted_whoever_asks_for_it_and_whenever() {
 }
 
 #[test]
-fn odd_addresses_in_a_list_restrict_nothing_but_themselves() {
+fn odd_addresses_in_a_playlist_restrict_only_themselves() {
     let Some(lan) = Lan::new() else { return };
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
     let port = lan.router.port;
@@ -366,7 +366,7 @@ fn odd_addresses_in_a_list_restrict_nothing_but_themselves() {
 }
 
 #[test]
-fn a_private_server_leads_to_private_ones_and_the_loopback_to_itself() {
+fn a_private_server_may_redirect_to_private_servers_and_the_loopback_to_itself() {
     let Some(lan) = Lan::new() else { return };
     let proxy = lan.proxy(&[]);
     let listener =
@@ -389,15 +389,15 @@ fn a_private_server_leads_to_private_ones_and_the_loopback_to_itself() {
 }
 
 #[test]
-fn a_name_that_becomes_local_is_not_followed() {
+fn a_name_that_starts_to_resolve_to_this_host_is_refused() {
     let Some(lan) = Lan::new() else { return };
-    // Over two links the name is asked for twice.
+    // The name is resolved over both links, hence two public answers first.
     let public_first: &[&str] = &["203.0.113.9", "203.0.113.9", "127.0.0.1"];
     let names = ["a.test", "b.test", "c.test", "d.test", "get.test"].map(|name| (name, public_first));
     lan.names(&[&names[..], &[("mixed.test", &["127.0.0.1 203.0.113.9"])]].concat());
     let resource = Resource::new(300_000);
     let served = resource.clone();
-    // The same port on both hosts: the name alone decides.
+    // Equal ports on both hosts: the name alone decides.
     let port = lan.own.port;
     let listener = lan.network.inside(move || std::net::TcpListener::bind(("203.0.113.9", port)));
     let server = Server::on(listener, move |asked| served.answer(asked)).pace(200_000);
@@ -406,7 +406,7 @@ fn a_name_that_becomes_local_is_not_followed() {
         let url = format!("http://{name}:{port}/file");
         assert_eq!(lan.ask_here(&proxy, form, &url).status, 200, "{form:?}");
         for _ in 0..3 {
-            // What was answered is kept for two seconds.
+            // The proxy caches an answer for two seconds.
             std::thread::sleep(Duration::from_millis(2200));
             let got = lan.ask_here(&proxy, form, &url.replace("file", "other"));
             assert_ne!(got.text().trim(), "SECRET", "{form:?}");
@@ -421,9 +421,9 @@ fn a_name_that_becomes_local_is_not_followed() {
 }
 
 #[test]
-fn a_public_name_does_not_become_private_over_any_link() {
+fn a_public_name_that_becomes_private_is_refused_over_every_link() {
     let Some(lan) = Lan::new() else { return };
-    // Beside a public address, later alone, and over one of both links.
+    // Together with a public address, then alone, and over one of the links.
     lan.names(&[
         ("beside.test", &["10.77.1.1 203.0.113.9", "10.77.1.1 203.0.113.9", "10.77.1.1"]),
         ("later.test", &["203.0.113.9", "10.77.1.1"]),
@@ -431,7 +431,7 @@ fn a_public_name_does_not_become_private_over_any_link() {
     ]);
     let resource = Resource::new(3000);
     let served = resource.clone();
-    // The same port on both addresses: the name alone decides.
+    // Equal ports on both addresses: the name alone decides.
     let listener = lan.network.inside(|| std::net::TcpListener::bind(("203.0.113.9", 0)));
     let port = listener.local_addr().unwrap().port();
     let router = lan.network.inside(move || std::net::TcpListener::bind(("10.77.1.1", port)));
@@ -453,13 +453,13 @@ fn a_public_name_does_not_become_private_over_any_link() {
         }
     }
     assert!(router.asked().is_empty() && !server.asked().is_empty());
-    // A name that has always been private is reached.
+    // A name that has been private from the start is allowed.
     let got = lan.ask_here(&proxy, Form::Media, &format!("http://only.test:{port}/admin"));
     assert_eq!(got.text().trim(), "SECRET");
 }
 
 #[test]
-fn a_download_follows_no_redirect_into_the_local_networks() {
+fn a_download_follows_no_redirect_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);
     let server = public(&lan);
@@ -477,13 +477,13 @@ fn a_download_follows_no_redirect_into_the_local_networks() {
         assert!(began.elapsed() < Duration::from_secs(10), "{target}: {:?}", began.elapsed());
     }
     assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
-    // What the user types is taken from anywhere.
+    // A URL from the user may be private.
     let got = program.get(&format!("http://router.test:{}/x", lan.router.port));
     assert_eq!(got.code, Some(0), "{}", got.err);
 }
 
 #[test]
-fn what_leads_back_to_the_proxy_is_a_loop() {
+fn requests_that_lead_back_to_the_proxy_are_refused_as_loops() {
     let Some(lan) = Lan::new() else { return };
     lan.names(&NAMES);
     let proxy = lan.proxy(&[]);

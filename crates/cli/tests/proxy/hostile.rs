@@ -1,4 +1,4 @@
-//! Playlists and manifests that are made to cost: the proxy lives, in little memory, and other clients do not wait.
+//! Playlists and manifests that are made to exhaust CPU or memory: the proxy survives with little memory and other clients do not wait.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::memory::peak;
 use crate::proxy::Proxy;
 use crate::server::{Answer, Server, Step};
 
-/// What a hostile server sends.
+/// A playlist or manifest of a hostile server.
 struct Hostile {
     name: &'static str,
     path: String,
@@ -82,7 +82,7 @@ fn all() -> Vec<Hostile> {
             hls((0..400_000).map(|n| format!("#EXTINF:1,\n{n}"))),
         ),
         plain(
-            "a long identifier in each place",
+            "a long identifier in each position",
             path("/9.mpd"),
             dash(
                 &format!(
@@ -153,7 +153,7 @@ fn all() -> Vec<Hostile> {
 }
 
 #[test]
-fn hostile_lists_cost_little_and_hold_up_nobody() {
+fn hostile_playlists_need_little_memory_and_delay_no_other_client() {
     let hostile = all();
     let lists: Vec<_> = hostile.iter().map(|list| (list.path.clone(), list.encoding, list.body.clone())).collect();
     let server = Server::start(move |asked| {
@@ -202,7 +202,7 @@ fn hostile_lists_cost_little_and_hold_up_nobody() {
             assert!(matches!(got.status, 200 | 502), "{}: {}", list.name, got.status);
             assert!(got.body.len() <= 3 * list.body.len() + (5 << 20), "{}: {} bytes", list.name, got.body.len());
         }
-        // All of them at once.
+        // All of them in parallel.
         let began = Instant::now();
         let proxy = &proxy;
         let all: Vec<_> = hostile.iter().map(|list| (list, server.url(&list.path))).collect();
@@ -223,9 +223,9 @@ fn hostile_lists_cost_little_and_hold_up_nobody() {
     let most = peak(proxy.pid());
     eprintln!("{} MB resident at most, {} MB of it before", most / 1_000_000, base / 1_000_000);
     assert!(most - base < 100_000_000, "{most} resident, {base} before");
-    // Each of them was answered: curl gives up after a minute. How long that took depends on the machine.
+    // Each request was answered, otherwise curl would have given up after a minute. The times depend on the machine.
     assert!(!waits.is_empty());
-    // What was refused is said, and the proxy is as it was.
+    // Refusals have a reason, and the proxy continues to work.
     assert_eq!(proxy.get(&small, &[]).status, 200);
     let said = proxy.get(&server.url(&hostile[1].path), &[]);
     assert!(

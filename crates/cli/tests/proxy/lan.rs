@@ -1,4 +1,4 @@
-//! A host with two links and a LAN: who asks through its proxy from there, and what must not be reached.
+//! A host with two links and a LAN, for tests of what clients may reach through its proxy.
 //!
 //! ```text
 //!   LAN host            this host                      server
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `own` is a service of this host on all its addresses, `router` one at the private addresses behind its links, and
-//! `neighbour` one of the LAN host. Each counts the connections that it gets, whether or not anything is asked there.
+//! `neighbour` one of the LAN host. Each counts its connections, whether or not they carry a request.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use std::thread;
 use crate::network::Network;
 use crate::proxy::{Got, Proxy};
 
-/// See the [module](self).
+/// The networks and services; see the [module documentation](self).
 pub(crate) struct Lan {
     pub(crate) network: Network,
     name: String,
@@ -38,7 +38,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// On all addresses of a namespace. It answers every request with `SECRET`.
+    /// Starts it on all addresses of a namespace. It answers every request with `SECRET`.
     fn start(namespace: &str) -> Self {
         let listener = Network::within(namespace, || TcpListener::bind("[::]:0"));
         let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -62,12 +62,12 @@ impl Service {
     }
 }
 
-/// How a program asks a proxy.
+/// How a program sends a request through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// `GET /http://…` at the media port.
+    /// `GET /http://…` at the proxy's media port.
     Media,
-    /// `GET http://…`.
+    /// `GET http://…` (absolute form, RFC 9112 section 3.2.2).
     Absolute,
     Connect,
     Socks,
@@ -76,7 +76,7 @@ pub(crate) enum Form {
 pub(crate) const FORMS: [Form; 4] = [Form::Media, Form::Absolute, Form::Connect, Form::Socks];
 
 impl Lan {
-    /// None, with a printed reason: not permitted here.
+    /// Creates the networks. None, with a printed reason, where that is not permitted.
     pub(crate) fn new() -> Option<Self> {
         let network = Network::two_links()?;
         let name = format!("{}l", network.client().trim_end_matches('c'));
@@ -102,7 +102,7 @@ impl Lan {
         Some(lan)
     }
 
-    /// `ip` on the LAN host.
+    /// Runs `ip` on the LAN host.
     pub(crate) fn ip(&self, words: &[&str]) {
         assert!(
             Command::new("ip").args(["-n", &self.name]).args(words).status().unwrap().success(),
@@ -115,31 +115,31 @@ impl Lan {
         &self.name
     }
 
-    /// A proxy that the LAN may use, at all addresses of this host.
+    /// Starts a proxy with `--allow-lan` on all addresses of this host.
     pub(crate) fn proxy(&self, words: &[&str]) -> Proxy {
         Proxy::at(self.network.words(), "0.0.0.0:0", &[&["--allow-lan"], words].concat())
     }
 
-    /// What the LAN host gets through the proxy.
+    /// The response that the LAN host gets through the proxy.
     pub(crate) fn ask(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
         let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
         let words = ["ip", "netns", "exec", self.name()].map(str::to_owned).to_vec();
         through(words, at, form, url, &[])
     }
 
-    /// What a program of this host gets through the proxy.
+    /// The response that a program of this host gets through the proxy.
     pub(crate) fn ask_here(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
         through(self.network.words(), at, form, url, &[])
     }
 
-    /// What a player of this name gets from the media port.
+    /// The response that a player with this User-Agent gets from the media port.
     pub(crate) fn ask_as(&self, player: &str, proxy: &Proxy, url: &str) -> Got {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
         through(self.network.words(), at, Form::Media, url, &["-A", player])
     }
 
-    /// A name server over both links: each name's answers in turn, the last of them for ever; without any, no such name.
+    /// Starts a name server reachable over both links. Each name's answers are given in turn, the last one repeatedly; other names do not exist.
     pub(crate) fn names(&self, names: &[(&str, &[&str])]) {
         let socket = self.network.inside(|| UdpSocket::bind("203.0.113.9:53"));
         let names: BTreeMap<String, Vec<Vec<IpAddr>>> = names
@@ -165,8 +165,8 @@ impl Drop for Lan {
     }
 }
 
-/// curl, started by these words, through a proxy at this address. A refused CONNECT is shown by its own answer, a
-/// refused SOCKS request by its code as the status.
+/// Runs curl with the command prefix `before` through a proxy at this address. For a refused CONNECT the status is that of the
+/// proxy's response, for a refused SOCKS request it is the reply code.
 fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str, more: &[&str]) -> Got {
     let (http, socks) = (format!("http://{proxy}"), proxy.to_string());
     let media = format!("{http}/{url}");
@@ -181,7 +181,7 @@ fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str, more: 
     all.extend(form_words.iter().chain(more).map(|word| (*word).to_owned()));
     let output = Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // Behind `200 Connection established` comes the server's own answer.
+    // The server's own response follows `200 Connection established`.
     let last = out.rfind("HTTP/1.1 ").map(|at| &out[at..]);
     let status = last.and_then(|last| last.get(9..12)).and_then(|status| status.parse().ok());
     let socks =
@@ -191,7 +191,7 @@ fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str, more: 
     Got { status: status.or(socks).unwrap_or(0), fields: Vec::new(), body: body.into_bytes() }
 }
 
-/// The answer to a question of one name (RFC 1035 §4.1), which is not to be kept.
+/// The response to a DNS query (RFC 1035 section 4.1), with a TTL of zero.
 fn answer(
     query: &[u8],
     names: &BTreeMap<String, Vec<Vec<IpAddr>>>,

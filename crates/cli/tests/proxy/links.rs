@@ -1,11 +1,11 @@
-//! Two links: what is played comes over both, everything else over one that works.
+//! The proxy over two links: media uses both, other connections use one working link.
 
 use crate::network::Network;
 use crate::proxy::{Got, Proxy};
 use crate::server::{Answer, Resource, Step};
 
 #[test]
-fn a_film_comes_over_both_links_and_survives_the_death_of_one() {
+fn media_comes_over_both_links_and_survives_the_failure_of_one() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(12_000_000);
     let served = resource.clone();
@@ -27,7 +27,7 @@ fn a_film_comes_over_both_links_and_survives_the_death_of_one() {
 }
 
 #[test]
-fn a_connection_goes_to_a_link_that_works_and_a_host_keeps_its_link() {
+fn a_connection_takes_a_working_link_and_a_host_keeps_its_link() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(10_000);
     let served = resource.clone();
@@ -48,7 +48,7 @@ fn a_connection_goes_to_a_link_that_works_and_a_host_keeps_its_link() {
     }
     let first = server.asked()[0].over_wifi();
     assert!(server.asked().iter().all(|asked| asked.over_wifi() == first), "the host changed its link");
-    // That link dies silently: the next connection takes the other one.
+    // That link drops everything: the next connection takes the other one.
     network.cut(if first { "wifi0" } else { "lte0" });
     let before = server.asked().len();
     through(&["--socks5-hostname", &socks]);
@@ -57,7 +57,7 @@ fn a_connection_goes_to_a_link_that_works_and_a_host_keeps_its_link() {
 }
 
 #[test]
-fn a_proxy_without_a_link_says_so_and_takes_the_first_that_comes() {
+fn a_proxy_without_links_answers_503_and_uses_the_first_link_that_appears() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(100_000);
     let served = resource.clone();
@@ -72,7 +72,7 @@ fn a_proxy_without_a_link_says_so_and_takes_the_first_that_comes() {
 }
 
 #[test]
-fn a_silent_link_multiplies_no_requests_of_a_player() {
+fn an_unresponsive_link_does_not_multiply_requests_of_a_player() {
     let Some(network) = Network::two_links() else { return };
     let body = b"small file\n";
     let small = |status: u16| {

@@ -1,4 +1,4 @@
-//! Playlists and manifests: the player stays with the proxy, and the next segments come ahead of it.
+//! Playlists and manifests: their addresses are rewritten to lead to the proxy, and the next segments are prefetched.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn segment(number: usize) -> Resource {
     Resource::other(SEGMENT, number as u64).with("ETag", &format!("\"{number}\""))
 }
 
-/// Segments by their numbers (`…7.ts`), beside the lists that a test has.
+/// Serves segments by the number in their name (`…7.ts`); a test adds its playlists.
 fn segments(asked: &Asked) -> Answer {
     let name = asked.path.trim_end_matches(".ts");
     let number = name.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
@@ -40,7 +40,7 @@ fn wait(what: &str, until: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_playlists_addresses_lead_to_the_proxy_and_the_rest_survives() {
+fn addresses_of_a_playlist_lead_to_the_proxy_and_the_rest_is_unchanged() {
     let server = Server::start(|asked| match asked.path.as_str() {
         "/live" => Answer::redirect(302, "/edge/live.m3u8?token=x"),
         "/edge/live.m3u8?token=x" => {
@@ -53,7 +53,7 @@ fn a_playlists_addresses_lead_to_the_proxy_and_the_rest_survives() {
     });
     let proxy = Proxy::start(&[]);
     let (via, url) = (format!("http://{}/", proxy.address), server.url(""));
-    // Known by its type only; a second time it is known at once.
+    // The first time it is recognized by its type; the second time its URL is known.
     for _ in 0..2 {
         for words in [&[][..], &["-r", "0-"]] {
             let got = proxy.get(&server.url("/live"), words);
@@ -65,7 +65,7 @@ fn a_playlists_addresses_lead_to_the_proxy_and_the_rest_survives() {
                     {via}{url}/edge/seg1.ts\r\n#EXTINF:2,\r\n{via}{url}/seg2.ts"
                 )
             );
-            assert!(got.field("etag").is_none(), "the text is not the origin's");
+            assert!(got.field("etag").is_none(), "a rewritten playlist must not carry the origin's ETag");
         }
     }
     let head = proxy.get(&server.url("/live"), &["-I"]);
@@ -78,7 +78,7 @@ fn a_playlists_addresses_lead_to_the_proxy_and_the_rest_survives() {
 }
 
 #[test]
-fn a_manifests_addresses_lead_to_the_proxy() {
+fn addresses_of_a_manifest_lead_to_the_proxy() {
     let server = Server::start(|asked| match asked.path.as_str() {
         "/a/m.mpd" => list("application/dash+xml", "<MPD><BaseURL>/b/</BaseURL><!-- x --></MPD>"),
         _ => Answer::status(404),
@@ -93,7 +93,7 @@ fn a_manifests_addresses_lead_to_the_proxy() {
 }
 
 #[test]
-fn a_list_with_errors_is_rewritten_as_far_as_it_is_understood() {
+fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
     const BODIES: [(&str, &[u8], &[u8]); 5] = [
         ("duration", b"#EXTM3U\n#EXTINF:two,\n/1.ts\n", b"#EXTM3U\n#EXTINF:two,\n@/1.ts\n"),
         ("latin", b"#EXTM3U\n#EXTINF:2,caf\xe9\n/caf\xe9.ts\n", b"#EXTM3U\n#EXTINF:2,caf\xe9\n@/caf%E9.ts\n"),
@@ -115,7 +115,7 @@ fn a_list_with_errors_is_rewritten_as_far_as_it_is_understood() {
                     .with("Content-Type", "audio/x-mpegurl; charset=utf-16")
             }
             None if name == "broken.mpd" => list("application/dash+xml", "<MPD><BaseURL>/http://h/x</MPD>"),
-            // A film under a playlist's name.
+            // A film with the name of a playlist.
             None => Resource::new(100_000).with("Content-Type", "video/mp4").answer(asked),
         }
     });
@@ -144,7 +144,7 @@ fn a_list_with_errors_is_rewritten_as_far_as_it_is_understood() {
 }
 
 #[test]
-fn the_next_segments_come_ahead_and_are_asked_for_once() {
+fn the_next_segments_are_prefetched_and_requested_once() {
     let server = Server::start(|asked| match asked.path.as_str() {
         "/list.m3u8" => list("application/x-mpegurl", &playlist((1..=9).map(|n| format!("s{n}.ts")))),
         _ => segments(asked),
@@ -155,7 +155,7 @@ fn the_next_segments_come_ahead_and_are_asked_for_once() {
     wait("asked for the fourth", || is_asked(&server, "/s4.ts"));
     let now = proxy.wait("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
     assert_eq!((&now["ahead"][0]["segments_ahead"], &now["ahead"][0]["seconds_ahead"]), (&3.into(), &6.0.into()));
-    assert!(!is_asked(&server, "/s5.ts"), "no more than three wait");
+    assert!(!is_asked(&server, "/s5.ts"), "at most three segments are prefetched");
     for number in 2..=9 {
         let before = server.asked().len();
         let words = [&["-r", "0-"][..], &[]][number % 2];
@@ -163,13 +163,16 @@ fn the_next_segments_come_ahead_and_are_asked_for_once() {
         assert!(got.body == *segment(number).data, "{number}");
         assert_eq!(got.status, [206, 200][number % 2]);
         let path = format!("/s{number}.ts");
-        assert!(server.asked()[before..].iter().all(|asked| asked.path != path), "{number} was asked for again");
+        assert!(
+            server.asked()[before..].iter().all(|asked| asked.path != path),
+            "segment {number} was requested again"
+        );
         wait("ahead", || number > 6 || is_asked(&server, &format!("/s{}.ts", number + 3)));
     }
 }
 
 #[test]
-fn a_player_that_goes_elsewhere_has_what_waits_dropped() {
+fn prefetched_segments_are_dropped_after_a_seek_or_a_change_of_rendition() {
     let master = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlow.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=2\nhigh.m3u8\n";
     let server = Server::start(move |asked| match asked.path.as_str() {
         "/master.m3u8" => list("application/x-mpegurl", master),
@@ -188,7 +191,7 @@ fn a_player_that_goes_elsewhere_has_what_waits_dropped() {
     let tracks = |now: &serde_json::Value| now["ahead"].as_array().unwrap().len();
     let now = proxy.wait("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
     assert_eq!(tracks(&now), 1);
-    // Another rendition: what waits of the first one goes.
+    // Another rendition: prefetched segments of the first one are dropped.
     proxy.get(&server.url("/h31.ts"), &[]);
     let now = proxy.wait("ahead of the other", |now| {
         tracks(now) == 1 && now["ahead"][0]["playlist"].as_str().unwrap().ends_with("high.m3u8")
@@ -198,7 +201,7 @@ fn a_player_that_goes_elsewhere_has_what_waits_dropped() {
 }
 
 #[test]
-fn a_segment_asked_for_while_the_one_before_is_taken_has_its_head_at_once_and_its_bytes_in_turn() {
+fn a_segment_requested_during_the_previous_one_gets_its_head_at_once_and_its_bytes_in_order() {
     let server = Server::start(|asked| match asked.path.as_str() {
         "/list.m3u8" => list("application/x-mpegurl", &playlist((1..=9).map(|n| format!("s{n}.ts")))),
         _ => segments(asked),
@@ -208,7 +211,7 @@ fn a_segment_asked_for_while_the_one_before_is_taken_has_its_head_at_once_and_it
     proxy.ask(&proxy.of(&server.url("/list.m3u8")), &["-A", "Player"]);
     let mut first = Player::start(&proxy, &server.url("/s1.ts"), 0);
     assert!(first.read(1000) == segment(1).data[..1000]);
-    // Its head is here: it asked for no more than a byte.
+    // Its response head has arrived, for which the proxy requested a single byte.
     let mut second = Player::start(&proxy, &server.url("/s2.ts"), 0);
     let of = |path: &str| server.asked().into_iter().filter(|asked| asked.path == path).collect::<Vec<_>>();
     assert_eq!(of("/s2.ts").iter().map(|asked| asked.range.clone()).collect::<Vec<_>>(), [Some(0..1)]);
@@ -217,7 +220,7 @@ fn a_segment_asked_for_while_the_one_before_is_taken_has_its_head_at_once_and_it
 }
 
 #[test]
-fn segments_that_are_ranges_of_one_file_come_ahead_too() {
+fn segments_that_are_ranges_of_one_file_are_prefetched() {
     let file = Resource::new(4 * SEGMENT);
     let served = file.clone();
     let server = Server::start(move |asked| match asked.path.as_str() {
@@ -242,7 +245,7 @@ fn segments_that_are_ranges_of_one_file_come_ahead_too() {
 }
 
 #[test]
-fn what_comes_encoded_though_nobody_asked_for_that_is_passed_on_and_said() {
+fn unrequested_content_encodings_are_passed_on_or_refused() {
     let file = segment(1).with("Content-Encoding", "gzip");
     let served = file.clone();
     let server = Server::start(move |asked| match asked.path.as_str() {

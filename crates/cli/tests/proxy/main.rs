@@ -1,8 +1,8 @@
-//! `marline proxy` as players and programs meet it: the built program, real sockets, nginx, curl.
+//! Tests of `marline proxy` with players and other programs: they use the built program, real sockets, nginx and curl.
 //!
-//! Servers, networks and nginx are those of the faults' tests; what those need and these do not is left unused.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-#![allow(dead_code, reason = "servers and networks are shared with the faults' tests, which need more of them")]
+//! The test server, the networks and nginx are shared with `tests/faults`; these tests use only a part of them.
+#![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
+#![allow(dead_code, reason = "servers and networks are shared with tests/faults, which uses more of them")]
 
 mod bad_input;
 mod calm;

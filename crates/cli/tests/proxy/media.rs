@@ -1,4 +1,4 @@
-//! What a player gets: bytes, ranges, conditions, errors.
+//! Responses to players: bytes, ranges, conditional requests, errors.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::server::{Answer, Resource, Server, Step};
 const SIZE: usize = 8_000_000;
 
 #[test]
-fn a_file_comes_out_as_it_is_whole_and_in_ranges() {
+fn a_file_is_delivered_unchanged_whole_and_in_ranges() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("", &resource, None) else { return };
     let proxy = Proxy::start(&[]);
@@ -26,7 +26,7 @@ fn a_file_comes_out_as_it_is_whole_and_in_ranges() {
         ("7999999-", SIZE - 1, SIZE),
         ("5000000-9999999", 5_000_000, SIZE),
         ("-1000", SIZE - 1000, SIZE),
-        // Of several ranges the one that is left, without those beyond the end and with those that touch.
+        // Several ranges that reduce to one: those beyond the end are dropped, adjacent ones are merged.
         ("8000000-8000001,0-1", 0, 2),
         ("10-19,20-29,15-24", 10, 30),
     ] {
@@ -46,7 +46,7 @@ fn a_file_comes_out_as_it_is_whole_and_in_ranges() {
 }
 
 #[test]
-fn a_first_request_may_be_for_any_range_or_for_the_head_alone() {
+fn the_first_request_may_be_for_any_range_or_head() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("", &resource, None) else { return };
     let url = format!("http://{}/file", nginx.address);
@@ -63,7 +63,7 @@ fn a_first_request_may_be_for_any_range_or_for_the_head_alone() {
 }
 
 #[test]
-fn conditions_are_answered_by_the_origins_validators() {
+fn conditional_requests_are_answered_with_the_origins_validators() {
     let resource = Resource::new(100_000);
     let Some(nginx) = Nginx::start("", &resource, None) else { return };
     let proxy = Proxy::start(&[]);
@@ -78,19 +78,19 @@ fn conditions_are_answered_by_the_origins_validators() {
     assert_eq!(status("If-Modified-Since: Thu, 01 Jan 1970 00:00:00 GMT".into()), 206);
     assert_eq!(status(format!("If-Range: {etag}")), 206);
     assert_eq!(status("If-Range: \"x\"".into()), 200);
-    // Conditions come before ranges, and ranges are of GET only.
+    // Conditions are evaluated before ranges, and ranges apply to GET only (RFC 9110).
     let beyond = proxy.get(&url, &["-H", &format!("If-None-Match: {etag}"), "-r", "9000000-"]);
     assert_eq!(beyond.status, 304);
     let head = proxy.get(&url, &["-I", "-r", "0-9"]);
     assert_eq!((head.status, head.field("content-length")), (200, Some("100000")));
-    // The file becomes another one: what was true a moment ago is asked anew.
+    // The file is replaced: the proxy revalidates it.
     nginx.replace(&Resource::other(100_001, 7));
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(status(format!("If-None-Match: {etag}")), 206);
 }
 
 #[test]
-fn what_cannot_be_played_is_said_in_one_line() {
+fn errors_are_explained_in_one_line() {
     let server = Server::start(|asked| match asked.path.as_str() {
         "/page" => Answer::page(200, "<script>alert(1)</script>"),
         "/forbidden" => Answer::page(403, "<h1>no</h1>"),
@@ -114,7 +114,7 @@ fn what_cannot_be_played_is_said_in_one_line() {
         assert_eq!((got.status, text.lines().count()), (status, 1), "{url}: {text}");
         assert!(text.contains(says), "{url}: {text}");
     }
-    // A connection whose answer was not read is not used again.
+    // A connection with an unread response is not reused.
     assert_eq!(proxy.get(&server.url("/none"), &["-I"]).status, 404);
     let page = proxy.get(&server.url("/page"), &[]);
     assert_eq!((page.status, page.field("x-content-type-options")), (200, Some("nosniff")));
@@ -122,7 +122,7 @@ fn what_cannot_be_played_is_said_in_one_line() {
 }
 
 #[test]
-fn a_server_without_ranges_or_validators_is_played_all_the_same() {
+fn a_server_without_ranges_or_validators_is_played() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("max_ranges 0;", &resource, None) else { return };
     let proxy = Proxy::start(&[]);
@@ -135,7 +135,7 @@ fn a_server_without_ranges_or_validators_is_played_all_the_same() {
     let reason = proxy.now()["sessions"][0]["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("no provable ranges"), "{reason}");
 
-    // Ranges that nothing proves to be of one file are passed on one by one.
+    // Without a validator, ranges are passed on one by one.
     let small = Resource::new(300_000);
     let served = small.clone();
     let server = Server::start(move |asked| served.answer(asked).without("ETag").without("Last-Modified"));
@@ -163,13 +163,13 @@ fn redirects_are_followed_and_remembered() {
 }
 
 #[test]
-fn a_redirect_that_is_closed_by_now_is_asked_for_again() {
+fn an_expired_redirect_target_is_resolved_again() {
     let resource = Resource::new(300_000);
     let served = resource.clone();
     let server = Server::start(move |asked| match (asked.path.as_str(), asked.nth) {
         ("/film", 0) => Answer::redirect(302, "/signed?1"),
         ("/film", _) => Answer::redirect(302, "/signed?2"),
-        // What was signed for the first time holds for the first few requests.
+        // The first signed URL is valid for the first 20 requests.
         ("/signed?1", nth) if nth > 20 => Answer::status(403),
         ("/signed?1", _) => served.answer(asked).with("Connection", "close"),
         _ => served.answer(asked),
@@ -201,7 +201,7 @@ fn tls_with_http_2_is_played() {
 }
 
 #[test]
-fn a_file_that_changes_cuts_the_player_off_and_the_next_request_gets_the_new_one() {
+fn a_changed_file_ends_the_response_and_the_next_request_gets_the_new_file() {
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE + 10, 2));
     let Some(nginx) = Nginx::start("limit_rate 2m;", &old, None) else { return };
     let proxy = Proxy::start(&["--window", "1MiB"]);
@@ -211,7 +211,7 @@ fn a_file_that_changes_cuts_the_player_off_and_the_next_request_gets_the_new_one
     nginx.replace(&new);
     let rest = player.rest(SIZE);
     let all = [first, rest].concat();
-    // One answer that was under way goes on with the old file; nothing of the new one is ever behind it.
+    // A running response continues with the old file; no byte of the new one follows.
     assert!(old.data.starts_with(&all), "two files are mixed");
     let again = proxy.get(&url, &["-r", "5-1000004"]);
     assert_eq!(again.field("content-range"), Some("bytes 5-1000004/8000010"));
@@ -219,7 +219,7 @@ fn a_file_that_changes_cuts_the_player_off_and_the_next_request_gets_the_new_one
 }
 
 #[test]
-fn an_answer_that_breaks_off_is_mended_on_the_way() {
+fn a_response_that_breaks_off_is_continued_without_the_player_noticing() {
     let resource = Resource::new(2_000_000);
     let served = resource.clone();
     let server = Server::start(move |asked| match asked.nth {
@@ -231,7 +231,7 @@ fn an_answer_that_breaks_off_is_mended_on_the_way() {
 }
 
 #[test]
-fn a_seek_finds_a_connection_that_stands() {
+fn a_seek_uses_a_spare_connection() {
     let resource = Resource::new(40_000_000);
     let server = Server::honest(&resource).pace(2_000_000);
     let proxy = Proxy::start(&["--window", "4MiB"]);
@@ -245,12 +245,12 @@ fn a_seek_finds_a_connection_that_stands() {
     assert!(player.read(100_000) == resource.data[20_000_000..20_100_000]);
     let asked = server.asked();
     let seek = asked.iter().find(|asked| asked.range.as_ref().is_some_and(|r| r.start == 20_000_000)).unwrap();
-    // The spare was the last one that was opened; had the seek opened one, the number would be higher.
+    // The spare connection was the last one opened; a new connection for the seek would have a higher number.
     assert_eq!(seek.conn, busy + 1);
 }
 
 #[test]
-fn a_player_that_goes_away_stops_the_server() {
+fn a_player_that_disconnects_stops_the_transfer() {
     let resource = Resource::new(40_000_000);
     let server = Server::honest(&resource).pace(4_000_000);
     let proxy = Proxy::start(&[]);
@@ -260,12 +260,12 @@ fn a_player_that_goes_away_stops_the_server() {
     proxy.wait("over", |now| now["sessions"][0]["state"] == "idle");
     let before = server.sent();
     std::thread::sleep(Duration::from_millis(500));
-    // What the server had handed to its kernel by then is all.
+    // Only what the server had already handed to its kernel.
     assert!(server.sent() <= before + 1_000_000, "{} after {before}", server.sent());
 }
 
 #[test]
-fn a_pause_that_outlasts_the_servers_patience_costs_no_byte() {
+fn a_pause_longer_than_the_servers_timeouts_loses_no_byte() {
     let resource = Resource::new(60_000_000);
     let Some(nginx) = Nginx::start("send_timeout 1s; keepalive_timeout 1s;", &resource, None) else { return };
     let proxy = Proxy::start(&["--window", "2MiB"]);
@@ -277,7 +277,7 @@ fn a_pause_that_outlasts_the_servers_patience_costs_no_byte() {
 }
 
 #[test]
-fn any_walk_over_a_file_gets_the_right_bytes_from_a_server_that_breaks_off() {
+fn random_seeks_get_the_right_bytes_from_a_server_that_breaks_off() {
     let resource = Resource::new(3_000_000);
     let served = resource.clone();
     let server = Server::start(move |asked| match asked.nth % 4 {
@@ -286,7 +286,7 @@ fn any_walk_over_a_file_gets_the_right_bytes_from_a_server_that_breaks_off() {
     });
     let proxy = Proxy::start(&["--window", "1MiB"]);
     let url = server.url("/file");
-    // Numerical Recipes' generator: the same walk each time.
+    // The linear congruential generator of Numerical Recipes: equal steps in each run.
     let mut dice = 7_u32;
     let mut below = |n: u32| {
         dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -301,7 +301,7 @@ fn any_walk_over_a_file_gets_the_right_bytes_from_a_server_that_breaks_off() {
 }
 
 #[test]
-fn an_empty_file_is_played_whatever_the_server_says_to_a_range_of_it() {
+fn an_empty_file_is_delivered_although_the_server_refuses_ranges_of_it() {
     let server = Server::start(|asked| match asked.range {
         Some(_) => Answer::status(416).with("Content-Range", "bytes */0"),
         None => Answer::status(200),

@@ -1,22 +1,22 @@
-//! Players that do not read, and many of them: memory and servers wait.
+//! Memory bounds: players that do not read slow the server down, and many players share the window memory.
 
 use std::time::Duration;
 
 use crate::proxy::{Player, Proxy};
 use crate::server::{Resource, Server};
 
-/// The most memory that a process has had resident.
+/// Peak resident memory of a process in bytes.
 pub(crate) fn peak(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// What the kernels of both ends may hold of one connection: their buffers grow to some megabytes.
+/// How many bytes of one connection the kernels of both ends may buffer: their buffers grow to some megabytes.
 pub(crate) const KERNEL: u64 = 16_000_000;
 
 #[test]
-fn a_player_that_stops_reading_stops_the_server_and_goes_on_where_it_was() {
+fn a_player_that_stops_reading_stops_the_server_and_can_continue() {
     let resource = Resource::new(60_000_000);
     let server = Server::honest(&resource);
     let proxy = Proxy::start(&["--window", "8MiB"]);
@@ -37,7 +37,7 @@ fn a_player_that_stops_reading_stops_the_server_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn fifty_players_at_once_stay_within_the_bound() {
+fn fifty_players_at_once_stay_within_the_memory_limit() {
     const BOUND: u64 = 128 << 20;
     let resource = Resource::new(30_000_000);
     let server = Server::honest(&resource);
@@ -50,7 +50,7 @@ fn fifty_players_at_once_stay_within_the_bound() {
     std::thread::sleep(Duration::from_millis(1500));
     let now = proxy.now();
     assert!(now["window_bytes"].as_u64().unwrap() <= BOUND, "{}", now["window_bytes"]);
-    // The program itself, and a buffer for each pump.
+    // The program itself, and a buffer for each response.
     let most = BOUND + (64 << 20);
     assert!(peak(proxy.pid()) < most, "{} resident", peak(proxy.pid()));
     for n in [0, 25, 49] {
@@ -61,7 +61,7 @@ fn fifty_players_at_once_stay_within_the_bound() {
 }
 
 #[test]
-fn who_finds_no_memory_is_told_to_come_again() {
+fn a_player_without_memory_gets_503_with_retry_after() {
     let resource = Resource::new(30_000_000);
     let server = Server::honest(&resource);
     let proxy = Proxy::start(&["--memory", "4MiB"]);
@@ -72,7 +72,7 @@ fn who_finds_no_memory_is_told_to_come_again() {
 }
 
 #[test]
-fn two_hundred_players_play_all_the_same() {
+fn two_hundred_players_all_play() {
     let resource = Resource::new(6_000_000);
     let server = Server::honest(&resource);
     let proxy = Proxy::start(&[]);

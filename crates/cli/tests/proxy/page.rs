@@ -1,4 +1,4 @@
-//! The player page on the status port, and what it says of its player.
+//! The player page on the status port, and the playback state that it reports.
 
 use crate::proxy::Proxy;
 use crate::server::{Resource, Server};
@@ -7,7 +7,7 @@ const STATE: &str =
     r#"{"url":"URL","position_s":12.5,"buffer_s":3.25,"waits":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
 
 #[test]
-fn the_page_runs_its_own_script_only_and_nobody_may_frame_it() {
+fn the_page_runs_only_its_own_script_and_cannot_be_framed() {
     let proxy = Proxy::start(&[]);
     let page = proxy.ask(&format!("{}play", proxy.status), &[]);
     assert_eq!((page.status, page.field("content-type")), (200, Some("text/html; charset=utf-8")));
@@ -23,7 +23,7 @@ fn the_page_runs_its_own_script_only_and_nobody_may_frame_it() {
         assert!(got.status == 200 && got.field("content-type").unwrap().starts_with(kind), "{got:?}");
         assert_eq!(got.field("cross-origin-resource-policy"), Some("same-origin"));
     }
-    // What the page plays may be played there, and by no page of another site.
+    // Media may be played by the proxy's own page, and not by pages of other sites.
     let server = Server::honest(&Resource::new(1000));
     for (site, status, policy) in
         [("same-site", 200, "cross-origin"), ("none", 200, "same-site"), ("cross-site", 403, "same-site")]
@@ -31,7 +31,7 @@ fn the_page_runs_its_own_script_only_and_nobody_may_frame_it() {
         let got = proxy.get(&server.url("/file"), &["-H", &format!("Sec-Fetch-Site: {site}")]);
         assert_eq!((got.status, got.field("cross-origin-resource-policy")), (status, Some(policy)), "{site}");
     }
-    // Neither without the token, nor for a page of another site, nor on the media port.
+    // The page is refused without the token, for pages of other sites, and on the media port.
     let (root, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
     assert_eq!(proxy.ask(&format!("{root}/play"), &[]).status, 404);
     let own = format!("{}page.js", proxy.status);
@@ -41,7 +41,7 @@ fn the_page_runs_its_own_script_only_and_nobody_may_frame_it() {
 }
 
 #[test]
-fn a_pages_word_is_in_the_status_and_a_strangers_is_not() {
+fn a_state_reported_by_the_page_is_in_the_status_and_one_from_another_site_is_refused() {
     let server = Server::honest(&Resource::new(100_000));
     let proxy = Proxy::start(&[]);
     let url = server.url("/file?token=secret");
@@ -59,7 +59,7 @@ fn a_pages_word_is_in_the_status_and_a_strangers_is_not() {
         (&["-H", json, "-H", "Origin: null", "-d", &state], 403),
         (&["-H", json, "-H", "Sec-Fetch-Site: same-site", "-d", &state], 403),
         (&["-H", json, "-H", "Host: evil.example", "-d", &state], 421),
-        // A form of a foreign page could send this without asking.
+        // A form of a foreign page could send this without a CORS preflight.
         (&["-H", "Content-Type: text/plain", "-d", &state], 415),
         (&["-H", json, "-d", "{}"], 400),
         (&["-H", json, "-d", &long], 413),
@@ -67,7 +67,7 @@ fn a_pages_word_is_in_the_status_and_a_strangers_is_not() {
         let got = proxy.ask(&address, words);
         assert_eq!(got.status, status, "{words:?}: {}", got.text());
     }
-    assert_eq!(proxy.ask(&address, &[]).status, 404, "there is nothing to read");
+    assert_eq!(proxy.ask(&address, &[]).status, 404, "the state can only be posted");
     let now = proxy.now();
     let told = &now["sessions"][0]["told"];
     assert_eq!((told["source"].as_str(), told["position_s"].as_f64()), (Some("page"), Some(12.5)));

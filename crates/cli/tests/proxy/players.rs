@@ -1,7 +1,7 @@
-//! Real players on real films over two links: mpv and a browser say themselves whether they had to wait.
+//! Real players with generated films over two links: mpv and a browser report their own stalls.
 //!
-//! The films are made by ffmpeg, at 1.6 times what the better link carries (2.39 Mbit/s of payload) and 0.8 of what both carry: plain MP4,
-//! fragmented MP4, HLS and DASH. nginx serves them. Where a program is missing the test says so and is skipped.
+//! ffmpeg makes the films at 1.6 times the capacity of the better link (2.39 Mbit/s of payload) and 0.8 of that of both: plain MP4,
+//! fragmented MP4, HLS and DASH. nginx serves them. A test is skipped with a message where a program is missing.
 
 use crate::calm::Calm;
 use std::fs;
@@ -17,13 +17,13 @@ use crate::network::Network;
 use crate::proxy::Proxy;
 use crate::server::{Answer, Server, Step};
 
-/// What each link carries.
+/// Rate of each link.
 const LINK: &str = "2500kbit";
-/// With sound and container 3.8 Mbit/s.
+/// Video bit rate; 3.8 Mbit/s with sound and container.
 const VIDEO: &str = "3650k";
 const SECONDS: u64 = 16;
 
-/// A program that ends with the test.
+/// A process that is killed with the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -42,7 +42,7 @@ fn is_there(program: &str) -> bool {
     found
 }
 
-/// The films, made once.
+/// Directory of the films; made once per test process.
 fn films() -> &'static Path {
     static FILMS: OnceLock<TempDir> = OnceLock::new();
     FILMS
@@ -53,7 +53,7 @@ fn films() -> &'static Path {
                 let done = Command::new("ffmpeg").args(["-v", "error", "-y"]).args(words.split_whitespace()).status();
                 assert!(done.unwrap().success(), "ffmpeg {words}");
             };
-            // Noise, which no coder makes small: the rate is constant.
+            // Noise cannot be compressed, so the bit rate is constant.
             ffmpeg(&format!(
                 "-f lavfi -i nullsrc=size=320x180:rate=24,geq=random(1)*255:128:128 -f lavfi -i sine=frequency=440 -t {SECONDS} \
                  -c:v libx264 -preset ultrafast -g 48 -keyint_min 48 -sc_threshold 0 -pix_fmt yuv420p \
@@ -73,11 +73,11 @@ fn films() -> &'static Path {
         .path()
 }
 
-/// Two links with the films behind them.
+/// Two links and a server of the films.
 struct Cinema {
     network: Network,
     _nginx: Running,
-    /// Decoders of several films at once would wait for processors, not for data.
+    /// Tests run one after another: with several decoders at once, players would wait for CPU time and not for data.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -116,7 +116,7 @@ impl Cinema {
         format!("http://{ADDRESS}/{path}")
     }
 
-    /// A program in the client's namespace.
+    /// Starts a program in the client's namespace.
     fn start(&self, words: &[&str], home: &Path) -> Running {
         let mut all = self.network.words();
         all.extend(words.iter().map(|word| (*word).to_owned()));
@@ -133,7 +133,7 @@ impl Cinema {
         Running(child)
     }
 
-    /// Plays with mpv to the end; the last word of mpv itself.
+    /// Plays with mpv to the end; returns the last report of mpv.
     fn mpv(&self, path: &str) -> (Value, Proxy) {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("mpv");
@@ -149,7 +149,7 @@ impl Cinema {
     }
 }
 
-/// Waits until the player has played to the end; its last word.
+/// Waits until the player reports the end; returns that report.
 fn watch(proxy: &Proxy, url: &str, source: &str, home: &Path) -> Value {
     let end = Instant::now() + Duration::from_secs(SECONDS + 45);
     loop {
@@ -169,15 +169,18 @@ fn played_well(told: &Value, proxy: &Proxy, calm: &Calm) {
     let position = told["position_s"].as_f64().unwrap();
     if calm.held() {
         assert_eq!(told["stalls"], 0, "{told} {:#}", proxy.now()["sessions"]);
-        // A player that gets no processor drops frames, and the last position that it tells is older.
+        // A player without enough CPU time drops frames and reports an older last position.
         assert!((position - SECONDS as f64).abs() < 1.0, "{told}");
     }
     let now = proxy.now();
     let shares: Vec<u64> =
         now["links"].as_array().unwrap().iter().map(|link| link["played"]["bytes"].as_u64().unwrap()).collect();
     let all: u64 = shares.iter().sum();
-    eprintln!("told: {told}\nbytes of each link: {shares:?}");
-    assert!(shares.len() == 2 && shares.iter().all(|share| share * 5 > all), "one link did the work: {shares:?}");
+    eprintln!("player report: {told}\nbytes of each link: {shares:?}");
+    assert!(
+        shares.len() == 2 && shares.iter().all(|share| share * 5 > all),
+        "one link carried nearly everything: {shares:?}"
+    );
 }
 
 fn plays_in_mpv(path: &str) {
@@ -188,27 +191,27 @@ fn plays_in_mpv(path: &str) {
 }
 
 #[test]
-fn mpv_plays_a_film_faster_than_either_link_without_a_wait() {
+fn mpv_plays_a_film_above_the_rate_of_either_link_without_stalls() {
     plays_in_mpv("film.mp4");
 }
 
 #[test]
-fn mpv_plays_fragments_without_a_wait() {
+fn mpv_plays_fragmented_mp4_without_stalls() {
     plays_in_mpv("fragments.mp4");
 }
 
 #[test]
-fn mpv_plays_hls_without_a_wait() {
+fn mpv_plays_hls_without_stalls() {
     plays_in_mpv("hls/list.m3u8");
 }
 
 #[test]
-fn mpv_plays_dash_without_a_wait() {
+fn mpv_plays_dash_without_stalls() {
     plays_in_mpv("dash/film.mpd");
 }
 
 #[test]
-fn all_that_a_player_gets_is_what_the_server_has() {
+fn players_get_the_bytes_of_the_server() {
     let Some(cinema) = Cinema::open() else { return };
     let proxy = Proxy::behind(cinema.network.words(), &["--metered", "use"]);
     let file = |path: &str| -> Vec<u8> { fs::read(films().join(path)).unwrap() };
@@ -247,11 +250,11 @@ fn plays_in_a_browser(path: &str) {
 }
 
 #[test]
-fn a_browser_plays_a_film_faster_than_either_link_without_a_wait() {
+fn a_browser_plays_a_film_above_the_rate_of_either_link_without_stalls() {
     plays_in_a_browser("film.mp4");
 }
 
-/// A copy of a manifest with its templates in the adaptation sets and representations whose names are addresses.
+/// A copy of a manifest with the templates moved to the adaptation sets and with representation IDs that are URL paths.
 fn with_named_templates(manifest: &str) -> String {
     let mut sets = manifest.split("<AdaptationSet");
     let mut out = sets.next().unwrap().to_owned();
@@ -271,7 +274,7 @@ fn with_named_templates(manifest: &str) -> String {
 }
 
 #[test]
-fn ffmpeg_plays_odd_lists_to_their_end() {
+fn ffmpeg_plays_unusual_playlists_to_their_end() {
     if !["ffmpeg", "ffprobe"].into_iter().all(is_there) {
         return;
     }

@@ -1,7 +1,5 @@
-//! A running proxy, and clients of it.
-//!
-//! In: words of a command line. Out: a proxy on free ports, which ends with the test; answers as curl prints them; a raw
-//! connection for players that behave oddly.
+//! Runs `marline proxy` on free ports, and clients of it: curl for complete responses, and [`Player`], a raw connection that
+//! reads as slowly as a test wants.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A proxy; it ends with the test.
+/// A running proxy; it is killed when this is dropped.
 pub(crate) struct Proxy {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// Where status and events are.
+    /// URL of the status port, with the token and a trailing slash.
     pub(crate) status: String,
     before: Vec<String>,
 }
 
-/// An answer: status, fields with small letters, body.
+/// A response: status, header fields with lower-case names, body.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -42,12 +40,12 @@ impl Proxy {
         Self::behind(Vec::new(), words)
     }
 
-    /// Started by these words, clients too.
+    /// Starts the proxy, and later its clients, with a command prefix.
     pub(crate) fn behind(before: Vec<String>, words: &[&str]) -> Self {
         Self::at(before, "127.0.0.1:0", words)
     }
 
-    /// The same, listening there.
+    /// The same with this listening address.
     pub(crate) fn at(before: Vec<String>, listen: &str, words: &[&str]) -> Self {
         let mut all = before.clone();
         let own = [env!("CARGO_BIN_EXE_marline"), "proxy", "--listen", listen, "--json", "--quiet"];
@@ -72,24 +70,24 @@ impl Proxy {
         }
     }
 
-    /// The address at which a player finds a URL.
+    /// The address at the media port under which a player requests a URL.
     pub(crate) fn of(&self, url: &str) -> String {
         format!("http://{}/{url}", self.address)
     }
 
-    /// curl with these words, where the proxy is.
+    /// Runs curl with these arguments in the proxy's namespace.
     pub(crate) fn curl(&self, words: &[&str]) -> Output {
         let mut all = self.before.clone();
         all.extend(["curl", "-sS", "--max-time", "60"].iter().chain(words).map(|word| (*word).to_owned()));
         Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap()
     }
 
-    /// What the proxy answers for a URL.
+    /// The response of the media port for a URL.
     pub(crate) fn get(&self, url: &str, words: &[&str]) -> Got {
         self.ask(&self.of(url), words)
     }
 
-    /// What is answered at an address.
+    /// The response at an address, with further options of curl.
     pub(crate) fn ask(&self, address: &str, words: &[&str]) -> Got {
         let mut all = vec!["-i", "--suppress-connect-headers", address];
         all.extend(words);
@@ -104,13 +102,13 @@ impl Proxy {
         Got { status, fields, body: output.stdout[end + 4..].to_vec() }
     }
 
-    /// The status as it is now.
+    /// The current status.
     pub(crate) fn now(&self) -> serde_json::Value {
         let output = self.curl(&[&format!("{}status", self.status)]);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Waits until the status says so.
+    /// Waits until the status satisfies a condition; `what` is for the error message.
     pub(crate) fn wait(&self, what: &str, said: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
@@ -127,7 +125,7 @@ impl Proxy {
         self.child.id()
     }
 
-    /// Ends it as Ctrl-C or a service manager would; its exit code.
+    /// Ends it by a signal; returns the exit code.
     pub(crate) fn stop(mut self, signal: Signal) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         self.child.wait().unwrap().code()
@@ -141,18 +139,18 @@ impl Drop for Proxy {
     }
 }
 
-/// A player that reads as it likes.
+/// A player that reads exactly as much as a test asks for.
 pub(crate) struct Player {
     stream: BufReader<TcpStream>,
 }
 
 impl Player {
-    /// Asks for the bytes from an offset on, and has read the head.
+    /// Requests the bytes from an offset on and reads the response head.
     pub(crate) fn start(proxy: &Proxy, url: &str, from: u64) -> Self {
         Self::on(TcpStream::connect(proxy.address).unwrap(), proxy, url, from)
     }
 
-    /// The same on a connection that stands.
+    /// The same on an open connection.
     pub(crate) fn on(mut stream: TcpStream, proxy: &Proxy, url: &str, from: u64) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let (address, agent) = (proxy.address, "Player");
@@ -171,14 +169,14 @@ impl Player {
         Self { stream }
     }
 
-    /// The next bytes, all of them.
+    /// Reads exactly the next `len` bytes.
     pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes).unwrap();
         bytes
     }
 
-    /// What comes until the end, and whether the connection broke.
+    /// Reads at most `most` bytes until the connection ends or breaks.
     pub(crate) fn rest(&mut self, most: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let _ = self.stream.by_ref().take(most as u64).read_to_end(&mut bytes);

@@ -1,4 +1,4 @@
-//! Playlists that only their content tells, that come compressed, and that servers hold back on purpose.
+//! Playlists that only their content identifies, compressed playlists, and low-latency HLS responses that servers hold back on purpose.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn lists_are_rewritten_whatever_their_type_and_name_are() {
+fn playlists_are_rewritten_whatever_their_type_and_name() {
     let hls = "#EXTM3U\n#EXTINF:2,\n/abs/s0.ts\n#EXTINF:2,\nhttp://other.example/s1.ts\n";
     let dash = "<?xml version=\"1.0\"?>\n<!-- packager -->\n<MPD><BaseURL>/b/</BaseURL></MPD>";
     let server = Server::start(move |asked| {
@@ -53,7 +53,7 @@ fn lists_are_rewritten_whatever_their_type_and_name_are() {
                 text.contains(&format!("\nhttp://{}/from-list-local/http://other.example/s1.ts\n", proxy.address)),
                 "{text}"
             );
-            // Its bytes are not requested twice: some addresses are good for one request.
+            // It is requested only once, because some URLs work once.
             assert_eq!(server.asked().len() - before, 1, "{path} {kind}");
         }
         let text = proxy.get(&url(&format!("/live/manifest?{kind}")).replace(' ', "%20"), &[]).text();
@@ -62,7 +62,7 @@ fn lists_are_rewritten_whatever_their_type_and_name_are() {
 }
 
 #[test]
-fn other_files_pass_as_they_are() {
+fn other_files_pass_unchanged() {
     let large = Resource::new(3_000_000).with("Content-Type", "application/octet-stream");
     let film = large.clone();
     let texts = [
@@ -88,13 +88,13 @@ fn other_files_pass_as_they_are() {
 }
 
 #[test]
-fn compressed_lists_are_decompressed_and_rewritten() {
+fn compressed_playlists_are_decompressed_and_rewritten() {
     let hls = format!("#EXTM3U\n{}", "#EXTINF:2,\n/abs/s0.ts\n".repeat(500));
     let (mut zlib, mut bare) =
         (ZlibEncoder::new(Vec::new(), Compression::best()), DeflateEncoder::new(Vec::new(), Compression::best()));
     zlib.write_all(hls.as_bytes()).unwrap();
     bare.write_all(hls.as_bytes()).unwrap();
-    // "#EXTM3U\n" by the reference encoder.
+    // "#EXTM3U\n", compressed by the reference encoder.
     let brotli = vec![0x8b, 0x03, 0x80, 0x23, 0x45, 0x58, 0x54, 0x4d, 0x33, 0x55, 0x0a, 0x03];
     let bodies = [
         ("/a.m3u8", "gzip", gzip(hls.as_bytes())),
@@ -121,7 +121,7 @@ fn compressed_lists_are_decompressed_and_rewritten() {
 }
 
 #[test]
-fn an_answer_that_is_held_back_on_purpose_is_asked_for_once() {
+fn a_response_held_back_on_purpose_is_requested_once() {
     let Some(network) = Network::two_links() else { return };
     let list =
         "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\ns7.mp4\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"p8.mp4\"\n";
@@ -138,9 +138,9 @@ fn an_answer_that_is_held_back_on_purpose_is_asked_for_once() {
         let got = proxy.get(&server.url(path), &[]);
         assert_eq!(got.status, 200, "{}", got.text());
         let asked = server.asked().into_iter().filter(|asked| asked.path == path).count();
-        assert_eq!(asked, 1, "{path} was asked for over both links");
+        assert_eq!(asked, 1, "{path} was requested over both links");
     }
-    // Each reload has another address, and all are of one playlist.
+    // Each reload has another URL, and all belong to one playlist.
     let now = proxy.now();
     assert!(now["ahead"].as_array().unwrap().len() <= 1, "{now:#}");
 }

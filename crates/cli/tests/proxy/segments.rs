@@ -1,6 +1,6 @@
-//! A player of HLS and DASH over two links of which one is enough: the dear one rests, and nothing stalls.
+//! A simulated player of HLS and DASH over two links of which one suffices: the costly link must stay unused, without stalls.
 //!
-//! The segments are noise, served by nginx. The player asks for one after the other, keeps ten seconds in hand, and counts
+//! The segments are noise, served by nginx. The player requests one after another, keeps a buffer of ten seconds, and measures
 //! how long it had nothing to play.
 
 use std::fs;
@@ -17,14 +17,14 @@ use crate::proxy::Proxy;
 use crate::server::Resource;
 use crate::watching::{LTE, WIFI, over, shape};
 
-/// Each lasts two seconds, at half of what Wi-Fi carries.
+/// Size of a segment of two seconds, at half the rate of Wi-Fi.
 const SEGMENT: usize = WIFI as usize * 1000 / 8;
 const LASTS: Duration = Duration::from_secs(2);
 const COUNT: usize = 60;
-/// What the player keeps in hand.
+/// Buffer that the player keeps.
 const HAND: Duration = Duration::from_secs(10);
 
-/// Two links with segments and their lists behind them.
+/// Two links and a server of segments and playlists.
 struct Channel {
     network: Network,
     _nginx: Nginx,
@@ -65,7 +65,7 @@ impl Channel {
     }
 }
 
-/// Plays one segment after the other.
+/// Plays one segment after another.
 struct Viewer<'a> {
     channel: &'a Channel,
     proxy: &'a Proxy,
@@ -80,7 +80,7 @@ impl<'a> Viewer<'a> {
         Self { channel, proxy, next: 0, began: None, waited: Duration::ZERO }
     }
 
-    /// Takes the next segment when there is room for it.
+    /// Requests the next segment when the buffer has space for it.
     fn step(&mut self) {
         let has = LASTS * self.next as u32;
         if let Some(began) = self.began {
@@ -97,7 +97,7 @@ impl<'a> Viewer<'a> {
     }
 }
 
-/// Links that rest for the newest segment.
+/// Whether `lte0` is the unused link of the newest segment.
 fn rests(now: &Value) -> bool {
     let newest = now["sessions"]
         .as_array()
@@ -107,14 +107,14 @@ fn rests(now: &Value) -> bool {
     newest.is_some_and(|session| session["decided"]["rests"] == serde_json::json!(["lte0"]))
 }
 
-/// Plays until the dear link rests, and then for a while: it stays silent. Then the other one dies.
+/// Plays until the costly link is unused, and checks that it stays unused. Then the other link fails.
 fn rests_while_one_is_enough(list: &str) {
     let calm = Calm::begin();
     let Some(channel) = Channel::open() else { return };
     let proxy = Proxy::behind(channel.network.words(), &[]);
     let mut viewer = Viewer::start(&channel, &proxy, list);
     while !rests(&proxy.now()) {
-        assert!(viewer.next < 20, "it never rests: {:#}", proxy.now()["ahead"]);
+        assert!(viewer.next < 20, "the costly link is never unused: {:#}", proxy.now()["ahead"]);
         viewer.step();
     }
     viewer.step();
@@ -124,7 +124,7 @@ fn rests_while_one_is_enough(list: &str) {
     let after = proxy.now();
     let (dear, cheap) =
         (over(&after, "lte0") - over(&before, "lte0"), over(&after, "wifi0") - over(&before, "wifi0"));
-    eprintln!("after the start: {dear} bytes over the dear link, {cheap} over the other one");
+    eprintln!("after the start: {dear} bytes over the costly link, {cheap} over the other one");
     channel.network.cut("wifi0");
     (0..8).for_each(|_| viewer.step());
     let end = proxy.now();
@@ -137,16 +137,16 @@ fn rests_while_one_is_enough(list: &str) {
 }
 
 #[test]
-fn the_dear_link_rests_while_hls_plays_and_works_when_the_other_dies() {
+fn the_costly_link_is_unused_for_hls_and_used_when_the_other_fails() {
     rests_while_one_is_enough("list.m3u8");
 }
 
 #[test]
-fn the_dear_link_rests_while_dash_plays_and_works_when_the_other_dies() {
+fn the_costly_link_is_unused_for_dash_and_used_when_the_other_fails() {
     rests_while_one_is_enough("film.mpd");
 }
 
 #[test]
-fn the_dear_link_rests_while_a_list_plays_whose_end_nobody_knows() {
+fn the_costly_link_is_unused_for_a_live_playlist() {
     rests_while_one_is_enough("live.m3u8");
 }

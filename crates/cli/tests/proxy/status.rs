@@ -1,4 +1,4 @@
-//! Status and events: for those who know the token, and for no page of another site.
+//! Status and events: accessible with the token, and not for pages of other sites.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -7,14 +7,14 @@ use crate::proxy::{Player, Proxy};
 use crate::server::{Resource, Server};
 
 #[test]
-fn the_status_tells_of_sessions_without_their_secrets() {
+fn the_status_shows_sessions_without_their_secrets() {
     let resource = Resource::new(20_000_000);
     let server = Server::honest(&resource).pace(1_000_000);
     let proxy = Proxy::start(&["--window", "2MiB"]);
     let url = server.url("/file?token=secret").replace("http://", "http://me:hidden@");
     let mut player = Player::start(&proxy, &url, 1000);
     player.read(100_000);
-    // What each link has brought is added up a moment after it was delivered.
+    // The bytes of each link are counted a moment after their delivery.
     let told = |session: &serde_json::Value| {
         session["rate_bps"].as_u64() > Some(0) && session["links"][0]["bytes"].as_u64() > Some(100_000)
     };
@@ -27,12 +27,12 @@ fn the_status_tells_of_sessions_without_their_secrets() {
     assert!(now["window_bytes"].as_u64() > Some(0));
     let text = now.to_string();
     assert!(!text.contains("secret") && !text.contains("hidden") && !text.contains("me:"), "{text}");
-    // The origin got the login all the same.
+    // The login was sent to the origin nevertheless.
     assert_eq!(server.asked()[0].field("authorization"), Some("Basic bWU6aGlkZGVu"));
 }
 
 #[test]
-fn nothing_is_told_without_the_token_or_to_a_foreign_page() {
+fn the_status_is_refused_without_the_token_and_to_foreign_pages() {
     let proxy = Proxy::start(&[]);
     let good = format!("{}status", proxy.status);
     let (root, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
@@ -58,13 +58,13 @@ fn nothing_is_told_without_the_token_or_to_a_foreign_page() {
         assert_eq!(got.status, status, "{address} {words:?}: {}", got.text());
         assert!(got.field("access-control-allow-origin").is_none());
     }
-    // The media port has nothing of ours, token or not.
+    // The media port does not serve the status, with or without the token.
     let media = proxy.ask(&format!("http://{}/{token}/status", proxy.address), &[]);
     assert_eq!(media.status, 400);
 }
 
 #[test]
-fn the_proxys_own_page_says_how_it_is_used_and_no_secret() {
+fn the_proxys_own_page_explains_its_use_and_shows_no_secret() {
     let proxy = Proxy::start(&[]);
     let root = format!("http://{}/", proxy.address);
     let (status, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
@@ -81,14 +81,14 @@ fn the_proxys_own_page_says_how_it_is_used_and_no_secret() {
     let head = proxy.ask(&root, &["-I"]);
     assert_eq!((head.status, head.body.len()), (200, 0));
     assert_eq!(head.field("content-length").unwrap().parse(), Ok(page.body.len()));
-    // For pages of other sites, and names that are not its own, it is as closed as everything else.
+    // The page is refused to other sites and under foreign host names, like everything else.
     assert_eq!(proxy.ask(&root, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
     assert_eq!(proxy.ask(&root, &["-H", "Host: evil.example"]).status, 421);
     assert_eq!(proxy.ask(&root, &["-X", "POST"]).status, 405);
 }
 
 #[test]
-fn the_media_port_is_for_no_foreign_page_and_no_rebound_name() {
+fn the_media_port_refuses_foreign_pages_and_rebound_names() {
     let resource = Resource::new(1000);
     let server = Server::honest(&resource);
     let proxy = Proxy::start(&[]);
@@ -100,7 +100,7 @@ fn the_media_port_is_for_no_foreign_page_and_no_rebound_name() {
         ("Host: 127.0.0.1".to_owned(), 421),
         ("Sec-Fetch-Site: cross-site".to_owned(), 403),
         ("Sec-Fetch-Site: same-origin".to_owned(), 200),
-        // A program may name any site.
+        // Without Sec-Fetch-Site the client is no browser and may send any Origin.
         ("Origin: http://evil.example".to_owned(), 200),
         ("Origin: null".to_owned(), 200),
     ] {
@@ -115,7 +115,7 @@ fn the_media_port_is_for_no_foreign_page_and_no_rebound_name() {
 }
 
 #[test]
-fn events_are_told_as_they_happen() {
+fn events_are_streamed_as_they_happen() {
     let resource = Resource::new(1_000_000);
     let server = Server::honest(&resource);
     let proxy = Proxy::start(&[]);

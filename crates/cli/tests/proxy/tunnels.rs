@@ -1,4 +1,4 @@
-//! Everything that is not played: forwarded requests, CONNECT, SOCKS5.
+//! Traffic that is not media: forwarded requests, CONNECT, SOCKS5.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::server::{Answer, Resource, Server, Step};
 const SIZE: usize = 5_000_000;
 
 #[test]
-fn a_file_passes_through_each_kind_of_proxy_as_it_is() {
+fn a_file_passes_unchanged_through_each_proxy_protocol() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("", &resource, None) else { return };
     let proxy = Proxy::start(&[]);
@@ -29,7 +29,7 @@ fn a_file_passes_through_each_kind_of_proxy_as_it_is() {
 }
 
 #[test]
-fn an_answer_with_many_fields_is_forwarded() {
+fn a_response_with_many_fields_is_forwarded() {
     let server = Server::start(|_| {
         (0..300).fold(Answer::page(200, "text"), |answer, n| answer.with(&format!("X-Field-{n}"), &"v".repeat(90)))
     });
@@ -57,7 +57,7 @@ fn tls_passes_through_untouched() {
 }
 
 #[test]
-fn a_forwarded_request_arrives_without_what_was_for_the_proxy() {
+fn a_forwarded_request_arrives_without_proxy_fields() {
     let server = Server::start(|asked| {
         let said = |name: &str| asked.field(name).unwrap_or("none").to_owned();
         let text = ["host", "proxy-connection", "proxy-authorization", "x-mine", "via"].map(said).join(" ");
@@ -72,12 +72,12 @@ fn a_forwarded_request_arrives_without_what_was_for_the_proxy() {
 }
 
 #[test]
-fn a_host_that_refuses_is_told_in_the_clients_own_way() {
+fn a_refused_connection_is_reported_in_the_clients_protocol() {
     let proxy = Proxy::start(&[]);
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
     let got = proxy.ask("http://127.0.0.1:9/", &["-x", &address, "--noproxy", ""]);
     assert!(got.status == 502 && got.text().contains("connection refused"), "{}", got.text());
-    // curl: 56 for a refused CONNECT, 97 for SOCKS.
+    // curl exits with 56 for a refused CONNECT, 97 for SOCKS.
     let connect = proxy.curl(&["-p", "-x", &address, "--noproxy", "", "http://127.0.0.1:9/"]);
     assert!(String::from_utf8_lossy(&connect.stderr).contains("502"), "{connect:?}");
     let refused = proxy.curl(&["--socks5-hostname", &socks, "--noproxy", "", "http://127.0.0.1:9/"]);
@@ -88,7 +88,7 @@ fn a_host_that_refuses_is_told_in_the_clients_own_way() {
 }
 
 #[test]
-fn bytes_behind_a_connect_request_are_not_lost() {
+fn bytes_after_a_connect_request_are_not_lost() {
     let server = Server::honest(&Resource::new(100));
     let proxy = Proxy::start(&[]);
     let mut client = TcpStream::connect(proxy.address).unwrap();
@@ -145,7 +145,7 @@ fn a_connect_request_with_a_body_is_refused() {
     }
 }
 
-/// A server that changes to a protocol in which every byte comes back as the next one.
+/// A server that upgrades to a protocol in which every byte returns increased by one.
 fn upgrading() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -163,7 +163,7 @@ fn upgrading() -> SocketAddr {
                     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain");
                     return;
                 }
-                // The first bytes of the new protocol come with the head.
+                // The first bytes of the new protocol follow the head directly.
                 let said = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                             Sec-WebSocket-Accept: x\r\n\r\nhi";
                 stream.write_all(said.as_bytes()).unwrap();
@@ -216,13 +216,13 @@ fn a_websocket_passes_through_the_plain_proxy() {
     assert!(tunnel["sent_bytes"].as_u64() >= Some(6) && tunnel["bytes"].as_u64() >= Some(8), "{now:#}");
     drop(client);
     proxy.wait("no tunnel", |now| now["open_tunnels"] == 0);
-    // A server that does not change answers as always.
+    // A server that does not upgrade sends a normal response.
     let mut client = ask("/other");
     assert!(read_until(&mut client, "plain").starts_with("http/1.1 200"));
 }
 
 #[test]
-fn the_status_counts_what_is_forwarded_and_tunnelled() {
+fn the_status_counts_forwarded_and_tunnelled_bytes() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let served = resource.clone();
@@ -255,7 +255,7 @@ fn the_status_counts_what_is_forwarded_and_tunnelled() {
         assert!((whole..whole + 10_000).contains(&links(&now, "bytes")), "{kind}: {now:#}");
         assert!(links(&now, "sent_bytes") > 50 && links(&now, "tunnels") == n as u64 + 1, "{now:#}");
     }
-    // The requests of what is played as well.
+    // Requests for media count as well.
     let before = links(&proxy.now(), "sent_bytes");
     assert!(proxy.get(&url, &[]).body == *resource.data);
     let now = proxy.now();
@@ -263,7 +263,7 @@ fn the_status_counts_what_is_forwarded_and_tunnelled() {
 }
 
 #[test]
-fn a_tunnel_in_which_nothing_moves_ends_and_a_busy_one_goes_on() {
+fn an_idle_tunnel_ends_and_a_busy_one_continues() {
     let server = upgrading();
     let proxy = Proxy::start(&["--idle-timeout", "5s"]);
     let connect = || {
@@ -288,8 +288,8 @@ fn a_tunnel_in_which_nothing_moves_ends_and_a_busy_one_goes_on() {
         assert!(busy.read(&mut bytes).unwrap() > 0);
         std::thread::sleep(Duration::from_millis(100));
     }
-    // An end, or a reset.
+    // A close or a reset.
     assert!(matches!(idle.read(&mut bytes), Ok(0) | Err(_)));
-    assert!(began.elapsed() < Duration::from_secs(30), "the proxy kept it");
+    assert!(began.elapsed() < Duration::from_secs(30), "the proxy kept the idle tunnel open");
     proxy.wait("one tunnel", |now| now["open_tunnels"] == 1);
 }

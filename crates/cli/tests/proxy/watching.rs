@@ -1,8 +1,8 @@
-//! A player that watches a film over two links with nginx behind them: it never waits, and the dear radio sleeps when one
-//! link is enough.
+//! A simulated player of a film over two links: it must not stall, and the costly link must be unused while the other one
+//! suffices.
 //!
-//! The film is an MP4 head that says how long it is, and noise. The player is a thread that takes what it plays and half
-//! a second more, and counts how often it found nothing to play.
+//! The film is an MP4 head with the duration, followed by noise. The player is a thread that reads at the film's rate, half a
+//! second ahead, and measures how long it had nothing to play. nginx serves the film.
 
 use crate::calm::Calm;
 use std::net::{SocketAddr, TcpStream};
@@ -17,11 +17,11 @@ use crate::nginx::Nginx;
 use crate::proxy::{Player, Proxy};
 use crate::server::Resource;
 
-/// Wi-Fi carries 8 Mbit/s and LTE 6.
+/// Rates of the links in kbit/s: Wi-Fi 8 Mbit/s, LTE 6 Mbit/s.
 pub(crate) const WIFI: u32 = 8000;
 pub(crate) const LTE: u32 = 6000;
 
-/// Two links with a film behind them.
+/// Two links and a server of one film.
 struct Cinema {
     network: Network,
     _nginx: Nginx,
@@ -56,17 +56,17 @@ impl Cinema {
     }
 }
 
-/// The server's end of a link sends no more than this, with a queue of a tenth of a second.
+/// Limits the server's side of a link to this rate, with a queue of 100 ms.
 pub(crate) fn shape(network: &Network, peer: &str, kbit: u32) {
     let server = network.server();
     let words = format!("-n {server} qdisc add dev {peer} root tbf rate {kbit}kbit burst 16kb latency 100ms");
     assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
 }
 
-/// Where the film's noise begins: behind `ftyp` and `moov`.
+/// Offset of the film's noise: behind `ftyp` and `moov`.
 const MEDIA: usize = 16 + 8 + 8 + 100;
 
-/// A film of noise in an MP4 file.
+/// An MP4 file of noise with this duration and rate.
 fn film(seconds: u32, bytes_per_second: usize) -> Resource {
     let boxed = |name: &[u8; 4], body: &[u8]| [&(body.len() as u32 + 8).to_be_bytes()[..], name, body].concat();
     let mut times = vec![0; 12];
@@ -83,19 +83,19 @@ fn film(seconds: u32, bytes_per_second: usize) -> Resource {
     film
 }
 
-/// Plays from an offset for so long: what it got, and how often and how long it waited after the first picture.
+/// Plays for `time`; returns the bytes and how long the player stalled after the first picture.
 fn watch(player: &mut Player, bytes_per_second: usize, time: Duration) -> (Vec<u8>, Duration) {
     let step = bytes_per_second / 20;
     let mut got = player.read(10 * step);
     let (start, mut waited) = (Instant::now(), Duration::ZERO);
     let mut shown = 0;
     while (shown as f64) < time.as_secs_f64() * 20.0 {
-        // What is due by now is shown; half a second is kept in hand.
+        // Each step shows 50 ms of the film; half a second is read ahead.
         let due = start + waited + Duration::from_millis(50) * (shown + 1);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         shown += 1;
         got.extend(player.read(step));
-        // The read above is for half a second later: only what took longer was waited for.
+        // The bytes read above are due half a second later: only a longer delay is a stall.
         let late = Instant::now().saturating_duration_since(due + Duration::from_millis(500));
         waited += late;
     }
@@ -113,8 +113,8 @@ pub(crate) fn over(now: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn a_film_that_no_link_carries_alone_plays_without_a_wait_over_both() {
-    // 1.3 times the better link, 0.74 of both.
+fn a_film_that_no_single_link_can_carry_plays_without_stalls_over_both() {
+    // 1.3 times the rate of the better link, 0.74 of that of both.
     let calm = Calm::begin();
     let rate = WIFI as usize * 1000 / 8 * 13 / 10;
     let Some(cinema) = Cinema::open(25, rate) else { return };
@@ -129,14 +129,14 @@ fn a_film_that_no_link_carries_alone_plays_without_a_wait_over_both() {
     }
     assert_eq!(video["source"], "mp4 mvhd", "{now:#}");
     assert_eq!(video["duration_s"].as_f64(), Some(25.0));
-    // Each has brought its share.
+    // Each link has carried its share.
     assert!(over(&now, "wifi0") > 5_000_000 && over(&now, "lte0") > 3_000_000, "{now:#}");
     assert!(now["energy"]["energy_j"].as_f64() > Some(1.0), "{now:#}");
     assert_eq!(now["sessions"][0]["reason"], "ranges over all links", "nothing is held back: {now:#}");
 }
 
 #[test]
-fn the_dear_link_rests_while_the_other_one_suffices_and_works_when_that_dies() {
+fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
     let calm = Calm::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
@@ -149,10 +149,10 @@ fn the_dear_link_rests_while_the_other_one_suffices_and_works_when_that_dies() {
     let (more, waited_too) = watch(&mut player, rate, Duration::from_secs(4));
     got.extend(more);
     let after = proxy.now();
-    // What was asked for had come, and then nothing more.
+    // Requested bytes still arrived, and then nothing more.
     let late = over(&after, "lte0") - over(&before, "lte0");
     assert!(over(&after, "wifi0") > over(&before, "wifi0"));
-    // The only link in use falls silent in mid-play.
+    // The only link in use drops everything during playback.
     cinema.network.cut("wifi0");
     let (more, waited_last) = watch(&mut player, rate, Duration::from_secs(8));
     got.extend(more);
@@ -170,7 +170,7 @@ fn the_dear_link_rests_while_the_other_one_suffices_and_works_when_that_dies() {
 }
 
 #[test]
-fn the_metered_link_is_left_alone_until_the_buffer_asks_and_keeps_to_its_budget() {
+fn the_metered_link_is_unused_until_the_buffer_needs_it_and_stays_within_its_budget() {
     let calm = Calm::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
@@ -180,12 +180,12 @@ fn the_metered_link_is_left_alone_until_the_buffer_asks_and_keeps_to_its_budget(
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(10));
     let after = proxy.now();
     assert_eq!(after["metered_bytes"].as_u64(), Some(over(&after, "lte0")));
-    // The unmetered link falls silent: the metered one steps in, if a slow machine has not called it before.
+    // The unmetered link drops everything: the metered one is used, unless a slow machine has made it necessary before.
     cinema.network.cut("wifi0");
     let end = proxy.wait("steps in", |now| over(now, "lte0") > 0);
     assert!(rests(&end).is_empty(), "{end:#}");
     std::thread::sleep(Duration::from_secs(5));
-    // And the film goes on once the other link is back.
+    // The film continues when the other link has recovered.
     cinema.network.mend("wifi0");
     got.extend(player.read(12 * rate));
     assert!(got == cinema.film.data[..got.len()]);
@@ -197,7 +197,7 @@ fn the_metered_link_is_left_alone_until_the_buffer_asks_and_keeps_to_its_budget(
 }
 
 #[test]
-fn a_seek_is_played_from_where_it_leads() {
+fn playback_continues_without_stalls_after_a_seek() {
     let calm = Calm::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
@@ -217,14 +217,14 @@ fn a_seek_is_played_from_where_it_leads() {
     }
 }
 
-/// A film that both links together bring 1.5 times too slowly.
+/// A film whose rate is 1.5 times the payload rate of both links.
 fn too_much() -> Option<(Cinema, usize)> {
     let rate = (WIFI + LTE) as usize * 1000 / 8 * 94 / 100 * 15 / 10;
     Some((Cinema::open(20, rate)?, rate))
 }
 
 #[test]
-fn a_film_that_all_links_cannot_carry_waits_once_before_its_first_picture() {
+fn a_film_above_the_rate_of_all_links_is_held_back_once_before_its_first_picture() {
     let calm = Calm::begin();
     let Some((cinema, rate)) = too_much() else { return };
     let proxy = cinema.proxy(&[]);
@@ -233,16 +233,23 @@ fn a_film_that_all_links_cannot_carry_waits_once_before_its_first_picture() {
     let held = proxy.wait("held", |now| now["sessions"][0]["decided"]["held"]["expected_s"].is_f64());
     let session = &held["sessions"][0];
     assert!(session["reason"].as_str().unwrap().starts_with("held back: "), "{held:#}");
-    assert_eq!(session["delivered_bytes"], MEDIA as u64, "only the head may go: {held:#}");
+    assert_eq!(
+        session["delivered_bytes"], MEDIA as u64,
+        "only the head may be delivered while held back: {held:#}"
+    );
     assert_eq!(session["video"]["player"], "buffering", "{held:#}");
-    assert_eq!(session["decided"]["rests"].as_array().map(Vec::len), Some(0), "both links work: {held:#}");
+    assert_eq!(
+        session["decided"]["rests"].as_array().map(Vec::len),
+        Some(0),
+        "both links have to be used: {held:#}"
+    );
     let (got, waited) = watch(&mut player, rate, Duration::from_secs(19));
     let now = proxy.now();
     assert!(cinema.film.data[..MEDIA] == head && cinema.film.data[MEDIA..MEDIA + got.len()] == got);
     assert!(now["sessions"][0]["decided"]["held"].is_null(), "{now:#}");
     assert!(now["sessions"][0]["reason"].as_str().unwrap().contains("was held back for"), "{now:#}");
     if calm.held() {
-        assert_eq!(waited, Duration::ZERO, "one wait is enough: {now:#}");
+        assert_eq!(waited, Duration::ZERO, "playback stalled after the first wait: {now:#}");
     }
 }
 
@@ -259,7 +266,7 @@ fn a_fast_start_and_a_seek_are_not_held_back() {
     }
 }
 
-/// Every log of the folder comes out the same again.
+/// Asserts that every decision log of the folder replays with equal decisions.
 fn replays(folder: &std::path::Path) {
     let logs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(!logs.is_empty());

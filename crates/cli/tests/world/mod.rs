@@ -1,15 +1,16 @@
-//! Networks of a test's own: a script runs in network, process and mount namespaces, and ends with all that it has started.
+//! Runs a shell script in new network, process and mount namespaces; when it ends, all processes that it started are killed.
 
 use std::process::{Command, Stdio};
 
 const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 
-/// What the script prints in namespaces of its own; none: this host has no such namespaces, or lacks one of the programs.
+/// Runs the script in new namespaces and returns the lines that it printed. Returns none, and prints why, where this host does not permit
+/// namespaces or lacks MPTCP or one of the programs.
 ///
-/// The script is bash with `-e`, may use `$MARLINE`, and has 120 s. Its directory is empty and is removed afterwards.
+/// The script is bash with `-e`, may use `$MARLINE`, and has 120 s. Its working directory is empty and is removed afterwards.
 ///
 /// # Panics
-/// The script fails.
+/// If the script fails.
 pub(crate) fn in_a_world(programs: &[&str], script: &str) -> Option<Vec<String>> {
     let home = tempfile::tempdir().unwrap();
     let command = |program: &str| {
@@ -35,7 +36,7 @@ pub(crate) fn in_a_world(programs: &[&str], script: &str) -> Option<Vec<String>>
         return None;
     }
     let mut bounded = command("timeout");
-    // All that the script has started ends with it, whatever goes wrong.
+    // `--kill-child` with a new PID namespace ends every process of the script, however it ends.
     bounded.args(["120", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount"]);
     bounded.args(["bash", "-ec", script]).env("MARLINE", MARLINE);
     let output = bounded.stderr(Stdio::piped()).output().unwrap();

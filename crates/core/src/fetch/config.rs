@@ -75,7 +75,7 @@ const fn default_max_redirects() -> u32 {
     50
 }
 
-/// Policy that sizes requests and assigns them to links. "Thesis" is the multi-link HTTP thesis (`docs/algorithms.md`).
+/// Policy that sizes requests and assigns them to links. "Thesis" is the multi-link HTTP thesis (`docs/how-it-works/algorithms.md`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {

@@ -16,7 +16,7 @@
 //!    because TCP's retransmission timeout has backed off to seconds by then; see `stall`.
 //! 6. A link gets more connections only while they increase its rate; see `parallelism`.
 //!
-//! The five policies of the multi-link HTTP thesis (see `docs/algorithms.md`) use the same `coverage` map and the same
+//! The five policies of the multi-link HTTP thesis (see `docs/how-it-works/algorithms.md`) use the same `coverage` map and the same
 //! handling of responses, with their own rules (`thesis_policies`).
 //!
 //! Two simpler designs were rejected. One request per link, repeated after each response, idles for a round trip per

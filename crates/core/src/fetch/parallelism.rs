@@ -14,7 +14,7 @@
 //! 4. With a long RTT (satellite) slow start takes seconds: a link in slow start gets [`LONG_RTT_CONNECTIONS`] at once.
 //!
 //! A fixed number was rejected: in comparison with other download tools, 16 connections win on the lossy link and lose
-//! 30 % on unequal links; with two it is the other way round (`docs/algorithms.md`).
+//! 30 % on unequal links; with two it is the other way round (`docs/how-it-works/algorithms.md`).
 
 use core::time::Duration;
 

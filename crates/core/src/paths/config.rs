@@ -100,7 +100,7 @@ pub enum Policy {
     /// marline's own policies, one for each [`Goal`].
     #[default]
     Marline,
-    /// eMPTCP read literally (§3), as far as a client of upstream MPTCP can implement it: see `docs/algorithms.md`.
+    /// eMPTCP read literally (§3), as far as a client of upstream MPTCP can implement it: see `docs/how-it-works/algorithms.md`.
     Emptcp,
     /// eMPTCP, but a path is judged only after slow start and ten samples, as eq. 1 requires of Wi-Fi.
     EmptcpSettled,

@@ -1,9 +1,9 @@
 //! GreenBag's load balancer: divides a segment so that all links finish at the same time (§IV-B, eq. 1 to 4).
 //!
-//! It takes the next segment and, for each link, its goodput and the backlog of earlier segments. With two links: `Z_a
-//! + Z_b = Z + Z_u` and `Z_a / G_a = Z_b / G_b`, so `Z_a = G_a (Z + Z_u) / (G_a + G_b)`, where Z_b contains the backlog
-//! of b. With more links, all have the same finishing time. A link whose backlog already takes longer gets nothing, and
-//! the remaining links divide the segment among themselves.
+//! It takes the next segment and, for each link, its goodput and the backlog of earlier segments. With two links,
+//! `Z_a + Z_b = Z + Z_u` and `Z_a / G_a = Z_b / G_b`, so `Z_a = G_a (Z + Z_u) / (G_a + G_b)`, where Z_b contains the
+//! backlog of b. With more links, all have the same finishing time. A link whose backlog already takes longer gets
+//! nothing, and the remaining links divide the segment among themselves.
 
 use alloc::vec::Vec;
 

@@ -131,7 +131,7 @@ pub enum HeaderError {
 
 impl Header {
     /// The header's bytes, padded to a multiple of [`RECORD_LEN`], and its MAC, which the records need. The validator
-    /// must not exceed [`VALIDATOR_MAX`]; otherwise the header is rejected when it is read.
+    /// must not exceed [`MAX_VALIDATOR_LEN`]; otherwise the header is rejected when it is read.
     pub fn emit(&self, mac: impl Fn(&[u8]) -> Mac) -> (Vec<u8>, Mac) {
         let (kind, text) = match &self.validator {
             StoredValidator::Etag(text) => (1, text),

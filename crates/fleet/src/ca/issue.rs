@@ -199,7 +199,7 @@ impl MemberFiles {
     /// Writes the files. The certificate is written last, so that once it exists all files are complete.
     ///
     /// # Errors
-    /// As [`MemberFiles::check`], or if a file operation fails.
+    /// As [`MemberFiles::check_can_write`], or if a file operation fails.
     pub fn write(&self, chain: &IssuedChain, key: Option<&KeyPem>) -> Result<(), CaError> {
         self.write_parts(&chain.pem(), (&chain.issuer, &pem(&chain.issuer)), key)
     }

@@ -55,7 +55,7 @@ impl UsedTokensFile {
         }
         let read =
             parse(&atomic_file::read(&path)?.unwrap_or_default()).map_err(|text| CaError::damaged(&path, text))?;
-        // Known entries are kept, even if somebody has removed the file.
+        // Known entries are kept, even if the file was removed.
         self.used.extend(read);
         self.last_stat = stat;
         Ok(())

@@ -474,11 +474,11 @@ impl RelayPool {
             std::future::pending::<()>().await;
         }
         loop {
-            let (roads, link) = (Arc::clone(self), self.dialer.next_portal_probe().await);
+            let (pool, link) = (Arc::clone(self), self.dialer.next_portal_probe().await);
             tokio::spawn(async move {
-                let answer = roads.portals.probe(&link, &roads.dialer).await;
-                if roads.dialer.record_portal_answer(&link.name, answer) {
-                    roads.retry_now();
+                let answer = pool.portals.probe(&link, &pool.dialer).await;
+                if pool.dialer.record_portal_answer(&link.name, answer) {
+                    pool.retry_now();
                 }
             });
         }

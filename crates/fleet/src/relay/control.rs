@@ -1,6 +1,6 @@
 //! Control socket of a relay, for `marline relay status`, `drain` and `stop`.
 //!
-//! Each [`Request`] over the socket in the run directory ([`marline_net::control`]) gets the relay's [`Status`] as response.
+//! Each [`Request`] over the socket in the run directory ([`marline_net::control_socket`]) gets the relay's [`Status`] as response.
 //!
 //! 1. The name of the socket contains the relay's name, so that several relays can share a run directory. A second relay of the
 //!    same name cannot listen while the first one runs.

@@ -89,7 +89,7 @@ pub enum StartError {
 }
 
 /// Work limits for the solver, in candidates examined. chosen: about half a second for a window; the matching of all edges may take
-/// several (`docs/algorithms.md`).
+/// several (`docs/how-it-works/algorithms.md`).
 const WINDOW_WORK: u64 = 50_000_000;
 const FULL_WORK: u64 = 500_000_000;
 /// Concurrent enrolments and renewals (rule 3). chosen: one at a time holds the lock, the others read meanwhile.

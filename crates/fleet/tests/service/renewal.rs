@@ -117,7 +117,7 @@ fn a_certificate_whose_file_cannot_be_written_is_kept_in_the_state_directory() {
         let (mut files, credentials) = service.aged_member("marline://edge/cam-7", MINUTE * 3 / 4);
         let state = service.path("state");
         std::fs::create_dir(&state).unwrap();
-        // No file can be created in /proc/self/fd, whoever runs the test.
+        // No file can be created in /proc/self/fd, not even by root.
         let open = std::fs::File::open(&files.certificate).unwrap();
         files.certificate = format!("/proc/self/fd/{}", open.as_raw_fd()).into();
         let kept = state.join(files.certificate.file_name().unwrap());

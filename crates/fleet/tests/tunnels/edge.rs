@@ -249,8 +249,8 @@ async fn flow_from(client: &str, edge: SocketAddr, server: SocketAddr) -> Option
 fn a_client_with_too_many_flows_loses_its_own() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
-        let guests = AdmissionConfig { max_flows: 4, max_flows_per_client: 3, ..AdmissionConfig::default() };
-        let (edge, at) = start_edge_with(&fixture, &[fixture.address], 0, false, guests).await;
+        let admission = AdmissionConfig { max_flows: 4, max_flows_per_client: 3, ..AdmissionConfig::default() };
+        let (edge, at) = start_edge_with(&fixture, &[fixture.address], 0, false, admission).await;
         let mut open = Vec::new();
         for _ in 0..3 {
             open.push(flow_from("127.0.0.2", at, server).await.unwrap());
@@ -311,8 +311,8 @@ fn an_incomplete_stream_never_looks_complete() {
         let fixture = TestRelay::start(Limits::default()).await;
         let (server, mut ends) = end_reporting_server().await;
         for relays in [vec![fixture.address], Vec::new()] {
-            let guests = AdmissionConfig { max_flows: 2, max_flows_per_client: 2, ..AdmissionConfig::default() };
-            let (_edge, at) = start_edge_with(&fixture, &relays, 0, true, guests).await;
+            let admission = AdmissionConfig { max_flows: 2, max_flows_per_client: 2, ..AdmissionConfig::default() };
+            let (_edge, at) = start_edge_with(&fixture, &relays, 0, true, admission).await;
             let mut first = open_flow("127.0.0.2", at, server).await;
             let mut second = open_flow("127.0.0.2", at, server).await;
             // A flow of another client evicts the second one.

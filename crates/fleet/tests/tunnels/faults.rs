@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::edge::{edge_stats, relay_config, socks_connect, start_edge};
 use crate::fixture::*;
 
-/// Forwards to an address until told to vanish: then it forwards nothing and closes nothing, like a host that has lost its
+/// Forwards to an address until the sender is set. Then it forwards nothing and closes nothing, like a host that has lost its
 /// network.
 async fn vanishing_proxy(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -66,7 +66,7 @@ impl MemberFiles {
     }
 
     fn run_ca(&self, args: &[&str]) -> Result<(), LabError> {
-        let mut command = self.command(&self.folder, &[&["fleet", "ca"], args, &["--dir", CA_DIR]].concat());
+        let mut command = self.command(&self.folder, &[&["fleet", "ca"], args, &["--ca-dir", CA_DIR]].concat());
         let start_error = |source| LabError::Start { program: "marline fleet ca".into(), source };
         let output = command.output().map_err(start_error)?;
         let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();

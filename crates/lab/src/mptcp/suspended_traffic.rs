@@ -16,6 +16,7 @@ pub(crate) struct SuspendedTraffic {
     /// TCP payload after [`DRAIN_TIME`], in bytes.
     pub(crate) payload: u64,
     /// All other bytes after it, per minute.
+    #[serde(alias = "control_a_minute")]
     pub(crate) control_per_minute: f64,
     /// Seconds from the request to the last payload within [`DRAIN_TIME`].
     pub(crate) drain_s: f64,

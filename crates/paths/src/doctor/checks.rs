@@ -1,13 +1,13 @@
-//! The findings about the kernel, its settings, and who else steers.
+//! Findings about the kernel, its settings, and other path managers.
 
 use super::facts::{HostFacts, LoopbackResult};
 use super::{Finding, Severity};
 use crate::host_config::{RunningDaemon, other_path_manager};
 
-/// All of them, in the order in which a person would look.
+/// All findings, in the order in which a person would check.
 pub(super) fn check_host(facts: &HostFacts) -> Vec<Finding> {
     let kernel = check_kernel(facts);
-    // Without MPTCP there is nothing more to look at in the kernel.
+    // Without MPTCP the other checks of the kernel are pointless.
     if kernel.severity == Severity::Blocks {
         return vec![kernel];
     }
@@ -28,14 +28,14 @@ fn check_kernel(facts: &HostFacts) -> Finding {
         return Finding::blocks(
             NAME,
             format!("Linux {kernel} has no MPTCP"),
-            "a kernel from 5.19 on with CONFIG_MPTCP=y, as all large distributions build it",
+            "use a kernel from 5.19 on with CONFIG_MPTCP=y, as provided by all major distributions",
         );
     }
     if facts.path_manager.is_none() || !facts.has_events {
         return Finding::blocks(
             NAME,
-            format!("Linux {kernel} has MPTCP, but no path manager for programs"),
-            "a kernel from 5.19 on; until then `ip mptcp endpoint` steers all connections alike",
+            format!("Linux {kernel} has MPTCP, but no userspace path manager"),
+            "use a kernel from 5.19 on; until then `ip mptcp endpoint` manages all connections alike",
         );
     }
     Finding::ok(NAME, format!("Linux {kernel} with MPTCP"))
@@ -50,13 +50,13 @@ fn check_mptcp_enabled(facts: &HostFacts) -> Finding {
             "it is switched off (net.mptcp.enabled=0): no program can open MPTCP sockets",
             "`sysctl -w net.mptcp.enabled=1`; `marline paths` also sets it, for as long as it runs",
         ),
-        LoopbackResult::Mptcp => Finding::ok(NAME, "it is on, and this machine speaks it with itself"),
-        // What switches it off for a while has a finding of its own.
+        LoopbackResult::Mptcp => Finding::ok(NAME, "it is on, and works on the loopback"),
+        // A temporary switch-off has its own finding (`check_blackhole`).
         LoopbackResult::PlainTcp => Finding::ok(NAME, "it is on"),
         LoopbackResult::Failed(reason) => Finding::note(
             NAME,
-            format!("it is on, but this machine cannot try it with itself: {reason}"),
-            "look for a firewall on the loopback, or a sandbox that refuses MPTCP sockets",
+            format!("it is on, but cannot be tested on the loopback: {reason}"),
+            "check for a firewall on the loopback, or a sandbox that refuses MPTCP sockets",
         ),
     }
 }
@@ -64,13 +64,13 @@ fn check_mptcp_enabled(facts: &HostFacts) -> Finding {
 fn check_privilege(facts: &HostFacts) -> Finding {
     const NAME: &str = "privilege";
     match (facts.has_net_admin, facts.daemon) {
-        (true, _) => Finding::ok(NAME, "CAP_NET_ADMIN is there"),
+        (true, _) => Finding::ok(NAME, "this process has CAP_NET_ADMIN"),
         (false, Some(daemon)) => {
-            Finding::ok(NAME, format!("not here; {daemon} runs and has it: with sudo this examination sees more"))
+            Finding::ok(NAME, format!("not here; {daemon} is running and has it: with sudo more is checked"))
         }
         (false, None) => Finding::blocks(
             NAME,
-            "CAP_NET_ADMIN is missing, without which nothing can be steered",
+            "CAP_NET_ADMIN is missing, without which no path can be managed",
             "run it as root, or by the systemd unit, which gives it this one privilege; `--dry-run` needs none",
         ),
     }
@@ -84,8 +84,8 @@ fn check_sysctl_access(facts: &HostFacts) -> Option<Finding> {
         if is_configured {
             return Finding::note(
                 NAME,
-                "settings below /proc/sys/net cannot be written here; those that a run must have are there",
-                "for links that join late, have the host set net.ipv4.tcp_rmem, too (docs/paths-reference.md)",
+                "settings below /proc/sys/net cannot be written here; those that a run needs are set already",
+                "for fast late subflows, also set net.ipv4.tcp_rmem on the host (docs/paths-reference.md)",
             );
         }
         Finding::blocks(
@@ -106,23 +106,23 @@ fn check_path_manager(facts: &HostFacts) -> Finding {
         let remedy = if other.name == "mptcpd" {
             "`systemctl disable --now mptcp.service`".to_owned()
         } else if other.name.is_empty() && !facts.has_net_admin {
-            "`sudo marline paths doctor` says which; stop it, for two of them would undo each other's work"
+            "`sudo marline paths doctor` shows its name; stop it, because two path managers undo each other's work"
                 .to_owned()
         } else {
-            "stop it, for two of them would undo each other's work".to_owned()
+            "stop it, because two path managers undo each other's work".to_owned()
         };
         return Finding::blocks(NAME, format!("another one is active: {}", other.describe()), remedy);
     }
     match facts.path_manager.as_deref() {
-        // Nobody in here can change it: it was set from outside, for a run to come.
+        // It cannot be changed from inside this container: it was set from outside for a future run.
         Some("userspace") if facts.has_net_admin && !facts.has_sysctl_access => Finding::note(
             NAME,
-            "it was set to be a program from outside, and none listens: connections stay on their first link",
+            "it was set to userspace from outside, and no program listens: connections stay on their first link",
             "start `marline paths`",
         ),
         Some("userspace") => Finding::blocks(
             NAME,
-            "it is set to be a program, and none listens: all connections stay on their first link",
+            "it is set to userspace, but no program listens: all connections stay on their first link",
             "`marline paths restore`, with the --run-dir of the run that was killed if it had one; or \
              `sysctl -w net.mptcp.path_manager=kernel` (before Linux 6.16 `net.mptcp.pm_type=0`); or start `marline paths`",
         ),
@@ -130,12 +130,12 @@ fn check_path_manager(facts: &HostFacts) -> Finding {
         other => Finding::note(
             NAME,
             format!("it is `{}`, which marline does not know", other.unwrap_or("?")),
-            "`marline paths` sets it to `userspace` while it runs, and puts it back",
+            "`marline paths` sets it to `userspace` while it runs, and restores it",
         ),
     }
 }
 
-/// While a daemon of ours runs: whether the setting is still as it needs it.
+/// While a daemon of marline runs: whether the setting has the value that it needs.
 fn check_daemon_setting(facts: &HostFacts, daemon: RunningDaemon) -> Finding {
     const NAME: &str = "path manager";
     let current = facts.path_manager.as_deref().unwrap_or("?");
@@ -148,7 +148,7 @@ fn check_daemon_setting(facts: &HostFacts, daemon: RunningDaemon) -> Finding {
         Some(needed) if current != needed => Finding::blocks(
             NAME,
             format!(
-                "{daemon} runs, but somebody has set it to {current} meanwhile: new connections are not steered"
+                "{daemon} is running, but another program has set this to {current}: new connections are not managed"
             ),
             format!(
                 "find out who sets it (a file in /etc/sysctl.d, mptcpd), and `sysctl -w net.mptcp.path_manager={needed}` \
@@ -157,11 +157,11 @@ fn check_daemon_setting(facts: &HostFacts, daemon: RunningDaemon) -> Finding {
         ),
         None if current != "userspace" => Finding::note(
             NAME,
-            format!("{daemon} runs, and it is set to {current}, which is right with --kernel-pm alone"),
-            "ask as root, with the --run-dir of that run: `sudo marline paths doctor`",
+            format!("{daemon} is running, and it is set to {current}, which is right only with --kernel-pm"),
+            "run it as root, with the --run-dir of that run: `sudo marline paths doctor`",
         ),
         None if !facts.has_net_admin => {
-            Finding::ok(NAME, format!("{daemon} runs; `sudo marline paths status` says what it does"))
+            Finding::ok(NAME, format!("{daemon} is running; `sudo marline paths status` shows what it does"))
         }
         _ => Finding::ok(NAME, daemon.to_string()),
     }
@@ -188,7 +188,7 @@ fn check_blackhole(facts: &HostFacts) -> Option<Finding> {
         (_, times) => Some(Finding::note(
             NAME,
             format!(
-                "packets with MPTCP's option were lost on some way: {times} times, each of which switched it off for a while"
+                "packets with MPTCP's option were lost on some path: {times} times, each of which switched it off for a while"
             ),
             remedy,
         )),
@@ -197,19 +197,19 @@ fn check_blackhole(facts: &HostFacts) -> Option<Finding> {
 
 fn check_fallback(facts: &HostFacts) -> Option<Finding> {
     let count = |name: &str| facts.mptcp_counters.get(name).copied().unwrap_or(0);
-    // The client's view: the answer to the SYN bore no option, or a later packet did not.
+    // Client side: the reply to the SYN had no option, or a later packet had none.
     let refused = count("MPCapableFallbackSYNACK");
     let later = count("DssFallback") + count("MPCapableDataFallback") + count("MD5SigFallback");
     let requested = count("MPCapableSYNTX");
     if refused + later == 0 {
         return None;
     }
-    let summary = format!("of {requested} connections that asked for MPTCP, {refused} were answered without it");
+    let summary = format!("of {requested} connections that requested MPTCP, {refused} were answered without it");
     let broken = if later > 0 { format!(", and {later} lost it later") } else { String::new() };
     Some(Finding::note(
         "fallback",
         format!("{summary}{broken}, and are plain TCP"),
-        "most servers do not speak it; to see whether a link strips it: \
+        "most servers do not support it; to test whether a link strips it: \
          `marline paths doctor --probe HOST:PORT` with a server that does",
     ))
 }
@@ -217,9 +217,9 @@ fn check_fallback(facts: &HostFacts) -> Option<Finding> {
 fn check_endpoints(facts: &HostFacts) -> Option<Finding> {
     let endpoints = facts.endpoints.as_ref().filter(|endpoints| !endpoints.is_empty())?;
     let owner = if facts.has_network_manager {
-        "NetworkManager (connection.mptcp-flags) or somebody else"
+        "NetworkManager (connection.mptcp-flags) or another program"
     } else {
-        "somebody"
+        "another program"
     };
     let disable = if facts.has_network_manager {
         "`nmcli connection modify NAME connection.mptcp-flags disabled`, or `ip mptcp endpoint flush`"
@@ -230,7 +230,7 @@ fn check_endpoints(facts: &HostFacts) -> Option<Finding> {
         "endpoints",
         format!("{owner} has configured {}: {}", endpoint_count(endpoints.len()), endpoints.join(", ")),
         format!(
-            "harmless while `marline paths` steers each connection by itself; with --kernel-pm, and for connections \
+            "harmless while `marline paths` manages each connection separately; with --kernel-pm, and for connections \
              opened before, they make every link join: {disable}"
         ),
     ))
@@ -244,8 +244,8 @@ fn check_leftovers(facts: &HostFacts) -> Option<Finding> {
     (facts.daemon.is_none() && !facts.leftovers.is_empty()).then(|| {
         Finding::note(
             "leftovers",
-            format!("a run that was killed has left behind: {}", facts.leftovers.join("; ")),
-            "`marline restore` puts it back, and so does the next run at its end",
+            format!("a run that was killed left behind: {}", facts.leftovers.join("; ")),
+            "`marline restore` undoes it, and so does the next run at its end",
         )
     })
 }
@@ -257,7 +257,7 @@ pub(super) mod tests {
     use super::*;
     use crate::doctor::EventListener;
 
-    /// A machine that is fit.
+    /// Facts of a suitable host.
     pub(in crate::doctor) fn healthy_facts() -> HostFacts {
         HostFacts {
             kernel_version: "6.18.0".into(),
@@ -281,7 +281,7 @@ pub(super) mod tests {
         }
     }
 
-    /// State and text of the finding of this name.
+    /// Severity and text of the finding with this name.
     fn finding_text(facts: &HostFacts, name: &str) -> Option<(Severity, String)> {
         let mut findings = check_host(facts).into_iter().filter(|finding| finding.name == name);
         let finding = findings.next().map(|f| (f.severity, format!("{} | {}", f.message, f.remedy)));
@@ -301,7 +301,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_fit_machine_has_nothing_but_ok() {
+    fn a_suitable_host_has_no_problems() {
         let findings = check_host(&healthy_facts());
         assert!(findings.iter().all(|finding| finding.severity == Severity::Ok), "{findings:?}");
         assert_eq!(findings.len(), 4);
@@ -314,14 +314,14 @@ pub(super) mod tests {
             &without,
             "kernel",
             Severity::Blocks,
-            "has no MPTCP | a kernel from 5.19 on with CONFIG_MPTCP=y",
+            "has no MPTCP | use a kernel from 5.19 on with CONFIG_MPTCP=y",
         );
         assert_eq!(check_host(&without).len(), 1);
         for old in [
             HostFacts { path_manager: None, ..healthy_facts() },
             HostFacts { has_events: false, ..healthy_facts() },
         ] {
-            assert_finding(&old, "kernel", Severity::Blocks, "no path manager for programs");
+            assert_finding(&old, "kernel", Severity::Blocks, "no userspace path manager");
         }
     }
 
@@ -334,7 +334,7 @@ pub(super) mod tests {
         };
         assert_finding(&off, "MPTCP", Severity::Blocks, "`sysctl -w net.mptcp.enabled=1`");
         let odd = HostFacts { loopback: LoopbackResult::Failed("timed out".into()), ..healthy_facts() };
-        assert_finding(&odd, "MPTCP", Severity::Note, "cannot try it with itself: timed out");
+        assert_finding(&odd, "MPTCP", Severity::Note, "cannot be tested on the loopback: timed out");
     }
 
     #[test]
@@ -342,13 +342,13 @@ pub(super) mod tests {
         let user = HostFacts { has_net_admin: false, ..healthy_facts() };
         assert_finding(&user, "privilege", Severity::Blocks, "CAP_NET_ADMIN is missing");
         let by_daemon = HostFacts { daemon: Some(RunningDaemon { process: None }), ..user };
-        assert_finding(&by_daemon, "privilege", Severity::Ok, "not here; `marline paths` runs and has it");
+        assert_finding(&by_daemon, "privilege", Severity::Ok, "not here; `marline paths` is running and has it");
         let sealed = HostFacts { has_sysctl_access: false, ..healthy_facts() };
         assert_finding(&sealed, "settings", Severity::Blocks, "ProtectKernelTunables=no");
     }
 
     #[test]
-    fn another_path_manager_blocks_and_one_that_is_awaited_is_noted() {
+    fn another_path_manager_blocks_and_an_expected_one_is_noted() {
         let listener = |name: &str| vec![EventListener { process: Some(812), name: name.into() }];
         let mptcpd = HostFacts { event_listeners: listener("mptcpd"), ..healthy_facts() };
         assert_finding(
@@ -358,14 +358,14 @@ pub(super) mod tests {
             "another one is active: mptcpd (process 812) | `systemctl disable",
         );
         let userspace = HostFacts { path_manager: Some("userspace".into()), ..healthy_facts() };
-        assert_finding(&userspace, "path manager", Severity::Blocks, "none listens");
+        assert_finding(&userspace, "path manager", Severity::Blocks, "no program listens");
         let text = finding_text(&userspace, "path manager").unwrap().1;
         assert!(text.contains("`marline paths restore`") && text.contains("path_manager=kernel"), "{text}");
         let sealed = HostFacts { has_sysctl_access: false, ..userspace.clone() };
-        assert_finding(&sealed, "path manager", Severity::Note, "set to be a program from outside");
-        assert_finding(&sealed, "settings", Severity::Note, "those that a run must have are there");
+        assert_finding(&sealed, "path manager", Severity::Note, "set to userspace from outside");
+        assert_finding(&sealed, "settings", Severity::Note, "those that a run needs are set already");
         let hidden = HostFacts { event_listeners: listener(""), has_net_admin: false, ..userspace.clone() };
-        assert_finding(&hidden, "path manager", Severity::Blocks, "`sudo marline paths doctor` says which");
+        assert_finding(&hidden, "path manager", Severity::Blocks, "`sudo marline paths doctor` shows its name");
         let other = HostFacts { event_listeners: listener("steerd"), ..userspace.clone() };
         assert_finding(&other, "path manager", Severity::Blocks, "another one is active: steerd (process 812)");
         let looks = HostFacts { event_listeners: listener("ip"), ..healthy_facts() };
@@ -375,7 +375,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_path_manager_that_is_not_the_daemons_any_more_blocks() {
+    fn a_changed_path_manager_setting_blocks_while_a_daemon_runs() {
         let daemon = Some(RunningDaemon { process: Some(7) });
         let with = |mode: Option<&str>, is: &str| {
             let (mode, path_manager) = (mode.map(str::to_owned), Some(is.to_owned()));
@@ -384,11 +384,11 @@ pub(super) mod tests {
         for (mode, is, state, message) in [
             (Some("userspace"), "userspace", Severity::Ok, "`marline paths` (process 7) | "),
             (Some("kernel-pm"), "kernel", Severity::Ok, "`marline paths` (process 7) | "),
-            (Some("userspace"), "kernel", Severity::Blocks, "meanwhile: new connections are not steered | "),
+            (Some("userspace"), "kernel", Severity::Blocks, ": new connections are not managed | "),
             (Some("userspace"), "kernel", Severity::Blocks, "`sysctl -w net.mptcp.path_manager=userspace`"),
             (Some("kernel-pm"), "userspace", Severity::Blocks, "`sysctl -w net.mptcp.path_manager=kernel`"),
             (None, "userspace", Severity::Ok, "`marline paths` (process 7) | "),
-            (None, "kernel", Severity::Note, "right with --kernel-pm alone"),
+            (None, "kernel", Severity::Note, "right only with --kernel-pm"),
         ] {
             assert_finding(&with(mode, is), "path manager", state, message);
         }
@@ -401,7 +401,7 @@ pub(super) mod tests {
             &by_daemon,
             "path manager",
             Severity::Ok,
-            "`marline paths` runs; `sudo marline paths status` says",
+            "`marline paths` is running; `sudo marline paths status` shows",
         );
     }
 
@@ -434,14 +434,14 @@ pub(super) mod tests {
             &some,
             "fallback",
             Severity::Note,
-            "of 9 connections that asked for MPTCP, 5 were answered without it, and",
+            "of 9 connections that requested MPTCP, 5 were answered without it, and",
         );
         some.mptcp_counters.insert("DssFallback".into(), 1);
         assert_finding(&some, "fallback", Severity::Note, "and 1 lost it later");
     }
 
     #[test]
-    fn endpoints_of_others_are_noted_with_how_to_get_rid_of_them() {
+    fn endpoints_of_others_are_noted_with_a_remedy() {
         let endpoints = Some(vec!["10.1.0.2 id 1".to_owned(), "10.2.0.2 id 2".to_owned()]);
         let mut facts = HostFacts { endpoints, ..healthy_facts() };
         assert_finding(
@@ -460,7 +460,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_is_noted_while_no_other_runs() {
+    fn leftovers_of_a_killed_run_are_noted_while_no_other_runs() {
         let killed = HostFacts { leftovers: vec!["net.mptcp.path_manager=userspace".into()], ..healthy_facts() };
         assert_finding(&killed, "leftovers", Severity::Note, "`marline restore`");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What the doctor looks at, gathered from the kernel. Nothing is judged here.
+//! Gathers the facts for the doctor from the kernel and the daemon. Nothing is judged here.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,74 +17,75 @@ use super::routes::{LinkFacts, gather_links};
 use crate::control::{self, ControlReply, ControlRequest};
 use crate::host_config::{self, EventListener, RunningDaemon, Sysctls, event_group, event_listeners};
 
-/// What the doctor knows.
+/// Facts about this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostFacts {
-    /// The kernel's version.
+    /// Kernel version.
     pub kernel_version: String,
     /// `net.mptcp.enabled`; none: no MPTCP.
     pub mptcp_enabled: Option<String>,
     /// `net.mptcp.path_manager`, or what `pm_type` means; none: a kernel before 5.19.
     pub path_manager: Option<String>,
-    /// Seconds for which MPTCP is off after a blackhole; none: this kernel has no such thing.
+    /// Seconds for which the kernel switches MPTCP off after a black hole; none: this kernel does not do that.
     pub blackhole_timeout: Option<u64>,
-    /// Whether settings can be written here: not so in most containers.
+    /// Whether settings below `/proc/sys/net` can be written, which most containers prevent.
     pub has_sysctl_access: bool,
-    /// Whether the kernel tells of connections.
+    /// Whether the kernel has MPTCP events.
     pub has_events: bool,
     /// The kernel's counters of MPTCP.
     pub mptcp_counters: BTreeMap<String, u64>,
-    /// What came of a connection of this machine with itself.
+    /// Result of an MPTCP connection over the loopback.
     pub loopback: LoopbackResult,
     /// Whether this process has CAP_NET_ADMIN.
     pub has_net_admin: bool,
-    /// The daemon of ours that steers this network.
+    /// The running `marline paths` of this network namespace.
     pub daemon: Option<RunningDaemon>,
-    /// How it steers, as it says itself; none: there is none, or this user may not ask it.
+    /// Mode that the daemon reports; none: no daemon, or no permission to query it.
     pub daemon_mode: Option<String>,
-    /// Who listens to the kernel's events, daemons of ours left out.
+    /// Listeners to the kernel's MPTCP events, without marline's daemons.
     pub event_listeners: Vec<EventListener>,
-    /// Endpoints of the kernel's own path manager that no run has made, as people write them; none: they cannot be read.
+    /// Endpoints of the kernel's path manager that do not belong to a run, as text; none: they cannot be read.
     pub endpoints: Option<Vec<String>>,
-    /// Whether NetworkManager runs.
+    /// Whether NetworkManager is running.
     pub has_network_manager: bool,
-    /// What a run that crashed has left behind, as lines.
+    /// Leftovers of a crashed run, one line each.
     pub leftovers: Vec<String>,
-    /// The links that the configuration names, in its order; empty: whatever works.
+    /// Links that the configuration names, in its order; empty: all usable ones.
     pub requested_links: Vec<RequestedLink>,
-    /// The interfaces.
+    /// The interfaces of this host.
     pub survey: InterfaceList,
-    /// What is known of their cost.
+    /// Routing and cost of the interfaces that may be links.
     pub links: Vec<LinkFacts>,
 }
 
-/// A link that the configuration names.
+/// A link that the configuration names explicitly.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestedLink {
-    /// Its interface.
+    /// Name of its interface.
     pub name: String,
-    /// It need not be there yet.
+    /// Whether it may be absent at the start.
     pub is_optional: bool,
 }
 
-/// What came of an MPTCP connection of this machine with itself.
+/// Result of an MPTCP connection of this host to itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LoopbackResult {
-    /// It was one.
+    /// The connection used MPTCP.
     Mptcp,
-    /// It became plain TCP: new connections do not ask for MPTCP.
+    /// It fell back to plain TCP: new connections do not request MPTCP.
     PlainTcp,
-    /// It could not be tried, or came to nothing.
+    /// It could not be tested, or failed.
     Failed(String),
 }
 
 impl HostFacts {
-    /// Whether new connections of this machine do not ask for MPTCP.
+    /// Whether new connections of this host do not request MPTCP.
     pub fn is_mptcp_off(&self) -> bool {
         self.mptcp_enabled.as_deref() == Some("0") || self.loopback == LoopbackResult::PlainTcp
     }
 
-    /// Looks once more at what probes may have changed: a link that drops MPTCP's packets makes the kernel switch it off.
+    /// Refreshes the facts that probes may have changed: a link that drops MPTCP packets makes the kernel switch
+    /// MPTCP off.
     pub fn refresh(&mut self) {
         self.mptcp_counters =
             mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default());
@@ -92,10 +93,10 @@ impl HostFacts {
     }
 }
 
-/// Looks at everything, and takes links for what the configuration says of them. Takes a few milliseconds.
+/// Gathers all facts. `link_args` overrides kind and cost of links. Takes a few milliseconds.
 ///
 /// # Errors
-/// Interfaces cannot be listed.
+/// The interfaces cannot be listed.
 pub fn gather_facts(
     run_dir: &Path,
     requested_links: Vec<RequestedLink>,
@@ -134,7 +135,7 @@ pub fn gather_facts(
     })
 }
 
-/// How the daemon steers, as it says itself.
+/// Mode that the daemon reports.
 fn query_mode(run_dir: &Path) -> Option<String> {
     match control::query(run_dir, &ControlRequest::Status { max_connections: Some(0) }) {
         Ok(ControlReply::Status(status)) => Some(status.mode),
@@ -154,10 +155,10 @@ fn test_loopback() -> LoopbackResult {
     }
 }
 
-/// chosen: the loopback answers in microseconds.
+/// chosen: the loopback needs microseconds.
 const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connects an MPTCP socket to another one on the loopback. Nobody else can reach it.
+/// Connects two MPTCP sockets over the loopback. Other hosts cannot reach them.
 fn connect_loopback() -> io::Result<bool> {
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, Some(Transport::MPTCP));
     let listener = socket()?;
@@ -166,20 +167,21 @@ fn connect_loopback() -> io::Result<bool> {
     let client = socket()?;
     client.connect_timeout(&listener.local_addr()?, LOOPBACK_TIMEOUT)?;
     let (server, _) = listener.accept()?;
-    // The server knows for sure once it has heard something.
+    // MPTCP is confirmed only after the first data.
     server.set_read_timeout(Some(LOOPBACK_TIMEOUT))?;
     (&client).write_all(b".")?;
     (&server).read_exact(&mut [0])?;
     is_mptcp(&client, 0)
 }
 
-/// Whether the other end of a connected MPTCP socket speaks MPTCP. `link`: the interface that it is bound to, or 0.
+/// Whether the peer of a connected MPTCP socket uses MPTCP. `link`: index of the interface to which the socket is
+/// bound, or 0.
 pub(super) fn is_mptcp(socket: &Socket, link: u32) -> io::Result<bool> {
     let addresses = (socket.local_addr()?.as_socket(), socket.peer_addr()?.as_socket());
     let (Some(local), Some(remote)) = addresses else { return Err(io::ErrorKind::InvalidData.into()) };
     let reply = Netlink::open(Protocol::SockDiag)?.request(&diag::query_tcp(local, remote, link).finish(1))?;
     let found = messages(&reply).find_map(|message| diag::Socket::parse(&message));
-    /// `MPTCP_SUBFLOW_FLAG_MCAP_REM`: the option came back.
+    /// `MPTCP_SUBFLOW_FLAG_MCAP_REM`: the peer returned the option.
     const CAPABLE: u32 = 1;
     Ok(found.and_then(|socket| socket.subflow).is_some_and(|subflow| subflow.flags & CAPABLE != 0))
 }
@@ -191,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fresh_network_speaks_mptcp_with_itself_until_it_is_switched_off() {
+    fn a_new_namespace_uses_mptcp_on_its_loopback_until_it_is_switched_off() {
         in_a_network(|| {
             if !Sysctls::of_system().has_mptcp() {
                 eprintln!("skipped: this kernel has no MPTCP");

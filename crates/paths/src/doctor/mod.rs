@@ -1,13 +1,14 @@
-//! Whether this machine is fit for `marline paths`, and what helps where it is not.
+//! Doctor of `marline paths`: determines whether this host is suitable, and what to change if it is not.
 //!
-//! In: [`Facts`] that were gathered ([`gather`]), and for each link what came of a connection to a server of the user's
-//! ([`probe`]). Out: findings, each with a remedy.
+//! It judges [`HostFacts`] that were gathered from the kernel ([`gather_facts`]) and, for each link, the result of a
+//! connection to a server of the user's choice ([`probe_links`]). Each finding has a remedy.
 //!
-//! 1. A finding is a plain function of facts, and has a test with facts that never were on any machine.
-//! 2. Something *blocks* if connections would not be steered at all, or wrongly; it is *noted* if they would be less well
-//!    than they could. Only the first makes a machine unfit.
-//! 3. Nothing is changed, and no packet leaves the machine without `--probe`, except to the routers of links that share an address.
-//! 4. What cannot be read (for want of a privilege) is no finding.
+//! 1. A finding is a pure function of facts, so tests can use facts that no real host has.
+//! 2. A finding *blocks* if connections would not be managed at all, or wrongly. It is a *note* if they would be
+//!    managed less well than possible. Only blocking findings make a host unsuitable.
+//! 3. Nothing is changed, and without `--probe` no packet leaves the host, except to the routers of links that share
+//!    an address.
+//! 4. What cannot be read for lack of a privilege is no finding.
 
 mod checks;
 mod facts;
@@ -24,28 +25,28 @@ pub use path_mtu::BlackHole;
 pub use probe::{LinkProbe, ProbeVerdict, probe_links, resolve_server};
 pub use routes::LinkFacts;
 
-/// How much something matters.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Less good than it could be.
+    /// Works, but could be better.
     Note,
-    /// It stands in the way.
+    /// Prevents management of connections.
     Blocks,
 }
 
-/// What was found.
+/// Result of one check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at, one word or two.
+    /// Name of the check, in one or two words.
     pub name: &'static str,
-    /// How much it matters.
+    /// Severity of the result.
     pub severity: Severity,
-    /// What was seen.
+    /// What was observed.
     pub message: String,
-    /// What helps; empty where nothing is wrong.
+    /// The remedy; empty if there is no problem.
     pub remedy: String,
 }
 
@@ -63,16 +64,16 @@ impl Finding {
     }
 }
 
-/// The whole examination.
+/// Result of all checks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Report {
-    /// Nothing stands in the way.
+    /// Whether no finding blocks.
     pub ok: bool,
-    /// What was looked at, in the order in which a person would.
+    /// The findings, in the order in which a person would check.
     pub findings: Vec<Finding>,
 }
 
-/// What the facts, and the probes if there were any, come to.
+/// Judges the facts and the probes, if any.
 pub fn examine_host(facts: &HostFacts, probes: &[LinkProbe]) -> Report {
     let mut findings = checks::check_host(facts);
     findings.extend(routes::check_links(facts));

@@ -1,6 +1,6 @@
-//! The kernel's counters of MPTCP: `/proc/net/netstat` to names and numbers.
+//! Parses the kernel's MPTCP counters in `/proc/net/netstat` into names and numbers.
 //!
-//! Two lines of a kind belong together: one with the names, the next with as many numbers.
+//! Each protocol has two lines: one with names, and one with as many numbers.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_nonsense_gives_less_and_no_panic() {
+    fn truncated_or_invalid_input_yields_fewer_counters() {
         for text in ["", "MPTcpExt:", "MPTcpExt: A", "MPTcpExt: A B\nMPTcpExt: 1", "MPTcpExt: A\nMPTcpExt: x"] {
             assert!(mptcp_counters(text).len() <= 1, "{text}");
         }

@@ -1,13 +1,10 @@
-//! Whether full-sized packets pass each link: a path MTU black hole drops them and sends no ICMP message that says so.
+//! Detects path MTU black holes: links that drop full-sized packets without an ICMP message.
 //!
-//! In: a link and a server that accepted a connection over it. Out: whether a link drops full-sized packets, and the MTU that
-//! passes.
-//!
-//! 1. A few kilobytes are sent over a plain TCP connection as the head of an HTTP request. The server's kernel acknowledges them
-//!    whatever the program there makes of them.
-//! 2. If nothing is acknowledged, smaller segments are tried ([`MTUS`]) over new connections. A link over which no size passes is
-//!    not reported: it loses more than large packets.
-//! 3. Only the way to the server is measured. The MTUs of both ways of a link are almost always the same.
+//! 1. A few kilobytes are sent over a plain TCP connection as the head of an HTTP request. The server's kernel
+//!    acknowledges them, whatever its program does with them.
+//! 2. If nothing is acknowledged, smaller segments are tried ([`COMMON_MTUS`]) over new connections. A link over
+//!    which no size passes is not reported: it has another problem.
+//! 3. Only the direction to the server is measured. Both directions of a link almost always have the same MTU.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -20,22 +17,22 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::Finding;
 
-/// A link whose full-sized packets vanish.
+/// A link that drops full-sized packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct BlackHole {
-    /// The MTU of its interface.
+    /// MTU of its interface.
     pub mtu: u32,
-    /// The largest MTU of those tried that passes.
+    /// The largest tested MTU that passes.
     pub passing_mtu: u32,
 }
 
-/// MTUs that occur: Ethernet, PPPoE, tunnels, mobile networks, the least of IPv6.
+/// Common MTUs: jumbo frames, Ethernet, PPPoE, tunnels, mobile networks, and the minimum of IPv6.
 const COMMON_MTUS: [u32; 13] = [9000, 1500, 1492, 1480, 1472, 1460, 1450, 1440, 1430, 1420, 1400, 1358, 1280];
 
-/// Sends full-sized packets over the link, and smaller ones where those vanish.
+/// Sends full-sized packets over the link, and smaller ones if those are lost.
 ///
 /// # Errors
-/// There is no connection.
+/// The connection failed.
 pub(super) fn find_black_hole(link: &Interface, server: SocketAddr) -> io::Result<Option<BlackHole>> {
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{}/mtu", link.name))?;
     let mtu: u32 = mtu.trim().parse().map_err(io::Error::other)?;
@@ -43,7 +40,7 @@ pub(super) fn find_black_hole(link: &Interface, server: SocketAddr) -> io::Resul
         return Ok(None);
     }
     let smaller: Vec<u32> = COMMON_MTUS.into_iter().filter(|size| *size < mtu).collect();
-    // The sizes that pass are at the end.
+    // Sizes are in descending order, so those that pass are at the end.
     let mut result = Ok(true);
     let first_passing = smaller.partition_point(|size| match mtu_passes(link, server, *size) {
         Ok(is_passing) => !is_passing,
@@ -56,7 +53,7 @@ pub(super) fn find_black_hole(link: &Interface, server: SocketAddr) -> io::Resul
     Ok(smaller.get(first_passing).map(|passing_mtu| BlackHole { mtu, passing_mtu: *passing_mtu }))
 }
 
-/// Whether segments that fill packets of this size are acknowledged.
+/// Whether segments of packets of this size are acknowledged.
 fn mtu_passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool> {
     let (domain, headers) = match server.ip() {
         IpAddr::V4(_) => (Domain::IPV4, 20 + 20),
@@ -77,7 +74,7 @@ fn mtu_passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool
     let start = Instant::now();
     while start.elapsed() < ACK_TIMEOUT {
         let info = TcpInfo::query(&socket)?;
-        // A SYN counts as one. A server that refuses what it has received has received it.
+        // The SYN counts as one byte. A reset by the server proves that data arrived.
         if info.bytes_acked > u64::from(mtu) || socket.take_error()?.is_some() {
             return Ok(true);
         }
@@ -86,13 +83,13 @@ fn mtu_passes(link: &Interface, server: SocketAddr, mtu: u32) -> io::Result<bool
     Ok(false)
 }
 
-/// What it comes to.
+/// The finding for a black hole.
 pub(super) fn finding(link: &str, server: SocketAddr, black_hole: BlackHole) -> Finding {
     let BlackHole { mtu, passing_mtu } = black_hole;
     Finding::note(
         "path MTU",
         format!(
-            "{link}: packets of {mtu} bytes to {server} are lost on the way and no ICMP message says so; packets of {passing_mtu} \
+            "{link}: packets of {mtu} bytes to {server} are lost on the path without an ICMP message; packets of {passing_mtu} \
              bytes pass"
         ),
         format!(
@@ -103,7 +100,7 @@ pub(super) fn finding(link: &str, server: SocketAddr, black_hole: BlackHole) -> 
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// chosen: several retransmissions on a link with half a second of round trip.
+/// chosen: several retransmissions on a link with an RTT of half a second.
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// chosen: a request head of less than 8 KB at an MTU of 1500, which servers accept.
 const SEGMENT_COUNT: usize = 3;
@@ -123,7 +120,7 @@ mod tests {
             let netns_path = format!("/proc/{}/fd/{}", std::process::id(), server_netns.as_fd().as_raw_fd());
             ip(&format!("link add c1 type veth peer name s1 netns {netns_path}"));
             ip("address add 10.1.0.2/24 dev c1");
-            // Packets are dropped by their size, so that none may be larger than on the wire.
+            // Packets are dropped by size, so aggregated packets (GSO) must not be larger than on the wire.
             ip("link set c1 up gso_max_segs 1");
             let server = server_netns
                 .run(|| {
@@ -131,7 +128,7 @@ mod tests {
                     ip("address add 10.1.0.1/24 dev s1");
                     ip("link set s1 up");
                     let server = std::net::TcpListener::bind("10.1.0.1:0")?;
-                    // It accepts segments of any size, and its interface drops what is larger than its MTU.
+                    // It accepts segments of any size, but its interface drops packets above its MTU.
                     ip("link set s1 mtu 1434");
                     ip("route replace 10.1.0.0/24 dev s1 src 10.1.0.1 advmss 1460");
                     Ok(server)

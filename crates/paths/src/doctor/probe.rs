@@ -1,16 +1,15 @@
-//! Whether MPTCP's option gets through each link: one connection per link to a server that the user names.
+//! Tests whether MPTCP's option passes each link: one connection per link to a server that the user names.
 //!
-//! In: HOST:PORT and the links. Out: for each link whether the option came back with the answer.
-//!
-//! 1. Nothing is sent over this connection but the handshake. Where it comes about, another one shows whether full-sized packets
-//!    pass ([`path_mtu`]).
-//! 2. Each socket is bound to its device, so that no rule or metric decides.
-//! 3. A single link that gives the option back proves that the server speaks MPTCP; then a link that does not strips
-//!    it. Where none does, it may be the server.
-//! 4. A link that drops packets with the option is another matter than one that strips it: each connection takes seconds, and
-//!    the kernel then asks nobody for MPTCP for an hour (`blackhole`). It shows in the kernel's count of dropped packets
-//!    and in the time that the connection took.
-//! 5. While MPTCP is off nothing is tried: the answers would tell of plain TCP. A loopback address is on no link.
+//! 1. Only a handshake is sent over this connection. If it succeeds, another connection tests full-sized packets
+//!    ([`path_mtu`]).
+//! 2. Each socket is bound to its device, so that rules and metrics do not matter.
+//! 3. A single link that returns the option proves that the server uses MPTCP; then a link that does not return it
+//!    strips the option. If no link returns it, the server may lack MPTCP.
+//! 4. Dropping packets with the option differs from stripping it: each connection is delayed by seconds, and the
+//!    kernel then switches MPTCP off for an hour (`blackhole`). It is detected by the kernel's counter of dropped
+//!    packets and the duration of the attempt.
+//! 5. While MPTCP is off nothing is tested, because the results would concern plain TCP. A loopback address belongs
+//!    to no link.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -25,53 +24,53 @@ use super::facts::is_mptcp;
 use super::netstat::mptcp_counters;
 use super::path_mtu::{self, BlackHole};
 
-/// What came of one link.
+/// Result of one link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct LinkProbe {
-    /// The link.
+    /// Name of the link.
     pub link: String,
-    /// Where to.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// What came of it.
+    /// Result of the connection.
     pub verdict: ProbeVerdict,
-    /// Whether some link proved that the server speaks MPTCP.
+    /// Whether any link proved that the server uses MPTCP.
     pub is_server_proven: bool,
-    /// Full-sized packets to the server are lost over the link.
+    /// Set if full-sized packets to the server are lost over the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub black_hole: Option<BlackHole>,
 }
 
-/// What came of it.
+/// Result of a probe.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "why")]
 pub enum ProbeVerdict {
-    /// The option came back.
+    /// The server returned the option.
     Mptcp,
-    /// The answer had no option.
+    /// The reply had no option.
     PlainTcp,
-    /// What bore the option was lost, what did not was answered.
+    /// Packets with the option were lost; without it the server replied.
     Dropped,
-    /// The server is there, and nobody listens.
+    /// The server refused the connection: no program listens at this port.
     Refused,
-    /// No connection came about.
+    /// The connection failed.
     Failed(String),
-    /// Not tried: this machine asks nobody for MPTCP now.
+    /// Not tested: MPTCP is off on this host now.
     MptcpOff,
-    /// Not tried: the server is this machine itself.
+    /// Not tested: the server is this host itself.
     Loopback,
-    /// Not tried: no link has an address of the server's family.
+    /// Not tested: no link has an address of the server's family.
     NoAddress,
 }
 
-/// chosen: more than three SYN packets, after two of which the kernel tries without the option.
+/// chosen: more than three SYN packets; after two the kernel continues without the option.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
-/// Two packets were lost, if not all: SYNs go out at 0 s, 1 s and 2 or 3 s (`tcp_syn_linear_timeouts`).
+/// Duration that proves two lost packets: SYNs are sent at 0 s, 1 s and 2 or 3 s (`tcp_syn_linear_timeouts`).
 const MIN_DROPPED_TIME: Duration = Duration::from_millis(1900);
 
-/// The addresses of HOST:PORT, by this machine's own resolver.
+/// Resolves HOST:PORT with this host's resolver.
 ///
 /// # Errors
-/// One line: the name or the port is none.
+/// One line: the name or port is invalid.
 pub fn resolve_server(server: &str) -> Result<Vec<SocketAddr>, String> {
     match server.to_socket_addrs() {
         Ok(addresses) => Ok(addresses.collect()),
@@ -79,8 +78,8 @@ pub fn resolve_server(server: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Connects over each link, side by side, to the first address of a family that the link has. `off`: this machine asks nobody
-/// for MPTCP now, and nothing is tried.
+/// Connects over all links concurrently, to the first address of a family that the link has. `is_mptcp_off`: nothing
+/// is tested.
 pub fn probe_links(links: &[Interface], addresses: &[SocketAddr], is_mptcp_off: bool) -> Vec<LinkProbe> {
     let not_tried = |server: &SocketAddr, verdict| {
         vec![LinkProbe { link: String::new(), server: *server, verdict, is_server_proven: false, black_hole: None }]
@@ -109,7 +108,7 @@ pub fn probe_links(links: &[Interface], addresses: &[SocketAddr], is_mptcp_off: 
     probes.into_iter().map(|(probe, _)| probe).collect()
 }
 
-/// What came of each link, and how long it took.
+/// Results of the links, with their durations.
 fn probe_concurrently(links: &[Interface], addresses: &[SocketAddr]) -> Vec<(LinkProbe, Duration)> {
     let has_family = |link: &Interface, server: &SocketAddr| match server.ip() {
         IpAddr::V4(_) => link.has_v4(),
@@ -128,7 +127,7 @@ fn probe_concurrently(links: &[Interface], addresses: &[SocketAddr]) -> Vec<(Lin
             .map(|(link, server)| (link, server, scope.spawn(move || probe_timed(link, server))))
             .collect();
         let to_probe = |(link, server, tried): (&Interface, SocketAddr, std::thread::ScopedJoinHandle<'_, _>)| {
-            let panicked = |_| (Err(io::Error::other("the attempt broke off")), Duration::ZERO, None);
+            let panicked = |_| (Err(io::Error::other("the attempt failed unexpectedly")), Duration::ZERO, None);
             let (result, duration, black_hole) = tried.join().unwrap_or_else(panicked);
             let verdict = verdict_of(result);
             (LinkProbe { link: link.name.clone(), server, verdict, is_server_proven: false, black_hole }, duration)
@@ -146,7 +145,7 @@ fn verdict_of(result: io::Result<bool>) -> ProbeVerdict {
     }
 }
 
-/// How often the kernel has given up asking for MPTCP because nothing that asked for it was answered.
+/// Number of times that the kernel continued without MPTCP because SYNs with the option got no reply.
 fn count_dropped_syns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
     mptcp_counters(&text).get("MPCapableSYNTXDrop").copied().unwrap_or(0)
@@ -160,58 +159,60 @@ fn connect_mptcp(link: &Interface, server: SocketAddr) -> io::Result<bool> {
     is_mptcp(&socket, link.index)
 }
 
-/// What it comes to.
+/// The finding for a probe.
 pub(super) fn finding(probed: &LinkProbe) -> Finding {
     const NAME: &str = "probe";
     let LinkProbe { link, server, verdict, is_server_proven, .. } = probed;
     match verdict {
-        ProbeVerdict::Mptcp => Finding::ok(NAME, format!("{link}: {server} answers with MPTCP's option")),
+        ProbeVerdict::Mptcp => Finding::ok(NAME, format!("{link}: {server} replies with MPTCP's option")),
         ProbeVerdict::PlainTcp if *is_server_proven => Finding::note(
             NAME,
-            format!("{link}: MPTCP's option is stripped on the way to {server}, which speaks it over another link"),
+            format!("{link}: MPTCP's option is stripped on the path to {server}, which uses it over another link"),
             format!(
-                "connections that begin over {link} stay plain TCP; ask whoever runs that network, or begin over another link (its metric)"
+                "connections that begin over {link} stay plain TCP; contact the operator of that network, or begin over another link (its metric)"
             ),
         ),
         ProbeVerdict::PlainTcp => Finding::note(
             NAME,
-            format!("{link}: {server} answers without MPTCP's option"),
-            "the server does not speak it, or every link strips it: try one that is known to speak it",
+            format!("{link}: {server} replies without MPTCP's option"),
+            "the server does not support it, or every link strips it: try a server that is known to support it",
         ),
         ProbeVerdict::Dropped => Finding::note(
             NAME,
-            format!("{link}: packets with MPTCP's option to {server} are dropped on the way; without it they pass"),
+            format!(
+                "{link}: packets with MPTCP's option to {server} are dropped on the path; packets without it pass"
+            ),
             format!(
                 "each connection over {link} begins seconds late, and the kernel then switches MPTCP off for all of this \
-                 machine for a while (`blackhole`); ask whoever runs that network, or begin over another link (its metric)"
+                 machine for a while (`blackhole`); contact the operator of that network, or begin over another link (its metric)"
             ),
         ),
         ProbeVerdict::Refused => Finding::note(
             NAME,
-            format!("{link}: {server} answers that nobody listens at this port: the link works"),
-            "name a port at which a server listens that speaks MPTCP",
+            format!("{link}: {server} refuses connections at this port: the link works"),
+            "give the port of a server with MPTCP",
         ),
         ProbeVerdict::MptcpOff => Finding::note(
             NAME,
             format!(
-                "{server} was not tried: MPTCP is off on this machine now, so nothing can be told of the links"
+                "{server} was not tested: MPTCP is off on this host now, so the result would say nothing about the links"
             ),
-            "first switch it on, as another finding says; then probe again",
+            "switch it on as described in another finding, then probe again",
         ),
         ProbeVerdict::Loopback => Finding::note(
             NAME,
-            format!("{server} was not tried: it is this machine itself, and says nothing about links"),
-            "name a server that is reached over them",
+            format!("{server} was not tested: it is this host itself and not reached over links"),
+            "give a server that is reached over them",
         ),
         ProbeVerdict::NoAddress => Finding::note(
             NAME,
-            format!("{server} was not tried: no link has an address of its family"),
-            "name a server with an address of the other family",
+            format!("{server} was not tested: no link has an address of its family"),
+            "give a server with an address of the other family",
         ),
         ProbeVerdict::Failed(reason) => Finding::note(
             NAME,
             format!("{link}: no connection to {server}: {reason}"),
-            format!("see whether {link} works at all: `curl --interface {link} …`"),
+            format!("test whether {link} works at all: `curl --interface {link} …`"),
         ),
     }
 }
@@ -237,22 +238,24 @@ mod tests {
             (finding.severity, finding.message)
         };
         assert_eq!(probed(ProbeVerdict::Mptcp, true).0, Severity::Ok);
-        assert!(probed(ProbeVerdict::PlainTcp, true).1.contains("stripped on the way"));
+        assert!(probed(ProbeVerdict::PlainTcp, true).1.contains("stripped on the path"));
         assert!(!probed(ProbeVerdict::PlainTcp, false).1.contains("stripped"));
         assert!(probed(ProbeVerdict::Failed("timed out".into()), false).1.ends_with("192.0.2.1:80: timed out"));
         for is_server_proven in [true, false] {
             let (state, message) = probed(ProbeVerdict::Dropped, is_server_proven);
             assert!(
-                state == Severity::Note && message.contains("dropped on the way") && !message.contains("stripped")
+                state == Severity::Note && message.contains("dropped on the path") && !message.contains("stripped")
             );
         }
-        assert!(probed(ProbeVerdict::Refused, false).1.ends_with("nobody listens at this port: the link works"));
-        assert!(probed(ProbeVerdict::MptcpOff, false).1.contains("nothing can be told of the links"));
-        assert!(probed(ProbeVerdict::Loopback, false).1.contains("says nothing about links"));
+        assert!(
+            probed(ProbeVerdict::Refused, false).1.ends_with("refuses connections at this port: the link works")
+        );
+        assert!(probed(ProbeVerdict::MptcpOff, false).1.contains("the result would say nothing about the links"));
+        assert!(probed(ProbeVerdict::Loopback, false).1.contains("not reached over links"));
     }
 
     #[test]
-    fn what_would_tell_nothing_is_not_tried() {
+    fn pointless_probes_are_not_made() {
         let parse_addr = |address: &str| -> SocketAddr { address.parse().unwrap() };
         let verdict =
             |addresses: &[SocketAddr], is_mptcp_off| probe_links(&[], addresses, is_mptcp_off).remove(0).verdict;
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_with_and_without_mptcp_are_told_apart() {
+    fn servers_with_and_without_mptcp_are_distinguished() {
         in_a_network(|| {
             if !crate::host_config::Sysctls::of_system().has_mptcp() {
                 eprintln!("skipped: this kernel has no MPTCP");
@@ -281,7 +284,8 @@ mod tests {
             let verdict = |server: &Socket| {
                 let address = server.local_addr().unwrap().as_socket().unwrap();
                 std::thread::scope(|scope| {
-                    // Sockets are of the network of the thread that makes them, and so are those of its children.
+                    // Sockets belong to the network namespace of the thread that creates them, which its child
+                    // threads inherit.
                     scope.spawn(|| probe_links(&lo, &[address], false).remove(0).verdict).join().unwrap()
                 })
             };

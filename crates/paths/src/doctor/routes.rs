@@ -1,4 +1,4 @@
-//! How packets of each link leave, and what stands in their way: default routes, subnets, reverse path filters, cost.
+//! Findings about links: default routes, source routing, subnets, reverse path filters, and cost.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,28 +12,30 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::{Finding, HostFacts, Severity};
 use crate::host_config::{Sysctls, exit_interface};
 
-/// What is known of one interface that is no loopback.
+/// Facts about one interface other than the loopback.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkFacts {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// What it is taken for.
+    /// Assumed access technology.
     pub kind: LinkKind,
-    /// Whether its bytes cost money, as far as anybody says.
+    /// Whether its traffic costs money, if known.
     pub is_metered: bool,
-    /// Its lowest metric of a default route of IPv4, else of IPv6.
+    /// Metric of its default route of IPv4, or else of IPv6.
     pub metric: Option<u32>,
-    /// The stricter of the two settings that count for it: 1 strict, 2 loose, 0 none.
+    /// The effective `rp_filter`, the maximum of its own setting and that for `all`: 1 strict, 2 loose, 0 off.
     pub rp_filter: u8,
-    /// Addresses whose packets to the world would leave by another interface, or not at all.
+    /// Addresses whose packets to the Internet would leave by another interface, or not at all.
     pub misrouted_addresses: Vec<IpAddr>,
-    /// Its addresses that another interface has as well.
+    /// Its addresses that another interface also has.
     pub shared_addresses: Vec<IpAddr>,
-    /// Of such a link: whether its router answers a socket that is bound to it; none: not tried.
+    /// For a link with shared addresses: whether its router replies to a socket that is bound to the link; none: not
+    /// tested.
     pub router_answers: Option<bool>,
 }
 
-/// Asks the kernel about each interface that has an address and a default route; `known` is what the configuration says.
+/// Gathers facts about each interface with an address and a default route; `link_args` is what the configuration
+/// states about links.
 pub(super) fn gather_links(
     survey: &InterfaceList,
     metered: &MeteredHints,
@@ -44,7 +46,7 @@ pub(super) fn gather_links(
     let is_shared = |address: &IpAddr| {
         survey.interfaces.iter().filter(|interface| interface.addresses.contains(address)).count() > 1
     };
-    // Of a shared address only bound sockets have a link of their own.
+    // With a shared address, only bound sockets have a defined link.
     let exit_of_address = |address: IpAddr, link: u32| {
         let bound = is_shared(&address).then_some(link);
         socket.as_ref().ok().and_then(|socket| exit_interface(socket, address, bound))
@@ -96,7 +98,7 @@ pub(super) fn gather_links(
     links
 }
 
-/// Whether a router answers a socket that is bound to this link, by accepting or by refusing a connection.
+/// Whether a router replies to a socket that is bound to this link, by accepting or refusing a connection.
 fn does_router_answer(link: &str, router: IpAddr) -> bool {
     let domain = if router.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let connect = || {
@@ -110,12 +112,12 @@ fn does_router_answer(link: &str, router: IpAddr) -> bool {
     }
 }
 
-/// The port of a modem's page. One that has no page refuses the connection.
+/// Port of a modem's web page. A modem without one refuses the connection.
 const HTTP_PORT: u16 = 80;
 /// chosen: two SYNs, at 0 and 1 s.
 const ROUTER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether it is, or might be, a link.
+/// Whether it is a link or could become one.
 fn may_be_link(interface: &Interface) -> bool {
     match &interface.usability {
         Usability::Usable => true,
@@ -123,14 +125,14 @@ fn may_be_link(interface: &Interface) -> bool {
     }
 }
 
-/// The findings about links.
+/// All findings about links.
 pub(super) fn check_links(facts: &HostFacts) -> Vec<Finding> {
     let mut findings = vec![check_usable_links(facts)];
     findings.extend(facts.survey.vpn.as_ref().map(|vpn| {
         Finding::note(
             "VPN",
-            format!("{vpn} is this machine's way to the Internet: connections go through it alone"),
-            "name the links below it with --link if connections may go beside it",
+            format!("{vpn} has the default route of this host: all connections go through it"),
+            "name the links below it with --link if connections may bypass it",
         )
     }));
     findings.extend(check_default_routes(facts));
@@ -152,8 +154,10 @@ fn check_usable_links(facts: &HostFacts) -> Finding {
         let name = &absent.name;
         return Finding::blocks(
             "links",
-            format!("the configuration names {name}, and there is no such interface"),
-            format!("`marline links` lists those there are; in `optional-links` of [paths], {name} is waited for"),
+            format!("the configuration names {name}, but there is no such interface"),
+            format!(
+                "`marline links` lists the interfaces; an entry in `optional-links` of [paths] makes the run wait for {name}"
+            ),
         );
     }
     let is_usable = |interface: &&Interface| match &interface.usability {
@@ -168,23 +172,23 @@ fn check_usable_links(facts: &HostFacts) -> Finding {
         0 if facts.requested_links.iter().any(|requested| requested.is_optional) => Finding::note(
             "links",
             format!("no link{scope} can be used yet"),
-            "connect one; `marline links` says why others are not used",
+            "connect one; `marline links` shows why others are not used",
         ),
         0 => Finding::blocks(
             "links",
             format!("no link{scope} can be used"),
-            "`marline links` says why, for each interface",
+            "`marline links` shows the reason for each interface",
         ),
         1 => Finding::note(
             "links",
             format!("only one link{scope} can be used: {}", usable.join(", ")),
-            "connect a second one; `marline links` says why others are not used",
+            "connect a second one; `marline links` shows why others are not used",
         ),
         count => Finding::ok("links", format!("{count}: {}", usable.join(", "))),
     }
 }
 
-/// Whether a run would use it, as far as the configuration says.
+/// Whether a run would use it according to the configuration.
 fn is_requested(facts: &HostFacts, name: &str) -> bool {
     facts.requested_links.is_empty() || facts.requested_links.iter().any(|requested| requested.name == name)
 }
@@ -218,16 +222,16 @@ fn check_source_routing(facts: &HostFacts) -> Option<Finding> {
     let addresses = misrouted.join("; ");
     match (misrouted.is_empty(), facts.daemon) {
         (true, _) if facts.links.len() < 2 => None,
-        (true, _) => Some(Finding::ok("routing", "what has a link's address leaves by that link")),
+        (true, _) => Some(Finding::ok("routing", "packets from a link's address leave by that link")),
         (false, None) => Some(Finding::ok(
             "routing",
             format!("{addresses} would leave by another link; `marline paths` sets rules against it while it runs"),
         )),
         (false, Some(daemon)) => Some(Finding::note(
             "routing",
-            format!("{addresses} would leave by another link, although {daemon} runs"),
-            "if it steers these links, too, its log says why there is no rule (another program may remove it again and \
-             again); otherwise name them with --link",
+            format!("{addresses} would leave by another link, although {daemon} is running"),
+            "if it manages these links, its log shows why there is no rule (another program may remove it \
+             repeatedly); otherwise name them with --link",
         )),
     }
 }
@@ -245,7 +249,7 @@ fn check_subnets(survey: &InterfaceList) -> Vec<Finding> {
                     "subnet",
                     format!("{a} and {b} are both in the subnet of {}/{}", network.address, network.prefix_len),
                     format!(
-                        "works, since subflows are bound to their device; if {a} answers for {b}: \
+                        "works, because subflows are bound to their device; if {a} replies to ARP requests for {b}: \
                          `sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2`, or give one modem another subnet"
                     ),
                 ));
@@ -255,7 +259,7 @@ fn check_subnets(survey: &InterfaceList) -> Vec<Finding> {
     findings
 }
 
-/// Links that share an address, as two modems of one brand do.
+/// Findings about links with the same address, such as two modems of one brand.
 fn check_shared_addresses(facts: &HostFacts) -> Vec<Finding> {
     let sharing: Vec<&LinkFacts> = facts.links.iter().filter(|link| !link.shared_addresses.is_empty()).collect();
     let names: Vec<&str> = sharing.iter().map(|link| link.name.as_str()).collect();
@@ -266,7 +270,7 @@ fn check_shared_addresses(facts: &HostFacts) -> Vec<Finding> {
         let name = &link.name;
         Finding::note(
             "address",
-            format!("the router of {name} does not answer over it; {} have the same address", names.join(", ")),
+            format!("the router of {name} does not reply over it; {} have the same address", names.join(", ")),
             if link.rp_filter == 1 {
                 format!(
                     "`sysctl -w net.ipv4.conf.{name}.rp_filter=2`: the strict filter drops what comes in over {name}"
@@ -280,7 +284,7 @@ fn check_shared_addresses(facts: &HostFacts) -> Vec<Finding> {
     if findings.is_empty() && sharing.iter().any(|link| link.router_answers == Some(true)) {
         findings.push(Finding::ok(
             "address",
-            format!("{} have the same address, and the router of each answers over its own link", names.join(", ")),
+            format!("{} have the same address, and the router of each replies over its own link", names.join(", ")),
         ));
     }
     if let Some(first) = strict.first().filter(|_| findings.iter().all(|finding| finding.severity == Severity::Ok))
@@ -308,16 +312,16 @@ fn check_rp_filter(facts: &HostFacts) -> Option<Finding> {
         return None;
     }
     let names = strict.join(", ");
-    // With rules for the source the way back is the way there, and strict filters pass it.
+    // With source rules, the reverse path equals the forward path, so strict filters accept the packets.
     Some(if facts.daemon.is_some() || facts.links.iter().all(|link| link.misrouted_addresses.is_empty()) {
-        Finding::ok("rp_filter", format!("strict on {names}, which the rules for sources satisfy"))
+        Finding::ok("rp_filter", format!("strict on {names}, which source rules satisfy"))
     } else {
         Finding::note(
             "rp_filter",
             format!(
-                "strict on {names}: without rules for sources, answers over other links than the default one are dropped"
+                "strict on {names}: without source rules, replies over other links than the default one are dropped"
             ),
-            "`marline paths` sets such rules while it runs; if a link stays silent all the same, \
+            "`marline paths` sets such rules while it runs; if a link still receives nothing, \
              `sysctl -w net.ipv4.conf.all.rp_filter=2` makes the filter loose",
         )
     })
@@ -428,7 +432,7 @@ mod tests {
         );
         let (state, text) = named(vec![requested_link("wlan0", false), requested_link("wwan9", false)]);
         assert!(
-            state == Severity::Blocks && text.contains("names wwan9, and there is no such interface"),
+            state == Severity::Blocks && text.contains("names wwan9, but there is no such interface"),
             "{text}"
         );
         let (state, text) = named(vec![requested_link("usb0", true)]);
@@ -436,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_without_a_default_route_is_told_with_the_command() {
+    fn a_link_without_a_default_route_is_noted_with_the_command() {
         let unrouted = interface("eth1", "10.1.0.2", Usability::Unused(UnusedReason::NoDefaultRoute));
         let (state, text) = finding_text(&facts_with(vec![unrouted], vec![]), "route").unwrap();
         assert_eq!(state, Severity::Note);
@@ -444,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn one_subnet_on_two_links_is_told_once() {
+    fn one_subnet_on_two_links_is_noted_once() {
         let a = interface("wwan0", "192.168.8.100", Usability::Usable);
         let b = interface("wwan1", "192.168.8.101", Usability::Usable);
         let (state, text) = finding_text(&facts_with(vec![a.clone(), b], vec![]), "subnet").unwrap();
@@ -456,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_one_address_are_well_if_the_router_of_each_answers() {
+    fn links_with_one_address_work_if_the_router_of_each_replies() {
         let sharing_link = |name: &str, answers| LinkFacts {
             shared_addresses: vec!["192.168.8.100".parse().unwrap()],
             router_answers: Some(answers),
@@ -467,7 +471,7 @@ mod tests {
         assert!(state == Severity::Ok && text.starts_with("wwan0, wwan1 have the same address"), "{text}");
         facts.links[1] = sharing_link("wwan1", false);
         let (state, text) = finding_text(&facts, "address").unwrap();
-        assert!(state == Severity::Note && text.starts_with("the router of wwan1 does not answer"), "{text}");
+        assert!(state == Severity::Note && text.starts_with("the router of wwan1 does not reply"), "{text}");
         facts.links[1].rp_filter = 1;
         assert!(finding_text(&facts, "address").unwrap().1.contains("net.ipv4.conf.wwan1.rp_filter=2"));
         assert_eq!(
@@ -477,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_go_astray_are_no_trouble_before_a_daemon_runs() {
+    fn misrouted_addresses_are_no_problem_before_a_daemon_runs() {
         let misrouted = LinkFacts {
             misrouted_addresses: vec!["10.2.0.2".parse().unwrap()],
             ..link_facts("wwan0", LinkKind::Lte, 700)
@@ -511,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_default_link_is_noted_where_there_is_a_cheaper_one() {
+    fn a_costly_default_link_is_noted_if_a_cheaper_one_exists() {
         let (wifi, lte) = (link_facts("wlan0", LinkKind::Wifi, 600), link_facts("wwan0", LinkKind::Lte, 50));
         let (state, text) =
             finding_text(&facts_with(vec![], vec![wifi.clone(), lte.clone()]), "default link").unwrap();
@@ -521,9 +525,12 @@ mod tests {
         let higher_metric = LinkFacts { metric: Some(700), ..lte.clone() };
         assert_eq!(finding_text(&facts_with(vec![], vec![wifi.clone(), higher_metric]), "default link"), None);
         let requested_links = vec![RequestedLink { name: "wwan0".into(), is_optional: false }];
-        let one_requested =
-            HostFacts { requested_links: requested_links, ..facts_with(vec![], vec![wifi.clone(), lte.clone()]) };
-        assert_eq!(finding_text(&one_requested, "default link"), None, "what is cheaper is none of the links");
+        let one_requested = HostFacts { requested_links, ..facts_with(vec![], vec![wifi.clone(), lte.clone()]) };
+        assert_eq!(
+            finding_text(&one_requested, "default link"),
+            None,
+            "the cheaper interface is no link of the run"
+        );
         assert_eq!(finding_text(&facts_with(vec![], vec![lte]), "default link"), None, "there is nothing cheaper");
         let metered = LinkFacts { is_metered: true, metric: Some(1), ..wifi.clone() };
         let text = finding_text(

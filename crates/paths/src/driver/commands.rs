@@ -1,13 +1,14 @@
-//! What the policy asks for, carried out.
+//! Executes the outputs of the policy: commands to the path manager, polls of subflow counters, aborts of sockets.
 //!
-//! 1. Commands of one turn go to the kernel together, and so do looks.
-//! 2. What cannot be asked of the kernel at all (no such subflow, no address of the family) is refused here, in the same
-//!    words.
-//! 3. A destroyed subflow is gone once the kernel has said so; its event, which comes later, finds nothing any more. Its
-//!    socket may remain ([`Driver::end_socket`]).
-//! 4. An address whose id another address of the connection has (two of 255 can meet) is tried with the next one.
-//! 5. A join that nothing came of is ended after [`STALE`]: the kernel would send SYNs for two minutes, and a subflow
-//!    that comes up then would surprise everybody.
+//! 1. Commands of one round are sent to the kernel together, and so are polls.
+//! 2. A command that cannot be expressed to the kernel (no such subflow, no address of the family) fails here, with
+//!    the same errors as the kernel's refusals.
+//! 3. A destroyed subflow leaves the table when the kernel acknowledges the command. Its event comes later and finds
+//!    no entry. Its socket may remain ([`Driver::close_socket`]).
+//! 4. If the id of an address is used by another address of the connection (two of 255 can collide), the next id is
+//!    tried.
+//! 5. A join without result is ended after [`JOIN_TIMEOUT`]. The kernel would send SYNs for two minutes, and a
+//!    subflow that is established that late would contradict the state of the policy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use super::interfaces::LinkInterface;
 use super::subflow_table::{ConnEntry, PendingJoin, Subflow, next_address_id};
 use super::{Driver, Mode, Policy};
 
-/// A command on its way.
+/// A command that was not completed yet.
 #[derive(Clone, Copy)]
 struct PendingCommand {
     id: CommandId,
@@ -37,7 +38,7 @@ struct PendingCommand {
 }
 
 impl<M: Policy> Driver<M> {
-    /// Carries out what is in the queue, for a few rounds. True: there is more.
+    /// Executes queued outputs for up to [`MAX_ROUNDS`] rounds. Returns true if more are left.
     pub(super) fn execute_outputs(&mut self) -> bool {
         for _ in 0..MAX_ROUNDS {
             if self.pending_outputs.is_empty() && self.pending_polls.is_empty() {
@@ -73,18 +74,19 @@ impl<M: Policy> Driver<M> {
         !self.pending_outputs.is_empty() || !self.pending_polls.is_empty()
     }
 
-    /// Subflows that begin over this link from now on send and accept packets of this size at most.
+    /// Limits the packet size of subflows that begin over this link from now on.
     fn set_mtu(&mut self, link: LinkId, mtu: Option<u16>, reason: Option<&str>) {
         let Some(interface) = self.links.get(link) else { return };
         self.host_config.set_mtu(interface.name(), mtu, reason);
         if let Err(error) = self.survey_links() {
-            tracing::warn!(%error, "interfaces");
+            tracing::warn!(%error, "cannot list the interfaces");
         }
     }
 
     fn execute_commands(&mut self, commands: &[PendingCommand]) {
         let mut sent = Vec::new();
         let mut requests = Vec::new();
+        // A subflow of a half-closed connection is not destroyed: the kernel would not permit a new one.
         let half_closed = self.update_half_closed(commands);
         for command in commands {
             if matches!(command.command, Command::Destroy { .. }) && half_closed.contains(&command.conn) {
@@ -102,6 +104,8 @@ impl<M: Policy> Driver<M> {
         if requests.is_empty() {
             return;
         }
+        // All requests in one system call: the time between the join of a new subflow and the end of an old one stays
+        // short.
         let acks = self.path_manager.as_ref().map(|manager| manager.execute(requests));
         match acks {
             Some(Ok(acks)) => {
@@ -110,7 +114,7 @@ impl<M: Policy> Driver<M> {
                 }
             }
             Some(Err(error)) => {
-                tracing::warn!(%error, "the path manager does not answer");
+                tracing::warn!(%error, "no reply from the kernel's MPTCP path manager; commands failed");
                 let number = error.raw_os_error().unwrap_or(0);
                 for command in &sent {
                     self.complete_command(command, Some(CommandError::Other(number)), None);
@@ -120,7 +124,8 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Connections of which a subflow is to be ended, and of which one direction is closed: the policy decides again when it knows that.
+    /// Finds the connections of these `Destroy` commands with one direction closed, and marks them. The policy
+    /// decides again once it knows.
     fn update_half_closed(&mut self, commands: &[PendingCommand]) -> BTreeSet<ConnId> {
         let destroys = commands.iter().filter(|command| matches!(command.command, Command::Destroy { .. }));
         let unknown =
@@ -134,7 +139,10 @@ impl<M: Policy> Driver<M> {
         closed
     }
 
-    /// The kernel's words for a command.
+    /// Builds the netlink request of a command.
+    ///
+    /// # Errors
+    /// The command cannot be executed; it is not sent.
     fn build_request(&self, command: &PendingCommand) -> Result<Request, CommandError> {
         let connection = self.subflow_table.conns.get(&command.conn).ok_or(CommandError::NoConnection)?;
         match connection.management {
@@ -162,11 +170,12 @@ impl<M: Policy> Driver<M> {
         backup: bool,
     ) -> Result<NewSubflow, CommandError> {
         let interface = self.links.get(link).filter(|interface| interface.is_up).ok_or(CommandError::NoAddress)?;
-        // The server's own family first; the other one helps where the server has announced such an address.
+        // The server's own family first; the other one serves if the server has announced an address of it.
         let announced = connection.announced_addresses.iter().map(|(_, address, _)| *address);
         let mut servers = std::iter::once(connection.server.ip()).chain(announced);
         let addresses = servers.find_map(|server| {
             let local = interface.address_for(server).filter(|local| !interface.is_awaiting_route(*local))?;
+            // An address that waits for its default route would send its SYN into ARP; see `is_awaiting_route`.
             Some((local, connection.join_target(local)?))
         });
         let (local, remote) = addresses.ok_or_else(|| match interface.only_family() {
@@ -180,6 +189,7 @@ impl<M: Policy> Driver<M> {
     fn on_ack(&mut self, command: &PendingCommand, ack: &Ack) {
         let mut ack = ack.clone();
         if let Command::Join { link, backup } = command.command {
+            // The kernel's refusal of an id that another address of the connection has.
             for _ in 0..MAX_ID_TRIES {
                 if !ack.message.contains("match address and id") {
                     break;
@@ -197,6 +207,7 @@ impl<M: Policy> Driver<M> {
                 .path_manager
                 .as_ref()
                 .zip(tuple)
+                // A subflow of a dual-stack socket is known to the kernel by its IPv4-mapped address.
                 .and_then(|(manager, tuple)| manager.destroy_v4_mapped(&tuple, &ack));
             ack = retried.unwrap_or(ack);
         }
@@ -206,6 +217,7 @@ impl<M: Policy> Driver<M> {
         };
         let error = command_error(&ack).map(|error| match family {
             Some(family) if is_family_mismatch(&ack) => CommandError::SocketFamily(family),
+            // "Not yet" also stands for half-closed connections, where retries would be useless.
             _ if error == CommandError::NotYet && !self.half_closed(vec![command.conn]).is_empty() => {
                 CommandError::HalfClosed
             }
@@ -214,7 +226,7 @@ impl<M: Policy> Driver<M> {
         self.complete_command(command, error, Some(&ack));
     }
 
-    /// Joins under the next id.
+    /// Repeats a join with the next address id, and remembers that id for the address.
     fn join_with_next_id(&mut self, conn: ConnId, link: LinkId, backup: bool) -> Option<Ack> {
         let connection = self.subflow_table.conns.get(&conn)?;
         let new = self.plan_subflow(conn, connection, link, backup).ok().filter(|new| new.id != 0)?;
@@ -227,7 +239,7 @@ impl<M: Policy> Driver<M> {
         Some(ack)
     }
 
-    /// Keeps what came of a command, and tells it.
+    /// Records the result of a command: log, history, pending join, and the input for the policy.
     fn complete_command(&mut self, command: &PendingCommand, error: Option<CommandError>, ack: Option<&Ack>) {
         let now = self.now();
         let description = self.describe(command, error, ack);
@@ -240,7 +252,7 @@ impl<M: Policy> Driver<M> {
             Some(error) if describe::ended_reason(error, ack).is_some() => {
                 tracing::debug!(conn = command.conn.0, "{description}")
             }
-            // Nothing is wrong: the connection's reason says it as well.
+            // Not a malfunction: the reason shown for the connection explains it.
             Some(CommandError::NotAnnounced(_) | CommandError::SocketFamily(_)) => {
                 self.totals.refused += 1;
                 tracing::info!(conn = command.conn.0, "{description}");
@@ -260,6 +272,7 @@ impl<M: Policy> Driver<M> {
             _ => None,
         };
         if let Some(connection) = self.subflow_table.conn_mut(command.conn) {
+            // A half-closed connection is no refusal by the kernel, so a dry run does not report it.
             let is_refused = error.is_some_and(|error| error != CommandError::HalfClosed);
             if is_refused && self.mode == Mode::DryRun && connection.is_new_dry_run(&description) {
                 let suffix = if connection.reason().is_empty() {
@@ -275,10 +288,11 @@ impl<M: Policy> Driver<M> {
             }
         }
         if ack.is_some_and(|ack| ack.message.contains("not selected")) {
-            // Opened before the run, or after somebody else has switched the path manager over.
+            // The connection was opened before the run, or after another program has switched the path manager.
             self.host_config.recheck_sysctls();
             self.mark_predates_switch(command.conn);
         }
+        // The policy receives the result of the command before the end of the subflow.
         self.feed_machine(Input::CommandDone { command: command.id, error });
         if let (Command::Destroy { subflow }, None) = (command.command, error)
             && let Some(sub) = self.take_subflow(command.conn, subflow)
@@ -288,12 +302,14 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Sees to the socket of a subflow that was just destroyed: it is aborted at once, or when a new subflow is established over the link.
+    /// Handles the socket of a destroyed subflow: it is aborted at once, or when a new subflow is established over
+    /// the link.
     ///
-    /// The kernel closes only its own direction of a connection's first subflow. It acknowledges what the server sends over it
-    /// afterwards, and does not deliver it. A server that has sent all its data may then repeat the missing part over this
-    /// subflow for ever. A RST ends the subflow on both sides. It also ends a socket that waits for its retransmission timer, and
-    /// would send again what other subflows have delivered. While the link is down no RST reaches the server.
+    /// The kernel closes only its own direction of a connection's first subflow. It acknowledges what the server
+    /// sends over it afterwards, and does not deliver it. A server that has sent all its data may then repeat the
+    /// missing part over this subflow forever. A RST ends the subflow on both sides. It also ends a socket that waits
+    /// for its retransmission timer and would retransmit data that other subflows have delivered. While the link is
+    /// down no RST reaches the server.
     fn close_socket(&mut self, conn: ConnId, sub: &Subflow) {
         let is_link_up = sub.link.is_some_and(|link| self.links.get(link).is_some_and(|interface| interface.is_up));
         if is_link_up && (sub.is_first || sub.initial || sub.counters.timeouts > 0) {
@@ -303,15 +319,16 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// The socket of a subflow that was destroyed is aborted when a new one is established over its link.
+    /// Schedules the abort of a destroyed subflow's socket for the moment when a new one is established over its
+    /// link.
     fn defer_abort(&mut self, conn: ConnId, sub: &Subflow) {
         if let (Some(link), Some(connection)) = (sub.link, self.subflow_table.conn_mut(conn)) {
             connection.closing_sockets.push((link, sub.query()));
         }
     }
 
-    /// A new subflow was established over this link: a RST reaches the server now. Sockets of destroyed subflows that are still there
-    /// would also count as subflows at the server.
+    /// Aborts deferred sockets after a new subflow was established over this link: a RST reaches the server now.
+    /// Remaining sockets of destroyed subflows would also count as subflows at the server.
     pub(super) fn abort_deferred(&mut self, conn: ConnId, link: LinkId) {
         let Some(connection) =
             self.subflow_table.conn_mut(conn).filter(|connection| !connection.closing_sockets.is_empty())
@@ -326,8 +343,8 @@ impl<M: Policy> Driver<M> {
         self.abort_sockets(conn, &queries);
     }
 
-    /// Aborts those of these sockets that are still subflows of this connection which this end has closed: another socket may have the
-    /// addresses and ports by now.
+    /// Aborts those of these sockets that are still subflows of this connection and closed on this side. Another
+    /// socket may have the addresses and ports by now.
     fn abort_sockets(&mut self, conn: ConnId, sockets: &[SubflowQuery]) {
         let replies = self.query_sockets(sockets);
         let is_closed = |reply: &SocketReply| {
@@ -340,11 +357,12 @@ impl<M: Policy> Driver<M> {
         if let Err(error) = self.sock_diag.abort(&closed)
             && !std::mem::replace(&mut self.has_abort_failed, true)
         {
-            tracing::warn!(%error, "sockets of destroyed subflows cannot be aborted: downloads may wait for data that such a socket holds");
+            tracing::warn!(%error, "cannot abort sockets of destroyed subflows: downloads may stall on data that such a socket holds (the kernel needs CONFIG_INET_DIAG_DESTROY)");
         }
     }
 
-    /// Its socket was made before the path manager was switched over: the policy hears that it is over.
+    /// Marks a connection whose socket is older than the switch of the path manager. It cannot be managed, so the
+    /// policy sees it as closed.
     fn mark_predates_switch(&mut self, conn: ConnId) {
         if let Some(connection) =
             self.subflow_table.conn_mut(conn).filter(|connection| connection.management == Management::Userspace)
@@ -355,7 +373,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// A command and what came of it, for people.
+    /// Describes a command and its result for logs and `explain`.
     fn describe(&self, command: &PendingCommand, error: Option<CommandError>, ack: Option<&Ack>) -> String {
         let connection = self.subflow_table.conns.get(&command.conn);
         let subs = || connection.map_or(&[][..], |connection| &connection.subflows).iter();
@@ -379,7 +397,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Looks at all subflows of the connections that are waited for.
+    /// Reads the counters of all subflows of the connections in the queue.
     fn poll_subflows(&mut self) {
         let polls = std::mem::take(&mut self.pending_polls);
         if polls.is_empty() {
@@ -389,6 +407,7 @@ impl<M: Policy> Driver<M> {
             self.poll_aggregate();
             return;
         }
+        // First, because the counters below are converted to offsets in the data stream.
         self.find_initial_data_seqs(&polls);
         let mut queries = Vec::new();
         let mut ids = Vec::new();
@@ -405,7 +424,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// What the kernel still knows of these subflows, in their order.
+    /// Queries the sockets of these subflows; the replies are in the same order.
     pub(super) fn query_sockets(&mut self, queries: &[SubflowQuery]) -> Vec<SocketReply> {
         self.totals.subflow_polls += queries.len() as u64;
         let mut replies = vec![SocketReply::Unknown; queries.len()];
@@ -415,7 +434,7 @@ impl<M: Policy> Driver<M> {
             }
         });
         if let Err(error) = outcome {
-            tracing::warn!(%error, "sock_diag does not answer");
+            tracing::warn!(%error, "no reply from sock_diag; subflow counters are missing");
         }
         replies
     }
@@ -429,6 +448,7 @@ impl<M: Policy> Driver<M> {
             let Some(sub) = connection.subflows.iter_mut().find(|sub| sub.id == id) else { return };
             sub.add_sample(now, counters);
             self.feed_machine(Input::Counters { conn, subflow: id, counters });
+        // A missing reply means nothing. Any other reply means that the subflow has ended without an event.
         } else if *reply != SocketReply::Unknown
             && let Some(sub) = self.take_subflow(conn, id)
         {
@@ -441,7 +461,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Ends subflows from addresses that their link, which works, has no more: nothing will ever come back to them.
+    /// Ends subflows from addresses that an active link has lost: no packet can reach them any more.
     pub(super) fn destroy_stranded(&mut self) {
         let Some(manager) = self.path_manager.as_ref().filter(|_| self.aggregate.is_none()) else { return };
         let mut stranded = Vec::new();
@@ -466,18 +486,18 @@ impl<M: Policy> Driver<M> {
         }
         let tuples: Vec<SubflowTuple> = stranded.iter().map(|(.., tuple)| *tuple).collect();
         if let Err(error) = manager.destroy_subflows(&tuples) {
-            tracing::warn!(%error, "subflows from lost addresses could not be ended");
+            tracing::warn!(%error, "cannot end subflows whose local addresses are gone");
         }
         for (conn, id, _) in stranded {
             if let Some(sub) = self.take_subflow(conn, id) {
-                // It may be the last one, and its address is gone: no RST could be sent.
+                // It may be the last one, and its address is gone: a RST could not be sent now.
                 self.defer_abort(conn, &sub);
                 self.on_subflow_gone(conn, &sub, CloseReason::Unreachable);
             }
         }
     }
 
-    /// Ends joins that nothing came of.
+    /// Ends joins that were not established within [`JOIN_TIMEOUT`].
     pub(super) fn destroy_stale_joins(&mut self) {
         let now = self.now();
         let mut stale = BTreeSet::new();
@@ -501,7 +521,7 @@ impl<M: Policy> Driver<M> {
         });
         let outcome = dump.and_then(|_| manager.destroy_subflows(&tuples));
         if let Err(error) = outcome {
-            tracing::warn!(%error, "joins without an answer could not be ended");
+            tracing::warn!(%error, "cannot end unanswered joins; the kernel ends them after its own timeout");
         }
     }
 }
@@ -511,19 +531,18 @@ fn subflow_tuple(conn: ConnId, connection: &ConnEntry, subflow: SubflowId) -> Re
     Ok(SubflowTuple { token: conn.0, local: sub.local, remote: sub.remote })
 }
 
-/// Whether the socket is a subflow of this connection that still carries anything: a port can be somebody else's by
-/// now.
+/// Whether the socket is an open subflow of this connection. Another socket may use its port by now.
 pub(super) fn is_open_subflow_of(socket: &diag::Socket, conn: ConnId) -> bool {
     socket.subflow.is_some_and(|subflow| subflow.token == conn.0) && socket.is_open()
 }
 
-/// The counters in the policy's terms; none: the kernel told none.
+/// The counters as the policy expects them; none: the kernel did not report TCP info.
 pub(super) fn to_counters(socket: &diag::Socket) -> Option<Counters> {
     let tcp = socket.tcp_info?;
     let nonzero = |time: Duration| (!time.is_zero()).then_some(time);
     Some(Counters {
         received: DataSize::from_bytes(tcp.bytes_received),
-        // The SYN was acknowledged too, and is no payload.
+        // The acknowledged SYN counts as one byte and is no payload.
         sent: DataSize::from_bytes(tcp.bytes_acked.saturating_sub(1)),
         outstanding: DataSize::from_bytes(socket.unacknowledged.into()),
         rtt: nonzero(tcp.rtt),
@@ -535,10 +554,10 @@ pub(super) fn to_counters(socket: &diag::Socket) -> Option<Counters> {
     })
 }
 
-/// Rounds of commands and looks before the other sources have their turn. chosen: a command, its answer and what the
-/// policy makes of that are two.
+/// Rounds of commands and polls before other event sources are served. chosen: a command with its result, and the
+/// policy's reaction to that, are two.
 const MAX_ROUNDS: usize = 4;
-/// chosen: four addresses of 255 that meet are no accident any more.
+/// chosen: collisions of four of 255 ids are no coincidence.
 const MAX_ID_TRIES: usize = 4;
-/// After which a join is given up. chosen: three SYNs, at 0, 1 and 3 seconds.
+/// Time after which a join is given up. chosen: three SYNs, at 0, 1 and 3 seconds.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(4);

@@ -1,53 +1,53 @@
-//! Commands and what came of them, as people read them in `explain`.
+//! Texts for commands and their results, as `explain` and the log show them.
 //!
-//! In: a command, the name of its link, and what goes over that link already. Out: one line without the machine's numbers.
+//! Each text is one line with the name of the link and without internal ids.
 //!
-//! 1. A join over a link that has a subflow needs a reason: by itself it looks like a mistake.
-//! 2. A command about a connection or a subflow that has ended is no refusal to anybody. Of a subflow that has just joined the
-//!    kernel says the same for a moment.
+//! 1. A join over a link that already has a subflow includes its purpose, since it looks like a mistake otherwise.
+//! 2. A command on a connection or subflow that has ended is not reported as a refusal. For a subflow that has only
+//!    just joined, the kernel returns the same error for a moment.
 
 use std::io;
 
 use marline_core::paths::{Command, CommandError};
 use marline_core::wire::netlink::Ack;
 
-/// What goes over the link of a command.
+/// Other subflows over the link of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkSubflows {
-    /// Subflows besides the one that the command is about.
+    /// Number of subflows besides the one that the command concerns.
     pub(super) others: usize,
-    /// One of them is older than that.
+    /// Whether one of them is older than that subflow.
     pub(super) has_older: bool,
 }
 
-/// What a command asks for.
+/// Text of a command without its result.
 pub(super) fn describe_command(command: Command, link: &str, subflows: LinkSubflows) -> String {
     let is_only = subflows.others == 0;
     match command {
         Command::Join { backup: false, .. } if is_only => format!("join over {link}"),
         Command::Join { backup: true, .. } if is_only => format!("join over {link} as a backup"),
         Command::Join { backup: false, .. } => {
-            format!("join over {link} anew, in place of a subflow that is silent")
+            format!("join over {link} again, to replace a stalled subflow")
         }
         Command::Join { backup: true, .. } => {
-            format!("join over {link} a second time: it is silent, and an answer shows that it works")
+            format!("join over {link} a second time, as a probe: its subflow is stalled")
         }
         Command::SetBackup { backup: true, .. } => format!("suspend {link}"),
         Command::SetBackup { backup: false, .. } => format!("resume {link}"),
         Command::Destroy { .. } if is_only => format!("end the subflow over {link}"),
         Command::Destroy { .. } if subflows.has_older => {
-            format!("end the second subflow over {link}: it has shown that the link works")
+            format!("end the second subflow over {link}: the probe has shown that the link works")
         }
         Command::Destroy { .. } => format!("end the older subflow over {link}"),
     }
 }
 
-/// The same with what came of it.
+/// Adds the result to the text of a command.
 pub(super) fn describe_result(text: String, error: Option<CommandError>, ack: Option<&Ack>) -> String {
     let Some(error) = error else { return text };
     match (ended_reason(error, ack), ack.filter(|ack| !ack.message.is_empty())) {
         (Some(reason), _) => format!("{text}: not done, {reason}"),
-        // The kernel says no more than that families differ.
+        // The message of the kernel only states that the families differ.
         (None, Some(_)) if matches!(error, CommandError::SocketFamily(_)) => {
             format!("{text}: refused: {}", error_text(error))
         }
@@ -56,14 +56,14 @@ pub(super) fn describe_result(text: String, error: Option<CommandError>, ack: Op
     }
 }
 
-/// What is not there (any more); none: it was refused for another reason.
+/// Why a command found no target, when that is no malfunction; none: it was refused for another reason.
 pub(super) fn ended_reason(error: CommandError, ack: Option<&Ack>) -> Option<&'static str> {
     match error {
-        CommandError::NoSubflow => Some("as the subflow has ended, or is only just there"),
+        CommandError::NoSubflow => Some("as the subflow has ended, or has only just joined"),
         CommandError::HalfClosed => {
             Some("as one direction of the connection is closed, and no subflow could be added again")
         }
-        // The other reason is a socket that keeps another path manager.
+        // Otherwise the socket keeps another path manager.
         CommandError::NoConnection if ack.is_some_and(|ack| ack.message.contains("token")) => {
             Some("as the connection has ended")
         }
@@ -103,7 +103,7 @@ mod tests {
     const LINK: LinkId = LinkId(0);
 
     #[test]
-    fn a_join_over_a_link_that_has_a_subflow_says_what_it_is_for() {
+    fn a_join_over_a_link_with_a_subflow_states_its_purpose() {
         let join = |backup, others| {
             describe_command(
                 Command::Join { link: LINK, backup },
@@ -113,8 +113,8 @@ mod tests {
         };
         assert_eq!(join(false, 0), "join over wlan0");
         assert_eq!(join(true, 0), "join over wlan0 as a backup");
-        assert_eq!(join(true, 1), "join over wlan0 a second time: it is silent, and an answer shows that it works");
-        assert_eq!(join(false, 1), "join over wlan0 anew, in place of a subflow that is silent");
+        assert_eq!(join(true, 1), "join over wlan0 a second time, as a probe: its subflow is stalled");
+        assert_eq!(join(false, 1), "join over wlan0 again, to replace a stalled subflow");
         let end = |others, has_older| {
             describe_command(
                 Command::Destroy { subflow: SubflowId(0) },
@@ -123,12 +123,12 @@ mod tests {
             )
         };
         assert_eq!(end(0, false), "end the subflow over wlan0");
-        assert_eq!(end(1, true), "end the second subflow over wlan0: it has shown that the link works");
+        assert_eq!(end(1, true), "end the second subflow over wlan0: the probe has shown that the link works");
         assert_eq!(end(1, false), "end the older subflow over wlan0");
     }
 
     #[test]
-    fn what_has_ended_already_is_no_refusal() {
+    fn commands_on_ended_targets_are_not_reported_as_refused() {
         let describe = |command_error, error, text: &str| {
             describe_result(
                 "x".into(),
@@ -138,7 +138,7 @@ mod tests {
         };
         assert_eq!(
             describe(CommandError::NoSubflow, 22, "subflow not found"),
-            "x: not done, as the subflow has ended, or is only just there"
+            "x: not done, as the subflow has ended, or has only just joined"
         );
         assert_eq!(
             describe(CommandError::NoConnection, 22, "invalid token"),

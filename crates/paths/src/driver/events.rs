@@ -1,10 +1,10 @@
-//! Events of the path manager, in the policy's words.
+//! Translates events of the kernel's path manager into inputs of the policy.
 //!
-//! 1. What this host serves, and what goes over interfaces that are none of the links, is left alone: it is not
-//!    entered into the table, so that whatever follows about it means nothing.
-//! 2. A new subflow is looked at once: the event does not say how long its handshake took, nor whether this end wants
-//!    it as a backup.
-//! 3. What a dump has found before its event came is not told twice; what an event says of the unknown is passed over.
+//! 1. Connections that this host serves, and connections over interfaces that are no links, are not entered into the
+//!    table. Later events of them find no entry and are ignored.
+//! 2. The socket of a new subflow is queried at once: the event reports neither the RTT of its handshake nor whether
+//!    this host wants it as a backup.
+//! 3. A subflow that a dump found before its event is not reported twice. Events of unknown subflows are ignored.
 
 use std::future::pending;
 use std::io;
@@ -19,7 +19,7 @@ use super::super::snapshot::Management;
 use super::subflow_table::{ConnEntry, Subflow};
 use super::{Driver, Policy};
 
-/// The next events; never any without a subscription.
+/// Waits for the next batch of events; without a subscription it never completes.
 pub(super) async fn next_events(events: &mut Option<&mut EventSubscription>) -> io::Result<EventBatch> {
     match events {
         Some(events) => events.next_batch().await,
@@ -48,7 +48,7 @@ impl<M: Policy> Driver<M> {
                         connection.announced_addresses.retain(|(announced_id, ..)| *announced_id != id);
                     }
                 }
-                // What the other end wants is read with the counters.
+                // The peer's priority is read with the counters.
                 Event::SubflowPriority(_) | Event::Created(_) | Event::Listener => {}
             }
         }
@@ -64,9 +64,9 @@ impl<M: Policy> Driver<M> {
             return;
         }
         if self.links.is_unknown_address(event.local.ip()) {
-            // The news of its interface are behind those of the connection.
+            // The event of the new connection can arrive before the notification of its interface.
             if let Err(error) = self.survey_links() {
-                tracing::warn!(%error, "interfaces");
+                tracing::warn!(%error, "cannot list the interfaces");
             }
         }
         if self.links.for_address(event.local.ip(), event.interface).is_none() {
@@ -80,6 +80,7 @@ impl<M: Policy> Driver<M> {
     }
 
     fn on_subflow_established(&mut self, event: &SubflowEvent) {
+        // Id 0 is the address of the first subflow, whatever link has it now.
         let origin = if event.local_id == 0 { SubflowOrigin::InitialAddress } else { SubflowOrigin::OtherAddress };
         self.add_subflow(ConnId(event.token), event.local, event.remote, event.interface, origin, None);
     }
@@ -89,7 +90,7 @@ impl<M: Policy> Driver<M> {
         let Some(connection) = self.subflow_table.conn_mut(conn) else { return };
         match connection.take_by_addresses(event.local, event.remote) {
             Some(sub) => {
-                // Of a join that the server did not want the kernel tells no error at all.
+                // If the server refused a join, the kernel reports no error at all.
                 let is_young = !sub.initial && self.now().since(sub.known_since) < JOIN_REFUSAL_TIME;
                 let refused = event.reset || (is_young && event.error == 0 && sub.counters.received.is_zero());
                 self.on_subflow_gone(
@@ -98,12 +99,12 @@ impl<M: Policy> Driver<M> {
                     if refused { CloseReason::Reset } else { close_reason(event.error) },
                 );
             }
-            // It was never established.
+            // A join that was never established.
             None => connection.pending_joins.retain(|pending| !pending.matches(event.local.ip(), event.interface)),
         }
     }
 
-    /// A connection is ours from now on.
+    /// Adds a connection to the table and reports it to the policy.
     pub(super) fn open_connection(&mut self, conn: ConnId, connection: ConnEntry) {
         self.totals.opened += 1;
         self.totals.adopted += u64::from(connection.adopted);
@@ -117,7 +118,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// A connection is over.
+    /// Moves a connection to the recently ended ones and reports its end to the policy.
     pub(super) fn close_connection(&mut self, conn: ConnId) {
         let Some(mut connection) = self.subflow_table.conns.remove(&conn) else { return };
         self.totals.closed += 1;
@@ -131,7 +132,7 @@ impl<M: Policy> Driver<M> {
         self.subflow_table.add_ended(self.now(), conn, connection);
     }
 
-    /// A subflow is there: looks at it unless its counters are `known`, enters it, and tells of it.
+    /// Adds a subflow to the table and reports it to the policy. Its socket is queried unless its counters are known.
     pub(super) fn add_subflow(
         &mut self,
         conn: ConnId,
@@ -166,7 +167,7 @@ impl<M: Policy> Driver<M> {
             sub
         });
         let Some(id) = id else { return };
-        // Of one that has run for long the kernel knows the round trip of the data, not of the handshake.
+        // For a subflow that runs for some time, the kernel reports the RTT of its data, not of its handshake.
         let rtt = counters.and_then(|counters| counters.rtt).filter(|_| !adopted);
         let backup = counters.is_some_and(|counters| counters.backup);
         let subflow = EstablishedSubflow { id, link, initial, backup, rtt };
@@ -180,7 +181,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// A subflow that was taken out of the table.
+    /// Reports the end of a subflow, which was removed from the table, to the policy.
     pub(super) fn on_subflow_gone(&mut self, conn: ConnId, sub: &Subflow, reason: CloseReason) {
         match self.scope_of(conn) {
             PolicyScope::Connection => self.feed_machine(Input::SubflowDown { conn, subflow: sub.id, reason }),
@@ -189,7 +190,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// What can be done with a connection that is found now.
+    /// Management of a connection that is discovered now.
     pub(super) fn initial_management(&self) -> Management {
         match self.mode {
             Mode::Userspace => Management::Userspace,
@@ -213,7 +214,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// The same by its number.
+    /// Removes a subflow from the table by its id.
     pub(super) fn take_subflow(&mut self, conn: ConnId, id: SubflowId) -> Option<Subflow> {
         self.subflow_table.conn_mut(conn)?.take_where(|sub| sub.id == id)
     }
@@ -224,24 +225,24 @@ impl<M: Policy> Driver<M> {
 pub(super) enum SubflowOrigin {
     /// The connection began with it.
     First,
-    /// It joined from the first one's address, which has id 0.
+    /// It joined from the address of the first subflow, which has id 0.
     InitialAddress,
     /// It joined from another address.
     OtherAddress,
 }
 
-/// As what the policy hears of a connection.
+/// How a connection appears to the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PolicyScope {
-    /// As itself.
+    /// As a connection of its own.
     Connection,
-    /// As a part of the host, which is one connection to it.
+    /// As a part of the aggregate connection, which stands for the whole host.
     Aggregate,
-    /// Not at all: nothing could be done about it.
+    /// Not at all, because it cannot be managed.
     Ignored,
 }
 
-/// What the number of an error says of the path.
+/// Translates the errno of a closed subflow.
 fn close_reason(error: i32) -> CloseReason {
     use rustix::io::Errno;
     const RESET: i32 = Errno::CONNRESET.raw_os_error();
@@ -260,8 +261,8 @@ fn close_reason(error: i32) -> CloseReason {
     }
 }
 
-/// chosen: a refusal comes with the answer to the join's last packet, one round trip later; the longest of today's are
-/// 0.6 s (satellite).
+/// Age up to which the end of a subflow counts as a refused join. chosen: a refusal comes with the reply to the
+/// join's last packet, one RTT later; the longest RTT in practice is 0.6 s (satellite).
 const JOIN_REFUSAL_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -269,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_what_became_of_the_path() {
+    fn errors_of_closed_subflows_map_to_close_reasons() {
         let reasons = [0, 104, 111, 110, 113, 101, 5].map(close_reason);
         use CloseReason::{Closed, Other, Reset, TimedOut, Unreachable};
         assert_eq!(reasons, [Closed, Reset, Reset, TimedOut, Unreachable, Unreachable, Other]);

@@ -1,6 +1,6 @@
-//! The driver beside a kernel that fails: a list of sockets that the test tells.
+//! Tests of the driver with a failing kernel, whose list of sockets the test scripts.
 //!
-//! Everything else is this kernel's own; nothing here needs a privilege.
+//! Everything else is the real kernel; no privilege is needed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,7 +20,7 @@ use super::super::NoHostConfig;
 use super::subflow_table::{ConnEntry, Subflow};
 use super::*;
 
-/// A kernel that answers each question about sockets with an error: the next one of its list, and 0 after the last.
+/// A kernel that replies to each query of sockets with the next error of a list, and with 0 after the last.
 #[derive(Clone, Default)]
 struct FailingKernel {
     errors: Arc<Mutex<VecDeque<i32>>>,
@@ -32,7 +32,7 @@ impl FailingKernel {
         Self { errors: Arc::new(Mutex::new(errors.iter().copied().collect())), ..Self::default() }
     }
 
-    /// Its socket for questions; it ends with it.
+    /// Its sock_diag socket.
     fn sock_diag(&self) -> SockDiag {
         let (driver_end, kernel_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -50,7 +50,7 @@ impl FailingKernel {
                     ack[4..6].copy_from_slice(&2_u16.to_ne_bytes());
                     ack[8..12].copy_from_slice(&request.sequence.to_ne_bytes());
                     ack[16..].copy_from_slice(&(-error).to_ne_bytes());
-                    // Whoever has asked may have gone.
+                    // The client may have ended.
                     let _ = send(&kernel_end, &ack, SendFlags::empty());
                 }
             }
@@ -59,7 +59,7 @@ impl FailingKernel {
     }
 }
 
-/// A machine that only listens.
+/// A machine that only records inputs.
 struct RecordingMachine(Vec<Input>);
 
 impl Machine for RecordingMachine {
@@ -90,7 +90,7 @@ fn test_driver(kernel: &FailingKernel) -> Driver<RecordingMachine> {
     Driver::new(log, kernel_sockets, LinkInterfaces::new(&[], false), Mode::DryRun, Box::new(NoHostConfig))
 }
 
-/// Runs it until it has answered once after `enough` questions to the kernel.
+/// Runs the driver until it has replied to a query after this number of kernel queries.
 fn run_until_queries(kernel: &FailingKernel, min_queries: usize) -> Result<(), PathsError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -118,14 +118,14 @@ fn run_until_queries(kernel: &FailingKernel, min_queries: usize) -> Result<(), P
 }
 
 #[test]
-fn what_heals_ends_no_run_neither_at_its_start_nor_later() {
-    // No buffers, interrupted, again, busy, out of memory; then the four dumps of a start, and again.
+fn transient_errors_do_not_end_the_run() {
+    // ENOBUFS, EINTR, EAGAIN, EBUSY, ENOMEM; then the four dumps of a start, and again.
     let kernel = FailingKernel::failing_with(&[105, 4, 11, 16, 12, 0, 0, 0, 0, 105, 105, 16]);
     run_until_queries(&kernel, 16).unwrap();
 }
 
 #[test]
-fn what_does_not_heal_ends_the_run_with_a_line() {
+fn permanent_errors_end_the_run_with_one_line() {
     let error = run_until_queries(&FailingKernel::failing_with(&[1]), usize::MAX).unwrap_err();
     assert!(matches!(error, PathsError::NotPermitted { .. }), "{error}");
     let error = run_until_queries(&FailingKernel::failing_with(&[0, 0, 0, 0, 2]), usize::MAX).unwrap_err();
@@ -133,14 +133,14 @@ fn what_does_not_heal_ends_the_run_with_a_line() {
 }
 
 #[test]
-fn only_a_clear_answer_ends_a_connection_that_a_dump_lacks() {
+fn only_a_definite_reply_ends_a_connection_that_a_dump_lacks() {
     let kernel = FailingKernel::default();
     let mut driver = test_driver(&kernel);
     let (conn, local) = (ConnId(7), "10.0.0.2:4000".parse().unwrap());
     let remote = "192.0.2.1:443".parse().unwrap();
     driver.subflow_table.conns.insert(conn, ConnEntry::new("10.0.0.2".parse().unwrap(), remote, Instant::ZERO));
     driver.subflow_table.add_subflow(conn, |id| Subflow::new(id, local, remote, 0)).unwrap();
-    // Four empty lists, and then: no buffers, for the connection and for its subflow.
+    // Four empty lists, and then ENOBUFS for the connection and for its subflow.
     let fail_next = |errors: &[i32]| kernel.errors.lock().unwrap().extend(errors);
     fail_next(&[0, 0, 0, 0, 105, 105]);
     driver.resync(false).unwrap();

@@ -1,16 +1,17 @@
-//! The links as interfaces of this host: numbers, addresses, what passes them.
+//! Links as interfaces of this host: index, addresses, state and traffic.
 //!
-//! In: surveys, and the kernel's counters of an interface. Out: which links came up or went down, the address for a join,
-//! the link of an address.
+//! Surveys of the interfaces and their byte counters are the inputs. The results are transitions of links (up, down,
+//! new address), the local address for a join, and the link of an address.
 //!
-//! 1. A link is up when its interface is on, has carrier and an address. A default route is not asked for: the
-//!    source routing is the ground's, and the user has named the link. One that has come to lie below a VPN is down, so
-//!    that nothing goes beside that, unless the user wants just this.
-//! 2. One whose last address of before is gone while it is up has gone down and come up: what it carried is lost. Where it keeps
-//!    addresses of the other family it stays up, and a new address of the family is reported ([`Turn::Address`]). So is a default
-//!    route that joins waited for.
-//! 3. What passed an interface counts from the moment at which the driver saw it first, and goes on counting when another
-//!    interface of its name takes its place.
+//! 1. A link is up when its interface is on and has carrier and an address. A default route is not required: source
+//!    routing provides it, and the user has named the link. A link that now lies below a VPN is down, so that no
+//!    traffic bypasses the VPN, unless the user permits that.
+//! 2. A link that has lost all its former addresses while up counts as down and up again, because its subflows are
+//!    lost. If it keeps addresses of the other family it stays up, and a new address of the family is reported
+//!    ([`LinkTransition::NewAddress`]). The return of a default route for which joins waited is reported in the same
+//!    way.
+//! 3. Traffic of an interface counts from the moment when the driver first sees it, and continues when another
+//!    interface of the same name replaces it.
 
 use std::net::IpAddr;
 
@@ -22,50 +23,50 @@ use marline_net::links::{DefaultRoute, Interface, InterfaceList, UnusedReason, U
 use super::super::Budgets;
 use super::super::snapshot::LinkState;
 
-/// All links.
+/// All links of the run.
 #[derive(Debug)]
 pub(super) struct LinkInterfaces {
     pub(super) all: Vec<LinkInterface>,
-    /// Addresses of this host that belong to no link: known, and not ours.
+    /// Addresses of this host that belong to no link.
     other_addresses: Vec<IpAddr>,
-    /// Links may be used beside a VPN.
+    /// Whether links may be used beside a VPN.
     pub(super) bypass_vpn: bool,
 }
 
-/// One link.
+/// One link and the interface that carries it.
 #[derive(Debug)]
 pub(super) struct LinkInterface {
     pub(super) link: LinkId,
     name: String,
     kind: LinkKind,
-    /// The kernel's number; 0: there is no such interface now.
+    /// Interface index of the kernel; 0: the interface does not exist now.
     pub(super) index: u32,
     pub(super) is_up: bool,
-    /// All addresses, those that pass too: a connection that has one is this link's.
+    /// All addresses, including transient ones. A connection from one of them uses this link.
     pub(super) addresses: Vec<IpAddr>,
-    /// Those that joins and endpoints start from.
+    /// Addresses that joins and endpoints may use.
     pub(super) stable_addresses: Vec<IpAddr>,
-    /// Whether it has had default routes of IPv4 and IPv6.
+    /// Whether it ever had default routes of IPv4 and IPv6.
     had_routes: (bool, bool),
-    /// The metrics of its default routes of IPv4 and IPv6, by which the kernel chooses for sockets that are not bound.
+    /// Metrics of its default routes of IPv4 and IPv6, by which the kernel chooses for unbound sockets.
     route_metrics: (Option<u32>, Option<u32>),
-    /// The MTU and the use of IPv4 that were reported last.
+    /// MTU and use of IPv4 as last reported to the policy.
     last_reported: Option<(u16, bool)>,
-    /// Whether it has a budget.
+    /// Whether a data budget is configured for it.
     has_budget: bool,
-    /// The interface's counters when it was seen last: what came, what went.
+    /// The interface's last byte counters: received, sent.
     last_counters: Option<(u64, u64)>,
     received: DataSize,
     sent: DataSize,
     rate: Bitrate,
 }
 
-/// What became of a link.
+/// A change of a link's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkTransition {
     Up(LinkId),
     Down(LinkId),
-    /// It was up, and has an address of a family that it had none of, or the default route that joins waited for.
+    /// It was up, and now has an address of a new family, or the default route for which joins waited.
     NewAddress(LinkId),
 }
 
@@ -74,22 +75,22 @@ impl LinkInterfaces {
         Self { all: config.iter().map(LinkInterface::new).collect(), other_addresses: Vec::new(), bypass_vpn }
     }
 
-    /// One more, under a number that [`Self::next`] has given. The next survey says whether it is up.
+    /// Adds a link with an id of [`Self::next_id`]. The next survey sets its state.
     pub(super) fn add(&mut self, config: &LinkConfig) {
         self.all.push(LinkInterface::new(config));
     }
 
-    /// The number of the next one.
+    /// Id for the next link.
     pub(super) fn next_id(&self) -> LinkId {
         LinkId(self.all.iter().map(|link_interface| link_interface.link.0.saturating_add(1)).max().unwrap_or(0))
     }
 
-    /// Whether the interface of this name is one of them.
+    /// Whether one of the links has this interface name.
     pub(super) fn has_name(&self, name: &str) -> bool {
         self.all.iter().any(|link_interface| link_interface.name == name)
     }
 
-    /// Takes a survey, and tells what it changes, in order.
+    /// Applies a survey and returns the resulting transitions, in order.
     pub(super) fn apply_survey(&mut self, survey: &InterfaceList) -> Vec<LinkTransition> {
         let mut transitions = Vec::new();
         for link_interface in &mut self.all {
@@ -100,7 +101,7 @@ impl LinkInterfaces {
         transitions
     }
 
-    /// The interfaces whose MTU or whose use of IPv4 is another one than in the survey before: link, MTU, IPv4.
+    /// Interfaces whose MTU or use of IPv4 has changed since the last call: link, MTU, use of IPv4.
     pub(super) fn changed_interfaces(&mut self, survey: &InterfaceList) -> Vec<(LinkId, u16, bool)> {
         let changed = |link_interface: &mut LinkInterface| {
             let interface = survey.by_name(&link_interface.name)?;
@@ -119,8 +120,8 @@ impl LinkInterfaces {
         self.all.iter().find(|link_interface| link_interface.link == link)
     }
 
-    /// The link of a subflow: that of the interface that it is bound to, or that of its address. Where several links have the address,
-    /// packets of a socket that is not bound leave by the default route of the lowest metric.
+    /// The link of a subflow: that of its bound interface, or that of its address. If several links have the address,
+    /// packets of an unbound socket leave by the default route with the lowest metric.
     pub(super) fn for_address(&self, address: IpAddr, interface_index: u32) -> Option<&LinkInterface> {
         let bound =
             self.all.iter().find(|link_interface| interface_index != 0 && link_interface.index == interface_index);
@@ -133,12 +134,12 @@ impl LinkInterfaces {
         })
     }
 
-    /// Whether the address is new to this host, as far as the last survey knows.
+    /// Whether the last survey did not know this address.
     pub(super) fn is_unknown_address(&self, address: IpAddr) -> bool {
         !address.is_loopback() && self.for_address(address, 0).is_none() && !self.other_addresses.contains(&address)
     }
 
-    /// Writes down what passed those with a budget.
+    /// Records the traffic of links with a budget.
     pub(super) fn record_budgets(&self, budgets: &mut Budgets) {
         for link_interface in self.all.iter().filter(|link_interface| link_interface.has_budget) {
             budgets.record(&link_interface.name, link_interface.received + link_interface.sent);
@@ -153,7 +154,7 @@ impl LinkInterfaces {
 }
 
 impl LinkInterface {
-    /// Down, until a survey says otherwise.
+    /// A new link is down until the next survey.
     fn new(config: &LinkConfig) -> Self {
         Self {
             link: config.id,
@@ -183,10 +184,11 @@ impl LinkInterface {
         let is_up = interface.is_some_and(|interface| can_carry(interface, bypass_vpn));
         let index = interface.map_or(0, |interface| interface.index);
         if index != self.index && self.last_counters.is_some() {
-            // Another interface counts from zero, whatever its name.
+            // The counters of another interface start at zero, whatever its name.
             self.last_counters = Some((0, 0));
         }
         let addresses: Vec<IpAddr> = interface.into_iter().flat_map(all_addresses).collect();
+        // If no earlier address remains, all subflows of the link are lost.
         let has_lost_addresses =
             is_up && self.is_up && !self.addresses.iter().any(|address| addresses.contains(address));
         if self.is_up && (!is_up || has_lost_addresses || index != self.index) {
@@ -195,9 +197,12 @@ impl LinkInterface {
         }
         self.index = index;
         if is_up {
-            // While it is down its addresses are remembered: what was bound to them lives on, and they may come back.
+            // While the link is down its addresses are kept: sockets that are bound to them remain, and the addresses
+            // may return.
             self.addresses = addresses;
             let stable_addresses = interface.map(|interface| interface.addresses.clone()).unwrap_or_default();
+            // Joins that failed for lack of a family or a route are retried on the transition below, so both are
+            // compared with the state before this survey.
             let is_of_new_family =
                 |address: &IpAddr| self.stable_addresses.iter().all(|old| old.is_ipv4() != address.is_ipv4());
             let awaiting_route: Vec<IpAddr> =
@@ -220,7 +225,7 @@ impl LinkInterface {
         self.is_up = is_up;
     }
 
-    /// The address for a subflow of this family, and of the same reach as the server, as far as there is one.
+    /// The address for a subflow to this server: of its family, and preferably of its scope.
     pub(super) fn address_for(&self, server: IpAddr) -> Option<IpAddr> {
         let has_family = |address: &&IpAddr| address.is_ipv4() == server.is_ipv4();
         let has_scope = |address: &&IpAddr| is_unique_local(**address) == is_unique_local(server);
@@ -228,14 +233,15 @@ impl LinkInterface {
         candidates.clone().find(has_scope).or_else(|| candidates.next()).copied()
     }
 
-    /// The family of its addresses; none: it has both, or none that lasts.
+    /// The family of its addresses; none: it has both, or no stable address.
     pub(super) fn only_family(&self) -> Option<IpFamily> {
         let family = IpFamily::of(*self.stable_addresses.first()?);
         self.stable_addresses.iter().all(|address| IpFamily::of(*address) == family).then_some(family)
     }
 
-    /// Whether its default route of the address's family is missing and was there before: it comes some time after the address. Until then
-    /// the kernel takes each IPv4 destination for a neighbour, and a SYN waits three seconds for an answer to ARP.
+    /// Whether the default route for the address's family is missing and existed before. The route usually follows
+    /// the address after some time. Until then the kernel treats each IPv4 destination as a neighbor, and a SYN waits
+    /// three seconds for an ARP reply.
     pub(super) fn is_awaiting_route(&self, address: IpAddr) -> bool {
         let ((v4, v6), (had_v4, had_v6)) = (self.route_metrics, self.had_routes);
         if address.is_ipv4() { v4.is_none() && had_v4 } else { v6.is_none() && had_v6 }
@@ -243,7 +249,7 @@ impl LinkInterface {
 
     fn update_counters(&mut self, received: u64, sent: u64, time: Duration) {
         let previous = self.last_counters.replace((received, sent)).unwrap_or((received, sent));
-        // Counters that fall have begun anew, from zero.
+        // Decreasing counters were reset to zero.
         let previous = if received < previous.0 || sent < previous.1 { (0, 0) } else { previous };
         let received_bytes = DataSize::from_bytes(received - previous.0);
         self.rate = received_bytes / time;
@@ -251,7 +257,7 @@ impl LinkInterface {
         self.sent += DataSize::from_bytes(sent - previous.1);
     }
 
-    /// The metric of its default route of the address's family; one without such a route comes last.
+    /// Metric of its default route for the address's family; without such a route, the maximum.
     fn route_metric(&self, address: IpAddr) -> u32 {
         let (v4, v6) = self.route_metrics;
         if address.is_ipv4() { v4 } else { v6 }.unwrap_or(u32::MAX)
@@ -261,12 +267,12 @@ impl LinkInterface {
         &self.name
     }
 
-    /// What passed it: came, and went.
+    /// Received and sent bytes of this run.
     pub(super) fn totals(&self) -> (DataSize, DataSize) {
         (self.received, self.sent)
     }
 
-    /// What of its budget was used, if it has one: by this run, and by those before.
+    /// Used part of its budget, in this run and earlier ones; none: no budget.
     pub(super) fn budget_used(&self, budgets: &Budgets) -> Option<DataSize> {
         self.has_budget.then(|| budgets.used(&self.name))
     }
@@ -298,7 +304,7 @@ fn all_addresses(interface: &Interface) -> impl Iterator<Item = IpAddr> {
     interface.addresses.iter().chain(&interface.transient_addresses).copied()
 }
 
-/// An address that only a site knows: `fc00::/7` (RFC 4193). IPv4's private ones reach everything through NAT.
+/// Unique local address of a site: `fc00::/7` (RFC 4193). Private IPv4 addresses reach every server through NAT.
 fn is_unique_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.segments()[0] & 0xfe00 == 0xfc00)
 }
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_route_that_was_there_is_awaited_and_one_that_never_was_is_not() {
+    fn joins_wait_only_for_a_default_route_that_existed_before() {
         let mut links = wifi_links();
         let address = IpAddr::from([10, 0, 0, 2]);
         let without = || interface(3, &["10.0.0.2"], Usability::Unused(UnusedReason::NoDefaultRoute));
@@ -354,7 +360,7 @@ mod tests {
         links
             .apply_survey(&survey(Interface { route_v4: route, ..interface(3, &["10.0.0.2"], Usability::Usable) }));
         assert!(!is_awaiting(&links));
-        // Down and up again: the address is there before the route is.
+        // Down and up again: the address returns before the route.
         links.apply_survey(&survey(interface(3, &["10.0.0.2"], Usability::Unused(UnusedReason::Down))));
         links.apply_survey(&survey(without()));
         assert!(
@@ -366,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_up_while_its_interface_can_carry_anything() {
+    fn a_link_is_up_while_its_interface_is_usable() {
         let mut links = wifi_links();
         let no_route = || Usability::Unused(UnusedReason::NoDefaultRoute);
         assert_eq!(
@@ -380,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_changes_beside_an_address_of_the_other_family_is_told() {
+    fn a_new_lease_is_reported_although_the_other_family_keeps_its_address() {
         let mut links = wifi_links();
         let mut follow =
             |addresses: &[&str]| links.apply_survey(&survey(interface(3, addresses, Usability::Usable)));
@@ -393,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_vpn_a_link_is_down_unless_it_may_go_beside_it() {
+    fn a_link_below_a_vpn_is_down_unless_bypass_is_permitted() {
         let below_vpn = || Usability::Unused(UnusedReason::BelowVpn("tun0".into()));
         let transitions = |mut links: LinkInterfaces| {
             let mut transitions = links.apply_survey(&survey(interface(3, &["10.0.0.2"], Usability::Usable)));
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_alone_is_down_and_up_again() {
+    fn replacing_the_only_address_is_down_and_up() {
         let mut links = wifi_links();
         links.apply_survey(&survey(interface(3, &["10.0.0.2"], Usability::Usable)));
         let transitions = links.apply_survey(&survey(interface(3, &["10.0.0.77"], Usability::Usable)));
@@ -423,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_join_leaves_from_an_address_of_the_servers_family_and_reach() {
+    fn a_join_uses_an_address_of_the_servers_family_and_scope() {
         let mut links = wifi_links();
         let all = ["10.0.0.2", "fd00::2", "2001:db8::2"];
         links.apply_survey(&survey(interface(3, &all, Usability::Usable)));
@@ -436,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passing_address_is_the_links_and_no_join_starts_from_it() {
+    fn a_transient_address_belongs_to_the_link_but_is_not_used_for_joins() {
         let mut links = wifi_links();
         let interface_with = |stable_addresses: &[&str], transient: &[&str]| Interface {
             transient_addresses: transient.iter().map(|address| address.parse().unwrap()).collect(),
@@ -451,14 +457,14 @@ mod tests {
         };
         assert_eq!(link(&links, "2001:db8::77"), Some(LinkId(0)));
         assert_eq!(source_address(&links).as_deref(), Some("2001:db8::2"));
-        // The network is numbered anew: what has the old address goes on, and joins start from the new one.
+        // The network was renumbered: sockets with the old address continue, and joins use the new one.
         assert_eq!(links.apply_survey(&survey(interface_with(&["2001:db8:5::2"], &["2001:db8::2"]))), []);
         assert_eq!(link(&links, "2001:db8::2"), Some(LinkId(0)));
         assert_eq!(source_address(&links).as_deref(), Some("2001:db8:5::2"));
     }
 
     #[test]
-    fn traffic_counts_from_the_first_look_and_goes_on_over_another_interface() {
+    fn traffic_counts_from_the_first_sample_and_continues_over_a_new_interface() {
         let mut links = wifi_links();
         links.apply_survey(&survey(interface(3, &["10.0.0.2"], Usability::Usable)));
         let second = Duration::from_secs(1);
@@ -469,14 +475,15 @@ mod tests {
         };
         assert_eq!(update_and_read(&mut links, 5000, 100), (0, 0, Bitrate::ZERO));
         assert_eq!(update_and_read(&mut links, 130_000, 300), (125_000, 200, Bitrate::from_mbps(1)));
-        // Its counters begin anew: the modem was reset, or another interface has its name and has counted further already.
+        // The counters were reset: the modem restarted, or another interface has its name and has a larger count
+        // already.
         assert_eq!(update_and_read(&mut links, 10, 20), (125_010, 220, Bitrate::from_bits_per_sec(80)));
         links.apply_survey(&survey(interface(4, &["10.0.0.2"], Usability::Usable)));
         assert_eq!(update_and_read(&mut links, 50, 50), (125_060, 270, Bitrate::from_bits_per_sec(400)));
     }
 
     #[test]
-    fn only_what_passes_a_link_with_a_budget_is_kept() {
+    fn only_traffic_of_links_with_a_budget_is_recorded() {
         for budget in [None, Some(DataSize::from_mib(1))] {
             let config =
                 LinkConfig { id: LinkId(0), name: "wwan0".into(), kind: LinkKind::Lte, metered: true, budget };

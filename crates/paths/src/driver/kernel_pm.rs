@@ -1,26 +1,27 @@
-//! The degraded mode: all connections of the host as one, steered by the endpoints of the kernel's own path manager.
+//! Degraded mode: manages all connections of the host as one, through the endpoints of the kernel's own path manager.
 //!
-//! In: the real connections and subflows of the table, and the policy's orders for the one connection that it sees. Out:
-//! endpoints that come, go and become backups; one subflow for each link, whose counters are sums.
+//! The policy sees one aggregate connection with one subflow per link, whose counters are sums over the real
+//! subflows. Its commands add, remove or change endpoints, which affect all connections.
 //!
-//! 1. The host is connection 0. It opens with the first real connection and closes with the last; then the endpoints of
-//!    the links that joined go, so that the next connection begins on its first link alone.
-//! 2. A join is an endpoint more, a suspension is a changed endpoint, an end is an endpoint less. The first link, which
-//!    is the first of the configuration that is up, has its endpoint from the start: one that is added while a
-//!    connection runs would make a second subflow over it, and MP_PRIO would not reach the first.
-//! 3. What a subflow had carried when it was seen last counts on after its end: sums never fall. They begin at zero where
-//!    the policy hears of a new subflow.
-//! 4. What is added or raised the ground hears first, and puts it back at the end, also after a crash. Endpoints of a
-//!    run that crashed go on where connections use them; those of somebody else are used, and never removed.
-//! 5. An address of the other family that comes later has its endpoint too, and what is gone has none.
-//! 6. An endpoint that cannot go (the first link's, somebody else's) is made a backup where its subflow is to be ended, and
-//!    the policy hears that the subflow is gone; a join takes it up again. A second subflow over a link, as a proof that
-//!    it works, there is not: the kernel makes one for each endpoint.
-//! 7. A server takes two subflows beside the first by default; so does this end, and as many as there are links if
-//!    that is more.
+//! 1. The aggregate is connection 0. It opens with the first real connection and closes with the last. Then the
+//!    endpoints of joined links are removed, so that the next connection begins on its first link alone.
+//! 2. A join adds an endpoint, a suspension makes it a backup, and the end of a subflow removes it. The initial link
+//!    is the first configured link that is up, and it has its endpoint from the start. An endpoint that is added
+//!    during a connection would create a second subflow over that link, and MP_PRIO would not affect the first one.
+//! 3. Bytes of ended subflows remain in the sums, which therefore never decrease. The counters of a new subflow of
+//!    the aggregate start at zero.
+//! 4. Added endpoints and raised limits are recorded in the undo log first and restored at the end, also after a
+//!    crash. Endpoints of a crashed run are kept while connections use them. Endpoints of other programs are used and
+//!    never removed.
+//! 5. A new address of the other family gets an endpoint, and the endpoint of a lost address is removed.
+//! 6. An endpoint that cannot be removed (the initial link's, or one of another program) becomes a backup when its
+//!    subflow is to end, and the policy sees the subflow as ended. A join resets the backup flag. A second subflow
+//!    over a link, as a liveness probe, is impossible: the kernel creates one per endpoint.
+//! 7. By default, a server accepts two subflows besides the first, and so does this host. The local limit is raised
+//!    to the number of links.
 //!
-//! It outlives its daemon's death better than the other mode (the kernel goes on by itself), and can do less: what is
-//! small pays for what is large.
+//! This mode survives the end of the daemon better than the userspace mode, because the kernel continues by itself.
+//! It is coarser: small transfers bear the cost of links that large ones need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -42,28 +43,28 @@ use super::interfaces::LinkTransition;
 use super::subflow_table::Subflow;
 use super::{Driver, Policy};
 
-/// The one connection.
+/// Id of the aggregate connection.
 const AGGREGATE_CONN: ConnId = ConnId(0);
 
-/// What the policy sees instead of the real connections.
+/// The aggregate connection, which the policy sees instead of the real ones.
 #[derive(Debug, Default)]
 pub(super) struct AggregateConn {
     is_open: bool,
     initial_link: Option<LinkId>,
     subflows: BTreeMap<LinkId, SubflowId>,
-    /// What had passed each when it began: received, sent.
+    /// Received and sent bytes of each link when its subflow of the aggregate began.
     start_totals: BTreeMap<LinkId, (DataSize, DataSize)>,
-    /// Links whose subflows are gone for the policy and backups in truth.
+    /// Links whose subflows have ended for the policy and are backups in the kernel.
     kept_as_backup: BTreeSet<LinkId>,
     next_id: u64,
-    /// What ended subflows had carried: received, sent.
+    /// Received and sent bytes of ended real subflows.
     ended_totals: BTreeMap<LinkId, (DataSize, DataSize)>,
-    /// Ours, by link.
+    /// Endpoints in use, by link.
     endpoints: BTreeMap<LinkId, Vec<Endpoint>>,
 }
 
 impl<M: Policy> Driver<M> {
-    /// Makes room for a subflow over each link.
+    /// Raises the kernel's subflow limit to the number of links.
     pub(super) fn raise_limits(&mut self) -> Result<(), PathsError> {
         let (Some(_), Some(manager)) = (&self.aggregate, &self.path_manager) else { return Ok(()) };
         let netlink_error = |error| PathsError::kernel("limits of MPTCP's path manager", error);
@@ -80,7 +81,7 @@ impl<M: Policy> Driver<M> {
         Ok(())
     }
 
-    /// Makes room for subflows, and takes over what a run that crashed has left.
+    /// Raises limits, and adopts or removes endpoints of a crashed run.
     pub(super) fn start_aggregate(&mut self) -> Result<(), PathsError> {
         self.raise_limits()?;
         self.update_link_endpoints(&[]);
@@ -99,7 +100,8 @@ impl<M: Policy> Driver<M> {
         Ok(())
     }
 
-    /// Links or addresses came or went: the first link has its endpoint, and none is kept of one that is down.
+    /// Follows changes of links: ensures an endpoint for the initial link, and removes endpoints of links that are
+    /// down.
     pub(super) fn update_link_endpoints(&mut self, transitions: &[LinkTransition]) {
         let (Some(aggregate), Some(manager)) = (&mut self.aggregate, &self.path_manager) else { return };
         for transition in transitions {
@@ -121,12 +123,12 @@ impl<M: Policy> Driver<M> {
             && !aggregate.endpoints.contains_key(&initial_link)
             && let Some(error) = self.add_endpoints(initial_link, false)
         {
-            tracing::warn!(?error, "the first link has no endpoint: it cannot be suspended");
+            tracing::warn!(?error, "cannot add an endpoint for the initial link: it cannot be suspended");
         }
         self.update_address_endpoints();
     }
 
-    /// A link that has endpoints has one for an address of each family, and none for addresses that are gone.
+    /// Ensures that a link with endpoints has one per address family, and none for lost addresses.
     fn update_address_endpoints(&mut self) {
         let (Some(aggregate), Some(manager)) = (&mut self.aggregate, &self.path_manager) else { return };
         let (mut deletions, mut incomplete) = (Vec::new(), Vec::new());
@@ -144,16 +146,16 @@ impl<M: Policy> Driver<M> {
             }
         }
         if let Err(error) = manager.execute(deletions) {
-            tracing::warn!(%error, "endpoints of lost addresses could not be removed");
+            tracing::warn!(%error, "cannot remove endpoints of lost addresses");
         }
         for (link, backup) in incomplete {
             if let Some(error) = self.add_endpoints(link, backup) {
-                tracing::warn!(?error, "a new address has no endpoint");
+                tracing::warn!(?error, "cannot add an endpoint for a new address");
             }
         }
     }
 
-    /// There are more real connections or subflows.
+    /// Handles new real connections and subflows: opens the aggregate, and reports links that now carry a subflow.
     pub(super) fn on_aggregate_grew(&mut self) {
         let Some(aggregate) = &mut self.aggregate else { return };
         if !aggregate.is_open {
@@ -172,6 +174,7 @@ impl<M: Policy> Driver<M> {
             let totals = self.link_totals(link);
             let start_totals = (totals.received, totals.sent);
             let Some(aggregate) = &mut self.aggregate else { return };
+            // A link that is kept as a backup has ended for the policy, although its real subflows remain.
             if aggregate.subflows.contains_key(&link) || aggregate.kept_as_backup.contains(&link) {
                 continue;
             }
@@ -186,7 +189,8 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// These real subflows are gone from the table.
+    /// Handles real subflows that were removed from the table: keeps their byte counts, and reports links without
+    /// subflows.
     pub(super) fn on_aggregate_shrank(&mut self, subflows: &[Subflow]) {
         let Some(aggregate) = &mut self.aggregate else { return };
         for sub in subflows {
@@ -229,7 +233,7 @@ impl<M: Policy> Driver<M> {
         self.feed_machine(Input::Closed { conn: AGGREGATE_CONN });
     }
 
-    /// Without connections there is the first link's endpoint alone.
+    /// While no connection is open, keeps only the endpoint of the initial link, and not as a backup.
     pub(super) fn remove_idle_endpoints(&mut self) {
         let (Some(aggregate), Some(manager)) = (&mut self.aggregate, &self.path_manager) else { return };
         if aggregate.is_open {
@@ -251,7 +255,7 @@ impl<M: Policy> Driver<M> {
         let initial_link = aggregate.initial_link;
         aggregate.endpoints.retain(|link, _| initial_link == Some(*link));
         if let Err(error) = manager.execute(requests) {
-            tracing::warn!(%error, "endpoints of MPTCP's path manager could not be removed");
+            tracing::warn!(%error, "cannot remove endpoints of MPTCP's path manager");
         }
     }
 
@@ -264,7 +268,7 @@ impl<M: Policy> Driver<M> {
         };
         let subflow_id = link.and_then(|link| self.aggregate.as_ref()?.subflows.get(&link).copied());
         if let (Command::Join { .. }, Some(_)) = (command, subflow_id) {
-            tracing::debug!("a second subflow over one link cannot be had of the kernel's own path manager");
+            tracing::debug!("the kernel's path manager cannot open a second subflow over one link");
             self.feed_machine(Input::CommandDone { command: id, error: Some(CommandError::NotYet) });
             return;
         }
@@ -276,6 +280,8 @@ impl<M: Policy> Driver<M> {
         let is_kept_as_backup = link.filter(|link| {
             self.aggregate.as_ref().is_some_and(|aggregate| aggregate.kept_as_backup.contains(link))
         });
+        // The order matters: the policy gets the result of its command before the subflow change that follows from
+        // it.
         self.record_for_all(command, link, error, is_kept_as_backup.is_some());
         self.feed_machine(Input::CommandDone { command: id, error });
         match (command, is_kept_as_backup, &mut self.aggregate) {
@@ -295,7 +301,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// What was done for the host was done for each connection; why each is carried as it is remains the last reason.
+    /// Records a command in the history of each connection. The reason of each connection remains the last one.
     fn record_for_all(
         &mut self,
         command: Command,
@@ -313,7 +319,7 @@ impl<M: Policy> Driver<M> {
             Some(_) => self.totals.refused += 1,
         }
         if is_kept_as_backup && error.is_none() && matches!(command, Command::Destroy { .. }) {
-            description += ": its endpoint stays, so it is suspended";
+            description += ": its endpoint must stay, so it is suspended instead";
         }
         tracing::info!("{description}");
         let now = self.now();
@@ -322,7 +328,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// What is decided for the host is decided for each connection.
+    /// Sets the reason of the aggregate for each connection.
     pub(super) fn set_reason_for_all(&mut self, now: Instant, reason: &str) {
         for connection in self.subflow_table.conns.values_mut() {
             connection.set_reason(now, reason.to_owned());
@@ -346,12 +352,13 @@ impl<M: Policy> Driver<M> {
             Some(Endpoint::for_subflows(*address, interface.index, backup))
         });
         let endpoints: Vec<Endpoint> = one_per_family.collect();
+        // The undo log must know of the endpoints before the kernel does.
         let recorded =
             manager.endpoints().map_err(|error| PathsError::kernel("endpoints of MPTCP's path manager", error));
         if let Err(error) = recorded
             .and_then(|existing_endpoints| self.host_config.record_endpoints(&endpoints, &existing_endpoints))
         {
-            tracing::warn!(%error, "no endpoint is added");
+            tracing::warn!(%error, "cannot record endpoints in the undo log; none is added");
             return Some(CommandError::Other(rustix::io::Errno::IO.raw_os_error()));
         }
         let requests = endpoints.iter().map(|endpoint| endpoint.add(manager.family_id())).collect();
@@ -359,7 +366,7 @@ impl<M: Policy> Driver<M> {
             Ok(acks) => acks,
             Err(error) => return Some(error),
         };
-        // Their ids are the kernel's to give.
+        // The kernel assigns the ids of endpoints, so they are read back.
         let kernel_endpoints = manager.endpoints().unwrap_or_default();
         let own_endpoints = kernel_endpoints
             .into_iter()
@@ -368,7 +375,7 @@ impl<M: Policy> Driver<M> {
         if own_endpoints.is_empty() {
             return acks.iter().find_map(command_error).or(Some(CommandError::NoAddress));
         }
-        // One that was there already may have the other priority.
+        // An endpoint that existed already may have the other priority.
         let to_change: Vec<Request> = own_endpoints
             .iter_mut()
             .filter(|endpoint| endpoint.backup != backup)
@@ -387,7 +394,7 @@ impl<M: Policy> Driver<M> {
         let link = self.aggregate.as_ref()?.link_of(subflow);
         let Some(link) = link else { return Some(CommandError::NoSubflow) };
         let Some(endpoints) = self.aggregate.as_mut()?.endpoints.get_mut(&link) else {
-            // Somebody else's, of which nothing was needed until now.
+            // An endpoint of another program that was not needed until now.
             return self.add_endpoints(link, backup);
         };
         for endpoint in &mut *endpoints {
@@ -407,9 +414,10 @@ impl<M: Policy> Driver<M> {
         let own_endpoints = |endpoints: &Vec<Endpoint>| {
             endpoints.iter().all(|endpoint| self.host_config.is_own_address(endpoint.address))
         };
+        // These endpoints cannot be deleted, so the subflow is suspended and the policy sees it as ended.
         if aggregate.initial_link == Some(link) || !aggregate.endpoints.get(&link).is_some_and(own_endpoints) {
-            // Connections begin on the first; without its endpoint they could not be suspended any more. And what is
-            // somebody else's stays.
+            // Connections begin on the initial link; without its endpoint they could not be suspended any more.
+            // Endpoints of other programs are never removed.
             let error = self.add_endpoints(link, true);
             if let (None, Some(aggregate)) = (error, &mut self.aggregate) {
                 aggregate.kept_as_backup.insert(link);
@@ -423,7 +431,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Looks at all real subflows, and tells the sums.
+    /// Samples all real subflows and reports the sums to the policy.
     pub(super) fn poll_aggregate(&mut self) {
         let mut queries = Vec::new();
         let mut ids = Vec::new();
@@ -459,7 +467,7 @@ impl<M: Policy> Driver<M> {
                 }
             });
             if let Err(error) = dump {
-                tracing::warn!(%error, "sock_diag does not answer");
+                tracing::warn!(%error, "no reply from sock_diag; subflow counters are missing");
             }
         }
         let subflows: Vec<(LinkId, SubflowId)> = self
@@ -474,7 +482,7 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// What the policy hears of a link's subflow: from zero on, whatever passed the link before it.
+    /// Counters of the aggregate's subflow over a link: they start at zero, whatever passed the link before.
     fn aggregate_counters(&self, link: LinkId) -> Counters {
         let totals = self.link_totals(link);
         let start_totals = self
@@ -508,7 +516,7 @@ impl<M: Policy> Driver<M> {
             let min_of = |a: Option<_>, b: Option<_>| a.into_iter().chain(b).min();
             total.rtt = min_of(total.rtt, counters.rtt);
             total.receiver_rtt = min_of(total.receiver_rtt, counters.receiver_rtt);
-            // A link is as dead, or as suspended, as the liveliest of its subflows.
+            // A link counts as failed or suspended only if all of its subflows are.
             total.timeouts = if is_first { counters.timeouts } else { total.timeouts.min(counters.timeouts) };
             total.backup = counters.backup && (is_first || total.backup);
             total.peer_backup = counters.peer_backup && (is_first || total.peer_backup);
@@ -530,5 +538,5 @@ fn carried(manager: &PathManager, requests: Vec<Request>) -> Result<Vec<Ack>, Co
 
 /// `MPTCP_PM_ADDR_MAX`.
 const MAX_SUBFLOWS: u32 = 8;
-/// Subflows that are looked at one by one. chosen: above it a dump of all is as cheap.
+/// Up to this number, subflows are queried one by one. chosen: above it, a dump of all costs the same.
 const MAX_EXACT_QUERIES: usize = 256;

@@ -1,19 +1,22 @@
-//! The loop: everything that happens goes to the machine, everything that it asks for goes to the kernel.
+//! Event loop of the path manager: passes events to the policy's state machine and executes its outputs in the
+//! kernel.
 //!
-//! In: MPTCP's events, changes of interfaces, time, questions of others. Out: commands and looks, answers.
+//! Inputs are MPTCP events, changes of interfaces, time, and queries of other tasks. Outputs are commands to the path
+//! manager, polls of subflow counters, and replies.
 //!
-//! 1. One thread, one task: nothing happens between an input and the outputs that it causes.
-//! 2. Commands and looks are carried out after the inputs of a turn, together, and their results are inputs of the next
-//!    round; after a few rounds the other sources have their turn.
-//! 3. The first dump adopts what ran before; the same dump finds again what was lost with events, and looks every
-//!    [`GUARD`] whether anything was lost without a word.
-//! 4. Without privilege (`--dry-run`) there are no events: dumps once a second stand for them, and each command is
-//!    refused as not permitted.
-//! 5. What fails and can heal is tried again, ever more seldom; the run ends with what cannot (`retry`).
+//! 1. One thread and one task: an input and the outputs that it causes are handled without interruption.
+//! 2. Commands and polls of one iteration are executed together, after its inputs. Their results are inputs of the
+//!    next round. After a few rounds the other event sources are served.
+//! 3. The first dump adopts connections that are older than the run. The same dump finds what lost events reported,
+//!    and every [`FULL_CHECK_INTERVAL`] what was lost without notice.
+//! 4. A dry run (`--dry-run`) has no privilege and therefore no events: a dump per second replaces them, and each
+//!    command fails as not permitted.
+//! 5. Transient errors are retried with increasing delays; other errors end the run (`retry`).
 //!
-//! Files: [`subflow_table`](self) keeps the kernel's names of subflows, `interfaces` those of links, `hotplug` takes up further ones,
-//! `events` takes events, `commands` carries out, `resync` dumps, `kernel_pm` speaks for all connections at once where the kernel's own
-//! path manager rules.
+//! Files: `subflow_table` maps subflows of the kernel to ids of the policy, and `interfaces` does so for links.
+//! `hotplug` adds links during the run, `events` handles MPTCP events, `commands` executes outputs, and `resync`
+//! compares the table with dumps. `kernel_pm` represents all connections as one where the kernel's own path manager
+//! is in charge.
 
 mod commands;
 mod describe;
@@ -51,19 +54,19 @@ use super::kernel::{EventSubscription, FallbackCounters, PathManager, SockDiag, 
 use super::snapshot::{Management, Snapshot, Totals};
 use super::{Budgets, DriverQuery, HostConfigurator, Job, Mode, PathsError};
 
-/// One line of a log.
+/// One line of the decision log.
 pub type PathsRecord = Record<Config, Input, Output>;
 
-/// A machine of MPTCP's policy: the real one, and those of tests.
+/// State machine of an MPTCP policy: the real one, or a script in tests.
 pub trait Policy: Machine<Input = Input, Output = Output> {}
 impl<M: Machine<Input = Input, Output = Output>> Policy for M {}
 
-/// Everything that one run holds.
+/// State of one run.
 struct Driver<M> {
     log: RecordedMachine<M, Config>,
     started: std::time::Instant,
     mode: Mode,
-    /// None in a dry run.
+    /// None in a dry run, which lacks the privilege.
     path_manager: Option<PathManager>,
     sock_diag: SockDiag,
     route_socket: RouteSocket,
@@ -72,9 +75,9 @@ struct Driver<M> {
     links: LinkInterfaces,
     selection: LinkSelection,
     budgets: Budgets,
-    /// When they are kept next.
+    /// When the budgets are written to disk next.
     next_save: Instant,
-    /// Only where the kernel's own path manager rules.
+    /// Only in [`Mode::KernelPm`].
     aggregate: Option<AggregateConn>,
     pending_outputs: VecDeque<Output>,
     pending_polls: BTreeSet<ConnId>,
@@ -82,38 +85,38 @@ struct Driver<M> {
     fallback_baseline: FallbackCounters,
     next_second: Instant,
     next_full_check: Instant,
-    /// Events were lost: when everything is read again.
+    /// Set after events were lost: when the sockets are dumped again.
     next_resync: Option<Instant>,
-    /// The kernel has refused to abort a socket, which was logged.
+    /// The kernel has refused to abort a socket. This is logged once.
     has_abort_failed: bool,
-    /// Before this the driver rests from the last dump.
+    /// No resynchronization before this time, so that dumps do not take all the CPU time.
     resync_not_before: Instant,
-    /// Connections became plain TCP since the last dump.
+    /// Connections fell back to plain TCP since the last dump.
     has_new_fallbacks: bool,
-    /// Interfaces are not surveyed again before this.
+    /// The interfaces are not listed again before this time.
     survey_not_before: Instant,
-    /// Surveys that failed, dumps, and reading events.
+    /// Retry state of listing interfaces, of dumps, and of reading events.
     survey_retry: Retry,
     dump_retry: Retry,
     event_retry: Retry,
 }
 
-/// Runs the driver with this machine until `stop`, and gives the machine back.
+/// Runs the driver with this machine until `stop` completes, and returns the machine.
 ///
 /// # Errors
-/// See [`PathsError`]; the ground is restored in any case.
+/// See [`PathsError`]; the host configuration is restored in any case.
 pub async fn drive<M: Policy>(machine: M, job: Job, stop: impl Future<Output = ()>) -> Result<M, PathsError> {
     drive_with(machine, job, EVENT_RCVBUF, stop).await
 }
 
-/// The same with so many bytes of room for events that wait.
+/// Runs the driver with a given size of the receive buffer for events, in bytes.
 async fn drive_with<M: Policy>(
     machine: M,
     mut job: Job,
     rcvbuf_size: usize,
     stop: impl Future<Output = ()>,
 ) -> Result<M, PathsError> {
-    // A log that cannot be written is found before anything is changed.
+    // A log that cannot be written is reported before anything is changed.
     let log = RecordedMachine::new(machine, job.config.clone(), job.decision_log).map_err(log_error)?;
     job.host_config.apply(job.mode)?;
     let mut queries = job.queries;
@@ -139,7 +142,7 @@ fn log_error((path, error): LogError) -> PathsError {
     PathsError::DecisionLog { path, error }
 }
 
-/// What has to be opened before anything is told.
+/// Netlink sockets that are opened before the first command.
 struct KernelSockets {
     path_manager: Option<PathManager>,
     sock_diag: SockDiag,
@@ -152,10 +155,14 @@ impl KernelSockets {
         let (mut path_manager, mut events) = (None, None);
         if mode != Mode::DryRun {
             let opened = PathManager::open()?;
-            let no_event_group = || PathsError::NoMptcp(std::io::Error::other("it has no group of events"));
+            let no_event_group = || {
+                PathsError::NoMptcp(std::io::Error::other(
+                    "the kernel's MPTCP has no multicast group for events (the kernel is too old)",
+                ))
+            };
             let group = opened.event_group().ok_or_else(no_event_group)?;
             let subscription = EventSubscription::subscribe(opened.family_id(), group, rcvbuf_size);
-            events = Some(subscription.map_err(|error| kernel_error("listening to MPTCP's path manager", error))?);
+            events = Some(subscription.map_err(|error| kernel_error("subscribing to MPTCP events", error))?);
             path_manager = Some(opened);
         }
         let sock_diag = SockDiag::open().map_err(|error| kernel_error("sock_diag", error))?;
@@ -164,7 +171,7 @@ impl KernelSockets {
     }
 }
 
-/// A part of the beginning, which may be tried again.
+/// A step of the start, which may be retried.
 type StartStep<M> = fn(&mut Driver<M>) -> Result<(), PathsError>;
 
 impl<M: Policy> Driver<M> {
@@ -186,7 +193,7 @@ impl<M: Policy> Driver<M> {
             host_config,
             subflow_table: SubflowTable::default(),
             links,
-            // Nothing that comes is used, and nothing is kept.
+            // Defaults: no further links are added, and no budgets are saved.
             selection: LinkSelection::Named(Vec::new()),
             budgets: Budgets::default(),
             next_save: Instant::ZERO + SAVE_INTERVAL,
@@ -202,9 +209,9 @@ impl<M: Policy> Driver<M> {
             resync_not_before: Instant::ZERO,
             has_new_fallbacks: false,
             survey_not_before: Instant::ZERO,
-            survey_retry: Retry::new("interfaces"),
-            dump_retry: Retry::new("the list of sockets"),
-            event_retry: Retry::new("events"),
+            survey_retry: Retry::new("listing interfaces"),
+            dump_retry: Retry::new("dumping sockets"),
+            event_retry: Retry::new("reading MPTCP events"),
         }
     }
 
@@ -217,6 +224,8 @@ impl<M: Policy> Driver<M> {
     ) -> Result<(), PathsError> {
         let mut stop = pin!(stop);
         let mut is_control_open = true;
+        // The order matters: the aggregate needs the links, and the dump needs both to attribute subflows. Transient
+        // errors are retried until the delay exceeds its maximum.
         let steps: [StartStep<M>; 3] = [Self::survey_links, Self::start_aggregate, |driver| driver.resync(true)];
         for step in steps {
             let mut pause = MIN_RETRY_DELAY;
@@ -224,7 +233,7 @@ impl<M: Policy> Driver<M> {
                 if !error.is_transient() || pause > MAX_RETRY_DELAY {
                     return Err(error);
                 }
-                tracing::warn!(%error, "trying again");
+                tracing::warn!(%error, "start failed; retrying");
                 tokio::select! {
                     () = &mut stop => return Ok(()),
                     () = tokio::time::sleep(pause) => pause *= 2,
@@ -235,11 +244,13 @@ impl<M: Policy> Driver<M> {
         loop {
             let now = self.now();
             self.run_due(now)?;
-            // Behind the tick, so that a look is made when it is asked for and not at the next deadline.
+            // After the tick, so that a poll is executed when it is requested and not at the next deadline.
             let next = if self.execute_outputs() { now } else { self.next_deadline(now) };
             let sleep = tokio::time::sleep_until((self.started + next.since(Instant::ZERO)).into());
             let (can_survey, can_read_events) = (now >= self.survey_not_before, self.event_retry.is_due(now));
             tokio::select! {
+                // In order of priority: a burst of events must not delay the stop, or the news of an interface to
+                // which the events refer.
                 biased;
                 () = &mut stop => return Ok(()),
                 changed = monitor.changed(), if can_survey => {
@@ -253,7 +264,7 @@ impl<M: Policy> Driver<M> {
                     let batch = batch.map(|batch| self.on_events(batch.events));
                     self.event_retry.record_result(now, batch)?;
                     if has_lost_events {
-                        // In a storm of events the dumps themselves must not take all the time.
+                        // A burst of events must not make the dumps take all the CPU time.
                         self.next_resync = Some(self.next_resync.unwrap_or(self.resync_not_before));
                     }
                 }
@@ -270,7 +281,7 @@ impl<M: Policy> Driver<M> {
         Instant::ZERO + self.started.elapsed()
     }
 
-    /// Something happened: the machine hears it, and what it asks for is put in the queue.
+    /// Passes an input to the machine and queues the outputs that it causes.
     fn feed_machine(&mut self, input: Input) {
         self.log.handle(self.now(), input);
         self.drain_outputs();
@@ -287,7 +298,8 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Does what is due.
+    /// Handles everything whose time has come: the machine's deadline, the tasks of each second, retries and full
+    /// checks.
     fn run_due(&mut self, now: Instant) -> Result<(), PathsError> {
         if self.log.deadline().is_some_and(|due| due <= now) {
             self.log.tick(now);
@@ -308,11 +320,11 @@ impl<M: Policy> Driver<M> {
             self.resync_or_retry(now)?;
         } else if self.next_resync.is_some_and(|due| due <= now) && self.dump_retry.next_attempt().is_none() {
             self.totals.resyncs += 1;
-            tracing::warn!("events of MPTCP were lost; reading everything again");
+            tracing::warn!("MPTCP events were lost; reading all sockets again");
             self.resync_or_retry(now)?;
         } else if now >= self.next_full_check {
             self.next_full_check = now + FULL_CHECK_INTERVAL;
-            // The ground may have left something alone for a while.
+            // The host configuration may have postponed a repair.
             let outcome = self.survey_links();
             self.survey_retry.record_result(now, outcome)?;
             if !self.subflow_table.conns.is_empty()
@@ -326,20 +338,21 @@ impl<M: Policy> Driver<M> {
         Ok(())
     }
 
-    /// Reads everything again, now or, if that fails, later.
+    /// Resynchronizes with the kernel now, or schedules a retry if that fails.
     fn resync_or_retry(&mut self, now: Instant) -> Result<(), PathsError> {
         let outcome = self.resync(false);
         self.dump_retry.record_result(now, outcome)
     }
 
-    /// When something is due next.
+    /// The earliest time at which [`run_due`](Self::run_due) has something to do.
     fn next_deadline(&self, now: Instant) -> Instant {
         let mut next = self.next_second.min(self.next_full_check);
         next = match self.dump_retry.next_attempt() {
             Some(due) => next.min(due),
             None => self.next_resync.map_or(next, |due| next.min(due)),
         };
-        // Events are not asked for: once they may be read again, they come by themselves.
+        // Events are not polled: once reading is permitted again, they wake the loop. Therefore only future times
+        // count.
         let events_at = self.event_retry.next_attempt().filter(|due| *due > now);
         next = self.survey_retry.next_attempt().into_iter().chain(events_at).fold(next, Instant::min);
         if self.survey_not_before > now {
@@ -348,8 +361,8 @@ impl<M: Policy> Driver<M> {
         self.log.deadline().map_or(next, |due| next.min(due))
     }
 
-    /// Once a second: what passed the interfaces and the connections, settings that somebody else changes, joins that nothing
-    /// came of, the log.
+    /// Tasks of each second: samples interface counters and fallbacks, saves budgets, rechecks sysctls, ends stale
+    /// joins, flushes the log.
     fn every_second(&mut self) {
         for index in 0..self.links.all.len() {
             let Some(interface) = self.links.all.get(index).filter(|interface| interface.is_up) else { continue };
@@ -357,7 +370,7 @@ impl<M: Policy> Driver<M> {
             let Ok(reply) = self.route_socket.request(&Request::link_by_index(interface.index).finish(1)) else {
                 continue;
             };
-            // One that was renamed is another link's, or nobody's: the survey will tell.
+            // A renamed interface belongs to another link or to none. The next survey finds out.
             let has_name = |found_link: &Link| found_link.name == interface.name();
             let Some(found_link) = messages(&reply).find_map(|m| Link::parse(&m)).filter(has_name) else {
                 continue;
@@ -366,6 +379,7 @@ impl<M: Policy> Driver<M> {
             let totals = self.links.get(link).map(interfaces::LinkInterface::totals).unwrap_or_default();
             self.feed_machine(Input::InterfaceCounters { link, received: totals.0, sent: totals.1 });
         }
+        // The counters cover the whole network namespace, so they only trigger a check of the managed connections.
         let fallback = read_fallback_counters().fallen_back.saturating_sub(self.fallback_baseline.fallen_back);
         if fallback > self.totals.fallen_back {
             tracing::warn!(connections = fallback, "connections fell back to plain TCP");
@@ -373,7 +387,7 @@ impl<M: Policy> Driver<M> {
                 let all: Vec<ConnId> = self.subflow_table.conns.keys().copied().collect();
                 self.close_ended(&all);
             }
-            // How many of the others are open only a dump can tell.
+            // Only a dump can count how many of the unmanaged connections are still open.
             self.has_new_fallbacks = true;
             self.next_full_check = self.next_full_check.min(self.resync_not_before + FALLBACK_CHECK_DELAY);
         }
@@ -392,12 +406,12 @@ impl<M: Policy> Driver<M> {
     fn save_budgets(&self) -> bool {
         let saved = self.budgets.save();
         if let Err(error) = &saved {
-            tracing::warn!(%error, "what was used of the budgets is not kept");
+            tracing::warn!(%error, "cannot save the use of data budgets; a restart would forget it");
         }
         saved.is_ok()
     }
 
-    /// Looks at the interfaces.
+    /// Lists the interfaces, adapts routing, and reports transitions of links to the policy.
     fn survey_links(&mut self) -> Result<(), PathsError> {
         let survey = list_interfaces()?;
         self.add_links(&survey);
@@ -414,12 +428,13 @@ impl<M: Policy> Driver<M> {
                 LinkTransition::Down(link) => self.feed_machine(Input::LinkDown { link }),
             }
         }
+        // After the policy knows the transitions: it may use the links at once, and stranded subflows end last.
         self.destroy_stranded();
         self.update_link_endpoints(&transitions);
         if transitions.iter().any(|transition| matches!(transition, LinkTransition::Up(_)))
             && self.now() > Instant::ZERO + SECOND
         {
-            // Connections over a link that was none until now are ours from now on.
+            // Connections over a link that was down until now are managed from now on.
             self.next_full_check = self.next_full_check.min(self.now());
         }
         Ok(())
@@ -477,15 +492,15 @@ impl<M: Policy> Driver<M> {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// chosen: a dump of ten thousand connections takes 0.15 s, so that this costs half a percent of a core there.
+/// chosen: a dump of ten thousand connections takes 0.15 s, so the checks cost half a percent of a core at that size.
 const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// So many connections are asked one by one which of them fell back. chosen: 4 ms, as for 256 subflows.
+/// Up to this number of connections, each is queried for its fallback. chosen: 4 ms, as for 256 subflows.
 const MAX_FALLBACK_QUERIES: usize = 256;
-/// chosen: a host whose servers all lack MPTCP falls back all the time.
+/// Delay of the full check after a fallback. chosen: a host whose servers all lack MPTCP sees fallbacks all the time.
 const FALLBACK_CHECK_DELAY: Duration = Duration::from_secs(3);
-/// chosen: a burst of changes (DHCP) is one; a lost carrier waits no longer than this.
+/// chosen: a burst of changes (DHCP) counts as one, and a lost carrier is noticed after this time at the latest.
 const SURVEY_INTERVAL: Duration = Duration::from_millis(50);
-/// chosen: what a crash takes from a budget is what passes in this time, and a disk does not notice it.
+/// chosen: a crash loses the budget use of this interval, and the load on the disk is negligible.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Bytes of events that wait. An event takes some 800 of them: enough for 5,000 at once.
+/// Receive buffer for events, in bytes. An event takes about 800 of them: enough for 5,000 at once.
 const EVENT_RCVBUF: usize = 4 << 20;

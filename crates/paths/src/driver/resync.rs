@@ -1,16 +1,19 @@
-//! Everything again from the kernel's list of sockets: at the start, after lost events, and now and then.
+//! Resynchronizes the subflow table with the kernel's sockets: at the start, after lost events, and periodically.
 //!
-//! In: a dump of MPTCP sockets (token, first addresses, fallback) and one of TCP sockets that are subflows (token,
-//! addresses, ids, flags). Out: what differs from the table, told as if events had said it.
+//! One dump lists MPTCP sockets (token, first addresses, fallback) and another one TCP sockets that are subflows
+//! (token, addresses, ids, flags). Differences from the table are handled as if events had reported them.
 //!
-//! 1. Ours is what this host opened as a client, what is fully established, and what has a subflow over a link.
-//! 2. A connection whose application has closed it is over, although its sockets linger (its socket has no inode).
-//! 3. A connection that became plain TCP in mid-flight is over for the policy; no event tells of it.
-//! 4. What a dump lacks is asked for by itself before it is taken for gone: a dump may miss what is there.
-//! 5. An adopted connection is asked whether it can be managed: its socket may be older than the switch to this path
-//!    manager. The question is to end a subflow that cannot exist.
+//! 1. A connection is managed if this host opened it as a client, if it is fully established, and if it has a subflow
+//!    over a link.
+//! 2. A connection that its application has closed has ended, although its sockets linger (its socket has no inode).
+//! 3. A connection that fell back to plain TCP has ended for the policy. The kernel sends no event for that.
+//! 4. Connections and subflows that a dump lacks are queried one by one before they count as ended: a dump that runs
+//!    while the list changes can miss entries.
+//! 5. An adopted connection is tested for manageability: its socket may be older than the switch to the userspace
+//!    path manager. The test is a request to destroy a subflow that cannot exist.
 //!
-//! Whether the server denies joins to its first address cannot be seen in a dump: of adopted connections it is not known.
+//! Whether the server denies joins to its first address is not visible in a dump, so this remains unknown for adopted
+//! connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,11 +30,11 @@ use super::events::SubflowOrigin;
 use super::subflow_table::{ConnEntry, Subflow, default_address_id};
 use super::{Driver, MAX_FALLBACK_QUERIES, Mode, Policy};
 
-/// What the kernel has. There may be ten thousands: nothing is kept that is not needed, and nothing in small pieces.
+/// Result of a dump. It may hold tens of thousands of sockets: only needed fields are kept, in few allocations.
 #[derive(Debug, Default)]
 struct SocketDump {
     connections: BTreeMap<ConnId, DumpedConnection>,
-    /// By connection.
+    /// Sorted by connection.
     subflows: Vec<(ConnId, DumpedSubflow)>,
     plain_tcp: u64,
 }
@@ -47,7 +50,7 @@ struct DumpedSubflow {
 }
 
 impl SocketDump {
-    /// The subflows of a connection.
+    /// The subflows of a connection, by binary search.
     fn subflows_of(&self, conn: ConnId) -> &[(ConnId, DumpedSubflow)] {
         let start = self.subflows.partition_point(|(other, _)| *other < conn);
         let tail = self.subflows.get(start..).unwrap_or(&[]);
@@ -55,7 +58,7 @@ impl SocketDump {
     }
 }
 
-/// An MPTCP socket: its addresses are those of the first subflow, also after that has gone.
+/// An MPTCP socket. Its addresses are those of the first subflow, even after that has ended.
 #[derive(Clone, Copy, Debug)]
 struct DumpedConnection {
     local: SocketAddr,
@@ -64,11 +67,12 @@ struct DumpedConnection {
 }
 
 impl<M: Policy> Driver<M> {
-    /// Makes the table as the kernel has it. `adopt`: what is new was there before the driver.
+    /// Makes the table equal to the kernel's sockets. `adopt`: new connections are older than the driver.
     pub(super) fn resync(&mut self, adopt: bool) -> Result<(), PathsError> {
         let start = self.now();
         let dump = self.dump_sockets()?;
         self.totals.plain_now = dump.plain_tcp;
+        // Ended entries go first: a new subflow may have the addresses of an ended one.
         self.remove_missing(&dump);
         let opened = self.open_new(&dump, adopt);
         for (conn, subflow) in &dump.subflows {
@@ -86,7 +90,7 @@ impl<M: Policy> Driver<M> {
         Ok(())
     }
 
-    /// The kernel's list; told again, a few times, if it changed while it was told.
+    /// Dumps all sockets; repeated a few times if the list changed during the dump.
     fn dump_sockets(&self) -> Result<SocketDump, PathsError> {
         let (mut dump, mut is_incomplete) = self.dump_once()?;
         for _ in 1..MAX_DUMP_TRIES {
@@ -98,7 +102,7 @@ impl<M: Policy> Driver<M> {
         Ok(dump)
     }
 
-    /// True: something may be missing.
+    /// Dumps all sockets once. True: the list changed meanwhile, and entries may be missing.
     fn dump_once(&self) -> Result<(SocketDump, bool), PathsError> {
         let dump_error = |error| PathsError::kernel("sock_diag", error);
         let mut dump = SocketDump::default();
@@ -110,7 +114,7 @@ impl<M: Policy> Driver<M> {
             dump.connections.insert(ConnId(info.token), socket);
         });
         let mut is_incomplete = connections.map_err(dump_error)?;
-        // One that this end has closed was destroyed: its socket goes on until its data is acknowledged.
+        // Sockets that this host has closed belong to destroyed subflows and remain until their data is acknowledged.
         let subflows = self.sock_diag.dump_subflows(state::CAN_SEND, |socket| {
             let Some(subflow) = socket.subflow else { return };
             let (local, remote, interface) = (socket.local, socket.remote, socket.interface);
@@ -122,7 +126,7 @@ impl<M: Policy> Driver<M> {
         Ok((dump, is_incomplete))
     }
 
-    /// Connections and subflows that are no more.
+    /// Removes connections and subflows that have ended.
     fn remove_missing(&mut self, dump: &SocketDump) {
         let is_alive = |conn: &ConnId| dump.connections.get(conn).is_some_and(|socket| !socket.is_fallback);
         let missing: Vec<ConnId> =
@@ -144,13 +148,14 @@ impl<M: Policy> Driver<M> {
                 SocketReply::Gone => true,
                 SocketReply::Unknown => false,
             };
+            // Only a definite reply ends a subflow; see point 4.
             if has_ended && let Some(sub) = self.take_subflow(conn, id) {
                 self.on_subflow_gone(conn, &sub, CloseReason::Other);
             }
         }
     }
 
-    /// Asks for each of these connections, and ends those that are over or became plain TCP.
+    /// Queries each of these connections, and closes those that have ended or fell back to plain TCP.
     pub(super) fn close_ended(&mut self, conns: &[ConnId]) {
         let tokens: Vec<u32> = conns.iter().map(|conn| conn.0).collect();
         let mut replies = vec![SocketReply::Unknown; conns.len()];
@@ -160,7 +165,7 @@ impl<M: Policy> Driver<M> {
             }
         });
         if let Err(error) = outcome {
-            tracing::warn!(%error, "sock_diag does not answer");
+            tracing::warn!(%error, "no reply from sock_diag; ended connections may be shown as open");
         }
         for (conn, reply) in conns.iter().zip(replies) {
             let has_ended = match reply {
@@ -180,12 +185,13 @@ impl<M: Policy> Driver<M> {
         }
     }
 
-    /// Asks how much a connection has carried, each byte once. One that is over for its program may be there a moment longer.
+    /// Reads the MPTCP byte counters of a connection, which count each byte once. A connection that its program has
+    /// closed may remain in the kernel for a moment.
     pub(super) fn update_totals(&self, conn: ConnId, connection: &mut ConnEntry) {
         self.query_mptcp_info(&[conn], |_, info| connection.update_totals(info));
     }
 
-    /// The same of those in which something has moved, but not of very many.
+    /// Reads the MPTCP byte counters of connections with new traffic, up to a maximum number.
     pub(super) fn update_active_totals(&mut self) {
         let mut table = std::mem::take(&mut self.subflow_table);
         let active = table.conns.iter().filter(|(_, connection)| connection.has_new_bytes()).map(|(conn, _)| *conn);
@@ -198,7 +204,7 @@ impl<M: Policy> Driver<M> {
         self.subflow_table = table;
     }
 
-    /// Asks the kernel where the data of these connections begin, once for each.
+    /// Reads the initial data sequence number of these connections, once for each.
     pub(super) fn find_initial_data_seqs(&mut self, conns: &BTreeSet<ConnId>) {
         let mut table = std::mem::take(&mut self.subflow_table);
         let needs_query = |conn: &&ConnId| table.conns.get(conn).is_some_and(ConnEntry::needs_initial_data_seq);
@@ -213,7 +219,7 @@ impl<M: Policy> Driver<M> {
         self.subflow_table = table;
     }
 
-    /// Those of these connections of which one direction is closed. The kernel joins only connections that are established.
+    /// The half-closed ones among these connections. The kernel accepts joins only on established connections.
     pub(super) fn half_closed(&self, conns: Vec<ConnId>) -> BTreeSet<ConnId> {
         let mut closed = BTreeSet::new();
         if conns.is_empty() {
@@ -225,7 +231,7 @@ impl<M: Policy> Driver<M> {
             closed.extend(conns.get(index).copied().filter(|_| is_closed));
         });
         if let Err(error) = outcome {
-            tracing::debug!(%error, "sock_diag does not answer");
+            tracing::debug!(%error, "no reply from sock_diag");
         }
         closed
     }
@@ -239,11 +245,11 @@ impl<M: Policy> Driver<M> {
             }
         });
         if let Err(error) = outcome {
-            tracing::debug!(%error, "sock_diag does not answer");
+            tracing::debug!(%error, "no reply from sock_diag");
         }
     }
 
-    /// Connections that are not known yet; how many.
+    /// Opens connections of the dump that are not in the table; returns their number.
     fn open_new(&mut self, dump: &SocketDump, adopt: bool) -> usize {
         let mut new_connections = Vec::new();
         for (conn, socket) in dump.connections.iter().filter(|(_, socket)| !socket.is_fallback) {
@@ -273,11 +279,11 @@ impl<M: Policy> Driver<M> {
                 .any(|(_, subflow)| self.links.for_address(subflow.local.ip(), subflow.interface).is_some())
     }
 
-    /// Finds those whose sockets keep the kernel's own path manager.
+    /// Marks connections whose sockets keep the kernel's own path manager.
     fn mark_predating_switch(&self, new_connections: &mut [(ConnId, ConnEntry)]) {
         let Some(manager) = self.path_manager.as_ref().filter(|_| self.mode == Mode::Userspace) else { return };
         let nonexistent_subflow = |conn: &ConnId, connection: &ConnEntry| {
-            // Port 0 is nobody's; the addresses must be of the connection's family all the same.
+            // No socket has port 0. The addresses must still have the connection's family.
             let local = SocketAddr::new(connection.initial_address, 0);
             SubflowTuple { token: conn.0, local, remote: connection.server }.destroy(manager.family_id())
         };
@@ -288,29 +294,37 @@ impl<M: Policy> Driver<M> {
                 for ((conn, connection), ack) in new_connections.iter_mut().zip(acks) {
                     if ack.message.contains("not selected") {
                         connection.management = Management::PredatesSwitch;
-                        connection.set_reason(self.now(), "its socket is older than this path manager".into());
-                        tracing::warn!(conn = conn.0, "unmanaged: its socket is older than this path manager");
+                        connection.set_reason(
+                            self.now(),
+                            "its socket was created before the userspace path manager was enabled".into(),
+                        );
+                        tracing::warn!(
+                            conn = conn.0,
+                            "unmanaged: its socket was created before the userspace path manager was enabled"
+                        );
                     }
                 }
             }
-            Err(error) => tracing::warn!(%error, "the path manager does not answer"),
+            Err(error) => {
+                tracing::warn!(%error, "no reply from the kernel's MPTCP path manager; cannot test adopted connections")
+            }
         }
     }
 }
 
-/// Whether a connection is plain TCP by now, or its server speaks nothing else.
+/// Whether a connection fell back to plain TCP, or its server never used MPTCP.
 const fn is_plain_tcp(info: &diag::MptcpInfo) -> bool {
     info.is_fallback || !info.has_remote_key
 }
 
-/// How often a list that changes while it is told is asked for. chosen: what it misses the next dump has, and what it
-/// lacks is asked for by itself.
+/// Attempts to dump a list that changes during the dump. chosen: the next dump has what this one misses, and missing
+/// entries are queried one by one.
 const MAX_DUMP_TRIES: usize = 3;
-/// So many times as long as a dump takes, the next one waits. chosen: a fifth of a core at most, and with ten thousand
-/// connections less than a second.
+/// Pause after a dump, in multiples of its duration. chosen: a fifth of a core at most, and less than a second with
+/// ten thousand connections.
 const RESYNC_PAUSE_FACTOR: u32 = 4;
 
-/// Ids that the kernel has for addresses and [`id_of`] would not give.
+/// Address ids in the kernel that differ from [`default_address_id`].
 fn nondefault_ids(subflows: &[(ConnId, DumpedSubflow)]) -> Vec<(IpAddr, u8)> {
     let all = subflows.iter().filter_map(|(_, subflow)| Some((subflow.local.ip(), subflow.subflow.local_id?)));
     let mut ids: Vec<_> = all.filter(|(address, id)| *id != 0 && *id != default_address_id(*address)).collect();

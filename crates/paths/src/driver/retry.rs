@@ -1,9 +1,8 @@
-//! What fails and may heal: tried again, ever more seldom.
+//! Retries operations of the driver that failed with a transient error, with exponential backoff.
 //!
-//! In: what came of a try. Out: when the next one is due, or the error that ends the run, because it stays.
-//!
-//! A kernel that is short of memory, a list that changes while it is told, an interface that vanishes while it is asked
-//! about: all these pass, and connections go on meanwhile. The first failure of a row is told, and its end.
+//! Transient are: a kernel that is short of memory, a list that changes during a dump, an interface that vanishes
+//! while it is queried. Connections continue meanwhile. Other errors end the run. Only the first failure of a series
+//! and the recovery are logged.
 
 use std::time::Duration;
 
@@ -11,36 +10,36 @@ use marline_core::units::Instant;
 
 use super::super::PathsError;
 
-/// Failures of one kind in a row.
+/// Retry state of one operation.
 #[derive(Debug)]
 pub(super) struct Retry {
     operation: &'static str,
-    /// How long was waited last, and until when.
+    /// The last delay and the time of the next attempt; none: the last attempt succeeded.
     backoff: Option<(Duration, Instant)>,
 }
 
 impl Retry {
-    /// None so far.
+    /// Starts without failures.
     pub(super) const fn new(operation: &'static str) -> Self {
         Self { operation, backoff: None }
     }
 
-    /// Something was tried.
+    /// Records the result of an attempt.
     ///
     /// # Errors
-    /// What no waiting helps against.
+    /// An error that is not transient.
     pub(super) fn record_result(&mut self, now: Instant, result: Result<(), PathsError>) -> Result<(), PathsError> {
         let operation = self.operation;
         match (result, self.backoff) {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => {
-                tracing::info!("{operation}: well again");
+                tracing::info!("{operation}: recovered");
                 self.backoff = None;
             }
             (Err(error), _) if !error.is_transient() => return Err(error),
             (Err(error), previous) => {
                 match previous {
-                    None => tracing::warn!(%error, "{operation}: trying again until it works"),
+                    None => tracing::warn!(%error, "{operation}: failed; retrying until it succeeds"),
                     Some(_) => tracing::debug!(%error, "{operation}"),
                 }
                 let delay = previous.map_or(MIN_RETRY_DELAY, |(delay, _)| (delay * 2).min(MAX_RETRY_DELAY));
@@ -50,20 +49,20 @@ impl Retry {
         Ok(())
     }
 
-    /// When it is to be tried again; none: it worked last.
+    /// Time of the next attempt; none: the last one succeeded.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         self.backoff.map(|(_, due)| due)
     }
 
-    /// Whether it may be tried.
+    /// Whether an attempt is permitted now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next_attempt().is_none_or(|due| due <= now)
     }
 }
 
-/// chosen: as long as a burst of changes takes.
+/// chosen: the duration of a burst of interface changes.
 pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// chosen: what has failed for long costs next to nothing, and is well a moment after its cause has gone.
+/// chosen: attempts at this interval cost next to nothing, and recovery is noticed soon after the cause has gone.
 pub(super) const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_heals_is_tried_ever_more_seldom_until_it_works() {
+    fn transient_errors_are_retried_with_growing_delays_until_success() {
         let (mut retry, mut now, mut delays) = (Retry::new("a test"), Instant::ZERO, Vec::new());
         for number in [105, 4, 11, 16, 12, 19, 105, 105, 105] {
             retry.record_result(now, os_error(number)).unwrap();
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_permitted_or_not_there_ends_it() {
+    fn permanent_errors_end_the_run() {
         for number in [1, 13, 2, 93, 95, 97] {
             assert!(Retry::new("a test").record_result(Instant::ZERO, os_error(number)).is_err(), "{number}");
         }

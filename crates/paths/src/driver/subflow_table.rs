@@ -1,13 +1,14 @@
-//! Which subflows there are: tokens, addresses, ports and ids on one side, the policy's numbers on the other.
+//! Table of connections and subflows: maps tokens, addresses, ports and ids of the kernel to the subflow ids of the
+//! policy.
 //!
-//! In: what events and dumps say. Out: the same in the policy's words, and the addresses for its commands.
+//! Events and dumps fill the table. Commands of the policy find the addresses of their subflow in it.
 //!
-//! 1. A subflow is found by its addresses and ports: ids are not unique (two subflows of one link have the same).
-//! 2. The numbers of subflows are given out once and never again.
-//! 3. An address has one id in a connection for ever, also after its last subflow has gone: 0 for the first subflow's
-//!    address, and one that is made from the address for the others, so that another run of the driver comes to the
-//!    same.
-//! 4. What was decided about a connection is kept, the newest few only.
+//! 1. A subflow is identified by its addresses and ports. Address ids are not unique (two subflows of one link have
+//!    the same).
+//! 2. Subflow ids are assigned once and never reused.
+//! 3. An address keeps one id in a connection, even after its last subflow has ended: 0 for the first subflow's
+//!    address, and for others an id derived from the address. A restarted driver therefore arrives at the same ids.
+//! 4. The newest decisions about each connection are kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -21,21 +22,22 @@ use marline_core::wire::netlink::diag;
 use super::super::kernel::SubflowQuery;
 use super::super::snapshot::{Connection, Decision, Management, SubflowState};
 
-/// All connections.
+/// All connections of the run, and some that ended recently.
 #[derive(Debug, Default)]
 pub(super) struct SubflowTable {
     pub(super) conns: BTreeMap<ConnId, ConnEntry>,
-    /// Those that ended lately, oldest first, for whoever asks why they went as they did.
+    /// Recently ended connections, oldest first, so that `explain` can show why they ended.
     recently_ended: VecDeque<(Instant, ConnId, ConnEntry)>,
     next_id: u64,
 }
 
-/// One connection.
+/// State of one MPTCP connection.
 #[derive(Debug)]
 pub(super) struct ConnEntry {
     pub(super) adopted: bool,
     pub(super) management: Management,
-    /// The policy knows that one direction of it is closed ([`Refusal::HalfClosed`](marline_core::paths::Refusal::HalfClosed)).
+    /// The policy knows that one direction is closed
+    /// ([`CommandError::HalfClosed`](marline_core::paths::CommandError::HalfClosed)).
     pub(super) is_half_closed: bool,
     /// The address of its first subflow, which has id 0.
     pub(super) initial_address: IpAddr,
@@ -43,59 +45,61 @@ pub(super) struct ConnEntry {
     pub(super) deny_join_id0: bool,
     /// What the server announced: id, address, port.
     pub(super) announced_addresses: Vec<(u8, IpAddr, Option<u16>)>,
-    /// Ids of addresses other than [`id_of`] gives: the kernel said so.
+    /// Address ids of the kernel that differ from [`default_address_id`].
     pub(super) address_ids: Vec<(IpAddr, u8)>,
     pub(super) subflows: Vec<Subflow>,
-    /// Joins whose SYN is on its way.
+    /// Joins that are not established yet.
     pub(super) pending_joins: Vec<PendingJoin>,
-    /// Subflows that were destroyed and whose sockets may still be there (`Driver::end_socket`).
+    /// Destroyed subflows whose sockets may still exist (`Driver::close_socket`).
     pub(super) closing_sockets: Vec<(LinkId, SubflowQuery)>,
     pub(super) known_since: Instant,
-    /// Received and sent, each byte once, as the kernel said last; none: it has not said it.
+    /// Received and sent bytes of the connection, each byte counted once, as last reported by the kernel; none: not
+    /// reported.
     totals: Option<(DataSize, DataSize)>,
-    /// The data sequence number of the first byte that it received; inside none: the kernel does not say.
+    /// Data sequence number of the first received byte. Outer none: not queried yet. Inner none: the kernel does not
+    /// report it.
     initial_data_seq: Option<Option<u64>>,
-    /// What had come and gone over all subflows then.
+    /// Received and sent bytes over all subflows at the time of that report.
     path_totals_at_update: (DataSize, DataSize),
-    /// What ended subflows had carried.
+    /// Received and sent bytes of ended subflows.
     ended_totals: (DataSize, DataSize),
     reason: Box<str>,
-    /// What a dry run said last that it would do.
+    /// Last action that a dry run reported.
     last_dry_run: Box<str>,
     history: VecDeque<Decision>,
 }
 
-/// A join that the kernel has begun.
+/// A join that the kernel has started and not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingJoin {
     pub(super) link: LinkId,
     pub(super) local: IpAddr,
-    /// The interface that it is bound to. Several links may have the address.
+    /// Index of the interface to which its socket is bound. Several links may have the same address.
     pub(super) interface: u32,
     pub(super) started_at: Instant,
 }
 
 impl PendingJoin {
-    /// Whether it is the join from this address over the interface of this number; 0: not known.
+    /// Whether it is the join from this address over this interface (0: unknown interface).
     pub(super) fn matches(&self, local: IpAddr, interface: u32) -> bool {
         self.local == local && (interface == 0 || self.interface == interface)
     }
 }
 
-/// One subflow.
+/// State of one subflow.
 #[derive(Clone, Debug)]
 pub(super) struct Subflow {
     pub(super) id: SubflowId,
     pub(super) link: Option<LinkId>,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
-    /// The interface that it goes over; 0: not known.
+    /// Index of its interface; 0: unknown.
     pub(super) interface: u32,
     /// Its address has id 0.
     pub(super) initial: bool,
-    /// The connection began with it; one that joined later from the same address is another.
+    /// The connection began with it. A subflow that joined later from the same address is not meant.
     pub(super) is_first: bool,
-    /// Since when it is known.
+    /// Time at which the driver first saw it.
     pub(super) known_since: Instant,
     pub(super) counters: Counters,
     sampled_at: Option<Instant>,
@@ -107,7 +111,7 @@ impl SubflowTable {
         self.conns.get_mut(&conn)
     }
 
-    /// Adds a subflow unless it is there already, and gives its number.
+    /// Adds a subflow unless the table has it, and returns its id.
     pub(super) fn add_subflow(
         &mut self,
         conn: ConnId,
@@ -125,7 +129,7 @@ impl SubflowTable {
         Some(id)
     }
 
-    /// A connection that is over.
+    /// Adds a connection to the recently ended ones.
     pub(super) fn add_ended(&mut self, now: Instant, conn: ConnId, mut connection: ConnEntry) {
         connection.record_decision(now, "it ended".to_owned());
         if self.recently_ended.len() >= MAX_ENDED {
@@ -134,7 +138,7 @@ impl SubflowTable {
         self.recently_ended.push_back((now, conn, connection));
     }
 
-    /// A connection that is open, or the newest of this token that ended lately.
+    /// An open connection, or the newest recently ended one with this token.
     pub(super) fn open_or_ended(&self, conn: ConnId, now: Instant) -> Option<&ConnEntry> {
         let is_recent = |ended_at: Instant| now.since(ended_at) < ENDED_MAX_AGE;
         let recently_ended = || {
@@ -143,7 +147,7 @@ impl SubflowTable {
         self.conns.get(&conn).or_else(recently_ended)
     }
 
-    /// How many subflows go over a link.
+    /// Number of subflows over a link.
     pub(super) fn subflows_over(&self, link: LinkId) -> u32 {
         let subflows = self.conns.values().flat_map(|conn| &conn.subflows);
         u32::try_from(subflows.filter(|sub| sub.link == Some(link)).count()).unwrap_or(u32::MAX)
@@ -183,12 +187,12 @@ impl ConnEntry {
         self.subflows.iter().find(|sub| sub.id == id)
     }
 
-    /// Takes a subflow out, by its place on the network.
+    /// Removes a subflow by its addresses and ports.
     pub(super) fn take_by_addresses(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<Subflow> {
         self.take_where(|sub| sub.local == local && sub.remote == remote)
     }
 
-    /// The same by any mark. What it had carried counts on.
+    /// Removes the first matching subflow. Its bytes remain in the totals.
     pub(super) fn take_where(&mut self, matches: impl Fn(&Subflow) -> bool) -> Option<Subflow> {
         let index = self.subflows.iter().position(matches)?;
         let sub = self.subflows.remove(index);
@@ -197,47 +201,49 @@ impl ConnEntry {
         Some(sub)
     }
 
-    /// Takes MPTCP's own counters, which know of each byte once.
+    /// Updates the totals from MPTCP's own counters, which count each byte once.
     pub(super) fn update_totals(&mut self, info: &diag::MptcpInfo) {
         if let (Some(received), Some(sent)) = (info.received_bytes, info.sent_bytes) {
             self.totals = Some((DataSize::from_bytes(received), DataSize::from_bytes(sent)));
             self.path_totals_at_update = self.path_totals();
         }
+        // Zero means that the key of the peer has not arrived yet.
         if self.needs_initial_data_seq() && info.next_data_seq != 0 {
             self.initial_data_seq =
                 Some(info.received_bytes.map(|received| info.next_data_seq.wrapping_sub(received)));
         }
     }
 
-    /// Whether [`counted`](Self::counted) would say where its data begin.
+    /// Whether the next [`update_totals`](Self::update_totals) would determine the initial data sequence number.
     pub(super) fn needs_initial_data_seq(&self) -> bool {
         self.initial_data_seq.is_none()
     }
 
-    /// How far its data reach behind the last byte that came over a subflow ([`Counters::reached`]).
+    /// Offset in the data stream after the last byte received over a subflow ([`Counters::data_seq`]).
     pub(super) fn data_progress(&self, subflow: &diag::Socket) -> Option<DataSize> {
         let mapping = subflow.subflow?.mapping?;
         self.data_offset(mapping.data_seq_after(subflow.tcp_info?.bytes_received))
     }
 
-    /// How many bytes lie before this data sequence number; none: it is not known where they begin, or it is before that.
+    /// Offset of a data sequence number in the stream; none: the start is unknown, or the number lies before it.
     fn data_offset(&self, number: u64) -> Option<DataSize> {
         let offset = number.wrapping_sub(self.initial_data_seq??).cast_signed();
         u64::try_from(offset).ok().map(DataSize::from_bytes)
     }
 
-    /// Whether more has come or gone since then.
+    /// Whether bytes were received or sent since the last [`update_totals`](Self::update_totals).
     pub(super) fn has_new_bytes(&self) -> bool {
         self.path_totals() != self.path_totals_at_update
     }
 
-    /// What has come and gone over all subflows, those that ended too; some of it may have come over two.
+    /// Received and sent bytes over all subflows, including ended ones. Retransmissions over a second subflow count
+    /// twice.
     fn path_totals(&self) -> (DataSize, DataSize) {
         let all = self.subflows.iter().map(|sub| &sub.counters);
         all.fold(self.ended_totals, |sum, counters| (sum.0 + counters.received, sum.1 + counters.sent))
     }
 
-    /// The id under which this address joins.
+    /// The address id with which this address joins.
     pub(super) fn address_id(&self, address: IpAddr) -> u8 {
         if address == self.initial_address {
             return 0;
@@ -248,7 +254,7 @@ impl ConnEntry {
             .map_or_else(|| default_address_id(address), |(_, id)| *id)
     }
 
-    /// Where a join from this address goes to; none: the server has no address of its family that may be joined.
+    /// Destination of a join from this address; none: the server has no joinable address of this family.
     pub(super) fn join_target(&self, local: IpAddr) -> Option<SocketAddr> {
         if !self.deny_join_id0 && self.server.is_ipv4() == local.is_ipv4() {
             return Some(self.server);
@@ -258,7 +264,7 @@ impl ConnEntry {
         Some(SocketAddr::new(*address, port.unwrap_or(self.server.port())))
     }
 
-    /// Keeps what was decided or done.
+    /// Appends a decision to the history.
     pub(super) fn record_decision(&mut self, now: Instant, text: String) {
         if self.history.len() >= MAX_HISTORY {
             self.history.pop_front();
@@ -266,19 +272,19 @@ impl ConnEntry {
         self.history.push_back(Decision { at: now, text });
     }
 
-    /// Why it is carried as it is; empty: nothing was said yet.
+    /// The policy's reason for the current use of links; empty: none was given yet.
     pub(super) fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// Whether this is another thing to do than what was said last; it is from now on.
+    /// Whether this action differs from the last one that a dry run reported; remembers it.
     pub(super) fn is_new_dry_run(&mut self, action: &str) -> bool {
         let is_new = *self.last_dry_run != *action;
         self.last_dry_run = action.into();
         is_new
     }
 
-    /// Keeps why it is carried as it is.
+    /// Sets the policy's reason and adds it to the history.
     pub(super) fn set_reason(&mut self, now: Instant, reason: String) {
         self.reason = reason.as_str().into();
         self.record_decision(now, reason);
@@ -306,7 +312,7 @@ impl ConnEntry {
 }
 
 impl Subflow {
-    /// How the kernel is asked for its socket.
+    /// Key for queries of its socket.
     pub(super) fn query(&self) -> SubflowQuery {
         SubflowQuery { local: self.local, remote: self.remote, interface: self.interface }
     }
@@ -327,7 +333,7 @@ impl Subflow {
         }
     }
 
-    /// Takes new counters. Two looks right after each other give no rate: the newer one waits for the next.
+    /// Takes new counters. Samples that follow each other too closely give no rate; the newer one is dropped.
     pub(super) fn add_sample(&mut self, now: Instant, counters: Counters) {
         if let Some(sampled_at) = self.sampled_at {
             let time = now.since(sampled_at);
@@ -355,7 +361,8 @@ impl Subflow {
     }
 }
 
-/// The id of an address that is not a connection's first: the same in every run. RFC 8684 §3.4.1 has one byte for it.
+/// Address id for an address that is not the connection's first: the same in every run. RFC 8684 section 3.4.1 has
+/// one byte for it.
 pub(super) fn default_address_id(address: IpAddr) -> u8 {
     let fold = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME);
     let hash = match address {
@@ -365,24 +372,24 @@ pub(super) fn default_address_id(address: IpAddr) -> u8 {
     1 + (hash % 255) as u8
 }
 
-/// The next id to try where another address has this one.
+/// The id to try after a collision with another address.
 pub(super) fn next_address_id(id: u8) -> u8 {
     if id == u8::MAX { 1 } else { id + 1 }
 }
 
-/// FNV-1a, 32 bits (RFC 9923): spreads addresses that differ in one bit.
+/// FNV-1a, 32 bits (RFC 9923): distributes addresses that differ in one bit.
 const FNV_BASIS: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
-/// chosen: as long as one needs to see a row of `status` and to type its token.
+/// chosen: the time to read a row of `status` and to type its token.
 const ENDED_MAX_AGE: Duration = Duration::from_secs(60);
-/// chosen: a page with all that it brings; some hundred kilobytes at most.
+/// chosen: the connections of a web page; some hundred kilobytes at most.
 const MAX_ENDED: usize = 64;
-/// chosen: half an hour of a lively connection, three kilobytes at most.
+/// chosen: half an hour of a busy connection, three kilobytes at most.
 const MAX_HISTORY: usize = 32;
-/// chosen: below it the rate says more of the moment of the question than of the link.
+/// chosen: over a shorter interval the rate reflects bursts rather than the link.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
-/// chosen: a rate that is older than three samples of an idle connection is history.
+/// chosen: a rate older than three samples of an idle connection is outdated.
 const MAX_RATE_AGE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -390,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_ended_is_known_for_a_minute() {
+    fn ended_connections_are_kept_for_a_minute() {
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         let mut table = SubflowTable::default();
         for number in 0..70 {
@@ -399,10 +406,14 @@ mod tests {
         let last = ConnId(69);
         let history = table.open_or_ended(last, at(69)).unwrap().history();
         assert_eq!(history, [Decision { at: at(10), text: "it ended".into() }]);
-        assert!(table.open_or_ended(ConnId(5), at(69)).is_none(), "no more than a few are kept");
+        assert!(table.open_or_ended(ConnId(5), at(69)).is_none(), "only the newest are kept");
         assert!(table.open_or_ended(last, at(70)).is_none());
         table.conns.insert(last, test_conn());
-        assert_eq!(table.open_or_ended(last, at(70)).unwrap().history(), [], "one that is open goes first");
+        assert_eq!(
+            table.open_or_ended(last, at(70)).unwrap().history(),
+            [],
+            "an open connection precedes an ended one"
+        );
     }
 
     fn test_conn() -> ConnEntry {
@@ -410,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_address_has_id_0_and_all_others_keep_one_that_is_not() {
+    fn the_first_address_has_id_0_and_others_keep_a_nonzero_id() {
         let mut conn = test_conn();
         assert_eq!(conn.address_id("10.0.0.2".parse().unwrap()), 0);
         let other: IpAddr = "10.1.0.2".parse().unwrap();
@@ -447,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_came_between_two_looks() {
+    fn the_rate_is_computed_between_two_samples() {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut sub = Subflow::new(SubflowId(0), nowhere, nowhere, 0);
         let counters = |bytes| Counters { received: DataSize::from_bytes(bytes), ..Counters::default() };
@@ -459,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_subflows_had_carried_counts_on_until_the_kernel_knows_better() {
+    fn bytes_of_ended_subflows_count_until_the_kernel_reports_totals() {
         let size = DataSize::from_bytes;
         let mut conn = test_conn();
         let (local, remote) = ("10.1.0.2:9".parse().unwrap(), "192.0.2.1:443".parse().unwrap());
@@ -474,7 +485,7 @@ mod tests {
             (status.received.bytes(), status.sent.bytes())
         };
         assert_eq!(totals(&conn), (1100, 160));
-        // Some of it came twice: over one subflow, and again over the other.
+        // Some bytes arrived over one subflow and again over the other.
         let kernel = diag::MptcpInfo {
             subflows: 1,
             is_fallback: false,
@@ -492,7 +503,7 @@ mod tests {
         assert_eq!(conn.initial_data_seq, Some(Some(u64::MAX - 1009)));
         assert_eq!((conn.data_offset(10), conn.data_offset(u64::MAX - 1010)), (Some(size(1020)), None));
         conn.update_totals(&diag::MptcpInfo { sent_bytes: None, received_bytes: None, ..kernel });
-        assert_eq!(totals(&conn), (1000, 81), "an older kernel says nothing");
+        assert_eq!(totals(&conn), (1000, 81), "older kernels do not report totals");
     }
 
     #[test]

@@ -1,22 +1,25 @@
-//! The way of this host's own name queries while the link of its default route carries nothing.
+//! Route of this host's own DNS queries while the link of its default route has an outage.
 //!
-//! Clients of a LAN often have this host as their name server (dnsmasq). Its own queries follow the main table, so all names of the LAN would
-//! fail with the link of the default route. While that link fails, queries leave over another one:
+//! Clients of a LAN often use this host as DNS server (dnsmasq). Its own queries follow the main table, so an outage
+//! of the default link would break all name resolution of the LAN. During the outage, queries leave over another
+//! link:
 //!
 //! ```text
-//!  32764  from here, ports 53 and 853: main, without its default routes   servers on a LAN or a link, in an office, behind a VPN's route
-//!  32765  from here, ports 53 and 853: table 28004                        one default route for each family that fails
-//!  32766  everything: main                                                a family that has no route in the table
+//!  32764  iif lo, ports 53 and 853: main, without its default routes   servers on a LAN or a link, in an office,
+//! behind a VPN's route
+//!  32765  iif lo, ports 53 and 853: table 28004                        one default route for each affected family
+//!  32766  everything: main                                             families without a route in the table
 //! ```
 //!
-//! 1. Rules and routes exist only while a link of a default route fails. Otherwise queries leave as without marline.
-//! 2. The places are behind the rules of all other programs: what a VPN or a policy of the host leads elsewhere is not diverted.
-//! 3. A server that the main table knows better than by a default route is reached by that route, also if it leads over the link that fails.
-//!    A socket that is bound to a device stays with that device.
-//! 4. With `rp_filter` the kernel checks an answer by the way back to its source. Older kernels do not swap the ports for that, so the answer's
-//!    own ports must match a rule as well. Queries have no such source port.
+//! 1. Rules and routes exist only during an outage of a default link. Otherwise queries leave as without marline.
+//! 2. The priorities follow the rules of all other programs: queries that a VPN or a policy of the host routes
+//!    elsewhere are not diverted.
+//! 3. A server with a more specific route in the main table is reached by that route, even over the failed link. A
+//!    socket that is bound to a device stays with that device.
+//! 4. With `rp_filter` the kernel checks a reply by the reverse path to its source. Older kernels do not swap the
+//!    ports for that, so rules must match the ports of the reply as well. Queries have no such source port.
 //!
-//! What bears marline's number in these places or in this table was installed by marline.
+//! Rules with marline's protocol number and these priorities, and routes in this table, are marline's.
 
 use std::io;
 
@@ -27,30 +30,30 @@ use marline_sys::netlink::RouteSocket;
 use super::non_tcp_route::{EXISTS, NO_DEVICE, NO_ENTRY, NO_ROUTE, default_route, is_same_route, request_ignoring};
 use crate::transparent::nft_rules::IpFamilies;
 
-/// The links over which name queries leave, of each family; none: as the host's default route has it.
+/// Links for DNS queries of each family; none: the host's default route.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DnsLinks<'a> {
-    /// IPv4.
+    /// Link for queries over IPv4.
     pub v4: Option<&'a Interface>,
-    /// IPv6.
+    /// Link for queries over IPv6.
     pub v6: Option<&'a Interface>,
 }
 
 impl DnsLinks<'_> {
-    fn to_routes(&self, families: IpFamilies) -> Vec<Route> {
+    fn routes(&self, families: IpFamilies) -> Vec<Route> {
         let v4 = self.v4.filter(|_| families.ipv4).and_then(|link| default_route(family::V4, link, ROUTE_TABLE));
         let v6 = self.v6.filter(|_| families.ipv6).and_then(|link| default_route(family::V6, link, ROUTE_TABLE));
         v4.into_iter().chain(v6).collect()
     }
 }
 
-/// Makes the rules and routes in the kernel these. One that the kernel refuses does not keep the others.
+/// Sets rules and routes in the kernel. An error does not stop the other steps.
 ///
 /// # Errors
 /// The kernel refuses a rule or a route.
 pub(super) fn set_links(socket: &RouteSocket, links: DnsLinks<'_>, families: IpFamilies) -> io::Result<()> {
     let InstalledRouting { rules, routes } = InstalledRouting::read(socket)?;
-    let required_routes = links.to_routes(families);
+    let required_routes = links.routes(families);
     let required_rules: Vec<PortRule> =
         required_routes.iter().flat_map(|route| rules_for_family(route.family)).collect();
     let mut outcome = Ok(());
@@ -68,25 +71,25 @@ pub(super) fn set_links(socket: &RouteSocket, links: DnsLinks<'_>, families: IpF
     outcome.and(remove_all(socket, rules, routes))
 }
 
-/// How many rules and routes of this sort there are.
+/// Number of installed rules and routes.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel's rules and routes cannot be read.
 pub(super) fn count_installed(socket: &RouteSocket) -> io::Result<usize> {
     InstalledRouting::read(socket).map(|installed| installed.rules.len() + installed.routes.len())
 }
 
-/// Removes them, whichever run has left them. Returns how many there were.
+/// Removes rules and routes of any run. Returns their number.
 ///
 /// # Errors
-/// The kernel does not tell which there are, or refuses to remove one.
+/// They cannot be read or removed.
 pub(super) fn clear(socket: &RouteSocket) -> io::Result<usize> {
     let installed = InstalledRouting::read(socket)?;
     remove_all(socket, installed.rules.iter(), installed.routes.iter())?;
     Ok(installed.rules.len() + installed.routes.len())
 }
 
-/// Rules before the routes that they lead to.
+/// Removes rules before the routes to which they refer.
 fn remove_all<'a>(
     socket: &RouteSocket,
     rules: impl Iterator<Item = &'a PortRule>,
@@ -120,12 +123,12 @@ impl InstalledRouting {
     }
 }
 
-/// The rules of a family that has a route.
+/// The rules for a family with a route.
 fn rules_for_family(family: u8) -> Vec<PortRule> {
-    // Prefixes so short are default routes or parts of one, as `non_tcp_route` takes them.
+    // Shorter prefixes are default routes or parts of one, as in `non_tcp_route`.
     let (suppressed_prefix_len, has_rp_filter) = if family == family::V4 { (1, true) } else { (3, false) };
     let queries = DNS_PORTS.map(|(transport, port)| (transport, Port::To(port)));
-    // Rule 4: IPv6 has no `rp_filter`.
+    // Point 4: IPv6 has no `rp_filter`.
     let replies = DNS_PORTS.map(|(transport, port)| (transport, Port::From(port)));
     let ports = queries.into_iter().chain(replies.into_iter().filter(|_| has_rp_filter));
     let rules_for = |(transport, port)| {
@@ -143,7 +146,7 @@ fn rules_for_family(family: u8) -> Vec<PortRule> {
     ports.flat_map(rules_for).collect()
 }
 
-/// chosen: rule 2; `main` is 32766.
+/// chosen: see point 2; `main` is 32766.
 const RULE_PRIORITY: u32 = 32_764;
 /// chosen: next to the table of the LAN's packets.
 const ROUTE_TABLE: u32 = 28_004;
@@ -178,16 +181,17 @@ mod tests {
     }
 
     #[test]
-    fn only_queries_that_would_take_the_default_route_leave_over_the_link_that_is_named() {
+    fn only_queries_over_the_default_route_use_the_chosen_link() {
         in_a_network(|| {
             let non_tcp_route = open_test_route(&add_test_host());
             lead_rest(&non_tcp_route, "eth1");
             assert_eq!(
                 (installed_count(), exit_interface(DNS_SERVER_V4, DNS_QUERY)),
                 (0, "eth0".into()),
-                "the LAN's link is not that of names"
+                "the LAN's link does not affect DNS queries"
             );
-            // An office behind a static route, a VPN's policy before the main table, a server behind a link's own route.
+            // A static route to an office, a VPN's policy before the main table, and a server with its own route over
+            // a link.
             cable("off0", "10.50.0.1/24");
             ip("route add 172.20.0.0/16 via 10.50.0.2");
             ip("route add 203.0.113.53/32 via 10.1.0.9 dev eth0");
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_passes_a_strict_filter_of_its_way_back() {
+    fn a_reply_passes_strict_rp_filter() {
         in_a_network(|| {
             let _non_tcp_route = open_test_route(&add_test_host());
             set_test_links("eth1", (true, false)).unwrap();
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_remove_comes_back_and_what_a_killed_run_has_left_goes() {
+    fn removed_rules_are_restored_and_leftovers_cleared() {
         in_a_network(|| {
             let lan = add_test_host();
             let leaked = open_test_route(&lan);
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_without_an_address_takes_that_of_the_link() {
+    fn an_unbound_socket_uses_the_address_of_the_link() {
         in_a_network(|| {
             let _non_tcp_route = open_test_route(&add_test_host());
             let source = || {

@@ -1,5 +1,5 @@
-//! A line for each firewall of this host that stops a LAN's packets: which chain of which table, what it drops, and the command that lets it
-//! pass.
+//! Reports for each firewall of this host that drops a LAN's packets: the chain and table, the dropped packets, and a
+//! command that permits them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use super::firewall::{AddressScope, DroppingChain, Packet, Ruleset, dropping_cha
 use super::nft_rules::Lan;
 use crate::transparent::policy_route::LAN_TRAFFIC;
 
-/// What one chain drops of the packets of one interface of the LAN.
+/// Packets of one LAN interface that a chain drops.
 #[derive(Default)]
 struct DroppedPackets {
-    /// Links to which no packets pass.
+    /// Links to which packets are dropped.
     links: BTreeSet<String>,
-    /// Of IPv4, and of IPv6.
+    /// Affected IP versions; true: IPv4.
     versions: BTreeSet<bool>,
 }
 
 type DropReport = BTreeMap<DroppingChain, DroppedPackets>;
 
-/// A line for each firewall that stops the LAN.
+/// One line for each firewall that drops packets of the LAN.
 pub(super) fn report_firewalls(ruleset: &Ruleset, survey: &InterfaceList, lan: &Lan) -> Vec<String> {
     let mut reports = Vec::new();
     for name in &lan.0 {
@@ -45,8 +45,9 @@ pub(super) fn report_firewalls(ruleset: &Ruleset, survey: &InterfaceList, lan: &
                 let outgoing = packet("forward", Some(link));
                 let reply = Packet { iif: link, oif: Some(name), ct_state: "established", ..outgoing };
                 let reply = Packet { source: AddressScope::Internet, destination: source, ..reply };
-                // Filters at the other two hooks can drop them as well. Which of its addresses a packet has there depends on whether the
-                // masquerade comes before or after: replies are not followed at prerouting, where their destination can be this host.
+                // Filters at the other two hooks can drop packets as well. The addresses of a packet at a hook depend
+                // on whether the masquerade comes before or after it. Replies are not followed at prerouting, where
+                // their destination can be this host.
                 let at_prerouting = Packet { hook: "prerouting", oif: None, ..outgoing };
                 let at_postrouting = Packet { hook: "postrouting", source: AddressScope::Lan(None), ..outgoing };
                 let reply_at_postrouting = Packet { hook: "postrouting", ..reply };
@@ -65,7 +66,7 @@ pub(super) fn report_firewalls(ruleset: &Ruleset, survey: &InterfaceList, lan: &
         let version =
             |chain_drop: &DroppingChain, dropped: &DroppedPackets| match (versions.len(), dropped.versions.first())
             {
-                // The family of the other tables says it.
+                // Tables of a single family need no suffix.
                 (2, Some(is_ipv4)) if dropped.versions.len() == 1 && chain_drop.table.starts_with("inet ") => {
                     if *is_ipv4 {
                         " (IPv4)"
@@ -89,7 +90,7 @@ pub(super) fn report_firewalls(ruleset: &Ruleset, survey: &InterfaceList, lan: &
     reports
 }
 
-/// The versions of IP that an interface of the LAN has, each with its network. One without an address yet counts as IPv4.
+/// IP versions of a LAN interface, each with its network. An interface without an address counts as IPv4.
 fn ip_versions(lan_interface: Option<&Interface>) -> Vec<(bool, AddressScope)> {
     let network_of = |is_ipv4: bool| {
         let networks = lan_interface.into_iter().flat_map(|lan_interface| &lan_interface.subnets);
@@ -102,7 +103,7 @@ fn ip_versions(lan_interface: Option<&Interface>) -> Vec<(bool, AddressScope)> {
     if versions_found.is_empty() { vec![(true, AddressScope::Lan(None))] } else { versions_found }
 }
 
-/// The links that lead to the Internet by this version.
+/// Links with a default route of this IP version.
 fn links_for_version(survey: &InterfaceList, is_ipv4: bool) -> impl Iterator<Item = &str> {
     let has_route =
         move |link: &&Interface| if is_ipv4 { link.route_v4.is_some() } else { link.route_v6.is_some() };
@@ -115,7 +116,7 @@ fn chain_text(chain_drop: &DroppingChain) -> String {
     format!("chain {} of table {} ({cause})", chain_drop.chain, chain_drop.table)
 }
 
-/// The program that writes rules into a table of its kind; none: nft.
+/// The iptables program of such a table; none: nft.
 fn iptables_program(chain_drop: &DroppingChain) -> Option<&'static str> {
     match chain_drop.table.as_str() {
         "ip filter" => Some("iptables"),
@@ -157,14 +158,17 @@ fn input_notice(chain_drop: &DroppingChain, lan: &str, version: &str) -> String 
     let edge_mark = LAN_TRAFFIC.mark;
     let remedy = match iptables_program(chain_drop) {
         Some(program) => format!(
-            "`{program} -I {} -i {lan} -m mark --mark {edge_mark:#x} -j ACCEPT` lets it pass (with ufw in /etc/ufw/before.rules: \
+            "`{program} -I {} -i {lan} -m mark --mark {edge_mark:#x} -j ACCEPT` (with ufw in /etc/ufw/before.rules: \
              -A ufw-before-input -i {lan} -m mark --mark {edge_mark:#x} -j ACCEPT)",
             chain_drop.chain
         ),
         None => {
             let DroppingChain { table, chain, .. } = chain_drop;
-            format!("`nft insert rule {table} {chain} iifname {lan} meta mark {edge_mark:#x} accept` lets it pass")
+            format!("`nft insert rule {table} {chain} iifname {lan} meta mark {edge_mark:#x} accept`")
         }
     };
-    format!("{} drops TCP of {lan}{version}, which comes to this program: {remedy}", chain_text(chain_drop))
+    format!(
+        "{} drops TCP of {lan}{version} that is redirected to this program. To allow it: {remedy}",
+        chain_text(chain_drop)
+    )
 }

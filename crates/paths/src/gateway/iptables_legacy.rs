@@ -1,13 +1,13 @@
-//! Rules of iptables-legacy: they are in tables of their own in the kernel, which nft does not list, so they are not checked. Whether there
-//! are such tables is known: the kernel makes one when a program first asks for it.
+//! Detects rules of iptables-legacy. They are in separate tables of the kernel, which nft does not list, so they
+//! cannot be checked. Their existence is known: the kernel creates such a table when a program first uses it.
 
 use std::io;
 use std::path::Path;
 
-/// A line for each version of IP that has such tables.
+/// One line for each IP version with such tables.
 pub(super) fn unchecked_notices() -> Vec<String> {
     let notice_of = |(table_names, module, program): (&str, &str, &str)| {
-        // Of the thread's network: a process may have threads in several.
+        // Of the thread's network namespace: threads of a process may be in several.
         let table_names = std::fs::read_to_string(Path::new("/proc/thread-self/net").join(table_names));
         notice(table_names, Path::new("/sys/module").join(module).exists(), program)
     };
@@ -18,7 +18,8 @@ pub(super) fn unchecked_notices() -> Vec<String> {
     versions.into_iter().filter_map(notice_of).collect()
 }
 
-/// `dns_routes` is the list of tables, which only root may read; `is_loaded`: the kernel's module for filters is.
+/// `table_names` is the list of tables, which only root may read; `is_loaded`: the kernel module for filters is
+/// loaded.
 fn notice(table_names: io::Result<String>, is_loaded: bool, program: &str) -> Option<String> {
     match table_names {
         Ok(table_names) => {
@@ -27,13 +28,13 @@ fn notice(table_names: io::Result<String>, is_loaded: bool, program: &str) -> Op
                 let tables = tables.join(", ");
                 format!(
                     "not checked: {program} rules are loaded (tables: {tables}), and nft does not list them; `{program} -S FORWARD; \
-                     {program} -S INPUT` shows whether they stop the LAN"
+                     {program} -S INPUT` shows whether they drop LAN traffic"
                 )
             })
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_loaded => Some(format!(
-            "not checked: {program} rules may be loaded, which only root can tell; `{program} -S FORWARD; {program} -S INPUT` shows \
-             whether they stop the LAN"
+            "not checked: {program} rules may be loaded, which only root can see; `{program} -S FORWARD; {program} -S INPUT` shows \
+             whether they drop LAN traffic"
         )),
         Err(_) => None,
     }

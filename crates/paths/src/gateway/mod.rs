@@ -1,21 +1,22 @@
-//! A LAN's way into an edge: its TCP connections come here as they are, and the rest of its packets pass.
-//!
-//! In: the interfaces of the LAN. Out: connections, each with where it was going, until the [`Gateway`] is dropped.
+//! Gateway of a LAN: passes its TCP connections to the edge and routes its other packets.
 //!
 //! ```text
 //!  LAN ──▶ prerouting: TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener     ──▶ a flow of the edge
 //!                  TCP to private networks that the host has a route to, and
-//!                  all else ──▶ rules 20002, 20003 ──▶ masquerade          ──▶ the link that is led over, or the host's own
+//!                  all else ──▶ rules 20002, 20003 ──▶ masquerade          ──▶ the chosen link, or the host's
+//!   default route
 //! ```
 //!
-//! 1. Everything is looked at before anything is changed: privilege, interfaces, nft, the kernel.
-//! 2. What is changed is undone in the other order at the end: table, routing rules, settings. After `kill -9` the table ends by
-//!    itself (its owner's pipe does), the detour's rule means nobody any more, and the settings are in a ledger: the next start, or
-//!    `marline paths restore`, puts them back, and removes the rules of the rest ([`Beyond`]), which bear marline's number. What belongs to a
-//!    gateway that runs is never taken away, whatever its run directory: its table says that it is there.
-//!    The firewall that keeps the LAN closed is a table of its own, which a crash leaves in force (`standing_firewall`).
-//! 3. Only the loopback is listened on. Who comes there by himself, led by no rule, was going nowhere, and is refused.
-//! 4. An interface that is this host's way to the Internet is no LAN.
+//! 1. Everything is checked before anything is changed: privilege, interfaces, nft, the kernel.
+//! 2. Changes are undone in reverse order at the end: table, routing rules, settings. After `kill -9` the nftables
+//!    table disappears by itself, since its owner's socket closes. The policy rule then matches no packets, and the
+//!    settings are in an undo log. The next start, or `marline paths restore`, restores them and removes the rules of
+//!    [`NonTcpRoute`], which carry marline's protocol number. Rules of a running gateway are never removed, whatever
+//!    its run directory: its table proves that it runs. The firewall that keeps the LAN closed is a separate table,
+//!    which survives a crash (`standing_firewall`).
+//! 3. The listeners are bound to the loopback. A connection that reaches them directly, without TPROXY, has no
+//!    destination and is refused.
+//! 4. An interface with a default route of this host cannot be a LAN.
 
 mod dns_routes;
 mod firewall;
@@ -54,44 +55,44 @@ use super::host_config::{RestoreResult, has_net_admin};
 use super::transparent::nft_rules::IpFamilies;
 use super::transparent::{ForwardError, NftError, accept_any, bind_listeners, nft, policy_route};
 
-/// Why a LAN cannot be served, one line each.
+/// Why a LAN cannot be served, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// A privilege is missing.
+    /// CAP_NET_ADMIN is missing.
     #[error("--lan: not permitted: needs CAP_NET_ADMIN (run as root, or as the systemd unit does)")]
     NotPermitted,
-    /// The interface is none, or no LAN.
+    /// The interface does not exist or is not a LAN.
     #[error("--lan {name}: {why}")]
     Interface {
-        /// Its name.
+        /// Name of the interface.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// The interfaces cannot be listed.
     #[error("--lan: {0}")]
     Links(#[from] LinksError),
-    /// The table cannot be had, or was lost.
+    /// The nftables table cannot be installed, or was lost.
     #[error("--lan: {0}")]
     Nft(#[from] NftError),
-    /// The host cannot be made a router.
+    /// Forwarding cannot be configured.
     #[error("--lan: {0}")]
     Host(PathsError),
-    /// The kernel makes no such sockets, rules or routes.
+    /// The kernel refused a socket, rule or route.
     #[error("--lan: {what}: {error}")]
     Kernel {
-        /// Which.
+        /// The refused object.
         what: &'static str,
-        /// Why not.
+        /// The error of the kernel.
         error: io::Error,
     },
 }
 
-/// Connections of the LAN come here while this lives.
+/// A running gateway, which receives the connections of a LAN.
 #[derive(Debug)]
 pub struct Gateway {
     obstruction_watch: ObstructionWatch,
-    // The first is undone first.
+    // Fields are dropped in this order, which undoes the table first.
     nft_table: nft::NftTableGuard,
     non_tcp_route: Arc<NonTcpRoute>,
     _policy_route: policy_route::PolicyRouteGuard,
@@ -100,18 +101,18 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Leads them here. Needs a tokio runtime with I/O and time; blocks for as long as nft runs.
+    /// Opens the gateway. Needs a tokio runtime with I/O and time; blocks while nft runs.
     ///
-    /// `direct`: flows may go to their servers without the edge's relay.
+    /// `allow_direct`: flows may go to their servers without the edge's relay.
     ///
     /// # Errors
-    /// One line that says what stands in the way. Nothing stays changed then.
+    /// One line that states the obstacle. Nothing remains changed then.
     pub async fn open(lan: &Lan, run_dir: &Path, allow_direct: bool) -> Result<Self, GatewayError> {
         let mut has_closed = false;
         let result = Self::open_inner(lan, run_dir, allow_direct, &mut has_closed).await;
         if result.is_err() && has_closed {
             match read_installed() {
-                // The rules of routing have gone with what was opened.
+                // The routing rules are removed already, so the firewall must not depend on them.
                 Some(firewall) if is_still_needed(Some(&firewall)) => standing_firewall::seal(&firewall),
                 _ => remove_firewall(),
             }
@@ -141,6 +142,8 @@ impl Gateway {
             standing_firewall::install(lan, reach, enabled_here)
                 .map_err(|error| PathsError::HostConfig(error.to_string()))
         };
+        // The standing firewall is installed inside `apply`, directly before forwarding is switched on: the LAN is
+        // never open.
         let forwarding = Forwarding::apply(run_dir, &lan.0, install_firewall).map_err(|error| match error {
             PathsError::NotPermitted { .. } => GatewayError::NotPermitted,
             error => GatewayError::Host(error),
@@ -153,6 +156,7 @@ impl Gateway {
         let nft_table =
             nft::NftTableGuard::new(&nft_rules::table_text(lan, port, forwarding.enabled_here), nft_rules::TABLE)
                 .await?;
+        // With the routing rules in place, the firewall may permit private networks that have a route.
         standing_firewall::install(lan, LanReach::for_running(allow_direct), forwarding.enabled_here)?;
         let firewall_keeper = FirewallKeeper::new(lan.clone(), allow_direct, forwarding.enabled_here);
         let watch = ObstructionWatch::new(
@@ -169,25 +173,26 @@ impl Gateway {
         })
     }
 
-    /// What was changed on this host, a line each.
+    /// Changes of this host, one line each.
     pub fn changes(&self) -> &[String] {
         &self.forwarding.changes
     }
 
-    /// What on this host stops the LAN's packets. Changes are told.
+    /// Obstructions of the LAN's packets on this host. The receiver is notified of changes.
     pub fn obstructions(&self) -> Receiver<Obstructions> {
         self.obstruction_watch.subscribe()
     }
 
-    /// The way of what is not led here. It ends with the last who holds it: nobody should for longer than the gateway is there.
+    /// The route of traffic that does not go to the edge. It is removed with the last reference, which should not
+    /// outlive the gateway.
     pub fn non_tcp_route(&self) -> Arc<NonTcpRoute> {
         Arc::clone(&self.non_tcp_route)
     }
 
-    /// The next connection, and where it was going. What no rule has led here is closed.
+    /// Accepts the next connection with its original destination. Connections without TPROXY are closed.
     ///
     /// # Errors
-    /// The rules were lost.
+    /// The nftables table was lost.
     pub async fn accept(&mut self) -> Result<(TcpStream, SocketAddr), GatewayError> {
         let Self { nft_table, listeners, .. } = self;
         loop {
@@ -197,7 +202,7 @@ impl Gateway {
             };
             match client.local_addr() {
                 Ok(destination) if !destination.ip().is_loopback() => return Ok((client, destination)),
-                _ => tracing::debug!("a connection that no rule has led here"),
+                _ => tracing::debug!("a connection that was not redirected here"),
             }
         }
     }
@@ -206,21 +211,21 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         self.obstruction_watch.end();
-        // Forwarding first: while it is on, the LAN stays closed.
+        // Forwarding is switched off first: while it is on, the LAN must stay closed.
         if self.forwarding.restore() {
             remove_firewall();
         } else {
-            // The rules of routing go with this.
+            // The routing rules are removed with this value.
             read_installed().iter().for_each(standing_firewall::seal);
             tracing::warn!(
-                "the LAN stays closed (table inet {}): `marline restore` tries again",
+                "cannot restore forwarding, so the LAN stays closed (table inet {}); run `marline restore`",
                 standing_firewall::TABLE
             );
         }
     }
 }
 
-/// Whether this host still forwards what nothing but the standing firewall drops.
+/// Whether this host still forwards packets that only the standing firewall drops.
 fn is_still_needed(firewall: Option<&StandingFirewall>) -> bool {
     let (v4, v6) = forwarding::is_forwarding();
     firewall.is_some_and(|firewall| (firewall.drops_families.0 && v4) || (firewall.drops_families.1 && v6))
@@ -228,25 +233,22 @@ fn is_still_needed(firewall: Option<&StandingFirewall>) -> bool {
 
 fn remove_firewall() {
     if let Err(error) = standing_firewall::remove() {
-        tracing::warn!(
-            "the table inet {} cannot be removed: {error}; `marline restore` tries again",
-            standing_firewall::TABLE
-        );
+        tracing::warn!("cannot remove the table inet {}: {error}; run `marline restore`", standing_firewall::TABLE);
     }
 }
 
-/// Whether these are interfaces of a LAN.
+/// Checks that these are interfaces of a LAN.
 fn check_interfaces(lan: &Lan) -> Result<(), GatewayError> {
     let survey = list_interfaces()?;
     for name in &lan.0 {
         let error_with = |reason: &str| GatewayError::Interface { name: name.clone(), why: reason.to_owned() };
         match survey.by_name(name) {
-            None => return Err(error_with("there is no such interface (`ip link` lists them)")),
+            None => return Err(error_with("no such interface (`ip link` lists them)")),
             Some(interface) if interface.addresses.iter().any(IpAddr::is_loopback) || name == "lo" => {
-                return Err(error_with("it is the loopback, and no LAN"));
+                return Err(error_with("it is the loopback and cannot be a LAN"));
             }
             Some(interface) if interface.route_v4.is_some() || interface.route_v6.is_some() => {
-                return Err(error_with("it has a default route: it is a way to the Internet, and no LAN"));
+                return Err(error_with("it has a default route, so it is a link to the Internet and not a LAN"));
             }
             Some(_) => {}
         }
@@ -261,12 +263,13 @@ fn kernel_error(what: &'static str, error: io::Error) -> GatewayError {
     }
 }
 
-/// Puts back what a gateway that was killed has left; nothing where one runs.
+/// Restores what a killed gateway has left; nothing if one is running.
 pub(super) fn restore(run_dir: &Path) -> RestoreResult {
     let Some((mut restored, mut remaining)) = forwarding::restore(run_dir) else { return RestoreResult::default() };
     if matches!(nft::check(&nft_rules::delete_table()), Err(NftError::AlreadyOwned)) {
         return RestoreResult { restored, remaining };
     }
+    // The firewall is replaced by a sealed one before the routing rules are removed on which it depends.
     let firewall = read_installed();
     if let Some(firewall) = firewall.as_ref().filter(|firewall| is_still_needed(Some(firewall))) {
         standing_firewall::seal(firewall);
@@ -279,14 +282,14 @@ pub(super) fn restore(run_dir: &Path) -> RestoreResult {
     match RouteSocket::open().and_then(clear) {
         Ok(0) => {}
         Ok(count) => restored.push(format!("{count} rules and routes of a LAN's gateway removed")),
-        Err(error) => remaining.push(format!("rules and routes of a LAN's gateway cannot be removed: {error}")),
+        Err(error) => remaining.push(format!("cannot remove rules and routes of a LAN's gateway: {error}")),
     }
     if let Some(firewall) = firewall {
         let table_name = format!("table inet {}", standing_firewall::TABLE);
-        // The note of what forwarding was may be in another run directory.
+        // The undo log with the previous forwarding settings may be in another run directory.
         if is_still_needed(Some(&firewall)) {
             remaining.push(format!(
-                "{table_name} keeps {} closed, for this host still forwards packets: name the run directory of the edge that has \
+                "{table_name} keeps {} closed, because this host still forwards packets: give the run directory of the edge that has \
                  ended with --run-dir, or switch forwarding off (sysctl -w net.ipv4.ip_forward=0 \
                  net.ipv6.conf.all.forwarding=0), and run this again",
                 firewall.lan.join(", ")
@@ -296,14 +299,14 @@ pub(super) fn restore(run_dir: &Path) -> RestoreResult {
                 Ok(()) => {
                     restored.push(format!("{table_name} removed, which kept {} closed", firewall.lan.join(", ")))
                 }
-                Err(error) => remaining.push(format!("{table_name} cannot be removed: {error}")),
+                Err(error) => remaining.push(format!("cannot remove {table_name}: {error}")),
             }
         }
     }
     RestoreResult { restored, remaining }
 }
 
-/// What such a gateway has left, a word for each; nothing while one runs.
+/// Leftovers of a killed gateway, one text each; none while one is running.
 pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     let Some(mut remaining) = forwarding::leftovers(run_dir) else { return Vec::new() };
     let count = |socket: RouteSocket| {
@@ -325,11 +328,11 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     remaining
 }
 
-/// The standing firewall of a gateway that has crashed; none: there is none, or a gateway runs.
+/// The standing firewall of a crashed gateway; none: it does not exist, or a gateway is running.
 pub fn leftover_firewall() -> Option<StandingFirewall> {
     let is_running = matches!(nft::check(&nft_rules::delete_table()), Err(NftError::AlreadyOwned));
     if is_running { None } else { read_installed() }
 }
 
-/// For a table that is never in force.
+/// Port for a table that is only checked and never installed.
 const PLACEHOLDER_PORT: u16 = 1;

@@ -1,35 +1,34 @@
-//! The rules that lead a LAN's TCP to an edge and let the rest pass: one table of nftables, which ends with its holder.
+//! The gateway's nftables table: redirects a LAN's TCP to an edge and forwards the rest. It disappears with its
+//! owner.
 //!
-//! In: the LAN's interfaces, where the edge listens, and what the host passes on only because of it. Out: the table as nft reads it.
-//!
-//! 1. Led to the edge is TCP that comes in over the LAN and goes beyond it: not to this host's own addresses (its names, its
-//!    leases, its shell), not to many (broadcast, multicast), not to link-local ones, not to another part of the LAN, not to private
-//!    networks that this host has routes to ([`private_networks`]).
-//! 2. IPv6 goes there only while this host has an IPv6 route to the destination. Without one a SYN is answered with a reset, and a client
-//!    that has IPv4 as well takes that at once (RFC 8305). IPv4 always goes there: a relay brings it over links of IPv6 alone.
-//!    Replies to connections that others have begun towards the LAN go back where those came from. After connection tracking has been
-//!    flushed, the edge's own packets to the LAN can begin an entry: such an entry gets a mark (`ct mark`), so that the LAN's packets of it
-//!    still go to the edge.
-//! 3. All packets of such a connection are led, not only its first: after a restart the kernel answers those of older ones with
-//!    a reset, and their programs begin anew.
-//! 4. The rest passes as through any router, and gets the address of the link that it leaves by. Where the host passes packets
-//!    on only because of this, it passes nothing else but what comes back: nobody reaches the LAN, or another link, through it.
-//!    Where it was a router before, that is its firewall's matter.
-//! 5. TCP that is forwarded gets a maximum segment size (MSS) that fits the MTUs of the routes in both directions, so that it does not depend on
-//!    ICMP messages about packets that are too large (RFC 4821 section 2).
+//! 1. TCP that comes in from the LAN and goes beyond it is redirected to the edge. Exceptions are this host's own
+//!    addresses (its DNS, DHCP, SSH), broadcast, multicast and link-local addresses, other parts of the LAN, and
+//!    private networks to which this host has routes ([`private_networks`]).
+//! 2. IPv6 is redirected only while this host has an IPv6 route to the destination. Otherwise a SYN is answered with
+//!    a reset, after which a dual-stack client uses IPv4 at once (RFC 8305). IPv4 is always redirected: a relay
+//!    carries it over IPv6-only links. Replies to connections that were opened from outside towards the LAN are
+//!    routed back. After connection tracking was flushed, packets of the edge to the LAN can create an entry. Such an
+//!    entry gets a mark (`ct mark`), so that the LAN's packets still go to the edge.
+//! 3. All packets of a connection are redirected, not only the first. After a restart the kernel thus answers packets
+//!    of older connections with a reset, and their programs reconnect.
+//! 4. Other packets are forwarded as by any router and masqueraded with the address of the outgoing link. If the host
+//!    forwards only because of the gateway, only traffic of the LAN and replies to it pass, so that neither the LAN
+//!    nor another link can be reached through this host. If it was a router before, its own firewall decides.
+//! 5. The maximum segment size (MSS) of forwarded TCP is clamped to the MTUs of the routes in both directions, so
+//!    that it does not depend on ICMP messages about large packets (RFC 4821 section 2).
 
 use super::private_networks;
 use crate::transparent::policy_route::LAN_TRAFFIC;
 
-/// The table's name.
+/// Name of the table.
 pub(super) const TABLE: &str = "marline-edge";
 
-/// The interfaces of a LAN: at least one, each with a name that nft can be told.
+/// The interfaces of a LAN: at least one, each with a name that is safe in nft syntax.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lan(pub(super) Vec<String>);
 
 impl Lan {
-    /// As nft reads sets.
+    /// The names in nft's set syntax.
     pub(super) fn to_nft_set(&self) -> String {
         let names: Vec<String> = self.0.iter().map(|name| format!("\"{name}\"")).collect();
         format!("{{ {} }}", names.join(", "))
@@ -37,10 +36,10 @@ impl Lan {
 }
 
 impl Lan {
-    /// Of these interfaces.
+    /// Checks the names.
     ///
     /// # Errors
-    /// One line that says which is no name of an interface.
+    /// One line that names an invalid interface.
     pub fn new(names: Vec<String>) -> Result<Self, String> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         for name in &names {
@@ -48,25 +47,25 @@ impl Lan {
             let is_valid_name =
                 (1..=15).contains(&name.len()) && name.bytes().all(is_plain) && name != "." && name != "..";
             if !is_valid_name {
-                return Err(format!("`{name}` is no name of an interface, such as br-lan or wlan1"));
+                return Err(format!("`{name}` is not a valid interface name (examples: br-lan, wlan1)"));
             }
         }
-        if names.is_empty() { Err("it names no interface".to_owned()) } else { Ok(Self(names)) }
+        if names.is_empty() { Err("no interface is given".to_owned()) } else { Ok(Self(names)) }
     }
 }
 
-/// No table at all: only its owner may say so, where there is one.
+/// Deletes the table. Only the owner may do so while the table has one.
 pub(super) fn delete_table() -> String {
     format!("add table inet {TABLE}; delete table inet {TABLE}\n")
 }
 
-/// The table: it commits when a line ends.
+/// The table, in one line: nft commits at the end of a line.
 pub(super) fn table_text(lan: &Lan, port: u16, enabled_here: (bool, bool)) -> String {
     let lan = lan.to_nft_set();
     let edge_mark = LAN_TRAFFIC.mark;
     let mut prerouting_rules = vec![
-        // Before the table that outlives this one (`standing_firewall`), and before the forwarder of `marline paths --transparent`, which takes only
-        // what comes over the loopback.
+        // Before the standing firewall (`standing_firewall`), and before the forwarder of `marline paths
+        // --transparent`, which takes only packets from the loopback.
         "type filter hook prerouting priority -152; policy accept".to_owned(),
     ];
     prerouting_rules.extend(lan_tcp_rules(&lan));
@@ -115,12 +114,12 @@ pub(super) fn table_text(lan: &Lan, port: u16, enabled_here: (bool, bool)) -> St
     format!("{delete}table inet {TABLE} {{ flags owner; {chains}}}\n")
 }
 
-/// The condition that a packet is a reply in a connection that was begun from beyond the LAN.
+/// Matches replies in a connection that was opened from outside the LAN.
 pub(super) fn inbound_reply_match() -> String {
     format!("ct direction reply ct mark != {:#x}", LAN_TRAFFIC.mark)
 }
 
-/// Rules after which a chain at `prerouting` has only TCP that came in over the LAN and goes beyond it.
+/// Rules of a `prerouting` chain that return all packets except TCP from the LAN to destinations beyond it.
 pub(super) fn lan_tcp_rules(lan: &str) -> [String; 6] {
     [
         format!("iifname != {lan} return"),
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_sorted_out_before_anything_is_led_away() {
+    fn exceptions_precede_the_redirection() {
         let text = table_text(&lan(&["br-lan", "wlan1"]).unwrap(), 7000, (true, false));
         let order = [
             "iifname != { \"br-lan\", \"wlan1\" } return",
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nft_would_take_for_something_else_is_refused() {
+    fn names_with_nft_syntax_are_refused() {
         for names in [&["a\""][..], &["a*"], &["a b"], &[""], &["sixteen-letters-"], &[".."], &["a/b"], &[]] {
             assert!(lan(names).is_err(), "{names:?}");
         }

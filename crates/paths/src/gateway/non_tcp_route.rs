@@ -1,27 +1,30 @@
-//! The way of what a LAN sends and no rule leads to the edge: UDP, ICMP and the rest leave over one link.
+//! Route of the LAN traffic that does not go to the edge: UDP, ICMP and other non-TCP traffic leave over one link.
 //!
-//! In: the LAN's interfaces, and which link is to carry. Out: rules and routes in the kernel while a [`Beyond`] lives.
+//! Rules and routes are in the kernel while a [`NonTcpRoute`] lives.
 //!
 //! ```text
-//!  20002  what comes in over the LAN: main, without its default routes    what this host knows better than by a default route
-//!  20003  what comes in over the LAN: table 28003                         one default route for each family that the link has
-//!  32766  everything: main                                                what the table has no route for
+//!  20002  iif LAN: main, without its default routes    routes that are more specific than a default route
+//!  20003  iif LAN: table 28003                         one default route for each family that the link has
+//!  32766  everything: main                             families without a route in the table
 //! ```
 //!
-//! 1. While no link is named the table is empty, and the host's own default route counts. So it does for a family that the link
-//!    has no default route of.
-//! 2. The places are behind whatever else of marline's leads by mark (107, 108) or by source (20000, 20001), and behind the rules of
-//!    programs that keep traffic to themselves (tailscale, 5210 to 5270).
-//! 3. What bears marline's number, in these places or in this table, is ours, whoever left it: a crashed run needs no other record.
-//! 4. Each call looks at what is there, and changes what differs: what another program has removed is put back with the next.
-//! 5. Streams that run get the new link's address by themselves: the kernel ends a masquerade whose packets leave by another
-//!    interface, with one packet, and the next one begins a new masquerade.
+//! 1. While no link is set the table is empty, and the host's own default route applies. The same holds for a family
+//!    of which the link has no default route.
+//! 2. The priorities follow those of marline's other rules by mark (107, 108) and by source (20000, 20001), and those
+//!    of VPN programs (tailscale, 5210 to 5270).
+//! 3. Rules and routes with marline's protocol number and with these priorities or this table are marline's, whatever
+//!    run made them. A crash therefore needs no other record.
+//! 4. Each call compares with the present state and changes only differences, so that the next call restores what
+//!    another program removed.
+//! 5. Running streams get the address of the new link by themselves: the kernel drops a masquerade whose packets
+//!    leave by another interface, with one packet, and the next packet creates a new one.
 //!
-//! Which private networks TCP reaches in the same way is decided by two more rules in these places ([`private_networks`]). This host's own name
-//! queries, which a LAN depends on, have rules of their own while the host's default route leads nowhere ([`dns_routes`]).
+//! Two more rules with these priorities decide which private networks TCP reaches in the same way
+//! ([`private_networks`]). DNS queries of this host, on which a LAN depends, have their own rules while the host's
+//! default route does not work ([`dns_routes`]).
 //!
-//! Marks by nftables were not used: rules that ask for an interface need no table in force, and the kernel's check of a
-//! packet's way back (`rp_filter`) takes them into account.
+//! nftables marks would not do: rules by input interface need no table, and the kernel's reverse path filter
+//! (`rp_filter`) takes them into account.
 
 use std::io;
 use std::net::IpAddr;
@@ -35,7 +38,7 @@ use super::nft_rules::Lan;
 use super::private_networks;
 use crate::transparent::nft_rules::IpFamilies;
 
-/// The way of the rest, which is there while this lives.
+/// The route of non-TCP traffic, installed while this value lives.
 #[derive(Debug)]
 pub struct NonTcpRoute {
     socket: RouteSocket,
@@ -44,10 +47,10 @@ pub struct NonTcpRoute {
 }
 
 impl NonTcpRoute {
-    /// As the host's own routes have it, in place of what an earlier run has left.
+    /// Starts with the host's own default route, after removing what an earlier run has left.
     ///
     /// # Errors
-    /// Not permitted; a kernel without rules of routing.
+    /// Not permitted, or a kernel without policy routing.
     pub(super) fn new(lan: &Lan, families: IpFamilies) -> io::Result<Self> {
         let non_tcp_route = Self { socket: RouteSocket::open()?, lan: lan.clone(), families };
         non_tcp_route.set_link(None)?;
@@ -55,15 +58,17 @@ impl NonTcpRoute {
         Ok(non_tcp_route)
     }
 
-    /// Leads it over this link; none: as the host's own routes have it. Blocks for as long as the kernel takes.
+    /// Routes over this link; none: over the host's own default route. Blocks for netlink requests.
     ///
     /// # Errors
-    /// The kernel refuses a rule or a route: the link has gone meanwhile, or its router is none of its neighbours.
+    /// The kernel refuses a rule or a route, because the link has disappeared or its gateway is no neighbor.
     pub fn set_link(&self, link: Option<&Interface>) -> io::Result<()> {
         let InstalledRouting { rules, marked_rules, routes } = InstalledRouting::read(&self.socket)?;
         let required_marked = private_networks::required_rules(self.families);
         let (required_rules, required_routes) =
             (self.rules(), link.map(|link| self.routes(link)).unwrap_or_default());
+        // Routes first, then rules, then removals: existing traffic always has a route. An error does not stop the
+        // other steps.
         let mut outcome = Ok(());
         for route in
             required_routes.iter().filter(|route| !routes.iter().any(|installed| is_same_route(installed, route)))
@@ -76,7 +81,7 @@ impl NonTcpRoute {
         for rule in required_marked.iter().filter(|rule| !marked_rules.contains(rule)) {
             outcome = outcome.and(request_ignoring(&self.socket, rule.add_rule(), &[EXISTS]));
         }
-        // What a route has replaced is gone already; IPv6 keeps one over another link.
+        // A replaced route is gone already, except that IPv6 keeps one over another link.
         let surplus_rules = rules.iter().filter(|rule| !required_rules.contains(rule));
         let surplus =
             routes.iter().filter(|installed| !required_routes.iter().any(|route| is_same_route(installed, route)));
@@ -84,15 +89,15 @@ impl NonTcpRoute {
         outcome.and(remove_all(&self.socket, surplus_rules, surplus_marked, surplus))
     }
 
-    /// Leads this host's own name queries over these links in place of its default routes. Blocks for as long as the kernel takes.
+    /// Routes DNS queries of this host over these links instead of its default routes. Blocks for netlink requests.
     ///
     /// # Errors
-    /// As [`Beyond::lead`].
+    /// As [`set_link`](Self::set_link).
     pub fn set_dns_links(&self, links: DnsLinks<'_>) -> io::Result<()> {
         dns_routes::set_links(&self.socket, links, self.families)
     }
 
-    /// The links over which this host's own packets to the world leave, by the kernel's numbers: of IPv4 and of IPv6.
+    /// The interfaces by which packets of this host leave to the Internet, by index: IPv4 and IPv6.
     pub fn host_exit_interfaces(&self) -> [Option<u32>; 2] {
         let exit_interface = |destination: IpAddr| {
             let reply = self.socket.request(&Route::lookup(None, destination).finish(4)).ok()?;
@@ -111,7 +116,7 @@ impl NonTcpRoute {
                 suppress_prefixlength,
                 protocol: RTPROT_MARLINE,
             };
-            // Prefixes so short are default routes or parts of one, as `marline_net::links` takes them.
+            // Shorter prefixes are default routes or parts of one, as in `marline_net::links`.
             [
                 rule(Route::MAIN, RULE_PRIORITY, Some(suppressed_prefix_len)),
                 rule(ROUTE_TABLE, RULE_PRIORITY + 1, None),
@@ -137,30 +142,30 @@ impl NonTcpRoute {
 impl Drop for NonTcpRoute {
     fn drop(&mut self) {
         if let Err(error) = clear(&self.socket).and(dns_routes::clear(&self.socket)) {
-            tracing::warn!(%error, "rules and routes of the LAN's gateway stay; `marline paths restore` removes them");
+            tracing::warn!(%error, "cannot remove rules and routes of the LAN's gateway; run `marline paths restore`");
         }
     }
 }
 
-/// Rules and routes of this sort that are there.
+/// Number of installed rules and routes.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel's rules and routes cannot be read.
 pub(super) fn count_installed(socket: &RouteSocket) -> io::Result<usize> {
     InstalledRouting::read(socket).map(|installed| installed.count())
 }
 
-/// Removes them, whoever has left them. Returns how many there were.
+/// Removes rules and routes of any run. Returns their number.
 ///
 /// # Errors
-/// The kernel does not tell which there are, or lets one not be removed.
+/// They cannot be read or removed.
 pub(super) fn clear(socket: &RouteSocket) -> io::Result<usize> {
     let installed = InstalledRouting::read(socket)?;
     remove_all(socket, installed.rules.iter(), installed.marked_rules.iter(), installed.routes.iter())?;
     Ok(installed.count())
 }
 
-/// Rules before the routes that they lead to. One that stays does not keep the others.
+/// Removes rules before the routes to which they refer. An error does not stop the other removals.
 fn remove_all<'a>(
     socket: &RouteSocket,
     rules: impl Iterator<Item = &'a IifRule>,
@@ -168,13 +173,13 @@ fn remove_all<'a>(
     routes: impl Iterator<Item = &'a Route>,
 ) -> io::Result<()> {
     let rules = rules.map(|rule| request_ignoring(socket, rule.remove(), &[NO_ENTRY]));
-    // It went with its link, or another one has taken its place.
+    // It disappeared with its link, or another one has replaced it.
     let routes = routes.map(|route| request_ignoring(socket, route.remove(), &[NO_ENTRY, NO_ROUTE, NO_DEVICE]));
     let marked_rules = marked_rules.map(|rule| request_ignoring(socket, rule.remove_rule(), &[NO_ENTRY]));
     rules.chain(marked_rules).chain(routes).fold(Ok(()), io::Result::and)
 }
 
-/// Rule 3.
+/// Installed rules and routes of marline (point 3 of the module documentation).
 struct InstalledRouting {
     rules: Vec<IifRule>,
     /// Rules for the mark of the `fib` lookups: [`private_networks`].
@@ -206,13 +211,13 @@ fn is_own_rule(rule: &IifRule) -> bool {
         && (slot == (RULE_PRIORITY, Route::MAIN) || slot == (RULE_PRIORITY + 1, ROUTE_TABLE))
 }
 
-/// The default route of this family over the link, in a table of ours; none: the link has none.
+/// The default route of this family over the link, for one of marline's tables; none: the link has none.
 pub(super) fn default_route(family: u8, link: &Interface, table: u32) -> Option<Route> {
     let gateway = if family == family::V4 { link.route_v4 } else { link.route_v6 }?.gateway;
     Some(Route { gateway, table, protocol: RTPROT_MARLINE, ..Route::default_via_interface(family, link.index) })
 }
 
-/// Whether both lead the same way.
+/// Whether both routes use the same interface and gateway.
 pub(super) fn is_same_route(a: &Route, b: &Route) -> bool {
     (a.family, a.interface, a.gateway) == (b.family, b.interface, b.gateway)
 }
@@ -224,9 +229,10 @@ pub(super) fn request_ignoring(socket: &RouteSocket, request: Request, ignored_e
     }
 }
 
-/// chosen: right behind the rules of what has a link's address, for the reasons that are said there (`ground::routing`).
+/// chosen: directly after the rules for source addresses of links, for the reasons given in
+/// `host_config::source_routing`.
 pub(super) const RULE_PRIORITY: u32 = 20_002;
-/// chosen: next to the tables of the detours.
+/// chosen: next to the tables for TPROXY.
 const ROUTE_TABLE: u32 = 28_003;
 pub(super) const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
 pub(super) const NO_ROUTE: i32 = rustix::io::Errno::SRCH.raw_os_error();
@@ -245,7 +251,7 @@ pub(super) mod tests {
     const LAN: &str = "from 192.168.77.2 iif lan0";
     const LAN_V6: &str = "from fd77::2 iif lan0";
 
-    /// Two LANs, two links with routers, and one with two ends only, by order of their metrics.
+    /// Two LANs, two links with routers, and a point-to-point link, in the order of their metrics.
     pub(in crate::gateway) fn add_test_host() -> Lan {
         for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
             std::fs::write(format!("/proc/sys/{name}"), "1").unwrap();
@@ -268,7 +274,7 @@ pub(super) mod tests {
         Lan::new(vec!["lan0".into(), "lan1".into()]).unwrap()
     }
 
-    /// By which interface a packet to there leaves.
+    /// The interface by which a packet to a destination leaves.
     pub(in crate::gateway) fn exit_interface(destination: &str, options: &str) -> String {
         let output = Command::new("ip")
             .args(["route", "get", destination])
@@ -292,7 +298,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_comes_in_over_the_lan_leaves_by_the_link_that_is_named_and_nothing_else_does() {
+    fn only_lan_traffic_leaves_by_the_chosen_link() {
         in_a_network(|| {
             let non_tcp_route = open_test_route(&add_test_host());
             let (server_v4, server_v6) = ("203.0.113.5", "2001:db8::5");
@@ -331,7 +337,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_router_and_what_others_remove_are_followed() {
+    fn new_gateways_are_followed_and_removed_rules_restored() {
         in_a_network(|| {
             let non_tcp_route = open_test_route(&add_test_host());
             lead(&non_tcp_route, "eth1");
@@ -352,7 +358,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_router_that_is_no_neighbour_is_an_error_and_leaves_the_hosts_own_route() {
+    fn an_unreachable_gateway_is_an_error_and_keeps_the_hosts_route() {
         in_a_network(|| {
             let non_tcp_route = open_test_route(&add_test_host());
             lead(&non_tcp_route, "eth1");
@@ -364,7 +370,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_has_left_is_taken_over_and_removed() {
+    fn leftovers_of_a_killed_run_are_adopted_and_removed() {
         in_a_network(|| {
             let lan = add_test_host();
             let leaked = open_test_route(&lan);

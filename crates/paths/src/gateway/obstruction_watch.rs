@@ -1,5 +1,5 @@
-//! The task that looks at the host while a gateway runs ([`Obstacles`]). It is a task of its own, and `nft` runs on a thread for blocking
-//! work: connections of the LAN are accepted meanwhile.
+//! Task that checks the host periodically while a gateway runs ([`ObstructionChecker`]). It is a separate task, and
+//! `nft` runs on a thread for blocking work, so that connections of the LAN are accepted meanwhile.
 
 use tokio::sync::watch::{Receiver, Sender};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -8,7 +8,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::obstructions::{ObstructionChecker, Obstructions, POLL_INTERVAL};
 use super::standing_firewall::FirewallKeeper;
 
-/// Looks while this lives.
+/// Handle of the watching task, which ends with it.
 #[derive(Debug)]
 pub(super) struct ObstructionWatch {
     receiver: Receiver<Obstructions>,
@@ -17,9 +17,9 @@ pub(super) struct ObstructionWatch {
 }
 
 impl ObstructionWatch {
-    /// Begins. Needs a tokio runtime with time.
+    /// Starts the task. Needs a tokio runtime with time.
     pub(super) fn new(firewall_keeper: FirewallKeeper, checker: ObstructionChecker) -> Self {
-        // The gateway has just put its firewall in force.
+        // The gateway has just installed its firewall.
         let (sender, receiver) =
             tokio::sync::watch::channel(Obstructions { is_closed: true, ..Obstructions::default() });
         Self { receiver, firewall_keeper, task: tokio::spawn(watch_loop(checker, sender)) }
@@ -29,7 +29,7 @@ impl ObstructionWatch {
         self.receiver.clone()
     }
 
-    /// Nothing is put back any more once this has returned. Blocks for as long as nft runs.
+    /// Stops the task. No repair happens after this has returned. Blocks while nft runs.
     pub(super) fn end(&self) {
         self.task.abort();
         self.firewall_keeper.end();
@@ -50,7 +50,7 @@ async fn watch_loop(mut checker: ObstructionChecker, sender: Sender<Obstructions
                 checker = returned;
                 current
             }
-            Err(error) => return tracing::error!(%error, "the firewalls of this host are not looked at any more"),
+            Err(error) => return tracing::error!(%error, "the firewall check of this host failed and stopped"),
         };
         sender.send_if_modified(|last| {
             let Obstructions { repaired, obstructions, unchecked, is_closed: closed } = &current;

@@ -1,8 +1,10 @@
-//! What on this host stops a LAN's packets while a gateway runs, and when that changes: firewalls of other programs (`firewall`),
-//! forwarding that was switched off, and the gateway's own standing firewall (`standing_firewall`), which another program may remove.
+//! Finds out what on this host drops a LAN's packets while a gateway runs, and when that changes: firewalls of other
+//! programs (`firewall`), forwarding that was switched off, and the removal of the gateway's standing firewall
+//! (`standing_firewall`) by another program.
 //!
-//! `nft` runs when the kernel says that the rules are another generation, which costs one message a second. What was read is judged again
-//! now and then, since links that come or go can change the answer. A kernel that tells no generation has its rules read then, too.
+//! `nft` runs only when the kernel reports another generation of the rules, which costs one netlink message per
+//! second. The rules that were read are judged again periodically, since links that appear or disappear can change
+//! the result. If the kernel reports no generation, the rules are read at the same interval.
 
 use std::time::{Duration, Instant};
 
@@ -18,37 +20,37 @@ use super::standing_firewall::FirewallKeeper;
 use crate::host_config::forwarding::ForwardingMonitor;
 use crate::transparent::nft;
 
-/// chosen: a line about what was changed by hand comes while the hand is still there.
+/// chosen: an administrator who changes a firewall sees the effect while still working on it.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: a link that comes is looked at soon enough.
+/// chosen: soon enough for a new link.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is looked at again and again.
+/// State of the periodic check.
 #[derive(Debug)]
 pub(super) struct ObstructionChecker {
     lan: Lan,
     forwarding_monitor: ForwardingMonitor,
     firewall_keeper: FirewallKeeper,
     socket: Option<Socket>,
-    /// The generation of the rules that were read last, and when they were judged.
+    /// Generation of the rules that were read last, and the time of their judgement.
     last_read: Option<(Option<u32>, Instant)>,
     ruleset: Ruleset,
-    /// Why there are no rules to judge.
+    /// Why the rules could not be read.
     read_error: Option<String>,
     firewall_reports: Vec<String>,
     is_closed: bool,
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Obstructions {
-    /// What was set again just now, a line each.
+    /// Repairs of this check, one line each.
     pub repaired: Vec<String>,
-    /// What stops the LAN's packets and what helps, a line each.
+    /// What drops the LAN's packets, with a remedy, one line each.
     pub obstructions: Vec<String>,
-    /// What could not be checked and why, a line each.
+    /// What could not be checked and why, one line each.
     pub unchecked: Vec<String>,
-    /// The firewall that keeps the LAN closed after a crash is in force.
+    /// Whether the standing firewall, which keeps the LAN closed after a crash, is in force.
     pub is_closed: bool,
 }
 
@@ -67,10 +69,10 @@ impl ObstructionChecker {
         }
     }
 
-    /// Looks. Blocks for as long as nft runs, if it has to.
+    /// Checks the host. Blocks while nft runs, if that is necessary.
     pub(super) fn check(&mut self) -> Obstructions {
         let now = Instant::now();
-        // This may run on after the gateway has ended and restored the settings.
+        // This may still run after the gateway has ended and restored the settings.
         let forwarding_monitor = &mut self.forwarding_monitor;
         let (repaired, mut obstructions) =
             self.firewall_keeper.run_unless_ended(|| forwarding_monitor.check(now)).unwrap_or_default();
@@ -78,7 +80,7 @@ impl ObstructionChecker {
         let is_recheck_due =
             self.last_read.is_none_or(|(_, read_at)| now.duration_since(read_at) >= RECHECK_INTERVAL);
         let has_changed = self.last_read.is_none_or(|(last_generation, _)| last_generation != generation);
-        // Without a generation, or where the last attempt has failed, there is only the time.
+        // Without a generation, or after a failed attempt, only the time triggers a new reading.
         let has_no_generation = generation.is_none() || self.read_error.is_some() || !self.is_closed;
         if has_changed || (is_recheck_due && has_no_generation) {
             self.is_closed = self.firewall_keeper.ensure_installed();
@@ -86,7 +88,7 @@ impl ObstructionChecker {
         }
         if has_changed || is_recheck_due {
             self.last_read = Some((generation, now));
-            // What cannot be looked at is as it was.
+            // Without a list of interfaces the last reports remain.
             if let Ok(survey) = list_interfaces() {
                 self.firewall_reports = report_firewalls(&self.ruleset, &survey, &self.lan);
             }
@@ -97,17 +99,17 @@ impl ObstructionChecker {
     }
 
     fn read_rules(&mut self) {
-        // Without the elements of named sets, which may be very many.
+        // Without the elements of named sets, which may be very many (`--terse`).
         let json_listing = nft::list_ruleset(&["--json", "--terse"]).map_err(|error| error.to_string());
         let text = || nft::list_ruleset(&["--handle", "--terse"]).ok();
         let ruleset = json_listing.and_then(|json| Ruleset::parse(&json, text).map_err(|error| error.to_string()));
         self.read_error = ruleset.as_ref().err().map(|error| {
             format!(
-                "not checked: the rules of other firewalls cannot be listed ({error}); it takes an nft with JSON (on OpenWrt the package \
+                "not checked: the rules of other firewalls cannot be listed ({error}); an nft with JSON support is needed (on OpenWrt the package \
                  nftables-json)"
             )
         });
-        // Rules that cannot be read are taken to be as they were.
+        // Unreadable rules count as unchanged.
         if let Ok(ruleset) = ruleset {
             self.ruleset = ruleset;
         }

@@ -1,18 +1,21 @@
-//! The firewall of a LAN's gateway that outlives the process: after a crash, nothing from outside reaches the LAN.
+//! Standing firewall of a LAN's gateway: survives the process, so that nothing from outside reaches the LAN after a
+//! crash.
 //!
-//! A gateway makes the host pass packets on (`ip_forward`). Its other rules end with the process, by design: TPROXY to a process that has
-//! died would cut every connection off. Without rules, the host would then be an open router to the LAN. So a second table,
-//! `inet marline-lan`, has no owner: it is installed before forwarding is switched on, and removed after forwarding is off again, at an
-//! orderly end or by `marline restore`. A restart replaces it in one transaction, so it is never absent in between.
+//! A gateway enables forwarding (`ip_forward`). Its other rules end with the process, by design: TPROXY to a dead
+//! process would break every connection. Without rules the host would then be an open router to the LAN. So a second
+//! table, `inet marline-lan`, has no owner. It is installed before forwarding is switched on, and removed after
+//! forwarding is off again, at an orderly end or by `marline restore`. A restart replaces it in one transaction,
+//! without a gap.
 //!
-//! What it drops:
+//! It drops:
 //!
-//! 1. For each IP version that the host forwards only because of the gateway: everything that does not come from the LAN, except replies to
-//!    connections of the LAN. A host that was a router before keeps its own firewall's rules.
-//! 2. Unless flows may go directly: TCP from the LAN to public addresses, and to private ones for which the host has no more than a default
-//!    route ([`private_networks`]). While the gateway runs, all of that goes to the edge and is not forwarded; after a crash it would leave in plain
-//!    text. The kernel tells which routes there are by rules of the routing policy. As long as those are not there, TCP to all private
-//!    addresses is dropped: at the start, and where the table stays although the rules are removed ([`seal`]).
+//! 1. For each IP version that the host forwards only because of the gateway: everything that does not come from the
+//!    LAN, except replies to connections of the LAN. A host that was a router before keeps its own firewall's rules.
+//! 2. Unless flows may go directly: TCP from the LAN to public addresses, and to private ones for which the host has
+//!    only a default route ([`private_networks`]). While the gateway runs, all of that goes to the edge and is not
+//!    forwarded; after a crash it would leave without encryption. The kernel determines the routes by policy routing
+//!    rules. While these do not exist, TCP to all private addresses is dropped: at the start, and if the table must
+//!    stay although the rules are removed ([`seal`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,50 +23,50 @@ use super::nft_rules::{self, Lan};
 use super::private_networks;
 use crate::transparent::{NftError, nft};
 
-/// The table's name.
+/// Name of the table.
 pub(super) const TABLE: &str = "marline-lan";
 
-/// What stands of it in the kernel.
+/// Contents of the installed table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StandingFirewall {
-    /// The interfaces of the LAN that it keeps closed.
+    /// Interfaces of the LAN that it keeps closed.
     pub lan: Vec<String>,
-    /// Whether it drops what other rules would let through, of IPv4 and of IPv6.
+    /// Whether it drops packets of IPv4 and of IPv6 that other rules would accept.
     pub(super) drops_families: (bool, bool),
-    /// Whether TCP of the LAN may leave in plain text.
+    /// Whether TCP of the LAN may leave without the edge.
     allows_direct: bool,
 }
 
-/// What TCP of the LAN may reach without an edge.
+/// Destinations that TCP of the LAN may reach without the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LanReach {
-    /// Everything: flows may go directly.
+    /// All destinations: flows may go directly.
     All,
-    /// Private networks for which the host has more than a default route.
+    /// Private networks with a route that is more specific than a default route.
     Routed,
-    /// Nothing beyond the LAN.
+    /// No destination beyond the LAN.
     LanOnly,
 }
 
 impl LanReach {
-    /// Of a gateway that runs.
+    /// Reach while a gateway runs.
     pub(super) fn for_running(allows_direct: bool) -> Self {
         if allows_direct { Self::All } else { Self::Routed }
     }
 
-    /// The same while there are no rules by which the kernel could tell.
+    /// Reach while the policy routing rules do not exist, so that the kernel cannot look up routes.
     pub(super) fn without_routing_rules(allows_direct: bool) -> Self {
         if allows_direct { Self::All } else { Self::LanOnly }
     }
 }
 
-/// Puts it back where another program has removed it (`nft flush ruleset`), until the gateway ends.
+/// Reinstalls the firewall if another program removes it (`nft flush ruleset`), until the gateway ends.
 #[derive(Clone, Debug)]
 pub(super) struct FirewallKeeper {
     lan: Lan,
     allows_direct: bool,
     enabled_here: (bool, bool),
-    /// Held while something is put back, so that nothing comes back behind the end of the gateway.
+    /// Locked during repairs, so that none happens after the gateway has ended.
     has_ended: Arc<Mutex<bool>>,
 }
 
@@ -72,7 +75,7 @@ impl FirewallKeeper {
         Self { lan, allows_direct, enabled_here, has_ended: Arc::default() }
     }
 
-    /// Whether it is in force now. Blocks for as long as nft runs.
+    /// Reinstalls the firewall if it is missing. Returns whether it is in force. Blocks while nft runs.
     pub(super) fn ensure_installed(&self) -> bool {
         let has_ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
         if *has_ended || read_installed().is_some() {
@@ -80,45 +83,47 @@ impl FirewallKeeper {
         }
         match install(&self.lan, LanReach::for_running(self.allows_direct), self.enabled_here) {
             Ok(()) => {
-                tracing::warn!("another program has removed the table inet {TABLE}; it is in force again");
+                tracing::warn!("another program removed the table inet {TABLE}; it was installed again");
                 true
             }
             Err(error) => {
-                tracing::warn!("the table inet {TABLE} is gone and cannot be put in force: {error}");
+                tracing::warn!(
+                    "the table inet {TABLE} was removed and cannot be installed again: {error}; the LAN is not protected after a crash"
+                );
                 false
             }
         }
     }
 
-    /// Does this unless the gateway has ended; the end waits for it.
+    /// Runs an action unless the gateway has ended; [`end`](Self::end) waits for it.
     pub(super) fn run_unless_ended<T>(&self, action: impl FnOnce() -> T) -> Option<T> {
         let has_ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
         (!*has_ended).then(action)
     }
 
-    /// Nothing is put back any more once this has returned. Blocks for as long as nft runs.
+    /// No repair happens after this has returned. Blocks while nft runs.
     pub(super) fn end(&self) {
         *self.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 }
 
-/// Puts it in force, in place of what an earlier run has left. Blocks for as long as nft runs.
+/// Installs the firewall, replacing that of an earlier run. Blocks while nft runs.
 ///
 /// # Errors
-/// No nft, no privilege, or a kernel that refuses.
+/// No nft, no privilege, or the kernel refuses.
 pub(super) fn install(lan: &Lan, reach: LanReach, enabled_here: (bool, bool)) -> Result<(), NftError> {
     nft::run_commands(&table_text(lan, reach, enabled_here)).map(drop)
 }
 
-/// Closes private networks as well, before the rules are removed by which the kernel tells which of them have a route.
+/// Closes private networks as well, before the policy routing rules are removed that determine their routes.
 pub(super) fn seal(firewall: &StandingFirewall) {
     let reach = LanReach::without_routing_rules(firewall.allows_direct);
     if let Err(error) = install(&Lan(firewall.lan.clone()), reach, firewall.drops_families) {
-        tracing::warn!("the table inet {TABLE} cannot be replaced: {error}");
+        tracing::warn!("cannot replace the table inet {TABLE}: {error}");
     }
 }
 
-/// Removes it, if it is there. Blocks for as long as nft runs.
+/// Removes the firewall, if it is installed. Blocks while nft runs.
 ///
 /// # Errors
 /// As [`install`].
@@ -126,7 +131,7 @@ pub(super) fn remove() -> Result<(), NftError> {
     nft::run_commands(&delete_table()).map(drop)
 }
 
-/// Whether it stands, and for which interfaces; none also where that cannot be seen (without CAP_NET_ADMIN or nft). Blocks for as long as
+/// The installed firewall; none: it does not exist, or cannot be read (without CAP_NET_ADMIN or nft). Blocks while
 /// nft runs.
 pub(super) fn read_installed() -> Option<StandingFirewall> {
     nft::run_commands(&format!("list table inet {TABLE}\n")).ok().map(|text| parse_listing(&text))
@@ -157,7 +162,7 @@ fn table_text(lan: &Lan, reach: LanReach, enabled_here: (bool, bool)) -> String 
             rules.push(format!("meta nfproto {family} drop"));
         }
     }
-    // One transaction: whatever stood before is replaced without a gap.
+    // One transaction: an earlier table is replaced without a gap.
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
     let mut chains = vec![chain("closed", &rules)];
     if reach == LanReach::Routed {
@@ -171,11 +176,11 @@ fn table_text(lan: &Lan, reach: LanReach, enabled_here: (bool, bool)) -> String 
     format!("{}table inet {TABLE} {{ {}}}\n", delete_table(), chains.concat())
 }
 
-/// nft's listing of the table.
+/// Parses nft's listing of the table.
 fn parse_listing(text: &str) -> StandingFirewall {
     let mut lan: Vec<String> = Vec::new();
     for line in text.lines().filter(|line| line.contains("oifname")) {
-        // Names stand in quotes; every second piece is one.
+        // Names are quoted, so every second part is one.
         for name in line.split('"').skip(1).step_by(2) {
             if !lan.iter().any(|known| known == name) {
                 lan.push(name.to_owned());
@@ -197,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn it_drops_only_where_the_gateway_made_the_host_a_router_and_has_no_owner() {
+    fn the_firewall_covers_only_enabled_families_and_has_no_owner() {
         let text = table_text(&lan(&["lan0"]), LanReach::Routed, (true, false));
         assert!(text.contains("meta nfproto ipv4 drop") && !text.contains("nfproto ipv6 drop"), "{text}");
         let closed = "iifname { \"lan0\" } oifname != { \"lan0\" } meta l4proto tcp ip daddr != { 10.0.0.0/8, ";
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn private_networks_are_reached_only_while_the_kernel_is_asked_for_a_route() {
+    fn private_networks_require_a_route_lookup() {
         let text = table_text(&lan(&["lan0"]), LanReach::Routed, (true, false));
         let order =
             ["meta mark 0x6d62 return", "mark != 0 drop", "fib daddr . mark oif missing drop", "jump private"];
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_put_back_behind_the_end_of_the_gateway() {
+    fn no_repair_happens_after_the_gateway_has_ended() {
         let keeper = FirewallKeeper::new(lan(&["lan0"]), false, (true, true));
         assert_eq!(keeper.run_unless_ended(|| 1), Some(1));
         let (start_tx, start_rx) = std::sync::mpsc::channel();
@@ -242,12 +247,12 @@ mod tests {
         });
         start_rx.recv().unwrap();
         keeper.end();
-        assert!(*is_done.lock().unwrap(), "the end waits for what has begun");
+        assert!(*is_done.lock().unwrap(), "`end` waits for a running action");
         assert_eq!((checker.join().unwrap(), keeper.run_unless_ended(|| 2)), (Some(()), None));
     }
 
     #[test]
-    fn nfts_listing_tells_what_it_keeps_closed() {
+    fn the_listing_of_nft_is_parsed() {
         let text = "table inet marline-lan {\n\tchain closed {\n\t\ttype filter hook forward priority filter - 1; policy accept;\n\
                     \t\tiifname { \"br-lan\", \"wlan1\" } accept\n\t\toifname { \"br-lan\", \"wlan1\" } ct state established,related accept\n\
                     \t\tmeta nfproto ipv6 drop\n\t}\n}\n";

@@ -1,16 +1,15 @@
-//! A machine that dies between two steps, for tests.
-//!
-//! In: after how many steps. Out: from then on no step is carried out any more, whatever the code still tries.
+//! Simulates a crash between two steps, for tests: after a given number of steps every further step fails, whatever
+//! the code still tries.
 
 use std::cell::Cell;
 use std::io;
 
 thread_local! {
-    /// Steps that are left; none: no end.
+    /// Remaining steps; none: no crash.
     static STEPS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// One change of the machine or of the ledger.
+/// Called before each change of the host or of the undo log.
 pub(super) fn crash_point() -> io::Result<()> {
     match STEPS_LEFT.get() {
         None => Ok(()),
@@ -22,12 +21,12 @@ pub(super) fn crash_point() -> io::Result<()> {
     }
 }
 
-/// This thread's run dies after so many steps; none: it lives.
+/// Makes runs of this thread crash after this number of steps; none: never.
 pub(super) fn crash_after(steps: Option<u32>) {
     STEPS_LEFT.set(steps);
 }
 
-/// Whether it would die at the next step, or has.
+/// Whether the crash has happened or happens at the next step.
 pub(super) fn has_crashed() -> bool {
     STEPS_LEFT.get() == Some(0)
 }

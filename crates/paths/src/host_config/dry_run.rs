@@ -1,9 +1,7 @@
-//! What a run would change on this host, told and not done: the ground of `--dry-run`.
+//! Host configuration of `--dry-run`: reports what a run would change on this host and changes nothing.
 //!
-//! In: the same settings, rules and routes from which [`Host`](super::Host) works. Out: a line for each that differs, once; and
-//! what the driver would do.
-//!
-//! Nothing of it needs a privilege: settings, rules and routes may be read by anybody.
+//! It computes the same settings, rules and routes as [`HostConfig`](super::HostConfig), and reports each difference
+//! once, together with the actions that the driver would take. Reading them requires no privilege.
 
 use marline_core::paths::LinkConfig;
 use marline_core::wire::netlink::{Route, SourceRule};
@@ -13,18 +11,18 @@ use super::source_routing::{KernelRouting, RoutedLinks, RoutingStep};
 use super::sysctl::Sysctls;
 use super::{HostConfigurator, Mode, PathsError};
 
-/// A host that is looked at.
+/// Reports the changes of a run without making them.
 pub struct DryRun {
     mode: Mode,
     routed_links: RoutedLinks,
     notify: Box<dyn FnMut(&str)>,
-    /// None before the first survey.
+    /// Lines of the last survey; none before the first one.
     last_lines: Option<Vec<String>>,
     has_sysctl_changes: bool,
 }
 
 impl DryRun {
-    /// Tells what a run of this mode would change for these links.
+    /// Reports to `notify` what a run of this mode would change for these links.
     pub fn new(mode: Mode, routed_links: RoutedLinks, notify: Box<dyn FnMut(&str)>) -> Self {
         Self { mode, routed_links, notify, last_lines: None, has_sysctl_changes: false }
     }
@@ -40,7 +38,7 @@ impl HostConfigurator for DryRun {
 
     fn add_link(&mut self, link: &LinkConfig) {
         self.routed_links.links.push(link.name.clone());
-        (self.notify)(&format!("{} ({}) has come, and would be used", link.name, link.kind));
+        (self.notify)(&format!("{} ({}) appeared, and would be used", link.name, link.kind));
     }
 
     fn update_routing(&mut self, survey: &InterfaceList) {
@@ -48,7 +46,7 @@ impl HostConfigurator for DryRun {
             |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
         let messages = match KernelRouting::open().and_then(|kernel| kernel.plan(&self.routed_links, survey)) {
             Ok(steps) => steps.iter().map(|step| step_line(step, interface_name)).collect(),
-            Err(error) => vec![format!("the kernel does not tell its rules and routes: {error}")],
+            Err(error) => vec![format!("cannot read the kernel's rules and routes: {error}")],
         };
         let last_lines = self.last_lines.take();
         for message in messages
@@ -70,7 +68,7 @@ impl HostConfigurator for DryRun {
     fn restore(&mut self) {}
 }
 
-/// The settings that would be changed.
+/// A line for each setting that would be changed.
 fn sysctl_lines(sysctls: &Sysctls, mode: Mode) -> Vec<String> {
     let mut messages = Vec::new();
     for (name, value) in sysctls.required(mode) {
@@ -81,7 +79,7 @@ fn sysctl_lines(sysctls: &Sysctls, mode: Mode) -> Vec<String> {
     messages
 }
 
-/// A step as `ip` would write it.
+/// A line for a routing step, in the syntax of `ip`.
 fn step_line<'a>(step: &RoutingStep, interface_name: impl Fn(u32) -> &'a str) -> String {
     let route = |route: &Route| {
         let via_text = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
@@ -98,10 +96,10 @@ fn step_line<'a>(step: &RoutingStep, interface_name: impl Fn(u32) -> &'a str) ->
         RoutingStep::SetRoute(added) => format!("would set the route {}", route(added)),
         RoutingStep::AddRule(added) => format!("would add the rule {}", rule(added)),
         RoutingStep::RemoveRule(stale) => {
-            format!("would remove the rule {}, which another run has left", rule(stale))
+            format!("would remove the rule {}, which an earlier run has left behind", rule(stale))
         }
         RoutingStep::RemoveRoute(stale) => {
-            format!("would remove the route {}, which another run has left", route(stale))
+            format!("would remove the route {}, which an earlier run has left behind", route(stale))
         }
     }
 }
@@ -133,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_and_routes_that_would_be_set_are_told_once_and_none_is_set() {
+    fn rules_and_routes_are_reported_once_and_not_set() {
         in_a_network(|| {
             for link in [1, 2] {
                 ip(&format!("link add d{link} type veth peer name far{link}"));

@@ -1,17 +1,13 @@
-//! Endpoints and limits of the kernel's own path manager (`--kernel-pm`), and how they are put back.
+//! Records and restores endpoints and limits of the kernel's own path manager (`--kernel-pm`).
 //!
-//! In: what the driver is about to add or to raise, and what is there already. Out: entries of the ledger, and
-//! afterwards a path manager as it was.
+//! 1. An address is recorded once, before its first endpoint, and its entry stays until the end. The driver may
+//!    remove and add the endpoint again without another record.
+//! 2. An endpoint that existed before belongs to another program. The driver may change its backup flag, which is
+//!    restored; it is never removed.
+//! 3. Only an endpoint that looks like the driver's own is removed, since another program may have replaced it.
+//! 4. Limits are restored only if they still have the values of this run or of the one before it.
 //!
-//! 1. An address is written down once, before its first endpoint, and stays written down until the end: the driver may
-//!    take the endpoint away and add it again without another word.
-//! 2. An endpoint that was there before is somebody else's. It may be made a backup and none again, and that is put back;
-//!    it is never removed.
-//! 3. Only an endpoint that looks as the driver makes them is removed: one that somebody has set there since is his.
-//! 4. Limits are put back only if they still say what was set, by this run or by the one before it.
-//!
-//! An endpoint is known by its address: the kernel takes no second one with the same, and its number is the kernel's to
-//! give.
+//! An endpoint is identified by its address: the kernel accepts only one per address, and it assigns the ids.
 
 use std::io;
 
@@ -22,10 +18,10 @@ use super::super::kernel::PathManager;
 use super::crash_point;
 use super::undo_log::{Changes, EndpointEntry, RaisedLimit, UndoLog};
 
-/// Writes down that these endpoints come; `there` are those that are there already.
+/// Records endpoints that are about to be added; `existing` lists the present ones.
 ///
 /// # Errors
-/// The ledger cannot be written: then none may be added.
+/// The undo log cannot be written: no endpoint may be added then.
 pub(super) fn record_endpoints(
     undo_log: &mut UndoLog,
     added: &[Endpoint],
@@ -42,17 +38,17 @@ pub(super) fn record_endpoints(
     undo_log.write(changes)
 }
 
-/// Writes down that the limits are raised.
+/// Records limits that are about to be raised.
 ///
 /// # Errors
-/// The ledger cannot be written: then they may not be set.
+/// The undo log cannot be written: the limits must not be changed then.
 pub(super) fn record_limits(undo_log: &mut UndoLog, previous: Limits, new: Limits) -> io::Result<()> {
     let (previous, new) = (limit_values(previous), limit_values(new));
     let limits_entry = raised_limits(undo_log.changes().limits, previous, new);
     undo_log.write(Changes { limits: Some(limits_entry), ..undo_log.changes().clone() })
 }
 
-/// The entry for limits that are `now` and are going to be `set`.
+/// The entry for limits that are `current` and will become `new`.
 fn raised_limits(earlier: Option<RaisedLimit>, current: (u32, u32), new: (u32, u32)) -> RaisedLimit {
     match earlier.filter(|limits_entry| limits_entry.is_own_value(current)) {
         Some(limits_entry) => RaisedLimit {
@@ -65,7 +61,7 @@ fn raised_limits(earlier: Option<RaisedLimit>, current: (u32, u32), new: (u32, u
 }
 
 impl RaisedLimit {
-    /// Whether a run of ours may have set them to this.
+    /// Whether these limits may come from a run of marline.
     fn is_own_value(&self, current: (u32, u32)) -> bool {
         current == self.value || self.crashed_value == Some(current)
     }
@@ -75,8 +71,8 @@ const fn limit_values(limits: Limits) -> (u32, u32) {
     (limits.subflows, limits.accepted_addresses)
 }
 
-/// Puts back what the ledger knows, and strikes it out. Returns a line for each thing, and one for each that cannot be put
-/// back; that stays in the ledger.
+/// Restores the recorded endpoints and limits and removes their entries. Returns lines about restored items, and an
+/// error for each that could not be restored and remains in the undo log.
 pub(super) fn restore(undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
     let changes = undo_log.changes().clone();
     if changes.endpoints.is_empty() && changes.limits.is_none() {
@@ -96,7 +92,7 @@ pub(super) fn restore(undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
                 match execute(&manager, request) {
                     Ok(()) => restored.push(message),
                     Err(error) => {
-                        errors.push(format!("the endpoint {} cannot be put back: {error}", entry.address));
+                        errors.push(format!("endpoint {}: cannot be restored: {error}", entry.address));
                         remaining.endpoints.push(entry);
                     }
                 }
@@ -107,17 +103,19 @@ pub(super) fn restore(undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
                 let original =
                     Limits { subflows: limits_entry.previous.0, accepted_addresses: limits_entry.previous.1 };
                 match execute(&manager, original.set(manager.family_id())) {
-                    Ok(()) => restored
-                        .push(format!("limits of MPTCP's path manager: {} subflows again", original.subflows)),
+                    Ok(()) => restored.push(format!(
+                        "limits of MPTCP's path manager: restored to {} subflows",
+                        original.subflows
+                    )),
                     Err(error) => {
-                        errors.push(format!("limits of MPTCP's path manager cannot be put back: {error}"));
+                        errors.push(format!("limits of MPTCP's path manager: cannot be restored: {error}"));
                         remaining.limits = Some(limits_entry);
                     }
                 }
             }
         }
         Err(error) => {
-            errors.push(format!("endpoints of MPTCP's path manager cannot be put back: {error}"));
+            errors.push(format!("endpoints of MPTCP's path manager: cannot be restored: {error}"));
             remaining = changes;
         }
     }
@@ -134,7 +132,7 @@ fn read_path_manager() -> io::Result<(PathManager, Vec<Endpoint>, Limits)> {
     Ok((manager, endpoints, limits))
 }
 
-/// What makes this endpoint what it was, and how that is told; none: it is.
+/// The request that restores this endpoint, and a line about it; none: nothing to do.
 fn undo_request(manager: &PathManager, entry: EndpointEntry, current: &Endpoint) -> Option<(Request, String)> {
     let address = entry.address;
     match entry.previous_backup {
@@ -161,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_that_are_raised_again_are_ours_before_and_after() {
+    fn limits_that_are_raised_again_are_recognized_before_and_after() {
         let first = raised_limits(None, (2, 0), (3, 0));
         assert!(first.is_own_value((3, 0)) && !first.is_own_value((2, 0)));
         let second = raised_limits(Some(first), (3, 0), (5, 0));
         assert_eq!(second.previous, (2, 0));
-        // A crash may come before the limits are set, or after it.
+        // A crash may happen before or after the limits are set.
         assert!(second.is_own_value((3, 0)) && second.is_own_value((5, 0)) && !second.is_own_value((7, 0)));
-        // What somebody else has set since is what they were.
+        // Values of another program become the previous ones.
         assert_eq!(
             raised_limits(Some(second), (7, 0), (8, 0)),
             RaisedLimit { previous: (7, 0), value: (8, 0), crashed_value: None }

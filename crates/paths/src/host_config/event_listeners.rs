@@ -1,21 +1,22 @@
-//! Who else listens to the kernel's MPTCP events: other path managers, and programs that only look.
+//! Listeners to the kernel's MPTCP events: other path managers, and monitoring programs.
 //!
-//! In: `/proc/net/netlink`, the number of the events' group, and the names of processes. Out: the listeners.
+//! The listeners are found in `/proc/net/netlink` by the multicast group of the events, and their processes by
+//! `/proc/PID/fd`.
 //!
-//! The file shows the first 32 groups of a socket only; the events' group is among them on every kernel that was looked
-//! at (9 here), for families get their groups in the order in which the kernel starts them.
+//! The file shows only the first 32 groups of a socket. The group of the MPTCP events was 9 on every kernel that was
+//! examined, because families get their groups in the order in which the kernel initializes them.
 
 use std::fs;
 
 use marline_core::wire::netlink::{GenlFamily, messages, mptcp};
 use marline_sys::netlink::{Protocol, Socket};
 
-/// A program that hears of each connection.
+/// A program that receives MPTCP events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventListener {
-    /// Its process, if that can be told.
+    /// Its process id, if it can be determined.
     pub process: Option<u32>,
-    /// Its name; empty if that cannot be told.
+    /// Its name; empty if it cannot be determined.
     pub name: String,
 }
 
@@ -23,26 +24,27 @@ impl EventListener {
     /// `mptcpd (process 812)`.
     pub(crate) fn describe(&self) -> String {
         match (self.name.as_str(), self.process) {
-            ("", None) => "a program that cannot be told".to_owned(),
+            ("", None) => "an unknown program".to_owned(),
             ("", Some(process)) => format!("process {process}"),
             (name, None) => name.to_owned(),
             (name, Some(process)) => format!("{name} (process {process})"),
         }
     }
 
-    /// Whether it is a daemon of marline's: nothing else of it listens.
+    /// Whether it is a daemon of marline: no other part of marline listens.
     pub(super) fn is_daemon(&self) -> bool {
         self.name == "marline"
     }
 
-    /// Whether it is known to only look: `ip mptcp monitor`; and marline itself, whose daemons keep each other out.
+    /// Whether it is known to be a mere monitor: `ip mptcp monitor`. marline counts as well, whose daemons exclude
+    /// each other by their lock.
     const fn is_known_monitor(name: &str) -> bool {
         matches!(name.as_bytes(), b"ip" | b"marline")
     }
 }
 
-/// The one that steers connections, too: mptcpd whatever the path manager is set to, and anybody who is not known to only
-/// look where it is set to be a program.
+/// The listener that manages paths: mptcpd in any case, and any other program that is no known monitor if the path
+/// manager is set to userspace.
 pub(crate) fn other_path_manager(listeners: &[EventListener], is_userspace: bool) -> Option<&EventListener> {
     let is_path_manager = |listener: &&EventListener| {
         listener.name == "mptcpd" || (is_userspace && !EventListener::is_known_monitor(&listener.name))
@@ -50,7 +52,7 @@ pub(crate) fn other_path_manager(listeners: &[EventListener], is_userspace: bool
     listeners.iter().find(is_path_manager)
 }
 
-/// Those of this network, this process left out.
+/// Listeners in this network namespace, without this process.
 pub(crate) fn event_listeners() -> Vec<EventListener> {
     let Some(group) = event_group() else { return Vec::new() };
     let table = fs::read_to_string("/proc/thread-self/net/netlink").unwrap_or_default();
@@ -62,14 +64,14 @@ pub(crate) fn event_listeners() -> Vec<EventListener> {
     candidates.filter(|listener| listener.process != Some(std::process::id())).collect()
 }
 
-/// The number of the group of MPTCP's events; none: this kernel has none.
+/// Multicast group of MPTCP events; none: the kernel has none.
 pub(crate) fn event_group() -> Option<u32> {
     let socket = Socket::open(Protocol::Generic).ok()?;
     let reply = socket.request(&GenlFamily::lookup(mptcp::FAMILY).finish(1)).ok()?;
     messages(&reply).find_map(|message| GenlFamily::parse(&message))?.group(mptcp::EVENTS)
 }
 
-/// Port and inode of each generic netlink socket that listens to the group.
+/// Netlink port and inode of each generic netlink socket that is subscribed to the group.
 fn listening_sockets(table: &str, group: u32) -> Vec<(u32, u64)> {
     const GENERIC: &str = "16";
     let Some(bit) = group.checked_sub(1).and_then(|shift| 1_u32.checked_shl(shift)) else { return Vec::new() };
@@ -85,8 +87,9 @@ fn listening_sockets(table: &str, group: u32) -> Vec<(u32, u64)> {
     sockets
 }
 
-/// The process that holds a socket. A program's first netlink socket bears its number; otherwise all are looked through,
-/// as far as this process may: files of another user, or of a process with further capabilities, can be listed at most.
+/// The process that holds a socket. The first netlink socket of a process has its process id as port. Otherwise all
+/// processes are searched, as far as permitted: open files of other users, or of processes with further capabilities,
+/// may be unreadable.
 fn socket_owner(port: u32, inode: u64) -> Option<u32> {
     let link_target = format!("socket:[{inode}]");
     let holds_socket = |process: u32| {
@@ -105,7 +108,7 @@ fn socket_owner(port: u32, inode: u64) -> Option<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let holder = processes.find(|process| holds_socket(*process));
-    // Where its files cannot be read the port is the best guess, where it is a process at all.
+    // If the files of that process cannot be read, the port is the best guess, provided that such a process exists.
     holder.or_else(|| (!is_readable() && fs::metadata(format!("/proc/{port}")).is_ok()).then_some(port))
 }
 
@@ -132,7 +135,7 @@ short line
     }
 
     #[test]
-    fn mptcpd_is_a_rival_always_and_others_where_a_program_manages_paths() {
+    fn mptcpd_always_counts_as_path_manager_and_others_in_userspace_mode() {
         let listener = |name: &str| EventListener { process: Some(7), name: name.into() };
         for (name, is_userspace, is_rival) in [
             ("mptcpd", false, true),

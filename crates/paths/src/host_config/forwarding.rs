@@ -1,12 +1,12 @@
-//! The settings of a host that stands between a LAN and its links, and how they are put back.
+//! Forwarding settings of a host between a LAN and its links, and their restoration.
 //!
-//! In: the LAN's interfaces. Out: a host that passes packets on while a [`Forwarding`] lives; afterwards the host as it was.
-//!
-//! 1. Each setting is in a ledger of its own (`edge-N.json`) before it is changed, as those of a steering run are; after a crash
-//!    the first value counts.
-//! 2. A host that passes IPv6 on does not listen to routers any more, unless it is told to (`accept_ra=2`): so the links, and what
-//!    is plugged in later, are told first. Without it each link would lose its way when its last advertisement ends.
-//! 3. One process does this for a network. Who holds the claim is he; whoever finds it free clears up after him.
+//! 1. Each setting is recorded in a separate undo log (`edge-N.json`) before it is changed. After a crash the first
+//!    recorded value counts.
+//! 2. A host that forwards IPv6 ignores router advertisements unless `accept_ra=2`. So this is set first for the
+//!    links and for future interfaces. Otherwise each link would lose its default route when its last advertisement
+//!    expires.
+//! 3. One process per network namespace does this, under an instance lock. A process that gets the lock restores what
+//!    a crashed one has left.
 
 use std::path::Path;
 use std::time::Instant;
@@ -19,33 +19,33 @@ use super::undo_log::{Changes, SysctlEntry, UndoLog};
 use super::{ensure_run_dir, has_net_admin, sysctl_error, undo_log_error};
 use crate::PathsError;
 
-/// Whether packets of IPv4 are passed on.
+/// Forwarding of IPv4.
 pub(super) const FORWARD_V4: &str = "net.ipv4.ip_forward";
-/// Whether those of IPv6 are.
+/// Forwarding of IPv6.
 pub(super) const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";
-/// Listen to routers, although packets are passed on.
+/// Accept router advertisements even while forwarding.
 const ACCEPT_RA_ALWAYS: &str = "2";
 
-/// The host passes packets on while this lives.
+/// The host forwards packets while this value lives.
 #[derive(Debug)]
 pub(crate) struct Forwarding {
     undo_log: UndoLog,
-    /// What was changed, a line each.
+    /// Changes, one line each.
     pub(crate) changes: Vec<String>,
-    /// Whether it passes them on only because of this: IPv4, IPv6.
+    /// Whether the host forwards only because of this run: IPv4, IPv6.
     pub(crate) enabled_here: (bool, bool),
     _lock: InstanceLock,
 }
 
-/// The settings by which this host forwards packets, looked at again and again: what another program has reset (`sysctl --system`) is set
-/// again if this run has set it, and reported otherwise.
+/// Monitors the forwarding settings. A setting that another program has reset (`sysctl --system`) is set again if
+/// this run had changed it, and reported otherwise.
 #[derive(Debug)]
 pub(crate) struct ForwardingMonitor {
     held_sysctls: Vec<(HeldSysctl, bool)>,
 }
 
 impl ForwardingMonitor {
-    /// `switched`: which ones this run has set.
+    /// `enabled_here`: the settings that this run has changed.
     pub(crate) fn new(enabled_here: (bool, bool)) -> Self {
         let held_sysctl = |name| HeldSysctl::for_forwarding(name, "1".to_owned());
         Self {
@@ -56,7 +56,7 @@ impl ForwardingMonitor {
         }
     }
 
-    /// Looks at them, and sets them again where that may be. Returns lines about what was done, and lines about what is wrong now.
+    /// Checks the settings and restores them where permitted. Returns lines about repairs and about present problems.
     pub(crate) fn check(&mut self, now: Instant) -> (Vec<String>, Vec<String>) {
         let sysctls = Sysctls::of_system();
         self.check_in(&sysctls, now)
@@ -66,13 +66,13 @@ impl ForwardingMonitor {
         let (mut repaired, mut problems) = (Vec::new(), Vec::new());
         for (held, is_enabled_here) in &mut self.held_sysctls {
             if *is_enabled_here {
-                // What cannot be set again, or is not any more, is in the note.
+                // Failed or abandoned repairs appear in the note.
                 repaired.extend(recheck_sysctl(sysctls, held, now).filter(|_| held.note().is_none()));
                 problems.extend(held.note());
             } else if sysctls.read(held.name).is_some_and(|value| value == "0") {
                 let name = held.name;
                 problems.push(format!(
-                    "{name} is 0, which another program has set: UDP and the rest of the LAN do not pass until it is 1 \
+                    "{name} is 0, set by another program: UDP and other non-TCP traffic of the LAN is not forwarded until it is 1 \
                      (`sysctl -w {name}=1`)"
                 ));
             }
@@ -82,11 +82,12 @@ impl ForwardingMonitor {
 }
 
 impl Forwarding {
-    /// Makes it so. What a run that was killed has left is taken over. `close` is called before anything is changed, with the families that
-    /// the host forwards only because of this: what keeps the LAN closed must be there first.
+    /// Applies the settings and adopts those of a killed run. `close` is called before anything is changed, with the
+    /// IP versions that the host forwards only because of this run: the firewall that keeps the LAN closed must exist
+    /// first.
     ///
     /// # Errors
-    /// One line that says what stands in the way; what was changed until then is put back.
+    /// One line that states the obstacle. Changes made until then are restored.
     pub(crate) fn apply(
         run_dir: &Path,
         lan: &[String],
@@ -100,7 +101,7 @@ impl Forwarding {
             InstanceLockError::AlreadyHeld(process) => {
                 let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
                 PathsError::HostConfig(format!(
-                    "another `marline edge --lan`{process} serves here already; stop it first"
+                    "another `marline edge --lan`{process} already serves a LAN in this network namespace; stop it first"
                 ))
             }
             error => error.into(),
@@ -111,11 +112,11 @@ impl Forwarding {
         Ok(forwarding)
     }
 
-    /// Puts everything back; whether nothing is left. Afterwards there is nothing to put back any more.
+    /// Restores everything and returns whether that succeeded. Later calls do nothing.
     pub(crate) fn restore(&mut self) -> bool {
         let (_, errors) = Sysctls::of_system().restore(&mut self.undo_log);
         for message in &errors {
-            tracing::warn!(message, "not put back");
+            tracing::warn!(message, "cannot restore a setting");
         }
         errors.is_empty()
     }
@@ -135,13 +136,14 @@ impl Forwarding {
             let current = sysctls.read(&name).unwrap_or_default();
             if current != value {
                 sysctls.write(&name, &value).map_err(|error| sysctl_error(&name, &error))?;
-                self.changes.push(format!("{name}: {value} (it was {current}, and is put back at the end)"));
+                self.changes.push(format!("{name}: {value} (it was {current}, and is restored at the end)"));
             }
         }
         Ok(())
     }
 
-    /// Writes down what is going to be set. What a killed run has written stays, as long as it is still so.
+    /// Records the settings before they are changed. Entries of a killed run are kept while they match the present
+    /// values.
     fn record(&mut self, sysctls: &Sysctls, required: &[(String, String)]) -> std::io::Result<()> {
         let is_current =
             |entry: &SysctlEntry| sysctls.read(&entry.name).is_some_and(|current| entry.is_own_value(&current));
@@ -175,7 +177,7 @@ pub(crate) fn is_forwarding() -> (bool, bool) {
     (is_on(FORWARD_V4), is_on(FORWARD_V6))
 }
 
-/// What a host between networks needs, in the order in which it is set.
+/// Settings of a forwarding host, in the order in which they are set.
 fn required_sysctls(sysctls: &Sysctls, lan: &[String]) -> Vec<(String, String)> {
     let mut required = Vec::new();
     let links = sysctls.ipv6_interfaces().into_iter().filter(|name| !lan.contains(name));
@@ -192,23 +194,23 @@ fn required_sysctls(sysctls: &Sysctls, lan: &[String]) -> Vec<(String, String)> 
     required
 }
 
-/// The setting of an interface, whose dots are written as slashes (sysctl(8)).
+/// The `accept_ra` setting of an interface; dots of its name are written as slashes (sysctl(8)).
 fn accept_ra_sysctl(interface: &str) -> String {
     format!("net.ipv6.conf.{}.accept_ra", interface.replace('.', "/"))
 }
 
-/// Whether it is such a setting, and names an interface.
+/// Whether it is the `accept_ra` setting of a valid interface name.
 pub(super) fn is_accept_ra_sysctl(name: &str) -> bool {
     let interface_part =
         name.strip_prefix("net.ipv6.conf.").and_then(|prefix_removed| prefix_removed.strip_suffix(".accept_ra"));
     interface_part.is_some_and(|interface_part| {
-        // Its dots are slashes in the file's name, and its slashes dots.
+        // In the path, dots of the name become slashes and slashes dots, so that names such as `..` must be excluded.
         let is_plain = interface_part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'.');
         is_plain && (1..=15).contains(&interface_part.len()) && !matches!(interface_part, "/" | "//")
     })
 }
 
-/// Puts back what a run that was killed has left: what was done, and what could not be; none: one runs.
+/// Restores what a killed run has left: restored items, and errors. None: a run is active.
 pub(crate) fn restore(run_dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
     let _lock = match InstanceLock::acquire(run_dir, Role::Gateway) {
         Err(InstanceLockError::AlreadyHeld(_)) => return None,
@@ -221,7 +223,7 @@ pub(crate) fn restore(run_dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
     })
 }
 
-/// What such a run has changed and not put back; none: one runs.
+/// Changes of such a run that are not restored yet. None: a run is active.
 pub(crate) fn leftovers(run_dir: &Path) -> Option<Vec<String>> {
     if InstanceLock::holder(run_dir, Role::Gateway).is_some() {
         return None;
@@ -231,7 +233,7 @@ pub(crate) fn leftovers(run_dir: &Path) -> Option<Vec<String>> {
     Some(changes.settings.iter().map(|entry| format!("{}={}", entry.name, entry.value)).collect())
 }
 
-/// The ledger's name.
+/// File name prefix of the undo log.
 const UNDO_LOG_NAME: &str = "edge";
 
 #[cfg(test)]
@@ -240,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine with these settings.
+    /// A `/proc/sys` with these settings.
     fn sysctl_fixture(sysctls: &[(&str, &str)]) -> (tempfile::TempDir, Sysctls) {
         let root = tempfile::tempdir().unwrap();
         for (name, value) in sysctls {
@@ -271,7 +273,7 @@ mod tests {
     ];
 
     #[test]
-    fn links_go_on_listening_to_routers_and_then_packets_are_passed_on() {
+    fn links_accept_router_advertisements_before_forwarding_is_enabled() {
         let (_root, sysctls) = sysctl_fixture(&HOST_SYSCTLS);
         let required = required_sysctls(&sysctls, &["lan0".to_owned()]);
         let names: Vec<&str> = required.iter().map(|(name, _)| name.as_str()).collect();
@@ -282,11 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_the_first_values_are_put_back() {
+    fn after_a_crash_the_first_values_are_restored() {
         let ((root, sysctls), run_dir) = (sysctl_fixture(&HOST_SYSCTLS), tempfile::tempdir().unwrap());
         let mut killed = apply_forwarding(run_dir.path(), &sysctls);
         assert_eq!(killed.enabled_here, (true, true));
-        // As a process that is killed: its ledger stays, its claim ends.
+        // As with a killed process: its undo log stays, its lock ends.
         killed.undo_log = UndoLog::open_named(Path::new("/nonexistent"), UNDO_LOG_NAME).unwrap();
         drop(killed);
         let mut next = apply_forwarding(run_dir.path(), &sysctls);
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_passed_packets_on_before_does_so_after() {
+    fn a_host_that_forwarded_before_still_forwards_afterwards() {
         let ((root, sysctls), run_dir) =
             (sysctl_fixture(&[("net/ipv4/ip_forward", "1")]), tempfile::tempdir().unwrap());
         let mut forwarding = apply_forwarding(run_dir.path(), &sysctls);
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_resets_is_set_again_a_few_times_or_reported() {
+    fn settings_reset_by_another_program_are_restored_or_reported() {
         let (root, sysctls) =
             sysctl_fixture(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")]);
         let (mut monitor, now) = (ForwardingMonitor::new((true, false)), Instant::now());
@@ -323,7 +325,7 @@ mod tests {
         }
         reset();
         let (repaired, problems) = monitor.check_in(&sysctls, now);
-        assert!(repaired.is_empty() && problems[0].contains("do not pass until it is 1"), "{problems:?}");
+        assert!(repaired.is_empty() && problems[0].contains("not forwarded until it is 1"), "{problems:?}");
         fs::write(root.path().join("net/ipv4/ip_forward"), "1").unwrap();
         fs::write(root.path().join("net/ipv6/conf/all/forwarding"), "0").unwrap();
         let (_, problems) = monitor.check_in(&sysctls, now);

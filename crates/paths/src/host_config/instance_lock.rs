@@ -1,15 +1,15 @@
-//! One daemon steers a network: who holds the claim is he.
+//! Instance lock: one daemon per network namespace and role, enforced by a lock file in the run directory.
 //!
-//! In: a run directory and what is claimed. Out: a value that holds it for as long as it lives, or who holds it already.
+//! 1. The lock is a `flock` on a file that only root and the daemon's user can open, so no other user can take it. It
+//!    ends with its process, however that ends.
+//! 2. The file name contains the number of the network namespace, because path managers belong to namespaces.
+//! 3. A dry run locks another file, so that it can run beside a daemon.
+//! 4. The file contains the process id of the holder and is removed with the lock. A file without a lock has no
+//!    meaning.
 //!
-//! 1. The claim is a lock (`flock`) on a file of the run directory, which only root and the daemon's user can open: so
-//!    nobody else can take it. It ends with its process, however that ends.
-//! 2. The file's name has the number of the network namespace in it: path managers belong to those.
-//! 3. A run that changes nothing locks another file, so that it can stand beside one that steers.
-//! 4. The file says which process it is. It goes with the claim; a file that nobody has locked means nothing.
-//!
-//! A socket with an abstract name was not used: any user can take the name first. Two daemons with two run directories
-//! find each other by the kernel's list of those who listen to its events ([`super::daemon`]), which takes CAP_NET_ADMIN.
+//! A socket with an abstract name would not do: any user could take the name first. Two daemons with different run
+//! directories detect each other in the kernel's list of event listeners ([`super::find_daemon`]), which requires
+//! CAP_NET_ADMIN.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,14 +23,14 @@ use rustix::io::Errno;
 use super::super::PathsError;
 use super::undo_log::netns_inode;
 
-/// What is claimed.
+/// Role of a daemon, each with its own lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Steering this network's connections.
+    /// Manages the paths of this network namespace.
     Paths,
-    /// Only looking at them.
+    /// Only reports what it would do.
     DryRun,
-    /// Serving a LAN.
+    /// Serves a LAN.
     Gateway,
 }
 
@@ -45,7 +45,7 @@ impl Role {
     }
 }
 
-/// Held for as long as it lives.
+/// An instance lock, held until it is dropped.
 #[derive(Debug)]
 pub struct InstanceLock {
     directory: RunDir,
@@ -53,14 +53,14 @@ pub struct InstanceLock {
     _file: File,
 }
 
-/// Why there is no claim.
+/// Why the lock cannot be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceLockError {
-    /// Another process holds it.
-    #[error("a `marline paths`{} steers this network already; stop it first, or ask it with `marline paths status`", process_suffix(.0))]
+    /// Another process holds the lock.
+    #[error("a `marline paths`{} already manages this network namespace; stop it first, or query it with `marline paths status`", process_suffix(.0))]
     AlreadyHeld(Option<u32>),
-    /// The file cannot be had.
-    #[error("the claim on this network: {0}; name another directory with --run-dir")]
+    /// The lock file cannot be opened or written.
+    #[error("the instance lock of this network namespace: {0}; choose another directory with --run-dir")]
     File(#[from] io::Error),
 }
 
@@ -80,10 +80,10 @@ fn process_suffix(process: &Option<u32>) -> String {
 }
 
 impl InstanceLock {
-    /// Takes it.
+    /// Acquires the lock, and waits briefly for a holder that is ending.
     ///
     /// # Errors
-    /// Somebody holds it, or the directory is not to be used.
+    /// Another process holds it, or the directory is unsuitable.
     pub fn acquire(run_dir: &Path, role: Role) -> Result<Self, InstanceLockError> {
         let (directory, file_name) = (RunDir::open_own(run_dir)?, role.file_name()?);
         let start = Instant::now();
@@ -92,7 +92,8 @@ impl InstanceLock {
                 io::Error::new(error.kind(), format!("{}: {error}", run_dir.join(&file_name).display()))
             })?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Whoever held it last may have removed the file meanwhile.
+                // The previous holder may have removed the file meanwhile; then the lock is on a deleted file, and a
+                // new one must be opened.
                 Ok(()) if !directory.is_same_file(&file_name, &file) => {}
                 Ok(()) => {
                     file.set_len(0)?;
@@ -106,7 +107,7 @@ impl InstanceLock {
         }
     }
 
-    /// The process that holds it, as far as this user may know.
+    /// The process that holds the lock, if this user may see it.
     pub fn holder(run_dir: &Path, role: Role) -> Option<u32> {
         let (directory, file_name) = (RunDir::open(run_dir).ok()?, role.file_name().ok()?);
         directory.read(&file_name).ok()??;
@@ -120,19 +121,20 @@ impl InstanceLock {
 
 impl Drop for InstanceLock {
     fn drop(&mut self) {
-        // Before the lock ends: after that the file may be another's. One that stays means nothing.
+        // Removed before the lock ends: afterwards the file may belong to another process. A file that remains has no
+        // meaning.
         let _ = self.directory.unlink(&self.file_name);
     }
 }
 
-/// The process that the file names.
+/// The process id in the file.
 fn read_pid(file: File) -> Option<u32> {
     let mut text = String::new();
     file.take(32).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
 }
 
-/// chosen: a child that the holder was just starting when it ended keeps the lock until it has become its program.
+/// chosen: a child process that the holder was starting when it ended keeps the lock until its `exec`.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
@@ -142,14 +144,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_daemon_of_one_network_is_refused_and_told_who_is_there() {
+    fn a_second_daemon_in_one_namespace_is_refused_with_the_holders_process() {
         let run_dir = tempfile::tempdir().unwrap();
         let (run_dir, own_pid) = (run_dir.path(), std::process::id());
         assert_eq!(InstanceLock::holder(run_dir, Role::Paths), None);
         let lock = InstanceLock::acquire(run_dir, Role::Paths).unwrap();
         let error = InstanceLock::acquire(run_dir, Role::Paths).unwrap_err().to_string();
         assert!(
-            error.starts_with(&format!("a `marline paths` (process {own_pid}) steers this network")),
+            error.starts_with(&format!(
+                "a `marline paths` (process {own_pid}) already manages this network namespace"
+            )),
             "{error}"
         );
         assert_eq!(InstanceLock::holder(run_dir, Role::Paths), Some(own_pid));
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_killed_daemon_has_left_is_no_claim() {
+    fn a_lock_file_of_a_killed_daemon_is_ignored() {
         let run_dir = tempfile::tempdir().unwrap();
         std::fs::write(run_dir.path().join(Role::Paths.file_name().unwrap()), "1\n").unwrap();
         assert_eq!(InstanceLock::holder(run_dir.path(), Role::Paths), None);
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn two_networks_have_a_daemon_each() {
+    fn two_network_namespaces_have_a_daemon_each() {
         let run_dir = tempfile::tempdir().unwrap();
         let run_dir = run_dir.path();
         in_a_network(|| {
@@ -180,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn another_user_cannot_take_it_first() {
+    fn another_user_cannot_take_the_lock() {
         use std::os::unix::fs::PermissionsExt;
         let run_dir = tempfile::tempdir().unwrap();
         let lock = InstanceLock::acquire(run_dir.path(), Role::Paths).unwrap();
         let file = run_dir.path().join(Role::Paths.file_name().unwrap());
-        // A lock takes an open file, and this one opens for its owner alone.
+        // Locking requires an open file, and only the owner can open this one.
         assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
         drop(lock);
         std::fs::set_permissions(run_dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();

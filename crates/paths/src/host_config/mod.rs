@@ -1,23 +1,23 @@
-//! What the host must be like for a run, and how it is put back: settings, source routing, and who may change them.
+//! Host configuration of a run: changes settings and source routing, ensures that only one daemon does so, and
+//! restores everything afterwards.
 //!
-//! In: how connections are to be told, which links there are, and a run directory. Out: a host that fits
-//! ([`Host`], the driver's [`Ground`]), and afterwards the host as it was.
+//! [`HostConfig`] implements the driver's [`HostConfigurator`] for a mode, the links and a run directory.
 //!
 //! ```text
-//!   claim ──▶ check ──▶ ledger ──▶ settings ──▶ rules, routes ◀──▶ follow each change
-//!     │         │                                     │
-//!     │         └ wrong: one line, nothing changed    ▼
-//!     └◀──────────────────────────────────────── all put back, ledger gone
+//!   lock ──▶ check ──▶ undo log ──▶ settings ──▶ rules, routes ◀──▶ follow each change
+//!     │        │                                     │
+//!     │        └ problem: one line, nothing changed  ▼
+//!     └◀──────────────────────────────────────── everything restored, undo log removed
 //!
-//!   kill -9 anywhere ──▶ at the next start: the ledger says what settings were,
-//!                        the kernel says which rules and routes are ours
+//!   kill -9 anywhere ──▶ at the next start: the undo log has the previous settings,
+//!                        the kernel lists marline's rules and routes
 //! ```
 //!
 //! 1. Everything is checked before anything is changed.
-//! 2. Everything is written down before it is changed and struck out after it was put back (`undo_log`), or marked
-//!    (`source_routing`).
-//! 3. What somebody else changes meanwhile is put back, a few times (`route_repair`, `sysctl_repair`).
-//! 4. A start after a crash takes over what the crashed run left and still fits: no connection notices.
+//! 2. Settings are recorded before they are changed, and the record is removed after they were restored (`undo_log`).
+//!    Rules and routes carry a mark instead (`source_routing`).
+//! 3. Changes by other programs are reverted, a limited number of times (`route_repair`, `sysctl_repair`).
+//! 4. A start after a crash adopts what the crashed run left and still fits, without an effect on connections.
 
 #[cfg(test)]
 mod crash;
@@ -63,27 +63,29 @@ use self::undo_log::{UndoLog, netns_inode};
 use super::kernel::PathManager;
 use super::{HostConfigurator, Mode, PathsError};
 
-/// Where sockets and ledgers are.
+/// Default run directory: control sockets, lock files and undo logs.
 pub const RUN_DIR: &str = "/run/marline";
 
-/// This host, laid for a run. Whatever way that ends, all is put back when this is dropped, if not before.
+/// Configuration of this host for one run. Dropping it restores everything that
+/// [`restore`](HostConfigurator::restore) has not restored.
 pub struct HostConfig {
     run_dir: PathBuf,
     routed_links: RoutedLinks,
     notify: Box<dyn FnMut(&str)>,
     undo_log: Option<UndoLog>,
     route_repair: RouteRepairLimiter,
-    /// MTUs of links, by interface, where full-sized packets are lost on the way.
+    /// MTUs of links, by interface name, where larger packets are lost on the path.
     mtus: BTreeMap<String, u16>,
-    /// The settings that must stay as they were laid.
+    /// Settings that must keep their values during the run.
     held_sysctls: Vec<HeldSysctl>,
-    /// What was told of routing, so that it is told once.
+    /// Routing errors of the last update, so that each is reported once.
     last_errors: Vec<String>,
     _lock: InstanceLock,
 }
 
 impl HostConfig {
-    /// Whoever holds the claim may lay this host for these links; what is changed, and what went wrong, is told.
+    /// Creates the configuration for these links. The lock proves that no other daemon runs. `notify` receives lines
+    /// about changes and errors.
     pub fn new(
         lock: InstanceLock,
         run_dir: &Path,
@@ -124,15 +126,17 @@ impl HostConfigurator for HostConfig {
                 return Err(if name.is_empty() { undo_log_error(error) } else { sysctl_error(&name, &error) });
             }
         }
-        // A crashed run may have led connections to a forwarder that this one does not have, or has anew.
+        // A crashed run may have diverted connections to a forwarder, which this run does not have or will set up
+        // again.
         if let Err(error) = KernelRouting::open().and_then(|routing| routing.clear_policy_route()) {
-            self.notify_all([format!("the detour of a run that was killed cannot be removed: {error}")]);
+            self.notify_all([format!("cannot remove the policy route of a crashed run: {error}")]);
         }
         if mode != Mode::KernelPm {
-            // A crashed run has left them, and none of this one knows of them.
+            // Endpoints of a crashed run, which this mode does not use.
             let (messages, errors) = endpoints::restore(&mut ledger);
             self.notify_all(messages.into_iter().chain(errors));
         }
+        // From now on `recheck_sysctls` keeps these values, and `restore` undoes all changes.
         self.held_sysctls = sysctls_to_hold(&sysctls, mode, &ledger);
         self.undo_log = Some(ledger);
         Ok(())
@@ -175,7 +179,7 @@ impl HostConfigurator for HostConfig {
     fn add_link(&mut self, link: &LinkConfig) {
         self.routed_links.links.push(link.name.clone());
         let metered_text = if link.metered { ", metered" } else { "" };
-        (self.notify)(&format!("{} ({}{metered_text}) has come, and is used from now on", link.name, link.kind));
+        (self.notify)(&format!("{} ({}{metered_text}) appeared, and is used from now on", link.name, link.kind));
     }
 
     fn set_mtu(&mut self, interface: &str, mtu: Option<u16>, reason: Option<&str>) {
@@ -187,7 +191,7 @@ impl HostConfigurator for HostConfig {
         (self.notify)(&match mtu {
             None => reason.to_owned(),
             Some(_) => format!(
-                "{reason}; `ip link set {interface} mtu …` sets the right one for good, and `marline paths doctor --probe \
+                "{reason}; `ip link set {interface} mtu …` sets the right MTU permanently, and `marline paths doctor --probe \
                  HOST:PORT` finds it"
             ),
         });
@@ -201,7 +205,7 @@ impl HostConfigurator for HostConfig {
             |routing: KernelRouting| routing.apply(&self.routed_links, survey, &self.mtus, &mut self.route_repair);
         let errors = match KernelRouting::open().and_then(apply) {
             Ok(errors) => errors,
-            Err(error) => vec![format!("the kernel does not tell its rules and routes: {error}")],
+            Err(error) => vec![format!("cannot read the kernel's rules and routes: {error}")],
         };
         let new_errors: Vec<String> =
             errors.iter().filter(|error| !self.last_errors.contains(error)).cloned().collect();
@@ -223,7 +227,7 @@ impl Drop for HostConfig {
     }
 }
 
-/// The settings that must stay while it runs: the path manager, and that MPTCP is on where the run has switched it on.
+/// Settings to hold during the run: the path manager, and `net.mptcp.enabled` if the run has switched it on.
 fn sysctls_to_hold(sysctls: &Sysctls, mode: Mode, undo_log: &UndoLog) -> Vec<HeldSysctl> {
     let (name, value) = sysctls.path_manager_setting(mode);
     let enabled_entry = undo_log.changes().settings.iter().find(|entry| entry.name == MPTCP_ENABLED);
@@ -231,7 +235,7 @@ fn sysctls_to_hold(sysctls: &Sysctls, mode: Mode, undo_log: &UndoLog) -> Vec<Hel
     std::iter::once(HeldSysctl::new(name, value.to_owned())).chain(enabled_entry).collect()
 }
 
-/// Looks whether a setting is as it should be, and puts it back if that may be. Returns what is to be told.
+/// Checks a held setting and writes it again if that is permitted. Returns a line to report, if any.
 fn recheck_sysctl(sysctls: &Sysctls, held: &mut HeldSysctl, now: Instant) -> Option<String> {
     let current = sysctls.read(held.name)?;
     if current == held.value {
@@ -240,35 +244,35 @@ fn recheck_sysctl(sysctls: &Sysctls, held: &mut HeldSysctl, now: Instant) -> Opt
     match held.on_changed(now, &current) {
         Ok(()) => Some(match sysctls.write(held.name, &held.value) {
             Ok(()) => held.on_repaired(now, &current),
-            Err(error) => held.give_up(&current, &format!("it cannot be set back ({error})")),
+            Err(error) => held.give_up(&current, &format!("it cannot be restored ({error})")),
         }),
         Err(message) => message,
     }
 }
 
-/// Whether a run could begin: kernel, privilege, settings, other path managers. Nothing is changed. Returns a line for
-/// the user if a program that has gone has left its path manager behind.
+/// Checks whether a run can start: kernel, privilege, settings, other path managers. Changes nothing. Returns a line
+/// for the user if a program has ended and left the path manager set to userspace.
 ///
 /// # Errors
-/// One line that says what stands in the way.
+/// One line that states the obstacle.
 pub fn check(run_dir: &Path, mode: Mode) -> Result<Option<String>, PathsError> {
     preflight(run_dir, mode).map(|Preflight { sysctls, is_abandoned, .. }| {
         let (name, kernel_value) = sysctls.path_manager_setting(Mode::KernelPm);
         is_abandoned.then(|| {
             format!(
-                "{name}: found set to a program, and none listens: probably a `marline paths` with another run \
-                 directory was killed; {kernel_value}, the kernel's default, is put back at the end, and `marline paths \
-                 restore --run-dir DIR` with that directory puts back what else it had changed"
+                "{name}: set to userspace, but no program listens: probably a `marline paths` with another run \
+                 directory was killed; {kernel_value}, the kernel's default, is set at the end, and `marline paths \
+                 restore --run-dir DIR` with that directory restores what else it had changed"
             )
         })
     })
 }
 
-/// A machine on which a run may begin.
+/// Result of a successful preflight check.
 struct Preflight {
     sysctls: Sysctls,
     undo_log: UndoLog,
-    /// Paths are to be managed by a program that has gone.
+    /// The path manager is set to userspace by a program that has ended.
     is_abandoned: bool,
 }
 
@@ -278,10 +282,10 @@ fn preflight(run_dir: &Path, mode: Mode) -> Result<Preflight, PathsError> {
         return Err(PathsError::NoMptcp(io::ErrorKind::NotFound.into()));
     }
     if !has_net_admin() {
-        return Err(PathsError::NotPermitted { what: "steering this network".to_owned() });
+        return Err(PathsError::NotPermitted { what: "managing paths in this network namespace".to_owned() });
     }
     let undo_log = UndoLog::open(run_dir).map_err(undo_log_error)?;
-    // Set by a run of ours that crashed, it says nothing of others.
+    // A value that a crashed run of marline set is no sign of another program.
     let is_own_setting =
         undo_log.changes().settings.iter().any(|entry| [PATH_MANAGER, PM_TYPE].contains(&entry.name.as_str()));
     let userspace = sysctls.is_userspace() && !is_own_setting;
@@ -291,20 +295,20 @@ fn preflight(run_dir: &Path, mode: Mode) -> Result<Preflight, PathsError> {
     }
     if let Some(other_manager) = other_path_manager(&listeners, userspace) {
         return Err(PathsError::HostConfig(format!(
-            "another path manager is active: {}; stop it first (`marline paths doctor` says how)",
+            "another path manager is active: {}; stop it first (`marline paths doctor` shows how)",
             other_manager.describe()
         )));
     }
     sysctls.check_applicable(mode).map_err(|(name, error)| sysctl_error(name, &error))?;
-    // Where it cannot be written, whoever administers the machine has set it for a run to come.
+    // If it cannot be written, an administrator has set it from outside for this run.
     let is_abandoned = userspace && sysctls.is_writable(sysctls.path_manager_setting(mode).0);
     Ok(Preflight { sysctls, undo_log, is_abandoned })
 }
 
-/// A daemon of ours that steers this network.
+/// A running `marline paths` daemon of this network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunningDaemon {
-    /// Its process, as far as this user may know.
+    /// Its process id, if this user may see it.
     pub process: Option<u32>,
 }
 
@@ -315,9 +319,10 @@ impl std::fmt::Display for RunningDaemon {
     }
 }
 
-/// The daemon that steers this network: the one that listens to the kernel's events, whatever its run directory, or the
-/// one that holds the claim. Where this user may not see whose socket listens, a program that does and a control socket
-/// in the run directory, or in the usual one, are one daemon of ours: only who administers the network may listen.
+/// Finds the daemon of this network namespace: the one that listens to the kernel's events, whatever its run
+/// directory, or the holder of the instance lock. An unprivileged user may not see the owner of a listening netlink
+/// socket. In that case an unknown listener together with a listening control socket, in this run directory or the
+/// default one, counts as a daemon: listening to the events takes CAP_NET_ADMIN.
 pub(super) fn find_daemon(run_dir: &Path, listeners: &[EventListener]) -> Option<RunningDaemon> {
     if let Some(listener) = listeners.iter().find(|listener| listener.is_daemon()) {
         return Some(RunningDaemon { process: listener.process });
@@ -331,7 +336,8 @@ pub(super) fn find_daemon(run_dir: &Path, listeners: &[EventListener]) -> Option
     })
 }
 
-/// Whether somebody listens at this path, by the kernel's list (proc_pid_net(5)); only the path has slashes in it.
+/// Whether a unix socket listens at this path, by the kernel's list (proc_pid_net(5)), in which only the path
+/// contains slashes.
 fn has_listening_socket(sockets: &str, path: &Path) -> bool {
     sockets.lines().any(|line| {
         line.find('/')
@@ -340,25 +346,26 @@ fn has_listening_socket(sockets: &str, path: &Path) -> bool {
     })
 }
 
-/// What came of putting things back.
+/// Result of restoring the host.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct RestoreResult {
-    /// What was put back, a line each.
+    /// Restored items, one line each.
     pub restored: Vec<String>,
-    /// What could not be, and why or what next, a line each.
+    /// Items that remain, with the reason or the next step, one line each.
     pub remaining: Vec<String>,
 }
 
-/// Puts back what a run that crashed has left behind.
+/// Restores what a crashed run has left behind.
 ///
 /// # Errors
-/// A daemon runs, and puts everything back itself; or nothing can be put back, and why.
+/// A daemon runs, which restores everything itself when it stops; or nothing can be restored.
 pub fn restore(run_dir: &Path) -> Result<RestoreResult, PathsError> {
     if !has_net_admin() {
-        return Err(PathsError::NotPermitted { what: "putting settings and routes back".to_owned() });
+        return Err(PathsError::NotPermitted { what: "restoring settings and routes".to_owned() });
     }
     let is_created = ensure_run_dir(run_dir)?;
-    // First, and even where another part runs: it belongs to nobody who does.
+    // The gateway's part comes first, even if a daemon of another role runs: its own lock decides whether it is
+    // abandoned.
     let gateway_result = super::gateway::restore(run_dir);
     let restored = match restore_locked(run_dir) {
         Ok(mut restored) => {
@@ -373,7 +380,7 @@ pub fn restore(run_dir: &Path) -> Result<RestoreResult, PathsError> {
         }
     };
     if is_created {
-        // Where something is left in it, it is needed.
+        // Fails if the directory is not empty, which means that it is still needed.
         let _ = std::fs::remove_dir(run_dir);
     }
     restored
@@ -383,7 +390,7 @@ fn restore_locked(run_dir: &Path) -> Result<RestoreResult, PathsError> {
     let running_error = |process: Option<u32>| {
         let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
         PathsError::HostConfig(format!(
-            "a `marline paths`{process} runs: stop it, and it puts everything back itself"
+            "a `marline paths`{process} is running: stop it, and it restores everything itself"
         ))
     };
     let _lock = InstanceLock::acquire(run_dir, Role::Paths).map_err(|error| match error {
@@ -394,27 +401,28 @@ fn restore_locked(run_dir: &Path) -> Result<RestoreResult, PathsError> {
     if let Some(daemon) = listeners.iter().find(|listener| listener.is_daemon()) {
         return Err(running_error(daemon.process));
     }
+    // With the lock held, and no listening daemon of another run directory, nothing changes the host concurrently.
     let mut undo_log = UndoLog::open(run_dir).map_err(undo_log_error)?;
     let (restored, mut remaining) = restore_all(&mut undo_log);
-    // Nobody listens at it: whoever did would hold the claim.
+    // No process listens at this socket: it would hold the lock.
     let _ = std::fs::remove_file(socket_path(run_dir));
     let sysctls = Sysctls::of_system();
     let ((name, value), (_, kernel_value)) =
         (sysctls.path_manager_setting(Mode::Userspace), sysctls.path_manager_setting(Mode::KernelPm));
-    // Where it cannot be written, it was set from outside for a run to come.
+    // If it cannot be written, it was set from outside for a future run.
     let is_abandoned =
         sysctls.is_userspace() && other_path_manager(&listeners, true).is_none() && sysctls.is_writable(name);
     if remaining.is_empty() && is_abandoned {
         remaining.push(format!(
-            "{name}: still {value}, although no program listens, and {} has no note of what it was: a run with another \
-             run directory is put back by `marline paths restore --run-dir DIR`, anything else by `sysctl -w {name}={kernel_value}`",
+            "{name}: still {value}, although no program listens, and {} has no undo log with the previous value: a run with another \
+             run directory is undone by `marline paths restore --run-dir DIR`, anything else by `sysctl -w {name}={kernel_value}`",
             run_dir.display()
         ));
     }
     Ok(RestoreResult { restored, remaining })
 }
 
-/// What was put back, and what could not be.
+/// Restores endpoints, settings, rules and routes. Returns lines about restored items, and errors.
 fn restore_all(undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
     let (mut restored, mut errors) = endpoints::restore(undo_log);
     let sysctls = Sysctls::of_system().restore(undo_log);
@@ -431,7 +439,7 @@ fn restore_all(undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
     (restored, errors)
 }
 
-/// What a run has changed and not put back: what it left behind, where it does not run any more.
+/// Changes of a run that are not restored yet, one text each.
 pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     let mut restored = Vec::new();
     if let Ok(undo_log) = UndoLog::open(run_dir) {
@@ -448,10 +456,10 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     restored
 }
 
-/// Endpoints of the kernel's own path manager that no run has made, as far as this run directory tells.
+/// Endpoints of the kernel's path manager that do not belong to a run with this run directory.
 ///
 /// # Errors
-/// They cannot be read: that takes CAP_NET_ADMIN.
+/// They cannot be read, which requires CAP_NET_ADMIN.
 pub fn foreign_endpoints(run_dir: &Path) -> io::Result<Vec<Endpoint>> {
     let entries = UndoLog::open(run_dir).map(|undo_log| undo_log.changes().endpoints.clone()).unwrap_or_default();
     let is_own = |endpoint: &Endpoint| {
@@ -461,33 +469,33 @@ pub fn foreign_endpoints(run_dir: &Path) -> io::Result<Vec<Endpoint>> {
     Ok(endpoints.into_iter().filter(|endpoint| !is_own(endpoint)).collect())
 }
 
-/// Whether a program, not the kernel, manages the paths of this network namespace.
+/// Whether the path manager of this network namespace is set to userspace.
 pub fn is_userspace() -> bool {
     Sysctls::of_system().is_userspace()
 }
 
-/// Endpoints of the kernel's own path manager, whoever set them.
+/// All endpoints of the kernel's path manager.
 ///
 /// # Errors
-/// They cannot be read: that takes CAP_NET_ADMIN and a kernel with MPTCP.
+/// They cannot be read, which requires CAP_NET_ADMIN and a kernel with MPTCP.
 pub fn kernel_endpoints() -> io::Result<Vec<Endpoint>> {
     PathManager::open().map_err(io::Error::other)?.endpoints()
 }
 
-/// Where the socket of this network's daemon is in a run directory: each network namespace has a name of its own, so
-/// that whoever asks from inside one reaches the daemon that steers it.
+/// Path of the control socket in a run directory. The name contains the number of the network namespace, so that a
+/// client reaches the daemon of its own namespace.
 pub fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join(format!("paths-{}.sock", netns_inode().unwrap_or_default()))
 }
 
-/// Makes the run directory if it is not there, and looks whether it is safe: nobody but root and its owner may be able
-/// to put anything into it. Says whether it was made.
+/// Creates the run directory if needed, and checks that only root and its owner can write to it. Returns whether it
+/// was created.
 ///
 /// # Errors
-/// One line that says what to do.
+/// One line with the remedy.
 pub fn ensure_run_dir(path: &Path) -> Result<bool, PathsError> {
     RunDir::ensure(path).map_err(|error| {
-        let message = format!("{error}: it cannot be the run directory; name another one with --run-dir");
+        let message = format!("{error}: not usable as run directory; choose another one with --run-dir");
         if error.kind() == io::ErrorKind::PermissionDenied {
             PathsError::NotWritable(message)
         } else {
@@ -496,10 +504,10 @@ pub fn ensure_run_dir(path: &Path) -> Result<bool, PathsError> {
     })
 }
 
-/// A change of the machine or of the ledger is about to be made.
+/// Called before each change of the host or of the undo log. Tests simulate a crash here.
 ///
 /// # Errors
-/// None; a test's machine may end here.
+/// None, outside tests.
 #[cfg(not(test))]
 const fn crash_point() -> io::Result<()> {
     Ok(())
@@ -517,7 +525,8 @@ pub(crate) fn has_net_admin() -> bool {
 }
 
 fn undo_log_error(error: io::Error) -> PathsError {
-    let message = format!("{error}: without it nothing is changed; name another directory with --run-dir");
+    let message =
+        format!("{error}: without the undo log nothing is changed; choose another directory with --run-dir");
     if error.kind() == io::ErrorKind::PermissionDenied {
         PathsError::NotWritable(message)
     } else {
@@ -527,11 +536,11 @@ fn undo_log_error(error: io::Error) -> PathsError {
 
 fn sysctl_error(name: &str, error: &io::Error) -> PathsError {
     let remedy = match error.kind() {
-        io::ErrorKind::PermissionDenied => "it needs CAP_NET_ADMIN over this network",
+        io::ErrorKind::PermissionDenied => "it needs CAP_NET_ADMIN in this network namespace",
         io::ErrorKind::ReadOnlyFilesystem => {
             "/proc/sys is read-only here (a container, ProtectKernelTunables=): set it from outside"
         }
-        _ => "`marline paths doctor` may know more",
+        _ => "`marline paths doctor` may show the cause",
     };
-    PathsError::HostConfig(format!("{name} cannot be set: {error}: {remedy}"))
+    PathsError::HostConfig(format!("{name}: cannot be set: {error}: {remedy}"))
 }

@@ -1,5 +1,5 @@
-//! Hosts that are laid and put back, in network namespaces that the tests make. They need root and `ip`, and say so
-//! where these are absent.
+//! Tests of applying and restoring the host configuration, in network namespaces that the tests create. They need
+//! root and `ip`, and are skipped with a message where these are absent.
 
 use std::process::Command;
 
@@ -9,13 +9,13 @@ use marline_net::testing::{cable, in_a_network, ip};
 use super::*;
 
 impl HostConfig {
-    /// `kill -9`: nothing of the host's own is run any more, and only the claim ends.
+    /// Simulates `kill -9`: no cleanup runs, and only the lock ends.
     pub(crate) fn kill(mut self) {
         self.undo_log = None;
     }
 }
 
-/// A host with a run directory of its own.
+/// A host with its own run directory.
 struct TestHost {
     run_dir: tempfile::TempDir,
 }
@@ -29,7 +29,7 @@ impl TestHost {
         InstanceLock::acquire(self.run_dir.path(), Role::Paths).unwrap()
     }
 
-    /// A run over these links, laid.
+    /// Applies the configuration of a run over these links.
     fn apply(&self, links: &[&str]) -> HostConfig {
         let routed_links =
             RoutedLinks { links: links.iter().map(|link| (*link).to_owned()).collect(), is_explicit: false };
@@ -37,7 +37,7 @@ impl TestHost {
             self.lock(),
             self.run_dir.path(),
             routed_links,
-            Box::new(|message| eprintln!("told: {message}")),
+            Box::new(|message| eprintln!("notice: {message}")),
         );
         host.apply(Mode::Userspace).unwrap();
         host.update_routing(&list_interfaces().unwrap());
@@ -50,17 +50,17 @@ fn ip_output(arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// All that a run may change, as text.
+/// Everything that a run may change, as text.
 fn host_state() -> String {
     let ip = ["rule", "-6 rule", "route show table all", "-6 route show table all"].map(ip_output).concat();
-    // The kernel's own addresses of the link come a second after it.
+    // The kernel adds its own addresses to the link after up to a second.
     let ip: Vec<&str> = ip.lines().filter(|line| !line.contains("fe80:")).collect();
     let settings =
         [sysctl::MPTCP_ENABLED, sysctl::PATH_MANAGER, sysctl::TCP_RMEM].map(|name| Sysctls::of_system().read(name));
     format!("{}{settings:?}", ip.join("\n"))
 }
 
-/// The link by which the world is reached from an address; none: not at all.
+/// The interface by which packets from an address reach the Internet; none: not at all.
 fn exit_interface(source: &str) -> Option<String> {
     let destination = if source.contains(':') { "2001:4860:4860::8888" } else { "198.51.100.1" };
     let text = ip_output(&format!("route get {destination} from {source}"));
@@ -68,7 +68,7 @@ fn exit_interface(source: &str) -> Option<String> {
     fields.nth(1).map(str::to_owned)
 }
 
-/// `eth0` is the kernel's choice, `eth1` has the worse metric; both have IPv4 and IPv6.
+/// Two links with IPv4 and IPv6: the kernel prefers `eth0`, and `eth1` has the worse metric.
 fn add_two_links() {
     cable("eth0", "10.1.0.2/24");
     cable("eth1", "10.2.0.2/24");
@@ -79,11 +79,11 @@ fn add_two_links() {
     ip("-6 route add default via 2001:db8:1::1 dev eth0 metric 100");
     ip("-6 route add default via 2001:db8:2::1 dev eth1 metric 200");
     wait_for_carrier();
-    // The local routes of IPv6 addresses come some time after the carrier.
+    // Local routes of IPv6 addresses appear some time after the carrier.
     wait_until(|| ip_output("-6 route show table local").matches("local 2001:db8:").count() == 2);
 }
 
-/// The kernel tells of a carrier up to a second later; until then routes count as dead.
+/// The kernel reports a carrier up to a second later; until then routes count as dead.
 fn wait_for_carrier() {
     wait_until(|| !ip_output("link show").contains("NO-CARRIER") && !ip_output("route").contains("linkdown"));
 }
@@ -98,7 +98,7 @@ fn wait_until(condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_has_a_links_address_leaves_by_it_and_afterwards_nothing_is_left() {
+fn packets_leave_by_the_link_of_their_address_and_nothing_is_left_afterwards() {
     in_a_network(|| {
         add_two_links();
         let before = host_state();
@@ -121,7 +121,7 @@ fn what_has_a_links_address_leaves_by_it_and_afterwards_nothing_is_left() {
 }
 
 #[test]
-fn rules_and_routes_of_others_stay_whatever_origin_they_name() {
+fn rules_and_routes_of_others_stay_whatever_their_origin() {
     in_a_network(|| {
         add_two_links();
         ip("route add default via 10.2.0.1 dev eth1 table 55 proto 109");
@@ -164,39 +164,43 @@ fn a_crash_is_cleaned_at_the_next_start_or_by_restore() {
         test_host.apply(&["eth0", "eth1"]).kill();
         let (crashed, rules) = (host_state(), ip_output("rule"));
         assert_ne!(crashed, before);
-        // The next run takes over what fits, and puts back what the first one found.
+        // The next run adopts what fits, and restores what the first one found.
         let mut host = test_host.apply(&["eth0", "eth1"]);
         assert_eq!(ip_output("rule"), rules);
         host.restore();
         drop(host);
         assert_eq!(host_state(), before);
-        // With links that are others now, or without a next run.
+        // With other links, or without a next run.
         test_host.apply(&["eth0", "eth1"]).kill();
         test_host.apply(&["eth0"]).kill();
         assert!(!ip_output("rule").contains("10.2.0.2"));
         test_host.apply(&["eth0", "eth1"]).kill();
         let restored = restore(test_host.run_dir.path()).unwrap().restored;
         let buffer = Sysctls::of_system().read(sysctl::TCP_RMEM).unwrap();
-        let buffer = format!("{}: {buffer} again", sysctl::TCP_RMEM);
-        assert_eq!(restored, ["net.mptcp.path_manager: kernel again", &buffer, "6 rules and routes removed"]);
+        let buffer = format!("{}: restored to {buffer}", sysctl::TCP_RMEM);
+        assert_eq!(restored, ["net.mptcp.path_manager: restored to kernel", &buffer, "6 rules and routes removed"]);
         assert_eq!(host_state(), before);
         assert_eq!(
             restore(test_host.run_dir.path()).unwrap(),
             RestoreResult::default(),
-            "there is nothing more to put back"
+            "nothing is left to restore"
         );
     });
 }
 
 #[test]
-fn what_a_run_with_another_directory_has_left_does_not_stay_for_ever() {
+fn leftovers_of_a_run_with_another_directory_are_restored() {
     in_a_network(|| {
         add_two_links();
         let (before, crashed, test_host) = (host_state(), TestHost::new(), TestHost::new());
         crashed.apply(&["eth0", "eth1"]).kill();
         let notice = check(test_host.run_dir.path(), Mode::Userspace).unwrap().unwrap();
-        assert!(notice.contains("none listens") && notice.contains("restore --run-dir DIR"), "{notice}");
-        assert_eq!(check(crashed.run_dir.path(), Mode::Userspace).unwrap(), None, "its own notes tell it all");
+        assert!(notice.contains("no program listens") && notice.contains("restore --run-dir DIR"), "{notice}");
+        assert_eq!(
+            check(crashed.run_dir.path(), Mode::Userspace).unwrap(),
+            None,
+            "its undo log explains everything"
+        );
         let result = restore(test_host.run_dir.path()).unwrap();
         let [remaining] = &result.remaining[..] else { panic!("{result:?}") };
         assert!(
@@ -212,7 +216,7 @@ fn what_a_run_with_another_directory_has_left_does_not_stay_for_ever() {
 }
 
 #[test]
-fn a_setting_that_somebody_else_changes_is_put_back_but_not_without_end() {
+fn a_setting_that_another_program_changes_is_restored_a_limited_number_of_times() {
     in_a_network(|| {
         add_two_links();
         std::fs::write("/proc/sys/net/mptcp/enabled", "0").unwrap();
@@ -229,9 +233,9 @@ fn a_setting_that_somebody_else_changes_is_put_back_but_not_without_end() {
         }
         assert_eq!(read(sysctl::MPTCP_ENABLED), "1");
         let notes = host.notes();
-        assert!(notes[0].starts_with("net.mptcp.path_manager is kernel, which somebody else has set"), "{notes:?}");
+        assert!(notes[0].starts_with("net.mptcp.path_manager is kernel, set by another program"), "{notes:?}");
         assert!(
-            notes[1].starts_with("net.mptcp.enabled was changed by somebody else and put back 1 times"),
+            notes[1].starts_with("net.mptcp.enabled was changed by another program and restored 1 times"),
             "{notes:?}"
         );
         host.restore();
@@ -239,7 +243,8 @@ fn a_setting_that_somebody_else_changes_is_put_back_but_not_without_end() {
     });
 }
 
-/// A run that may die at any step: it lays the host, adds an endpoint where the kernel manages paths, and ends.
+/// A run that may crash at any step: it configures the host, adds an endpoint where the kernel manages paths, and
+/// ends.
 fn run_until_crash(test_host: &TestHost, mode: Mode) {
     let routed_links = RoutedLinks { links: vec!["eth0".into(), "eth1".into()], is_explicit: false };
     let mut host = HostConfig::new(test_host.lock(), test_host.run_dir.path(), routed_links, Box::new(|_| {}));
@@ -267,14 +272,14 @@ fn run_until_crash(test_host: &TestHost, mode: Mode) {
 }
 
 #[test]
-fn whatever_the_step_at_which_a_run_dies_all_is_put_back() {
+fn a_crash_at_any_step_is_fully_restored() {
     in_a_network(|| {
         add_two_links();
         ip("mptcp limits set subflow 2 add_addr_accepted 0");
         let full_state = || host_state() + &ip_output("mptcp endpoint show") + &ip_output("mptcp limits show");
         let (test_host, before) = (TestHost::new(), full_state());
         let (mut deaths, mut ends) = (0, 0);
-        // A run that another one has crashed before, too, and left a host that wants to be laid otherwise.
+        // A run after another crashed one, which used another configuration.
         for (crashed, mode) in [
             (None, Mode::Userspace),
             (None, Mode::KernelPm),
@@ -307,7 +312,7 @@ fn whatever_the_step_at_which_a_run_dies_all_is_put_back() {
 }
 
 #[test]
-fn a_new_lease_is_followed_and_so_is_a_link_that_goes_and_comes() {
+fn routing_follows_new_leases_and_links_that_return() {
     in_a_network(|| {
         add_two_links();
         let test_host = TestHost::new();
@@ -319,7 +324,7 @@ fn a_new_lease_is_followed_and_so_is_a_link_that_goes_and_comes() {
         assert_eq!(exit_interface("10.9.0.7").as_deref(), Some("eth1"));
         assert!(ip_output("route get 198.51.100.1 from 10.9.0.7").contains("via 10.9.0.1"));
         assert!(!ip_output("rule").contains("10.2.0.2"), "the old address has no rule any more");
-        // The same address, and the router is another one.
+        // The same address with another router.
         ip("route replace default via 10.9.0.254 dev eth1 metric 200");
         host.update_routing(&list_interfaces().unwrap());
         assert!(ip_output("route get 198.51.100.1 from 10.9.0.7").contains("via 10.9.0.254"));
@@ -345,7 +350,7 @@ fn a_new_lease_is_followed_and_so_is_a_link_that_goes_and_comes() {
 }
 
 #[test]
-fn what_somebody_else_removes_is_put_back_but_not_without_end() {
+fn removed_rules_are_restored_a_limited_number_of_times() {
     in_a_network(|| {
         add_two_links();
         let mut host = TestHost::new().apply(&["eth0", "eth1"]);
@@ -362,8 +367,8 @@ fn what_somebody_else_removes_is_put_back_but_not_without_end() {
             host.update_routing(&list_interfaces().unwrap());
             assert_eq!(count_installed() == complete, round < 6, "{round}: {:?}", count_installed());
         }
-        assert!(host.last_errors.iter().any(|line| line.contains("again and again")), "{:?}", host.last_errors);
-        // What is new has its rules all the same.
+        assert!(host.last_errors.iter().any(|line| line.contains("repeatedly removes")), "{:?}", host.last_errors);
+        // New addresses get their rules nevertheless.
         ip("address add 10.2.0.9/24 dev eth1");
         host.update_routing(&list_interfaces().unwrap());
         assert!(ip_output("rule").contains("from 10.2.0.9 lookup 731"));
@@ -371,7 +376,7 @@ fn what_somebody_else_removes_is_put_back_but_not_without_end() {
 }
 
 #[test]
-fn an_address_that_is_temporary_or_deprecated_leaves_by_its_link_too() {
+fn packets_from_temporary_and_deprecated_addresses_leave_by_their_link() {
     in_a_network(|| {
         add_two_links();
         ip("address add 2001:db8:2::77/64 dev eth1 nodad preferred_lft 0");
@@ -400,7 +405,7 @@ fn an_address_that_is_temporary_or_deprecated_leaves_by_its_link_too() {
 }
 
 #[test]
-fn two_links_of_one_subnet_leave_each_by_its_own() {
+fn two_links_in_one_subnet_each_carry_their_own_packets() {
     in_a_network(|| {
         cable("wwan0", "192.168.8.100/24");
         cable("wwan1", "192.168.8.101/24");
@@ -416,7 +421,7 @@ fn two_links_of_one_subnet_leave_each_by_its_own() {
     });
 }
 
-/// By which interface packets from there to the world leave; `bound`: to which device their socket is bound.
+/// The interface by which packets from an address leave; `bound`: the device to which their socket is bound.
 fn bound_exit_interface(source: &str, bound: &str) -> Option<String> {
     let text = ip_output(&format!("route get 198.51.100.1 from {source} {bound}"));
     let mut fields = text.split_whitespace().skip_while(|word| *word != "dev");
@@ -424,7 +429,7 @@ fn bound_exit_interface(source: &str, bound: &str) -> Option<String> {
 }
 
 #[test]
-fn links_of_one_address_leave_each_by_its_own_device_and_what_is_not_bound_by_the_main_table() {
+fn with_a_shared_address_bound_sockets_use_their_device_and_others_the_main_table() {
     in_a_network(|| {
         for (n, name) in ["wwan0", "wwan1", "wwan2"].into_iter().enumerate() {
             cable(name, "192.168.8.100/24");
@@ -442,7 +447,8 @@ fn links_of_one_address_leave_each_by_its_own_device_and_what_is_not_bound_by_th
         }
         assert_eq!(exit_interface("192.168.8.100").as_deref(), Some("wwan0"));
         assert_eq!(exit_interface("10.0.9.2").as_deref(), Some("eth0"));
-        // One that was the only one of the address with a default route, as the others went, needs no device.
+        // The only interface with a default route for the address, after the others lost theirs, needs no device in
+        // its rules.
         ip("link delete wwan0");
         ip("link delete wwan1");
         host.update_routing(&list_interfaces().unwrap());
@@ -460,7 +466,7 @@ fn links_of_one_address_leave_each_by_its_own_device_and_what_is_not_bound_by_th
 }
 
 #[test]
-fn our_own_routes_are_no_reason_to_believe_in_a_link() {
+fn own_routes_do_not_make_a_link_usable() {
     in_a_network(|| {
         add_two_links();
         let mut host = TestHost::new().apply(&["eth0", "eth1"]);
@@ -483,7 +489,7 @@ fn a_host_without_mptcp_or_without_the_privilege_is_not_touched() {
         let gone = test_host.run_dir.path().join("gone");
         let mut host = HostConfig::new(test_host.lock(), &gone, routed_links, Box::new(|_| {}));
         let error = host.apply(Mode::Userspace).unwrap_err().to_string();
-        assert!(error.contains("without it nothing is changed"), "{error}");
+        assert!(error.contains("without the undo log nothing is changed"), "{error}");
         host.update_routing(&list_interfaces().unwrap());
         drop(host);
         assert_eq!(host_state(), before);
@@ -491,11 +497,11 @@ fn a_host_without_mptcp_or_without_the_privilege_is_not_touched() {
 }
 
 #[test]
-fn another_path_manager_is_not_driven_out() {
+fn another_path_manager_is_not_replaced() {
     in_a_network(|| {
         add_two_links();
         std::fs::write("/proc/sys/net/mptcp/path_manager", "userspace").unwrap();
-        // A listener of another name; `ip` itself is known to only look.
+        // A listener with another name; `ip` itself counts as a mere monitor.
         let test_host = TestHost::new();
         let program = test_host.run_dir.path().join("steerd");
         let path_var = std::env::var_os("PATH").unwrap();
@@ -515,7 +521,7 @@ fn another_path_manager_is_not_driven_out() {
         assert_eq!(host_state(), before);
         other.kill().unwrap();
         other.wait().unwrap();
-        // With nobody there it may be taken over, and the kernel's own is what is left.
+        // Without a listener it may be replaced, and the kernel's own path manager remains.
         test_host.apply(&["eth0", "eth1"]).restore();
         assert_eq!(host_state(), before.replace("userspace", "kernel"));
     });

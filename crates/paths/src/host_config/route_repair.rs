@@ -1,26 +1,24 @@
-//! Rules and routes that somebody else removes: how often they are put back.
+//! Limits how often rules and routes that another program removes are restored.
 //!
-//! In: what was in place when it was looked last, and what is missing now. Out: whether it may be put back.
-//!
-//! 1. Once is an accident (a DHCP client that flushes, a hand on the keyboard), and is mended at once.
-//! 2. Again and again is somebody's will. No fight: in a minute it is mended [`MOST`] times at most, for as long as it
-//!    goes on, and that is told.
-//! 3. What is new, for a new address or a new router, is no matter of this.
+//! 1. One removal is an accident (a DHCP client that flushes, a manual command), and is repaired at once.
+//! 2. Repeated removals are intended. There is no contest: at most [`MAX_REPAIRS`] repairs per [`REPAIR_WINDOW`], for
+//!    as long as the removals continue, and a notice.
+//! 3. New rules and routes, for a new address or router, are not limited.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Where a rule or a route of ours is.
+/// Identifies a rule or a route of marline.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum RoutingKey {
-    /// A rule for this address, of this priority, for all packets or for those of one device.
+    /// A rule for this source address and priority, for all packets or those of one device.
     Rule(IpAddr, u32, Option<String>),
-    /// The default route of this family in this table.
+    /// The default route of a family in a table.
     Route(u8, u32),
 }
 
-/// What was in place, and how often it was put back.
+/// Installed keys and the times of repairs.
 #[derive(Debug, Default)]
 pub(super) struct RouteRepairLimiter {
     installed: BTreeSet<RoutingKey>,
@@ -28,8 +26,8 @@ pub(super) struct RouteRepairLimiter {
 }
 
 impl RouteRepairLimiter {
-    /// These are about to be put where nothing is. Returns those of them that may not: somebody removes them again and
-    /// again.
+    /// Given keys that are missing and about to be installed, returns those that must not be: another program removes
+    /// them repeatedly.
     pub(super) fn blocked(&mut self, now: Instant, missing: &BTreeSet<RoutingKey>) -> BTreeSet<RoutingKey> {
         let contested: BTreeSet<RoutingKey> = missing.intersection(&self.installed).cloned().collect();
         if contested.is_empty() {
@@ -45,15 +43,15 @@ impl RouteRepairLimiter {
         BTreeSet::new()
     }
 
-    /// These are wanted from now on.
+    /// Sets the keys that are installed from now on.
     pub(super) fn set_installed(&mut self, keys: BTreeSet<RoutingKey>) {
         self.installed = keys;
     }
 }
 
-/// chosen: a network that is set up anew by its tools flushes two or three times.
+/// chosen: tools that configure a network flush it two or three times.
 const MAX_REPAIRS: usize = 6;
-/// chosen: at this pace a fight costs neither side anything that could be measured.
+/// chosen: at this rate neither side suffers measurable cost.
 const REPAIR_WINDOW: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -65,10 +63,10 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_removes_again_and_again_is_put_back_a_few_times_a_minute() {
+    fn repeatedly_removed_rules_are_restored_a_few_times_a_minute() {
         let (mut limiter, start) = (RouteRepairLimiter::default(), Instant::now());
         let keys: BTreeSet<RoutingKey> = [rule(1), rule(2)].into();
-        assert_eq!(limiter.blocked(start, &keys), BTreeSet::new(), "the first time it is no matter of this");
+        assert_eq!(limiter.blocked(start, &keys), BTreeSet::new(), "the first installation is not limited");
         limiter.set_installed(keys.clone());
         let second = Duration::from_secs(1);
         let count_repairs = |limiter: &mut RouteRepairLimiter, first: Instant| {
@@ -76,7 +74,7 @@ mod tests {
         };
         assert_eq!(count_repairs(&mut limiter, start), MAX_REPAIRS);
         assert_eq!(count_repairs(&mut limiter, start + REPAIR_WINDOW), MAX_REPAIRS);
-        // Others are not held back meanwhile.
+        // Other keys are not blocked meanwhile.
         let with_new: BTreeSet<RoutingKey> = [rule(1), rule(3)].into();
         assert_eq!(limiter.blocked(start + REPAIR_WINDOW + 59 * second, &with_new), [rule(1)].into());
     }

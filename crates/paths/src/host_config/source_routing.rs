@@ -1,22 +1,24 @@
-//! Source routing: what has a link's address leaves by that link.
+//! Source routing: packets with the address of a link leave by that link.
 //!
-//! In: a survey, the links that may be used, and rules and routes of ours that are there already. Out: the steps that
-//! make them fit; carried out over rtnetlink.
+//! A plan compares the needed rules and routes with marline's existing ones and yields the steps between them, which
+//! are executed over rtnetlink.
 //!
-//! 1. A subflow starts from an address of its link, but the kernel routes by destination: without a rule its packets
-//!    would leave by the best default route, with the wrong address. So each such address gets two rules: what the main
-//!    table knows better than by a default route goes its way (neighbours, containers, other offices), and all the rest
-//!    by a table of the link's own, which holds one default route over its gateway.
-//! 2. Only where it is needed: an address whose packets the kernel would send over its link anyway gets nothing.
-//! 3. Everything carries [`PROTOCOL`] as its origin, and rules and tables have numbers of a range of their own. What bears
-//!    both and is not wanted is removed, whoever left it there: a crashed run needs no other record. An origin alone is
-//!    nobody's property, and what others do with it is left alone.
-//! 4. Rules and routes that are there and still wanted are not touched, so that connections notice nothing of a restart.
-//!    A link with a smaller path MTU than its interface's gets its way in any case: the route of its table bears the MTU.
-//! 5. An address that several interfaces have (modems of one brand: all 192.168.8.100 behind 192.168.8.1) does not identify the link.
-//!    Its rules hold for sockets that are bound to the device, as subflows are. Other sockets follow the main table.
-//! 6. Trouble with one link is told and costs that link.
-//! 7. What somebody else removes is put back, within bounds ([`Contest`]).
+//! 1. A subflow starts from an address of its link, but the kernel routes by destination. Without a rule its packets
+//!    would leave by the best default route, with the wrong address. Each such address therefore gets two rules. The
+//!    first one uses the main table except for its default routes (neighbors, containers, other offices). The second
+//!    one uses the link's own table, which has one default route over the link's gateway.
+//! 2. An address whose packets the kernel would send over its link anyway gets no rules.
+//! 3. Rules and routes carry [`RTPROT_MARLINE`] as their origin, and their priorities and tables are in a range of
+//!    their own. An object with both that is not needed is removed, even if another run made it, so a crash needs no
+//!    other record. Objects with the origin alone belong to others and are kept.
+//! 4. Existing rules and routes that are still needed are not touched, so that connections notice nothing of a
+//!    restart. A link whose path MTU is smaller than that of its interface always gets its own route, which carries
+//!    the MTU.
+//! 5. An address that several interfaces have (modems of one brand: all 192.168.8.100 behind 192.168.8.1) does not
+//!    identify the link. Its rules apply to sockets that are bound to the device, as subflows are. Other sockets use
+//!    the main table.
+//! 6. An error with one link is reported and affects only that link.
+//! 7. Rules and routes that another program removes are restored, with a limit ([`RouteRepairLimiter`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,42 +34,42 @@ use marline_sys::netlink::RouteSocket;
 use super::route_repair::{RouteRepairLimiter, RoutingKey};
 use crate::transparent::policy_route;
 
-/// What an address needs: a way of its own.
+/// A route that packets from one address need.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct LinkRoute {
     address: IpAddr,
     interface: u32,
     gateway: Option<IpAddr>,
-    /// The name of the interface, where the address alone does not identify it.
+    /// Name of the interface, if the address alone does not identify it.
     device: Option<String>,
-    /// Where larger packets are lost on the way.
+    /// Path MTU, if larger packets are lost on the path.
     mtu: Option<u16>,
 }
 
-/// A step towards what is wanted.
+/// A change of the kernel's routing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum RoutingStep {
-    /// A route into a link's table, in place of one that is there.
+    /// Sets the route in a link's table, replacing an existing one.
     SetRoute(Route),
-    /// A rule.
+    /// Adds a rule.
     AddRule(SourceRule),
-    /// A rule of ours that nobody needs any more.
+    /// Removes a rule of marline that is not needed any more.
     RemoveRule(SourceRule),
-    /// A route of ours that nobody needs any more.
+    /// Removes a route of marline that is not needed any more.
     RemoveRoute(Route),
 }
 
-/// Which interfaces may be used.
+/// Interfaces that get source routing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RoutedLinks {
-    /// Their names.
+    /// Names of the interfaces.
     pub links: Vec<String>,
-    /// The user has named them, so that they may go beside a VPN.
+    /// Whether the user has named them, which permits use beside a VPN.
     pub is_explicit: bool,
 }
 
 impl RoutedLinks {
-    /// The addresses that may need a way of their own.
+    /// All addresses of these links with the routes that they may need.
     fn link_routes(&self, survey: &InterfaceList) -> Vec<LinkRoute> {
         let mut link_routes = Vec::new();
         for interface in survey.interfaces.iter().filter(|interface| self.can_use(interface)) {
@@ -103,8 +105,8 @@ fn is_shared_address(survey: &InterfaceList, address: IpAddr) -> bool {
     survey.interfaces.iter().filter(has).count() > 1
 }
 
-/// The steps from what there is to what is wanted: routes before the rules that lead to them, and rules away before
-/// their routes.
+/// Steps from the existing to the needed state. Routes are set before the rules that refer to them, and rules are
+/// removed before their routes, so that no packet meets a rule without a route.
 fn plan_steps(link_routes: &[LinkRoute], rules: &[SourceRule], routes: &[Route]) -> Vec<RoutingStep> {
     let mut required_rules: Vec<SourceRule> = link_routes.iter().flat_map(LinkRoute::rules).collect();
     let mut required_routes: Vec<Route> = Vec::new();
@@ -126,11 +128,11 @@ fn plan_steps(link_routes: &[LinkRoute], rules: &[SourceRule], routes: &[Route])
     }
     let is_missing = |rule: &&SourceRule| !rules.contains(rule);
     steps.extend(required_rules.iter().filter(is_missing).map(|rule| RoutingStep::AddRule(rule.clone())));
+    // Rules are removed after the new ones were added, so that an address always has its rules.
     let is_surplus = |rule: &&SourceRule| !required_rules.contains(rule);
     steps.extend(rules.iter().filter(is_surplus).map(|rule| RoutingStep::RemoveRule(rule.clone())));
     for route in routes {
-        // A route in the place of a wanted one was replaced, except where it was over another link: IPv6 then keeps
-        // both.
+        // A needed route replaces the existing one in its table, except over another link: IPv6 then keeps both.
         let is_required = |other: &Route| has_same_key(other, route) && other.interface == route.interface;
         if !required_routes.iter().any(is_required) {
             steps.push(RoutingStep::RemoveRoute(route.clone()));
@@ -139,21 +141,21 @@ fn plan_steps(link_routes: &[LinkRoute], rules: &[SourceRule], routes: &[Route])
     steps
 }
 
-/// Whether a run has made it: its origin, its place, and where it leads to.
+/// Whether marline made this rule: its origin, its priority and its table.
 fn is_own_rule(rule: &SourceRule) -> bool {
     let is_link_table_rule = rule.priority == RULE_PRIORITY + 1 && rule.table > TABLE_BASE;
     let is_main_table_rule = rule.priority == RULE_PRIORITY && rule.table == Route::MAIN;
     rule.protocol == RTPROT_MARLINE && (is_link_table_rule || is_main_table_rule)
 }
 
-/// The same of a route: it is in the table of its link.
+/// Whether marline made this route: its origin, and the table of its link.
 fn is_own_route(route: &Route) -> bool {
     let table = route.interface.map(|interface| TABLE_BASE.saturating_add(interface));
     route.protocol == RTPROT_MARLINE && table == Some(route.table)
 }
 
 impl RoutingStep {
-    /// Where it puts something; none: it removes.
+    /// Key of what it installs; none: it removes.
     fn key(&self) -> Option<RoutingKey> {
         match self {
             Self::SetRoute(route) => Some(RoutingKey::Route(route.family, route.table)),
@@ -163,7 +165,7 @@ impl RoutingStep {
     }
 }
 
-/// Whether one takes the other's place.
+/// Whether one route replaces the other.
 fn has_same_key(a: &Route, b: &Route) -> bool {
     (a.family, a.table) == (b.family, b.table)
 }
@@ -189,23 +191,23 @@ impl LinkRoute {
     fn route(&self) -> Route {
         let family = if self.address.is_ipv4() { family::V4 } else { family::V6 };
         let route = Route::default_via_interface(family, self.interface);
-        // Every link of IPv6 carries packets of 1280 bytes (RFC 8200, section 5).
+        // IPv6 requires a link MTU of at least 1280 bytes (RFC 8200, section 5).
         let min_mtu = if self.address.is_ipv4() { 0 } else { 1280 };
         let mtu = self.mtu.map(|mtu| u32::from(mtu).max(min_mtu));
         Route { gateway: self.gateway, mtu, table: self.table(), protocol: RTPROT_MARLINE, ..route }
     }
 }
 
-/// chosen: behind the rules of tailscale (5210 to 5270), whose exit node is to win, and before those of wg-quick and of
-/// the main table (32764 to 32766).
+/// Priority of the first rule. chosen: after the rules of tailscale (5210 to 5270), whose exit node should win, and
+/// before those of wg-quick and of the main table (32764 to 32766).
 const RULE_PRIORITY: u32 = 20_000;
-/// The table of a link is this and its number. chosen: far from those that people and programs count up from 1, and from
-/// WireGuard's 51820.
+/// Table number of a link, minus its interface index. chosen: far from numbers that people and programs count up from
+/// 1, and from WireGuard's 51820.
 const TABLE_BASE: u32 = 7_310_000;
-// In the first rule: prefixes of up to 1 bit (IPv4) and 3 bits (IPv6) are default routes or parts of one (`0.0.0.0/1`,
-// `2000::/3`), as `marline_net::links` takes them.
+// The first rule suppresses prefixes of up to 1 bit (IPv4) and 3 bits (IPv6), which are default routes or parts of
+// one (`0.0.0.0/1`, `2000::/3`), as `marline_net::links` treats them.
 
-/// The rules and routes that are there.
+/// Access to marline's rules and routes in the kernel.
 #[derive(Debug)]
 pub(super) struct KernelRouting {
     socket: RouteSocket,
@@ -216,10 +218,10 @@ impl KernelRouting {
         Ok(Self { socket: RouteSocket::open()? })
     }
 
-    /// Makes rules and routes fit the survey. Returns a line for each step that was refused.
+    /// Adapts rules and routes to the survey. Returns a line for each failed step.
     ///
     /// # Errors
-    /// What is there cannot be read.
+    /// The existing rules and routes cannot be read.
     pub(super) fn apply(
         &self,
         routed_links: &RoutedLinks,
@@ -232,12 +234,13 @@ impl KernelRouting {
         let interface_name =
             |index: u32| survey.interfaces.iter().find(|i| i.index == index).map_or("?", |i| i.name.as_str());
         let mut steps = plan_steps(&link_routes, &rules, &routes);
-        // A route that takes the place of another one was not removed by anybody.
+        // A route that replaces another one was not removed by another program.
         let is_unoccupied =
             |key: &RoutingKey| !routes.iter().any(|route| *key == RoutingKey::Route(route.family, route.table));
         let missing = steps.iter().filter_map(RoutingStep::key).filter(is_unoccupied).collect();
         let blocked = limiter.blocked(Instant::now(), &missing);
         steps.retain(|step| step.key().is_none_or(|key| !blocked.contains(&key)));
+        // The limiter learns all needed keys, so that a later absence of one of them counts as a removal.
         limiter.set_installed(plan_steps(&link_routes, &[], &[]).iter().filter_map(RoutingStep::key).collect());
         let mut errors = self.execute(steps, interface_name);
         if !blocked.is_empty() {
@@ -246,10 +249,10 @@ impl KernelRouting {
         Ok(errors)
     }
 
-    /// The steps that would make rules and routes fit the survey.
+    /// The steps that would adapt rules and routes to the survey.
     ///
     /// # Errors
-    /// What is there cannot be read.
+    /// The existing rules and routes cannot be read.
     pub(super) fn plan(&self, routed_links: &RoutedLinks, survey: &InterfaceList) -> io::Result<Vec<RoutingStep>> {
         let (rules, routes) = self.own_rules_and_routes()?;
         Ok(plan_steps(&self.needed_routes(routed_links, survey, &BTreeMap::new(), &rules), &rules, &routes))
@@ -268,7 +271,7 @@ impl KernelRouting {
         };
         let has_rules =
             |route: &LinkRoute| rules.iter().any(|rule| rule.source.0 == route.address && rule.oif.is_none());
-        // An address that has its rules keeps them: with them in place the question would have no other answer.
+        // An address that has rules keeps them: while they exist, the route lookup always yields the link.
         let uses_link = |route: &LinkRoute| self.exit_interface(route.address) == Some(route.interface);
         let needs_route = |route: &LinkRoute| {
             route.mtu.is_some() || route.device.is_some() || has_rules(route) || !uses_link(route)
@@ -278,38 +281,39 @@ impl KernelRouting {
         link_routes.filter(needs_route).collect()
     }
 
-    /// Takes away all that is ours. Returns how many rules and routes that were, and a line for each that stays.
+    /// Removes all rules and routes of marline. Returns their number, and a line for each that remains.
     ///
     /// # Errors
-    /// What is there cannot be read.
+    /// The existing rules and routes cannot be read.
     pub(super) fn clear(&self) -> io::Result<(usize, Vec<String>)> {
         let (rules, routes) = self.own_rules_and_routes()?;
         let mut errors = self.execute(plan_steps(&[], &rules, &routes), |_| "?");
         let policy_routes = self.clear_policy_route().unwrap_or_else(|error| {
-            errors.push(format!("the detour of --transparent cannot be removed: {error}"));
+            errors.push(format!("cannot remove the policy route of --transparent: {error}"));
             0
         });
         Ok(((rules.len() + routes.len() + policy_routes).saturating_sub(errors.len()), errors))
     }
 
-    /// Takes away the way to a forwarder that is no more. Returns how many rules and routes that were.
+    /// Removes the policy route to a forwarder that does not run any more. Returns the number of removed rules and
+    /// routes.
     ///
     /// # Errors
-    /// What is there cannot be read, or not removed.
+    /// They cannot be read or removed.
     pub(super) fn clear_policy_route(&self) -> io::Result<usize> {
         policy_route::clear(&self.socket, &policy_route::HOST_TRAFFIC)
     }
 
-    /// How many rules and routes bear our number.
+    /// Number of rules and routes of marline.
     ///
     /// # Errors
-    /// What is there cannot be read.
+    /// The existing rules and routes cannot be read.
     pub(super) fn count(&self) -> io::Result<usize> {
         let (rules, routes) = self.own_rules_and_routes()?;
         Ok(rules.len() + routes.len() + policy_route::count_installed(&self.socket, &policy_route::HOST_TRAFFIC)?)
     }
 
-    /// What bears our number, in our places; the detour of a forwarder is the forwarder's.
+    /// Rules and routes of marline, without the policy route of a forwarder, which the forwarder manages.
     fn own_rules_and_routes(&self) -> io::Result<(Vec<SourceRule>, Vec<Route>)> {
         let rules = self.socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
         let routes = self.socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
@@ -318,7 +322,7 @@ impl KernelRouting {
         Ok((rules.filter(is_own_rule).collect(), routes.filter(is_own_route).collect()))
     }
 
-    /// The link by which packets from this address to the world would leave.
+    /// The interface by which packets from this address to the Internet would leave.
     fn exit_interface(&self, source: IpAddr) -> Option<u32> {
         exit_interface(&self.socket, source, None)
     }
@@ -330,7 +334,7 @@ impl KernelRouting {
             let (request, ignored_errors) = match &step {
                 RoutingStep::SetRoute(route) => (route.install(), &[][..]),
                 RoutingStep::AddRule(rule) => (rule.add(), &[EXISTS][..]),
-                // It went with its link or its address.
+                // The kernel removed it together with its link or address.
                 RoutingStep::RemoveRule(rule) => (rule.remove(), &[NO_ENTRY][..]),
                 RoutingStep::RemoveRoute(route) => (route.remove(), &[NO_ENTRY, NO_ROUTE, NO_DEVICE][..]),
             };
@@ -339,20 +343,20 @@ impl KernelRouting {
             {
                 errors.push(match step {
                     RoutingStep::SetRoute(Route { interface, gateway, .. }) => format!(
-                        "{}: no default route{} can be set for what starts there: {error}",
+                        "{}: cannot set the default route{} for its source addresses: {error}",
                         interface.map_or("?", &interface_name),
                         gateway.map(|gateway| format!(" by {gateway}")).unwrap_or_default(),
                     ),
                     RoutingStep::AddRule(rule) => format!(
-                        "no rule for what comes from {}{}: {error}",
+                        "cannot add the rule for packets from {}{}: {error}",
                         rule.source.0,
                         rule.oif.map(|device_name| format!(" over {device_name}")).unwrap_or_default()
                     ),
                     RoutingStep::RemoveRule(rule) => {
-                        format!("the rule for {} cannot be removed: {error}", rule.source.0)
+                        format!("cannot remove the rule for {}: {error}", rule.source.0)
                     }
                     RoutingStep::RemoveRoute(route) => {
-                        format!("the routes of table {} cannot be removed: {error}", route.table)
+                        format!("cannot remove the routes of table {}: {error}", route.table)
                     }
                 });
             }
@@ -361,13 +365,13 @@ impl KernelRouting {
     }
 }
 
-/// What is said of a fight.
-const CONTESTED_NOTICE: &str = "another program removes rules or routes of marline again and again: they are put back a few \
+/// Notice when another program removes rules repeatedly.
+const CONTESTED_NOTICE: &str = "another program repeatedly removes rules or routes of marline: they are restored a few \
      times a minute, and connections over the other links suffer meanwhile; `ip monitor rule route` shows when, \
      `ip rule` rules 20000 and 20001 are the ones to leave alone";
 
-/// The link by which packets from this address to the world would leave; none: they would not. `bound`: the interface that their
-/// socket is bound to.
+/// The interface by which packets from this address to the Internet would leave; none: there is no route.
+/// `bound_interface`: the interface to which their socket is bound.
 pub(crate) fn exit_interface(socket: &RouteSocket, source: IpAddr, bound_interface: Option<u32>) -> Option<u32> {
     let destination = if source.is_ipv4() { IpAddr::V4(INTERNET_PROBE_V4) } else { IpAddr::V6(INTERNET_PROBE_V6) };
     let reply =
@@ -394,7 +398,7 @@ mod tests {
         }
     }
 
-    /// What is there after these steps.
+    /// Rules and routes after these steps.
     fn apply_steps(
         steps: Vec<RoutingStep>,
         mut rules: Vec<SourceRule>,
@@ -427,11 +431,11 @@ mod tests {
             (rules[0].suppress_prefixlength, rules[0].table, rules[1].table),
             (Some(1), Route::MAIN, TABLE_BASE + 4)
         );
-        assert_eq!(plan_steps(&link_routes, &rules, &routes), [], "what is there is not touched");
+        assert_eq!(plan_steps(&link_routes, &rules, &routes), [], "existing rules and routes are not touched");
     }
 
     #[test]
-    fn a_new_address_and_a_new_gateway_take_the_place_of_the_old_ones() {
+    fn a_new_address_and_gateway_replace_the_old_ones() {
         let (rules, routes) =
             apply_steps(plan_steps(&[link_route("10.2.0.2", 4, "10.2.0.1")], &[], &[]), vec![], vec![]);
         let next = [link_route("10.7.0.9", 4, "10.7.0.1")];
@@ -459,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crashed_run_left_goes_unless_it_is_wanted() {
+    fn leftovers_of_a_crashed_run_are_removed_unless_needed() {
         let both_routes = [link_route("10.2.0.2", 4, "10.2.0.1"), link_route("2001:db8::2", 9, "fe80::1")];
         let (rules, routes) = apply_steps(plan_steps(&both_routes, &[], &[]), vec![], vec![]);
         let steps = plan_steps(&both_routes[..1], &rules, &routes);
@@ -471,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_makes_is_its_own_and_an_origin_alone_is_nobodys() {
+    fn own_rules_are_identified_by_origin_and_range() {
         let (rules, routes) =
             apply_steps(plan_steps(&[link_route("10.2.0.2", 4, "10.2.0.1")], &[], &[]), vec![], vec![]);
         assert!(rules.iter().all(is_own_rule) && routes.iter().all(is_own_route));
@@ -487,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_one_address_have_rules_of_their_own_devices_and_no_rule_of_the_address() {
+    fn links_with_the_same_address_get_rules_for_their_devices() {
         let sharing_route = |interface, name: &str| LinkRoute {
             device: Some(name.into()),
             ..link_route("192.168.8.100", interface, "192.168.8.1")
@@ -505,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn two_links_of_one_subnet_have_a_table_each() {
+    fn two_links_in_one_subnet_have_separate_tables() {
         let link_routes =
             [link_route("192.168.8.100", 4, "192.168.8.1"), link_route("192.168.8.101", 5, "192.168.8.1")];
         let (rules, routes) = apply_steps(plan_steps(&link_routes, &[], &[]), vec![], vec![]);

@@ -1,18 +1,18 @@
-//! The kernel's settings (sysctl) that a run needs, and how they are put back.
+//! Kernel settings (sysctl) that a run needs: changes them, with a record of the previous values, and restores them.
 //!
-//! In: how connections are to be told ([`Mode`]). Out: settings that fit, each written down before it is changed.
+//! 1. Only settings that differ are changed: `net.mptcp.enabled` if it is 0, and the path manager.
+//! 2. A setting is restored only if it still has the value of the run. A value that another program has set since is
+//!    kept. If the previous value came from a program that has ended (userspace path manager without a listener), the
+//!    kernel's own path manager is restored instead.
+//! 3. Kernels before 6.16 represent the path manager as a number (`net.mptcp.pm_type`).
+//! 4. A subflow that joins late keeps the receive buffer of a new socket, as the kernel raises it only when that of
+//!    the whole connection grows (`mptcp_rcv_space_adjust`): 128 KiB, which limits it to 7 Mbit/s at 140 ms.
+//!    Therefore the default receive buffer is raised to [`MIN_DEFAULT_RCVBUF`] (`net.ipv4.tcp_rmem`, which applies to
+//!    IPv6 as well). A larger value is kept. Only the second of its three values is changed. If it cannot be written,
+//!    late subflows are slower, and nothing else happens.
 //!
-//! 1. Only what differs is changed: `net.mptcp.enabled` where it is 0, and the path manager.
-//! 2. A setting is put back only if it still says what was set: what somebody else has set since is his.
-//!    So is what a program has left that has gone: nobody listens, and the kernel's own path manager is what is put back.
-//! 3. Kernels before 6.16 know the path manager as a number (`net.mptcp.pm_type`).
-//! 4. A subflow that joins late keeps the receive buffer of a new socket, as the kernel raises it only when that of the whole
-//!    connection grows (`mptcp_rcv_space_adjust`): 128 KiB, which are 7 Mbit/s at 140 ms. So the default that sockets begin with
-//!    is raised to [`ROOM`] (`net.ipv4.tcp_rmem`, which IPv6 goes by as well); what is larger stays. Of its three values only
-//!    this one is ours, and a system that does not let us write it has slower late subflows, no more.
-//!
-//! CAP_NET_ADMIN alone may write them: the kernel gives everything below `net.` of a network namespace to whoever
-//! administers that network (`net_ctl_permissions`), of whatever user he is.
+//! CAP_NET_ADMIN suffices for writing, for any user: the kernel permits access to everything below `net.` of a
+//! network namespace to processes with that capability in it (`net_ctl_permissions`).
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ use super::forwarding::{FORWARD_V4, FORWARD_V6, is_accept_ra_sysctl};
 use super::undo_log::{Changes, SysctlEntry, UndoLog};
 use super::{Mode, crash_point};
 
-/// Where settings are; a test brings a directory of its own.
+/// Access to settings below `/proc/sys`, or below another directory in tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Sysctls {
     proc_sys: PathBuf,
@@ -31,14 +31,14 @@ pub(crate) struct Sysctls {
 pub(crate) const MPTCP_ENABLED: &str = "net.mptcp.enabled";
 pub(crate) const PATH_MANAGER: &str = "net.mptcp.path_manager";
 pub(crate) const PM_TYPE: &str = "net.mptcp.pm_type";
-/// Least, default and most of TCP's receive buffer, in bytes. Read and written is the default alone.
+/// Minimum, default and maximum of TCP's receive buffer, in bytes. Only the default is read and written.
 pub(super) const TCP_RMEM: &str = "net.ipv4.tcp_rmem";
-/// The receive buffer that a subflow begins with, in bytes. chosen: half of it is window, which is 140 Mbit/s at 60 ms and 56 at
-/// 150 ms; memory is used only for what is received and not read.
+/// Initial receive buffer of a subflow, in bytes. chosen: half of it is window, which permits 140 Mbit/s at 60 ms and
+/// 56 at 150 ms. Memory is used only for data that is received and not yet read.
 const MIN_DEFAULT_RCVBUF: u32 = 2 << 20;
 
 impl Sysctls {
-    /// Those of this network.
+    /// The settings of this network namespace.
     pub(crate) fn of_system() -> Self {
         Self { proc_sys: PathBuf::from("/proc/sys") }
     }
@@ -48,7 +48,7 @@ impl Sysctls {
         Self { proc_sys }
     }
 
-    /// A setting's value; none: this kernel has no such setting.
+    /// The value of a setting; none: this kernel does not have it.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
         if name == TCP_RMEM {
             return self.tcp_rmem().map(|[_, default_size, _]| default_size.to_string());
@@ -56,20 +56,20 @@ impl Sysctls {
         fs::read_to_string(self.path(name)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// The three values of [`BUFFER`].
+    /// The three values of [`TCP_RMEM`].
     fn tcp_rmem(&self) -> Option<[u32; 3]> {
         let text = fs::read_to_string(self.path(TCP_RMEM)).ok()?;
         let sizes: Option<Vec<u32>> = text.split_whitespace().map(|size| size.parse().ok()).collect();
         sizes?.try_into().ok()
     }
 
-    /// A setting of one interface, whose name may have dots in it.
+    /// A setting of one interface; the name of the interface may contain dots.
     pub(crate) fn read_of_interface(&self, dir: &str, interface: &str, name: &str) -> Option<String> {
         let path = self.proc_sys.join(dir).join(interface).join(name);
         fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Whether this process may write it.
+    /// Whether this process can write the setting.
     pub(crate) fn is_writable(&self, name: &str) -> bool {
         self.check_writable(name).is_ok()
     }
@@ -86,7 +86,7 @@ impl Sysctls {
         }
     }
 
-    /// Dots separate, and an interface's own dots are written as slashes (sysctl(8)).
+    /// Dots separate the parts of a name, and dots of interface names are written as slashes (sysctl(8)).
     fn path(&self, name: &str) -> PathBuf {
         let swap = |character| match character {
             '.' => '/',
@@ -96,7 +96,7 @@ impl Sysctls {
         self.proc_sys.join(name.chars().map(swap).collect::<String>())
     }
 
-    /// The interfaces that have settings of IPv6, and `default` for those to come, sorted.
+    /// Interfaces with IPv6 settings, and `default` for future ones, sorted.
     pub(super) fn ipv6_interfaces(&self) -> Vec<String> {
         let entries = fs::read_dir(self.proc_sys.join("net/ipv6/conf")).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -110,7 +110,7 @@ impl Sysctls {
         self.read(MPTCP_ENABLED).is_some()
     }
 
-    /// Whether paths are managed by a program.
+    /// Whether the path manager is set to userspace.
     pub(crate) fn is_userspace(&self) -> bool {
         match self.read(PATH_MANAGER) {
             Some(name) => name == "userspace",
@@ -118,7 +118,7 @@ impl Sysctls {
         }
     }
 
-    /// The setting of the path manager, and what it says for a mode.
+    /// Name of the path manager's setting on this kernel, and its value for a mode.
     pub(super) fn path_manager_setting(&self, mode: Mode) -> (&'static str, &'static str) {
         match (self.read(PATH_MANAGER).is_some(), mode) {
             (true, Mode::Userspace) => (PATH_MANAGER, "userspace"),
@@ -128,7 +128,7 @@ impl Sysctls {
         }
     }
 
-    /// What a run needs, as names and values.
+    /// Names and values of the settings that a run needs.
     pub(super) fn required(&self, mode: Mode) -> Vec<(&'static str, String)> {
         let path_manager = self.path_manager_setting(mode);
         let fixed = [(MPTCP_ENABLED, "1"), path_manager].map(|(name, value)| (name, value.to_owned()));
@@ -138,10 +138,10 @@ impl Sysctls {
         fixed.into_iter().chain(buffer).collect()
     }
 
-    /// Whether all that a run must change can be changed.
+    /// Checks that all required changes are possible. The receive buffer is optional.
     ///
     /// # Errors
-    /// The name of the first setting that cannot, and why.
+    /// Name of the first setting that cannot be written, and the reason.
     pub(super) fn check_applicable(&self, mode: Mode) -> Result<(), (&'static str, io::Error)> {
         let needs_change =
             |(name, value): &(&str, String)| *name != TCP_RMEM && self.read(name).as_ref() != Some(value);
@@ -149,11 +149,11 @@ impl Sysctls {
         to_change.try_for_each(|(name, _)| self.check_writable(name).map_err(|error| (name, error)))
     }
 
-    /// Makes the settings fit, with what they were in the ledger first. Returns a line for each that was changed. A path
-    /// manager that is `dead` was a program's that has gone: the kernel's own is what is put back.
+    /// Sets the required values after recording the previous ones. Returns a line for each change. `is_abandoned`:
+    /// the path manager was set by a program that has ended, so the kernel's own is recorded as the previous value.
     ///
     /// # Errors
-    /// The name of the setting, or nothing for the ledger, and why. What was changed until then is in the ledger.
+    /// The name of the setting (empty for the undo log) and the reason. Changes made until then are in the undo log.
     pub(super) fn apply(
         &self,
         mode: Mode,
@@ -164,6 +164,7 @@ impl Sysctls {
         let (path_manager, kernel_value) = self.path_manager_setting(Mode::KernelPm);
         for (name, value) in self.required(mode) {
             let current = self.read(name).unwrap_or_default();
+            // If a crashed run set the present value, its record of the previous value is kept.
             let is_own_entry = |entry: &&SysctlEntry| entry.name == name && entry.is_own_value(&current);
             let recorded = undo_log.changes().settings.iter().find(is_own_entry);
             let previous = match recorded {
@@ -171,7 +172,7 @@ impl Sysctls {
                 None if is_abandoned && name == path_manager => kernel_value.to_owned(),
                 None => current.clone(),
             };
-            // What gives way to what it was is an entry until it has.
+            // A value of a crashed run that differs from its previous value needs an entry until it was replaced.
             if previous != value || current != value {
                 let crashed_value = (current != previous && current != value).then(|| current.clone());
                 entries.push(SysctlEntry { name: name.into(), previous, value: value.clone(), crashed_value });
@@ -187,9 +188,9 @@ impl Sysctls {
         for (name, previous, value) in changes {
             match self.write(name, &value) {
                 Ok(()) if is_abandoned && name == path_manager => messages.push(format!("{name}: {value} (it was {previous})")),
-                Ok(()) => messages.push(format!("{name}: {value} (it was {previous}, and is put back at the end)")),
+                Ok(()) => messages.push(format!("{name}: {value} (it was {previous}, and is restored at the end)")),
                 Err(error) if name == TCP_RMEM => messages.push(format!(
-                    "{name}: stays {previous}, as {value} cannot be set ({error}): a link that joins late may stay slow"
+                    "{name}: stays {previous}, as {value} cannot be set ({error}): subflows that join late may be slow"
                 )),
                 Err(error) => return Err((name.to_owned(), error)),
             }
@@ -197,28 +198,30 @@ impl Sysctls {
         Ok(messages)
     }
 
-    /// Puts back what the ledger knows, and strikes it out. Returns a line for each.
+    /// Restores the recorded settings and removes their entries. Returns a line for each.
     ///
     /// # Errors
-    /// One line for each that cannot be put back; it stays in the ledger.
+    /// One line for each setting that cannot be restored; its entry remains.
     pub(super) fn restore(&self, undo_log: &mut UndoLog) -> (Vec<String>, Vec<String>) {
         let (mut messages, mut errors, mut remaining) = (Vec::new(), Vec::new(), Vec::new());
         for entry in undo_log.changes().settings.clone() {
             let SysctlEntry { name, previous, .. } = &entry;
             if !is_valid_entry(&entry) {
-                // The ledger's folder may belong to a user who is less than root, and a name is a path.
-                errors.push(format!("{name}: no run changes that; somebody has written into the ledger"));
+                // The run directory may belong to an unprivileged user, and a name becomes a path below `/proc/sys`.
+                errors.push(format!(
+                    "{name}: ignored in the undo log: marline never changes this setting, the file was modified"
+                ));
                 continue;
             }
             match self.read(name) {
                 Some(current) if current == *previous => {}
                 Some(current) if !entry.is_own_value(&current) => {
-                    messages.push(format!("{name}: left at {current}, which somebody else has set since"));
+                    messages.push(format!("{name}: left at {current}, which another program has set since"));
                 }
                 _ => match self.write(name, previous) {
-                    Ok(()) => messages.push(format!("{name}: {previous} again")),
+                    Ok(()) => messages.push(format!("{name}: restored to {previous}")),
                     Err(error) => {
-                        errors.push(format!("{name}: cannot be set back to {previous}: {error}"));
+                        errors.push(format!("{name}: cannot be restored to {previous}: {error}"));
                         remaining.push(entry);
                     }
                 },
@@ -232,13 +235,13 @@ impl Sysctls {
 }
 
 impl SysctlEntry {
-    /// Whether a run of ours may have set it to this.
+    /// Whether this value may come from a run of marline.
     pub(super) fn is_own_value(&self, current: &str) -> bool {
         current == self.value || self.crashed_value.as_deref() == Some(current)
     }
 }
 
-/// Whether a run could have noted this: one of our names, and a word or a size for a value.
+/// Whether marline could have written this entry: a known name, and a plausible value.
 fn is_valid_entry(entry: &SysctlEntry) -> bool {
     let is_word =
         |value: &str| value.len() <= 32 && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
@@ -295,7 +298,7 @@ mod tests {
         fn restore(&self) -> Vec<String> {
             let (messages, errors) = self.sysctls().restore(&mut self.undo_log());
             assert!(errors.is_empty(), "{errors:?}");
-            assert_eq!(fs::read_dir(self.run_dir.path()).unwrap().count(), 0, "the ledger is gone");
+            assert_eq!(fs::read_dir(self.run_dir.path()).unwrap().count(), 0, "the undo log is removed");
             messages
         }
 
@@ -311,18 +314,21 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_set_and_put_back() {
+    fn settings_that_differ_are_set_and_restored() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "0"), (PATH_MANAGER, "kernel")]);
         let messages = fixture.apply(Mode::Userspace);
         assert_eq!(messages.len(), 2);
-        assert_eq!(messages[1], "net.mptcp.path_manager: userspace (it was kernel, and is put back at the end)");
+        assert_eq!(messages[1], "net.mptcp.path_manager: userspace (it was kernel, and is restored at the end)");
         fixture.assert_values(&["1", "userspace"]);
-        assert_eq!(fixture.restore(), ["net.mptcp.enabled: 0 again", "net.mptcp.path_manager: kernel again"]);
+        assert_eq!(
+            fixture.restore(),
+            ["net.mptcp.enabled: restored to 0", "net.mptcp.path_manager: restored to kernel"]
+        );
         fixture.assert_values(&["0", "kernel"]);
     }
 
     #[test]
-    fn what_fits_is_neither_set_nor_put_back() {
+    fn settings_that_fit_are_neither_set_nor_restored() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "userspace")]);
         assert_eq!(fixture.apply(Mode::Userspace), [""; 0]);
         assert_eq!(fixture.restore(), [""; 0]);
@@ -330,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_the_first_value_is_put_back_and_not_the_crashed_runs() {
+    fn after_a_crash_the_first_value_is_restored() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
         fixture.apply(Mode::Userspace);
-        // It is killed; the next run finds the setting as it wants it.
+        // It is killed; the next run finds the setting as required.
         assert_eq!(fixture.apply(Mode::Userspace), [""; 0]);
         fixture.restore();
         fixture.assert_values(&["1", "kernel"]);
-        // Killed again, and the next run wants the other path manager.
+        // Killed again; the next run requires the other path manager.
         fixture.apply(Mode::Userspace);
         fixture.apply(Mode::KernelPm);
         fixture.assert_values(&["1", "kernel"]);
@@ -346,11 +352,11 @@ mod tests {
     }
 
     #[test]
-    fn a_path_manager_that_a_program_has_left_gives_way_to_the_kernels_own() {
+    fn an_abandoned_userspace_path_manager_is_replaced_by_the_kernels_own() {
         for mode in [Mode::Userspace, Mode::KernelPm] {
             let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "userspace")]);
             fixture.sysctls().apply(mode, true, &mut fixture.undo_log()).unwrap();
-            // It is killed, and the next run knows from the ledger.
+            // It is killed; the next run reads the previous value from the undo log.
             fixture.apply(Mode::Userspace);
             fixture.assert_values(&["1", "userspace"]);
             fixture.restore();
@@ -363,10 +369,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_known_before_anything_is() {
+    fn unwritable_settings_are_detected_before_any_change() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
         fixture.sysctls().check_applicable(Mode::Userspace).unwrap();
-        // A program that runs cannot be written, not even by root.
+        // The executable of a running process cannot be written, not even by root.
         let file = fixture.sysctls().path(MPTCP_ENABLED);
         fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink("/proc/self/exe", &file).unwrap();
@@ -376,17 +382,17 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_set_since_is_left_alone() {
+    fn values_that_another_program_has_set_since_are_kept() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "0"), (PATH_MANAGER, "kernel")]);
         fixture.apply(Mode::Userspace);
         fs::write(fixture.sysctls().path(PATH_MANAGER), "bpf").unwrap();
         let messages = fixture.restore();
-        assert!(messages[1].contains("left at bpf, which somebody else has set since"), "{messages:?}");
+        assert!(messages[1].contains("left at bpf, which another program has set since"), "{messages:?}");
         fixture.assert_values(&["0", "bpf"]);
     }
 
     #[test]
-    fn a_late_subflow_has_room_and_what_is_larger_stays() {
+    fn the_default_receive_buffer_is_raised_and_larger_values_are_kept() {
         let cases = [
             ("4096\t131072\t6291456", "4096 2097152 6291456"),
             ("4096\t131072\t1000000", "4096 1000000 1000000"),
@@ -404,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_makes_of_the_most_stays() {
+    fn a_changed_maximum_receive_buffer_is_kept() {
         let fitting = [(MPTCP_ENABLED, "1"), (PATH_MANAGER, "userspace")];
         let fixture = SysctlFixture::new(&[fitting[0], fitting[1], (TCP_RMEM, "4096 131072 6291456")]);
         fixture.apply(Mode::Userspace);
@@ -414,9 +420,9 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_cannot_be_written_is_told_and_no_more() {
+    fn an_unwritable_receive_buffer_is_only_reported() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
-        // A file that nobody may write, root included.
+        // A file that cannot be written, not even by root.
         let sealed_file = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::io::write(&sealed_file, b"4096 131072 6291456").unwrap();
         fcntl_add_seals(&sealed_file, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
@@ -428,11 +434,11 @@ mod tests {
             "{messages:?}"
         );
         fixture.assert_values(&["1", "userspace"]);
-        assert_eq!(fixture.restore(), ["net.mptcp.path_manager: kernel again"]);
+        assert_eq!(fixture.restore(), ["net.mptcp.path_manager: restored to kernel"]);
     }
 
     #[test]
-    fn an_older_kernel_has_a_number_for_it() {
+    fn older_kernels_use_a_number_for_the_path_manager() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PM_TYPE, "0")]);
         fixture.apply(Mode::Userspace);
         assert_eq!(fixture.sysctls().read(PM_TYPE).as_deref(), Some("1"));
@@ -441,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_ledger_nothing_is_changed() {
+    fn without_an_undo_log_nothing_is_changed() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "0"), (PATH_MANAGER, "kernel")]);
         let mut undo_log = UndoLog::open(std::path::Path::new("/nonexistent")).unwrap();
         fixture.sysctls().apply(Mode::Userspace, false, &mut undo_log).unwrap_err();
@@ -449,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_run_can_have_noted_is_not_written() {
+    fn forged_undo_log_entries_are_not_written() {
         let fixture = SysctlFixture::new(&[(MPTCP_ENABLED, "1"), (PATH_MANAGER, "kernel")]);
         let victim = fixture.proc_sys.path().join("victim");
         fs::write(&victim, "whole").unwrap();

@@ -1,18 +1,18 @@
-//! What was changed on this machine, written down before it is changed: so that even after `kill -9` it can be put back.
+//! Undo log: records changes of this host before they are made, so that they can be undone even after `kill -9`.
 //!
-//! In: each change, before it is made. Out: a small JSON file in the run directory, and after a crash what stands in it.
+//! The log is a small JSON file in the run directory.
 //!
-//! 1. Ahead: an entry is on the disk (`fsync`, rename, `fsync` of the directory) before the change is made. A crash
-//!    between the two leaves an entry for a change that never was; putting that back changes nothing.
-//! 2. Each network namespace has a file of its own, named by the namespace's number: a daemon in another one, with the
-//!    same run directory, neither sees nor disturbs it.
-//! 3. An entry of an earlier boot is worth nothing, since settings end with the machine; it is passed over.
-//! 4. The first value counts: a daemon that finds the entries of one that crashed keeps what they say was there before.
-//! 5. An entry is struck out after the change was undone, never before. While a value that a crashed run has set gives
-//!    way to another one, the entry knows both as ours, so that it does not matter which of them a further crash leaves.
+//! 1. Write-ahead: an entry is on disk (`fsync`, rename, `fsync` of the directory) before the change is made. A crash
+//!    between the two leaves an entry for a change that was never made; undoing that changes nothing.
+//! 2. Each network namespace has its own file, named by the inode number of the namespace. Daemons in several
+//!    namespaces can share a run directory.
+//! 3. Entries of an earlier boot are ignored, since a reboot resets all settings.
+//! 4. The first value counts: a run that finds entries of a crashed run keeps their previous values.
+//! 5. An entry is removed after the change was undone, never before. While a value of a crashed run is replaced by
+//!    another one, the entry accepts both as marline's own, so that a further crash at any moment is harmless.
 //!
-//! Rules and routes are not in it. Each carries marline's number as its origin, by which the kernel itself tells them
-//! apart (see `super::source_routing`), and no file can be as true as that.
+//! Rules and routes are not recorded. Each carries marline's protocol number as its origin, by which the kernel
+//! identifies them (see `super::source_routing`), and a file could only be less accurate.
 
 use std::fs;
 use std::io;
@@ -25,30 +25,30 @@ use serde::{Deserialize, Serialize};
 
 use super::crash_point;
 
-/// What was changed.
+/// Recorded changes.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Changes {
-    /// The settings, each once.
+    /// Changed settings, each once.
     pub(super) settings: Vec<SysctlEntry>,
-    /// Where there are endpoints for the run, each address once.
+    /// Addresses with endpoints for the run, each once.
     pub(super) endpoints: Vec<EndpointEntry>,
-    /// The limits of the kernel's path manager.
+    /// Changed limits of the kernel's path manager.
     pub(super) limits: Option<RaisedLimit>,
 }
 
-/// One setting (sysctl).
+/// A changed setting (sysctl).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct SysctlEntry {
-    /// Its name, with dots.
+    /// Name, with dots.
     pub(super) name: String,
-    /// What it was before.
+    /// Value before the first run.
     #[serde(alias = "was")]
     pub(super) previous: String,
-    /// What it was set to.
+    /// Value that the run sets.
     #[serde(alias = "set")]
     pub(super) value: String,
-    /// What a crashed run had set it to, while that gives way; none: what it was.
+    /// Value of a crashed run, while it is being replaced; none: the value before was `previous`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "before")]
     pub(super) crashed_value: Option<String>,
@@ -57,29 +57,29 @@ pub(super) struct SysctlEntry {
 /// An address that has an endpoint for this run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct EndpointEntry {
-    /// The address.
+    /// Local address of the endpoint.
     pub(super) address: IpAddr,
-    /// Whether somebody else's endpoint there was a backup; none: there was no endpoint.
+    /// Backup flag of an endpoint that existed before; none: there was no endpoint.
     #[serde(alias = "was")]
     pub(super) previous_backup: Option<bool>,
 }
 
-/// Limits that were raised, subflows first and addresses of the other end second.
+/// Raised limits: subflows, and accepted addresses of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RaisedLimit {
-    /// What they were before.
+    /// Limits before the first run.
     #[serde(alias = "was")]
     pub(super) previous: (u32, u32),
-    /// What they were set to.
+    /// Limits that the run sets.
     #[serde(alias = "set")]
     pub(super) value: (u32, u32),
-    /// What an earlier raise had set them to, while that gives way; none: what they were.
+    /// Limits of an earlier raise, while they are being replaced; none: they were `previous`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "before")]
     pub(super) crashed_value: Option<(u32, u32)>,
 }
 
-/// The file.
+/// The undo log of one network namespace, with its file.
 #[derive(Debug)]
 pub(super) struct UndoLog {
     run_dir: PathBuf,
@@ -88,12 +88,12 @@ pub(super) struct UndoLog {
     changes: Changes,
 }
 
-/// What stands in the file.
+/// Contents of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct UndoLogFile {
-    /// Of this layout.
+    /// Format version.
     version: u32,
-    /// The boot that it was written in.
+    /// Boot id of the system that wrote it.
     #[serde(alias = "boot")]
     boot_id: String,
     #[serde(flatten)]
@@ -103,16 +103,16 @@ struct UndoLogFile {
 const FORMAT_VERSION: u32 = 1;
 
 impl UndoLog {
-    /// Opens the ledger of this network in a run directory, with what a run that crashed has left in it. Nothing is
+    /// Opens the undo log of this network namespace in a run directory, with the entries of a crashed run. Nothing is
     /// written.
     ///
     /// # Errors
-    /// The file is there and cannot be read, or is not understood.
+    /// The file exists and cannot be read or parsed.
     pub(super) fn open(run_dir: &Path) -> io::Result<Self> {
         Self::open_named(run_dir, "paths")
     }
 
-    /// The same for another sort of run, which has this word in the file's name.
+    /// Opens an undo log whose file name has another prefix.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -133,15 +133,15 @@ impl UndoLog {
         Ok(Self { run_dir, file_name, boot_id, changes })
     }
 
-    /// What is written down.
+    /// The recorded changes.
     pub(super) const fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Writes down what is going to be. Without anything to say there is no file.
+    /// Replaces the recorded changes on disk. Without changes the file is removed.
     ///
     /// # Errors
-    /// The directory cannot be written: then nothing may be changed.
+    /// The directory cannot be written: nothing may be changed then.
     pub(super) fn write(&mut self, changes: Changes) -> io::Result<()> {
         if changes != self.changes {
             crash_point()?;
@@ -164,7 +164,7 @@ impl UndoLog {
     }
 }
 
-/// An error with the file's name in it.
+/// Adds the file name to an error.
 fn with_path(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
@@ -174,16 +174,16 @@ fn parse(text: &[u8], boot_id: &str) -> Result<Changes, String> {
     match file.version {
         FORMAT_VERSION if file.boot_id == boot_id => Ok(file.changes),
         FORMAT_VERSION => Ok(Changes::default()),
-        other => Err(format!("it is of another marline (version {other} of the file)")),
+        other => Err(format!("unknown format version {other}: it was written by another version of marline")),
     }
 }
 
-/// The number of this network namespace.
+/// Inode number of this network namespace.
 pub(super) fn netns_inode() -> io::Result<u64> {
     Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
 }
 
-/// This boot, by the kernel's own random name for it; the same word for all where it does not say.
+/// The kernel's random id of this boot; empty if it cannot be read.
 fn read_boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_there_after_a_crash_and_gone_when_it_was_put_back() {
+    fn changes_survive_a_crash_and_the_file_is_removed_after_undo() {
         let directory = tempfile::tempdir().unwrap();
         let mut undo_log = UndoLog::open(directory.path()).unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "opening writes nothing");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_changes_of_an_earlier_boot_are_passed_over() {
+    fn changes_of_an_earlier_boot_are_ignored() {
         let file = |boot_id: &str| UndoLogFile {
             version: FORMAT_VERSION,
             boot_id: boot_id.into(),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_understood_is_told_and_not_overwritten() {
+    fn an_unreadable_file_is_an_error_and_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(format!("paths-{}.json", netns_inode().unwrap()));
         for text in ["", "{", "[]", r#"{"version":1}"#, r#"{"version":99,"boot":"x"}"#] {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_directory_nothing_can_be_written_down() {
+    fn without_a_directory_writing_fails() {
         let mut undo_log = UndoLog::open(Path::new("/nonexistent")).unwrap();
         assert!(undo_log.write(changes("kernel")).unwrap_err().to_string().starts_with("/nonexistent: "));
         assert_eq!(undo_log.changes(), &Changes::default());

@@ -1,7 +1,7 @@
-//! The path manager's events, as they come.
+//! Subscription to MPTCP events of the kernel's path manager.
 //!
-//! In: the multicast group of the family. Out: [`Event`]s, and whether some were lost. Without CAP_NET_ADMIN there is no
-//! such group; the constructor says so.
+//! It joins the multicast group of the netlink family and yields [`Event`]s, together with the information whether
+//! some were lost. Joining the group requires CAP_NET_ADMIN.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,16 +22,16 @@ pub(crate) struct EventSubscription {
     buffer: Vec<u8>,
 }
 
-/// What came in one turn.
+/// Events of one read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventBatch {
-    /// In the order of the kernel.
+    /// Events in the order of the kernel.
     pub(crate) events: Vec<Event>,
-    /// The socket overflowed: there were others.
+    /// Whether the socket's buffer overflowed, so that further events were lost.
     pub(crate) has_lost_events: bool,
 }
 
-/// The socket with the trait that tokio asks for.
+/// The socket with the trait that tokio requires.
 #[derive(Debug)]
 struct EventSocket(Socket);
 
@@ -42,7 +42,7 @@ impl AsRawFd for EventSocket {
 }
 
 impl EventSubscription {
-    /// Joins the group. Events count from here.
+    /// Joins the group. Events are received from this moment on.
     pub(crate) fn subscribe(family: u16, group: u32, rcvbuf_size: usize) -> io::Result<Self> {
         let socket = Socket::listen(Protocol::Generic, 0)?;
         socket.set_rcvbuf(rcvbuf_size)?;
@@ -71,8 +71,8 @@ impl EventSubscription {
     }
 }
 
-/// Takes what is there, but not more than a turn's worth; would block if there is nothing. An overflowed socket is
-/// emptied to the last event: until then the kernel throws away all others, and does not say so again.
+/// Reads the pending events, up to a maximum; fails with `WouldBlock` if there are none. After an overflow the socket
+/// is read until it is empty: before that the kernel drops all further events without another report.
 fn read_batch(socket: &Socket, family: u16, buffer: &mut [u8]) -> io::Result<EventBatch> {
     let mut batch = EventBatch::default();
     let mut count = 0;
@@ -88,7 +88,7 @@ fn read_batch(socket: &Socket, family: u16, buffer: &mut [u8]) -> io::Result<Eve
     Ok(batch)
 }
 
-/// Bytes of one datagram. An event has some two hundred; each is a datagram of its own.
+/// Maximum size of a datagram. An event has some two hundred bytes; each is a separate datagram.
 const MAX_DATAGRAM_LEN: usize = 8 * 1024;
-/// chosen: so many events take a few milliseconds to be dealt with, and the other sources wait no longer than that.
+/// chosen: this number is processed in a few milliseconds, which bounds the delay of other event sources.
 const EVENTS_PER_BATCH: usize = 256;

@@ -1,24 +1,25 @@
-//! How often connections of this host became plain TCP although they had asked for MPTCP: no event tells of it.
+//! Counts connections that requested MPTCP and fell back to plain TCP: the kernel sends no event for them.
 //!
-//! In: the counters of `/proc/net/netstat`. Out: [`Fallback`]. They are of the whole network namespace.
+//! The counters are read from `/proc/net/netstat` and cover the whole network namespace.
 
 use std::fs;
 
-/// Counters since the network namespace was made.
+/// Counters since the creation of the network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FallbackCounters {
-    /// Connections that became plain TCP, as a client.
+    /// Client connections that fell back to plain TCP.
     pub(crate) fallen_back: u64,
-    /// Connections that are MPTCP now, on either side.
+    /// Present MPTCP connections, as client or server.
     pub(crate) established: u64,
 }
 
-/// Reads them; zero where the kernel has none. The thread's own namespace counts, not that of its process.
+/// Reads the counters; zero if the kernel has none. The network namespace of the thread applies, which may differ
+/// from that of the process.
 pub(crate) fn read_fallback_counters() -> FallbackCounters {
     parse_netstat(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default())
 }
 
-/// Two lines for each protocol: names, then numbers.
+/// Parses the file, which has two lines for each protocol: names, then numbers.
 fn parse_netstat(text: &str) -> FallbackCounters {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("MPTcpExt:"));
     let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else { return FallbackCounters::default() };
@@ -34,8 +35,8 @@ fn parse_netstat(text: &str) -> FallbackCounters {
     counters
 }
 
-/// No MPTCP in the SYN-ACK; no token; data without MPTCP's options, at the beginning or later; a signature of TCP-MD5; a
-/// connection from both ends at once; a checksum that was wrong, of what came or of what went.
+/// Causes, in this order: no MPTCP in the SYN-ACK; no free token; data without MPTCP options, at the beginning or
+/// later; TCP-MD5 signatures; simultaneous connect; wrong checksum of received or sent data.
 const CLIENT_COUNTERS: [&str; 8] = [
     "MPCapableFallbackSYNACK",
     "MPFallbackTokenInit",

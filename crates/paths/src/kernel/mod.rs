@@ -1,10 +1,10 @@
-//! Linux's side of the driver: commands to MPTCP's path manager, its events, and the counters of subflows.
+//! Linux interface of the driver: commands to MPTCP's path manager, its events, and counters of subflows.
 //!
-//! In: addresses, ports and ids. Out: what the kernel says, as values. Nothing here knows of links or policies.
+//! It translates between netlink and plain values (addresses, ports, ids) and knows neither links nor policies.
 //!
-//! 1. Three sockets: one for commands, one for events, one for questions to sock_diag. A reply never waits behind an
+//! 1. There are three sockets: for commands, for events, and for sock_diag queries. A reply never waits behind an
 //!    event.
-//! 2. Commands and questions block for the tens of microseconds that the kernel takes; several go in one call.
+//! 2. Commands and queries block for the tens of microseconds that the kernel needs; several are sent in one call.
 
 mod events;
 mod fallback;

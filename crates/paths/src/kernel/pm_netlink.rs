@@ -1,7 +1,7 @@
-//! The path manager as something that takes commands.
+//! Sends commands to the kernel's path manager over generic netlink.
 //!
-//! In: requests. Out: one [`Ack`] each, in their order, with the kernel's own words; [`refusal`] says what such an answer
-//! means to the policy.
+//! Each request yields one [`Ack`], in the same order, with the kernel's own message. [`command_error`] translates it
+//! for the policy.
 
 use std::io;
 
@@ -24,27 +24,29 @@ impl PathManager {
         let socket = Socket::open(Protocol::Generic).map_err(|e| PathsError::kernel("generic netlink", e))?;
         let family_error = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => PathsError::NoMptcp(error),
-            _ => PathsError::kernel("the family of MPTCP's path manager", error),
+            _ => PathsError::kernel("generic netlink family of MPTCP's path manager", error),
         };
         let reply = socket.request(&GenlFamily::lookup(mptcp::FAMILY).finish(1)).map_err(family_error)?;
         let family = messages(&reply).find_map(|m| GenlFamily::parse(&m));
-        let family = family.ok_or_else(|| PathsError::NoMptcp(io::Error::other("it does not name the family")))?;
+        let family = family
+            .ok_or_else(|| PathsError::NoMptcp(io::Error::other("the netlink family of MPTCP is missing")))?;
         Ok(Self { socket, family })
     }
 
-    /// The number of the family.
+    /// Id of the generic netlink family.
     pub(crate) fn family_id(&self) -> u16 {
         self.family.id
     }
 
-    /// The number of the group of events.
+    /// Id of the multicast group of events.
     pub(crate) fn event_group(&self) -> Option<u32> {
         self.family.group(mptcp::EVENTS)
     }
 
-    /// Carries out commands, one after the other; each has its answer in the same place.
+    /// Executes commands in order; the results have the same indices.
     pub(crate) fn execute(&self, commands: Vec<Request>) -> io::Result<Vec<Ack>> {
         let bytes: Vec<Vec<u8>> = commands.into_iter().map(|command| command.finish(0)).collect();
+        // A command without a reply counts as failed.
         let no_reply = Ack { sequence: 0, error: rustix::io::Errno::PROTO.raw_os_error(), message: String::new() };
         let mut acks = vec![no_reply; bytes.len()];
         for (chunk, acks) in bytes.chunks(MAX_BATCH).zip(acks.chunks_mut(MAX_BATCH)) {
@@ -58,7 +60,7 @@ impl PathManager {
         Ok(acks)
     }
 
-    /// Ends subflows, whichever family their sockets have; each has its answer in the same place.
+    /// Destroys subflows, whatever the family of their sockets; the results have the same indices.
     pub(crate) fn destroy_subflows(&self, subflows: &[SubflowTuple]) -> io::Result<Vec<Ack>> {
         let requests = subflows.iter().map(|subflow| subflow.destroy(self.family.id)).collect();
         let mut acks = self.execute(requests)?;
@@ -70,7 +72,8 @@ impl PathManager {
         Ok(acks)
     }
 
-    /// Ends a subflow over IPv4 that was not found, in case that its socket is one of IPv6; none: it was found, or is none over IPv4.
+    /// Retries to destroy an IPv4 subflow that was not found, as an IPv4-mapped address of an IPv6 socket. None: it
+    /// was found, or it is no IPv4 subflow.
     pub(crate) fn destroy_v4_mapped(&self, subflow: &SubflowTuple, ack: &Ack) -> Option<Ack> {
         let is_missing = command_error(ack) == Some(CommandError::NoSubflow);
         let request = subflow.destroy_mapped(self.family.id).filter(|_| is_missing)?;
@@ -83,18 +86,18 @@ impl PathManager {
         Ok(messages(&reply).filter_map(|m| Endpoint::parse(&m, self.family.id)).collect())
     }
 
-    /// Its limits.
+    /// The limits of the kernel's own path manager.
     pub(crate) fn limits(&self) -> io::Result<Limits> {
         let reply = self.socket.request(&Limits::query(self.family.id).finish(1))?;
         let limits = messages(&reply).find_map(|m| Limits::parse(&m, self.family.id));
-        limits.ok_or_else(|| io::Error::other("the kernel does not tell its limits"))
+        limits.ok_or_else(|| io::Error::other("the kernel did not return its limits"))
     }
 }
 
-/// Commands in one call. chosen: their answers fit the socket's buffer many times.
+/// Commands in one call. chosen: their replies fit the socket's buffer many times.
 const MAX_BATCH: usize = 64;
 
-/// What a refused command means to the policy; none: it was carried out.
+/// Translates a refused command for the policy; none: it succeeded.
 pub(crate) fn command_error(ack: &Ack) -> Option<CommandError> {
     use rustix::io::Errno;
     const NOT_CONNECTED: i32 = Errno::NOTCONN.raw_os_error();
@@ -121,7 +124,8 @@ pub(crate) fn command_error(ack: &Ack) -> Option<CommandError> {
     })
 }
 
-/// Whether a join was refused because the connection's socket is for IPv4 alone, or for IPv6 alone, and the addresses are not.
+/// Whether a join was refused because the connection's socket supports only IPv4 or only IPv6, and the addresses
+/// belong to the other family.
 pub(crate) fn is_family_mismatch(ack: &Ack) -> bool {
     ack.error != 0 && ack.message.contains("families mismatch")
 }
@@ -135,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_of_the_kernel_has_its_meaning() {
+    fn errors_of_the_kernel_are_translated() {
         assert_eq!(error_of(0, ""), None);
         assert_eq!(error_of(107, ""), Some(CommandError::NotYet));
         assert_eq!(error_of(22, "invalid token"), Some(CommandError::NoConnection));

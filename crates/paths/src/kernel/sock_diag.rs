@@ -1,11 +1,9 @@
-//! What the kernel counts of subflows: sock_diag, which any user may ask.
+//! Reads counters of subflows with sock_diag, which any user may query.
 //!
-//! In: the subflows that are wanted, or nothing. Out: [`diag::Socket`]s.
-//!
-//! 1. Exact questions go in groups, so that their answers fit the socket's buffer.
-//! 2. A dump is for finding again what was lost; its answers are handed on one by one and never held here.
-//! 3. What a dump lacks may be there all the same: the kernel goes on in its table by places, and what comes and goes
-//!    meanwhile shifts them. Only the answer to an exact question says that a socket is gone.
+//! 1. Exact queries are sent in groups whose replies fit the socket's buffer.
+//! 2. A dump finds sockets after lost events. Its messages are passed on one by one and not stored here.
+//! 3. A socket that a dump lacks may still exist: the kernel continues a dump by positions in its table, which shift
+//!    when sockets appear and disappear. Only the reply to an exact query proves that a socket has ended.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,23 +12,23 @@ use marline_core::wire::netlink::diag::{self, state};
 use marline_core::wire::netlink::{Ack, Message, Request, family, messages};
 use marline_sys::netlink::{Protocol, Socket};
 
-/// One subflow that is asked for.
+/// Identifies the subflow of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubflowQuery {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// The interface that it is bound to, or goes over.
+    /// Index of the interface to which it is bound, or which it uses.
     pub(crate) interface: u32,
 }
 
-/// What the kernel says to a question about one socket.
+/// Reply to the query of one socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are sockets, and live for a moment")]
 pub(crate) enum SocketReply {
     Found(diag::Socket),
-    /// There is no such socket.
+    /// The socket does not exist.
     Gone,
-    /// It could not say, or was not heard: nothing follows from that.
+    /// No usable reply; nothing follows from that.
     #[default]
     Unknown,
 }
@@ -53,10 +51,10 @@ impl SocketReply {
     }
 }
 
-/// There is no such socket.
+/// Errno for a socket that does not exist.
 const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
 
-/// The socket for questions.
+/// Netlink socket for queries.
 #[derive(Debug)]
 pub(crate) struct SockDiag {
     socket: Socket,
@@ -69,7 +67,7 @@ impl SockDiag {
         Ok(Self { socket })
     }
 
-    /// Looks at each subflow; the answers have its places, as far as they came.
+    /// Queries each subflow. `on_reply` gets the index of the query; replies may be missing.
     pub(crate) fn query_subflows(
         &self,
         queries: &[SubflowQuery],
@@ -79,7 +77,7 @@ impl SockDiag {
         self.query(queries.iter().map(request), diag::Socket::parse, on_reply)
     }
 
-    /// The same for connections, by their tokens.
+    /// Queries connections by their tokens.
     pub(crate) fn query_connections(
         &self,
         tokens: &[u32],
@@ -88,10 +86,11 @@ impl SockDiag {
         self.query(tokens.iter().copied().map(diag::query_mptcp), diag::Socket::parse_mptcp, on_reply)
     }
 
-    /// Aborts these TCP sockets. Those that have ended meanwhile are no error.
+    /// Aborts these TCP sockets. Sockets that have ended meanwhile are ignored.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`: the kernel cannot abort sockets (`CONFIG_INET_DIAG_DESTROY`). `EPERM`: `CAP_NET_ADMIN` is missing.
+    /// `EOPNOTSUPP`: the kernel cannot abort sockets (`CONFIG_INET_DIAG_DESTROY`). `EPERM`: `CAP_NET_ADMIN` is
+    /// missing.
     pub(crate) fn abort(&self, sockets: &[SubflowQuery]) -> io::Result<()> {
         let mut first_error = None;
         let requests =
@@ -124,7 +123,8 @@ impl SockDiag {
         Ok(())
     }
 
-    /// All TCP sockets in these states that are subflows. True: the kernel says that it may have missed some.
+    /// Dumps all TCP sockets in these states that are subflows. True: the list changed meanwhile, and some may be
+    /// missing.
     pub(crate) fn dump_subflows(&self, states: u32, mut on_subflow: impl FnMut(&diag::Socket)) -> io::Result<bool> {
         self.dump(
             |family| diag::dump_tcp(family, states),
@@ -137,7 +137,7 @@ impl SockDiag {
         )
     }
 
-    /// All MPTCP sockets in open states, those that fell back to plain TCP included. True: as above.
+    /// Dumps all MPTCP sockets in open states, including those that fell back to plain TCP. True: as above.
     pub(crate) fn dump_connections(&self, mut on_connection: impl FnMut(&diag::Socket)) -> io::Result<bool> {
         self.dump(
             |family| diag::dump_mptcp(family, state::CAN_TRANSFER),
@@ -160,7 +160,7 @@ impl SockDiag {
     }
 }
 
-/// One over a socket that a test has opened.
+/// For tests, which open the socket themselves.
 #[cfg(test)]
 impl From<Socket> for SockDiag {
     fn from(socket: Socket) -> Self {
@@ -168,5 +168,5 @@ impl From<Socket> for SockDiag {
     }
 }
 
-/// Questions in one call. chosen: an answer takes up to 2.3 kB of the socket's buffer, which has at least 200 kB.
+/// Queries in one call. chosen: a reply takes up to 2.3 kB of the socket's buffer, which has at least 200 kB.
 const MAX_BATCH: usize = 64;

@@ -1,21 +1,20 @@
-//! `marline run`: the TCP sockets of a command are MPTCP sockets, whatever the command is made of.
+//! Runs a command whose TCP sockets become MPTCP sockets (`marline run`), whatever kind of program it is.
 //!
-//! In: [`Options`]. Out: this process and whatever it becomes by exec make MPTCP sockets from here on, or one reason
-//! why not.
+//! [`start`] prepares this process, which then becomes the command by `exec`.
 //!
-//! 1. The kernel shows every `socket` call that would make a TCP socket to a process beside this one, the
-//!    keeper, which makes an MPTCP socket and puts it in the place of the result (seccomp's user notification,
-//!    `marline_sys::seccomp`). Programs that were linked statically and those that make their system calls themselves
-//!    (Go) ask the kernel, too, so they are no exception.
-//! 2. This process becomes the command: its exit code, signals, terminal and children are the command's own.
-//! 3. Whatever does not succeed ends in the plain TCP socket that was asked for. A command may be without MPTCP; it
-//!    is never without a socket.
-//! 4. The call is decided by its registers alone, so a second thread of the command can change nothing in between.
-//! 5. Nothing is changed before everything has been tried: kernel, congestion control, `/proc`.
+//! 1. A seccomp filter reports every `socket` call that would create a TCP socket to a supervisor process (seccomp
+//!    user notification, `marline_sys::seccomp`). The supervisor creates an MPTCP socket and installs it as the
+//!    result. This includes statically linked programs and those that make system calls directly (Go).
+//! 2. This process becomes the command: exit code, signals, terminal and children are the command's own.
+//! 3. Every failure ends in the plain TCP socket that the program requested. A command may lack MPTCP; it never lacks
+//!    a socket.
+//! 4. The decision depends only on the registers of the call, so another thread of the command cannot change it
+//!    meanwhile.
+//! 5. Nothing is changed before everything was tested: kernel, congestion control, `/proc`.
 //!
-//! `LD_PRELOAD` was not used (no static programs, no Go, none with other privileges than its user), nor ptrace (it
-//! costs two stops for every system call, and takes the debugger's place), nor BPF's `update_socket_protocol` (it is for
-//! the whole machine, and needs a kernel that was built for it).
+//! Alternatives: `LD_PRELOAD` works neither for static programs nor for Go, nor for programs with raised privileges.
+//! ptrace costs two stops per system call and occupies the debugger's place. BPF's `update_socket_protocol` affects
+//! the whole host and needs a kernel that was built for it.
 
 mod supervisor;
 
@@ -28,10 +27,10 @@ use rustix::net::ipproto::MPTCP;
 use rustix::net::sockopt::{set_tcp_congestion, socket_protocol};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket, socket_with, socketpair};
 
-/// How the sockets shall be.
+/// Options of the command's sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// The congestion control of each; none: the machine's.
+    /// Congestion control of each socket; none: the host's default.
     pub congestion: Option<CongestionControl>,
 }
 
@@ -43,10 +42,10 @@ impl std::str::FromStr for CongestionControl {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        // The kernel would cut a longer name, and take another control for it.
+        // The kernel truncates a longer name, which may then select another congestion control.
         let long = name.len() > MAX_NAME_LEN;
         if name.is_empty() || long || !name.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(format!("`{name}` is no congestion control: a name such as cubic, bbr or reno"));
+            return Err(format!("`{name}` is not a congestion control name (examples: cubic, bbr, reno)"));
         }
         Ok(Self(name.to_owned()))
     }
@@ -54,59 +53,62 @@ impl std::str::FromStr for CongestionControl {
 
 const MAX_NAME_LEN: usize = 15;
 
-/// What came of it.
+/// Result of [`start`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOutcome {
     /// The command's sockets will be MPTCP sockets.
     Installed {
-        /// Set-user-ID programs have no effect below the command: that was the price without `CAP_SYS_ADMIN`.
+        /// Whether set-user-ID programs have no effect in the command: without `CAP_SYS_ADMIN`, a filter requires
+        /// that.
         no_new_privileges: bool,
     },
-    /// They are already: this process was started by `marline run`. With a congestion control that is not set.
+    /// They are already, because this process was started by `marline run`. The congestion control is not set then.
     AlreadyActive,
 }
 
-/// Why the command cannot have MPTCP sockets.
+/// Why the command cannot use MPTCP sockets.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The kernel was built without it.
+    /// The kernel was built without MPTCP.
     #[error("this kernel has no MPTCP (CONFIG_MPTCP): {0}")]
     NoMptcp(io::Error),
-    /// It was switched off.
-    #[error("MPTCP is switched off in this network: sysctl -w net.mptcp.enabled=1")]
+    /// MPTCP is switched off.
+    #[error("MPTCP is switched off in this network namespace: sysctl -w net.mptcp.enabled=1")]
     Disabled,
-    /// A congestion control that cannot be had.
+    /// The congestion control is unavailable.
     #[error("congestion control {name}: {why}")]
     Congestion {
-        /// Its name.
+        /// Name of the congestion control.
         name: String,
-        /// Why not, and what helps.
+        /// The problem and the remedy.
         why: String,
     },
-    /// Somebody else supervises this process's system calls.
-    #[error("another supervisor decides about the sockets of this process already (a container's, for example)")]
+    /// Another supervisor handles this process's system calls.
+    #[error("another supervisor already handles the sockets of this process (a container's, for example)")]
     HasSupervisor,
-    /// A sandbox forbids it.
-    #[error("no filter on system calls may be installed here (seccomp): {0}")]
+    /// A sandbox forbids seccomp filters.
+    #[error("no seccomp filter may be installed here: {0}")]
     Refused(io::Error),
-    /// The kernel cannot do it.
-    #[error("this kernel cannot show system calls to another process (seccomp user notification, Linux 5.14): {0}")]
+    /// The kernel lacks seccomp user notification.
+    #[error(
+        "this kernel cannot report system calls to another process (seccomp user notification, Linux 5.14): {0}"
+    )]
     NoSeccomp(io::Error),
-    /// Anything else on the way.
+    /// Any other error.
     #[error("{what}: {why}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What came of it.
+        /// The error of the system.
         why: io::Error,
     },
 }
 
-/// Makes this process one whose TCP sockets are MPTCP sockets. It must have no second thread, and should become the
-/// command at once.
+/// Prepares this process so that its TCP sockets become MPTCP sockets. It must be single-threaded, and should become
+/// the command at once.
 ///
 /// # Errors
-/// Those of [`RunError`]; this process is then as it was.
+/// Those of [`RunError`]; this process is then unchanged.
 pub fn start(options: &RunOptions) -> Result<StartOutcome, RunError> {
     check_support(options)?;
     let tcp_socket = socket(AddressFamily::INET, SocketType::STREAM, None);
@@ -117,19 +119,21 @@ pub fn start(options: &RunOptions) -> Result<StartOutcome, RunError> {
     supervisor::current_netns()
         .map_err(io_error("the network namespace of this process (/proc, or Linux 6.11)"))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (command_end, supervisor_end) = pair.map_err(|errno| io_error("a pair of sockets")(errno.into()))?;
+    let (command_end, supervisor_end) =
+        pair.map_err(|errno| io_error("creating a pair of sockets")(errno.into()))?;
+    // The supervisor must start before the filter is installed: it would inherit the filter and wait for itself.
     daemonize::spawn_detached(supervisor_end, supervisor::supervise)
-        .map_err(io_error("a process beside the command"))?;
+        .map_err(io_error("starting the supervisor process"))?;
     let installed = seccomp::install_filter().map_err(install_error)?;
     supervisor::send_listener(command_end, &installed.listener, options)
-        .map_err(io_error("the process beside the command"))?;
+        .map_err(io_error("connecting to the supervisor process"))?;
     Ok(StartOutcome::Installed { no_new_privileges: installed.no_new_privileges })
 }
 
-/// Makes sockets as the command's will be, and throws them away.
+/// Creates and closes sockets like those of the command.
 fn check_support(options: &RunOptions) -> Result<(), RunError> {
     let opened = match mptcp_socket(AddressFamily::INET, SocketFlags::CLOEXEC) {
-        // A machine without IPv4.
+        // A host without IPv4.
         Err(Errno::AFNOSUPPORT) => mptcp_socket(AddressFamily::INET6, SocketFlags::CLOEXEC),
         made => made,
     };
@@ -138,7 +142,7 @@ fn check_support(options: &RunOptions) -> Result<(), RunError> {
         errno => RunError::NoMptcp(errno.into()),
     })?;
     let Some(CongestionControl(name)) = &options.congestion else { return Ok(()) };
-    // An MPTCP socket without a subflow takes any name.
+    // An MPTCP socket without a subflow accepts any name, so the name is tested on a TCP socket.
     let tcp_socket = socket(AddressFamily::INET, SocketType::STREAM, None);
     let tcp_socket = tcp_socket.or_else(|_| socket(AddressFamily::INET6, SocketType::STREAM, None));
     tcp_socket.and_then(|tcp_socket| set_tcp_congestion(&tcp_socket, name)).map_err(|errno| RunError::Congestion {
@@ -170,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_the_kernel_would_cut_is_none() {
+    fn congestion_control_names_that_the_kernel_would_truncate_are_refused() {
         assert_eq!("cubic".parse::<CongestionControl>().unwrap().0, "cubic");
         for name in ["", "a-very-long-name", "two words", "tab\t", "größe"] {
             assert!(name.parse::<CongestionControl>().is_err(), "{name}");
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn errors_of_the_installation_are_distinguished() {
         let of = |errno: Errno| install_error(errno.into()).to_string();
         assert!(of(Errno::BUSY).contains("another supervisor"));
         assert!(of(Errno::ACCESS).contains("no filter"));

@@ -1,15 +1,16 @@
-//! The process beside the command: makes the MPTCP sockets, as long as somebody can ask for one.
+//! Supervisor process of `marline run`: creates the MPTCP sockets for as long as any process is under the filter.
 //!
-//! In: the listener and the options, over a local socket ([`hand_over`]). Out: for each call an MPTCP socket, or leave to
-//! go on with plain TCP.
+//! It receives the seccomp listener and the options over a local socket ([`send_listener`]). For each `socket` call
+//! it installs an MPTCP socket, or lets the call continue with plain TCP.
 //!
-//! 1. There are two of it: one answers, the other sleeps and starts the next one if that one is killed. Without them
-//!    the command's `socket` calls would fail with `ENOSYS`, for the filter cannot be taken off.
-//! 2. They end when nobody is left under the filter. Until then they wait in the kernel, and cost no time.
-//! 3. Between a call and its answer nothing is allocated, and no error ends it.
-//! 4. A thread in another network namespace than the keeper's gets leave to go on: a socket made here would belong to
-//!    the wrong network. So does one that the keeper may not look at. The thread is held inside its call meanwhile, so it
-//!    cannot move, and if it dies, its number means nobody: the gift then fails.
+//! 1. There are two processes. One handles calls; the other sleeps and restarts the first one if it is killed.
+//!    Without a handler the command's `socket` calls would fail with `ENOSYS`, because a filter cannot be removed.
+//! 2. They end when no process is left under the filter. Until then they wait in the kernel without CPU time.
+//! 3. Between a call and its reply there is no allocation, and no error ends the handler.
+//! 4. A call from a thread in another network namespace continues unchanged: a socket created here would belong to
+//!    the wrong namespace. The same holds for a thread that the supervisor may not inspect. The thread is blocked in
+//!    its call meanwhile, so it cannot change its namespace. If it dies, its id becomes invalid, and installing the
+//!    socket fails.
 
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -29,20 +30,20 @@ use rustix::process::{WaitOptions, waitpid};
 
 use super::{MAX_NAME_LEN, RunOptions, mptcp_socket};
 
-/// A network namespace, as two files are compared: device and inode.
+/// Identity of a network namespace: device and inode of its file.
 pub(super) type NetnsId = (u64, u64);
 
-/// Gives the keeper at the other end of `near` its work, and waits until it has it.
+/// Sends the listener and the options to the supervisor, and waits for its confirmation.
 ///
 /// # Errors
-/// The keeper is gone.
+/// The supervisor has ended.
 pub(super) fn send_listener(socket: OwnedFd, listener: &SeccompListener, options: &RunOptions) -> io::Result<()> {
     let name = options.congestion.as_ref().map_or("", |congestion| congestion.0.as_str());
     let fds = [listener.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    // A message of no bytes would be taken for the end: the first one says nothing.
+    // An empty message would mean the end of the connection, so the first byte is a placeholder.
     let message = [IoSlice::new(b"+"), IoSlice::new(name.as_bytes())];
     sendmsg(&socket, &message, &mut ancillary, SendFlags::NOSIGNAL)?;
     match recv(&socket, &mut [0_u8; 1], RecvFlags::empty())? {
@@ -51,12 +52,12 @@ pub(super) fn send_listener(socket: OwnedFd, listener: &SeccompListener, options
     }
 }
 
-/// The life of the one that sleeps.
+/// Main function of the sleeping process; returns its exit code.
 pub(super) fn supervise(socket: OwnedFd) -> u8 {
     let Ok((listener, congestion, length)) = receive_listener(&socket) else { return 1 };
     let congestion = congestion.get(..length).and_then(|name| std::str::from_utf8(name).ok());
     let congestion = congestion.filter(|name| !name.is_empty());
-    // A favour: below zero is a privilege.
+    // Best effort: values below zero require a privilege.
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let _ = rustix::thread::set_name(c"marline-run");
     listener.enable_sync_wakeup();
@@ -66,7 +67,7 @@ pub(super) fn supervise(socket: OwnedFd) -> u8 {
     drop(socket);
     loop {
         let Ok(answering) = daemonize::fork_child(|| handle_calls(&listener, congestion)) else {
-            // No further process can be had: the work is done here.
+            // If no process can be created, the calls are handled here.
             return handle_calls(&listener, congestion);
         };
         let ended = loop {
@@ -77,7 +78,7 @@ pub(super) fn supervise(socket: OwnedFd) -> u8 {
         };
         match ended {
             Ok(Some((_, status))) if status.exit_status() == Some(0) => return 0,
-            // Whoever kills it again and again shall not have a processor for it.
+            // Repeated kills must not consume a CPU core.
             _ => std::thread::sleep(RESTART_DELAY),
         }
     }
@@ -97,7 +98,7 @@ fn receive_listener(socket: &OwnedFd) -> io::Result<(SeccompListener, [u8; MAX_N
     Ok((listener, name, received.bytes.saturating_sub(1)))
 }
 
-/// The life of the one that answers.
+/// Main function of the handling process; returns its exit code.
 fn handle_calls(listener: &SeccompListener, congestion: Option<&str>) -> u8 {
     let Ok(own_netns) = current_netns() else { return 1 };
     loop {
@@ -120,15 +121,15 @@ fn handle_call(
         match listener.add_fd(call, socket.as_fd(), close_on_exec) {
             Ok(()) => return,
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return,
-            // As many descriptors as the caller may have: the kernel shall tell it.
+            // The caller has no free descriptor: the kernel should report that.
             Err(_) => {}
         }
     }
-    // Nobody is left to hear of it if this fails.
+    // A failure means that the caller has ended.
     let _ = listener.continue_syscall(call);
 }
 
-/// The socket that was asked for, and whether the caller's descriptor shall close on exec.
+/// The requested socket, and whether the caller's descriptor closes on exec.
 fn make_mptcp_socket(call: SyscallNotification, congestion: Option<&str>) -> Option<(OwnedFd, bool)> {
     let flags = SocketFlags::from_bits(u32::try_from(call.socket_type).ok()? & !SOCKET_TYPE_MASK)?;
     if !(SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).contains(flags) {
@@ -137,7 +138,7 @@ fn make_mptcp_socket(call: SyscallNotification, congestion: Option<&str>) -> Opt
     let family = AddressFamily::from_raw(u16::try_from(call.family).ok()?);
     let socket = mptcp_socket(family, flags | SocketFlags::CLOEXEC).ok()?;
     if let Some(name) = congestion {
-        // It was tried before the command began.
+        // The name was tested before the command started.
         let _ = set_tcp_congestion(&socket, name);
     }
     Some((socket, flags.contains(SocketFlags::CLOEXEC)))
@@ -148,7 +149,7 @@ pub(super) fn current_netns() -> io::Result<NetnsId> {
     thread_netns(std::process::id())
 }
 
-/// The network namespace of a thread.
+/// The network namespace of a thread, by a system call or, on older kernels, by `/proc`.
 fn thread_netns(thread: u32) -> io::Result<NetnsId> {
     match netns_of_thread(thread) {
         Ok(fd) => {
@@ -160,13 +161,13 @@ fn thread_netns(thread: u32) -> io::Result<NetnsId> {
     }
 }
 
-/// Whether an older kernel does not know what it was asked.
+/// Whether the kernel is too old for the request.
 fn is_unsupported(error: &io::Error) -> bool {
     let unknown = [Errno::NOTTY, Errno::INVAL, Errno::NOSYS].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|number| unknown.contains(&number))
 }
 
-/// The same from `/proc`, if that is the one of this process's own PID namespace.
+/// The network namespace from `/proc`, if that belongs to this process's PID namespace.
 fn netns_from_proc(thread: u32) -> io::Result<NetnsId> {
     let mut own_pid = [0; 16];
     let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, "/proc/self", own_pid.as_mut_slice())?;
@@ -187,9 +188,9 @@ fn netns_from_proc(thread: u32) -> io::Result<NetnsId> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// The low bits of a socket's type; the rest are flags (`linux/net.h`).
+/// Bits of the socket type; the remaining bits are flags (`linux/net.h`).
 const SOCKET_TYPE_MASK: u32 = 0xf;
-/// chosen: too short to be noticed once, and 1 % of a core where it happens without end.
+/// chosen: not noticeable once, and at most 1 % of a core if it repeats without end.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_kept_and_unknown_ones_are_the_kernels_to_refuse() {
+    fn known_flags_are_kept_and_others_left_to_the_kernel() {
         let stream = 1;
         let Some((socket, close)) = make_mptcp_socket(call(stream | SocketFlags::NONBLOCK.bits()), None) else {
             eprintln!("skipped: this kernel has no MPTCP");
@@ -216,10 +217,10 @@ mod tests {
     }
 
     #[test]
-    fn the_network_of_a_thread_is_known_and_that_of_nobody_is_not() {
+    fn only_existing_threads_have_a_network_namespace() {
         let own = current_netns().unwrap();
         assert_eq!(thread_netns(std::process::id()).unwrap(), own);
-        assert_eq!(netns_from_proc(std::process::id()).unwrap(), own, "told otherwise by /proc");
+        assert_eq!(netns_from_proc(std::process::id()).unwrap(), own, "/proc has another result");
         assert!(netns_from_proc(0).is_err());
         assert!(thread_netns(0).is_err());
         assert!(thread_netns(u32::MAX).is_err());

@@ -1,10 +1,9 @@
-//! One connection: from a program that speaks TCP to a server that may speak MPTCP.
+//! Forwards one connection: from a program that uses TCP to a server that may support MPTCP.
 //!
-//! In: the program's connection. Out: the same bytes on a connection of ours to where it was going.
-//!
-//! 1. Ours has the mark that the rules let pass: without it, it would be led here again.
-//! 2. A failure before or in the middle is a reset for both sides, never an end that looks clean; so is the forwarder's own end.
-//! 3. Delays of small packets are the ends' business: ours add none (`TCP_NODELAY`).
+//! 1. The socket to the server carries the mark that the rules exclude; otherwise it would be redirected to the
+//!    forwarder again.
+//! 2. A failure resets both sides and never looks like an orderly end. The same holds when the forwarder itself ends.
+//! 3. Delaying small packets is up to the end hosts: the forwarder adds no delay (`TCP_NODELAY`).
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +21,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use super::nft_rules::FORWARDER_MARK;
 use super::{Config, ForwardError, ForwarderCounters};
 
-/// Whether connections to servers can be made here: MPTCP is there, and a mark may be set.
+/// Checks that connections to servers can be created: the kernel has MPTCP, and marks are permitted.
 pub(super) fn check_sockets() -> Result<(), ForwardError> {
     let probe = marked_mptcp_socket(SocketAddr::from(([127, 0, 0, 1], 0)));
     probe.map(drop).map_err(|error| match error.kind() {
@@ -31,10 +30,10 @@ pub(super) fn check_sockets() -> Result<(), ForwardError> {
     })
 }
 
-/// Carries a connection to its end.
+/// Forwards a connection until it ends.
 pub(super) async fn forward_connection(client: TcpStream, config: &Config, counters: &ForwarderCounters) {
     let Some(destination) = original_destination(&client) else {
-        tracing::debug!("a connection that no rule has led here");
+        tracing::debug!("a connection that was not redirected here");
         return set_reset_on_close(&client);
     };
     let server = match tokio::time::timeout(config.connect_timeout, connect_mptcp(destination)).await {
@@ -42,7 +41,7 @@ pub(super) async fn forward_connection(client: TcpStream, config: &Config, count
         result => {
             counters.failed.fetch_add(1, Ordering::Relaxed);
             let reason = result.map_or_else(|_| "no answer".to_owned(), |attempt| error_text(attempt.err()));
-            tracing::debug!(%destination, reason, "not reached");
+            tracing::debug!(%destination, reason, "server not reached");
             return set_reset_on_close(&client);
         }
     };
@@ -52,7 +51,7 @@ pub(super) async fn forward_connection(client: TcpStream, config: &Config, count
     tracing::debug!(%destination, ?mptcp_status, "connected");
     counters.open.fetch_add(1, Ordering::Relaxed);
     let _open = OpenConnection(&counters.open);
-    // From now on whatever ends it; but for an end of both sides.
+    // From now on every end resets both sides, except an orderly end of both.
     set_reset_on_close(&client);
     set_reset_on_close(&server);
     match relay_bytes(&client, &server, config, &counters.bytes).await {
@@ -60,7 +59,7 @@ pub(super) async fn forward_connection(client: TcpStream, config: &Config, count
             set_orderly_close(&client);
             set_orderly_close(&server);
         }
-        Err(error) => tracing::debug!(%destination, %error, "broke"),
+        Err(error) => tracing::debug!(%destination, %error, "connection failed"),
     }
 }
 
@@ -77,7 +76,7 @@ impl Drop for OpenConnection<'_> {
     }
 }
 
-/// Where a connection was going before it was led here; none: here.
+/// Original destination of a redirected connection; none: it was not redirected.
 fn original_destination(client: &TcpStream) -> Option<SocketAddr> {
     client.local_addr().ok().filter(|destination| !destination.ip().is_loopback())
 }
@@ -94,11 +93,11 @@ fn marked_mptcp_socket(destination: SocketAddr) -> io::Result<(Socket, SocketAdd
     Ok((socket, destination))
 }
 
-/// Both directions, until both have ended.
+/// Relays both directions until both have ended.
 async fn relay_bytes(client: &TcpStream, server: &TcpStream, config: &Config, bytes: &AtomicU64) -> io::Result<()> {
     client.set_nodelay(true)?;
-    // Nothing congests the loopback, and pacing (BBR, if it is the machine's default) would only slow this leg down. It is
-    // part of every kernel; a sandbox that forbids it changes nothing else.
+    // The loopback has no congestion, and pacing (BBR, if it is the host's default) would only slow it down. Every
+    // kernel has Reno; if a sandbox forbids setting it, nothing else changes.
     let _ = set_tcp_congestion(client, "reno");
     let on_bytes = |_, size: DataSize| {
         bytes.fetch_add(size.bytes(), Ordering::Relaxed);
@@ -106,13 +105,13 @@ async fn relay_bytes(client: &TcpStream, server: &TcpStream, config: &Config, by
     splice::splice_both(client, server, config.idle_timeout, on_bytes).await
 }
 
-/// The other end shall learn that this is no orderly end.
+/// Makes a later close send a RST, so that the peer notices the failure.
 fn set_reset_on_close(socket: &impl AsFd) {
-    // On an error the end looks clean, which is what it would be without trying.
+    // On an error the close looks orderly, as without this call.
     let _ = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
 }
 
-/// It is one: what still waits to be sent is sent.
+/// Makes a later close orderly: pending data is still sent.
 fn set_orderly_close(socket: &impl AsFd) {
     let _ = SockRef::from(&socket.as_fd()).set_linger(None);
 }
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_direction_ends_and_the_other_goes_on() {
+    fn the_end_of_one_direction_leaves_the_other_open() {
         block_on(async {
             let ((mut program, client), (server_side, mut server)) = (pair().await, pair().await);
             let bytes = AtomicU64::new(0);
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_a_connection() {
+    fn an_idle_connection_ends() {
         block_on(async {
             let ((program, client), (server_side, _server)) = (pair().await, pair().await);
             let config = Config { idle_timeout: Duration::from_millis(20), ..Config::default() };
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_by_himself_was_going_nowhere() {
+    fn a_direct_connection_has_no_original_destination() {
         block_on(async {
             let (_program, client) = pair().await;
             assert_eq!(original_destination(&client), None);
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_broke_on_one_side_is_reset_on_the_other() {
+    fn a_failure_on_one_side_resets_the_other() {
         block_on(async {
             let (mut program, client) = pair().await;
             set_reset_on_close(&client);

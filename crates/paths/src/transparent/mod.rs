@@ -1,20 +1,24 @@
-//! `marline paths --transparent`: plain TCP of this host's programs goes on as MPTCP.
+//! Transparent forwarder of `marline paths --transparent`: plain TCP connections of this host's programs continue as
+//! MPTCP.
 //!
-//! In: which connections are meant ([`Scope`]). Out: each of them ends here and goes on as an MPTCP connection to where
-//! it was going, until [`run`] is dropped.
+//! Each connection in the [`Scope`] is terminated here and continued as an MPTCP connection to its original
+//! destination, until [`run`] is dropped.
 //!
-//! 1. The kernel leads connections here ([`nft_rules`], and a routing rule) as they are: this end of each has the address where it
-//!    was going.
-//! 2. Only the loopback is listened on. What comes here by itself, led by no rule, is closed: it was going nowhere.
-//! 3. Bytes stay in the kernel (splice); a slow receiver slows its sender; the end of one direction is passed
-//!    on alone; a connection that breaks on one side is reset on the other, so that half a file is not taken for a whole.
-//! 4. A server without MPTCP is reached all the same: the kernel falls back by itself, which is counted.
-//! 5. More than [`Config::limit`] connections wait in the kernel's queue until others end.
-//! 6. The rules are there only while the forwarder is (see [`nft_rules`], 3).
-//! 7. It can have a thread of its own ([`Forwarder`]), so that bulk traffic delays nobody's decisions.
+//! 1. The kernel redirects connections unchanged ([`nft_rules`] and a policy route): the local address of each
+//!    accepted socket is the original destination.
+//! 2. The listeners are bound to the loopback. A connection that arrives without redirection has no destination and
+//!    is closed.
+//! 3. Bytes stay in the kernel (splice). A slow receiver slows its sender down. The end of one direction is forwarded
+//!    alone. A connection that fails on one side is reset on the other, so that half a file is not mistaken for a
+//!    whole one.
+//! 4. A server without MPTCP is reached nevertheless: the kernel falls back to TCP by itself, which is counted.
+//! 5. Connections beyond [`Config::max_connections`] wait in the kernel's queue until others end.
+//! 6. The rules exist only while the forwarder runs (see [`nft_rules`], 3).
+//! 7. The forwarder can have its own thread ([`Forwarder`]), so that bulk traffic does not delay decisions of the
+//!    driver.
 //!
-//! REDIRECT was not used: it takes the destination from sockets that are bound to a device, too, and then finds no way
-//! for them, so that `marline get` and `curl --interface` hang. Nor programs of BPF: they need a kernel with BTF.
+//! REDIRECT would not do: it rewrites the destination of sockets that are bound to a device as well, which then have
+//! no route, so that `marline get` and `curl --interface` hang. BPF programs would need a kernel with BTF.
 
 mod connection;
 pub(super) mod nft;
@@ -37,16 +41,17 @@ pub use nft::NftError;
 pub use nft_rules::{Cgroup, PortRange, Scope};
 pub use thread::Forwarder;
 
-/// What the forwarder needs to know.
+/// Configuration of the forwarder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which connections.
+    /// The connections to forward.
     pub scope: Scope,
-    /// How many at once.
+    /// Maximum number of concurrent connections. Default: 4096.
     pub max_connections: usize,
-    /// How long the server may take to answer. The program believes that it has reached it meanwhile.
+    /// Timeout for connecting to the server. The program's connection is established already meanwhile. Default: one
+    /// minute.
     pub connect_timeout: Duration,
-    /// How long a connection may be silent. One whose one end is closed already has [`HALF_CLOSED`].
+    /// Idle timeout of a connection. A half-closed connection has [`HALF_CLOSED_TIMEOUT`]. Default: one day.
     pub idle_timeout: Duration,
 }
 
@@ -61,16 +66,17 @@ impl Default for Config {
     }
 }
 
-/// chosen: six descriptors each; far above what a desktop or a small server opens.
+/// chosen: six file descriptors each; far above the needs of a desktop or small server.
 const MAX_CONNECTIONS: usize = 4096;
-/// chosen: a minute is where most programs give up; Linux itself would try for 127 s.
+/// chosen: most programs give up after a minute; Linux would try for 127 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// chosen: a shell that was left open over night is there in the morning. (RFC 5382 §5: at least 2 h 4 min.)
+/// chosen: a shell that is left open over night is still connected in the morning. (RFC 5382 section 5 requires at
+/// least 2 h 4 min.)
 const IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// chosen: as long as Linux's conntrack keeps what is half closed, and more than its `tcp_fin_timeout`.
+/// chosen: as long as Linux's conntrack keeps half-closed connections, and more than `tcp_fin_timeout`.
 pub const HALF_CLOSED_TIMEOUT: Duration = marline_net::splice::HALF_CLOSED_TIMEOUT;
 
-/// What the forwarder has done so far. Read it at any time.
+/// Counters of the forwarder, readable at any time.
 #[derive(Debug, Default)]
 pub struct ForwarderCounters {
     open: AtomicU64,
@@ -85,11 +91,11 @@ impl ForwarderCounters {
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
-    /// Connections whose server spoke MPTCP.
+    /// Connections whose server uses MPTCP.
     pub fn mptcp(&self) -> u64 {
         self.mptcp.load(Ordering::Relaxed)
     }
-    /// Connections whose server, or something on the way, did not.
+    /// Connections without MPTCP, because the server or a middlebox does not support it.
     pub fn fallen_back(&self) -> u64 {
         self.fallen_back.load(Ordering::Relaxed)
     }
@@ -97,37 +103,37 @@ impl ForwarderCounters {
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
-    /// Bytes both ways.
+    /// Forwarded bytes in both directions.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Why connections cannot be led here.
+/// Why connections cannot be redirected to the forwarder.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
-    /// The program that sets the rules is missing.
-    #[error("--transparent: the program nft is not there; it is in the package nftables")]
+    /// The program `nft` is missing.
+    #[error("--transparent: the program nft is not installed (package nftables)")]
     NoNft,
-    /// A privilege is missing.
+    /// CAP_NET_ADMIN is missing.
     #[error(
         "--transparent: not permitted: needs CAP_NET_ADMIN, for nft too (run as root, or as the systemd unit does)"
     )]
     NotPermitted,
-    /// Another process owns the rules.
+    /// Another process owns the nftables table.
     #[error(
-        "--transparent: another marline leads the connections of this host already (nft list table inet marline)"
+        "--transparent: another marline redirects the connections of this host already (nft list table inet marline)"
     )]
     AlreadyOwned,
-    /// Anything else that nft says.
+    /// Any other error of nft.
     #[error("--transparent: nft: {0}")]
     Nft(String),
-    /// The kernel makes no such sockets.
+    /// The kernel refused a socket.
     #[error("--transparent: {what}: {error}")]
     Socket {
-        /// Which.
+        /// The refused object.
         what: &'static str,
-        /// Why not.
+        /// The error of the kernel.
         error: io::Error,
     },
 }
@@ -143,31 +149,31 @@ impl From<NftError> for ForwardError {
     }
 }
 
-/// Whether connections could be led here. Nothing is changed. Blocks for a moment.
+/// Checks whether connections could be redirected. Changes nothing. Blocks for a moment.
 ///
 /// # Errors
-/// What stands in the way: no nft, no privilege, somebody else's rules, a kernel without what it takes.
+/// The obstacle: no nft, no privilege, rules of another process, or missing kernel support.
 pub fn check(scope: &Scope) -> Result<(), ForwardError> {
     connection::check_sockets()?;
     Ok(nft_rules::check_table(scope, nft_rules::IpFamilies { ipv4: true, ipv6: true })?)
 }
 
-/// Leads connections here and on, until it is dropped: the rules go first. `counts` shows what it does. Needs a tokio
-/// runtime with I/O and time.
+/// Redirects and forwards connections until the future is dropped, which removes the rules first. `counters` shows
+/// its activity. Needs a tokio runtime with I/O and time.
 ///
 /// # Errors
-/// When it cannot begin, and when the rules are lost on the way.
+/// It cannot start, or the rules were lost.
 pub async fn run(
     config: Config,
     counters: Arc<ForwarderCounters>,
 ) -> Result<std::convert::Infallible, ForwardError> {
-    // Before the detour: of another one, whose rules these are, it is not to be taken away.
+    // Checked before the policy route is installed: if another process owns the table, its policy route must be kept.
     check(&config.scope)?;
     let max_connections = config.max_connections.min(descriptor_budget() / FDS_PER_CONNECTION).max(1);
     let (port, listeners) = bind_listeners()?;
     let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
     let families = nft_rules::IpFamilies::from_addresses(&addresses);
-    // The last that is made is the first that goes.
+    // Dropped in reverse order: the rules first, then the policy route, then connections.
     let mut tasks = JoinSet::new();
     let _policy_route =
         policy_route::PolicyRouteGuard::new(&policy_route::HOST_TRAFFIC, families).map_err(|error| match error
@@ -177,7 +183,7 @@ pub async fn run(
             _ => ForwardError::Socket { what: "a routing rule", error },
         })?;
     let mut nft_table = nft_rules::install(&config.scope, port, families).await?;
-    tracing::info!(port, max_connections, "connections are led here");
+    tracing::info!(port, max_connections, "connections are redirected to the forwarder");
     let permits = Arc::new(Semaphore::new(max_connections));
     loop {
         tokio::select! {
@@ -194,7 +200,7 @@ pub async fn run(
     }
 }
 
-/// The next connection, when there is room for one.
+/// Accepts the next connection, once a permit is available.
 async fn next_connection(
     listeners: &[(IpAddr, TcpListener)],
     permits: &Arc<Semaphore>,
@@ -203,7 +209,7 @@ async fn next_connection(
     (accept_any(listeners).await, permit)
 }
 
-/// The next connection.
+/// Accepts the next connection of any listener; retries after errors.
 pub(super) async fn accept_any(listeners: &[(IpAddr, TcpListener)]) -> TcpStream {
     loop {
         let accepted = match listeners {
@@ -217,7 +223,7 @@ pub(super) async fn accept_any(listeners: &[(IpAddr, TcpListener)]) -> TcpStream
         match accepted {
             Ok((client, _)) => return client,
             Err(error) => {
-                // Out of descriptors or memory, or a client that has gone already.
+                // Out of descriptors or memory, or the client has disappeared already.
                 tracing::debug!(%error, "accept");
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
@@ -225,7 +231,7 @@ pub(super) async fn accept_any(listeners: &[(IpAddr, TcpListener)]) -> TcpStream
     }
 }
 
-/// One port on each family's loopback, the same for both: the rules name only one.
+/// Binds the same port on the loopback addresses of both families, since the rules name only one.
 pub(super) fn bind_listeners() -> Result<(u16, Vec<(IpAddr, TcpListener)>), ForwardError> {
     let [ipv4, ipv6] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let mut last_error = None;
@@ -242,17 +248,17 @@ pub(super) fn bind_listeners() -> Result<(u16, Vec<(IpAddr, TcpListener)>), Forw
         let Some(other_address) = second_address else { return Ok((port, vec![first])) };
         match bind_transparent(other_address, port) {
             Ok(listener) => return Ok((port, vec![first, (other_address, listener)])),
-            // Somebody has this port there: another one, then.
+            // Another program uses this port there: try another one.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last_error = Some(error),
-            // A machine without IPv6.
+            // A host without IPv6.
             Err(_) => return Ok((port, vec![first])),
         }
     }
     let error = last_error.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
-    Err(ForwardError::Socket { what: "a port that is free on 127.0.0.1 and ::1", error })
+    Err(ForwardError::Socket { what: "a port that is free on both 127.0.0.1 and ::1", error })
 }
 
-/// A listener that may be given connections to anywhere.
+/// A listener that accepts connections to any address (`IP_TRANSPARENT`).
 fn bind_transparent(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     let address = SocketAddr::new(address, port);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
@@ -265,14 +271,14 @@ fn bind_transparent(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// As many descriptors as this user may have, but for a reserve. With fewer, more connections wait.
+/// Available file descriptors of this user, minus a reserve. With fewer, more connections wait.
 fn descriptor_budget() -> usize {
     usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX).saturating_sub(RESERVED_FDS)
 }
 
-/// Two sockets, and two pipes of two ends.
+/// Two sockets, and two pipes with two ends each.
 const FDS_PER_CONNECTION: usize = 6;
-/// chosen: for the listeners, nft, and whatever else the process does.
+/// chosen: for the listeners, nft, and the rest of the process.
 const RESERVED_FDS: usize = 128;
 const MAX_BIND_TRIES: usize = 16;
 /// chosen: as tokio's listeners.

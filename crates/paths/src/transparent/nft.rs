@@ -1,14 +1,14 @@
-//! A table of nftables that ends with this process, however that ends.
-//!
-//! In: the table as nft reads it. Out: the table in the kernel while a [`Held`] lives, or why not.
+//! An nftables table that disappears with this process, however that ends.
 //!
 //! 1. The table has an owner (Linux 5.12): the kernel removes it when the owner's netlink socket closes. The owner is
-//!    `nft`, waiting for commands on a pipe whose other end is this process's. However this process ends, `nft` reads
-//!    the end, and the rules are gone: connections that are led to a process that is no more would be cut off.
-//! 2. A program's firewall that is loaded anew (`nft flush ruleset`) leaves a table with an owner alone.
-//! 3. The table has a `tproxy to` or a `tproxy ip to` in it, by which it is known to be there.
+//!    an `nft` process that waits for commands on a pipe from this process. However this process ends, `nft` reads
+//!    the end of the pipe and exits, which removes the rules. Otherwise connections would be redirected to a process
+//!    that does not exist any more.
+//! 2. When another program reloads its firewall (`nft flush ruleset`), a table with an owner is kept.
+//! 3. The table contains a `tproxy to` or `tproxy ip to`, whose listing confirms the installation.
 //!
-//! Netlink of our own was not used: rules are expressions in several layers, and nft is on every machine that has them.
+//! Direct netlink would not do: rules are nested expressions in several layers, and nft exists on every host that
+//! uses them.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -17,43 +17,43 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
-/// Why there is no such table.
+/// Why a table cannot be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    /// The program that sets the rules is missing.
-    #[error("the program nft is not there; it is in the package nftables")]
+    /// The program `nft` is missing.
+    #[error("the program nft is not installed (package nftables)")]
     NotInstalled,
-    /// A privilege is missing.
+    /// CAP_NET_ADMIN is missing.
     #[error("not permitted: needs CAP_NET_ADMIN, for nft too (run as root, or as the systemd unit does)")]
     NotPermitted,
     /// Another process owns the table.
-    #[error("another marline has such rules already (nft list tables)")]
+    #[error("another marline owns these rules already (nft list tables)")]
     AlreadyOwned,
-    /// Anything else that nft says.
+    /// Any other error of nft.
     #[error("nft: {0}")]
     Failed(String),
 }
 
-/// The table is in force while this lives.
+/// An installed table, removed on drop.
 #[derive(Debug)]
 pub(crate) struct NftTableGuard {
     process: Child,
-    /// Its end is nft's end.
+    /// Closing this pipe ends nft.
     _stdin: ChildStdin,
-    /// Open for what it may still say: nobody would hear it, and it would die of that.
+    /// Kept open for further output: writing to a closed pipe would end nft.
     _output: (ChildStdout, ChildStderr),
 }
 
 impl NftTableGuard {
-    /// Puts the table of this name in force.
+    /// Installs the table of this name.
     ///
     /// # Errors
-    /// No nft; no privilege; a kernel without what the table needs; somebody else's table of that name.
+    /// No nft, no privilege, missing kernel support, or a table of that name with another owner.
     pub(crate) async fn new(table: &str, name: &str) -> Result<Self, NftError> {
         let mut command = Command::new("nft");
         command.arg("-i").env("LC_ALL", "C").current_dir("/").kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for marline; the rules end with it, and not before.
+        // A Ctrl-C must reach only marline, which removes the rules when it ends.
         command.process_group(0);
         let mut process = command.spawn().map_err(spawn_error)?;
         let (Some(mut stdin), Some(mut out), Some(mut stderr)) =
@@ -61,7 +61,7 @@ impl NftTableGuard {
         else {
             return Err(NftError::Failed("no pipes".into()));
         };
-        // What it says when it is asked for the table tells that the table is there.
+        // The listing of the table confirms that it exists.
         let text = format!("{table}list table inet {name}\n");
         let wait_for_table = async {
             stdin.write_all(text.as_bytes()).await?;
@@ -91,47 +91,50 @@ impl NftTableGuard {
         Err(parse_error(&String::from_utf8_lossy(&stderr_bytes)))
     }
 
-    /// Waits for the end of the table that was not asked for.
+    /// Waits for the unexpected loss of the table.
     pub(crate) async fn wait_for_loss(&mut self) -> NftError {
         let status_result = self.process.wait().await;
         NftError::Failed(match status_result {
-            Ok(status) => format!("it ended ({status}), and the rules with it: connections are plain TCP again"),
+            Ok(status) => format!(
+                "nft ended unexpectedly ({status}) and its rules were removed: new connections are plain TCP"
+            ),
             Err(error) => error.to_string(),
         })
     }
 }
 
-/// Whether the table could be put in force: nft is there, may do it, and the kernel would take it. Nothing is changed.
-/// Blocks for as long as nft runs.
+/// Checks that the table could be installed: nft exists, has the privilege, and the kernel accepts it. Changes
+/// nothing. Blocks while nft runs.
 ///
 /// # Errors
-/// Those of [`Held::new`].
+/// Those of [`NftTableGuard::new`].
 pub(crate) fn check(table: &str) -> Result<(), NftError> {
     let mut command = std::process::Command::new("nft");
-    // It has the kernel go through the whole transaction, and then take it back.
+    // `--check` makes the kernel validate the whole transaction and abort it.
     command.args(["--check", "--file", "-"]).env("LC_ALL", "C").current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut process = command.spawn().map_err(spawn_error)?;
     if let Some(mut stdin) = process.stdin.take() {
-        // One that does not read has said why.
+        // An nft that does not read its input has printed an error.
         let _ = stdin.write_all(table.as_bytes());
     }
     let output = process.wait_with_output().map_err(spawn_error)?;
     if output.status.success() { Ok(()) } else { Err(parse_error(&String::from_utf8_lossy(&output.stderr))) }
 }
 
-/// Carries out commands of nft, and returns what it prints. Blocks for as long as nft runs.
+/// Runs nft commands and returns the output. Blocks while nft runs.
 ///
 /// # Errors
-/// Those of [`Held::new`].
+/// Those of [`NftTableGuard::new`].
 pub(crate) fn run_commands(input_text: &str) -> Result<String, NftError> {
     nft_output(&["--file", "-"], input_text)
 }
 
-/// All nftables rules of this host, those of other programs included, printed with these options. Blocks for as long as nft runs.
+/// All nftables rules of this host, including those of other programs, printed with these options. Blocks while nft
+/// runs.
 ///
 /// # Errors
-/// Those of [`Held::new`]; an nft that does not know an option.
+/// Those of [`NftTableGuard::new`]; an nft that does not know an option.
 pub(crate) fn list_ruleset(options: &[&str]) -> Result<String, NftError> {
     nft_output(&[options, &["list", "ruleset"]].concat(), "")
 }
@@ -142,7 +145,7 @@ fn nft_output(arguments: &[&str], input_text: &str) -> Result<String, NftError> 
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().map_err(spawn_error)?;
     if let Some(mut stdin) = process.stdin.take() {
-        // One that does not read has said why.
+        // An nft that does not read its input has printed an error.
         let _ = stdin.write_all(input_text.as_bytes());
     }
     let output = process.wait_with_output().map_err(spawn_error)?;
@@ -153,7 +156,7 @@ fn nft_output(arguments: &[&str], input_text: &str) -> Result<String, NftError> 
     }
 }
 
-/// What it means that nft cannot be run.
+/// Translates an error of starting nft.
 fn spawn_error(error: std::io::Error) -> NftError {
     match error.kind() {
         std::io::ErrorKind::NotFound => NftError::NotInstalled,
@@ -161,17 +164,17 @@ fn spawn_error(error: std::io::Error) -> NftError {
     }
 }
 
-/// What nft's words mean.
+/// Translates the error output of nft.
 fn parse_error(stderr: &str) -> NftError {
     let line = stderr.lines().find(|line| line.contains("Error")).or_else(|| stderr.lines().next());
     let line = line.map(|line| line.trim_start_matches("/dev/stdin:").trim().to_owned()).unwrap_or_default();
     if stderr.contains("must be root") || stderr.contains("cache initialization failed") {
         NftError::NotPermitted
     } else if stderr.contains("Operation not permitted") {
-        // The kernel's word for a table of another owner.
+        // The kernel's error for a table with another owner.
         NftError::AlreadyOwned
     } else if line.is_empty() {
-        NftError::Failed("it said nothing and did nothing; it must know interactive mode (nft -i)".into())
+        NftError::Failed("it ended without an error message; interactive mode (nft -i) is required".into())
     } else if stderr.contains("Operation not supported") {
         NftError::Failed(format!("{line} (tables with an owner need Linux 5.12; and nft_tproxy)"))
     } else {
@@ -179,7 +182,7 @@ fn parse_error(stderr: &str) -> NftError {
     }
 }
 
-/// chosen: modules may have to be loaded; longer means that something hangs.
+/// chosen: kernel modules may have to be loaded; a longer time means that nft hangs.
 const NFT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -187,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_nft_become_one_line() {
+    fn errors_of_nft_become_one_line() {
         let owned =
             parse_error("Error: Could not process rule: Operation not permitted\ntable inet marline\n^^^\n");
         assert!(matches!(owned, NftError::AlreadyOwned));

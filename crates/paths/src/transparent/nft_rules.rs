@@ -1,39 +1,37 @@
-//! The rules that lead this host's plain TCP to the forwarder: one table of nftables, which ends with its holder.
+//! The nftables rules that redirect this host's plain TCP to the forwarder: one table that disappears with its owner.
 //!
-//! In: which connections are meant ([`Scope`]) and where the forwarder listens. Out: a table in the kernel while a
-//! `Held` lives.
-//!
-//! 1. Led away are connections that this host opens, out of an interface other than the loopback: what stays on this
-//!    host goes to its own addresses, which Linux routes over the loopback. It is decided once, for the SYN, and kept in
-//!    the connection's mark; the packets get the mark of the detour, and on the loopback the
-//!    forwarder's socket (TPROXY).
-//! 2. Not led away are sockets with a mark (the forwarder's own, and programs that route by themselves), sockets that are
-//!    bound to a device (the detour has no way for them: who asked for a link gets it), those that ask for MPTCP
-//!    themselves (by the option in their SYN), and link-local IPv6, whose addresses mean nothing without their interface.
-//! 3. The table has an owner, and ends with it (`nft`).
+//! 1. Redirected are connections that this host opens over an interface other than the loopback. Connections within
+//!    this host go to its own addresses, which Linux routes over the loopback. The decision is made once, for the
+//!    SYN, and stored in the connection's mark. The packets get a mark for the policy route to the loopback, where
+//!    TPROXY delivers them to the forwarder's socket.
+//! 2. Not redirected are sockets with a mark (the forwarder's own, and programs with their own policy routing),
+//!    sockets that are bound to a device (the policy route does not apply to them, and their program has chosen the
+//!    link), sockets that use MPTCP themselves (option in their SYN), and link-local IPv6, whose addresses are
+//!    ambiguous without their interface.
+//! 3. The table has an owner and disappears with it (`nft`).
 
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 
 use super::nft::{self, NftError, NftTableGuard};
 
-/// The mark of the forwarder's own connections.
+/// Mark of the forwarder's own connections.
 pub const FORWARDER_MARK: u32 = 0x77;
-/// The mark of connections that are led away, and of their packets. chosen: "ma", which nobody else uses.
+/// Mark of redirected connections and of their packets. chosen: "ma" in ASCII, which no other known program uses.
 pub(super) const DIVERTED_MARK: u32 = 0x6d61;
-/// The table's name.
+/// Name of the table.
 pub const TABLE: &str = "marline";
 
-/// Which connections are led to the forwarder.
+/// Selects the connections that are redirected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Those of the programs in this control group; none: those of all programs.
+    /// Only connections of programs in this control group; none: of all programs.
     pub cgroup: Option<Cgroup>,
-    /// Those to these ports; none named: all.
+    /// Only connections to these ports; empty: to all.
     pub ports: Vec<PortRange>,
 }
 
-/// A port, or several in a row.
+/// A port or a range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     first: u16,
@@ -53,24 +51,24 @@ impl std::str::FromStr for PortRange {
     }
 }
 
-/// A control group of the second version, below its root.
+/// A control group (version 2) below the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
-    /// As nft finds it: relative to its own idea of where they are mounted.
+    /// Path for nft, relative to its mount point of control groups.
     path: String,
-    /// How far it is below the root.
+    /// Depth below the root.
     level: usize,
 }
 
 impl Cgroup {
-    /// The group at `path`: relative to the mount of control groups, as `systemd-cgls` shows it, or absolute.
+    /// The group at `path`: relative to the mount point of control groups, as shown by `systemd-cgls`, or absolute.
     ///
     /// # Errors
-    /// A line that says why there is no such group.
+    /// A line that states why the group cannot be used.
     pub fn find(path: &Path) -> Result<Self, String> {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| format!("mountinfo: {e}"))?;
         let Some(mount) = cgroup2_mount(&mounts) else {
-            return Err("no control groups of the second version are mounted here (cgroup2)".into());
+            return Err("control groups version 2 (cgroup2) are not mounted here".into());
         };
         let relative = path.strip_prefix(&mount).unwrap_or_else(|_| path.strip_prefix("/").unwrap_or(path));
         let has_plain_parts = relative.components().all(|part| matches!(part, Component::Normal(_)));
@@ -81,16 +79,19 @@ impl Cgroup {
         };
         let group_dir = mount.join(name);
         if !group_dir.join("cgroup.procs").exists() {
-            return Err(format!("{}: there is no such control group", group_dir.display()));
+            return Err(format!("{}: no such control group", group_dir.display()));
         }
         let Ok(nft_path) = group_dir.strip_prefix(NFT_CGROUP_ROOT) else {
-            return Err(format!("{}: nft knows control groups below {NFT_CGROUP_ROOT} only", group_dir.display()));
+            return Err(format!(
+                "{}: nft supports only control groups below {NFT_CGROUP_ROOT}",
+                group_dir.display()
+            ));
         };
         Ok(Self { path: nft_path.display().to_string(), level: relative.components().count() })
     }
 }
 
-/// Where the second version of control groups is mounted (proc_pid_mountinfo(5)).
+/// Mount point of control groups version 2 (proc_pid_mountinfo(5)).
 fn cgroup2_mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (fields, fs_type) = line.split_once(" - ")?;
@@ -99,12 +100,12 @@ fn cgroup2_mount(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// What may stand in a name between nft's quotation marks; systemd writes everything else as `\x2d`.
+/// Characters permitted in a name between nft's quotation marks; systemd encodes all others as `\x2d`.
 fn is_plain_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/._-@:\\".contains(&byte)
 }
 
-/// The table as nft reads it: it commits when a line ends.
+/// The table in nft syntax; nft commits at the end of a line.
 fn table_text(scope: &Scope, port: u16, families: IpFamilies) -> String {
     let mut rules = vec![
         "type route hook output priority -150; policy accept".to_owned(),
@@ -136,7 +137,7 @@ fn table_text(scope: &Scope, port: u16, families: IpFamilies) -> String {
         "type filter hook prerouting priority -150; policy accept".to_owned(),
         format!("iifname \"lo\" meta mark {DIVERTED_MARK:#x} meta l4proto tcp tproxy to :{port}"),
     ];
-    // A table of ours without an owner is nobody's. One line is one transaction.
+    // A table of this name without an owner is a leftover and is deleted. One line is one transaction.
     let reset = format!("add table inet {TABLE}; delete table inet {TABLE}");
     let chain = |name: &str, rules: &[String]| format!("chain {name} {{ {}; }}; ", rules.join("; "));
     let (output_chain, prerouting) = (chain("output", &rules), chain("arriving", &prerouting));
@@ -147,7 +148,7 @@ fn port_text(ports: &PortRange) -> String {
     if ports.first == ports.last { ports.first.to_string() } else { format!("{}-{}", ports.first, ports.last) }
 }
 
-/// For which families the forwarder listens.
+/// Address families for which the forwarder listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpFamilies {
     pub(crate) ipv4: bool,
@@ -163,23 +164,23 @@ impl IpFamilies {
     }
 }
 
-/// Puts the table in force for as long as what it returns lives.
+/// Installs the table for the lifetime of the returned guard.
 ///
 /// # Errors
-/// No nft; no privilege; a kernel without TPROXY; somebody else's table of that name.
+/// No nft, no privilege, a kernel without TPROXY, or a table of that name with another owner.
 pub(super) async fn install(scope: &Scope, port: u16, families: IpFamilies) -> Result<NftTableGuard, NftError> {
     NftTableGuard::new(&table_text(scope, port, families), TABLE).await
 }
 
-/// Whether the table could be put in force. Nothing is changed. Blocks for as long as nft runs.
+/// Checks whether the table could be installed. Changes nothing. Blocks while nft runs.
 ///
 /// # Errors
-/// Those of [`hold`].
+/// As [`install`].
 pub(super) fn check_table(scope: &Scope, families: IpFamilies) -> Result<(), NftError> {
     nft::check(&table_text(scope, PLACEHOLDER_PORT, families))
 }
 
-/// For a table that is never in force.
+/// Port for a table that is only checked and never installed.
 const PLACEHOLDER_PORT: u16 = 1;
 const NFT_CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
@@ -190,7 +191,7 @@ mod tests {
     const BOTH: IpFamilies = IpFamilies { ipv4: true, ipv6: true };
 
     #[test]
-    fn everything_but_what_stays_here_and_what_is_mptcp_is_led_away() {
+    fn all_but_local_and_mptcp_connections_are_redirected() {
         let text = table_text(&Scope::default(), 7000, BOTH);
         let order =
             ["mark != 0 return", "\"lo\" return", "!= syn return", "fe80::/10 return", "mptcp exists return"];
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_groups_and_families_narrow_it() {
+    fn ports_groups_and_families_narrow_the_scope() {
         let ports = vec!["443".parse().unwrap(), "8000-8999".parse().unwrap()];
         let cgroup = Some(Cgroup { path: "system.slice/a.service".into(), level: 2 });
         let text = table_text(&Scope { cgroup, ports }, 7000, IpFamilies { ipv4: true, ipv6: false });
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_port_is_refused() {
+    fn invalid_ports_are_refused() {
         for text in ["", "0", "65536", "-1", "90-80", "80-", "http", "1-2-3", " 80"] {
             assert!(text.parse::<PortRange>().is_err(), "{text}");
         }
@@ -224,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_there_or_is_none_is_refused() {
+    fn missing_or_invalid_control_groups_are_refused() {
         for path in ["", "/", "..", "a/../b", "no such group", "a\"; flush ruleset", "nosuch.slice"] {
             assert!(Cgroup::find(Path::new(path)).is_err(), "{path}");
         }
     }
 
     #[test]
-    fn the_mount_of_the_second_version_is_found() {
+    fn the_cgroup2_mount_point_is_found() {
         let mounts = "24 1 0:22 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       36 35 0:30 / /sys/fs/cgroup/unified rw,nosuid - cgroup2 cgroup2 rw\n";
         assert_eq!(cgroup2_mount(mounts), Some("/sys/fs/cgroup/unified".into()));

@@ -1,12 +1,11 @@
-//! The way that connections which are led away take: to this host itself, wherever they were going.
+//! Policy route of redirected connections: delivers their packets to this host, whatever their destination.
 //!
-//! In: which connections ([`Lane`]), and the families that are listened for. Out: a rule and a route for each, while a
-//! [`Held`] lives.
+//! A [`PolicyRouteGuard`] installs a rule and a route per address family for one kind of [`DivertedTraffic`].
 //!
-//! 1. The rule asks for the mark that only the [rules](super::nft_rules) of nftables give. Without them it means nobody: left
-//!    behind by a run that was killed, it does nothing.
-//! 2. What an earlier run left behind is removed first, and so it is by the next run without a forwarder and by
-//!    `marline paths restore`: rule and route bear marline's number as their origin, as those of links do.
+//! 1. The rule matches the mark that only the [rules](super::nft_rules) of nftables set. Without them it matches no
+//!    packet, so a leftover of a killed run has no effect.
+//! 2. Leftovers are removed first, and also by the next run without a forwarder and by `marline paths restore`: rule
+//!    and route carry marline's protocol number, like those of links.
 
 use std::io;
 
@@ -16,19 +15,19 @@ use marline_sys::netlink::RouteSocket;
 
 use super::nft_rules::{DIVERTED_MARK, IpFamilies};
 
-/// Whose connections are led away: their mark, which is the number of their table as well, and their rule's place.
+/// A kind of redirected traffic: its mark, which is its table number as well, and the priority of its rule.
 #[derive(Debug)]
 pub(crate) struct DivertedTraffic {
     pub(crate) mark: u32,
     pub(crate) priority: u32,
 }
 
-/// This host's own. chosen: after `local` (0) and before whatever routes by address.
+/// Connections of this host. chosen: after `local` (0) and before rules by address.
 pub(crate) const HOST_TRAFFIC: DivertedTraffic = DivertedTraffic { mark: DIVERTED_MARK, priority: 108 };
-/// Those of a LAN that an edge serves.
+/// Connections of a LAN that an edge serves.
 pub(crate) const LAN_TRAFFIC: DivertedTraffic = DivertedTraffic { mark: DIVERTED_MARK + 1, priority: 107 };
 
-/// The rules and routes are there while this lives.
+/// Installed rules and routes, removed on drop.
 #[derive(Debug)]
 pub(crate) struct PolicyRouteGuard {
     socket: RouteSocket,
@@ -36,10 +35,10 @@ pub(crate) struct PolicyRouteGuard {
 }
 
 impl PolicyRouteGuard {
-    /// Makes them.
+    /// Installs rules and routes, after removing leftovers.
     ///
     /// # Errors
-    /// Not permitted; a kernel without rules of routing.
+    /// Not permitted, or a kernel without policy routing.
     pub(crate) fn new(traffic: &DivertedTraffic, families: IpFamilies) -> io::Result<Self> {
         let socket = RouteSocket::open()?;
         clear(&socket, traffic)?;
@@ -59,26 +58,26 @@ impl PolicyRouteGuard {
 impl Drop for PolicyRouteGuard {
     fn drop(&mut self) {
         for route in &self.routes {
-            // What cannot be removed does nothing without the rules of nftables.
+            // A leftover has no effect without the nftables rules.
             let _ = request(&self.socket, route.remove_rule());
             let _ = request(&self.socket, route.remove_route(LOOPBACK_IFINDEX));
         }
     }
 }
 
-/// Rules and routes of detours that are there.
+/// Number of installed rules and routes.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel's rules and routes cannot be read.
 pub(crate) fn count_installed(socket: &RouteSocket, traffic: &DivertedTraffic) -> io::Result<usize> {
     let (rules, routes) = find_installed(socket, traffic)?;
     Ok(rules.len() + routes.len())
 }
 
-/// Removes them, whoever has left them. Returns how many there were.
+/// Removes rules and routes of any run. Returns their number.
 ///
 /// # Errors
-/// The kernel does not tell which there are, or lets one not be removed.
+/// They cannot be read or removed.
 pub(crate) fn clear(socket: &RouteSocket, traffic: &DivertedTraffic) -> io::Result<usize> {
     let (rules, routes) = find_installed(socket, traffic)?;
     for rule in &rules {
@@ -90,7 +89,7 @@ pub(crate) fn clear(socket: &RouteSocket, traffic: &DivertedTraffic) -> io::Resu
     Ok(rules.len() + routes.len())
 }
 
-/// The rules, and the families that have a route.
+/// The installed rules, and the families that have a route.
 fn find_installed(socket: &RouteSocket, traffic: &DivertedTraffic) -> io::Result<(Vec<TproxyRoute>, Vec<u8>)> {
     let rules = socket.request(&SourceRule::dump(family::UNSPECIFIED).finish(1))?;
     let routes = socket.request(&Request::dump_routes(family::UNSPECIFIED).finish(2))?;
@@ -116,5 +115,5 @@ fn request(socket: &RouteSocket, request: Request) -> io::Result<()> {
     socket.request(&request.finish(3)).map(drop)
 }
 
-/// The number of `lo` in every network namespace (`LOOPBACK_IFINDEX`).
+/// Interface index of `lo` in every network namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK_IFINDEX: u32 = 1;

@@ -1,9 +1,7 @@
-//! The forwarder on a thread of its own.
+//! Runs the forwarder on its own thread; connections are redirected while the handle lives.
 //!
-//! In: its configuration. Out: a handle; connections are led here while it lives.
-//!
-//! A task beside the driver's was not used: the bytes of a gigabit a second take most of a processor in small steps, and
-//! each event of the kernel would wait behind some of them.
+//! A task beside the driver's would not do: forwarding 1 Gbit/s takes most of a CPU core in small steps, and each
+//! kernel event would wait behind some of them.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,20 +10,21 @@ use tokio::sync::oneshot;
 
 use super::{Config, ForwardError, ForwarderCounters, run};
 
-/// A forwarder that runs. Dropped, it has ended, and its rules and routes are gone.
+/// A running forwarder. After it was dropped, the thread has ended and rules and routes are removed.
 #[derive(Debug)]
 pub struct Forwarder {
-    /// Dropped, it asks for the end.
+    /// Dropping the sender stops the thread.
     stop: Option<oneshot::Sender<std::convert::Infallible>>,
     error_rx: oneshot::Receiver<ForwardError>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Forwarder {
-    /// Starts it, in the network namespace of the calling thread.
+    /// Starts the thread in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// No thread or event loop can be had. Whether connections can be led away is told by [`lost`](Self::lost).
+    /// The thread or event loop cannot be created. Errors of the redirection are reported by
+    /// [`wait_for_error`](Self::wait_for_error).
     pub fn start(config: Config, counters: Arc<ForwarderCounters>) -> Result<Self, ForwardError> {
         let thread_error = |error| ForwardError::Socket { what: "a thread", error };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(thread_error)?;
@@ -39,7 +38,7 @@ impl Forwarder {
                 }
             };
             if let Some(error) = runtime.block_on(forwarding) {
-                // Whoever is not there any more does not want to know.
+                // The receiver may have been dropped already.
                 let _ = error_tx.send(error);
             }
         };
@@ -48,10 +47,10 @@ impl Forwarder {
         Ok(Self { stop: Some(stop), error_rx, thread: Some(thread) })
     }
 
-    /// Waits until it cannot go on, or could not begin.
+    /// Waits until the forwarder fails, or has failed to start.
     pub async fn wait_for_error(&mut self) -> ForwardError {
         let result = (&mut self.error_rx).await;
-        result.unwrap_or_else(|_| ForwardError::Nft("the forwarder's thread is gone".to_owned()))
+        result.unwrap_or_else(|_| ForwardError::Nft("the forwarder's thread ended unexpectedly".to_owned()))
     }
 }
 
@@ -59,7 +58,7 @@ impl Drop for Forwarder {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of its own has been told already.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
     }

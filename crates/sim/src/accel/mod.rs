@@ -14,7 +14,7 @@
 //! 4. From a kill on everything passes untouched, and what was held is gone.
 //! 5. What is always checked: one `Leave` or `Hold` for each packet held and none else; what is not TCP leaves as it came;
 //!    no window ends later than the stack's own; without a mechanism that hides, nothing is acknowledged that has not come.
-//! 6. [`fuzz_fetch`] draws scenes, and compares each with the same one without an accelerator.
+//! 6. [`history`] draws scenes, and compares each with the same one without an accelerator.
 
 mod byte_stream;
 mod invariants;

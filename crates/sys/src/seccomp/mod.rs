@@ -1,15 +1,16 @@
-//! Answering for another process's `socket` calls: seccomp's user notification (seccomp_unotify(2)).
+//! Handles `socket` calls of another process: seccomp's user notification (seccomp_unotify(2)).
 //!
-//! In: a thread that is about to become a command ([`install`]). Out: a [`Listener`] for somebody else, who hears of
-//! each TCP socket that the command and its descendants make ([`Listener::next`]), and gives them one of his own
-//! ([`Listener::give`]) or lets the kernel go on ([`Listener::go_on`]).
+//! A thread that is about to become a command installs the filter ([`install_filter`]). A [`SeccompListener`] in
+//! another process receives each creation of a TCP socket by the command and its descendants
+//! ([`SeccompListener::next_call`]). It installs another socket as the result ([`SeccompListener::add_fd`]), or lets
+//! the kernel continue ([`SeccompListener::continue_syscall`]).
 //!
-//! 1. The filter stays for the life of the thread and is inherited by fork and exec; it cannot be taken off.
-//! 2. When the last process that has it is gone, [`Listener::next`] says so.
-//! 3. When the last descriptor of the listener is gone, the calls that it is asked about fail with `ENOSYS`.
-//! 4. A call that has been heard of waits for its answer and is interrupted by nothing but death (since kernel 5.19).
+//! 1. The filter remains for the life of the thread and is inherited by fork and exec; it cannot be removed.
+//! 2. When the last process under it has ended, [`SeccompListener::next_call`] returns none.
+//! 3. When the last descriptor of the listener is closed, notified calls fail with `ENOSYS`.
+//! 4. A received call waits for its reply and can be interrupted only by death (since kernel 5.19).
 //!
-//! Needs kernel 5.14, where giving a descriptor and ending the call became one step.
+//! Requires kernel 5.14, where installing a descriptor and ending the call became one step.
 
 mod program;
 
@@ -19,45 +20,45 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// Hears of the calls, and answers them.
+/// Receives notified calls and replies to them.
 #[derive(Debug)]
 pub struct SeccompListener {
     fd: OwnedFd,
 }
 
-/// One `socket` call that waits for an answer.
+/// A `socket` call that waits for a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyscallNotification {
-    /// By which to answer.
+    /// Id for the reply.
     pub id: u64,
-    /// The thread that waits, as this process sees it; 0 when it does not see it.
+    /// Id of the waiting thread, as this process sees it; 0 if it does not see it.
     pub thread_id: u32,
-    /// The address family.
+    /// Address family argument.
     pub family: i32,
-    /// The type, with its flags.
+    /// Type argument, including flags.
     pub socket_type: i32,
 }
 
-/// How the filter came into force.
+/// The installed filter.
 #[derive(Debug)]
 pub struct InstalledFilter {
-    /// For whoever answers.
+    /// Listener for the handling process.
     pub listener: SeccompListener,
-    /// It was only allowed in exchange for `PR_SET_NO_NEW_PRIVS`: set-user-ID programs have no effect from here on.
+    /// Whether installation required `PR_SET_NO_NEW_PRIVS`: set-user-ID programs have no effect from now on.
     pub no_new_privileges: bool,
 }
 
-/// Puts the calling thread, and whatever it starts, under the filter that shows its TCP sockets.
+/// Installs the filter for the calling thread and its descendants.
 ///
 /// # Errors
-/// `EBUSY` when it is under such a filter already; `EACCES`, `EPERM` where a sandbox forbids filters; `ENOSYS`,
-/// `EINVAL` where the kernel has none.
+/// `EBUSY` if such a filter is installed already; `EACCES`, `EPERM` if a sandbox forbids filters; `ENOSYS`, `EINVAL`
+/// if the kernel lacks support.
 pub fn install_filter() -> io::Result<InstalledFilter> {
     if !are_struct_sizes_known() {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     }
     match install_with_listener() {
-        // Without CAP_SYS_ADMIN the kernel wants the promise first (seccomp(2)).
+        // Without CAP_SYS_ADMIN the kernel requires that promise first (seccomp(2)).
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
             rustix::thread::set_no_new_privs(true)?;
             Ok(InstalledFilter { listener: install_with_listener()?, no_new_privileges: true })
@@ -79,11 +80,11 @@ fn install_with_listener() -> io::Result<SeccompListener> {
     if fd.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL)) {
         fd = super::check(set_filter(listener) as libc::c_int);
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just created this descriptor, which has no other owner.
     Ok(SeccompListener { fd: unsafe { OwnedFd::from_raw_fd(fd?) } })
 }
 
-/// Whether the kernel's messages have the length that is written here.
+/// Whether the kernel's structures have the sizes of this program.
 fn are_struct_sizes_known() -> bool {
     let mut sizes = libc::seccomp_notif_sizes { seccomp_notif: 0, seccomp_notif_resp: 0, seccomp_data: 0 };
     // SAFETY: the kernel fills the one structure, which outlives the call.
@@ -94,19 +95,18 @@ fn are_struct_sizes_known() -> bool {
 }
 
 impl SeccompListener {
-    /// A listener that another process has sent.
+    /// Takes a listener that another process has sent.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd }
     }
 
-    /// Has the kernel hand over to the listener at once, without a detour over another processor. A favour of kernel
-    /// 6.6: whether it is done is not told.
+    /// Makes the kernel wake the listener on the same CPU (kernel 6.6). Best effort: success is not reported.
     pub fn enable_sync_wakeup(&self) {
         // SAFETY: this request takes a plain number and no pointer.
         let _ = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
     }
 
-    /// Waits for the next call; none: nobody is left who could call.
+    /// Waits for the next call; none: no process is left under the filter.
     ///
     /// # Errors
     /// None that a correct kernel gives.
@@ -122,7 +122,7 @@ impl SeccompListener {
                 return Ok(None);
             }
             match self.receive() {
-                // Whoever called is dead, or a signal came: nothing is lost.
+                // The caller has died, or a signal arrived: nothing is lost.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                 call => return call.map(Some),
             }
@@ -136,7 +136,7 @@ impl SeccompListener {
         super::check(unsafe {
             libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
         })?;
-        // The kernel takes the lower halves, too.
+        // The kernel uses only the lower halves, too.
         let [family, socket_type, ..] = notification.data.args;
         Ok(SyscallNotification {
             id: notification.id,
@@ -146,10 +146,10 @@ impl SeccompListener {
         })
     }
 
-    /// Gives the caller a copy of `fd`, whose number is what its call returns.
+    /// Installs a copy of `fd` in the caller, whose number becomes the result of its call.
     ///
     /// # Errors
-    /// `ENOENT`: the caller is gone. Any other, such as `EMFILE`: it waits on, and must be answered otherwise.
+    /// `ENOENT`: the caller has ended. Any other, such as `EMFILE`: it still waits and needs another reply.
     pub fn add_fd(&self, call: SyscallNotification, fd: BorrowedFd<'_>, close_on_exec: bool) -> io::Result<()> {
         let mut addfd = libc::seccomp_notif_addfd {
             id: call.id,
@@ -163,10 +163,10 @@ impl SeccompListener {
         Ok(())
     }
 
-    /// Lets the kernel do what the caller asked for.
+    /// Lets the kernel execute the call unchanged.
     ///
     /// # Errors
-    /// `ENOENT`: the caller is gone.
+    /// `ENOENT`: the caller has ended.
     pub fn continue_syscall(&self, call: SyscallNotification) -> io::Result<()> {
         let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let mut response = libc::seccomp_notif_resp { id: call.id, val: 0, error: 0, flags };
@@ -194,7 +194,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// A thread under the filter, and its listener: `work` runs there, the rest of the process stays as it is.
+    /// Runs `work` on a thread under the filter; returns its listener. The rest of the process is unaffected.
     fn spawn_filtered<T: Send + 'static>(work: fn() -> T) -> Option<(SeccompListener, thread::JoinHandle<T>)> {
         let (result_tx, result_rx) = channel();
         let thread = thread::spawn(move || {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_answered_with_another_socket_and_the_end_is_told() {
+    fn a_call_gets_another_socket_and_the_end_is_reported() {
         let Some((listener, thread)) = spawn_filtered(|| socket(AddressFamily::INET, SocketType::STREAM, None))
         else {
             return;
@@ -225,12 +225,12 @@ mod tests {
         let received_socket = thread.join().unwrap().unwrap();
         assert_eq!(rustix::net::sockopt::socket_domain(&received_socket).unwrap(), AddressFamily::UNIX);
         assert!(rustix::io::fcntl_getfd(&received_socket).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
-        assert_eq!(listener.next_call().unwrap(), None, "nobody is left under the filter");
+        assert_eq!(listener.next_call().unwrap(), None, "no process is left under the filter");
         assert!(listener.continue_syscall(call).is_err(), "answered twice");
     }
 
     #[test]
-    fn what_is_not_wanted_goes_on() {
+    fn a_declined_call_continues() {
         let Some((listener, thread)) = spawn_filtered(|| socket(AddressFamily::INET6, SocketType::STREAM, None))
         else {
             return;
@@ -238,7 +238,7 @@ mod tests {
         let call = listener.next_call().unwrap().unwrap();
         assert_eq!(call.family, libc::AF_INET6);
         listener.continue_syscall(call).unwrap();
-        // The machine may have no IPv6; the call has ended either way.
+        // The host may lack IPv6; the call has ended in any case.
         if let Ok(received_socket) = thread.join().unwrap() {
             assert_eq!(rustix::net::sockopt::socket_domain(&received_socket).unwrap(), AddressFamily::INET6);
         }

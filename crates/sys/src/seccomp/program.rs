@@ -1,19 +1,19 @@
-//! The filter: which system calls of a command are shown to the process that answers for them.
+//! The seccomp filter: which system calls of a command are reported to its supervisor.
 //!
-//! Out: a classic BPF program as data, for [`super::install`]. The kernel runs it on every system call with the call's
-//! number, its architecture and the six registers of its arguments (seccomp(2), `struct seccomp_data`).
+//! It is a classic BPF program as data, for [`super::install_filter`]. The kernel runs it on every system call with
+//! the call number, the architecture, and the six argument registers (seccomp(2), `struct seccomp_data`).
 //!
-//! 1. Shown is `socket(AF_INET or AF_INET6, SOCK_STREAM with any flags, 0 or IPPROTO_TCP)`, and nothing else.
-//! 2. Calls of another architecture (32-bit programs on a 64-bit kernel, x32) have other numbers: they are let through
-//!    unread.
-//! 3. Only the lower halves of the registers are read, as the kernel does: `socket` takes three `int`s. Nothing is
-//!    behind a pointer, so nothing can be changed between the look and the call.
+//! 1. It reports `socket(AF_INET or AF_INET6, SOCK_STREAM with any flags, 0 or IPPROTO_TCP)`, and nothing else.
+//! 2. Calls of another architecture (32-bit programs on a 64-bit kernel, x32) have other numbers and are permitted
+//!    unchecked.
+//! 3. Only the lower halves of registers are read, as by the kernel: `socket` takes three `int`s. No argument is a
+//!    pointer, so nothing can change between check and use.
 //!
-//! A filter library was not used: it is fifteen instructions, and the test below runs them.
+//! A filter library is unnecessary for fifteen instructions, which the test below interprets.
 
 use libc::sock_filter;
 
-/// The architecture whose call numbers `libc` has here (`linux/audit.h`); none where it is not known to this file.
+/// Audit architecture of the call numbers in `libc` (`linux/audit.h`); none if it is unknown here.
 const AUDIT_ARCH: Option<u32> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
     Some(0xc000_003e)
 } else if cfg!(target_arch = "aarch64") {
@@ -26,19 +26,19 @@ const AUDIT_ARCH: Option<u32> = if cfg!(all(target_arch = "x86_64", target_point
     None
 };
 
-/// Where the parts of `struct seccomp_data` stand.
+/// Offsets in `struct seccomp_data`.
 const NR_OFFSET: u32 = 0;
 const ARCH_OFFSET: u32 = 4;
 
-/// The lower half of the register of one argument.
+/// Offset of the lower half of an argument register.
 const fn arg_offset(index: u32) -> u32 {
     16 + 8 * index + if cfg!(target_endian = "big") { 4 } else { 0 }
 }
 
-/// The low bits of a socket's type; the rest are flags (`linux/net.h`).
+/// Bits of the socket type; the remaining bits are flags (`linux/net.h`).
 const TYPE_MASK: u32 = 0xf;
 
-/// The program; none on an architecture that it does not know.
+/// The program; none on an unknown architecture.
 pub(super) fn tcp_socket_filter() -> Option<[sock_filter; PROGRAM_LEN]> {
     Some([
         load(ARCH_OFFSET),
@@ -61,7 +61,7 @@ pub(super) fn tcp_socket_filter() -> Option<[sock_filter; PROGRAM_LEN]> {
 
 const PROGRAM_LEN: usize = 15;
 
-/// How far it is from the instruction at `index` to the last one, which lets the call through.
+/// Jump distance from the instruction at `index` to the last one, which permits the call.
 const fn jump_to_allow(index: u8) -> u8 {
     PROGRAM_LEN as u8 - 2 - index
 }
@@ -86,7 +86,7 @@ const fn skip_next_if_equal(value: u32) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// What the kernel's interpreter does with the instructions that are used here.
+    /// Interprets the instructions used here, as the kernel does.
     fn interpret(program: &[sock_filter], call: &[u8; 64]) -> u32 {
         let (mut pc, mut accumulator) = (0, 0_u32);
         loop {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_sockets_are_shown_and_nothing_else() {
+    fn only_tcp_sockets_are_reported() {
         let Some(program) = tcp_socket_filter() else {
             eprintln!("skipped: the filter does not know this architecture");
             return;
@@ -134,7 +134,7 @@ mod tests {
             ("IPv6 by its number", syscall_data(arch, socket, [inet6, stream, 6]), true),
             ("with flags", syscall_data(arch, socket, [inet, stream | flags, 0]), true),
             (
-                "what the kernel does not look at",
+                "register halves that the kernel ignores",
                 syscall_data(arch, socket, [upper_bits | inet, upper_bits | stream, upper_bits]),
                 true,
             ),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn no_jump_leads_out_of_the_program() {
+    fn no_jump_leaves_the_program() {
         for (index, operation) in tcp_socket_filter().into_iter().flatten().enumerate() {
             if u32::from(operation.code) & 7 == libc::BPF_JMP {
                 let target = index + 1 + usize::from(operation.jt.max(operation.jf));

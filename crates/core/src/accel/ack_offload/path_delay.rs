@@ -73,7 +73,7 @@ impl PathDelay {
         }
     }
 
-    /// The secondary path is measured again.
+    /// Forgets the secondary path's delay.
     pub(in crate::accel) fn reset_secondary(&mut self) {
         (self.secondary_rtt, self.samples, self.is_delivered) = (None, 0, false);
     }

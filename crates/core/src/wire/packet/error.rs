@@ -15,7 +15,7 @@ pub enum ParseError {
     /// The packet is a fragment of a larger one.
     #[error("the packet is a fragment")]
     Fragment,
-    /// There are more IPv6 extension headers than [`EXTENSIONS_MAX`](super::EXTENSIONS_MAX).
+    /// There are more IPv6 extension headers than [`MAX_EXTENSIONS`](super::MAX_EXTENSIONS).
     #[error("the packet has too many IPv6 extension headers")]
     TooManyExtensions,
     /// Its final destination differs from the one in its header, so its checksum covers another address.

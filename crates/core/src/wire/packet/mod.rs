@@ -9,7 +9,7 @@
 //!    [`ParseError`] and should be forwarded unchanged.
 //! 2. Only complete packets are parsed. Fragments and packets shorter than their length field are rejected. Trailing
 //!    bytes of the frame are ignored.
-//! 3. IPv6 extension headers are skipped, at most [`EXTENSIONS_MAX`]. Contents protected by AH or ESP and source-routed
+//! 3. IPv6 extension headers are skipped, at most [`MAX_EXTENSIONS`]. Contents protected by AH or ESP and source-routed
 //!    packets are left unchanged.
 //! 4. Unknown TCP options are kept; [`TcpOption`] describes where parsing ends.
 //! 5. Sequence numbers and timestamps wrap around ([`Seq`], [`TcpTimestamp`]). A range of numbers is a [`SeqRange`], in

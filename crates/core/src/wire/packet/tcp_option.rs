@@ -116,7 +116,7 @@ impl<'a> TcpOption<'a> {
     }
 }
 
-/// Iterator over the options of a header; the [module documentation](self) describes where it ends.
+/// Iterator over the options of a header.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     bytes: &'a [u8],

@@ -191,7 +191,7 @@ impl ProxyResponse {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
-        Ok(Self { stream, status, offset: offset })
+        Ok(Self { stream, status, offset })
     }
 
     /// Returns an error unless the status is 200 or 206.

@@ -264,7 +264,7 @@ fn print_results(
     );
     print_line(
         "eMPTCP is our re-implementation over upstream MPTCP in three readings of its text (emptcp, emptcp-settled, emptcp-table); \
-         docs/algorithms.md lists what it lacks.",
+         docs/how-it-works/algorithms.md lists what it lacks.",
     );
     print_line(&args.host_line());
     for artefact in figures::BASE {

@@ -205,7 +205,7 @@ fn print_results(
     print_line("The paper plots its figures without numbers; the numbers in its text are compared further below.");
     print_line(
         "greenbag-p and greenbag-e are our re-implementation: w_r, w_e and the chooser's margin are chosen, recovery and the choice \
-         of links have additional conditions (docs/algorithms.md). The player has no high threshold, figure 14 included.",
+         of links have additional conditions (docs/how-it-works/algorithms.md). The player has no high threshold, figure 14 included.",
     );
     print_line(&args.host_line());
     for artefact in ARTEFACTS.into_iter().chain([TRACES, figures::QUICK]) {

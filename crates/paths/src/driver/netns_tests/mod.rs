@@ -1,8 +1,9 @@
-//! The driver against this very kernel: two cables between two network namespaces, a server and a client that speak
-//! MPTCP, and a machine whose outputs the test gives. They need root, `ip` and `tc`, and say so where these are absent.
+//! Tests of the driver against the real kernel: two links between two network namespaces, a server and a client with
+//! MPTCP, and a scripted machine. They need root, `ip` and `tc`, and are skipped with a message where these are
+//! absent.
 //!
-//! What decides is bytes, states and the kernel's counters. A wait ends when its condition holds, and fails after a time
-//! that is far beyond anything that a loaded machine needs.
+//! Assertions concern bytes, states and the kernel's counters. A wait ends when its condition holds, and fails after
+//! a time that is far beyond the needs of a loaded machine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
@@ -43,7 +44,7 @@ mod steering;
 const FIRST_LINK: LinkId = LinkId(0);
 const SECOND_LINK: LinkId = LinkId(1);
 
-/// Longer than anything takes; only a failure waits for it.
+/// Timeout that only a failure reaches.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn run_command(program: &str, arguments: &str) {
@@ -55,7 +56,7 @@ fn ip(arguments: &str) {
     run_command("ip", arguments);
 }
 
-/// `ip` in the server's network.
+/// Runs `ip` in the server's namespace.
 fn ip_in(server: &NetNs, arguments: &str) {
     server
         .run(|| {
@@ -65,7 +66,8 @@ fn ip_in(server: &NetNs, arguments: &str) {
         .unwrap();
 }
 
-/// The client's and the server's network, joined by two cables of 20 Mbit/s; the server has one address behind both.
+/// Creates the namespaces of client and server, joined by two links of 20 Mbit/s; the server has one address behind
+/// both.
 fn with_two_networks(test: impl FnOnce(&NetNs) + Send) {
     let is_installed = |program: &str| Process::new(program).arg("-V").output().is_ok();
     if !is_privileged() || !is_installed("ip") || !is_installed("tc") {
@@ -103,7 +105,7 @@ fn with_two_networks(test: impl FnOnce(&NetNs) + Send) {
         .unwrap();
 }
 
-/// A cable from this network to the server's, with addresses and routes.
+/// Creates a link from this namespace to the server's, with addresses and routes.
 fn add_veth(server: &NetNs, link: u8) {
     let netns_path = format!("/proc/{}/fd/{}", std::process::id(), server.as_fd().as_raw_fd());
     ip(&format!("link add c{link} type veth peer name s{link} netns {netns_path}"));
@@ -131,10 +133,10 @@ fn mptcp_socket(address: SocketAddr) -> Socket {
     Socket::new(domain, Type::STREAM, Some(Protocol::from(262))).unwrap()
 }
 
-/// How many bytes a server sends that ends after them.
+/// Number of bytes of a server that then closes.
 const FINITE_RESPONSE_LEN: usize = 150_000;
 
-/// A server in its own network that sends to each client for as long as that reads. It ends with the process.
+/// Starts a server in its namespace that sends to each client as long as that reads. It ends with the process.
 fn start_server(netns: &NetNs, address: &str) -> SocketAddr {
     let address: SocketAddr = address.parse().unwrap();
     let listener = netns
@@ -169,7 +171,7 @@ fn start_server(netns: &NetNs, address: &str) -> SocketAddr {
                         while peer.write_all(&zeros).is_ok() {}
                     }
                     if mode[0] == b'p' {
-                        // 2 Mbit/s, of which nothing waits to be sent.
+                        // 2 Mbit/s, so that the send buffer stays empty.
                         while peer.write_all(&zeros[..5000]).is_ok() {
                             thread::sleep(Duration::from_millis(20));
                         }
@@ -184,7 +186,7 @@ fn start_server(netns: &NetNs, address: &str) -> SocketAddr {
     local_addr
 }
 
-/// A connection; it is reset when it is dropped, so that nothing of it lingers on the cables.
+/// A connection that is reset on drop, so that no data of it lingers on the links.
 struct Client(TcpStream);
 
 impl Client {
@@ -195,7 +197,7 @@ impl Client {
         Self(socket.into())
     }
 
-    /// One byte there and one back: the connection is fully established then.
+    /// Exchanges one byte in each direction: the connection is fully established then.
     fn connect_established(server: SocketAddr) -> Self {
         let mut client = Self::connect(server);
         client.0.write_all(b"h").unwrap();
@@ -208,7 +210,7 @@ impl Client {
         Self::start_download(server, b"d")
     }
 
-    /// The same from a server that has little to send.
+    /// Downloads slowly, from a server that has little to send.
     fn download_slowly(server: SocketAddr) -> (Self, Arc<AtomicU64>) {
         Self::start_download(server, b"p")
     }
@@ -244,13 +246,13 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// The reader's half of it ends too.
+    /// The reader's half ends as well.
     fn drop(&mut self) {
         let _ = self.0.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// A machine without a mind: it keeps what it hears, and says what the test gives it.
+/// A scripted machine: records inputs and yields the outputs that the test provides.
 #[derive(Clone, Default)]
 struct ScriptedMachine(Arc<Mutex<ScriptState>>);
 
@@ -282,7 +284,7 @@ impl Machine for ScriptedMachine {
     }
 }
 
-/// The userspace path manager, as the ground would set it.
+/// Sets the userspace path manager, as the host configuration would.
 struct PathManagerSysctl(&'static str);
 
 impl HostConfigurator for PathManagerSysctl {
@@ -297,7 +299,7 @@ impl HostConfigurator for PathManagerSysctl {
     fn restore(&mut self) {}
 }
 
-/// The links of all tests, and a device that draws nothing.
+/// Configuration with the links of all tests, and a device without energy use.
 fn test_config() -> Config {
     let link_config =
         |link, name: &str, kind| LinkConfig { id: link, name: name.into(), kind, metered: false, budget: None };
@@ -305,20 +307,20 @@ fn test_config() -> Config {
     Config::new(Model::new("nothing", BTreeMap::new(), ConcurrentDraw::default(), Power::ZERO).unwrap(), links)
 }
 
-/// This network as the daemon lays it.
+/// The host configuration of the daemon for this namespace.
 fn host_config(run_dir: &std::path::Path) -> HostConfig {
     let routed_links = RoutedLinks { links: vec!["c1".into(), "c2".into()], is_explicit: true };
     let lock = InstanceLock::acquire(run_dir, Role::Paths).unwrap();
     HostConfig::new(lock, run_dir, routed_links, Box::new(|line| eprintln!("told: {line}")))
 }
 
-/// What ends a driver.
+/// Stops a driver when it is sent.
 type StopFuture = std::pin::Pin<Box<dyn Future<Output = ()>>>;
 
-/// What lays the host, given a run directory.
+/// Creates a host configuration for a run directory.
 type HostConfigFactory = Box<dyn FnOnce(&std::path::Path) -> Box<dyn HostConfigurator> + Send>;
 
-/// A driver that runs on a thread of its own, in the same network.
+/// A driver that runs on its own thread, in the same namespace.
 struct RunningDriver {
     machine: ScriptedMachine,
     next: u64,
@@ -332,7 +334,7 @@ impl RunningDriver {
         Self::with_rcvbuf(mode, super::EVENT_RCVBUF, None)
     }
 
-    /// With so much room for events, and with a log.
+    /// Starts with this receive buffer for events, and with a decision log.
     fn with_rcvbuf(mode: Mode, rcvbuf_size: usize, decision_log: Option<PathBuf>) -> Self {
         let scripted = ScriptedMachine::default();
         let machine = scripted.clone();
@@ -349,7 +351,7 @@ impl RunningDriver {
         driver
     }
 
-    /// With a real policy; nothing is said or heard.
+    /// Starts with a real policy instead of the script.
     fn with_policy(config: Config, decision_log: Option<PathBuf>) -> Self {
         let machine = Paths::new(config.clone());
         Self::spawn(config, Mode::Userspace, decision_log, move |runtime, job, stop| {
@@ -357,7 +359,7 @@ impl RunningDriver {
         })
     }
 
-    /// A driver with a real policy that lays routes as the daemon does.
+    /// Starts with a real policy and the routing of the daemon.
     fn with_host_config(config: Config) -> Self {
         Self::with_host_config_in(Mode::Userspace, config)
     }
@@ -373,7 +375,7 @@ impl RunningDriver {
         })
     }
 
-    /// A driver with the script, in a run directory that an earlier one may have used.
+    /// Starts with the script, in a run directory that an earlier driver may have used.
     fn in_run_dir(mode: Mode, run_dir: PathBuf) -> Self {
         let scripted = ScriptedMachine::default();
         let machine = scripted.clone();
@@ -406,7 +408,7 @@ impl RunningDriver {
     ) -> Self {
         let make_host_config: HostConfigFactory = match mode {
             Mode::Userspace => Box::new(|_| Box::new(PathManagerSysctl("userspace"))),
-            // What is put back at the end is the ground's to know.
+            // The host configuration knows what to restore at the end.
             Mode::KernelPm => Box::new(|run_dir| Box::new(host_config(run_dir))),
             Mode::DryRun => Box::new(|_| Box::new(NoHostConfig)),
         };
@@ -423,7 +425,7 @@ impl RunningDriver {
     ) -> Self {
         let (queries, queries_rx) = mpsc::channel(8);
         let (stop, stop_rx) = oneshot::channel();
-        // A new thread begins in the namespaces of the one that starts it.
+        // A new thread starts in the namespaces of its creator.
         let thread = thread::spawn(move || {
             let host_config = make_host_config(&run_dir);
             let job = Job {
@@ -442,7 +444,7 @@ impl RunningDriver {
         Self { machine: ScriptedMachine::default(), next: 0, queries, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Waits until the condition gives something of what was heard so far.
+    /// Waits until the condition yields a value from the recorded inputs.
     fn wait_for_input<T>(&self, what: &str, condition: impl Fn(&[Input]) -> Option<T>) -> T {
         let started = Clock::now();
         loop {
@@ -452,7 +454,7 @@ impl RunningDriver {
             }
             if started.elapsed() > TIMEOUT {
                 let inputs = state.inputs.iter().filter(|input| !matches!(input, Input::InterfaceCounters { .. }));
-                panic!("{what}: never; heard {:?}", inputs.collect::<Vec<_>>());
+                panic!("{what}: never; inputs {:?}", inputs.collect::<Vec<_>>());
             }
             drop(state);
             thread::sleep(Duration::from_millis(5));
@@ -463,12 +465,12 @@ impl RunningDriver {
         self.machine.0.lock().unwrap().outputs.push_back(output);
     }
 
-    /// Gives a command and waits for its answer.
+    /// Executes a command and waits for its result.
     fn execute(&mut self, conn: ConnId, operation: Command) -> Option<CommandError> {
         let command = CommandId(self.next);
         self.next += 1;
         self.push_output(Output::Command { id: command, conn, command: operation });
-        self.wait_for_input(&format!("an answer to {operation:?}"), |inputs| {
+        self.wait_for_input(&format!("the result of {operation:?}"), |inputs| {
             inputs.iter().find_map(|input| match input {
                 Input::CommandDone { command: other, error } if *other == command => Some(*error),
                 _ => None,
@@ -476,7 +478,7 @@ impl RunningDriver {
         })
     }
 
-    /// Looks once, and waits for counters of each of these subflows that are newer than the look.
+    /// Polls once, and waits for newer counters of each of these subflows.
     fn poll_counters(&self, conn: ConnId, subflows: &[SubflowId]) -> BTreeMap<SubflowId, Counters> {
         let first_new = self.machine.0.lock().unwrap().inputs.len();
         self.push_output(Output::Poll { conn });
@@ -491,7 +493,7 @@ impl RunningDriver {
         })
     }
 
-    /// Looks until the condition holds.
+    /// Polls until the condition holds.
     fn wait_for_counters(
         &self,
         what: &str,
@@ -510,7 +512,7 @@ impl RunningDriver {
         }
     }
 
-    /// Looks until this subflow has received so many bytes; `false` if it ends before.
+    /// Polls until this subflow has received so many bytes; `false` if it ends before.
     fn has_received(&self, conn: ConnId, subflow: SubflowId, bytes: u64) -> bool {
         let started = Clock::now();
         loop {
@@ -526,12 +528,12 @@ impl RunningDriver {
             if let Some(outcome) = outcome {
                 return outcome;
             }
-            assert!(started.elapsed() < TIMEOUT, "{subflow:?} brings too little");
+            assert!(started.elapsed() < TIMEOUT, "{subflow:?} receives too little");
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// The next connection after `known` ones, with its first subflow.
+    /// The next connection after `index` earlier ones, with its first subflow.
     fn wait_for_connection(&self, index: usize) -> (ConnId, EstablishedSubflow) {
         self.wait_for_input("a connection", |inputs| {
             let mut conns = inputs.iter().filter_map(|input| match input {
@@ -583,16 +585,16 @@ impl RunningDriver {
     }
 }
 
-/// The application goes on. What came over one path may wait for what comes over another.
+/// Waits until the application reads more. Data of one path may wait for data of another.
 fn wait_for_progress(read: &AtomicU64, before: u64) {
     let started = Clock::now();
     while read.load(Ordering::Relaxed) <= before {
-        assert!(started.elapsed() < TIMEOUT, "the application gets nothing any more");
+        assert!(started.elapsed() < TIMEOUT, "the application receives no data any more");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Bytes stand still over a time in which those of the other subflow grow by much.
+/// Waits until a subflow receives nothing over a time in which the other one receives much.
 fn wait_until_idle(driver: &RunningDriver, conn: ConnId, idle_subflow: SubflowId, active_subflow: SubflowId) {
     let started = Clock::now();
     loop {

@@ -1,4 +1,4 @@
-//! The other modes, servers without MPTCP, and the log.
+//! Other modes of the driver, servers without MPTCP, and the decision log.
 
 use std::io::BufRead;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use marline_core::wire::netlink::mptcp::Endpoint;
 use super::super::super::{Management, PathsRecord};
 use super::*;
 
-/// The addresses of the kernel's endpoints.
+/// Addresses of the kernel's endpoints.
 fn pm_endpoints() -> Vec<String> {
     let output = Process::new("ip").args(["mptcp", "endpoint", "show"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -17,7 +17,7 @@ fn pm_endpoints() -> Vec<String> {
 }
 
 #[test]
-fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
+fn endpoints_affect_all_connections_and_are_removed_at_the_end() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::KernelPm);
@@ -50,11 +50,11 @@ fn endpoints_steer_all_connections_at_once_and_are_removed_at_the_end() {
 }
 
 #[test]
-fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
+fn endpoints_of_a_crashed_run_remain_while_a_connection_uses_them() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let run_dir = tempfile::tempdir().unwrap();
-        // A run that had joined the second link, and was killed.
+        // A run that had joined the second link and was killed.
         let mut crashed = host_config(run_dir.path());
         crashed.apply(Mode::KernelPm).unwrap();
         let second = Endpoint::for_subflows("10.2.0.2".parse().unwrap(), 0, false);
@@ -70,23 +70,27 @@ fn endpoints_of_a_run_that_crashed_go_on_while_a_connection_uses_them() {
         assert_eq!(driver.execute(conn, Command::SetBackup { subflow: second.id, backup: true }), None);
         drop(client);
         driver.wait_for_input("the end", |inputs| inputs.contains(&Input::Closed { conn }).then_some(()));
-        assert!(!has_endpoint(), "without a connection there is the first link's alone: {:?}", pm_endpoints());
-        // Whatever is on an address of ours at the end goes.
+        assert!(
+            !has_endpoint(),
+            "without a connection only the initial link has an endpoint: {:?}",
+            pm_endpoints()
+        );
+        // Endpoints on marline's addresses are removed at the end.
         ip("mptcp endpoint add 10.2.0.2 dev c2 subflow");
         driver.stop();
         assert_eq!(pm_endpoints(), [""; 0]);
-        assert_eq!(std::fs::read_dir(run_dir.path()).unwrap().count(), 0, "the ledger is gone");
+        assert_eq!(std::fs::read_dir(run_dir.path()).unwrap().count(), 0, "the undo log is removed");
     });
 }
 
-/// What has come over the second link.
+/// Bytes received over the second link.
 fn second_link_bytes(driver: &RunningDriver) -> u64 {
     let snapshot = driver.snapshot();
     let subflows = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
     subflows.filter(|sub| sub.link == Some(SECOND_LINK)).map(|sub| sub.counters.received.bytes()).sum()
 }
 
-/// Waits until the one real subflow from this address is a backup, or none any more.
+/// Waits until the only real subflow from this address is a backup, or is no backup any more.
 fn wait_for_backup(driver: &RunningDriver, conn: ConnId, address: &str, is_backup: bool) {
     let started = Clock::now();
     loop {
@@ -104,16 +108,16 @@ fn wait_for_backup(driver: &RunningDriver, conn: ConnId, address: &str, is_backu
 }
 
 #[test]
-fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
+fn a_subflow_whose_endpoint_must_stay_is_suspended_instead_of_ended() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
-        // Somebody else's, with which the kernel joins at once.
+        // An endpoint of another program, with which the kernel joins at once.
         ip("mptcp endpoint add 10.2.0.2 dev c2 subflow id 7");
         ip("mptcp limits set subflow 2");
         let mut driver = RunningDriver::start(Mode::KernelPm);
         let started = Clock::now();
         while !pm_endpoints().contains(&"10.1.0.2".to_owned()) {
-            // One that comes while a connection runs would make a second subflow over its link.
+            // An endpoint that is added during a connection would create a second subflow over its link.
             assert!(started.elapsed() < TIMEOUT, "{:?}", pm_endpoints());
             thread::sleep(Duration::from_millis(5));
         }
@@ -125,15 +129,15 @@ fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
         assert_eq!(driver.wait_for_subflow_end(second.id), CloseReason::Closed);
         wait_for_backup(&driver, aggregate, "10.2.0.2", true);
         assert!(pm_endpoints().contains(&"10.2.0.2".to_owned()), "{:?}", pm_endpoints());
-        // A join takes up the same subflow, under another number.
+        // A join resumes the same subflow under another id.
         let before = second_link_bytes(&driver);
         assert!(before > 0);
         assert_eq!(driver.execute(aggregate, Command::Join { link: SECOND_LINK, backup: false }), None);
         let rejoined = driver.wait_for_subflow(aggregate, SECOND_LINK, &[second.id]);
         wait_for_backup(&driver, aggregate, "10.2.0.2", false);
         let received = driver.poll_counters(aggregate, &[rejoined.id])[&rejoined.id].received.bytes();
-        assert!(received + before <= second_link_bytes(&driver), "it begins at zero: {received} {before}");
-        // A second one over the same link there is not; whoever asks for it must not suspend the first.
+        assert!(received + before <= second_link_bytes(&driver), "its counters start at zero: {received} {before}");
+        // A second subflow over the same link is impossible, and a request for it must not suspend the first.
         let second_join = driver.execute(aggregate, Command::Join { link: SECOND_LINK, backup: true });
         assert_eq!(second_join, Some(CommandError::NotYet));
         assert_eq!(driver.execute(aggregate, Command::Destroy { subflow: first.id }), None);
@@ -146,12 +150,12 @@ fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
         assert_eq!(
             texts,
             [
-                "end the subflow over c2: its endpoint stays, so it is suspended",
+                "end the subflow over c2: its endpoint must stay, so it is suspended instead",
                 "join over c2",
-                "end the subflow over c1: its endpoint stays, so it is suspended",
+                "end the subflow over c1: its endpoint must stay, so it is suspended instead",
             ]
         );
-        assert_eq!(connection.reason, "", "a command is no reason");
+        assert_eq!(connection.reason, "", "a command does not set the reason");
         wait_for_backup(&driver, aggregate, "10.1.0.2", true);
         assert!(rejoined.id != second.id);
         assert_eq!(driver.snapshot().totals.refused, 0);
@@ -161,7 +165,7 @@ fn a_subflow_whose_endpoint_stays_is_ended_by_suspending_it() {
 }
 
 #[test]
-fn an_address_of_the_other_family_gets_its_endpoint_and_loses_it_with_the_address() {
+fn endpoints_follow_addresses_of_the_other_family() {
     with_two_networks(|server| {
         let address = start_server(server, "[fd00:9::1]:5001");
         ip("address del fd00:2::2/64 dev c2");
@@ -180,7 +184,7 @@ fn an_address_of_the_other_family_gets_its_endpoint_and_loses_it_with_the_addres
         };
         ip("address add fd00:2::2/64 dev c2 nodad");
         wait_for_endpoint(true);
-        // What was said of the link counts for this address, too.
+        // The priority of the link applies to this address as well.
         let second = driver.wait_for_subflow(aggregate, SECOND_LINK, &[]);
         assert!(second.backup, "{second:?}");
         ip("address del fd00:2::2/64 dev c2");
@@ -192,7 +196,7 @@ fn an_address_of_the_other_family_gets_its_endpoint_and_loses_it_with_the_addres
 }
 
 #[test]
-fn a_dry_run_sees_all_and_does_nothing() {
+fn a_dry_run_observes_everything_and_changes_nothing() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::DryRun);
@@ -211,7 +215,7 @@ fn a_dry_run_sees_all_and_does_nothing() {
 }
 
 #[test]
-fn a_connection_to_a_server_without_mptcp_is_counted_and_not_told_of() {
+fn a_connection_to_a_server_without_mptcp_is_only_counted() {
     with_two_networks(|server| {
         let listener = server.run(|| TcpListener::bind("10.9.0.1:5001")).unwrap();
         let address = listener.local_addr().unwrap();
@@ -235,14 +239,14 @@ fn a_connection_to_a_server_without_mptcp_is_counted_and_not_told_of() {
 }
 
 #[test]
-fn a_connection_that_becomes_plain_tcp_in_mid_flight_is_over_for_the_policy_and_goes_on() {
+fn a_connection_that_falls_back_later_ends_for_the_policy_and_continues() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let driver = RunningDriver::start(Mode::Userspace);
         let mut client = Client::connect_established(address);
         client.0.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (conn, _) = driver.wait_for_connection(0);
-        // From now on somebody on the way takes MPTCP's option out of what the server sends.
+        // From now on a middlebox removes MPTCP's option from packets of the server.
         let nft = |arguments: &str| {
             let result = server.run(|| Process::new("nft").args(arguments.split_whitespace()).output());
             result.is_ok_and(|output| output.status.success())
@@ -270,7 +274,7 @@ fn a_connection_that_becomes_plain_tcp_in_mid_flight_is_over_for_the_policy_and_
 }
 
 #[test]
-fn a_modem_that_is_plugged_in_again_is_counted_anew() {
+fn a_modem_that_is_plugged_in_again_continues_its_totals() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
@@ -278,7 +282,7 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
         let download = |driver: &mut RunningDriver, known: usize| {
             let (client, _) = Client::download(address);
             let (conn, _) = driver.wait_for_connection(known);
-            // Its default route comes a moment after its address.
+            // Its default route follows its address after a moment.
             let mut join = || driver.execute(conn, Command::Join { link: SECOND_LINK, backup: false });
             let mut refused = join();
             for _ in 0..100 {
@@ -309,7 +313,7 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
             (ups.count() >= 2).then_some(())
         });
         let _client = download(&mut driver, 1);
-        // What passed the first interface is in the sums; what they grow by afterwards passed the second.
+        // Traffic of the first interface is in the totals; their later increase passed the second.
         let counters_around_up = |inputs: &[Input]| {
             let up = inputs.iter().rposition(|input| *input == Input::LinkUp { link: SECOND_LINK }).unwrap();
             let received_counters = |inputs: &[Input]| -> Vec<u64> {
@@ -334,10 +338,10 @@ fn a_modem_that_is_plugged_in_again_is_counted_anew() {
 }
 
 #[test]
-fn what_goes_over_no_link_and_what_this_host_serves_is_left_alone() {
+fn connections_over_no_link_and_server_connections_are_ignored() {
     with_two_networks(|server| {
         let driver = RunningDriver::start(Mode::Userspace);
-        // Over the loopback, which is none of the links: both sides are this host.
+        // Over the loopback, which is no link: both sides are this host.
         let address: SocketAddr = "127.0.0.1:5009".parse().unwrap();
         let listener = mptcp_socket(address);
         listener.bind(&address.into()).unwrap();
@@ -350,7 +354,7 @@ fn what_goes_over_no_link_and_what_this_host_serves_is_left_alone() {
         });
         let _inside = Client::connect_established(address);
         echo.join().unwrap();
-        // One that is ours shows that the events of the others have passed.
+        // A managed connection proves that the earlier events were processed.
         let server_address = start_server(server, "10.9.0.1:5001");
         let _ours = Client::connect_established(server_address);
         let (conn, _) = driver.wait_for_connection(0);
@@ -361,7 +365,7 @@ fn what_goes_over_no_link_and_what_this_host_serves_is_left_alone() {
 }
 
 #[test]
-fn the_log_holds_the_configuration_every_input_and_every_output() {
+fn the_log_contains_configuration_inputs_and_outputs() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let temp_dir = tempfile::tempdir().unwrap();

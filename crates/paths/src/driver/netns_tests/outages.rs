@@ -1,7 +1,7 @@
-//! Links that come back while connections run: the throughput profile uses them again, in both directions.
+//! Recovery of links during connections: the throughput policy uses recovered links again, in both directions.
 //!
-//! What decides is that bytes come over the link again, and that they go on doing so for longer than it takes to judge a
-//! path. How soon is asked of virtual time (`core`), and printed here.
+//! The tests require that bytes arrive over the link again, for longer than the evaluation of a path takes.
+//! Simulations in virtual time (`core`) check the delay; here it is only printed.
 
 use marline_core::paths::{Goal, Policy};
 use marline_core::wire::netlink::diag::state;
@@ -10,14 +10,14 @@ use super::super::super::kernel::SockDiag;
 use super::policy::wait_for_snapshot;
 use super::*;
 
-/// How a link fails, and how it comes back.
+/// Kind of an outage and its recovery.
 #[derive(Clone, Copy, Debug)]
 enum Outage {
     /// `ip link set down`, then up with its routes.
     Down,
-    /// The interface is removed, and made again with another index.
+    /// The interface is removed and created again with another index.
     Removed,
-    /// Packets vanish in both directions; the interface stays up.
+    /// Packets are lost in both directions while the interface stays up.
     Silent,
 }
 
@@ -26,7 +26,7 @@ impl Outage {
         match self {
             Self::Down => ip(&format!("link set c{link} down")),
             Self::Removed => ip(&format!("link delete c{link}")),
-            // To a station that is not there.
+            // To a link-layer address that does not exist.
             Self::Silent => {
                 let unreachable_neighbor = |address, dev| {
                     format!("neighbour replace {address} lladdr 02:00:00:00:00:99 dev {dev} nud permanent")
@@ -53,19 +53,19 @@ impl Outage {
     }
 }
 
-/// Bytes of each subflow that there is over a link.
+/// Bytes of each subflow over a link.
 fn subflow_bytes(snapshot: &Snapshot, link: LinkId) -> BTreeMap<SubflowId, u64> {
     let link_subflows =
         snapshot.connections.iter().flat_map(|conn| &conn.subflows).filter(|sub| sub.link == Some(link));
     link_subflows.map(|sub| (sub.id, sub.counters.received.bytes() + sub.counters.sent.bytes())).collect()
 }
 
-/// Waits until a link has carried so many bytes more than in `before`.
+/// Waits until a link has carried this number of bytes more than in `before`.
 pub(super) fn wait_for_link_bytes(driver: &RunningDriver, link: LinkId, bytes: u64, what: &str) {
     wait_for_bytes(driver, &[link], bytes, what);
 }
 
-/// The same for these links together.
+/// Waits for bytes over these links together.
 fn wait_for_bytes(driver: &RunningDriver, links: &[LinkId], bytes: u64, what: &str) {
     let bytes_by_subflow = |snapshot: &Snapshot| -> BTreeMap<SubflowId, u64> {
         links.iter().flat_map(|link| subflow_bytes(snapshot, *link)).collect()
@@ -110,7 +110,7 @@ fn check_both_links_return(outage: Outage, upload: bool, outage_time: Duration) 
                     "a destroyed subflow sends again what others have delivered"
                 );
             }
-            // Ten seconds of half of its rate: it was judged by then, and is still used.
+            // Ten seconds at half of its rate: by then it was evaluated, and it is still used.
             wait_for_link_bytes(&driver, link, 8_000_000, "bytes over the link after it was judged");
         }
         drop(client);
@@ -118,7 +118,7 @@ fn check_both_links_return(outage: Outage, upload: bool, outage_time: Duration) 
     });
 }
 
-/// Subflows from this link's address that this host has closed and whose sockets are still there.
+/// Number of subflows from this link's address that this host has closed and whose sockets still exist.
 fn count_closing_sockets(link: u8) -> usize {
     let (mut count, address) = (0, std::net::IpAddr::from([10, link, 0, 2]));
     let states = 1 << state::FIN_WAIT1 | 1 << state::FIN_WAIT2;
@@ -130,12 +130,12 @@ fn count_closing_sockets(link: u8) -> usize {
 }
 
 #[test]
-fn an_interface_that_was_down_carries_uploads_again() {
+fn uploads_use_an_interface_again_that_was_down() {
     check_both_links_return(Outage::Down, true, Duration::from_secs(3));
 }
 
 #[test]
-fn an_interface_that_was_down_carries_downloads_again() {
+fn downloads_use_an_interface_again_that_was_down() {
     check_both_links_return(Outage::Down, false, Duration::from_secs(3));
 }
 
@@ -150,18 +150,18 @@ fn an_interface_that_was_removed_carries_uploads_again() {
 }
 
 #[test]
-fn a_link_that_was_silent_carries_uploads_again() {
+fn uploads_use_a_link_again_after_packet_loss() {
     check_both_links_return(Outage::Silent, true, Duration::from_secs(3));
 }
 
 #[test]
-fn a_link_that_was_silent_carries_downloads_again() {
+fn downloads_use_a_link_again_after_packet_loss() {
     check_both_links_return(Outage::Silent, false, Duration::from_secs(4));
 }
 
 /// Temporary addresses of IPv6 (RFC 8981) replace each other while a connection runs.
 #[test]
-fn addresses_of_ipv6_that_replace_each_other_interrupt_nothing_and_leave_no_wrong_rate() {
+fn replaced_ipv6_addresses_neither_interrupt_nor_distort_rates() {
     with_two_networks(|server| {
         let address = start_server(server, "[fd00:9::1]:5001");
         let config = Config { policy: Policy::Marline, goal: Goal::Speed, ..test_config() };
@@ -186,7 +186,7 @@ fn addresses_of_ipv6_that_replace_each_other_interrupt_nothing_and_leave_no_wron
         let (reply_tx, reply_rx) = oneshot::channel();
         driver.queries.blocking_send(DriverQuery::Explain(conn, reply_tx)).unwrap();
         let texts: Vec<String> = reply_rx.blocking_recv().unwrap().unwrap().1.into_iter().map(|d| d.text).collect();
-        // A wrong rate of one link leaves the other one out: both have 20 Mbit/s.
+        // A wrong rate of one link would exclude the other: both have 20 Mbit/s.
         assert!(!texts.iter().any(|line| line.contains("would hold it up")), "{texts:#?}");
         drop(client);
         driver.stop();
@@ -195,7 +195,7 @@ fn addresses_of_ipv6_that_replace_each_other_interrupt_nothing_and_leave_no_wron
 
 #[test]
 #[ignore = "75 s of outage, twice; make soak runs it"]
-fn data_flows_again_after_a_long_outage_of_all_links() {
+fn data_resumes_after_a_long_outage_of_all_links() {
     for upload in [false, true] {
         with_two_networks(move |server| {
             for link in [1, 2] {

@@ -1,4 +1,4 @@
-//! Links that lose full-sized packets without an ICMP message, and what looks like it.
+//! Path MTU black holes: links that drop full-sized packets without an ICMP message, and similar situations.
 
 use marline_core::paths::{Goal, Policy};
 
@@ -6,7 +6,7 @@ use super::outages::wait_for_link_bytes;
 use super::policy::wait_for_snapshot;
 use super::*;
 
-/// What the kernel has of routes over the second link, of IPv4 (`-4`) or of IPv6 (`-6`).
+/// Routes of the kernel over the second link, for IPv4 (`-4`) or IPv6 (`-6`).
 fn routes_of(family: &str) -> String {
     let routes = Process::new("ip").args([family, "route", "show", "table", "all", "dev", "c2"]).output().unwrap();
     String::from_utf8_lossy(&routes.stdout).into_owned()
@@ -32,7 +32,7 @@ fn start_driver(config: Config) -> RunningDriver {
     driver
 }
 
-/// The server drops larger packets than this on their way to the client, with 14 bytes of Ethernet, without a word.
+/// Makes the server drop packets larger than `size`, including 14 bytes of Ethernet header, without an ICMP message.
 fn drop_larger_packets(server: &NetNs, size: u32) {
     server
         .run(|| {
@@ -42,13 +42,13 @@ fn drop_larger_packets(server: &NetNs, size: u32) {
         .unwrap();
 }
 
-/// Uploads to this address, with the path manager of this mode: the link is lost to full-sized packets, and carries smaller ones.
+/// Uploads to this address in this mode: the link drops full-sized packets and carries smaller ones.
 fn check_upload(address: &'static str, mode: Mode) {
     with_two_networks(move |server| {
         for link in [1, 2] {
             run_command("tc", &format!("qdisc replace dev c{link} root tbf rate 20mbit burst 64k limit 100k"));
         }
-        // Larger packets than the peer's interface accepts vanish there, and it accepts segments of any size.
+        // The peer's interface drops packets above its MTU, although the peer accepts segments of any size.
         ip("link set c2 gso_max_segs 1");
         ip_in(server, "link set s2 mtu 1400");
         ip_in(server, "route replace 10.2.0.0/24 dev s2 src 10.2.0.1 advmss 1460");
@@ -112,8 +112,8 @@ fn a_link_with_a_smaller_path_mtu_carries_downloads_and_larger_packets_are_tried
         eprintln!("2 MB over the link with the smaller path MTU after {:?}", start.elapsed());
         wait_for_mtu(&driver, false);
         eprintln!("larger packets are tried again after {:?}", start.elapsed());
-        wait_for_link_bytes(&driver, SECOND_LINK, 2_000_000, "bytes over the subflow that goes on");
-        // They are still lost, and then they are not.
+        wait_for_link_bytes(&driver, SECOND_LINK, 2_000_000, "bytes over the continuing subflow");
+        // First they are still lost, then they pass.
         let other = Client::download(address).0;
         wait_for_mtu(&driver, true);
         drop_larger_packets(server, 65_536);
@@ -128,7 +128,7 @@ fn a_link_with_a_smaller_path_mtu_carries_downloads_and_larger_packets_are_tried
 }
 
 #[test]
-fn a_server_that_has_little_to_send_lowers_no_mtu() {
+fn a_server_with_little_data_lowers_no_mtu() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let driver = start_driver(speed_config());

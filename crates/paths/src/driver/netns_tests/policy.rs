@@ -1,4 +1,5 @@
-//! Real policies over the kernel: what they decide is theirs; that it happens, and that the log says so, is tested here.
+//! Real policies with the real kernel. Their decisions are tested elsewhere; these tests check that they are executed
+//! and logged.
 
 use std::io::BufRead;
 
@@ -8,7 +9,7 @@ use marline_core::paths::{Goal, Policy};
 use super::super::super::PathsRecord;
 use super::*;
 
-/// Waits for a snapshot that fulfils the condition.
+/// Waits for a snapshot that satisfies the condition.
 pub(super) fn wait_for_snapshot(
     driver: &RunningDriver,
     what: &str,
@@ -25,7 +26,7 @@ pub(super) fn wait_for_snapshot(
     }
 }
 
-/// What the subflows over a link carried, as they were seen last.
+/// Bytes of the subflows over a link, by the last sample.
 fn received_over(snapshot: &Snapshot, link: LinkId) -> u64 {
     let subflows = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
     subflows.filter(|sub| sub.link == Some(link)).map(|sub| sub.counters.received.bytes()).sum()
@@ -44,7 +45,7 @@ fn check_download_uses_both_links(config: Config) {
         };
         let snapshot = wait_for_snapshot(&driver, "bytes over both links", are_both_used);
         assert!(!snapshot.connections[0].reason.is_empty(), "{snapshot:?}");
-        // Carrier is lost: the other link goes on.
+        // One link loses its carrier, and the other continues.
         ip("link set c1 down");
         let before = received_over(&driver.snapshot(), SECOND_LINK);
         wait_for_snapshot(&driver, "bytes over the link that is left", |status| {
@@ -65,7 +66,7 @@ fn check_download_uses_both_links(config: Config) {
 }
 
 #[test]
-fn the_kernels_own_way_as_a_policy_uses_both_links_and_replays() {
+fn the_mptcp_policy_uses_both_links_and_replays() {
     check_download_uses_both_links(Config { policy: Policy::Mptcp, ..test_config() });
 }
 

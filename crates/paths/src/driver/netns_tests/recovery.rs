@@ -1,4 +1,4 @@
-//! What is found again: after a restart, after lost events, and what cannot be steered.
+//! Recovery of state after a restart and after lost events, and connections that cannot be managed.
 
 use super::super::super::Management;
 use super::super::super::kernel::{SockDiag, SocketReply, SubflowQuery};
@@ -35,12 +35,12 @@ fn running_connections_are_adopted_with_their_subflows_and_priorities() {
 }
 
 #[test]
-fn lost_events_are_made_up_for_by_a_dump() {
+fn lost_events_are_recovered_by_a_dump() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
-        // Room for one event: the two of a new connection do not fit.
+        // Buffer for one event: the two of a new connection do not fit.
         let driver = RunningDriver::with_rcvbuf(Mode::Userspace, 0, None);
-        // The driver cannot read while its machine does not answer.
+        // The driver cannot read events while its machine is locked.
         let lock = driver.machine.0.lock().unwrap();
         let clients: Vec<Client> = (0..40).map(|_| Client::connect_established(address)).collect();
         drop(lock);
@@ -54,7 +54,7 @@ fn lost_events_are_made_up_for_by_a_dump() {
         opened(40);
         let first = driver.wait_for_connection(0).0;
         assert!(driver.poll_counters(first, &[]).is_empty());
-        assert!(driver.snapshot().totals.resyncs > 0, "nothing was lost: the test shows nothing");
+        assert!(driver.snapshot().totals.resyncs > 0, "no event was lost, so the test proves nothing");
         drop(clients);
         driver.wait_for_input("that all are closed", |inputs| {
             (inputs.iter().filter(|input| matches!(input, Input::Closed { .. })).count() == 40).then_some(())
@@ -65,7 +65,7 @@ fn lost_events_are_made_up_for_by_a_dump() {
 }
 
 #[test]
-fn a_socket_is_aborted_and_the_kernel_says_so() {
+fn a_socket_is_aborted_and_the_kernel_confirms_it() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let driver = RunningDriver::start(Mode::Userspace);
@@ -73,7 +73,7 @@ fn a_socket_is_aborted_and_the_kernel_says_so() {
         let (_, first) = driver.wait_for_connection(0);
         let query = SubflowQuery { local: client.0.local_addr().unwrap(), remote: address, interface: 0 };
         let sockets = SockDiag::open().unwrap();
-        // Twice: there is none to abort then. Without an answer this would be an error.
+        // Twice: the second time there is no socket. Without a reply this would be an error.
         sockets.abort(&[query]).unwrap();
         sockets.abort(&[query]).unwrap();
         let mut reply = SocketReply::Unknown;
@@ -86,7 +86,7 @@ fn a_socket_is_aborted_and_the_kernel_says_so() {
 }
 
 #[test]
-fn what_the_kernel_has_is_found_by_an_exact_question() {
+fn existing_sockets_are_found_by_exact_queries() {
     with_two_networks(|server| {
         for address in ["10.9.0.1:5001", "[fd00:9::1]:5002"] {
             let address = start_server(server, address);
@@ -115,7 +115,7 @@ fn what_the_kernel_has_is_found_by_an_exact_question() {
 }
 
 #[test]
-fn a_path_manager_that_somebody_switched_over_is_put_back_when_a_command_is_refused_for_it() {
+fn a_changed_path_manager_is_restored_when_a_command_is_refused() {
     with_two_networks(|server| {
         const SETTING: &str = "/proc/sys/net/mptcp/path_manager";
         let address = start_server(server, "10.9.0.1:5001");
@@ -125,7 +125,7 @@ fn a_path_manager_that_somebody_switched_over_is_put_back_when_a_command_is_refu
             std::fs::write(SETTING, "kernel").unwrap();
             clients.push(Client::connect_established(address));
             let (conn, _) = driver.wait_for_connection(clients.len() - 1);
-            // The round of every second may have been faster.
+            // The check of each second may have been faster.
             if driver.execute(conn, Command::Join { link: SECOND_LINK, backup: true })
                 == Some(CommandError::NoConnection)
             {
@@ -142,7 +142,7 @@ fn a_path_manager_that_somebody_switched_over_is_put_back_when_a_command_is_refu
 }
 
 #[test]
-fn a_socket_older_than_the_path_manager_is_told_and_left_alone() {
+fn a_socket_older_than_the_switch_is_reported_as_unmanaged() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         std::fs::write("/proc/sys/net/mptcp/path_manager", "kernel").unwrap();
@@ -170,13 +170,13 @@ fn a_socket_older_than_the_path_manager_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_join_without_an_answer_is_given_up() {
+fn an_unanswered_join_is_given_up() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
         let (_client, _) = Client::download(address);
         let (conn, _) = driver.wait_for_connection(0);
-        // A neighbour that is somebody else: all looks well, and nothing comes back.
+        // A neighbor entry with a wrong link-layer address: packets leave, and no reply arrives.
         ip("neigh replace 10.2.0.1 lladdr 02:00:00:00:00:99 dev c2 nud permanent");
         assert_eq!(driver.execute(conn, Command::Join { link: SECOND_LINK, backup: false }), None);
         let syn_sent_count = || {
@@ -194,7 +194,7 @@ fn a_join_without_an_answer_is_given_up() {
 }
 
 #[test]
-fn the_end_of_a_subflow_of_a_half_closed_connection_is_refused_once_and_joins_always() {
+fn a_half_closed_connection_refuses_one_destroy_and_all_joins() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
@@ -203,7 +203,7 @@ fn the_end_of_a_subflow_of_a_half_closed_connection_is_refused_once_and_joins_al
         assert_eq!(driver.execute(conn, Command::Join { link: SECOND_LINK, backup: false }), None);
         let second = driver.wait_for_subflow(conn, SECOND_LINK, &[]);
         driver.wait_for_counters("bytes", conn, second.id, |counters| counters.received.bytes() > 100_000);
-        // The client sends nothing more; the download goes on.
+        // The client has closed its direction; the download continues.
         client.0.shutdown(std::net::Shutdown::Write).unwrap();
         let before = read.load(Ordering::Relaxed);
         wait_for_progress(&read, before + 100_000);
@@ -215,7 +215,7 @@ fn the_end_of_a_subflow_of_a_half_closed_connection_is_refused_once_and_joins_al
         driver.wait_for_counters("bytes after the refusal", conn, second.id, |counters| {
             counters.received.bytes() > 200_000
         });
-        // The policy knows it now, as for a spent budget.
+        // The policy knows now that the connection is half-closed, as for an exhausted budget.
         assert_eq!(driver.execute(conn, Command::Destroy { subflow: second.id }), None);
         assert_eq!(driver.wait_for_subflow_end(second.id), CloseReason::Closed);
         driver.wait_for_counters("bytes over the first", conn, first.id, |counters| {

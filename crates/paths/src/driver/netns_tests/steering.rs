@@ -1,9 +1,9 @@
-//! Joins, suspensions, ends: what the policy can do with a connection.
+//! Joins, suspensions and ends of subflows: all actions of a policy on a connection.
 
 use super::*;
 
 #[test]
-fn a_connection_is_joined_suspended_resumed_and_left() {
+fn subflows_join_suspend_resume_and_end() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
@@ -22,7 +22,7 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         wait_until_idle(&driver, conn, second.id, first.id);
         assert!(driver.poll_counters(conn, &[second.id])[&second.id].backup);
 
-        // The third state: the first subflow rests, the second carries.
+        // The first subflow is suspended, and the second carries the data.
         assert_eq!(driver.execute(conn, Command::SetBackup { subflow: second.id, backup: false }), None);
         assert_eq!(driver.execute(conn, Command::SetBackup { subflow: first.id, backup: true }), None);
         wait_until_idle(&driver, conn, first.id, second.id);
@@ -38,12 +38,12 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         assert_eq!(driver.execute(conn, Command::Join { link: SECOND_LINK, backup: true }), None);
         let rejoined = driver.wait_for_subflow(conn, SECOND_LINK, &[second.id]);
         assert!(rejoined.backup);
-        // And a second one over a link that has one: how a path is probed.
+        // A second subflow over the same link, as a path is probed.
         assert_eq!(driver.execute(conn, Command::Join { link: SECOND_LINK, backup: true }), None);
         let probe = driver.wait_for_subflow(conn, SECOND_LINK, &[second.id, rejoined.id]);
         assert_eq!(driver.execute(conn, Command::Destroy { subflow: rejoined.id }), None);
         assert!(driver.poll_counters(conn, &[probe.id]).contains_key(&probe.id));
-        // The first one ends and comes back under id 0.
+        // The first subflow ends and joins again under id 0.
         assert_eq!(driver.execute(conn, Command::SetBackup { subflow: probe.id, backup: false }), None);
         assert_eq!(driver.execute(conn, Command::Destroy { subflow: first.id }), None);
         assert_eq!(driver.execute(conn, Command::Join { link: FIRST_LINK, backup: false }), None);
@@ -56,13 +56,13 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         wait_for_progress(&read, before);
         let snapshot = driver.snapshot();
         assert_eq!((snapshot.connections.len(), snapshot.connections[0].subflows.len()), (1, 2));
-        assert_eq!(snapshot.totals.refused, 0, "what came too late is no refusal");
+        assert_eq!(snapshot.totals.refused, 0, "a late command does not count as refused");
         let connection = &snapshot.connections[0];
         assert!(
             connection.subflows.iter().all(|sub| !sub.initial),
             "the one that came back is not the first: {connection:?}"
         );
-        // Two letters went over the first subflow, which has gone.
+        // Two bytes went over the first subflow, which has ended.
         assert_eq!(connection.sent.bytes(), 2);
         let over_links: u64 = connection.subflows.iter().map(|sub| sub.counters.received.bytes()).sum();
         assert!(
@@ -73,8 +73,8 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
         driver.queries.blocking_send(DriverQuery::Explain(conn, reply_tx)).unwrap();
         let texts: Vec<String> = reply_rx.blocking_recv().unwrap().unwrap().1.into_iter().map(|d| d.text).collect();
         for expected in [
-            "suspend another interface: not done, as the subflow has ended, or is only just there",
-            "join over c2 a second time: it is silent, and an answer shows that it works",
+            "suspend another interface: not done, as the subflow has ended, or has only just joined",
+            "join over c2 a second time, as a probe: its subflow is stalled",
             "end the older subflow over c2",
         ] {
             assert!(texts.iter().any(|line| line == expected), "{expected}: {texts:?}");
@@ -84,7 +84,7 @@ fn a_connection_is_joined_suspended_resumed_and_left() {
 }
 
 #[test]
-fn the_end_of_a_download_arrives_though_the_first_subflow_is_destroyed() {
+fn a_download_completes_although_the_first_subflow_is_destroyed() {
     with_two_networks(|server| {
         for link in [1, 2] {
             let qdisc = format!("qdisc replace dev s{link} root tbf rate 1mbit burst 10k limit 30k");
@@ -103,10 +103,10 @@ fn the_end_of_a_download_arrives_though_the_first_subflow_is_destroyed() {
         let second = driver.wait_for_subflow(conn, SECOND_LINK, &[]);
         client.0.write_all(b"e").unwrap();
         let mut reader = client.0.try_clone().unwrap();
-        // Without the abort nothing comes for twenty seconds.
+        // Without the abort no data arrives for twenty seconds.
         reader.set_read_timeout(Some(TIMEOUT / 2)).unwrap();
         let read = thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-        // The server has written everything and closed its direction; both subflows carry.
+        // The server has written everything and closed its direction; both subflows carry data.
         for id in [first.id, second.id] {
             driver.wait_for_counters("bytes over both", conn, id, |counters| counters.received.bytes() > 10_000);
         }
@@ -117,7 +117,7 @@ fn the_end_of_a_download_arrives_though_the_first_subflow_is_destroyed() {
 }
 
 #[test]
-fn a_link_that_goes_down_leaves_the_connection_on_the_other() {
+fn a_connection_continues_over_the_other_link_when_one_goes_down() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
@@ -129,7 +129,7 @@ fn a_link_that_goes_down_leaves_the_connection_on_the_other() {
         driver.wait_for_input("the link is down", |inputs| {
             inputs.contains(&Input::LinkDown { link: FIRST_LINK }).then_some(())
         });
-        // This is what a policy says then: the server need not find out by itself.
+        // A policy destroys the subflow then, so the server need not detect the outage by itself.
         assert_eq!(driver.execute(conn, Command::SetBackup { subflow: second.id, backup: false }), None);
         assert_eq!(driver.execute(conn, Command::Destroy { subflow: first.id }), None);
         let before = read.load(Ordering::Relaxed);
@@ -152,7 +152,7 @@ fn a_link_that_goes_down_leaves_the_connection_on_the_other() {
 }
 
 #[test]
-fn a_subflow_from_an_address_that_is_gone_is_ended() {
+fn a_subflow_from_a_lost_address_is_ended() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
@@ -162,7 +162,7 @@ fn a_subflow_from_an_address_that_is_gone_is_ended() {
         let second = driver.wait_for_subflow(conn, SECOND_LINK, &[]);
         ip("address add 10.2.0.77/24 dev c2");
         ip("address del 10.2.0.2/24 dev c2");
-        // The new address was a secondary of the old one's network, and goes with it.
+        // The new address was a secondary of the old one's subnet, and is removed with it.
         ip("address replace 10.2.0.77/24 dev c2");
         assert_eq!(driver.wait_for_subflow_end(second.id), CloseReason::Unreachable);
         ip("route replace default via 10.2.0.1 dev c2 metric 200");
@@ -211,7 +211,7 @@ fn ipv6_and_mapped_ipv4_connections_are_joined_alike() {
             });
             assert_eq!(driver.execute(conn, Command::SetBackup { subflow: first.id, backup: true }), None);
             wait_until_idle(&driver, conn, first.id, second.id);
-            // The first subflow's socket is one of IPv6 also where its addresses are those of IPv4.
+            // The first subflow's socket is an IPv6 socket, even with IPv4 addresses.
             assert_eq!(driver.execute(conn, Command::Destroy { subflow: first.id }), None, "{address}");
             assert_eq!(driver.wait_for_subflow_end(first.id), CloseReason::Closed);
             assert_eq!(driver.execute(conn, Command::Join { link: FIRST_LINK, backup: false }), None, "{address}");
@@ -225,7 +225,7 @@ fn ipv6_and_mapped_ipv4_connections_are_joined_alike() {
 }
 
 #[test]
-fn a_link_with_ipv6_alone_is_joined_if_the_server_announces_such_an_address_and_the_socket_is_for_both() {
+fn an_ipv6_only_link_is_joined_if_server_and_socket_support_ipv6() {
     with_two_networks(|server| {
         let server_v4 = start_server(server, "10.9.0.1:5001");
         start_server(server, "[fd00:9::1]:5001");
@@ -286,7 +286,7 @@ fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another()
             })
             .unwrap();
         let mut driver = RunningDriver::start(Mode::Userspace);
-        // It answers once it listens to events. The server's wish is known of connections that begin after that.
+        // The server's flag applies to connections that begin after its event subscription.
         driver.snapshot();
         let (_client, _) = Client::download(address);
         let (conn, _) = driver.wait_for_connection(0);
@@ -313,7 +313,7 @@ fn a_server_that_denies_its_first_address_is_joined_where_it_announced_another()
 }
 
 #[test]
-fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
+fn links_below_a_new_vpn_are_down_until_it_ends() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
@@ -325,11 +325,11 @@ fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
         };
         ip("address add 10.8.0.2/24 dev tun0");
         ip("link set tun0 up");
-        // As OpenVPN does it.
+        // Two half default routes, as OpenVPN sets them.
         ip("route add 0.0.0.0/1 dev tun0");
         ip("route add 128.0.0.0/1 dev tun0");
         let wait_for_transitions = |link, input_of: fn(LinkId) -> Input, times| {
-            driver.wait_for_input("a turn of the link", |inputs| {
+            driver.wait_for_input("a transition of the link", |inputs| {
                 (inputs.iter().filter(|input| **input == input_of(link)).count() == times).then_some(())
             });
         };
@@ -339,13 +339,13 @@ fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
         let join = Command::Join { link: SECOND_LINK, backup: false };
         let command = CommandId(77);
         driver.push_output(Output::Command { id: command, conn, command: join });
-        let refused = driver.wait_for_input("an answer", |inputs| {
+        let refused = driver.wait_for_input("the result of the command", |inputs| {
             inputs.iter().find_map(|input| match input {
                 Input::CommandDone { command: other, error: refused } if *other == command => Some(*refused),
                 _ => None,
             })
         });
-        assert_eq!(refused, Some(CommandError::NoAddress), "nothing goes beside the VPN");
+        assert_eq!(refused, Some(CommandError::NoAddress), "no traffic bypasses the VPN");
         drop(vpn);
         for link in [FIRST_LINK, SECOND_LINK] {
             wait_for_transitions(link, |link| Input::LinkUp { link }, 2);
@@ -357,14 +357,14 @@ fn links_that_come_to_lie_below_a_vpn_are_down_until_it_ends() {
 }
 
 #[test]
-fn a_link_can_be_left_and_taken_up_again_for_ever() {
+fn a_link_can_be_left_and_joined_any_number_of_times() {
     with_two_networks(|server| {
         let address = start_server(server, "10.9.0.1:5001");
         let mut driver = RunningDriver::start(Mode::Userspace);
         let (_client, _) = Client::download(address);
         let (conn, first) = driver.wait_for_connection(0);
         let mut known = vec![first.id];
-        // On a busy machine the kernel sometimes ends a subflow right after its handshake.
+        // On a busy machine the kernel sometimes closes a subflow right after its handshake.
         let mut refused_count = 0;
         for (link, mut last) in [(SECOND_LINK, None), (FIRST_LINK, Some(first.id))] {
             let mut cycles = 0;
@@ -388,5 +388,5 @@ fn a_link_can_be_left_and_taken_up_again_for_ever() {
     });
 }
 
-/// chosen: more than its server has room for at once, many times over. Sixty were seen to be as good.
+/// chosen: many times the server's limit of concurrent subflows. Sixty cycles were seen to succeed.
 const CYCLES: usize = 20;

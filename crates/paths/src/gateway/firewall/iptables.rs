@@ -1,14 +1,16 @@
-//! Matches and targets of iptables-nft that nftables has no expression for (`xt`).
+//! Interprets matches and targets of iptables-nft for which nftables has no expression (`xt`).
 //!
-//! JSON has their names alone, from nft 1.0.6 on, and not even these before. The text that nft prints translates some of them: the state of
-//! a connection and the sort of an address are taken from there, by the rule's handle. The others hold for some packets, or may hold.
+//! JSON contains only their names, since nft 1.0.6, and nothing in older versions. The text output of nft translates
+//! some of them: connection state and address type are taken from there, by the handle of the rule. Other matches
+//! apply to some packets (`SometimesMatch`), or their result is unknown.
 
 use serde_json::{Value, json};
 
 use super::ruleset::{Statement, Verdict};
 
-/// What an `xt` means. `words` are those of its rule, `is_target` says that it stands behind the counter, where iptables puts targets, and
-/// `count` how many the rule has. None: nothing.
+/// The meaning of an `xt` statement. `tokens` are the words of its rule in the text output. `is_target`: it follows
+/// the counter, where iptables places targets. `xt_count`: number of `xt` statements in the rule. None: it has no
+/// effect on the verdict.
 pub(super) fn xt_statement(body: &Value, tokens: &[&str], is_target: bool, xt_count: usize) -> Option<Statement> {
     let text = |field| body.get(field).and_then(Value::as_str);
     let is_target = text("type").map_or(is_target, |kind| kind == "target");
@@ -17,7 +19,7 @@ pub(super) fn xt_statement(body: &Value, tokens: &[&str], is_target: bool, xt_co
         (true, Some("NFQUEUE" | "QUEUE")) => Some(Statement::Verdict(Verdict::Unknown)),
         (true, None) if tokens.contains(&"reject") => Some(Statement::Verdict(Verdict::Drop)),
         (true, None) if tokens.contains(&"queue") => Some(Statement::Verdict(Verdict::Unknown)),
-        // LOG, MARK, TCPMSS and the like.
+        // LOG, MARK, TCPMSS and similar targets do not end the evaluation.
         (true, _) => None,
         (false, Some("comment")) => None,
         (false, Some("conntrack" | "state")) => Some(conntrack_state(tokens).unwrap_or(Statement::UnknownMatch)),
@@ -32,7 +34,7 @@ pub(super) fn xt_statement(body: &Value, tokens: &[&str], is_target: bool, xt_co
     }
 }
 
-/// `ct state related,established`, where it is all that is said of connections.
+/// `ct state related,established`, if this is the only connection match of the rule.
 fn conntrack_state(tokens: &[&str]) -> Option<Statement> {
     let index = unique_position(tokens, "ct")?;
     let (is_negated, value) = value_after(tokens.get(index.saturating_add(1)..)?, &["state"])?;
@@ -40,7 +42,7 @@ fn conntrack_state(tokens: &[&str]) -> Option<Statement> {
     Some(Statement::Match { lhs: json!({ "ct": { "key": "state" } }), is_negated, rhs: json!(states) })
 }
 
-/// `fib daddr type local`, where it is all that is said of the sorts of addresses.
+/// `fib daddr type local`, if this is the only `fib` match of the rule.
 fn address_type(tokens: &[&str]) -> Option<Statement> {
     let index = unique_position(tokens, "fib")?;
     let (is_negated, value) = value_after(tokens.get(index.saturating_add(1)..)?, &["daddr", "type"])?;
@@ -48,13 +50,13 @@ fn address_type(tokens: &[&str]) -> Option<Statement> {
     Some(Statement::Match { lhs, is_negated, rhs: json!(value) })
 }
 
-/// Where the word is, if it is there once.
+/// Position of a word that occurs exactly once.
 fn unique_position(tokens: &[&str], token: &str) -> Option<usize> {
     let mut positions = tokens.iter().enumerate().filter(|(_, other)| **other == token).map(|(index, _)| index);
     positions.next().filter(|_| positions.next().is_none())
 }
 
-/// What follows these words, and whether it is negated.
+/// The value after these words, and whether it is negated.
 fn value_after<'a>(tokens: &[&'a str], prefix: &[&'static str]) -> Option<(bool, &'a str)> {
     match tokens.strip_prefix(prefix)? {
         ["!" | "!=", value, ..] => Some((true, value)),

@@ -1,53 +1,53 @@
-//! Whether a comparison of a rule holds for a packet (libnftables-json(5), expressions).
+//! Evaluates a match expression of a rule for a packet (libnftables-json(5), expressions).
 
 use std::net::IpAddr;
 
 use marline_net::links::Subnet;
 use serde_json::Value;
 
-/// A packet whose way is followed.
+/// A packet for which rules are evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Packet<'a> {
     /// `prerouting`, `forward`, `postrouting` or `input`.
     pub(in super::super) hook: &'a str,
-    /// Of IPv4, or of IPv6.
+    /// Whether it is an IPv4 packet; otherwise IPv6.
     pub(in super::super) is_ipv4: bool,
-    /// The interface over which it comes in.
+    /// Incoming interface.
     pub(in super::super) iif: &'a str,
-    /// The interface over which it leaves; none: it stays here, or that is not known yet.
+    /// Outgoing interface; none: the packet is for this host, or the interface is not known yet.
     pub(in super::super) oif: Option<&'a str>,
-    /// The transport protocol: `udp` or `tcp`.
+    /// Transport protocol: `udp` or `tcp`.
     pub(in super::super) protocol: &'a str,
     /// The packet's firewall mark; 0 if it has none.
     pub(in super::super) mark: u64,
-    /// Of its connection: `new` or `established`.
+    /// State of its connection: `new` or `established`.
     pub(in super::super) ct_state: &'a str,
     pub(in super::super) source: AddressScope,
     pub(in super::super) destination: AddressScope,
 }
 
-/// Where an address of the packet is.
+/// Scope of an address of the packet.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum AddressScope {
-    /// In the LAN, whose network this is, if it is known.
+    /// In the LAN, with its network if that is known.
     Lan(Option<Subnet>),
     Internet,
 }
 
-/// Whether a match holds.
+/// Result of a match, in ascending order of certainty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MatchResult {
     No,
-    /// It holds for some of these packets.
+    /// It applies to some packets of this kind.
     Sometimes,
     Maybe,
     Yes,
 }
 
 impl Packet<'_> {
-    /// Whether `left` is, or is not, `right`.
+    /// Whether `lhs` equals, or with `is_negated` does not equal, `rhs`.
     pub(super) fn matches(&self, lhs: &Value, is_negated: bool, rhs: &Value) -> MatchResult {
-        // A header that the packet does not have fails each comparison.
+        // A match on a header that the packet lacks fails, also when negated.
         if !self.has_header(lhs) {
             return MatchResult::No;
         }
@@ -56,7 +56,7 @@ impl Packet<'_> {
             (true, MatchResult::No) => MatchResult::Yes,
             (true, MatchResult::Yes) => MatchResult::No,
             (true, MatchResult::Maybe) => MatchResult::Maybe,
-            // All but some, which are most.
+            // All packets except some, which are most of them.
             (true, MatchResult::Sometimes) => MatchResult::Yes,
         }
     }
@@ -99,7 +99,7 @@ impl Packet<'_> {
         }
     }
 
-    /// The same for one value.
+    /// Compares with a single value.
     fn compare_value(&self, lhs: &Value, value: &Value) -> MatchResult {
         let text_value = value.as_str();
         let text_field = |object: &Value, field: &str| object.get(field).and_then(Value::as_str).map(str::to_owned);
@@ -124,7 +124,7 @@ impl Packet<'_> {
                 (Some("direction"), Some(direction)) => {
                     certain(direction == if self.ct_state == "new" { "original" } else { "reply" })
                 }
-                // It goes where its sender has sent it.
+                // The packets considered here have no destination NAT.
                 (Some("status"), Some("dnat")) => MatchResult::No,
                 _ => MatchResult::Maybe,
             },
@@ -135,7 +135,7 @@ impl Packet<'_> {
                 (Some("tcp" | "udp" | "th"), _) => MatchResult::Sometimes,
                 _ => MatchResult::Maybe,
             },
-            // Its addresses are not the host's own, nor those of many.
+            // Its addresses are unicast and do not belong to the host.
             "fib" if text_field(body, "result").as_deref() == Some("type") => {
                 text_value.map_or(MatchResult::Maybe, |kind| certain(kind == "unicast"))
             }
@@ -163,7 +163,7 @@ impl Packet<'_> {
 }
 
 impl AddressScope {
-    /// Whether an address of this side is one of these.
+    /// Whether an address of this scope is in the range.
     fn compare_range(self, value: &Value, is_ipv4: bool) -> MatchResult {
         let Some((first, last)) = address_range(value, is_ipv4) else { return MatchResult::Maybe };
         if first == 0 && last == all_ones(is_ipv4) {
@@ -182,7 +182,7 @@ impl AddressScope {
     }
 }
 
-/// The first and the last of an address, a prefix or a range, as numbers; none: it is none of this family.
+/// First and last address of an address, prefix or range, as numbers; none: another family, or no address.
 fn address_range(value: &Value, is_ipv4: bool) -> Option<(u128, u128)> {
     let address_of =
         |value: &Value| value.as_str()?.parse::<IpAddr>().ok().filter(|address| address.is_ipv4() == is_ipv4);
@@ -222,12 +222,12 @@ fn compare_number(value: &Value, actual: u64) -> MatchResult {
     match (value.as_u64(), bound(0), bound(1)) {
         (Some(number), ..) => certain(number == actual),
         (None, Some(first), Some(last)) => certain((first..=last).contains(&actual)),
-        // A name of the host's own for a mark.
+        // A symbolic name for a mark, which the host defines.
         _ => MatchResult::Maybe,
     }
 }
 
-/// `wan*` stands for all that begin so.
+/// `wan*` matches all names with this prefix.
 fn is_interface_name(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }

@@ -1,14 +1,16 @@
-//! Whether other firewalls of this host let a LAN's packets pass: the rules of nftables, gone through for one packet.
+//! Determines whether other firewalls of this host drop a LAN's packets, by evaluating the nftables rules for one
+//! packet.
 //!
-//! A box that runs Docker has a FORWARD policy of DROP, one with ufw or firewalld drops what comes in. Either stops the LAN without a
-//! word: rules of one table do not overrule those of another one. So the chains of each hook are followed for the packet that matters,
-//! as the kernel follows them, and what drops it is named. Rules of iptables-nft are in the same list; those of iptables-legacy are not.
+//! A host that runs Docker has the FORWARD policy DROP; one with ufw or firewalld drops incoming packets. Either
+//! blocks the LAN without any message, because rules of one table do not override those of another. So the chains of
+//! each hook are evaluated for the relevant packet, as the kernel does, and chains that drop it are reported. The
+//! list contains rules of iptables-nft, but not those of iptables-legacy.
 //!
-//! Tables of the families `bridge`, `netdev` and `arp` do not count: routed packets do not pass their hooks for forwarding. Dormant tables
-//! do not count either.
+//! Tables of the families `bridge`, `netdev` and `arp` are ignored, because routed packets do not pass their hooks
+//! for forwarding. Dormant tables are ignored, too.
 //!
-//! A match that is not understood may hold or not. Where a rule with such a match accepts, nothing is reported: a false alarm would be
-//! worse than none.
+//! A match that cannot be interpreted may apply or not. If a rule with such a match accepts, nothing is reported: a
+//! false alarm would be worse than none.
 
 mod iptables;
 mod matches;
@@ -23,31 +25,32 @@ pub(super) use ruleset::Ruleset;
 use matches::MatchResult;
 use ruleset::{Chain, Statement, Verdict};
 
-/// A chain that drops a packet.
+/// A base chain that drops a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DroppingChain {
-    /// Family and table, as nft writes them: `ip filter`.
+    /// Family and table in the notation of nft: `ip filter`.
     pub(super) table: String,
-    /// The base chain: `FORWARD`.
+    /// Name of the base chain: `FORWARD`.
     pub(super) chain: String,
-    /// Its policy drops, rather than a rule.
+    /// Whether its policy drops the packet, rather than a rule.
     pub(super) by_policy: bool,
 }
 
-/// Where a packet ends.
+/// Result of evaluating a chain for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketFate {
     Accepted,
     Dropped,
-    /// It came to the end of the chain, or back from it.
+    /// It reached the end of the chain, or a `return`.
     Continued,
-    /// A rule that may hold accepts it.
+    /// A rule that may apply accepts it.
     Unknown,
 }
 
-/// chosen: as the kernel's bound of jumps (NFT_JUMP_STACK_SIZE).
+/// chosen: the kernel's limit of nested jumps (NFT_JUMP_STACK_SIZE).
 const MAX_JUMP_DEPTH: usize = 16;
-/// chosen: rules that are gone through for one packet; a list of blocked addresses is a set, not a rule each.
+/// Maximum number of rules evaluated for one packet. chosen: long lists of blocked addresses are sets, not single
+/// rules.
 const MAX_RULES: usize = 20_000;
 
 /// The base chains of other programs that drop a packet.
@@ -76,13 +79,13 @@ fn is_own_table(table: &str) -> bool {
     table == "marline" || table.starts_with("marline-")
 }
 
-/// A packet on its way through the chains of one table.
+/// Evaluation of one packet in the chains of one table.
 struct ChainTraversal<'a> {
     ruleset: &'a Ruleset,
     packet: &'a Packet<'a>,
     family: &'a str,
     table: &'a str,
-    /// Rules that may still be looked at.
+    /// Number of rules that may still be evaluated.
     rules_left: usize,
 }
 
@@ -101,7 +104,7 @@ impl<'a> ChainTraversal<'a> {
                 Verdict::Accept if result == MatchResult::Maybe => PacketFate::Unknown,
                 Verdict::Drop if result == MatchResult::Yes => PacketFate::Dropped,
                 Verdict::Return if result == MatchResult::Yes => return PacketFate::Continued,
-                // Whether the rest of the chain is seen is not known.
+                // Whether the packet reaches the rest of the chain is unknown.
                 Verdict::Return if result == MatchResult::Maybe => return PacketFate::Unknown,
                 Verdict::Jump(target) | Verdict::Goto(target) if result >= MatchResult::Maybe => {
                     let next = self.ruleset.chain(self.family, self.table, target);
@@ -109,6 +112,8 @@ impl<'a> ChainTraversal<'a> {
                         next.map_or(PacketFate::Continued, |next| self.traverse(next, depth.saturating_add(1)));
                     match (fate, result) {
                         (PacketFate::Accepted, MatchResult::Maybe) => PacketFate::Unknown,
+                        // If it is unknown whether the jump is taken, an acceptance behind it makes the result
+                        // unknown, and a drop behind it is no proof: the next rule decides.
                         (PacketFate::Dropped, MatchResult::Maybe) => continue,
                         (PacketFate::Continued, MatchResult::Yes) if matches!(verdict, Verdict::Goto(_)) => {
                             return PacketFate::Continued;
@@ -125,7 +130,7 @@ impl<'a> ChainTraversal<'a> {
         PacketFate::Continued
     }
 
-    /// Whether a rule holds for the packet, and what it says then.
+    /// Whether a rule applies to the packet, and its verdict.
     fn evaluate(&self, rule: &'a [Statement]) -> (MatchResult, &'a Verdict) {
         let mut result = MatchResult::Yes;
         for statement in rule {
@@ -146,7 +151,7 @@ impl<'a> ChainTraversal<'a> {
         (result, &Verdict::Continue)
     }
 
-    /// The verdict of a map.
+    /// The verdict of a verdict map for this packet.
     fn look_up(
         &self,
         key: &'a serde_json::Value,

@@ -1,12 +1,12 @@
-//! What the text that nft prints (`nft --handle list ruleset`) tells beyond its JSON: translations of what nftables has no expression for, by
-//! the rule's handle, and which tables are dormant.
+//! Parses the text output of nft (`nft --handle list ruleset`) for information that its JSON lacks: translations of
+//! `xt` statements, by the handle of the rule, and dormant tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The text of each rule.
+/// Texts of the rules, and dormant tables.
 #[derive(Debug, Default)]
 pub(super) struct RuleTexts<'a> {
-    /// By table and handle.
+    /// Text by table and handle.
     rules: BTreeMap<(&'a str, u64), &'a str>,
     dormant_tables: BTreeSet<&'a str>,
 }
@@ -33,7 +33,7 @@ impl<'a> RuleTexts<'a> {
         texts
     }
 
-    /// The words of a rule; a quoted string is one.
+    /// The words of a rule; a quoted string is one word.
     pub(super) fn tokens(&self, family: &str, table: &str, handle: u64) -> Vec<&'a str> {
         let table_key = format!("{family} {table}");
         self.rules.get(&(table_key.as_str(), handle)).map(|text| words(text)).unwrap_or_default()

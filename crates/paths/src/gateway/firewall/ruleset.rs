@@ -1,9 +1,10 @@
-//! The host's rules, as `nft --json list ruleset` prints them (libnftables-json(5)).
+//! Parses the host's rules from `nft --json list ruleset` (libnftables-json(5)).
 //!
-//! The text that nft prints otherwise was not used: quoted comments and prefixes of log lines may hold any word of its language, and what
-//! is a condition and what only counts, logs or marks can be told apart by position alone. JSON names each.
+//! The plain text output would be unreliable: quoted comments and log prefixes may contain any keyword, and matches,
+//! counters, logs and marks can be distinguished only by position. JSON names each.
 //!
-//! What nftables has no expression for (`xt`, of iptables-nft) is named in JSON and not described: see [`iptables`].
+//! Statements for which nftables has no expression (`xt` of iptables-nft) are named in JSON but not described: see
+//! [`iptables`].
 
 use std::collections::BTreeMap;
 
@@ -14,13 +15,13 @@ use super::iptables;
 use super::is_own_table;
 use super::rule_text::RuleTexts;
 
-/// The rules of a host.
+/// The nftables rules of a host.
 #[derive(Debug, Default)]
 pub(in super::super) struct Ruleset {
     chains: BTreeMap<ChainKey, Chain>,
 }
 
-/// Where a chain is.
+/// Identifies a chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChainKey {
     pub(super) family: String,
@@ -30,7 +31,7 @@ pub(super) struct ChainKey {
 
 #[derive(Debug, Default)]
 pub(super) struct Chain {
-    /// Of one that packets come to by themselves, and that filters.
+    /// Set for filter chains with a hook.
     pub(super) base: Option<BaseChain>,
     pub(super) rules: Vec<Vec<Statement>>,
 }
@@ -38,25 +39,25 @@ pub(super) struct Chain {
 #[derive(Debug)]
 pub(super) struct BaseChain {
     pub(super) hook: String,
-    /// Whether its policy is to drop packets that no rule accepts.
+    /// Whether its policy drops packets that no rule accepts.
     pub(super) drops_by_default: bool,
 }
 
-/// A part of a rule that decides whether it holds, or what it says.
+/// A part of a rule that affects whether it applies, or its verdict.
 #[derive(Debug, PartialEq)]
 pub(super) enum Statement {
-    /// A comparison.
+    /// A comparison of packet fields with a value.
     Match {
         lhs: Value,
         is_negated: bool,
         rhs: Value,
     },
-    /// It holds for some packets of each connection or LAN.
+    /// It applies to some packets of each connection or LAN.
     SometimesMatch,
-    /// Whether it holds is not known.
+    /// Whether it applies is unknown.
     UnknownMatch,
     Verdict(Verdict),
-    /// A verdict for each value; one of all others under [`CATCH_ALL`].
+    /// A verdict per value, and optionally one for all others under [`CATCH_ALL`].
     Map {
         key: Value,
         entries: Vec<(Value, Verdict)>,
@@ -70,13 +71,13 @@ pub(super) enum Verdict {
     Return,
     Jump(String),
     Goto(String),
-    /// On to the next rule.
+    /// Continues with the next rule.
     Continue,
-    /// Another program decides, or a set that is not in the list.
+    /// Another program decides, or a set that is not listed.
     Unknown,
 }
 
-/// The key that stands for all values without an entry.
+/// Key of the verdict for all values without an entry.
 pub(super) const CATCH_ALL: &str = "*";
 
 #[derive(Deserialize)]
@@ -84,7 +85,7 @@ struct Listing {
     nftables: Vec<ListedObject>,
 }
 
-/// One of the list: a table, a chain, a rule, or something that does not matter here.
+/// An object of the list: table, chain, rule, or another one that is ignored.
 #[derive(Deserialize)]
 struct ListedObject {
     table: Option<ListedTable>,
@@ -122,10 +123,11 @@ struct ListedRule {
 }
 
 impl Ruleset {
-    /// Reads the list. `rule_text` gives the same list as text with handles, and is asked for only where JSON does not suffice.
+    /// Parses the JSON list. `text` returns the same list as text with handles, and is called only where JSON does
+    /// not suffice.
     ///
     /// # Errors
-    /// It is no such list.
+    /// Not a valid list.
     pub(in super::super) fn parse(json: &str, text: impl FnOnce() -> Option<String>) -> serde_json::Result<Self> {
         let objects = serde_json::from_str::<Listing>(json)?.nftables;
         let has_xt_statement = |rule: &ListedRule| rule.expr.iter().any(|part| part.get("xt").is_some());
@@ -146,7 +148,7 @@ impl Ruleset {
                 }
             }
             if let Some(ListedChain { family, table, name, kind, hook, policy }) = chain {
-                // Chains of the type `nat` see the first packet only, and are no filters.
+                // Chains of type `nat` see only the first packet of a connection and do not filter.
                 let hook = hook.filter(|_| kind.as_deref() == Some("filter"));
                 let base = hook.map(|hook| BaseChain { hook, drops_by_default: policy.as_deref() == Some("drop") });
                 ruleset.chains.entry(ChainKey { family, table, chain: name }).or_default().base = base;
@@ -171,13 +173,13 @@ impl Ruleset {
         self.chains.get(&ChainKey { family: family.to_owned(), table: table.to_owned(), chain: chain.to_owned() })
     }
 
-    /// Whether there is such a chain.
+    /// Whether this chain exists.
     pub(in super::super) fn has_chain(&self, family: &str, table: &str, chain: &str) -> bool {
         self.chain(family, table, chain).is_some()
     }
 }
 
-/// Whether its owner has switched it off; none: it has flags, and nft does not say which (1.0.6 prints its name in their place).
+/// Whether the table is switched off; none: it has flags that nft does not list (1.0.6 prints its name instead).
 fn is_dormant(table: &ListedTable) -> Option<bool> {
     match &table.flags {
         Value::Null => Some(false),
@@ -196,15 +198,15 @@ fn parse_statements(expr: &[Value], tokens: &[&str]) -> Vec<Statement> {
             "match" => Some(parse_match(body)),
             "vmap" => Some(parse_verdict_map(body)),
             "xt" => iptables::xt_statement(body, tokens, is_after_counter, xt_count),
-            // They hold for what is below a bound, or above it.
+            // They apply below or above a threshold.
             "limit" | "quota" | "ct count" | "connlimit" => Some(Statement::UnknownMatch),
-            // `add @set { … limit rate … }` is one as well.
+            // `add @set { … limit rate … }` depends on a rate as well.
             "set" | "meter" if body.get("stmt").is_some() || name == "meter" => Some(Statement::UnknownMatch),
             "counter" => {
                 is_after_counter = true;
                 None
             }
-            // What only logs, marks or remembers.
+            // Statements that only log, mark or remember.
             "log" | "mangle" | "notrack" | "set" | "map" | "last" | "flow" | "dup" | "secmark" | "ct helper"
             | "ct timeout" | "ct expectation" => None,
             _ => Some(parse_verdict(name, body).map_or(Statement::UnknownMatch, Statement::Verdict)),
@@ -237,7 +239,7 @@ fn parse_verdict_map(body: &Value) -> Statement {
         (Some(key), Some(entries)) => {
             Statement::Map { key: key.clone(), entries: entries.iter().filter_map(entry).collect() }
         }
-        // A map with a name: its entries are not in the list.
+        // The entries of a named map are not listed.
         _ => Statement::Verdict(Verdict::Unknown),
     }
 }

@@ -1,4 +1,5 @@
-//! Rules of other programs, put into the kernel of a network of their own and listed by nft, so that what is read is what it prints.
+//! Tests with real rules: they are loaded into the kernel of a network namespace and listed by nft, so that the
+//! parser reads what nft prints.
 
 use std::process::Command;
 
@@ -15,13 +16,13 @@ fn in_netns_with_nft(test: impl FnOnce() + Send) {
     }
 }
 
-/// The rules of this host, as they are read.
+/// Reads the rules of this network namespace.
 fn read_ruleset() -> Ruleset {
     let json = nft::list_ruleset(&["--json", "--terse"]).unwrap();
     Ruleset::parse(&json, || nft::list_ruleset(&["--handle", "--terse"]).ok()).unwrap()
 }
 
-/// The same once these tables are all that there are.
+/// Replaces all tables by these and reads the rules.
 fn load_ruleset(tables: &str) -> Ruleset {
     nft::run_commands(&format!("flush ruleset\n{tables}")).unwrap_or_else(|error| panic!("{error}: {tables}"));
     read_ruleset()
@@ -60,7 +61,7 @@ fn has_input_drop(tables: &str) -> bool {
     !dropping_chains(&load_ruleset(tables), &test_packet("input")).is_empty()
 }
 
-/// A table with one base chain, and others.
+/// A table with one base chain and further chains.
 fn table_text(chain_spec: &str, rules: &[&str], others: &str) -> String {
     format!(
         "table ip filter {{\n\tchain BASE {{\n\t\t{chain_spec}\n\t\t{}\n\t}}\n{others}\n}}\n",
@@ -78,7 +79,7 @@ const DOCKER_RULES: [&str; 4] = [
 ];
 
 #[test]
-fn dockers_policy_drops_a_lans_packets_until_a_rule_accepts_them() {
+fn dockers_policy_drops_lan_packets_until_a_rule_accepts_them() {
     in_netns_with_nft(|| {
         let docker_user_drops = |rule: &str| {
             let docker_user_drops =
@@ -120,7 +121,7 @@ fn dockers_policy_drops_a_lans_packets_until_a_rule_accepts_them() {
             "ct state vmap { established : accept, invalid : drop }",
             "ct status dnat accept",
             "meta mark & 0xff == 1 accept",
-            // What only logs, counts or marks accepts nothing, whatever its words.
+            // Statements that only log, count or mark accept nothing, whatever words they contain.
             "log prefix \"accept; } iifname lan0 accept\"",
             "counter packets 0 bytes 0 comment \"iifname lan0 accept\"",
             "limit rate 3/minute log prefix \"accept\" level info",
@@ -132,7 +133,7 @@ fn dockers_policy_drops_a_lans_packets_until_a_rule_accepts_them() {
 }
 
 #[test]
-fn rules_drop_as_policies_do_and_what_is_not_known_is_no_alarm() {
+fn rules_drop_like_policies_and_unknown_matches_raise_no_alarm() {
     in_netns_with_nft(|| {
         assert_eq!(
             forward_drops(&table_text(ACCEPT_POLICY, &["iifname \"docker0\" accept", "drop"], "")),
@@ -158,7 +159,7 @@ fn rules_drop_as_policies_do_and_what_is_not_known_is_no_alarm() {
         assert_eq!(forward_drops(&table_text("type nat hook postrouting priority 0; policy drop;", &[], "")), []);
         let own_table = table_text(DROP_POLICY, &[], "").replace("ip filter", "inet marline-lan");
         assert_eq!(forward_drops(&own_table), []);
-        // The kernel refuses chains that lead to each other; a list that was read meanwhile may have them.
+        // The kernel refuses cyclic jumps, but a list that is read during a change may contain them.
         let chain = |name: &str, target: &str| {
             format!(
                 r#"{{"chain":{{"family":"ip","table":"t","name":"{name}"}}}},
@@ -176,7 +177,7 @@ fn rules_drop_as_policies_do_and_what_is_not_known_is_no_alarm() {
 }
 
 #[test]
-fn only_tables_through_which_routed_packets_pass_count() {
+fn only_tables_on_the_forwarding_path_count() {
     in_netns_with_nft(|| {
         for family in ["ip", "inet"] {
             assert_eq!(
@@ -197,7 +198,7 @@ fn only_tables_through_which_routed_packets_pass_count() {
                 && !has_input_drop(&input_of("arp"))
                 && has_input_drop(&input_of("ip"))
         );
-        // One that its owner has switched off.
+        // A dormant table.
         assert_eq!(forward_drops(&table_text(DROP_POLICY, &[], "\tflags dormant")), []);
         let v6 = Packet { is_ipv4: false, source: AddressScope::Lan(None), ..test_packet("forward") };
         assert_eq!(dropping_chains(&load_ruleset(&table_of("ip6")), &v6).len(), 1);
@@ -209,7 +210,7 @@ fn only_tables_through_which_routed_packets_pass_count() {
 }
 
 #[test]
-fn a_firewall_of_what_comes_in_has_to_accept_the_mark() {
+fn an_input_firewall_has_to_accept_the_mark() {
     in_netns_with_nft(|| {
         let input_policy = "type filter hook input priority filter; policy drop;";
         let ufw = ["iifname \"lo\" accept", "ct state related,established accept", "jump ufw-not-local"];
@@ -227,7 +228,7 @@ fn a_firewall_of_what_comes_in_has_to_accept_the_mark() {
 }
 
 #[test]
-fn firewallds_chain_is_read_to_its_end() {
+fn firewalld_chains_are_evaluated_to_the_end() {
     in_netns_with_nft(|| {
         let rules = [
             "ct state { established, related } accept",
@@ -248,7 +249,7 @@ fn firewallds_chain_is_read_to_its_end() {
 }
 
 #[test]
-fn rules_of_iptables_are_read_where_nftables_has_no_expression_for_them() {
+fn iptables_rules_without_nftables_expression_are_interpreted() {
     in_netns_with_nft(|| {
         let is_nft = Command::new("iptables-nft").arg("--version").output();
         if is_nft.is_err() {
@@ -257,7 +258,7 @@ fn rules_of_iptables_are_read_where_nftables_has_no_expression_for_them() {
         let count_drops = |rules: &[&str]| {
             nft::run_commands("flush ruleset\n").unwrap();
             for rule in rules {
-                // The words of a rule; a `~` is a blank inside a word.
+                // Words of a rule; `~` stands for a blank inside a word.
                 let arguments = rule.split_whitespace().map(|word| word.replace('~', " "));
                 let output = Command::new("iptables-nft").args(arguments).output().unwrap();
                 assert!(output.status.success(), "{rule}: {}", String::from_utf8_lossy(&output.stderr));
@@ -281,7 +282,7 @@ fn rules_of_iptables_are_read_where_nftables_has_no_expression_for_them() {
             "-A FORWARD -m conntrack ! --ctstate INVALID -j ACCEPT",
             "-A FORWARD -i lan+ -m comment --comment drop~}~return -j ACCEPT",
             "-A FORWARD -m addrtype --dst-type UNICAST -j ACCEPT",
-            // Not understood, and so no alarm.
+            // Not interpreted, therefore no report.
             "-A FORWARD -m conntrack --ctstate DNAT,NEW -j ACCEPT",
             "-A FORWARD -m mac --mac-source 00:11:22:33:44:55 -m conntrack --ctstate NEW -j ACCEPT",
         ] {
@@ -293,7 +294,7 @@ fn rules_of_iptables_are_read_where_nftables_has_no_expression_for_them() {
 }
 
 #[test]
-fn an_older_nft_does_not_name_what_it_has_no_expression_for() {
+fn older_nft_versions_do_not_name_xt_statements() {
     let json = r#"{"nftables":[
         {"table":{"family":"ip","name":"filter","handle":1}},
         {"chain":{"family":"ip","table":"filter","name":"FORWARD","handle":1,"type":"filter","hook":"forward","prio":0,"policy":"drop"}},

@@ -4,7 +4,7 @@
 //!
 //! 1. A seed determines the scenario (`generate`): links, flows, mechanisms, outages, an accelerator that starts late
 //!    or is killed, unexpected packets, ranges that fail.
-//! 2. The accelerator runs under [`Checked`](crate::contract::Checked), its log must replay, and the invariants of the
+//! 2. The accelerator runs under [`ContractChecker`](crate::contract::ContractChecker), its log must replay, and the invariants of the
 //!    world must hold (see [`super`]).
 //! 3. The same scenario runs without an accelerator. A flow that ends there ends here, at most five seconds plus the
 //!    time of all outages later ([`Bounds`]). No wait for a byte is longer than the longest outage plus five seconds,
