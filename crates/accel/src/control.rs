@@ -58,7 +58,7 @@ pub fn primaries(run_dir: &Path) -> Vec<String> {
 /// Serves the control socket as long as the result lives. `stop` is notified by a request to stop.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notify>) -> io::Result<ControlServer> {
     let answer = move |request| {
         let (handle, stop) = (handle.clone(), Arc::clone(&stop));
@@ -87,7 +87,7 @@ pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
 /// Sends a request to the accelerator of this primary link.
 ///
 /// # Errors
-/// No accelerator is running, it does not respond, or it refuses.
+/// None runs, it does not respond, or it refuses.
 pub fn ask(run_dir: &Path, primary: &str, request: Request) -> Result<Response, ControlError> {
     control_socket::query_daemon(COMMAND, &socket(run_dir, primary), &request)
 }

@@ -17,8 +17,8 @@
 //! 5. Ranges are fetched from servers on another thread: each [`FetchCommand`] goes there by a channel, and its result
 //!    comes back by a [`LoopHandle`].
 //!
-//! Where to start reading: `engine` (the event loop), `works` (a packet through the machine), `queue` and `rules` (how packets
-//! are held), `raw` (how they are sent).
+//! Where to start reading: `packet_loop` (the event loop), `driver` (a packet through the machine), `nfqueue` and
+//! `iptables` (how packets are held) and `raw_socket` (how they are sent).
 
 pub(crate) mod bpf;
 mod capture;

@@ -77,7 +77,7 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
     }
 }
 
-/// Whether packets wait for no other program.
+/// Whether the packet thread can have real-time priority.
 fn real_time_requirement() -> Requirement {
     let tried = priority::check_real_time();
     let there = tried.is_ok();

@@ -180,7 +180,7 @@ fn survey() {
 
 #[test]
 fn streams_are_exact_and_no_flow_waits_longer() {
-    // Fixed seeds, unlike the survey's: what the next thousand find is found by who looks for it.
+    // Fixed seeds; other ones are run by the survey.
     let wrong: Vec<String> = (0..u64::from(case_count(300)))
         .filter(|seed| !is_open(*seed))
         .filter_map(|seed| Some(play(seed).err()?.to_string()))

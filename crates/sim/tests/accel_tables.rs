@@ -76,7 +76,7 @@ fn scenario(case: &Case, seed: u64, is_http: bool) -> Scenario {
     scenario.seed = seed;
     scenario.secondary = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
     if case.outage > 0 {
-        // Beginning and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
+        // Start and length are drawn, by a quarter: where a timeout falls decides how long a sender idles afterwards.
         let mut chance = RandomStream::new(seed, "blackouts", 0, Purpose::Other);
         for n in 0..3 {
             let at = Duration::from_millis(10_000 + n * 20_000 + chance.below(5000));

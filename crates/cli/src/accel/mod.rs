@@ -27,7 +27,7 @@ use crate::paths::query_error;
 
 pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 
-/// Does what was asked for.
+/// Executes the command.
 pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
     match args.verb {
         None => run::run(args.run),
@@ -64,7 +64,7 @@ fn primaries(daemon: &DaemonArgs) -> Vec<String> {
     daemon.primary.clone().map_or_else(|| control::primaries(&dir), |primary| vec![primary])
 }
 
-/// How those that run stand.
+/// The status of each that runs.
 fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
@@ -86,7 +86,7 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
     }
 }
 
-/// Ends those that run, waits until they have, and removes what others have left.
+/// Stops those that run, waits until they have ended, and removes what killed runs have left.
 fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let mut ended = Vec::new();
@@ -97,7 +97,7 @@ fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
                 ended.push(primary);
             }
             Ok(_) => return Err(unexpected_response()),
-            // The process that left it there has ended.
+            // The socket was left by a process that has ended.
             Err(ControlError::NotRunning { .. } | ControlError::Ended(_)) => {}
             Err(error) => return Err(query_error(&error)),
         }
@@ -115,7 +115,7 @@ fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Until the process has put everything back.
+/// Waits until the process has restored everything.
 fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), CliError> {
     let begun = Instant::now();
     while control::socket(dir, primary).exists() {
@@ -132,7 +132,7 @@ fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), CliError> {
 /// chosen: programs that change packet rules wait five seconds for each other.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How the accelerator's errors end the process.
+/// The exit code of an error.
 fn exit(error: AccelError) -> CliError {
     let code = match &error {
         AccelError::Usage(_) => CliError::USAGE,
@@ -143,7 +143,7 @@ fn exit(error: AccelError) -> CliError {
     CliError::new(code, error.to_string())
 }
 
-/// An answer to another question.
+/// A response to another request.
 fn unexpected_response() -> CliError {
     CliError::failed("the accelerator sends an unexpected response: its version may differ; restart it")
 }

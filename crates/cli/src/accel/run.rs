@@ -21,7 +21,7 @@ use crate::CliError;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 
-/// Helps flows until stopped.
+/// Accelerates flows until it is stopped.
 pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     let mut config = options::config(&args)?;
     let link_args = options::link_args(&args)?;

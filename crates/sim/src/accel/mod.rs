@@ -4,17 +4,18 @@
 //! A [`Scenario`] describes links, flows and events. [`World`] runs it and returns the [`Outcome`] of each flow, with
 //! all violations of invariants.
 //!
-//! 1. Both ends are the kernel's TCP as [`crate::tcp`] has it, exact. Towards the client segments travel as values; what the
-//!    client's stack sends is made a real packet (`packet`), with numbers that wrap, scaled windows and clocks of 1 ms, so
-//!    that the accelerator reads and writes what it would on a wire.
-//! 2. Of a byte is known what it must be, by its place in its stream ([`Content`]): what is injected is compared byte by
-//!    byte with what the server has there.
-//! 3. The accelerator holds small packets that leave, and sees the others only if it asks to; gateways answer while their
-//!    link works; bytes are fetched over a link's own packets, and may be late, short, or not to be had (`origin`).
-//! 4. From a kill on everything passes untouched, and what was held is gone.
-//! 5. What is always checked: one `Leave` or `Hold` for each packet held and none else; what is not TCP leaves as it came;
-//!    no window ends later than the stack's own; without a mechanism that hides, nothing is acknowledged that has not come.
-//! 6. [`history`] draws scenes, and compares each with the same one without an accelerator.
+//! 1. Both ends are the kernel's TCP as modeled by [`crate::tcp`] (`exact`). Segments towards the client are values.
+//!    What the client's stack sends is converted into a real packet (`packet`), with sequence numbers that wrap, scaled
+//!    windows and clocks of 1 ms, so that the accelerator reads and writes what it would on a wire.
+//! 2. The content of every byte is known from its offset in the stream ([`ByteStreams`]): injected bytes are compared
+//!    with those of the server.
+//! 3. The accelerator holds small packets that leave, and captures others only on request. Gateways reply while their
+//!    link works. Ranges are fetched over a link with real sizes, and may be late, short or unavailable (`origin`).
+//! 4. After the accelerator was killed, every packet passes unchanged, and held packets are lost.
+//! 5. Always checked: one `Forward` or `Suppress` for each held packet and for nothing else; packets that are not TCP
+//!    leave unchanged; no window extends beyond the stack's own; without a mechanism that acknowledges early, nothing
+//!    is acknowledged that has not arrived.
+//! 6. [`random`] draws scenarios, and compares each with the same one without an accelerator.
 
 mod byte_stream;
 mod invariants;

@@ -22,7 +22,7 @@ pub(super) struct OriginServer {
     behavior: ServerBehavior,
     rng: RandomStream,
     fetches: BTreeMap<u64, PendingFetch>,
-    /// What is to be sent when, if it has not come by then, and how often it was sent.
+    /// When each piece is to be sent unless it has arrived, and how often it was sent.
     due: BTreeMap<(Instant, Piece), u32>,
     /// Ranges that fail, and when.
     failures: BTreeSet<(Instant, u64, u32)>,

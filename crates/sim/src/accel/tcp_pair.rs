@@ -16,19 +16,19 @@ pub(super) struct TcpPair {
     pub(super) content: ByteStreams,
     pub(super) client: Option<Socket>,
     pub(super) server: Option<Socket>,
-    /// The last number that the client's stack has said it has room for.
+    /// The highest right edge of the window that the client's stack has offered.
     pub(super) right_edge: u64,
-    /// Segments that the server has sent again.
+    /// Segments that the server has retransmitted.
     pub(super) retransmitted: u64,
-    /// The end of what it has sent.
+    /// The end of what the server has sent.
     sent_end: u64,
     script: FlowScript,
     config: TcpConfig,
     requests_sent: usize,
     responses_sent: usize,
     next_request_at: Option<Instant>,
-    /// How far the client has read, and since when no further. Of an upload the server's reading counts as well, for the
-    /// time.
+    /// How far the client has read, and since when no further. Of an upload, progress of the server counts as well for
+    /// the time.
     read: (u64, Instant),
     /// How far the server of an upload has read.
     server_read: u64,
@@ -173,12 +173,12 @@ impl TcpPair {
         if still > self.stall.0 { (still, now) } else { self.stall }
     }
 
-    /// How the client's end stands; none before it was opened.
+    /// The state of the client's end; none before it was opened.
     pub(super) fn state(&self) -> Option<TcpState> {
         self.client.as_ref().map(Socket::state)
     }
 
-    /// How the server's end stands; none before it was called.
+    /// The state of the server's end; none before its first SYN.
     pub(super) fn server_state(&self) -> Option<TcpState> {
         self.server.as_ref().map(Socket::state)
     }
@@ -238,12 +238,12 @@ impl TcpPair {
         }
     }
 
-    /// The server's end has told its application so much.
+    /// Bytes that the server's application has read.
     pub(super) fn server_read(&self) -> u64 {
         self.server.as_ref().map_or(0, Socket::in_order_bytes)
     }
 
-    /// The number that the server's stack waits for.
+    /// The sequence number that the server's stack expects.
     pub(super) fn server_received(&self) -> u64 {
         self.server.as_ref().map_or(0, Socket::rcv_nxt)
     }

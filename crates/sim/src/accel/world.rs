@@ -37,9 +37,9 @@ pub struct FlowOutcome {
     pub read: u64,
     /// The longest time that it has waited for a byte, and when that ended.
     pub stall: (Duration, Instant),
-    /// How the client's end stood at the end.
+    /// The final state of the client's end.
     pub state: Option<TcpState>,
-    /// How the server's end stood.
+    /// The final state of the server's end.
     pub server: Option<TcpState>,
     /// The accelerator has reset it.
     pub was_reset: bool,
@@ -80,9 +80,9 @@ pub struct World {
     invariants: Option<InvariantChecker>,
     capture_level: CaptureLevel,
     events: VecDeque<Event>,
-    /// The packet that is held came; else it leaves.
+    /// The held packet has arrived; otherwise it leaves.
     is_incoming: bool,
-    /// Planned: times, in order, and what.
+    /// Planned events, in the order of their times.
     planned: VecDeque<(Instant, Planned)>,
     gateways: BTreeSet<(Instant, LinkId, u16)>,
     malformed: MalformedPackets,
@@ -244,7 +244,7 @@ impl World {
         self.connections.get(n).map_or_else(String::new, |pair| format!("{}: {}", self.now, pair.summary()))
     }
 
-    /// What the machine says of its flows, and everything that it has been through.
+    /// The log of the accelerator.
     pub fn into_log(self) -> Option<DecisionLog<Config, Accelerator>> {
         self.machine.map(|machine| machine.into_parts().1).or(self.log)
     }
@@ -459,7 +459,7 @@ impl World {
         else {
             return false;
         };
-        // What a real kernel sends of an application's last bytes has PSH.
+        // A real kernel sets PSH on the last bytes of an application.
         if !segment.seqs.is_empty() {
             return false;
         }

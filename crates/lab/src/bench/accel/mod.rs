@@ -64,7 +64,7 @@ pub(super) struct AccelArgs {
     /// Short runs, each once unless --runs is given: a check, not a measurement.
     #[arg(long)]
     quick: bool,
-    /// So many runs side by side, each in a lab of its own; those of `cost` are always alone.
+    /// So many concurrent runs, each in a lab of its own; those of `cost` are always alone.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_JOBS)))]
     jobs: u16,
     /// The server's congestion control where a row does not name one: cubic, bbr or reno.

@@ -65,7 +65,7 @@ fn each(
         };
         let name = who.as_ref().map_or("udp", Contender::name);
         match mbps {
-            // What the user broke off is no figure.
+            // An interrupted trial is no result.
             _ if is_interrupted() => break,
             Ok(None) => break,
             Err(why) => sheet.problem(&case, name, run, &why),

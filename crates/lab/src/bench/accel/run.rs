@@ -53,7 +53,7 @@ impl<'a> BenchRun<'a> {
     }
 }
 
-/// Does them all, so many at once.
+/// Runs them all, so many at once.
 pub(super) fn each(units: &[BenchRun<'_>], jobs: usize) -> Result<ReportTable, LabError> {
     notice(&format!("{}; Ctrl-C ends it and shows what there is", estimate(units, jobs)));
     let sheets: Mutex<Vec<(usize, ReportTable)>> = Mutex::default();
@@ -92,7 +92,7 @@ mod tests {
         let table = |jobs| {
             let unit = |at: u32| {
                 let work = move |sheet: &mut ReportTable| {
-                    // Whoever comes first is done last.
+                    // The first one is done last.
                     (0..(40 - at) * 50).for_each(|_| std::thread::yield_now());
                     sheet.add(
                         &format!("row {}", at / 5),
