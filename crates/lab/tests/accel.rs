@@ -23,7 +23,7 @@ fn invalid_arguments_are_refused_in_one_line_before_anything_changes() {
         ("--primary lo", 64, "link lo: it is the loopback"),
         ("--primary lo --secondary lo", 64, "link lo: it is named twice"),
         ("--primary nosuch0", 69, "link nosuch0: no such interface; `marline links` lists"),
-        ("--primary lo --enable offlod", 64, "`offlod` is no mechanism: ack-offload, eifel-undo"),
+        ("--primary lo --enable offlod", 64, "unknown mechanism `offlod`; use ack-offload, eifel-undo"),
         (
             "--primary lo --enable ack-offload",
             64,
