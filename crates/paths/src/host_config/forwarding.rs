@@ -320,7 +320,7 @@ mod tests {
         for _ in 0..6 {
             reset();
             let (repaired, problems) = monitor.check_in(&sysctls, now);
-            assert!(repaired[0].contains("it is 1 again") && problems.is_empty(), "{repaired:?} {problems:?}");
+            assert!(repaired[0].contains("restored to 1") && problems.is_empty(), "{repaired:?} {problems:?}");
             assert_eq!(sysctls.read(FORWARD_V4).as_deref(), Some("1"));
         }
         reset();

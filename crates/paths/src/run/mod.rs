@@ -198,7 +198,7 @@ mod tests {
     fn errors_of_the_installation_are_distinguished() {
         let of = |errno: Errno| install_error(errno.into()).to_string();
         assert!(of(Errno::BUSY).contains("another supervisor"));
-        assert!(of(Errno::ACCESS).contains("no filter"));
+        assert!(of(Errno::ACCESS).contains("no seccomp filter may be installed"));
         assert!(of(Errno::NOSYS).contains("this kernel cannot"));
     }
 }
