@@ -121,8 +121,8 @@ pub struct ReplayArgs {
 }
 
 /// Parses the value of `--metered`.
-pub(crate) fn parse_metered_use(word_value: &str) -> Result<MeteredUse, String> {
-    match word_value {
+pub(crate) fn parse_metered_use(text: &str) -> Result<MeteredUse, String> {
+    match text {
         "avoid" => Ok(MeteredUse::Avoid),
         "use" => Ok(MeteredUse::Use),
         "never" => Ok(MeteredUse::Never),

@@ -131,7 +131,7 @@ impl ConfigFile {
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) if named.is_none() => {
                 let warning = ConfigError::Unreadable { path, error };
-                crate::output::say(&format!("{warning}; continuing without it"));
+                crate::output::print_notice(&format!("{warning}; continuing without it"));
                 Ok(Self::default())
             }
             Err(error) => Err(ConfigError::Unreadable { path, error }),

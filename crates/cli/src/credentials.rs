@@ -35,7 +35,7 @@ pub(crate) struct CertificateArgs {
 
 /// Options for the files of a fleet member: certificate, key and certificate authority.
 #[derive(Clone, Debug, Args)]
-#[command(mut_arg("certificate", |word| word.required(true)))]
+#[command(mut_arg("certificate", |arg| arg.required(true)))]
 pub(crate) struct MemberFileArgs {
     #[command(flatten)]
     certificate: CertificateArgs,
@@ -59,7 +59,7 @@ pub(crate) struct Member {
     /// Files of certificate, key and authority.
     pub(crate) files: MemberFiles,
     /// The certificate with the paths that a renewal writes to.
-    pub(crate) renewable: MemberCert,
+    pub(crate) member_cert: MemberCert,
     /// Certificate and key to present, and the authorities to trust.
     pub(crate) credentials: Credentials,
     /// Identity in the certificate.
@@ -118,7 +118,7 @@ impl RevocationArgs {
     /// As [`Self::path`], but the file must exist.
     pub(crate) fn existing_path(&self, member: &Member) -> Result<PathBuf, CliError> {
         let path = self.path(member);
-        there(&path, "set the revocation list of the authority with --revoked")?;
+        check_exists(&path, "set the revocation list of the authority with --revoked")?;
         Ok(path)
     }
 }
@@ -126,12 +126,12 @@ impl RevocationArgs {
 impl Member {
     fn read(files: MemberFiles, role: Option<Role>) -> Result<Self, CliError> {
         let issue = role.map_or("ROLE".to_owned(), |role| role.to_string());
-        there(
+        check_exists(
             &files.certificate,
             &format!("create it with `marline fleet enroll` or `marline fleet ca issue {issue}`"),
         )?;
-        there(&files.key, "set the key of the certificate with --key")?;
-        there(&files.authority, "set the certificate of the authority with --fleet-ca")?;
+        check_exists(&files.key, "set the key of the certificate with --key")?;
+        check_exists(&files.authority, "set the certificate of the authority with --fleet-ca")?;
         let usage_error = |error: &dyn std::fmt::Display| CliError::usage(error.to_string());
         // Only edges and relays renew their certificates while they run, so only they need a writable state directory.
         let state_dir = matches!(role, Some(Role::Edge | Role::Relay)).then(unit_state_dir).flatten();
@@ -145,7 +145,7 @@ impl Member {
                 role_with_article(role)
             )));
         }
-        Ok(Self { files, renewable, credentials, identity })
+        Ok(Self { files, member_cert: renewable, credentials, identity })
     }
 
     /// Creates a client of the fleet service that authenticates as this member and uses whichever link reaches the service.
@@ -157,7 +157,7 @@ impl Member {
 }
 
 /// Fails with the remedy `help` if the file does not exist. A file whose existence cannot be checked fails when it is read.
-fn there(path: &Path, help: &str) -> Result<(), CliError> {
+fn check_exists(path: &Path, help: &str) -> Result<(), CliError> {
     let is_missing = path.try_exists().is_ok_and(|exists| !exists);
     if is_missing { Err(CliError::usage(format!("{}: no such file; {help}", path.display()))) } else { Ok(()) }
 }

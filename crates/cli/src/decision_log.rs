@@ -94,15 +94,8 @@ pub(crate) struct LogReader<R> {
 }
 
 impl<R: BufRead> LogReader<R> {
-    pub(crate) fn new(from: R) -> Self {
-        Self {
-            source: from,
-            buffer: Vec::new(),
-            line_number: 0,
-            has_started: false,
-            kind: None,
-            truncated_at: None,
-        }
+    pub(crate) fn new(source: R) -> Self {
+        Self { source, buffer: Vec::new(), line_number: 0, has_started: false, kind: None, truncated_at: None }
     }
 
     /// Returns the next record, or `None` at the end of the log.
@@ -147,7 +140,7 @@ impl<R: BufRead> LogReader<R> {
     /// Parses the line in the buffer.
     fn parse(&mut self) -> serde_json::Result<LogRecord> {
         match self.kind {
-            Some(writer) => parse(writer, &self.buffer),
+            Some(kind) => parse(kind, &self.buffer),
             // Only the first line shows the kind of the log. If no kind fits, the error of the first and most common kind,
             // a download, is reported.
             None => {
@@ -177,8 +170,8 @@ impl<R: BufRead> LogReader<R> {
     }
 }
 
-fn parse(writer: LogKind, text: &[u8]) -> serde_json::Result<LogRecord> {
-    Ok(match writer {
+fn parse(kind: LogKind, text: &[u8]) -> serde_json::Result<LogRecord> {
+    Ok(match kind {
         LogKind::Fetch => map_record(
             serde_json::from_slice::<FetchRecord>(text)?,
             |config| MachineConfig::Fetch(Box::new(config)),

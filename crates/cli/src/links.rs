@@ -37,15 +37,15 @@ struct LinkRow {
 /// Prints the links.
 pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliError> {
     let file = ConfigFile::read(config)?;
-    let survey = list_interfaces().map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
+    let interfaces = list_interfaces().map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let choice = LinkSelection::Auto { bypass_vpn: args.bypass_vpn, configured: file.described_links() };
-    let (selected, vpn) = match choose_links(&survey, &choice, &MeteredHints::query(&survey)) {
+    let (selected, vpn) = match choose_links(&interfaces, &choice, &MeteredHints::query(&interfaces)) {
         Ok(selection) => (selection.links, selection.vpn_note),
         // Without a usable link the table still lists all interfaces and their reasons.
         Err(LinksError::NoLink { .. }) => (Vec::new(), None),
         Err(error) => return Err(CliError::new(CliError::NETWORK, error.to_string())),
     };
-    let rows = rows(&survey, &selected);
+    let rows = rows(&interfaces, &selected);
     if args.json {
         let text = serde_json::to_string_pretty(&rows)
             .map_err(|error| CliError::failed(format!("cannot write the links as JSON: {error}")))?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliErro
 }
 
 /// Rows of the output: the selected links in their order of use, then the other interfaces in the order of the kernel.
-fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<LinkRow> {
+fn rows(interfaces: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<LinkRow> {
     let mut rows = Vec::new();
     for (interface, profile) in selected {
         rows.push(LinkRow {
@@ -77,7 +77,7 @@ fn rows(survey: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Vec<Li
         });
     }
     // `Usable` interfaces that were not selected can only be the VPN that is bypassed.
-    for interface in &survey.interfaces {
+    for interface in &interfaces.interfaces {
         if selected.iter().any(|(selected_interface, _)| selected_interface.index == interface.index) {
             continue;
         }

@@ -6,6 +6,6 @@ use crate::NAME;
 
 /// Prints a notice for people on standard error: `marline: LINE`. Errors are ignored: a closed standard error must not
 /// end the program.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_notice(line: &str) {
     marline_terminal::output::print_notice(NAME, line);
 }

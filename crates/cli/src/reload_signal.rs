@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::CliError;
-use crate::output::say;
+use crate::output::print_notice;
 
 /// Stream of SIGHUP signals; while it exists, SIGHUP does not end this process.
 pub(crate) struct ReloadSignal(Signal);
@@ -32,7 +32,7 @@ impl ReloadSignal {
         loop {
             self.recv().await;
             if !is_quiet {
-                say("SIGHUP: nothing to reload; restart to apply a changed configuration");
+                print_notice("SIGHUP: nothing to reload; restart to apply a changed configuration");
             }
         }
     }

@@ -33,11 +33,11 @@ impl Program {
     /// Expects the exit code and one line of explanation; returns that line.
     fn refused(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{words:?}: results after an error");
-        assert_eq!(said.matches('\n').count(), 1, "{words:?}: not one line: {said}");
-        said.strip_prefix("marline: ").unwrap_or_else(|| panic!("{said}")).trim_end().to_owned()
+        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: not one line: {stderr}");
+        stderr.strip_prefix("marline: ").unwrap_or_else(|| panic!("{stderr}")).trim_end().to_owned()
     }
 
     fn write(&self, name: &str, text: &str) -> String {
@@ -126,9 +126,9 @@ fn a_secret_is_never_printed() {
     let line = program.refused(&["get", "--user-file", &secret, URL], 64);
     assert!(line.contains("write USER:PASS") && !line.contains("hunter2"), "{line}");
     let output = program.command(&["get", URL]).env("MARLINE_USER", "hunter2").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(64));
-    assert!(said.contains("MARLINE_USER: write USER:PASS") && !said.contains("hunter2"), "{said}");
+    assert!(stderr.contains("MARLINE_USER: write USER:PASS") && !stderr.contains("hunter2"), "{stderr}");
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn help_lists_every_command() {
 fn a_missing_named_link_ends_with_69() {
     let program = Program::new();
     let output = program.run(&["get", "--link", "absent0", URL]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(69), "{said}");
-    assert!(said.contains("absent0") && said.contains("no such interface"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(69), "{stderr}");
+    assert!(stderr.contains("absent0") && stderr.contains("no such interface"), "{stderr}");
     assert_eq!(std::fs::read_dir(program.home.path()).unwrap().count(), 0, "a file was left behind");
 }
 
@@ -240,8 +240,8 @@ fn a_closed_reader_causes_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = program.command(&["links"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.is_empty(), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.is_empty(), "{stderr}");
     assert!(output.status.code().is_some(), "ended by a signal");
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use common::{LONG, MARLINE, Running, command, members};
+use common::{MARLINE, Running, TIMEOUT, command, members};
 
 /// Capabilities and their numbers in linux/capability.h.
 const NAMES: [(&str, u32); 7] = [
@@ -22,7 +22,7 @@ const NAMES: [(&str, u32); 7] = [
 ];
 
 /// The capabilities in `CapabilityBoundingSet` of a unit, as a bit set.
-fn of_unit(name: &str) -> u64 {
+fn unit_capabilities(name: &str) -> u64 {
     let path = format!("{}/../../contrib/systemd/marline-{name}.service", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
@@ -31,7 +31,7 @@ fn of_unit(name: &str) -> u64 {
 }
 
 /// Reads from a thread's status: no_new_privs, and the permitted, effective and bounding sets.
-fn of_thread(status: &Path) -> (bool, [u64; 3]) {
+fn thread_privileges(status: &Path) -> (bool, [u64; 3]) {
     let text = std::fs::read_to_string(status).unwrap();
     let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let set = |name| u64::from_str_radix(&value(name), 16).unwrap();
@@ -39,13 +39,14 @@ fn of_thread(status: &Path) -> (bool, [u64; 3]) {
 }
 
 /// Asserts that all threads of a daemon have at most the capabilities of its unit and `more`.
-fn is_confined(child: &Child, unit: u64, more: u64) {
-    let own = of_thread(Path::new("/proc/self/status")).1;
+fn assert_is_confined(child: &Child, unit: u64, more: u64) {
+    let own = thread_privileges(Path::new("/proc/self/status")).1;
     // Without CAP_SETPCAP (bit 8) a process cannot reduce its bounding set.
     let is_root = own[1] & 1 << 8 != 0;
     let threads = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     for thread in threads {
-        let (no_new_privs, [permitted, effective, bounding]) = of_thread(&thread.unwrap().path().join("status"));
+        let (no_new_privs, [permitted, effective, bounding]) =
+            thread_privileges(&thread.unwrap().path().join("status"));
         assert!(no_new_privs);
         assert_eq!((permitted & !(unit | more), effective & !(unit | more)), (0, 0));
         // It keeps the capabilities of the unit that this test itself has.
@@ -63,14 +64,14 @@ fn daemons_keep_the_privileges_of_their_units_and_no_others() {
     let relay = "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --threads 2 \
                  --audit-log audit.ndjson";
     let relay = Running::start(dir, relay);
-    is_confined(&relay.child, of_unit("relay"), dac);
+    assert_is_confined(&relay.child, unit_capabilities("relay"), dac);
     let edge = format!(
         "edge --portal-probe off --no-paths --run-dir run --listen 127.0.0.1:0 --relay {} --certificate e1.pem --no-direct",
         relay.address
     );
-    is_confined(&Running::start(dir, &edge).child, of_unit("edge"), dac | bind | raw);
+    assert_is_confined(&Running::start(dir, &edge).child, unit_capabilities("edge"), dac | bind | raw);
     let service = Running::start(dir, "fleet run --ca-dir ca --listen 127.0.0.1:0");
-    is_confined(&service.child, of_unit("fleet"), dac | bind);
+    assert_is_confined(&service.child, unit_capabilities("fleet"), dac | bind);
 
     let run = dir.join("run2");
     for (words, ready) in [
@@ -82,17 +83,17 @@ fn daemons_keep_the_privileges_of_their_units_and_no_others() {
         daemon.env("HOME", dir).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
         let mut daemon = daemon.spawn().unwrap();
         let begun = Instant::now();
-        let said = || std::fs::read_to_string(&log).unwrap();
-        while !said().contains(ready) && daemon.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < LONG, "{words}: {}", said());
+        let log_text = || std::fs::read_to_string(&log).unwrap();
+        while !log_text().contains(ready) && daemon.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < TIMEOUT, "{words}: {}", log_text());
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         if daemon.try_wait().unwrap().is_some() {
-            assert!(words.starts_with("paths"), "{}", said());
-            eprintln!("skipped: {}", said());
+            assert!(words.starts_with("paths"), "{}", log_text());
+            eprintln!("skipped: {}", log_text());
             continue;
         }
-        is_confined(&daemon, of_unit("paths"), dac | bind | raw);
+        assert_is_confined(&daemon, unit_capabilities("paths"), dac | bind | raw);
         daemon.kill().unwrap();
         daemon.wait().unwrap();
     }
@@ -113,20 +114,22 @@ fn the_accelerator_keeps_only_the_privileges_of_its_unit_in_all_threads() {
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     let Ok(mut daemon) = command.stderr(Stdio::null()).spawn() else { return eprintln!("skipped: needs unshare") };
-    let (begun, said) = (Instant::now(), || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default());
+    let (begun, log_text) =
+        (Instant::now(), || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default());
     // Its threads start before this message or soon after it.
     let threads =
         |child: &Child| std::fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count);
-    while !(said().contains("Ctrl-C stops it") && threads(&daemon) > 1) && daemon.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < LONG, "{}", said());
+    while !(log_text().contains("Ctrl-C stops it") && threads(&daemon) > 1) && daemon.try_wait().unwrap().is_none()
+    {
+        assert!(begun.elapsed() < TIMEOUT, "{}", log_text());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     if daemon.try_wait().unwrap().is_some() {
-        return eprintln!("skipped: {}", said());
+        return eprintln!("skipped: {}", log_text());
     }
-    is_confined(&daemon, of_unit("accel@"), 1 << 10);
+    assert_is_confined(&daemon, unit_capabilities("accel@"), 1 << 10);
     assert!(Command::new("kill").args(["-TERM", &daemon.id().to_string()]).status().unwrap().success());
-    assert!(daemon.wait().unwrap().success(), "{}", said());
+    assert!(daemon.wait().unwrap().success(), "{}", log_text());
 }
 
 #[test]
@@ -134,7 +137,7 @@ fn programs_started_for_the_user_keep_their_privileges() {
     // `play` and `run` start programs of the user, which may need set-user-ID programs.
     let out = Command::new(MARLINE).args(["run", "--", "cat", "/proc/self/status"]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
-    let own = of_thread(Path::new("/proc/self/status"));
+    let own = thread_privileges(Path::new("/proc/self/status"));
     let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).map(str::to_owned);
     if let Some(set) = of("CapBnd:") {
         assert_eq!(u64::from_str_radix(&set, 16).unwrap(), own.1[2]);

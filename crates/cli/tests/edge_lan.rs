@@ -29,13 +29,13 @@ mod udp;
 mod world;
 
 /// Runs the script in the network of [`WORLD`] and returns the lines that it printed.
-fn in_a_world(script: &str) -> Option<Vec<String>> {
-    world::in_a_world(&["nft", "nginx", "curl", "perl"], &format!("{WORLD}{script}"))
+fn run_in_network(script: &str) -> Option<Vec<String>> {
+    world::run_in_namespaces(&["nft", "nginx", "curl", "perl"], &format!("{NETWORK}{script}"))
 }
 
 /// The network, and shell functions for the scripts below:
 /// `lan` (client) ── lan0, edge, up0 and up1 ══ `far` (relay) ── `srv` (origin server).
-const WORLD: &str = r#"
+const NETWORK: &str = r#"
 mount -t tmpfs tmpfs /run
 for name in lan far srv; do ip netns add $name; ip -n $name link set lo up; done
 ip link set lo up
@@ -150,7 +150,7 @@ free; ip -n far route del 192.168.77.0/24
 state >after; diff before after && echo "as before"
 grep -c "new flows go through 10.0.1.1" edge.log
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let expected = [
         "203.0.113.1 to 203.0.113.5",
         "2001:db8::1 to 2001:db8::5",
@@ -220,13 +220,13 @@ left="rules and routes of a LAN's gateway"
 state >after; diff before after && echo "as before"
 grep "UDP and other packets of the LAN leave" edge.log
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let own = "by the default route of the host: no link that is up has shown a rate yet";
     let ways = [own, "over up1: it has shown the highest rate", "over up0: it has shown the highest rate"];
     let order = [ways[0], ways[1], ways[2], ways[1]];
-    let said: Vec<String> =
+    let log_lines: Vec<String> =
         order.iter().map(|way| format!("UDP and other packets of the LAN leave {way}")).collect();
-    let heard = ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.2.2", "fd01::2", "fd02::2", "fd01::2", "fd02::2"];
+    let received = ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.2.2", "fd01::2", "fd02::2", "fd01::2", "fd02::2"];
     let kernel = [
         "2",
         "default via 10.0.2.1 dev up1 proto 109 ",
@@ -235,9 +235,14 @@ grep "UDP and other packets of the LAN leave" edge.log
         "34 rules and routes of a LAN's gateway removed",
         "as before",
     ];
-    let log = said.iter().map(|line| format!("marline: {line}"));
-    let expected: Vec<String> =
-        said.iter().cloned().chain(heard.map(str::to_owned)).chain(kernel.map(str::to_owned)).chain(log).collect();
+    let log = log_lines.iter().map(|line| format!("marline: {line}"));
+    let expected: Vec<String> = log_lines
+        .iter()
+        .cloned()
+        .chain(received.map(str::to_owned))
+        .chain(kernel.map(str::to_owned))
+        .chain(log)
+        .collect();
     assert_eq!(lines, expected);
 }
 
@@ -260,7 +265,7 @@ until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
 state >after; diff before after && echo "as before"
 cat addresses; grep -c "other packets of the LAN leave" edge.log
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["1", "ended well", "as before", "10.0.1.2", "10.0.2.2", "2"]);
 }
 
@@ -294,7 +299,7 @@ for n in 1 2; do
     fi
 done
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let carried = "203.0.113.1 to 203.0.113.5";
     let expected =
         [carried, "1", "1", "1", "as before", carried, "1", "1", carried, "1", carried, "1", "as before"];
@@ -358,7 +363,7 @@ outside; beyond; private
 # Proof that the routes exist: without the table, the outside reaches the LAN.
 nft delete table inet marline-lan; outside
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let closed = "closed closed ";
     let expected = [
         closed,
@@ -425,7 +430,7 @@ perl -e 'use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => "127.0.
     print $s "x" x 100000; $s->flush; shutdown $s, 1; print <$s>'
 kill -TERM $edge; wait $edge && echo "ended well"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let carried = "203.0.113.1 to 203.0.113.5";
     assert_eq!(lines, [carried, carried, carried, "some", "100000", "100000", "ended well"]);
 }
@@ -449,7 +454,7 @@ lan curl -sS -m 20 http://203.0.113.5/
 kill -TERM $edge; wait $edge; free
 state >after; diff before after && echo "as before"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let expected =
         ["userspace", "userspace", "steered", "\"active\": true", "203.0.113.1 to 203.0.113.5", "as before"];
     assert_eq!(lines, expected);
@@ -491,7 +496,7 @@ until steered 2>/dev/null; do sleep 0.1; kill -0 $edge; done
 sleep 3; grep "managed" edge.log | sed 's/: .*needs/: needs/; s/ (or.*//'
 kill -TERM $edge; wait $edge && echo "ended well"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let (carried, active) = ("203.0.113.1 to 203.0.113.5", "\"active\": true");
     let expected = [
         "\"active\": false",
@@ -539,7 +544,7 @@ for links in "" "--link up0 --link up1"; do
 done
 grep -c "no such interface yet" edge.log
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let each = [
         "no link can be used",
         "waiting for a usable link",
@@ -594,7 +599,7 @@ sysctl -qw net.ipv4.ip_forward=0
 until grep -q "sysctl -w net.ipv4.ip_forward=1" edge.log; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" edge status --run-dir run --json | grep -c "net.ipv4.ip_forward is 0"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let expected = [
         "marline: chain FORWARD of table ip filter (policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links. To allow them: REMEDY",
         "1",
@@ -629,7 +634,7 @@ get -o page -w '%{http_code}\n' http://[2001:db8::5]/
 ip -6 route del default dev up1
 no
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let no = "0.000000 7 at once";
     assert_eq!(lines, ["200", no, "203.0.113.1 to 203.0.113.5", "200", no]);
 }
@@ -661,7 +666,7 @@ mute 1
 over 10.0.1.2 talk.log
 "$MARLINE" edge status --run-dir run | awk '$1 == "up1" { print $1, $2 }'
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let expected =
         ["10.0.1.2", "over 10.0.2.2 in time", "up0 unresponsive", "over 10.0.1.2 in time", "up1 unresponsive"];
     assert_eq!(lines, expected, "{lines:#?}");
@@ -702,15 +707,15 @@ asks() { for to in 10.0.2.1 192.168.100.1 172.20.0.1; do ask $1 $to; done; }
 echo "socks"; asks 127.0.0.1
 lan bash -ec "$(declare -f ask asks); asks 192.168.77.1"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let by = |address: &str| format!("hello, {address}");
     let mut each: Vec<String> =
         ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.1.2", "10.50.0.1", "fd50::1"].map(by).into();
     each.push("203.0.113.1 to 203.0.113.5".to_owned());
-    let asked = ["10.0.2.2", "10.0.1.2", "10.50.0.1"].map(by);
+    let addresses_by_proxy = ["10.0.2.2", "10.0.1.2", "10.50.0.1"].map(by);
     let mut expected = [each.clone(), each.clone(), each].concat();
     expected.push("socks".to_owned());
-    expected.extend(asked.iter().chain(&asked).cloned());
+    expected.extend(addresses_by_proxy.iter().chain(&addresses_by_proxy).cloned());
     assert_eq!(lines, expected);
 }
 
@@ -724,7 +729,7 @@ via="$via --proxy-cert e1.pem --proxy-key e1.key --proxy-cacert ca/ca.pem"
 $via http://203.0.113.77/ 2>/dev/null || true
 $via http://203.0.113.5/; cat page
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["403", "200", "203.0.113.1 to 203.0.113.5"]);
 }
 
@@ -745,7 +750,7 @@ refused 64 "is not a valid interface name" "$MARLINE" edge --lan 'a"b'
 refused 64 "is not a port, a host" "$MARLINE" edge --lan lan0 --live 0
 refused 77 "--lan: not permitted: needs CAP_NET_ADMIN" setpriv --bounding-set -net_admin "$MARLINE" edge --lan lan0
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["right"; 6]);
 }
 
@@ -764,6 +769,6 @@ grep -c "not managed" edge.log || true
 kill -TERM $edge; wait $edge && echo "ended well"
 free; state >after; diff before after && echo "as before"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["203.0.113.1 to 203.0.113.5", "0", "ended well", "as before"]);
 }

@@ -6,7 +6,7 @@
 
 mod routers;
 
-use routers::in_a_world;
+use routers::run_in_network;
 
 /// Two links of 8 Mbit/s in each direction, a relay at 45.0.0.10, and behind it a server at 45.2.0.20: port 8000 sends, port 8001 receives.
 const RELAY: &str = r#"
@@ -39,7 +39,7 @@ tx() { awk -v name=$1: '$1 == name { print $10 }' /proc/net/dev; }
 "#;
 
 fn with_a_relay(script: &str) -> Option<Vec<String>> {
-    in_a_world(&format!("{RELAY}{script}"))
+    run_in_network(&format!("{RELAY}{script}"))
 }
 
 #[test]

@@ -20,23 +20,23 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A directory with the authorities `ca` and `ca-2` and certificates of their members, and an echo server.
-struct Place {
+struct Fixture {
     dir: TempDir,
     server: SocketAddr,
 }
 
-impl Place {
+impl Fixture {
     fn new() -> Self {
-        let place = Self { dir: members(), server: server() };
-        place.must("fleet ca init --ca-dir ca-2 --name other");
-        place
+        let fixture = Self { dir: members(), server: server() };
+        fixture.run_ok("fleet ca init --ca-dir ca-2 --name other");
+        fixture
     }
 
     fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    fn must(&self, words: &str) {
+    fn run_ok(&self, words: &str) {
         let out = marline(self.path(), words);
         assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
     }
@@ -71,8 +71,8 @@ impl Place {
 
     /// Expects the reason and the remedy of an edge that cannot use its only relay in the log, in the status and in its JSON form.
     fn expect(&self, edge: &mut Running, run: &str, reason: &str, remedy: &str) {
-        let said = edge.line_with("cannot be used: ");
-        let line = said.lines().last().unwrap();
+        let log = edge.line_with("cannot be used: ");
+        let line = log.lines().last().unwrap();
         assert!(line.contains(remedy), "{reason}: {line}");
         let begun = Instant::now();
         let status = loop {
@@ -103,58 +103,58 @@ impl Place {
 
 #[test]
 fn invalid_certificates_of_a_relay_have_their_reasons() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let now = UtcSeconds::now();
-    place.member("marline://relay/early", "127.0.0.1", now.saturating_add(DAY), DAY);
-    place.member("marline://relay/late", "127.0.0.1", now.saturating_sub(DAY), HOUR);
-    place.member("marline://relay/gone", "127.0.0.1", now, DAY);
-    place.member("marline://relay/elsewhere", "127.0.0.2", now, DAY);
-    place.must("fleet ca revoke --role relay gone --ca-dir ca");
-    place.must("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
+    fixture.member("marline://relay/early", "127.0.0.1", now.saturating_add(DAY), DAY);
+    fixture.member("marline://relay/late", "127.0.0.1", now.saturating_sub(DAY), HOUR);
+    fixture.member("marline://relay/gone", "127.0.0.1", now, DAY);
+    fixture.member("marline://relay/elsewhere", "127.0.0.2", now, DAY);
+    fixture.run_ok("fleet ca revoke --role relay gone --ca-dir ca");
+    fixture.run_ok("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
     for (name, reason, remedy) in [
         ("early", "not-valid-yet", "the clock of this machine may be behind"),
         ("late", "expired", "the relay has to renew its certificate"),
         ("gone", "revoked", "use another relay"),
         ("elsewhere", "wrong-name", "the relay's certificate is for other names"),
     ] {
-        let relay = place.relay(name, "");
-        place.fails(&relay.address.to_string(), " --revoked ca/revoked.pem", reason, remedy);
+        let relay = fixture.relay(name, "");
+        fixture.fails(&relay.address.to_string(), " --revoked ca/revoked.pem", reason, remedy);
     }
     let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
-    let relay = Running::start(place.path(), words);
-    place.fails(&relay.address.to_string(), "", "wrong-server", "captive portal");
+    let relay = Running::start(fixture.path(), words);
+    fixture.fails(&relay.address.to_string(), "", "wrong-server", "captive portal");
 }
 
 #[test]
 fn invalid_certificates_of_an_edge_have_their_reasons() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let now = UtcSeconds::now();
-    place.member("marline://edge/early", "", now.saturating_add(DAY), DAY);
-    place.member("marline://edge/late", "", now.saturating_sub(DAY), HOUR);
-    place.member("marline://edge/gone", "", now, DAY);
-    place.must("fleet ca revoke --role edge gone --ca-dir ca");
-    let relay = place.relay("r1", "");
+    fixture.member("marline://edge/early", "", now.saturating_add(DAY), DAY);
+    fixture.member("marline://edge/late", "", now.saturating_sub(DAY), HOUR);
+    fixture.member("marline://edge/gone", "", now, DAY);
+    fixture.run_ok("fleet ca revoke --role edge gone --ca-dir ca");
+    let relay = fixture.relay("r1", "");
     for (name, reason, remedy) in [
         ("early", "edge-certificate-dates", "both clocks"),
         ("late", "edge-certificate-dates", "both clocks"),
         ("gone", "edge-revoked", "enrol it again"),
     ] {
         let run = format!("run-edge-{name}");
-        let words = place.edge_words(&run, &relay.address.to_string(), &format!(" --certificate {name}.pem"));
-        let mut edge = Running::start(place.path(), &words);
-        assert_ne!(tunnel(edge.address, place.server).0, STANDS);
-        place.expect(&mut edge, &run, reason, remedy);
+        let words = fixture.edge_words(&run, &relay.address.to_string(), &format!(" --certificate {name}.pem"));
+        let mut edge = Running::start(fixture.path(), &words);
+        assert_ne!(tunnel(edge.address, fixture.server).0, STANDS);
+        fixture.expect(&mut edge, &run, reason, remedy);
     }
     // The relay trusts only its own authority; the edge trusts both.
-    place.must("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
+    fixture.run_ok("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
     let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
-    let relay = Running::start(place.path(), words);
-    let pem = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap();
-    std::fs::write(place.path().join("both.pem"), pem("ca/ca.pem") + &pem("ca-2/ca.pem")).unwrap();
-    let words = place.edge_words("run-both", &relay.address.to_string(), " --fleet-ca both.pem");
-    let mut edge = Running::start(place.path(), &words);
-    assert_ne!(tunnel(edge.address, place.server).0, STANDS);
-    place.expect(
+    let relay = Running::start(fixture.path(), words);
+    let pem = |name: &str| std::fs::read_to_string(fixture.path().join(name)).unwrap();
+    std::fs::write(fixture.path().join("both.pem"), pem("ca/ca.pem") + &pem("ca-2/ca.pem")).unwrap();
+    let words = fixture.edge_words("run-both", &relay.address.to_string(), " --fleet-ca both.pem");
+    let mut edge = Running::start(fixture.path(), &words);
+    assert_ne!(tunnel(edge.address, fixture.server).0, STANDS);
+    fixture.expect(
         &mut edge,
         "run-both",
         "edge-untrusted",
@@ -165,36 +165,36 @@ fn invalid_certificates_of_an_edge_have_their_reasons() {
 /// The relay refuses the edge's certificate after the TLS handshake is complete for the edge, so a spare connection seems established.
 #[test]
 fn a_relay_that_refuses_an_edge_is_not_reported_as_usable_again() {
-    let place = Place::new();
-    place.must("fleet ca revoke --role edge e1 --ca-dir ca");
-    let relay = place.relay("r1", "");
+    let fixture = Fixture::new();
+    fixture.run_ok("fleet ca revoke --role edge e1 --ca-dir ca");
+    let relay = fixture.relay("r1", "");
     let words =
-        place.edge_words("run-refused", &relay.address.to_string(), "").replace(" --spare-connections 0", "");
-    let mut edge = Running::start(place.path(), &words.replace(" --no-direct", ""));
-    assert_eq!(tunnel(edge.address, place.server).0, STANDS);
-    place.expect(&mut edge, "run-refused", "edge-revoked", "enrol it again");
+        fixture.edge_words("run-refused", &relay.address.to_string(), "").replace(" --spare-connections 0", "");
+    let mut edge = Running::start(fixture.path(), &words.replace(" --no-direct", ""));
+    assert_eq!(tunnel(edge.address, fixture.server).0, STANDS);
+    fixture.expect(&mut edge, "run-refused", "edge-revoked", "enrol it again");
     for _ in 0..20 {
         // This flow goes directly.
-        assert_eq!(tunnel(edge.address, place.server).0, STANDS);
+        assert_eq!(tunnel(edge.address, fixture.server).0, STANDS);
         std::thread::sleep(Duration::from_millis(100));
-        let out = marline(place.path(), "edge status --json --run-dir run-refused");
+        let out = marline(fixture.path(), "edge status --json --run-dir run-refused");
         let status: Value = serde_json::from_slice(&out.stdout).unwrap();
         assert_eq!(status["relays"][0]["reason"], "edge-revoked", "{status:#}");
     }
-    let (_, said) = edge.stop("-TERM");
-    assert!(!said.contains("can be used again"), "{said}");
+    let (_, log) = edge.stop("-TERM");
+    assert!(!log.contains("can be used again"), "{log}");
 }
 
 #[test]
 fn full_and_draining_relays_have_their_reasons() {
-    let place = Place::new();
-    place.must("fleet ca issue edge e2 --ca-dir ca --out .");
-    place.must("fleet ca issue relay r2 --ca-dir ca --address 127.0.0.1 --out .");
-    place.must("fleet ca issue relay r3 --ca-dir ca --address 127.0.0.1 --out .");
-    let few = place.relay("r1", " --max-tunnels 1");
-    let reserved = place.relay("r2", " --capacity 1500kbit/s --reserve-per-edge 1Mbit/s");
-    let drains = place.relay("r3", "");
-    place.must("relay drain --name r3 --run-dir run-r3");
+    let fixture = Fixture::new();
+    fixture.run_ok("fleet ca issue edge e2 --ca-dir ca --out .");
+    fixture.run_ok("fleet ca issue relay r2 --ca-dir ca --address 127.0.0.1 --out .");
+    fixture.run_ok("fleet ca issue relay r3 --ca-dir ca --address 127.0.0.1 --out .");
+    let few = fixture.relay("r1", " --max-tunnels 1");
+    let reserved = fixture.relay("r2", " --capacity 1500kbit/s --reserve-per-edge 1Mbit/s");
+    let drains = fixture.relay("r3", "");
+    fixture.run_ok("relay drain --name r3 --run-dir run-r3");
     let mut held = Vec::new();
     for (relay, reason, remedy) in [
         (&few, "full", "--max-tunnels"),
@@ -203,25 +203,25 @@ fn full_and_draining_relays_have_their_reasons() {
     ] {
         let (at, run) = (relay.address.to_string(), format!("run-{}", relay.address.port()));
         if reason == "full" {
-            let words = place.edge_words(&format!("{run}-other"), &at, " --certificate e2.pem");
-            let other = Running::start(place.path(), &words);
-            let (status, flow) = tunnel(other.address, place.server);
+            let words = fixture.edge_words(&format!("{run}-other"), &at, " --certificate e2.pem");
+            let other = Running::start(fixture.path(), &words);
+            let (status, flow) = tunnel(other.address, fixture.server);
             assert_eq!(status, STANDS);
             held.push((other, flow));
         }
-        let mut edge = Running::start(place.path(), &place.edge_words(&run, &at, ""));
-        assert!(tunnel(edge.address, place.server).0.starts_with("HTTP/1.1 503 "));
-        place.expect(&mut edge, &run, reason, remedy);
+        let mut edge = Running::start(fixture.path(), &fixture.edge_words(&run, &at, ""));
+        assert!(tunnel(edge.address, fixture.server).0.starts_with("HTTP/1.1 503 "));
+        fixture.expect(&mut edge, &run, reason, remedy);
     }
 }
 
 #[test]
 fn addresses_without_a_relay_have_their_reasons() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    place.fails(&closed.to_string(), "", "refused", "no process listens on this port: start the relay");
+    fixture.fails(&closed.to_string(), "", "refused", "no process listens on this port: start the relay");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    place.fails(&silent.local_addr().unwrap().to_string(), "", "silent", "the relay does not respond");
+    fixture.fails(&silent.local_addr().unwrap().to_string(), "", "silent", "the relay does not respond");
     for (answer, reason, remedy) in [
         (&b"HTTP/1.1 302 Found\r\n\r\n"[..], "wrong-server", "captive portal"),
         (b"", "closed", "closed the connection"),
@@ -234,39 +234,39 @@ fn addresses_without_a_relay_have_their_reasons() {
                 let _ = socket.write_all(answer);
             }
         });
-        place.fails(&at, "", reason, remedy);
+        fixture.fails(&at, "", reason, remedy);
     }
 }
 
 /// An edge starts although the name of its only relay cannot be resolved yet and no flow may go directly.
 #[test]
 fn an_edge_keeps_running_while_the_name_of_its_relay_cannot_be_resolved() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let begun = Instant::now();
-    let words = place.edge_words("run-names", "relay.invalid:4443", "");
-    let mut edge = Running::start(place.path(), &words);
+    let words = fixture.edge_words("run-names", "relay.invalid:4443", "");
+    let mut edge = Running::start(fixture.path(), &words);
     assert!(begun.elapsed() < Duration::from_secs(5), "the edge has to listen before names are resolved");
-    place.expect(&mut edge, "run-names", "names", "the name cannot be resolved");
+    fixture.expect(&mut edge, "run-names", "names", "the name cannot be resolved");
     assert!(edge.child.try_wait().unwrap().is_none());
 }
 
 #[test]
 fn a_missing_route_has_its_reason() {
-    let place = Place::new();
-    let words = place.edge_words("run-unreachable", "192.0.2.1:4443", "");
+    let fixture = Fixture::new();
+    let words = fixture.edge_words("run-unreachable", "192.0.2.1:4443", "");
     let script = format!("ip link set lo up && exec {MARLINE} {words}");
     if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success()) {
         eprintln!("skipped: network namespaces cannot be created here");
         return;
     }
     let mut command = Command::new("unshare");
-    let mut edge = Running::of(command.args(["--net", "sh", "-c", &script]).current_dir(place.path()));
-    place.expect(&mut edge, "run-unreachable", "unreachable", "no route to the address");
+    let mut edge = Running::of(command.args(["--net", "sh", "-c", &script]).current_dir(fixture.path()));
+    fixture.expect(&mut edge, "run-unreachable", "unreachable", "no route to the address");
 }
 
 #[test]
 fn log_and_status_say_whether_flows_without_a_relay_are_refused_or_go_directly() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let fleet = format!("--fleet https://{closed}");
     for (name, of) in [("relay", format!("--relay {closed}")), ("fleet", fleet)] {
@@ -278,22 +278,22 @@ fn log_and_status_say_whether_flows_without_a_relay_are_refused_or_go_directly()
             let words = format!(
                 "edge --portal-probe off --no-paths --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state-file {run}.json{option}"
             );
-            let mut edge = Running::start(place.path(), &words);
+            let mut edge = Running::start(fixture.path(), &words);
             if name == "fleet" {
-                let said = edge.line_with("the fleet's service does not answer: ");
-                let line = said.lines().last().unwrap();
+                let log = edge.line_with("the fleet's service does not answer: ");
+                let line = log.lines().last().unwrap();
                 assert!(line.contains(&format!("; no relay is known: new flows {refusal}")), "{line}");
             }
-            let is_carried = tunnel(edge.address, place.server).0 == STANDS;
+            let is_carried = tunnel(edge.address, fixture.server).0 == STANDS;
             assert_eq!(is_carried, code == "direct");
             edge.line_with(&format!("new flows {refusal}: no relay is available"));
-            let status = marline(place.path(), &format!("edge status --json --run-dir {run}"));
+            let status = marline(fixture.path(), &format!("edge status --json --run-dir {run}"));
             let status: Value = serde_json::from_slice(&status.stdout).unwrap();
             assert_eq!(status["without_relay"], code, "{status:#}");
             let counts = if is_carried { [1, 0, 0] } else { [0, 1, 1] };
             let flows = &status["flows"];
             assert_eq!([&flows["direct"], &flows["failed"], &flows["refused"]], counts.map(Value::from).each_ref());
-            let shown = marline(place.path(), &format!("edge status --run-dir {run}"));
+            let shown = marline(fixture.path(), &format!("edge status --run-dir {run}"));
             let shown = String::from_utf8(shown.stdout).unwrap();
             assert!(shown.contains(&format!("no relay is available: new flows {refusal}")), "{shown}");
         }

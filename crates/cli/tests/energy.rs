@@ -109,8 +109,8 @@ fn a_download_and_its_log_have_the_same_energy() {
     assert!(String::from_utf8(output.stdout).unwrap().starts_with("mine: "));
     // Without --json, the energy is printed in a line if a model is named.
     let output = marline(&home, &["get", "--energy-model", "greenbag", "-o", "i", url.as_str()]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("energy with model greenbag, including tails: unknown ("), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("energy with model greenbag, including tails: unknown ("), "{stderr}");
     let words = ["get", "--json", "--quiet", "--energy-model", "none", "-o", "h", url.as_str()];
     let report = json(&marline(&home, &words));
     assert_eq!((&report["energy_model"], &report["energy_j"]), (&Value::Null, &Value::Null));
@@ -134,8 +134,8 @@ fn models_are_listed_shown_and_can_be_files() {
     std::fs::write(home.path().join("mine.toml"), MINE.replace("tail", "tial")).unwrap();
     let output = marline(&home, &["energy", "show", "./mine.toml"]);
     assert_eq!(output.status.code(), Some(64));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("marline: ./mine.toml:6: unknown field `tial`"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("marline: ./mine.toml:6: unknown field `tial`"), "{stderr}");
     let text = String::from_utf8(marline(&home, &["energy", "models"]).stdout).unwrap();
     assert!(text.contains("typical is the default"), "{text}");
 }
@@ -147,7 +147,7 @@ fn a_file_that_is_no_log_fails_with_its_line() {
     for (log, says) in [("log", "log:1: not a decision log of marline"), ("absent", "absent: No such file")] {
         let output = marline(&home, &["energy", "what-if", log]);
         assert_eq!(output.status.code(), Some(1));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.starts_with(&format!("marline: {says}")), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with(&format!("marline: {says}")), "{stderr}");
     }
 }

@@ -47,11 +47,11 @@ impl Home {
     /// Expects the exit code and one line of explanation; returns that line.
     fn refused(&self, words: &[&str], code: i32) -> String {
         let output = self.command(words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{words:?}: results after an error");
-        assert_eq!(said.matches('\n').count(), 1, "{words:?}: not one line: {said}");
-        said
+        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: not one line: {stderr}");
+        stderr
     }
 
     fn list(&self) -> Vec<(String, String, String)> {
@@ -90,8 +90,8 @@ fn mode(path: &Path) -> u32 {
 fn an_authority_is_made_once_and_its_key_is_not_shown() {
     let home = Home::new();
     let output = home.command(&["init"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("SHA-256 ") && !said.contains("PRIVATE"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && stderr.contains("SHA-256 ") && !stderr.contains("PRIVATE"), "{stderr}");
     assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), home.path("ca/ca.pem").display().to_string());
     assert_eq!((mode(&home.path("ca")), mode(&home.path("ca/ca.key"))), (0o700, 0o600));
     assert!(home.refused(&["init"], 1).contains("ca.pem: it exists already, and is not overwritten"));
@@ -138,8 +138,8 @@ fn openssl_agrees_on_valid_and_revoked_certificates() {
     assert!(text.contains("URI:marline://operator/ann") && text.contains("NIST CURVE: P-256"), "{text}");
     let revoked = home.done(&["revoke", "ann", "--role", "operator"]);
     assert!(revoked.ends_with(" marline://operator/ann\n"), "{revoked}");
-    let (good, said) = home.verify("files/ann.pem").unwrap();
-    assert!(!good && said.contains("certificate revoked"), "{said}");
+    let (good, output) = home.verify("files/ann.pem").unwrap();
+    assert!(!good && output.contains("certificate revoked"), "{output}");
     assert!(home.verify("r/fra-1.pem").unwrap().0);
     let crl = home.openssl(&["crl", "-in", "ca/revoked.pem", "-noout", "-crlnumber"]).unwrap();
     assert_eq!(String::from_utf8(crl.stdout).unwrap().trim(), "crlNumber=0x02");
@@ -159,8 +159,8 @@ fn a_certificate_request_is_signed_without_its_requested_names() {
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("CN = cam-7") && text.contains("URI:marline://edge/cam-7"), "{text}");
     assert!(!text.contains("evil") && !text.contains("CN = root"), "{text}");
-    let (good, said) = home.verify("cam-7.pem").unwrap();
-    assert!(good, "{said}");
+    let (good, output) = home.verify("cam-7.pem").unwrap();
+    assert!(good, "{output}");
     let public = |words: &[&str]| home.openssl(words).unwrap().stdout;
     let certified = public(&["x509", "-in", "cam-7.pem", "-noout", "-pubkey"]);
     assert!(!certified.is_empty() && certified == public(&["pkey", "-in", "box.key", "-pubout"]));
@@ -172,8 +172,8 @@ fn a_certificate_request_is_signed_without_its_requested_names() {
     let mut der = std::fs::read(home.path("box.der")).unwrap();
     *der.last_mut().unwrap() ^= 1;
     std::fs::write(home.path("bad.der"), der).unwrap();
-    let said = home.refused(&["issue", "edge", "cam-9", "--csr", "bad.der"], 64);
-    assert!(said.contains("bad.der: the certificate request is not signed with its own key"), "{said}");
+    let message = home.refused(&["issue", "edge", "cam-9", "--csr", "bad.der"], 64);
+    assert!(message.contains("bad.der: the certificate request is not signed with its own key"), "{message}");
     assert!(!home.path("cam-9.pem").exists());
     assert_eq!(home.list().len(), 2);
 }
@@ -245,8 +245,8 @@ fn usage_errors_change_nothing() {
         (&["init", "--name", ""], "not a valid name of an authority"),
     ];
     for (words, expected) in table {
-        let said = home.refused(words, 64);
-        assert!(said.contains(expected), "{words:?}: {said}");
+        let message = home.refused(words, 64);
+        assert!(message.contains(expected), "{words:?}: {message}");
     }
     assert!(home.refused(&["revoke", "cam-7", "--role", "edge"], 1).contains("has no certificate that is valid"));
     home.done(&["issue", "edge", "cam-7"]);

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{LONG, Running, STANDS, marline, server, tunnel};
 
-fn must(dir: &Path, words: &str) -> String {
+fn run_ok(dir: &Path, words: &str) -> String {
     let out = marline(dir, words);
     assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
@@ -16,12 +16,12 @@ fn must(dir: &Path, words: &str) -> String {
 
 fn refused(dir: &Path, words: &str, why: &str) {
     let out = marline(dir, words);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && said.contains(why), "{words}: {said}");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && stderr.contains(why), "{words}: {stderr}");
 }
 
 /// Copies files from one machine to the other.
-fn carry(from: &Path, to: &Path, files: &[&str]) {
+fn copy_files(from: &Path, to: &Path, files: &[&str]) {
     std::fs::create_dir_all(to).unwrap();
     for file in files {
         std::fs::copy(from.join(file), to.join(Path::new(file).file_name().unwrap())).unwrap();
@@ -37,18 +37,18 @@ fn a_fleet_runs_without_its_root_key() {
         std::fs::create_dir(dir).unwrap();
     }
     // On the machine without a network: the authority and certificates.
-    must(&vault, "fleet ca init --ca-dir ca --name test");
+    run_ok(&vault, "fleet ca init --ca-dir ca --name test");
     for member in ["fleet f1 --address 127.0.0.1", "relay r1 --address 127.0.0.1", "operator ann", "edge e1"] {
-        must(&vault, &format!("fleet ca issue {member} --ca-dir ca --out out"));
+        run_ok(&vault, &format!("fleet ca issue {member} --ca-dir ca --out out"));
     }
     // Files for the online machine; ca.key is not among them.
     let service = online.join("ca");
-    carry(&vault.join("ca"), &service, &["ca.pem", "revoked.pem", "issued.jsonl"]);
+    copy_files(&vault.join("ca"), &service, &["ca.pem", "revoked.pem", "issued.jsonl"]);
     std::fs::set_permissions(&service, std::fs::Permissions::from_mode(0o700)).unwrap();
     let members =
         ["f1", "r1", "ann", "e1"].map(|name| [format!("out/{name}.pem"), format!("out/{name}.key")]).concat();
     let members: Vec<&str> = members.iter().map(String::as_str).chain(["out/ca.pem", "out/revoked.pem"]).collect();
-    carry(&vault, &online, &members);
+    copy_files(&vault, &online, &members);
     assert!(!service.join("ca.key").exists());
 
     refused(&online, "fleet run --ca-dir ca --listen 127.0.0.1:0", "cannot sign here");
@@ -67,7 +67,7 @@ fn a_fleet_runs_without_its_root_key() {
     assert_eq!(tunnel(edge.address, target).0, STANDS);
     let status = format!("fleet status --fleet {url} --certificate ann.pem");
     let begun = std::time::Instant::now();
-    while !must(&online, &status).contains("r1") {
+    while !run_ok(&online, &status).contains("r1") {
         assert!(begun.elapsed() < LONG);
     }
     // The online machine can sign nothing, neither with commands nor for enrolling members.
@@ -79,7 +79,7 @@ fn a_fleet_runs_without_its_root_key() {
         );
     }
     let token = online.join("token");
-    std::fs::write(&token, must(&vault, "fleet ca token --role edge --name e2 --ca-dir ca")).unwrap();
+    std::fs::write(&token, run_ok(&vault, "fleet ca token --role edge --name e2 --ca-dir ca")).unwrap();
     std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     refused(
         &online,
@@ -96,15 +96,15 @@ fn a_fleet_runs_without_its_root_key() {
         };
         openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out bob.key");
         openssl("req -new -key bob.key -subj /CN=bob -out bob.csr");
-        carry(&online, &vault, &["bob.csr"]);
-        must(&vault, "fleet ca issue operator bob --csr bob.csr --ca-dir ca --out out");
-        carry(&vault, &online, &["out/bob.pem"]);
-        assert!(must(&online, &status.replace("ann.pem", "bob.pem")).contains("r1"));
+        copy_files(&online, &vault, &["bob.csr"]);
+        run_ok(&vault, "fleet ca issue operator bob --csr bob.csr --ca-dir ca --out out");
+        copy_files(&vault, &online, &["out/bob.pem"]);
+        assert!(run_ok(&online, &status.replace("ann.pem", "bob.pem")).contains("r1"));
     }
 
     // Revocation: signed on the offline machine and copied to the service, which distributes it.
-    must(&vault, "fleet ca revoke --ca-dir ca --role edge e1");
-    carry(&vault.join("ca"), &online, &["revoked.pem"]);
+    run_ok(&vault, "fleet ca revoke --ca-dir ca --role edge e1");
+    copy_files(&vault.join("ca"), &online, &["revoked.pem"]);
     std::fs::rename(online.join("revoked.pem"), service.join("revoked.pem")).unwrap();
     std::fs::copy(service.join("revoked.pem"), online.join("revoked.pem")).unwrap();
     fleet.signal("-HUP");

@@ -31,7 +31,7 @@ fn edge(dir: &Path, relay: SocketAddr) -> Running {
 }
 
 /// Runs `marline relay VERB`; returns its exit code and output.
-fn told(dir: &Path, words: &str) -> (Option<i32>, String) {
+fn control(dir: &Path, words: &str) -> (Option<i32>, String) {
     let run_dir = dir.join("run");
     let out = marline(dir, &format!("relay {words} --run-dir {}", run_dir.display()));
     (out.status.code(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
@@ -40,16 +40,19 @@ fn told(dir: &Path, words: &str) -> (Option<i32>, String) {
 #[test]
 fn the_owner_queries_drains_and_stops_a_relay() {
     let (dir, server) = (members(), server());
-    let (code, said) = told(dir.path(), "status");
-    assert!(code == Some(1) && said.contains("no marline relay daemon runs in this network namespace"), "{said}");
+    let (code, output) = control(dir.path(), "status");
+    assert!(
+        code == Some(1) && output.contains("no marline relay daemon runs in this network namespace"),
+        "{output}"
+    );
     let mut relay = relay(dir.path(), "", "127.0.0.1:0", server, "--capacity 100Mbit/s");
     let edge = edge(dir.path(), relay.address);
     let (_, mut old) = tunnel(edge.address, server);
     says_back(&mut old).unwrap();
-    let (code, said) = told(dir.path(), "status");
-    assert!(code == Some(0) && said.contains("relay r1: accepts new tunnels; 1 are open"), "{said}");
-    let (_, said) = told(dir.path(), "status --json");
-    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let (code, output) = control(dir.path(), "status");
+    assert!(code == Some(0) && output.contains("relay r1: accepts new tunnels; 1 are open"), "{output}");
+    let (_, output) = control(dir.path(), "status --json");
+    let status: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!(status["pid"], relay.child.id());
     assert_eq!(status["capacity_bps"], 100_000_000);
     assert_eq!(
@@ -63,13 +66,13 @@ fn the_owner_queries_drains_and_stops_a_relay() {
     );
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(
-        told(dir.path(), "drain --name r1"),
+        control(dir.path(), "drain --name r1"),
         (Some(0), "relay r1: draining, accepts no new tunnels; 1 are open\n".to_owned())
     );
     assert!(tunnel(edge.address, server).0.starts_with("HTTP/1.1 503 "));
     says_back(&mut old).unwrap();
     assert_eq!(
-        told(dir.path(), "drain --undo"),
+        control(dir.path(), "drain --undo"),
         (Some(0), "relay r1: accepts new tunnels; 1 are open\n".to_owned())
     );
     // An edge that was refused returns after a while.
@@ -78,11 +81,14 @@ fn the_owner_queries_drains_and_stops_a_relay() {
         assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(200));
     }
-    let (code, said) = told(dir.path(), "status --name r2");
-    assert!(code == Some(1) && said.contains("no marline relay daemon runs in this network namespace"), "{said}");
-    assert_eq!(told(dir.path(), "stop").0, Some(0));
-    let (code, said) = told(dir.path(), "drain --undo");
-    assert!(code == Some(1) && said.contains("cannot be undone"), "{said}");
+    let (code, output) = control(dir.path(), "status --name r2");
+    assert!(
+        code == Some(1) && output.contains("no marline relay daemon runs in this network namespace"),
+        "{output}"
+    );
+    assert_eq!(control(dir.path(), "stop").0, Some(0));
+    let (code, output) = control(dir.path(), "drain --undo");
+    assert!(code == Some(1) && output.contains("cannot be undone"), "{output}");
     says_back(&mut old).unwrap();
     drop(old);
     assert_eq!(relay.child.wait().unwrap().code(), Some(0));
@@ -95,18 +101,18 @@ fn a_second_relay_of_the_same_name_works_without_control_socket_and_stop_now_end
     let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
     let line = first.line();
     let began = Instant::now();
-    while told(dir.path(), "status").0 != Some(0) {
+    while control(dir.path(), "status").0 != Some(0) {
         assert!(began.elapsed() < Duration::from_secs(60), "the first relay does not answer: {line}");
         std::thread::sleep(Duration::from_millis(100));
     }
     let mut second = relay(dir.path(), "", "127.0.0.1:0", server, "");
-    let said: Vec<String> = (0..3)
+    let log: Vec<String> = (0..3)
         .map_while(|_| Some(second.line()).filter(|line| !line.contains("cannot create the control socket")))
         .collect();
-    assert!(said.len() < 3, "{said:?} {line}");
+    assert!(log.len() < 3, "{log:?} {line}");
     let edge = edge(dir.path(), first.address);
     let (_, mut old) = tunnel(edge.address, server);
-    assert_eq!(told(dir.path(), "stop --now").0, Some(0));
+    assert_eq!(control(dir.path(), "stop --now").0, Some(0));
     assert_eq!(first.child.wait().unwrap().code(), Some(0));
     assert!(says_back(&mut old).is_err());
     assert!(second.child.try_wait().unwrap().is_none());
@@ -116,8 +122,8 @@ fn a_second_relay_of_the_same_name_works_without_control_socket_and_stop_now_end
 fn few_file_descriptors_are_reported_and_idle_connections_do_not_exhaust_them() {
     let (dir, server) = (members(), server());
     let mut relay = relay(dir.path(), "ulimit -n 256;", "127.0.0.1:0", server, "");
-    let said = relay.line_with("open files");
-    assert!(said.contains("limit of 256 open files: "), "{said}");
+    let log = relay.line_with("open files");
+    assert!(log.contains("limit of 256 open files: "), "{log}");
     // More connections than the relay has file descriptors.
     let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(relay.address).ok()).collect();
     let edge = edge(dir.path(), relay.address);
@@ -157,5 +163,5 @@ fn a_relay_killed_and_restarted_under_load_carries_new_flows() {
     says_back(&mut program).unwrap();
     assert_eq!(second.address, first.address);
     // The new relay replaces the control socket of the killed one.
-    assert_eq!(told(dir.path(), "status").0, Some(0));
+    assert_eq!(control(dir.path(), "status").0, Some(0));
 }

@@ -44,17 +44,17 @@ impl Home {
 
     fn refused(&self, words: &[&str], code: i32) -> String {
         let output = self.command(words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-        assert_eq!(said.matches('\n').count(), 1, "{words:?}: not one line: {said}");
-        said
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: not one line: {stderr}");
+        stderr
     }
 }
 
 struct Service {
     child: Child,
     url: String,
-    said: BufReader<std::process::ChildStderr>,
+    stderr: BufReader<std::process::ChildStderr>,
 }
 
 impl Service {
@@ -69,15 +69,15 @@ impl Service {
 
     fn of(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
+        stderr.read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("marline: marline://fleet/fleet listens on ");
         let address = address.unwrap_or_else(|| panic!("{line}"));
-        Self { child, url: format!("https://{address}"), said }
+        Self { child, url: format!("https://{address}"), stderr }
     }
 
-    fn ask(&self, home: &Home, words: &[&str]) -> Output {
+    fn query(&self, home: &Home, words: &[&str]) -> Output {
         let with = ["--fleet", &self.url, "--certificate", "ann.pem"];
         home.command(&[&["fleet"], words, &with].concat()).output().unwrap()
     }
@@ -86,7 +86,7 @@ impl Service {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let code = self.child.wait().unwrap().code();
         let mut rest = String::new();
-        self.said.read_to_string(&mut rest).unwrap();
+        self.stderr.read_to_string(&mut rest).unwrap();
         (code, rest)
     }
 }
@@ -99,30 +99,30 @@ fn a_service_is_queried_controlled_killed_and_restarted() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let empty = json(service.ask(&home, &["status", "--json"]));
+    let empty = json(service.query(&home, &["status", "--json"]));
     assert_eq!((empty["relays"].as_array().unwrap().len(), empty["edges"].as_array().unwrap().len()), (0, 0));
-    let table = service.ask(&home, &["status"]);
+    let table = service.query(&home, &["status"]);
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(
         table.starts_with("fleet is the leader, epoch 1, store ca/fleet.redb\n\nrelay  state  free"),
         "{table}"
     );
-    let drained = service.ask(&home, &["drain", "fra-1", "--for", "1h"]);
+    let drained = service.query(&home, &["drain", "fra-1", "--for", "1h"]);
     assert!(drained.status.success());
     assert!(String::from_utf8(drained.stderr).unwrap().contains("relay fra-1 is not connected"));
     // A second service with the same store or the same address does not start; and it leaves
     // nothing on the list of issued certificates.
     let issued = || std::fs::read_to_string(home.0.path().join("ca/issued.jsonl")).unwrap();
     let before = issued();
-    let said = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"], 1);
-    assert!(said.contains("fleet.redb"), "{said}");
+    let message = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"], 1);
+    assert!(message.contains("fleet.redb"), "{message}");
     let at = service.url.trim_start_matches("https://");
-    let said = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", at, "--store", "other.redb"], 1);
-    assert!(said.contains(&format!("listen on {at}: ")), "{said}");
+    let message = home.refused(&["fleet", "run", "--ca-dir", "ca", "--listen", at, "--store", "other.redb"], 1);
+    assert!(message.contains(&format!("listen on {at}: ")), "{message}");
     assert_eq!(issued(), before);
     service.end(Signal::KILL);
     let service = Service::start(&home);
-    assert!(service.ask(&home, &["drain", "fra-1", "--undo"]).status.success());
+    assert!(service.query(&home, &["drain", "fra-1", "--undo"]).status.success());
     let begun = Instant::now();
     let (code, rest) = service.end(Signal::TERM);
     assert_eq!((code, rest.as_str()), (Some(0), ""));
@@ -163,7 +163,7 @@ impl Drop for Redis {
     }
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is() {
         assert!(begun.elapsed() < Duration::from_secs(60), "never {what}");
@@ -182,36 +182,36 @@ fn services_share_redis_and_one_takes_over_when_the_leader_is_killed() {
         Service::with(&home, &[&words, more].concat())
     };
     let status = |service: &Service| -> Value {
-        let output = service.ask(&home, &["status", "--json"]);
+        let output = service.query(&home, &["status", "--json"]);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     };
     let first = start(&[]);
-    until("the first service leads", || status(&first)["service"]["is_leader"] == true);
+    wait_until("the first service leads", || status(&first)["service"]["is_leader"] == true);
     let second = start(&[]);
     let matcher = first.url.trim_start_matches("https://").to_owned();
-    until("the second service knows the leader", || {
+    wait_until("the second service knows the leader", || {
         status(&second)["service"]["leader_address"] == matcher.as_str()
     });
     let service = &status(&second)["service"];
     assert_eq!((service["region"].as_str(), service["store"].as_str()), (Some("north"), Some(store.as_str())));
-    let shown = String::from_utf8(second.ask(&home, &["status"]).stdout).unwrap();
+    let shown = String::from_utf8(second.query(&home, &["status"]).stdout).unwrap();
     assert!(
         shown.starts_with(&format!("fleet responds, {matcher} is the leader, epoch 1, region north, ")),
         "{shown}"
     );
-    assert!(second.ask(&home, &["drain", "fra-1"]).status.success());
+    assert!(second.query(&home, &["drain", "fra-1"]).status.success());
     first.end(Signal::KILL);
-    until("the second service leads", || status(&second)["service"]["epoch"] == 2);
+    wait_until("the second service leads", || status(&second)["service"]["epoch"] == 2);
     // A service that ends in order releases leadership at once, and no output contains the password.
     let third = start(&[]);
-    until("the third service knows the leader", || status(&third)["service"]["epoch"] == 2);
+    wait_until("the third service knows the leader", || status(&third)["service"]["epoch"] == 2);
     let (code, rest) = second.end(Signal::TERM);
     assert_eq!((code, rest.contains("hunter")), (Some(0), false));
-    until("the third service leads", || status(&third)["service"]["is_leader"] == true);
+    wait_until("the third service leads", || status(&third)["service"]["is_leader"] == true);
     drop(redis);
-    until("the status shows that the store is gone", || status(&third)["service"]["error"].is_string());
-    until("no service leads", || !third.ask(&home, &["status"]).status.success());
-    let shown = String::from_utf8(third.ask(&home, &["status"]).stdout).unwrap();
+    wait_until("the status shows that the store is gone", || status(&third)["service"]["error"].is_string());
+    wait_until("no service leads", || !third.query(&home, &["status"]).status.success());
+    let shown = String::from_utf8(third.query(&home, &["status"]).stdout).unwrap();
     assert!(shown.contains("the leader is unknown") && shown.contains(&format!("error: {store}")), "{shown}");
     let (code, rest) = third.end(Signal::TERM);
     assert!(code == Some(0) && rest.contains("the service continues") && !rest.contains("hunter"), "{rest}");
@@ -248,38 +248,38 @@ fn redis_is_used_over_tls_and_only_with_the_right_authority() {
     };
     let leads = |service: &Service| {
         let status: Value =
-            serde_json::from_slice(&service.ask(&home, &["status", "--json"]).stdout).unwrap_or_default();
+            serde_json::from_slice(&service.query(&home, &["status", "--json"]).stdout).unwrap_or_default();
         (status["service"]["is_leader"] == true, status["service"]["error"].as_str().map(str::to_owned))
     };
     let service = start("other/ca.pem", "pw");
-    until("the service leads", || leads(&service).0);
-    assert!(service.ask(&home, &["drain", "fra-1"]).status.success());
+    wait_until("the service leads", || leads(&service).0);
+    assert!(service.query(&home, &["drain", "fra-1"]).status.success());
     let (code, rest) = service.end(Signal::TERM);
     assert!(code == Some(0) && !rest.contains("hunter"), "{rest}");
     for (authority, password, why) in [("ca/ca.pem", "pw", "certificate"), ("other/ca.pem", "wrong", "Password")] {
         let service = start(authority, password);
-        until("the status shows the error of the store", || leads(&service).1.is_some());
+        wait_until("the status shows the error of the store", || leads(&service).1.is_some());
         let (is, trouble) = leads(&service);
         let shown = trouble.unwrap();
         assert!(!is && shown.starts_with(&store) && shown.contains(why), "{shown}");
         let (code, rest) = service.end(Signal::TERM);
-        let said: Vec<&str> = rest.lines().filter(|line| line.contains(&store)).collect();
-        assert!(code == Some(0) && said.len() == 1 && said[0].contains(why), "{rest}");
+        let store_errors: Vec<&str> = rest.lines().filter(|line| line.contains(&store)).collect();
+        assert!(code == Some(0) && store_errors.len() == 1 && store_errors[0].contains(why), "{rest}");
         assert!(!rest.contains("hunter") && !shown.contains("hunter"), "{rest}");
     }
     // A store without TLS is refused as well if TLS was requested.
     let plain = Redis::start(&home);
-    let place = format!("rediss://127.0.0.1:{}", plain.1);
+    let plain_store = format!("rediss://127.0.0.1:{}", plain.1);
     let service = Service::with(
         &home,
-        &["--store", &place, "--store-ca-file", "other/ca.pem", "--store-password-file", "pw"],
+        &["--store", &plain_store, "--store-ca-file", "other/ca.pem", "--store-password-file", "pw"],
     );
-    until("the status shows the error of the store", || leads(&service).1.is_some());
+    wait_until("the status shows the error of the store", || leads(&service).1.is_some());
     assert!(!service.end(Signal::TERM).1.contains("hunter"));
 }
 
 /// Sets the file size limit of the service; none removes it.
-fn longest_file(service: &Service, most: Option<u64>) {
+fn limit_file_size(service: &Service, most: Option<u64>) {
     let (pid, was) = (Pid::from_child(&service.child), rustix::process::getrlimit(Resource::Fsize));
     rustix::process::prlimit(Some(pid), Resource::Fsize, Rlimit { current: most, maximum: was.maximum }).unwrap();
 }
@@ -305,26 +305,26 @@ fn a_full_disk_does_not_end_the_service_is_reported_once_and_may_recover() {
         home.command(&words).output().unwrap()
     };
     let drain = || {
-        let output = service.ask(&home, &["drain", "fra-1"]);
+        let output = service.query(&home, &["drain", "fra-1"]);
         assert!(output.status.success(), "the drain works in any case");
         String::from_utf8(output.stderr).unwrap().contains("the drain is lost when the service restarts")
     };
     token("cam-1");
     assert!(!drain());
-    longest_file(&service, Some(0));
+    limit_file_size(&service, Some(0));
     for _ in 0..3 {
         assert!(drain(), "the response says that the drain is not saved");
-        assert!(service.ask(&home, &["status"]).status.success(), "the service continues to work");
+        assert!(service.query(&home, &["status"]).status.success(), "the service continues to work");
     }
     let refused = enrol("cam-1");
     assert!(!refused.status.success() && !home.0.path().join("cam-1.pem").exists());
-    longest_file(&service, None);
+    limit_file_size(&service, None);
     assert!(!drain(), "the disk has free space again");
     let enrolled = enrol("cam-1");
     assert!(enrolled.status.success(), "{}", String::from_utf8_lossy(&enrolled.stderr));
     let (code, rest) = service.end(Signal::TERM);
-    let said = rest.lines().filter(|line| line.contains("the service continues")).count();
-    assert_eq!((code, said), (Some(0), 1), "{rest}");
+    let error_count = rest.lines().filter(|line| line.contains("the service continues")).count();
+    assert_eq!((code, error_count), (Some(0), 1), "{rest}");
 }
 
 #[test]
@@ -338,12 +338,15 @@ fn only_operators_may_query_the_service() {
             .status
             .success()
     );
-    let said = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 64);
-    assert!(said.contains("certificate of marline://edge/cam-7, but that of an operator is needed"), "{said}");
+    let message = home.refused(&["fleet", "status", "--fleet", &service.url, "--certificate", "cam-7.pem"], 64);
+    assert!(
+        message.contains("certificate of marline://edge/cam-7, but that of an operator is needed"),
+        "{message}"
+    );
     let url = service.url.clone();
     assert_eq!(service.end(Signal::INT).0, Some(0));
-    let said = home.refused(&["fleet", "status", "--fleet", &url, "--certificate", "ann.pem"], 69);
-    assert!(said.contains("refused"), "{said}");
+    let message = home.refused(&["fleet", "status", "--fleet", &url, "--certificate", "ann.pem"], 69);
+    assert!(message.contains("refused"), "{message}");
 }
 
 #[test]
@@ -368,9 +371,9 @@ fn usage_errors_change_nothing() {
         (&["127.0.0.1:0", "--store", "redis://a", "--store-ca-file", "ca.pem"], "write rediss://"),
         (&["127.0.0.1:0", "--store", "x.redb", "--peer", "a:1"], "redis://HOST:PORT"),
     ] {
-        let said = home.refused(&[&run, words].concat(), 64);
-        assert!(said.contains(expected), "{words:?}: {said}");
-        assert!(!said.contains("hunter2"), "{said}");
+        let message = home.refused(&[&run, words].concat(), 64);
+        assert!(message.contains(expected), "{words:?}: {message}");
+        assert!(!message.contains("hunter2"), "{message}");
     }
     assert!(!home.0.path().join("ca/fleet.redb").exists());
     let ask = |url| home.refused(&["fleet", "status", "--fleet", url, "--certificate", "ann.pem"], 64);
@@ -384,7 +387,7 @@ fn usage_errors_change_nothing() {
 }
 
 /// Writes the certificate and key of a member; the certificate is valid for a minute and was issued `age` ago.
-fn aged(home: &Home, identity: &str, age: Duration) {
+fn issue_aged(home: &Home, identity: &str, age: Duration) {
     let authority = Authority::open(&home.0.path().join("ca")).unwrap();
     let identity: Identity = identity.parse().unwrap();
     let addresses = if identity.role == Role::Relay { vec!["127.0.0.1".parse().unwrap()] } else { vec![] };
@@ -408,7 +411,7 @@ fn relays_and_edges_renew_their_certificates_and_operators_use_a_command() {
     let home = Home::new();
     let service = Service::start(&home);
     let file = |name: &str| std::fs::read(home.0.path().join(name)).unwrap();
-    aged(&home, "marline://operator/bob", Duration::from_secs(45));
+    issue_aged(&home, "marline://operator/bob", Duration::from_secs(45));
     let renew = ["fleet", "renew", "--fleet", &service.url, "--certificate", "bob.pem"];
     let (before, key) = (file("bob.pem"), file("bob.key"));
     let output = home.command(&renew).output().unwrap();
@@ -416,19 +419,19 @@ fn relays_and_edges_renew_their_certificates_and_operators_use_a_command() {
     assert!(file("bob.pem") != before && file("bob.key") == key);
     let ask = ["fleet", "status", "--fleet", &service.url, "--certificate", "bob.pem", "--json"];
     assert!(home.command(&ask).output().unwrap().status.success(), "the renewed certificate is accepted");
-    let said = home.refused(&renew, 1);
-    assert!(said.contains("marline://operator/bob: it is renewed from "), "{said}");
+    let message = home.refused(&renew, 1);
+    assert!(message.contains("marline://operator/bob: it is renewed from "), "{message}");
 
     // A relay and an edge whose certificates expire 15 s after their start.
     let age = Duration::from_secs(45);
-    aged(&home, "marline://relay/r1", age);
-    aged(&home, "marline://edge/e1", age);
+    issue_aged(&home, "marline://relay/r1", age);
+    issue_aged(&home, "marline://edge/e1", age);
     let begun = Instant::now();
     std::fs::copy(home.0.path().join("ca/revoked.pem"), home.0.path().join("revoked.pem")).unwrap();
     let run = |words: &str| {
         let words: Vec<&str> = words.split(' ').collect();
-        let said = std::fs::File::create(home.0.path().join(format!("{}.said", words[0]))).unwrap();
-        Running(home.command(&words).stdout(Stdio::null()).stderr(said).spawn().unwrap())
+        let stderr = std::fs::File::create(home.0.path().join(format!("{}.said", words[0]))).unwrap();
+        Running(home.command(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
     };
     let fleet = service.url.clone();
     let first = [file("r1.pem"), file("e1.pem")];
@@ -438,24 +441,24 @@ fn relays_and_edges_renew_their_certificates_and_operators_use_a_command() {
     let _edge = run(&format!(
         "edge --portal-probe off --listen 127.0.0.1:0 --certificate e1.pem --fleet {fleet} --no-paths --state-file state.json --run-dir run"
     ));
-    until("both have another one", || file("r1.pem") != first[0] && file("e1.pem") != first[1]);
+    wait_until("both have another one", || file("r1.pem") != first[0] && file("e1.pem") != first[1]);
     // The first certificates have expired: later reports prove that the new ones are used.
     std::thread::sleep(Duration::from_secs(16).saturating_sub(begun.elapsed()));
     let over = Instant::now();
-    until("both have reported", || {
+    wait_until("both have reported", || {
         std::thread::sleep(Duration::from_millis(500));
-        let output = service.ask(&home, &["status", "--json"]);
+        let output = service.query(&home, &["status", "--json"]);
         let status: Value = serde_json::from_slice(&output.stdout).unwrap();
         let age = |rows: &str| status[rows][0]["age_ms"].as_u64().map(Duration::from_millis);
         ["relays", "edges"].iter().all(|rows| age(rows).is_some_and(|age| age < over.elapsed()))
     });
     for who in ["relay.said", "edge.said"] {
-        let said = String::from_utf8(file(who)).unwrap();
-        assert!(said.contains("\nmarline: the certificate was renewed, until "), "{said}");
+        let log = String::from_utf8(file(who)).unwrap();
+        assert!(log.contains("\nmarline: the certificate was renewed, until "), "{log}");
     }
     assert_eq!(service.end(Signal::TERM).0, Some(0));
-    until("the relay logs that the service does not respond", || {
-        let said = String::from_utf8(file("relay.said")).unwrap();
-        said.contains("; streams continue, and reservations stay in force\n")
+    wait_until("the relay logs that the service does not respond", || {
+        let log = String::from_utf8(file("relay.said")).unwrap();
+        log.contains("; streams continue, and reservations stay in force\n")
     });
 }

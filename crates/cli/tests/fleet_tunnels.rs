@@ -38,13 +38,13 @@ fn a_programs_bytes_pass_through_edge_and_relay() {
         writer.write_all(&copy).unwrap();
         writer.shutdown(std::net::Shutdown::Write).unwrap();
     });
-    let mut heard = Vec::new();
-    program.read_to_end(&mut heard).unwrap();
+    let mut received = Vec::new();
+    program.read_to_end(&mut received).unwrap();
     writing.join().unwrap();
-    assert!(heard == sent);
-    let (code, said) = edge.stop("-TERM");
+    assert!(received == sent);
+    let (code, log) = edge.stop("-TERM");
     assert_eq!(code, Some(0));
-    assert!(said.contains("new flows go through 127.0.0.1"), "{said}");
+    assert!(log.contains("new flows go through 127.0.0.1"), "{log}");
     assert_eq!(relay.stop("-TERM").0, Some(0));
 }
 
@@ -61,9 +61,9 @@ fn a_draining_relay_ends_with_its_last_tunnel() {
     assert!(status.starts_with("HTTP/1.1 503 "), "{status}");
     old.write_all(b"still").unwrap();
     old.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut heard = String::new();
-    old.read_to_string(&mut heard).unwrap();
-    assert_eq!(heard, "still");
+    let mut received = String::new();
+    old.read_to_string(&mut received).unwrap();
+    assert_eq!(received, "still");
     assert_eq!(relay.child.wait().unwrap().code(), Some(0));
 }
 
@@ -86,9 +86,9 @@ fn status_counts_sent_and_received_bytes_of_relays_and_links() {
     let edge = edge(dir.path(), relay.address);
     let (_, mut program) = tunnel(edge.address, server);
     program.write_all(b"x").unwrap();
-    let mut heard = Vec::new();
-    program.read_to_end(&mut heard).unwrap();
-    assert_eq!(heard.len(), 6_000_000);
+    let mut received = Vec::new();
+    program.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), 6_000_000);
     let text = String::from_utf8(marline(dir.path(), "edge status --run-dir run").stdout).unwrap();
     assert!(text.contains("received") && text.contains("6.0MB"), "{text}");
     let now = status();
@@ -117,8 +117,8 @@ fn an_unreachable_relay_is_reported_at_the_start_and_when_it_becomes_reachable()
             "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 {relays} --certificate e1.pem"
         );
         let mut edge = Running::start(dir.path(), &words);
-        let said = edge.line_with("cannot be used: ");
-        assert!(said.contains("refused") && said.contains("the edge keeps trying"), "{said}");
+        let log = edge.line_with("cannot be used: ");
+        assert!(log.contains("refused") && log.contains("the edge keeps trying"), "{log}");
         let status = marline(dir.path(), "edge status --run-dir run2");
         assert!(String::from_utf8_lossy(&status.stdout).contains("cannot be used: "), "{status:?}");
         if !relays.contains("localhost") {
@@ -126,9 +126,9 @@ fn an_unreachable_relay_is_reported_at_the_start_and_when_it_becomes_reachable()
                 "relay --listen {free} --certificate r1.pem --revoked ca/revoked.pem --run-dir run3 --allow-net 127.0.0.1"
             );
             let late = Running::start(dir.path(), &words);
-            let said = edge.line_with("can be used again");
+            let log = edge.line_with("can be used again");
             // Attempts in between cause no further lines.
-            assert!(!said.contains("cannot be used"), "{said}");
+            assert!(!log.contains("cannot be used"), "{log}");
             drop(late);
         }
         assert_eq!(edge.stop("-TERM").0, Some(0));
@@ -145,12 +145,12 @@ fn the_state_of_relays_is_saved_without_a_service_if_a_state_file_is_named() {
     );
     let edge = Running::start(dir.path(), &words);
     assert_eq!(tunnel(edge.address, server).0, STANDS);
-    let (code, said) = edge.stop("-TERM");
-    assert_eq!(code, Some(0), "{said}");
+    let (code, log) = edge.stop("-TERM");
+    assert_eq!(code, Some(0), "{log}");
     let kept: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("kept/edge.json")).unwrap()).unwrap();
-    let place = relay.address.to_string();
-    assert_eq!(kept["state"]["addresses"][&place], serde_json::json!([place]), "{kept}");
+    let relay_address = relay.address.to_string();
+    assert_eq!(kept["state"]["addresses"][&relay_address], serde_json::json!([relay_address]), "{kept}");
     assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, STANDS);
 }
 
@@ -217,14 +217,14 @@ fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
     // Rotation as with logrotate.
     std::fs::rename(dir.join("audit.ndjson"), dir.join("audit.1")).unwrap();
     relay.signal("-HUP");
-    until_there(&dir.join("audit.ndjson"));
+    wait_until_exists(&dir.join("audit.ndjson"));
     assert_eq!(ask("127.0.0.1:22").0, "403");
     assert_eq!((until("audit.ndjson", 1).len(), lines("audit.1").len()), (1, 4));
     drop(edge);
     assert_eq!(relay.stop("-TERM").0, Some(0));
 }
 
-fn until_there(path: &Path) {
+fn wait_until_exists(path: &Path) {
     let begun = std::time::Instant::now();
     while !path.exists() {
         assert!(begun.elapsed() < common::LONG, "{}", path.display());
@@ -246,11 +246,11 @@ fn keys_that_others_may_read_are_refused() {
     ] {
         std::fs::set_permissions(dir.join(key), std::fs::Permissions::from_mode(0o644)).unwrap();
         let out = marline(dir, words);
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(64), "{said}");
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(64), "{stderr}");
         assert!(
-            said.contains(&format!("{key}: users other than its owner may read it (mode 0644): chmod 600")),
-            "{said}"
+            stderr.contains(&format!("{key}: users other than its owner may read it (mode 0644): chmod 600")),
+            "{stderr}"
         );
     }
 }

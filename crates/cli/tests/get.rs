@@ -182,9 +182,9 @@ fn a_file_is_fetched_reported_recorded_and_replayed() {
     )
     .unwrap();
     let output = marline(&home, &["replay", "log"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.starts_with(&format!("marline: log:{line}: different: the log has {{")), "{said}");
+    assert!(stderr.starts_with(&format!("marline: log:{line}: different: the log has {{")), "{stderr}");
 }
 
 #[test]
@@ -202,19 +202,19 @@ fn a_login_is_accepted_in_every_form_and_never_shown() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
     assert_eq!(refused.status.code(), Some(66));
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(said.contains("401 (unauthorized); a login is required: use --user"), "{said}");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("401 (unauthorized); a login is required: use --user"), "{stderr}");
     let login = home.path().join("login");
     std::fs::write(&login, "me:pa:ss\n").unwrap();
     // A password file that others may read is refused, and the password is not printed.
     std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o644)).unwrap();
     let output = marline(&home, &["get", "--user-file", "login", &server.url("/auth/f")]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
     assert!(
-        said.contains("login: users other than its owner may read it (mode 0644): chmod 600")
-            && !said.contains("pa:ss"),
-        "{said}"
+        stderr.contains("login: users other than its owner may read it (mode 0644): chmod 600")
+            && !stderr.contains("pa:ss"),
+        "{stderr}"
     );
     std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
     let in_url = server.url("/auth/f").replace("http://", "http://me:pa%3Ass@");
@@ -245,8 +245,8 @@ fn a_refusal_by_the_server_ends_with_66_and_its_status() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let output = marline(&home, &["get", "-q", &server.url("/absent")]).output().unwrap();
     assert_eq!(output.status.code(), Some(66));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, format!("marline: {}: the server answers 404 (not found)\n", server.url("/absent")));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr, format!("marline: {}: the server answers 404 (not found)\n", server.url("/absent")));
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "a file was left behind");
 }
 
@@ -277,11 +277,11 @@ fn a_wrong_checksum_ends_with_65_and_a_right_one_with_0() {
     let wrong = format!("sha256={}", "0".repeat(64));
     let output = marline(&home, &["get", "-o", "f", "--checksum", &wrong, &server.url("/f")]).output().unwrap();
     assert_eq!(output.status.code(), Some(65));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("checksum mismatch"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("checksum mismatch"), "{stderr}");
     assert!(!home.path().join("f").exists());
     // The error message contains the right checksum.
-    let got = said.split(" is ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let got = stderr.split(" is ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
     let output =
         marline(&home, &["get", "-o", "f", "--checksum", &format!("sha256={got}"), &server.url("/f")]).output();
     succeeded(&output.unwrap());
@@ -318,8 +318,8 @@ fn the_last_line_names_the_target_as_the_user_wrote_it() {
         }
         let output = child.wait_with_output().unwrap();
         succeeded(&output);
-        let said = String::from_utf8(output.stderr).unwrap();
-        let last = said.lines().last().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let last = stderr.lines().last().unwrap();
         assert!(last.starts_with(&format!("marline: {place}: 3.0MB in ")), "{words:?}: {last}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["path"], place, "{words:?}");
@@ -327,8 +327,8 @@ fn the_last_line_names_the_target_as_the_user_wrote_it() {
     assert!(std::fs::read(home.path().join("dir/aim")).unwrap() == file(), "the symbolic link was not followed");
     let output = marline(&home, &["get", "-o", "-", &url]).output().unwrap();
     succeeded(&output);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.lines().last().unwrap().starts_with("marline: standard output: 3.0MB"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.lines().last().unwrap().starts_with("marline: standard output: 3.0MB"), "{stderr}");
 }
 
 #[test]
@@ -339,15 +339,15 @@ fn resuming_is_announced_only_where_it_is_possible() {
     let nothing = format!("http://{}/f", silent.local_addr().unwrap());
     for (url, target) in [(nothing.as_str(), "f"), (&server.url("/slow"), "-")] {
         let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", target, url]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.ends_with("not complete within 0.4s; the same command starts from zero\n"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.ends_with("not complete within 0.4s; the same command starts from zero\n"), "{stderr}");
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "no file may remain");
     }
     server.gate.store(2_000_000, Ordering::SeqCst);
     let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", "f", &server.url("/slow")]).output();
-    let said = String::from_utf8(output.unwrap().stderr).unwrap();
-    assert!(said.ends_with("run the same command again to resume\n"), "{said}");
+    let stderr = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(stderr.ends_with("run the same command again to resume\n"), "{stderr}");
     assert!(home.path().join("f.part.journal").exists());
 }
 
@@ -357,16 +357,16 @@ fn the_first_failure_is_reported_at_once_and_once() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{free}/f");
     let output = marline(&home, &["get", "--retry", "3", "--max-time", "20s", &url]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(68), "{said}");
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], format!("marline: link lo: {free}: connection refused; trying again"), "{said}");
-    assert_eq!(said.matches("trying again").count(), 1, "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(68), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines[0], format!("marline: link lo: {free}: connection refused; trying again"), "{stderr}");
+    assert_eq!(stderr.matches("trying again").count(), 1, "{stderr}");
     assert_eq!(*lines.last().unwrap(), format!("marline: {url}: gave up: {free}: connection refused"));
     let output = marline(&home, &["get", "--retry", "0", &url]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
-        said,
+        stderr,
         format!("marline: {url}: gave up: {free}: connection refused\n"),
         "without retries there is no notice about trying again"
     );
@@ -378,9 +378,12 @@ fn a_failure_names_an_ignored_proxy_variable() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = marline(&home, &["get", "-q", "--retry", "0", &format!("http://{free}/f")]);
     let output = command.env("HTTP_PROXY", "http://me:secret@127.0.0.1:1").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.ends_with("; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x\n"), "{said}");
-    assert!(!said.contains("secret"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.ends_with("; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x\n"),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("secret"), "{stderr}");
 }
 
 #[test]
@@ -390,8 +393,11 @@ fn a_link_option_for_a_url_on_this_machine_is_reported() {
     for words in [&["--link", "nope0"][..], &["--limit-rate", "nope0=1Mbit/s"]] {
         let output = marline(&home, &[&["get", "-o", "f", &url], words].concat()).output().unwrap();
         succeeded(&output);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.starts_with("marline: link nope0: no such interface; the URL is on this machine"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            stderr.starts_with("marline: link nope0: no such interface; the URL is on this machine"),
+            "{stderr}"
+        );
     }
     // The limit of the loopback interface applies: 3 MB in two seconds.
     let begun = std::time::Instant::now();
@@ -424,8 +430,8 @@ fn ctrl_c_stops_with_130_and_the_same_command_resumes() {
     succeeded(&Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).output().unwrap());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said, "marline: stopped; run the same command again to resume\n");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr, "marline: stopped; run the same command again to resume\n");
     assert!(!home.path().join("f").exists());
 
     server.heads.lock().unwrap().clear();
@@ -462,9 +468,9 @@ fn unwritable_targets_and_logs_are_reported() {
     ] {
         let words: Vec<&str> = ["get", "-q"].iter().chain(words).copied().chain([url.as_str()]).collect();
         let output = marline(&home, &words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(74), "{words:?}: {said}");
-        assert!(said.contains(says) && said.matches('\n').count() == 1, "{words:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(74), "{words:?}: {stderr}");
+        assert!(stderr.contains(says) && stderr.matches('\n').count() == 1, "{words:?}: {stderr}");
     }
     assert!(!home.path().join("f").exists());
 }
@@ -478,9 +484,9 @@ fn an_existing_log_is_not_truncated_by_a_run_that_cannot_start() {
     let refused = |words: &[&str], says: &str, code: i32| {
         let words = [&["get", "-q", "--trace"], words, &[&url]].concat();
         let output = marline(&home, &words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-        assert!(said.contains(says) && said.matches('\n').count() == 1, "{words:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        assert!(stderr.contains(says) && stderr.matches('\n').count() == 1, "{words:?}: {stderr}");
         assert_eq!(std::fs::read_to_string(&log).unwrap(), "precious\n", "{words:?}");
     };
     refused(&["log", "-o", "absent/f"], "does not exist", 74);
@@ -520,9 +526,9 @@ fn a_log_that_is_the_download_itself_is_refused() {
         &["--trace", "same", "-o", "old"],
     ] {
         let output = marline(&home, &[&["get", "-q"], words, &[&url]].concat()).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
-        assert!(said.contains("would overwrite the download"), "{words:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
+        assert!(stderr.contains("would overwrite the download"), "{words:?}: {stderr}");
     }
     let out = std::fs::File::create(home.path().join("out")).unwrap();
     let output = marline(&home, &["get", "-q", "--trace", "out", "-o", "-", &url]).stdout(out).output().unwrap();
@@ -536,9 +542,9 @@ fn a_foreign_part_file_is_left_alone_and_a_failed_start_leaves_nothing() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     std::fs::write(home.path().join("f.part"), "precious").unwrap();
     let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(74), "{said}");
-    assert!(said.starts_with("marline: f.part: ") && said.contains("move it away"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.starts_with("marline: f.part: ") && stderr.contains("move it away"), "{stderr}");
     assert_eq!(std::fs::read(home.path().join("f.part")).unwrap(), b"precious");
     let output = marline(&home, &["get", "-q", "--trace", "absent/log", &server.url("/g")]).output().unwrap();
     assert_eq!(output.status.code(), Some(74));
@@ -551,8 +557,8 @@ fn an_encoded_file_is_stored_encoded_and_that_is_reported() {
     let output = marline(&home, &["get", &server.url("/gzip/f.tgz")]).output().unwrap();
     succeeded(&output);
     assert!(std::fs::read(home.path().join("f.tgz")).unwrap() == file());
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said.matches("encoded (x-gzip)").count(), 1, "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.matches("encoded (x-gzip)").count(), 1, "{stderr}");
 }
 
 #[test]
@@ -561,9 +567,12 @@ fn a_file_is_not_written_to_a_terminal() {
     let command = format!("{} get -q -o - {}", env!("CARGO_BIN_EXE_marline"), server.url("/f"));
     let ran = Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(home.path()).output();
     let Ok(output) = ran else { return eprintln!("skipped: the program script is not installed") };
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("standard output is a terminal") && server.heads.lock().unwrap().is_empty(), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(64), "{stdout}");
+    assert!(
+        stdout.contains("standard output is a terminal") && server.heads.lock().unwrap().is_empty(),
+        "{stdout}"
+    );
 }
 
 #[test]
@@ -573,8 +582,11 @@ fn an_unreadable_configuration_is_reported_and_fatal_only_if_named() {
     std::fs::create_dir_all(home.path().join(".config/marline/marline.toml")).unwrap();
     let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
     succeeded(&output);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("cannot be read; continuing without it") && said.matches('\n').count() == 1, "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("cannot be read; continuing without it") && stderr.matches('\n').count() == 1,
+        "{stderr}"
+    );
     let output = marline(&home, &["get", "--config", ".config", &server.url("/f")]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
 }
@@ -592,9 +604,9 @@ fn a_closed_standard_output_is_an_error() {
             .unwrap()
     };
     let output = command(">&-");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(74), "{said}");
-    assert!(said.starts_with("marline: standard output: opening failed: Bad file descriptor"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.starts_with("marline: standard output: opening failed: Bad file descriptor"), "{stderr}");
     succeeded(&command("> /dev/null"));
     succeeded(&command("<> /dev/null 1<&0"));
 }

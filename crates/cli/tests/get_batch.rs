@@ -136,7 +136,7 @@ fn succeeded(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn said(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -148,14 +148,14 @@ fn objects(output: &Output) -> BTreeMap<String, Value> {
     text.lines().map(object).map(|value| (name(&value), value)).collect()
 }
 
-fn left(dir: &Path) -> Vec<String> {
+fn file_names(dir: &Path) -> Vec<String> {
     let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort();
     names
 }
 
-fn is(home: &TempDir, name: &str, body: &[u8]) {
+fn assert_file(home: &TempDir, name: &str, body: &[u8]) {
     assert!(std::fs::read(home.path().join(name)).unwrap() == body, "{name} has other bytes");
 }
 
@@ -175,11 +175,11 @@ fn several_urls_are_several_files_even_with_equal_lengths_and_etags() {
         words.extend(urls.iter().map(String::as_str));
         let output = get(&home, &words);
         succeeded(&output);
-        assert_eq!(said(&output), "");
+        assert_eq!(stderr_of(&output), "");
         for (n, part) in parts.iter().enumerate() {
-            is(&home, &format!("b.7z.00{}", n + 1), part);
+            assert_file(&home, &format!("b.7z.00{}", n + 1), part);
         }
-        assert_eq!(left(home.path()), ["b.7z.001", "b.7z.002", "b.7z.003"]);
+        assert_eq!(file_names(home.path()), ["b.7z.001", "b.7z.002", "b.7z.003"]);
         if json {
             let objects = objects(&output);
             assert_eq!(objects.len(), 3);
@@ -201,9 +201,9 @@ fn a_failed_file_has_a_json_object_and_the_worst_exit_code_counts() {
     let url = |path: &str| server.url(path);
     let (good, gone, busy) = (url("/good"), url("/gone"), url("/busy"));
     let output = get(&home, &["--json", "--retry", "0", &busy, &good, &gone]);
-    assert_eq!(output.status.code(), Some(66), "{}", said(&output));
-    is(&home, "good", &body);
-    assert_eq!(left(home.path()), ["good"]);
+    assert_eq!(output.status.code(), Some(66), "{}", stderr_of(&output));
+    assert_file(&home, "good", &body);
+    assert_eq!(file_names(home.path()), ["good"]);
     let objects = objects(&output);
     assert_eq!(objects["good"]["bytes"], 10_000);
     for (name, kind, code, status) in [("gone", "http4xx", 66, "404 (not found)"), ("busy", "http5xx", 75, "500 (")]
@@ -213,18 +213,22 @@ fn a_failed_file_has_a_json_object_and_the_worst_exit_code_counts() {
         assert!(object["error"].as_str().unwrap().contains(status), "{object}");
         assert_eq!(object["schema"], 1);
         let line = format!("{}/{name}: the server answers {status}", server.url(""));
-        assert!(said(&output).contains(&line), "{}", said(&output));
+        assert!(stderr_of(&output).contains(&line), "{}", stderr_of(&output));
     }
     assert!(
-        !said(&output).contains("where others deliver") && !said(&output).contains("link lo: not used"),
+        !stderr_of(&output).contains("where others deliver") && !stderr_of(&output).contains("link lo: not used"),
         "{}",
-        said(&output)
+        stderr_of(&output)
     );
-    assert!(said(&output).ends_with("marline: 2 of 3 files could not be downloaded\n"), "{}", said(&output));
+    assert!(
+        stderr_of(&output).ends_with("marline: 2 of 3 files could not be downloaded\n"),
+        "{}",
+        stderr_of(&output)
+    );
     // A single failed file has an object as well.
     let output = get(&home, &["--json", "-q", &gone]);
     assert_eq!(
-        (output.status.code(), said(&output)),
+        (output.status.code(), stderr_of(&output)),
         (Some(66), format!("marline: {gone}: the server answers 404 (not found)\n"))
     );
     assert_eq!(crate::objects(&output)["gone"]["exit_code"], 66);
@@ -252,7 +256,7 @@ fn kinds_of_failures_have_their_exit_codes() {
     ] {
         let words: Vec<&str> = ["-q", "--json"].iter().chain(words).copied().collect();
         let output = get(&home, &words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", stderr_of(&output));
         if code != 64 {
             let object: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!(object["exit_code"], code, "{words:?}: {object}");
@@ -281,9 +285,9 @@ fn equal_names_get_numbers_in_the_order_of_the_list_and_keep_them() {
     let names = ["f", "f.1", "f.2", "report.pdf", "report.pdf.1", "report.pdf.2"];
     succeeded(&get(&home, &words));
     for (name, file) in names.iter().zip(&files) {
-        is(&home, &format!("new/dir/{name}"), file);
+        assert_file(&home, &format!("new/dir/{name}"), file);
     }
-    assert_eq!(left(&home.path().join("new/dir")), names);
+    assert_eq!(file_names(&home.path().join("new/dir")), names);
 }
 
 #[test]
@@ -293,15 +297,15 @@ fn without_a_digest_two_sources_are_never_mixed() {
     let home = tempfile::tempdir().unwrap();
     for _ in 0..3 {
         succeeded(&get(&home, &["-q", "-o", "f", "--mirror", &second.url("/g"), &first.url("/f")]));
-        is(&home, "f", &one);
+        assert_file(&home, "f", &one);
     }
     assert!(second.heads().is_empty(), "the mirror was used without a digest");
     // The first source lacks the file: the whole file comes from the mirror, and a line reports that.
     let output = get(&home, &["-o", "f", "--mirror", &second.url("/g"), &first.url("/absent")]);
     succeeded(&output);
-    is(&home, "f", &other);
+    assert_file(&home, "f", &other);
     let line = format!("the whole file is fetched from {} instead", second.url("/g"));
-    assert!(said(&output).contains(&line), "{}", said(&output));
+    assert!(stderr_of(&output).contains(&line), "{}", stderr_of(&output));
 }
 
 #[test]
@@ -314,13 +318,13 @@ fn a_digest_catches_a_source_with_another_file() {
     let words = ["--checksum", &checksum, "-o", "f", "--mirror", &good.url("/f"), &bad.url("/f")];
     let output = get(&home, &words);
     succeeded(&output);
-    is(&home, "f", &one);
-    assert!(said(&output).contains("do not match their digest"), "{}", said(&output));
+    assert_file(&home, "f", &one);
+    assert!(stderr_of(&output).contains("do not match their digest"), "{}", stderr_of(&output));
     // Two wrong sources.
     let output =
         get(&home, &["-q", "--checksum", &checksum, "-o", "g", "--mirror", &bad.url("/f"), &bad.url("/f")]);
-    assert_eq!(output.status.code(), Some(65), "{}", said(&output));
-    assert!(said(&output).contains("checksum mismatch"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(65), "{}", stderr_of(&output));
+    assert!(stderr_of(&output).contains("checksum mismatch"), "{}", stderr_of(&output));
     assert!(!home.path().join("g").exists());
 }
 
@@ -346,14 +350,14 @@ fn a_list_is_read_with_its_options() {
     std::fs::write(home.path().join("list"), &list).unwrap();
     succeeded(&get(&home, &["-q", "-i", "list", &url("/3")]));
     for (name, n) in [("zero.bin", 0), ("sub/1", 1), ("absent", 2), ("3", 3)] {
-        is(&home, name, &files[n]);
+        assert_file(&home, name, &files[n]);
     }
     // From standard input.
     let home = tempfile::tempdir().unwrap();
     let mut child = marline(&home, &["get", "-q", "-i", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
-    is(&home, "zero.bin", &files[0]);
+    assert_file(&home, "zero.bin", &files[0]);
     // Errors are reported with their line, and nothing is fetched.
     for (text, says) in [
         (format!("{}\n  split=4\n", url("/0")), "list: line 2: unknown option `split`"),
@@ -363,7 +367,7 @@ fn a_list_is_read_with_its_options() {
         std::fs::write(home.path().join("list"), text).unwrap();
         let output = get(&home, &["-i", "list"]);
         assert_eq!(output.status.code(), Some(64));
-        assert!(said(&output).contains(says), "{}", said(&output));
+        assert!(stderr_of(&output).contains(says), "{}", stderr_of(&output));
     }
 }
 
@@ -379,27 +383,27 @@ fn files_that_an_earlier_run_has_completed_are_not_fetched_again() {
         succeeded(&output);
         let objects = objects(&output);
         let resumed = |path: &str| objects[path]["resumed_bytes"].as_u64().unwrap();
-        (resumed("one"), resumed("two"), said(&output))
+        (resumed("one"), resumed("two"), stderr_of(&output))
     };
     let (first, second, _) = run();
     assert_eq!((first, second), (0, 0));
     let (first, second, text) = run();
     assert_eq!((first, second), (300_000, 200_000), "{text}");
     assert!(text.contains("already completed by an earlier run, and unchanged"), "{text}");
-    is(&home, "a.bin", &one);
-    is(&home, "two", &two);
+    assert_file(&home, "a.bin", &one);
+    assert_file(&home, "two", &two);
     // A file that was changed since is fetched again: one whose name comes from the list is kept and gets a sibling, others are replaced.
     for name in ["a.bin", "two"] {
         std::fs::write(home.path().join(name), "changed").unwrap();
     }
     let (first, second, _) = run();
     assert_eq!((first, second), (0, 0));
-    is(&home, "a.bin", b"changed");
-    is(&home, "a.bin.1", &one);
-    is(&home, "two", &two);
+    assert_file(&home, "a.bin", b"changed");
+    assert_file(&home, "a.bin.1", &one);
+    assert_file(&home, "two", &two);
     let (first, second, _) = run();
     assert_eq!((first, second), (300_000, 200_000));
-    assert_eq!(left(home.path()).len(), 4, "{:?}", left(home.path()));
+    assert_eq!(file_names(home.path()).len(), 4, "{:?}", file_names(home.path()));
 }
 
 #[test]
@@ -416,8 +420,8 @@ fn a_small_file_does_not_wait_for_a_large_one() {
     // Both files share the limit: 4.2 MB at 1 MB/s.
     assert!(seconds("large") > 3.5, "{text}");
     assert!(seconds("small") < seconds("large") / 2.0, "{text}");
-    is(&home, "large", &large);
-    is(&home, "small", &small);
+    assert_file(&home, "large", &large);
+    assert_file(&home, "small", &small);
 }
 
 #[test]
@@ -432,7 +436,7 @@ fn one_connection_serves_many_small_files() {
     let output = get(&home, &words);
     succeeded(&output);
     for (path, file) in paths.iter().zip(&files) {
-        is(&home, &path[1..], file);
+        assert_file(&home, &path[1..], file);
     }
     let all = objects(&output);
     assert_eq!(all.len(), 24);
@@ -463,7 +467,7 @@ fn logs_of_several_files_replay() {
     let home = tempfile::tempdir().unwrap();
     let (a, b) = (server.url("/0"), server.url("/1"));
     let output = get(&home, &["-q", "--trace", "log", &a, &b]);
-    assert_eq!((output.status.code(), said(&output).contains("name a directory")), (Some(64), true));
+    assert_eq!((output.status.code(), stderr_of(&output).contains("name a directory")), (Some(64), true));
     succeeded(&get(&home, &["-q", "--trace", "logs/", &a, &b]));
     for n in [1, 2] {
         let output = marline(&home, &["replay", &format!("logs/{n}.ndjson")]).output().unwrap();

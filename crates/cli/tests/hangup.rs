@@ -16,7 +16,7 @@ use routers::in_a_world;
 const RELAY: &str =
     "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1";
 
-fn must(dir: &Path, words: &str) -> String {
+fn run_ok(dir: &Path, words: &str) -> String {
     let out = marline(dir, words);
     assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
@@ -24,7 +24,7 @@ fn must(dir: &Path, words: &str) -> String {
 
 /// The serial number of a member's certificate, from the authority's list.
 fn serial(dir: &Path, identity: &str) -> String {
-    let list: serde_json::Value = serde_json::from_str(&must(dir, "fleet ca list --ca-dir ca --json")).unwrap();
+    let list: serde_json::Value = serde_json::from_str(&run_ok(dir, "fleet ca list --ca-dir ca --json")).unwrap();
     let row = list.as_array().unwrap().iter().find(|row| row["identity"] == identity).unwrap();
     row["serial"].as_str().unwrap().to_owned()
 }
@@ -50,19 +50,19 @@ fn a_relay_presents_its_new_certificate_and_keeps_the_old_one_if_the_file_is_dam
     assert_eq!(status, STANDS);
 
     let old = serial(dir, "marline://relay/r1");
-    must(dir, "fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out new");
+    run_ok(dir, "fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out new");
     replace(dir, "r1");
     relay.signal("-HUP");
     relay.line_with("r1.pem: certificate, key, authority and revocation list are read again");
     // From here on, the edge would refuse a relay that presents the old certificate.
-    must(dir, &format!("fleet ca revoke --ca-dir ca --serial {old}"));
+    run_ok(dir, &format!("fleet ca revoke --ca-dir ca --serial {old}"));
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(tunnel(edge.address, server).0, STANDS);
 
     std::fs::write(dir.join("r1.pem"), "no certificate").unwrap();
     relay.signal("-HUP");
-    let said = relay.line_with("that were read before stay in force");
-    assert!(said.lines().count() == 1 && said.contains("r1.pem"), "{said}");
+    let log = relay.line_with("that were read before stay in force");
+    assert!(log.lines().count() == 1 && log.contains("r1.pem"), "{log}");
     assert_eq!(tunnel(edge.address, server).0, STANDS);
     says_back(&mut before).unwrap();
     // Close the tunnels first: an ending relay waits for them.
@@ -82,19 +82,19 @@ fn an_edge_keeps_its_flows_and_presents_its_new_certificate() {
     let mut edge = Running::start(dir, &edge);
     let (status, mut before) = tunnel(edge.address, server);
     assert_eq!(status, STANDS);
-    must(dir, "fleet ca issue edge e1 --ca-dir ca --out new");
+    run_ok(dir, "fleet ca issue edge e1 --ca-dir ca --out new");
     replace(dir, "e1");
     edge.signal("-HUP");
     edge.line_with("e1.pem: certificate, key, authority and revocation list are read again");
     says_back(&mut before).unwrap();
     assert_eq!(tunnel(edge.address, server).0, STANDS);
     // A running edge does not accept a certificate of another member.
-    must(dir, "fleet ca issue edge e2 --ca-dir ca --out new");
+    run_ok(dir, "fleet ca issue edge e2 --ca-dir ca --out new");
     std::fs::copy(dir.join("new/e2.pem"), dir.join("e1.pem")).unwrap();
     std::fs::copy(dir.join("new/e2.key"), dir.join("e1.key")).unwrap();
     edge.signal("-HUP");
-    let said = edge.line_with("stay in force");
-    assert!(said.contains("it belongs to marline://edge/e2, but this process runs as marline://edge/e1"), "{said}");
+    let log = edge.line_with("stay in force");
+    assert!(log.contains("it belongs to marline://edge/e2, but this process runs as marline://edge/e1"), "{log}");
     assert_eq!(tunnel(edge.address, server).0, STANDS);
     assert_eq!(edge.stop("-TERM").0, Some(0));
 }
@@ -103,7 +103,7 @@ fn an_edge_keeps_its_flows_and_presents_its_new_certificate() {
 fn the_fleet_service_continues_after_sighup() {
     let dir = members();
     let dir = dir.path();
-    must(dir, "fleet ca issue operator ann --ca-dir ca --out .");
+    run_ok(dir, "fleet ca issue operator ann --ca-dir ca --out .");
     let mut service = Running::start(dir, "fleet run --ca-dir ca --listen 127.0.0.1:0");
     service.signal("-HUP");
     service.line_with("SIGHUP: authorities and revocation list reloaded");
@@ -112,7 +112,7 @@ fn the_fleet_service_continues_after_sighup() {
     service.signal("-HUP");
     service.line_with("revoked.pem");
     std::fs::write(dir.join("ca/revoked.pem"), list).unwrap();
-    must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
+    run_ok(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
     assert_eq!(service.stop("-TERM").0, Some(0));
 }
 
@@ -133,7 +133,7 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
         "fleet ca issue relay r1 --ca-dir ca-2 --address 127.0.0.1 --out new",
         "fleet ca issue edge e1 --ca-dir ca-2 --out new",
     ] {
-        must(dir, words);
+        run_ok(dir, words);
     }
     std::fs::copy(dir.join("ca/revoked.pem"), dir.join("list.pem")).unwrap();
     let relay = format!(
@@ -204,7 +204,7 @@ fn the_fleet_service_serves_members_of_the_previous_authority() {
         "fleet ca revoke --role operator bob --ca-dir ca",
         "fleet ca init --ca-dir ca-2 --name test",
     ] {
-        must(dir, words);
+        run_ok(dir, words);
     }
     let both = bundle(dir, "ca-2", "ca");
     let mut service = Running::start(dir, "fleet run --ca-dir ca-2 --listen 127.0.0.1:0");
@@ -225,12 +225,12 @@ fn the_fleet_service_serves_members_of_the_previous_authority() {
     assert_eq!(service.stop("-TERM").0, Some(0));
     // The same from the start of the service.
     let mut service = Running::start(dir, "fleet run --ca-dir ca-2 --listen 127.0.0.1:0");
-    must(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
+    run_ok(dir, &format!("fleet status --fleet https://{} --certificate ann.pem", service.address));
     // A newly enrolled member trusts both as well, and gets the revocation list of the old authority.
-    let token = must(dir, "fleet ca token --role edge --name new --ca-dir ca-2");
+    let token = run_ok(dir, "fleet ca token --role edge --name new --ca-dir ca-2");
     std::fs::write(dir.join("token"), token).unwrap();
     std::fs::set_permissions(dir.join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    must(dir, &format!("fleet enroll --fleet https://{} --token-file token --out joined", service.address));
+    run_ok(dir, &format!("fleet enroll --fleet https://{} --token-file token --out joined", service.address));
     let of = |ca: &str, file: &str| std::fs::read_to_string(dir.join(ca).join(file)).unwrap();
     let old = |file: &str| of("ca", file);
     let new = both.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
@@ -238,10 +238,11 @@ fn the_fleet_service_serves_members_of_the_previous_authority() {
     // An existing ca.pem with only the new authority is kept, and that is reported.
     std::fs::create_dir(dir.join("image")).unwrap();
     std::fs::write(dir.join("image/ca.pem"), new).unwrap();
-    std::fs::write(dir.join("token"), must(dir, "fleet ca token --role edge --name other --ca-dir ca-2")).unwrap();
+    std::fs::write(dir.join("token"), run_ok(dir, "fleet ca token --role edge --name other --ca-dir ca-2"))
+        .unwrap();
     let enrol = format!("fleet enroll --fleet https://{} --token-file token --out image", service.address);
-    let said = String::from_utf8(marline(dir, &enrol).stderr).unwrap();
-    assert!(said.contains("trusts other authorities than the service does"), "{said}");
+    let stderr = String::from_utf8(marline(dir, &enrol).stderr).unwrap();
+    assert!(stderr.contains("trusts other authorities than the service does"), "{stderr}");
     assert_eq!(of("image", "ca.pem"), new);
     // Without that list, the service reports that it trusts the authority without knowing its revocations.
     std::fs::write(dir.join("ca-2/ca.pem"), format!("{new}{}", old("ca.pem"))).unwrap();
@@ -260,11 +261,11 @@ fn daemons_without_certificates_report_that_nothing_is_reloaded() {
         let mut daemon = Command::new(MARLINE);
         daemon.args(words.split(' ')).env("HOME", home.path()).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut daemon = daemon.stdout(Stdio::null()).spawn().unwrap();
-        let mut said = BufReader::new(daemon.stderr.take().unwrap()).lines();
+        let mut stderr = BufReader::new(daemon.stderr.take().unwrap()).lines();
         let mut until = |words: &str| {
             let mut all = String::new();
             loop {
-                let Some(line) = said.next() else { return Err(all) };
+                let Some(line) = stderr.next() else { return Err(all) };
                 all += &(line.unwrap() + "\n");
                 if all.contains(words) {
                     return Ok(());

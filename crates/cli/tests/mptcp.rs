@@ -33,11 +33,11 @@ fn run(words: &[&str]) -> Command {
     marline(&all)
 }
 
-fn said(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn heard(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -46,7 +46,7 @@ fn can_run() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
         let output = run(&["true"]).output().unwrap();
-        (!output.status.success()).then(|| said(&output))
+        (!output.status.success()).then(|| stderr_of(&output))
     });
     if let Some(why_not) = why_not {
         eprintln!("skipped: {why_not}");
@@ -60,7 +60,7 @@ const BODY: &[u8] = b"a body that is not long\n";
 struct Server {
     url: String,
     port: String,
-    spoken: JoinHandle<Vec<bool>>,
+    used_mptcp: JoinHandle<Vec<bool>>,
 }
 
 /// Starts a server. None, with a printed reason, if this kernel lacks MPTCP.
@@ -86,7 +86,7 @@ fn server(mptcp: bool, connections: usize) -> Option<Server> {
         };
         (0..connections).map(serve).collect()
     });
-    Some(Server { url: format!("http://127.0.0.1:{port}/file"), port: port.to_string(), spoken })
+    Some(Server { url: format!("http://127.0.0.1:{port}/file"), port: port.to_string(), used_mptcp: spoken })
 }
 
 /// Builds the C program that prints the protocols of its sockets. None, with a printed reason, if that fails.
@@ -97,7 +97,7 @@ fn protocols(folder: &Path, flags: &[&str]) -> Option<PathBuf> {
     match built {
         Ok(output) if output.status.success() => Some(program),
         Ok(output) => {
-            eprintln!("skipped: cc {flags:?}: {}", said(&output));
+            eprintln!("skipped: cc {flags:?}: {}", stderr_of(&output));
             None
         }
         Err(error) => {
@@ -154,8 +154,8 @@ fn curl_uses_mptcp_if_the_server_supports_it_and_tcp_otherwise() {
     for mptcp in [true, false] {
         let Some(server) = server(mptcp, 1) else { return };
         let output = run(&["curl", "-sS", &server.url]).output().unwrap();
-        assert_eq!((said(&output).as_str(), output.stdout.as_slice()), ("", BODY));
-        assert_eq!(server.spoken.join().unwrap(), vec![mptcp]);
+        assert_eq!((stderr_of(&output).as_str(), output.stdout.as_slice()), ("", BODY));
+        assert_eq!(server.used_mptcp.join().unwrap(), vec![mptcp]);
     }
 }
 
@@ -165,9 +165,9 @@ fn a_static_program_gets_mptcp_sockets_with_the_requested_flags() {
     let Some(server) = server(true, 1).filter(|_| can_run()) else { return };
     let Some(program) = protocols(folder.path(), &["-static"]) else { return };
     let output = run(&[program.to_str().unwrap(), &server.port]).output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    assert_eq!(heard(&output), "inet=262,0,0\ntcp=262,1,0\ncloexec=262,0,1\nudp=17,0,0\n");
-    assert_eq!(server.spoken.join().unwrap(), vec![true]);
+    assert!(output.status.success(), "{}", stderr_of(&output));
+    assert_eq!(stdout_of(&output), "inet=262,0,0\ntcp=262,1,0\ncloexec=262,0,1\nudp=17,0,0\n");
+    assert_eq!(server.used_mptcp.join().unwrap(), vec![true]);
 }
 
 #[test]
@@ -184,12 +184,12 @@ fn a_go_program_uses_mptcp() {
     let built = go.env("CGO_ENABLED", "0").env("GO111MODULE", "off").output();
     match built {
         Ok(output) if output.status.success() => {}
-        Ok(output) => return eprintln!("skipped: go build: {}", said(&output)),
+        Ok(output) => return eprintln!("skipped: go build: {}", stderr_of(&output)),
         Err(error) => return eprintln!("skipped: go: {error}"),
     }
     let output = run(&[program.to_str().unwrap(), &format!("127.0.0.1:{}", server.port)]).output().unwrap();
-    assert!(output.stdout.ends_with(BODY), "{}", said(&output));
-    assert_eq!(server.spoken.join().unwrap(), vec![true]);
+    assert!(output.stdout.ends_with(BODY), "{}", stderr_of(&output));
+    assert_eq!(server.used_mptcp.join().unwrap(), vec![true]);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn exit_code_signal_and_process_are_those_of_the_command() {
         .unwrap();
     let id = child.id();
     let output = child.wait_with_output().unwrap();
-    let lines: Vec<String> = heard(&output).lines().map(|line| line.trim().to_owned()).collect();
+    let lines: Vec<String> = stdout_of(&output).lines().map(|line| line.trim().to_owned()).collect();
     assert_eq!(lines[0], id.to_string());
     // The only child is the `cat` that reads the file.
     assert_eq!(lines[1].split(' ').count(), 1, "{lines:?}");
@@ -238,9 +238,9 @@ fn exit_codes_of_failed_commands_are_those_of_a_shell_and_usage_errors_start_not
     ];
     for (words, code, line) in table {
         let output = marline(words).output().unwrap();
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(*code), "{words:?}: {said}");
-        assert!(said.contains(line) && said.lines().count() == 1, "{words:?}: {said}");
+        let stderr = stderr_of(&output);
+        assert_eq!(output.status.code(), Some(*code), "{words:?}: {stderr}");
+        assert!(stderr.contains(line) && stderr.lines().count() == 1, "{words:?}: {stderr}");
     }
     assert!(!trace.exists(), "the command ran despite a wrong option");
 }
@@ -252,14 +252,14 @@ fn a_nested_run_just_runs_the_command() {
     }
     let inner = env!("CARGO_BIN_EXE_marline");
     let output = run(&[inner, "run", "--", "echo", "inside"]).output().unwrap();
-    assert_eq!((heard(&output).as_str(), said(&output).as_str()), ("inside\n", ""));
+    assert_eq!((stdout_of(&output).as_str(), stderr_of(&output).as_str()), ("inside\n", ""));
     let output = run(&[inner, "run", "--congestion", "cubic", "--", "echo", "inside"]).output().unwrap();
-    assert_eq!((output.status.code(), heard(&output).as_str()), (Some(1), ""));
-    assert!(said(&output).contains("an outer `marline run` already controls"), "{}", said(&output));
+    assert_eq!((output.status.code(), stdout_of(&output).as_str()), (Some(1), ""));
+    assert!(stderr_of(&output).contains("an outer `marline run` already controls"), "{}", stderr_of(&output));
 }
 
 /// Process IDs and parents of the `marline-run` helper processes that were started with `MARLINE_TEST=mark`.
-fn keepers(mark: &str) -> Vec<(i32, i32)> {
+fn helper_processes(mark: &str) -> Vec<(i32, i32)> {
     let wanted = format!("MARLINE_TEST={mark}\0");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -300,19 +300,19 @@ fn a_killed_helper_process_is_replaced_and_both_end_with_the_command() {
     let answering = |keepers: &[(i32, i32)]| {
         keepers.iter().find(|(_, parent)| keepers.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
     };
-    wait_for("the helper process", || answering(&keepers(&mark)).is_some());
-    let first = answering(&keepers(&mark)).unwrap();
+    wait_for("the helper process", || answering(&helper_processes(&mark)).is_some());
+    let first = answering(&helper_processes(&mark)).unwrap();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL] {
         kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();
     }
-    wait_for("another helper process", || answering(&keepers(&mark)).is_some_and(|pid| pid != first));
+    wait_for("another helper process", || answering(&helper_processes(&mark)).is_some_and(|pid| pid != first));
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let mut body = Vec::new();
     lines.read_to_end(&mut body).unwrap();
     assert_eq!(body, BODY);
     assert!(child.wait().unwrap().success());
-    assert_eq!(server.spoken.join().unwrap(), vec![true]);
-    wait_for("the end of the helper processes", || keepers(&mark).is_empty());
+    assert_eq!(server.used_mptcp.join().unwrap(), vec![true]);
+    wait_for("the end of the helper processes", || helper_processes(&mark).is_empty());
 }
 
 #[test]
@@ -329,9 +329,9 @@ fn background_processes_of_a_command_use_mptcp_and_do_not_delay_its_end() {
     let body = folder.path().join("body");
     let words = ["sh", "-c", script, "sh", fifo.to_str().unwrap(), &server.url, body.to_str().unwrap()];
     let output = run(&words).output().unwrap();
-    assert_eq!(heard(&output), "left\n", "the pipe reaches its end while the background process lives");
+    assert_eq!(stdout_of(&output), "left\n", "the pipe reaches its end while the background process lives");
     fs::write(&fifo, "go\n").unwrap();
-    assert_eq!(server.spoken.join().unwrap(), vec![true]);
+    assert_eq!(server.used_mptcp.join().unwrap(), vec![true]);
     wait_for("the body", || fs::read(&body).is_ok_and(|bytes| bytes == BODY));
 }
 
@@ -341,9 +341,13 @@ fn in_another_network_namespace_a_command_gets_sockets_of_that_namespace() {
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
     let output = run(&["unshare", "-n", program.to_str().unwrap()]).output().unwrap();
     if !output.status.success() {
-        return eprintln!("skipped: {}", said(&output));
+        return eprintln!("skipped: {}", stderr_of(&output));
     }
-    assert!(heard(&output).starts_with("inet=6,0,0\ntcp=6,1,0\ncloexec=6,0,1\nudp=17,0,0\n"), "{}", heard(&output));
+    assert!(
+        stdout_of(&output).starts_with("inet=6,0,0\ntcp=6,1,0\ncloexec=6,0,1\nudp=17,0,0\n"),
+        "{}",
+        stdout_of(&output)
+    );
 }
 
 #[test]
@@ -359,7 +363,7 @@ fn inherited_sockets_are_unchanged_and_the_process_id_is_kept() {
         return eprintln!("skipped: needs the program perl");
     }
     let output = started.output().unwrap();
-    assert_eq!(heard(&output), "mine 6 262\n", "{}", said(&output));
+    assert_eq!(stdout_of(&output), "mine 6 262\n", "{}", stderr_of(&output));
 }
 
 #[test]
@@ -371,9 +375,9 @@ fn a_proc_of_another_pid_namespace_does_not_mislead_the_helper() {
     inside.args(["--pid", "--fork", env!("CARGO_BIN_EXE_marline"), "run", "--"]).arg(program);
     let output = inside.output().unwrap();
     if !output.status.success() {
-        return eprintln!("skipped (before Linux 6.11, or no privilege): {}", said(&output));
+        return eprintln!("skipped (before Linux 6.11, or no privilege): {}", stderr_of(&output));
     }
-    assert!(heard(&output).starts_with("inet=262,0,0\ntcp=262,1,0\n"), "{}", heard(&output));
+    assert!(stdout_of(&output).starts_with("inet=262,0,0\ntcp=262,1,0\n"), "{}", stdout_of(&output));
 }
 
 #[test]
@@ -382,8 +386,8 @@ fn each_socket_has_the_requested_congestion_control() {
     let Some(program) = protocols(folder.path(), &[]).filter(|_| can_run()) else { return };
     // `reno` is in every kernel and usually not the default.
     let output = marline(&["run", "--congestion", "reno", "--", program.to_str().unwrap()]).output().unwrap();
-    assert!(heard(&output).starts_with("inet=262,0,0\n"), "{}", said(&output));
-    assert!(heard(&output).ends_with("\nreno\n"), "{}", heard(&output));
+    assert!(stdout_of(&output).starts_with("inet=262,0,0\n"), "{}", stderr_of(&output));
+    assert!(stdout_of(&output).ends_with("\nreno\n"), "{}", stdout_of(&output));
 }
 
 #[test]
@@ -391,11 +395,11 @@ fn no_new_privs_is_set_only_for_unprivileged_users() {
     if !can_run() {
         return;
     }
-    let asked = ["grep", "NoNewPrivs", "/proc/self/status"];
+    let command = ["grep", "NoNewPrivs", "/proc/self/status"];
     if !rustix::process::geteuid().is_root() {
-        return assert_eq!(heard(&run(&asked).output().unwrap()), "NoNewPrivs:\t1\n");
+        return assert_eq!(stdout_of(&run(&command).output().unwrap()), "NoNewPrivs:\t1\n");
     }
-    assert_eq!(heard(&run(&asked).output().unwrap()), "NoNewPrivs:\t0\n");
+    assert_eq!(stdout_of(&run(&command).output().unwrap()), "NoNewPrivs:\t0\n");
     // The program may be in a directory that only root can enter, so a copy is used.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let copy = folder.path().join("marline");
@@ -406,8 +410,8 @@ fn no_new_privs_is_set_only_for_unprivileged_users() {
     fs::set_permissions(folder.path(), open).unwrap();
     let mut nobody = Command::new("setpriv");
     nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
-    let output = nobody.arg(&copy).args(["run", "--"]).args(asked).output().unwrap();
-    assert_eq!(heard(&output), "NoNewPrivs:\t1\n", "{}", said(&output));
+    let output = nobody.arg(&copy).args(["run", "--"]).args(command).output().unwrap();
+    assert_eq!(stdout_of(&output), "NoNewPrivs:\t1\n", "{}", stderr_of(&output));
 }
 
 #[test]
@@ -419,8 +423,8 @@ fn get_reports_whether_mptcp_was_used() {
     ] {
         let Some(server) = server(mptcp, 1) else { return };
         let output = marline(&["get", "--json", "--quiet", "-o", "-", &server.url]).args(words).output().unwrap();
-        assert_eq!(output.stdout, BODY, "{}", said(&output));
-        assert!(said(&output).contains(expected), "{}", said(&output));
-        assert_eq!(server.spoken.join().unwrap(), vec![mptcp && !words.is_empty()]);
+        assert_eq!(output.stdout, BODY, "{}", stderr_of(&output));
+        assert!(stderr_of(&output).contains(expected), "{}", stderr_of(&output));
+        assert_eq!(server.used_mptcp.join().unwrap(), vec![mptcp && !words.is_empty()]);
     }
 }

@@ -19,21 +19,21 @@ fn read(name: &str) -> String {
 }
 
 /// Runs a checker; none if it is not installed.
-fn judged(program: &str, words: &[&str]) -> Option<Output> {
+fn run_checker(program: &str, words: &[&str]) -> Option<Output> {
     let output = Command::new(program).args(words).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
     output.inspect_err(|error| eprintln!("skipped: {program}: {error}")).ok()
 }
 
 /// Asserts that the program accepts these options: it must fail for a missing file that they name, not for an option.
-fn is_understood(words: &[String]) {
+fn assert_options_are_known(words: &[String]) {
     let output = Command::new(MARLINE).args(words).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.to_lowercase().contains("no such file") && said.contains(".pem"), "{words:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.to_lowercase().contains("no such file") && stderr.contains(".pem"), "{words:?}: {stderr}");
 }
 
 #[test]
 fn systemd_units_are_valid_and_their_options_are_known() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for (unit, more) in [
         ("marline-paths", ""),
         ("marline-accel@", ""),
@@ -44,15 +44,15 @@ fn systemd_units_are_valid_and_their_options_are_known() {
         let started = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/marline ")).unwrap();
         if !more.is_empty() {
             let words = started.split(' ').filter(|word| !word.starts_with('$')).chain(more.split(' '));
-            is_understood(&words.map(|word| word.replace('%', "/nonexistent/")).collect::<Vec<_>>());
+            assert_options_are_known(&words.map(|word| word.replace('%', "/nonexistent/")).collect::<Vec<_>>());
         }
         // systemd-analyze checks that the program exists at its path.
-        let copy = place.path().join(format!("{unit}.service"));
+        let copy = dir.path().join(format!("{unit}.service"));
         std::fs::write(&copy, text.replace("/usr/local/bin/marline", MARLINE)).unwrap();
-        if let Some(output) = judged("systemd-analyze", &["verify", copy.to_str().unwrap()]) {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let of_it: Vec<&str> = said.lines().filter(|line| line.contains(unit)).collect();
-            assert!(of_it.is_empty() && output.status.success(), "{said}");
+        if let Some(output) = run_checker("systemd-analyze", &["verify", copy.to_str().unwrap()]) {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let of_it: Vec<&str> = stderr.lines().filter(|line| line.contains(unit)).collect();
+            assert!(of_it.is_empty() && output.status.success(), "{stderr}");
         }
         for word in ["NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_", "ProtectSystem=", "Restart=on-failure"] {
             assert!(text.contains(word), "{unit}: {word}");
@@ -62,8 +62,8 @@ fn systemd_units_are_valid_and_their_options_are_known() {
         if unit == "marline-accel@" {
             let words = started.replace("%i", "nowhere0").replace("$MARLINE_ACCEL", "--secondary nowhere1");
             let output = Command::new(MARLINE).args(words.split(' ')).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(said.contains("nowhere0") && output.status.code() == Some(69), "{words}: {said}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(stderr.contains("nowhere0") && output.status.code() == Some(69), "{words}: {stderr}");
         }
     }
 }
@@ -86,8 +86,8 @@ start_service
 
 #[test]
 fn the_openwrt_script_starts_an_edge_with_all_configured_options() {
-    let place = tempfile::tempdir().unwrap();
-    let config = place.path().join("marline");
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("marline");
     // Options that are commented out are enabled as well.
     let all = read("openwrt/marline.config").replace("#\t", "\t");
     std::fs::write(&config, &all).unwrap();
@@ -100,36 +100,38 @@ fn the_openwrt_script_starts_an_edge_with_all_configured_options() {
                     --fleet https://fleet.example.org:4444 --relay relay.example.org:4443 --lan br-lan --link wan --link wwan0,metered=yes --live ingest.example.org:443 --listen 127.0.0.1:1088 --local-domain office.example \
                     --direct --portal-probe http://connectivitycheck.gstatic.com/generate_204";
     assert_eq!(words.join(" "), expected);
-    is_understood(&words);
+    assert_options_are_known(&words);
     std::fs::write(&config, all.replace("enabled '1'", "enabled '0'")).unwrap();
     assert!(command.output().unwrap().stdout.is_empty(), "a disabled section starts nothing");
 }
 
 #[test]
 fn scripts_and_hotspot_configurations_are_valid() {
-    if let Some(output) = judged("shellcheck", &[contrib("openwrt/marline-edge").to_str().unwrap()]) {
+    if let Some(output) = run_checker("shellcheck", &[contrib("openwrt/marline-edge").to_str().unwrap()]) {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
-    if let Some(output) = judged("dnsmasq", &["--test", "-C", contrib("hotspot/dnsmasq.conf").to_str().unwrap()]) {
+    if let Some(output) =
+        run_checker("dnsmasq", &["--test", "-C", contrib("hotspot/dnsmasq.conf").to_str().unwrap()])
+    {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     // hostapd has no check option; with a missing radio it must fail there, and not with a configuration error.
-    let place = tempfile::tempdir().unwrap();
-    let conf = place.path().join("hostapd.conf");
+    let dir = tempfile::tempdir().unwrap();
+    let conf = dir.path().join("hostapd.conf");
     let sample = read("hotspot/hostapd.conf");
     let phrase = sample.lines().find_map(|line| line.strip_prefix("wpa_passphrase=")).unwrap();
     // IEEE 802.11 J.4.1 requires 8 to 63 characters: the sample's phrase is too short on purpose, because a published one must not be used.
     assert!(phrase.len() < 8, "the phrase of the sample is valid");
     std::fs::write(&conf, sample.replace("interface=wlan1", "interface=nosuch0")).unwrap();
-    if let Some(output) = judged("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
+    if let Some(output) = run_checker("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
         let is_there = output.status.code() != Some(127);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(!is_there || said.contains("passphrase"), "hostapd refuses the placeholder: {said}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(!is_there || stdout.contains("passphrase"), "hostapd refuses the placeholder: {stdout}");
     }
     let own = sample.replace(&format!("wpa_passphrase={phrase}"), "wpa_passphrase=a phrase of my own");
     std::fs::write(&conf, own.replace("interface=wlan1", "interface=nosuch0")).unwrap();
-    if let Some(output) = judged("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(!said.contains("errors found in configuration file") && !said.contains("Line "), "{said}");
+    if let Some(output) = run_checker("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(!stdout.contains("errors found in configuration file") && !stdout.contains("Line "), "{stdout}");
     }
 }

@@ -12,9 +12,9 @@ use tempfile::TempDir;
 const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 
 /// A temporary home directory, which also contains the run directory.
-struct Place(TempDir);
+struct TestHome(TempDir);
 
-impl Place {
+impl TestHome {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -31,16 +31,16 @@ impl Place {
     }
 
     /// Runs the script in a network with `eth0` and `eth1` and returns the lines it printed; none where the test is skipped.
-    fn in_a_network(&self, script: &str) -> Option<Vec<String>> {
-        self.in_a_place(&[], script)
+    fn run_in_network(&self, script: &str) -> Option<Vec<String>> {
+        self.run_in_namespaces(&[], script)
     }
 
     /// The same in a new mount namespace.
-    fn in_a_network_and_mounts(&self, script: &str) -> Option<Vec<String>> {
-        self.in_a_place(&["--mount"], script)
+    fn run_in_network_and_mounts(&self, script: &str) -> Option<Vec<String>> {
+        self.run_in_namespaces(&["--mount"], script)
     }
 
-    fn in_a_place(&self, more: &[&str], script: &str) -> Option<Vec<String>> {
+    fn run_in_namespaces(&self, more: &[&str], script: &str) -> Option<Vec<String>> {
         let can = self.command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
         if !can.is_ok_and(|output| output.status.success()) {
             eprintln!("skipped: needs root, unshare and ip");
@@ -57,8 +57,8 @@ impl Place {
         command.args(["sh", "-ec", &script]).env("MARLINE", MARLINE);
         let output = command.env("RUN", self.0.path().join("run")).stderr(Stdio::piped()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{:?}\n{text}\n{said}", output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{:?}\n{text}\n{stderr}", output.status);
         Some(text.lines().map(str::to_owned).collect())
     }
 }
@@ -97,15 +97,15 @@ refused() {
 
 #[test]
 fn usage_errors_end_with_64_and_one_line() {
-    let place = Place::new();
+    let home = TestHome::new();
     std::fs::write(
-        place.0.path().join("model.toml"),
+        home.0.path().join("model.toml"),
         "device = 'd'\nsource = 's'\nconfidence = '50%'\nplattform = '1W'\n",
     )
     .unwrap();
-    std::fs::write(place.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
+    std::fs::write(home.0.path().join("m.toml"), "[paths]\nprofil = 'energy'\n").unwrap();
     let group = "[paths]\ntransparent = true\ncgroup = '../elsewhere'\nports = [80, '8000-8999']\n";
-    std::fs::write(place.0.path().join("group.toml"), group).unwrap();
+    std::fs::write(home.0.path().join("group.toml"), group).unwrap();
     let table: &[(&[&str], &str)] = &[
         (&["--goal", "fast"], "unknown goal `fast`; use speed, latency, energy or cost"),
         (
@@ -139,37 +139,37 @@ fn usage_errors_end_with_64_and_one_line() {
         (&["stauts"], "unrecognized subcommand 'stauts'"),
     ];
     for (words, expected) in table {
-        let output = place.marline(words);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
-        assert!(said.contains(expected), "{words:?}: {said}");
-        assert_eq!(said.matches('\n').count(), 1, "{words:?}: {said}");
+        let output = home.marline(words);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
+        assert!(stderr.contains(expected), "{words:?}: {stderr}");
+        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{words:?}");
     }
 }
 
 #[test]
 fn without_a_daemon_queries_end_with_1_and_say_how_to_start_it() {
-    let place = Place::new();
-    let run = place.0.path().display().to_string();
+    let home = TestHome::new();
+    let run = home.0.path().display().to_string();
     for words in [&["status"][..], &["status", "--json"], &["watch"], &["explain", "7b9c2f7a"]] {
-        let output = place.marline(&[words, &["--run-dir", &run]].concat());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let output = home.marline(&[words, &["--run-dir", &run]].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(
-            said.starts_with("marline: no marline paths daemon runs in this network namespace; start it with ")
+            stderr.starts_with("marline: no marline paths daemon runs in this network namespace; start it with ")
                 && output.stdout.is_empty(),
-            "{said}"
+            "{stderr}"
         );
     }
 }
 
 #[test]
 fn the_energy_information_base_is_printed_for_people_and_programs() {
-    let place = Place::new();
-    let text = String::from_utf8(place.marline(&["eib", "--energy-model", "emptcp-s3"]).stdout).unwrap();
+    let home = TestHome::new();
+    let text = String::from_utf8(home.marline(&["eib", "--energy-model", "emptcp-s3"]).stdout).unwrap();
     assert!(text.starts_with("emptcp-s3: links with the least energy per byte"), "{text}");
-    let json = place.marline(&["eib", "--energy-model", "emptcp-s3", "--json"]).stdout;
+    let json = home.marline(&["eib", "--energy-model", "emptcp-s3", "--json"]).stdout;
     let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
     // eMPTCP, table 2, third row: below 0.234 Mbit/s only LTE, above 0.803 Mbit/s only Wi-Fi.
     let row = value["rows"].as_array().unwrap().iter().find(|row| row["second_mbps"] == 1.5).unwrap();
@@ -178,7 +178,7 @@ fn the_energy_information_base_is_printed_for_people_and_programs() {
 
 #[test]
 fn a_failed_start_is_one_line_and_changes_nothing() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 refused $steer --link eth9
 refused setpriv --bounding-set=-net_admin --inh-caps=-net_admin "$MARLINE" paths --run-dir "$RUN"
@@ -202,7 +202,7 @@ mount --bind /proc/sys /proc/sys; mount -o remount,ro,bind /proc/sys
 refused $steer
 umount /proc/sys
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let expected = [
         "69 marline: link eth9: no such interface; `marline links` lists the interfaces",
         "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN",
@@ -226,7 +226,7 @@ umount /proc/sys
 
 #[test]
 fn a_path_manager_changed_by_another_program_is_restored_and_reported() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 is() { [ "$(sysctl -n net.mptcp.path_manager)" = "$1" ]; }
 state >before
@@ -245,7 +245,7 @@ code=0; paths doctor --run-dir "$RUN" >seen || code=$?; echo "$code"; grep "^WRO
 kill $daemon; wait $daemon
 state >after; diff before after
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let expected = [
         "ok     path manager  `marline paths` (process N)",
         "marline: net.mptcp.path_manager: another program set it to kernel; restored to userspace. Connections opened meanwhile may be unmanaged",
@@ -260,7 +260,7 @@ state >after; diff before after
 
 #[test]
 fn leftovers_of_a_run_with_another_directory_are_reported_and_removed_by_the_next_run() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 state >before
 "$MARLINE" paths --run-dir ./r3 --link eth0 --link eth1 2>log & daemon=$!
@@ -277,7 +277,7 @@ paths restore --run-dir ./r3 2>log; sed 's/restored to .*/restored to N/' log
 rmdir "$RUN" ./r3 2>/dev/null || true
 state >after; diff before after
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let expected = [
         "1",
         "WRONG  path manager  it is set to userspace, but no program listens",
@@ -298,7 +298,7 @@ state >after; diff before after
 
 #[test]
 fn a_path_manager_set_from_outside_is_used_and_left_unchanged() {
-    let place = Place::new();
+    let home = TestHome::new();
     // As in a container whose host has set it.
     let script = r#"
 sysctl -qw net.mptcp.path_manager=userspace
@@ -312,7 +312,7 @@ paths restore --run-dir "$RUN" 2>log; cat log
 paths doctor --run-dir "$RUN" >seen; grep "path manager" seen
 state >after; diff before after
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let expected = [
         "marline: stopped; the host configuration is restored",
         "marline: nothing to restore",
@@ -323,7 +323,7 @@ state >after; diff before after
 
 #[test]
 fn doctor_and_queries_use_the_configuration() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 mkdir -p config/marline
 printf '[paths]\nrun-dir = "%s"\nlinks = ["eth0", "eth1"]\n[link.eth0]\nkind = "lte"\nmetered = true\n[link.eth1]\nkind = "wifi"\n' \
@@ -341,7 +341,7 @@ code=0; paths explain 7 --config $file 2>seen || code=$?; echo "$code $(cut -d, 
 code=0; timeout 1 "$MARLINE" paths watch --config $file >seen || code=$?; echo "$code"
 kill $daemon; wait $daemon
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let expected = [
         "note   default link  connections begin over eth0, which is metered, although there is eth1",
         "1",
@@ -356,7 +356,7 @@ kill $daemon; wait $daemon
 
 #[test]
 fn other_users_see_that_a_daemon_runs_and_that_they_may_not_query_it() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 chmod 755 .; cp "$MARLINE" ./marline
 mount -t tmpfs -o mode=755 none /run
@@ -372,7 +372,7 @@ as 65533 ./marline paths --dry-run --run-dir theirs --link eth0 --link eth1 2>lo
 until ls theirs/*.sock >/dev/null 2>&1; do sleep 0.02; kill -0 $daemon; done
 code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo "$code $(grep -o "not permitted: run this command as root" seen)"
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let expected = [
         "0",
         "ok     privilege     not here; `marline paths` is running and has it: with sudo more is checked",
@@ -388,7 +388,7 @@ code=0; as 65534 ./marline paths status --run-dir theirs 2>seen || code=$?; echo
 
 #[test]
 fn an_optional_link_may_be_the_only_one() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 state >before
 "$MARLINE" paths --run-dir "$RUN" --link usb0,optional,kind=lte 2>log & daemon=$!
@@ -405,14 +405,14 @@ kill $daemon; wait $daemon
 ip link delete usb0
 state >after; diff before after
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     assert!(line.starts_with("marline: managing MPTCP over no link yet; policy marline"), "{line}");
 }
 
 #[test]
 fn a_stopped_or_killed_run_leaves_nothing_behind() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 state >before
 for signal in TERM INT; do
@@ -445,7 +445,7 @@ for way in restore restart; do
     state >after; diff before after; echo "$way"
 done
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let stopped = |signal: &str| format!("{signal} 0 marline: stopped; the host configuration is restored");
     // The IPv4 address of the second link has two rules.
     let runs = ["TERM", "INT"].into_iter().flat_map(|signal| ["2".to_owned(), stopped(signal)]);
@@ -461,7 +461,7 @@ done
 
 #[test]
 fn endpoints_and_limits_of_the_kernels_path_manager_are_restored_also_after_a_crash() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 # The administrator's own: an endpoint on a link's address, another endpoint, and a limit below what two links need.
 ip mptcp endpoint add 10.0.0.2 id 7 dev eth0 subflow backup
@@ -492,7 +492,7 @@ for way in stop restore userspace kernel-pm; do
     state >after; diff before after; echo "$way"
 done
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let mut expected = Vec::new();
     for way in ["stop", "restore", "userspace", "kernel-pm"] {
         expected.extend(["10.0.0.2 subflow dev eth0", "2001:db8::2 subflow dev eth0"]);
@@ -505,7 +505,7 @@ done
 
 #[test]
 fn an_optional_link_is_used_whenever_it_appears() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 state >before
 "$MARLINE" paths --run-dir "$RUN" --link eth0,kind=wifi --link usb0,optional,kind=lte 2>log & daemon=$!
@@ -528,7 +528,7 @@ grep usb0 log
 kill $daemon; wait $daemon
 state >after; diff before after
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let expected = [
         "\"name\":\"eth0\" ",
         "\"name\":\"eth0\" \"name\":\"usb0\" ",
@@ -541,8 +541,8 @@ state >after; diff before after
 /// Interfaces at boot: down, up without a default route, or missing; found or named in the configuration.
 #[test]
 fn a_run_that_starts_before_its_links_waits_for_them() {
-    let place = Place::new();
-    std::fs::write(place.0.path().join("named.toml"), "[paths]\noptional-links = ['eth0', 'eth1']\n").unwrap();
+    let home = TestHome::new();
+    std::fs::write(home.0.path().join("named.toml"), "[paths]\noptional-links = ['eth0', 'eth1']\n").unwrap();
     let script = r#"
 both() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"up":true' | wc -l; }
 led() { ip rule | grep -c "from 10.1.0.2 lookup 731" || true; }
@@ -573,14 +573,14 @@ begin --quiet
 ip link delete eth0; ip link delete eth1
 begin --config named.toml
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let each = ["marline: no link can be used; waiting for a usable link", "both are steered"];
     assert_eq!(lines, each.repeat(5), "{lines:#?}");
 }
 
 #[test]
 fn the_used_part_of_a_budget_is_kept_for_the_next_run() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 mkdir "$RUN"; echo '{"eth1": 400000000, "wwan7": 7}' >"$RUN/budgets.json"
 used() { paths status --run-dir "$RUN" --json | tr -d ' \n' | grep -o '"budget_used_bytes":[0-9]*,"budget_left_bytes":[0-9]*' | tr -dc '0-9,'; echo; }
@@ -596,7 +596,7 @@ for run in 1 2; do
 done
 tr -d ' \n' <"$RUN/budgets.json"
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let [first, second, kept] = &lines[..] else { panic!("{lines:?}") };
     let [first, second] = [first, second].map(|line| {
         let (used, left) = line.split_once(',').unwrap();
@@ -611,7 +611,7 @@ tr -d ' \n' <"$RUN/budgets.json"
 
 #[test]
 fn the_status_shows_connections_of_the_forwarder() {
-    let place = Place::new();
+    let home = TestHome::new();
     // The link leads nowhere; the forwarder's connection fails after the kernel's three ARP requests for the router.
     let script = r#"
 command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
@@ -623,7 +623,7 @@ until paths status --run-dir "$RUN" | grep "^forwarded TCP connections: 0 open, 
 paths status --run-dir "$RUN" --json
 kill $daemon; wait $daemon
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let Some((_, json)) = lines.split_first() else { return };
     let status: serde_json::Value = serde_json::from_str(&json.join("\n")).unwrap();
     assert_eq!(status["forwarder"]["failed"], 1, "{status}");
@@ -631,7 +631,7 @@ kill $daemon; wait $daemon
 
 #[test]
 fn rules_of_a_killed_forwarder_are_removed_by_restore_and_by_the_next_run() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 command -v nft >/dev/null || { echo "skipped: needs nft" >&2; exit 0; }
 mkdir ./no-nft; for program in ip sysctl; do ln -s "$(command -v $program)" ./no-nft; done
@@ -659,12 +659,12 @@ for way in restore restart; do
     state >after; diff before after; echo "$way"
 done
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     if lines.is_empty() {
         return;
     }
-    let said = "--transparent: the program nft is not installed (package nftables)";
-    assert_eq!(lines[0], format!("1 marline: {said}"));
+    let reason = "--transparent: the program nft is not installed (package nftables)";
+    assert_eq!(lines[0], format!("1 marline: {reason}"));
     assert_eq!(
         lines[1],
         "77 marline: managing paths in this network namespace: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)"
@@ -676,7 +676,7 @@ done
 
 #[test]
 fn a_dry_run_needs_no_privilege_and_changes_nothing() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 chmod 755 .; mkdir "$RUN"; chown 65534 "$RUN"; cp "$MARLINE" ./marline
 state >before
@@ -687,17 +687,17 @@ paths status --run-dir "$RUN" --json
 kill $daemon; code=0; wait $daemon || code=$?
 state >after; diff before after; echo "$code"
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     let (last, json) = lines.split_last().unwrap();
     assert_eq!(last, "0");
-    let said = std::fs::read_to_string(place.0.path().join("log")).unwrap();
+    let log = std::fs::read_to_string(home.0.path().join("log")).unwrap();
     for line in [
         "marline: would set net.mptcp.path_manager: userspace (it is kernel)\n",
         "marline: would set the route default via 10.1.0.1 dev eth1 table 7310",
         "marline: would add the rule 20000 from 10.1.0.2 lookup main suppress_prefixlength 1\n",
         "marline: would add the rule 20001 from 2001:db8:1::2 lookup 7310",
     ] {
-        assert!(said.contains(line), "{line}: {said}");
+        assert!(log.contains(line), "{line}: {log}");
     }
     let status: serde_json::Value = serde_json::from_str(&json.join("\n")).unwrap();
     assert_eq!((status["mode"].as_str(), status["links"].as_array().unwrap().len()), (Some("dry-run"), 2));
@@ -705,7 +705,7 @@ state >after; diff before after; echo "$code"
 
 #[test]
 fn a_dry_run_is_queried_at_the_default_socket_and_never_replaces_a_daemons() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 mkdir -p "$RUN"; mount --make-rprivate / && mount -t tmpfs tmpfs /run && mkdir /run/marline
 dry() { "$MARLINE" paths --dry-run --link eth0 --link eth1 "$@" 2>log & daemon=$!; }
@@ -721,7 +721,7 @@ TERM=dumb paths watch >/dev/null 2>ended & watch=$!
 sleep 0.3; kill $real; wait $real; code=0; wait $watch || code=$?
 echo "$code $(cat ended)"
 "#;
-    let Some(lines) = place.in_a_network_and_mounts(script) else { return };
+    let Some(lines) = home.run_in_network_and_mounts(script) else { return };
     let modes: Vec<&str> = lines.iter().map(|line| line.trim().trim_end_matches(',')).collect();
     assert_eq!(
         modes,
@@ -737,7 +737,7 @@ echo "$code $(cat ended)"
 
 #[test]
 fn foreign_endpoints_are_reported_at_the_start_and_own_ones_are_not_reported_as_foreign() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 ip mptcp endpoint add 10.1.0.2 id 7 dev eth1 subflow
 ip mptcp endpoint add 10.77.0.1 id 9 signal
@@ -752,7 +752,7 @@ kill -KILL $daemon; wait $daemon || true
 findings
 ip mptcp endpoint show | grep -c "^10.0.0.2"
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     assert_eq!(lines[..3], ["1", "1", "1"], "{lines:#?}");
     for finding in &lines[3..5] {
         assert!(finding.ends_with("has configured 2 endpoints: 10.1.0.2 id 7, 10.77.0.1 id 9"), "{finding}");
@@ -762,13 +762,13 @@ ip mptcp endpoint show | grep -c "^10.0.0.2"
 
 #[test]
 fn the_doctor_reports_problems_and_ends_with_1() {
-    let place = Place::new();
+    let home = TestHome::new();
     let script = r#"
 paths doctor --run-dir "$RUN" >log; echo "fit $?"
 sysctl -q net.mptcp.enabled=0
 code=0; paths doctor --run-dir "$RUN" --json >log || code=$?; echo "$code"; cat log
 "#;
-    let Some(lines) = place.in_a_network(script) else { return };
+    let Some(lines) = home.run_in_network(script) else { return };
     assert_eq!(lines[..2], ["fit 0", "1"], "{lines:#?}");
     let report: serde_json::Value = serde_json::from_str(&lines[2..].join("\n")).unwrap();
     assert_eq!(report["ok"], false);

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const HEADING: &str = "## From nothing to a stream";
 const LONG: Duration = Duration::from_secs(60);
 /// Options of `unshare` for new namespaces: as root, or with a user namespace.
-const OWN: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
-const ALL: [&str; 6] = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
+const USER_NAMESPACE_OPTIONS: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
+const NAMESPACE_OPTIONS: [&str; 6] = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
 
 /// The first code block of this language below this heading.
 fn block<'a>(document: &'a str, heading: &str, kind: &str) -> &'a str {
@@ -37,7 +37,7 @@ fn commands(block: &str) -> Vec<String> {
 /// A shell; its output and that of everything it starts is in the file `said`.
 struct Shell<'a> {
     child: Child,
-    words: ChildStdin,
+    stdin: ChildStdin,
     dir: &'a Path,
     lines: usize,
 }
@@ -45,18 +45,18 @@ struct Shell<'a> {
 impl<'a> Shell<'a> {
     fn start(dir: &'a Path) -> Self {
         let can = |own: &[&str]| {
-            let tried = Command::new("unshare").args(own).args(ALL).args(["ip", "link"]).output();
+            let tried = Command::new("unshare").args(own).args(NAMESPACE_OPTIONS).args(["ip", "link"]).output();
             tried.is_ok_and(|output| output.status.success())
         };
         let mut words = vec!["180", "bash"];
-        match OWN.into_iter().find(|own| can(own)) {
-            Some(own) => words = [&["180", "unshare"][..], own, &ALL[..], &["bash"][..]].concat(),
+        match USER_NAMESPACE_OPTIONS.into_iter().find(|own| can(own)) {
+            Some(own) => words = [&["180", "unshare"][..], own, &NAMESPACE_OPTIONS[..], &["bash"][..]].concat(),
             None => eprintln!("over the machine's loopback interface: a network namespace cannot be created here"),
         }
-        let said = std::fs::File::create(dir.join("said")).unwrap();
+        let output_file = std::fs::File::create(dir.join("said")).unwrap();
         let mut command = Command::new("timeout");
         command.args(&words).current_dir(dir.join("work")).stdin(Stdio::piped());
-        command.stdout(said.try_clone().unwrap()).stderr(said);
+        command.stdout(output_file.try_clone().unwrap()).stderr(output_file);
         command
             .env("HOME", dir)
             .env("STATE_DIRECTORY", dir)
@@ -66,49 +66,51 @@ impl<'a> Shell<'a> {
             .env("PATH", format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", dir.display()));
         let mut child = command.spawn().unwrap();
         let words_in = child.stdin.take().unwrap();
-        let mut shell = Self { child, words: words_in, dir, lines: 0 };
+        let mut shell = Self { child, stdin: words_in, dir, lines: 0 };
         if words.contains(&"unshare") {
             shell.paste("ip link set lo up && mount -t tmpfs none /run");
         }
         shell
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.dir.join("said")).unwrap()).into_owned()
     }
 
     fn until(&self, what: &str, is: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();
         loop {
-            let said = self.said();
-            if is(&said) {
-                return said;
+            let output = self.output();
+            if is(&output) {
+                return output;
             }
-            assert!(begun.elapsed() < LONG, "never {what}:\n{said}");
+            assert!(begun.elapsed() < LONG, "never {what}:\n{output}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Runs a line, which must succeed, and returns its output.
     fn paste(&mut self, line: &str) -> String {
-        let (before, listening) = (self.said().len(), self.said().matches("listens on").count());
+        let (before, listening) = (self.output().len(), self.output().matches("listens on").count());
         self.lines += 1;
         let end = format!("== {} 0 ==\n", self.lines);
         // The marker is on a line of its own, whatever was printed before.
-        writeln!(self.words, "{line}\necho; echo == {} $? ==", self.lines).unwrap();
-        let said =
-            self.until(&format!("the end of `{line}`"), |said| said.contains(&format!("== {} ", self.lines)));
-        assert!(said.contains(&end), "`{line}` fails:\n{said}");
+        writeln!(self.stdin, "{line}\necho; echo == {} $? ==", self.lines).unwrap();
+        let output =
+            self.until(&format!("the end of `{line}`"), |output| output.contains(&format!("== {} ", self.lines)));
+        assert!(output.contains(&end), "`{line}` fails:\n{output}");
         if line.starts_with("marline") && line.ends_with('&') {
-            self.until(&format!("that `{line}` listens"), |said| said.matches("listens on").count() > listening);
+            self.until(&format!("that `{line}` listens"), |output| {
+                output.matches("listens on").count() > listening
+            });
         }
-        said[before..].to_owned()
+        output[before..].to_owned()
     }
 }
 
 impl Drop for Shell<'_> {
     fn drop(&mut self) {
-        let _ = writeln!(self.words, "kill $(jobs -rp); exit");
+        let _ = writeln!(self.stdin, "kill $(jobs -rp); exit");
         let _ = self.child.wait();
     }
 }
@@ -118,10 +120,10 @@ fn the_quick_start_of_the_documentation_carries_a_stream() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fleet.md");
     let document = std::fs::read_to_string(document).unwrap();
     let lines = commands(block(&document, HEADING, "sh"));
-    let place = tempfile::tempdir().unwrap();
-    std::fs::create_dir(place.path().join("work")).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_marline"), place.path().join("marline")).unwrap();
-    let mut shell = Shell::start(place.path());
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("work")).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_marline"), dir.path().join("marline")).unwrap();
+    let mut shell = Shell::start(dir.path());
     let (mut edge, mut fleet) = (String::new(), String::new());
     for line in &lines {
         if line.starts_with("marline edge status") {
@@ -134,7 +136,7 @@ fn the_quick_start_of_the_documentation_carries_a_stream() {
         if line.starts_with("kill ") {
             break;
         }
-        let said = if line.starts_with("sleep ") { String::new() } else { shell.paste(line) };
+        let output = if line.starts_with("sleep ") { String::new() } else { shell.paste(line) };
         match line.split(" --").next().unwrap() {
             // This server prints nothing, so wait until it responds.
             words if words.starts_with("python3") => {
@@ -148,9 +150,9 @@ fn the_quick_start_of_the_documentation_carries_a_stream() {
                     "until marline edge status --json | grep -q '\"reservation_bps\": 8000000'; do sleep 0.2; done",
                 ));
             }
-            "curl -s" => assert!(said.contains("it has come\n"), "{said}"),
-            "marline edge status" => edge = said,
-            "marline fleet status" => fleet = said,
+            "curl -s" => assert!(output.contains("it has come\n"), "{output}"),
+            "marline edge status" => edge = output,
+            "marline fleet status" => fleet = output,
             _ => {}
         }
     }
@@ -163,6 +165,6 @@ fn the_quick_start_of_the_documentation_carries_a_stream() {
     assert!(row("fra-1 ").contains("  ok  ") && row("cam-7 ").contains("  fra-1  8.0Mbit/s  "), "{fleet}");
     // All frames: 12 s at the 25 frames per second of ffmpeg's test source.
     let count = ["-v", "fatal", "-count_packets", "-show_entries", "stream=nb_read_packets", "-of", "csv=p=0"];
-    let counted = Command::new("ffprobe").args(count).arg(place.path().join("work/received.flv")).output().unwrap();
+    let counted = Command::new("ffprobe").args(count).arg(dir.path().join("work/received.flv")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&counted.stdout).trim(), "300");
 }

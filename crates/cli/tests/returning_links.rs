@@ -7,10 +7,10 @@
 
 mod routers;
 
-use routers::in_a_world;
+use routers::run_in_network;
 
 /// Shell functions for the scripts below: `away` makes a link fail, `back` repairs it, `transfer` checks that it carries again.
-const WORDS: &str = r#"
+const SHELL_FUNCTIONS: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 slow() { tc qdisc replace dev wan$1 root tbf rate 8mbit burst 20k limit 100k; }
 away() { # HOW N
@@ -67,7 +67,9 @@ fn links_return(through: &str, bytes: &str, ways: &str) {
         "edge" => ("relay; edge", "45.2.0.20", "1088"),
         _ => ("paths", "45.0.0.10", "''"),
     };
-    let Some(lines) = in_a_world(&format!("{WORDS}\n{begin}\ntransfer {host} {bytes} {proxy} {ways}")) else {
+    let Some(lines) =
+        run_in_network(&format!("{SHELL_FUNCTIONS}\n{begin}\ntransfer {host} {bytes} {proxy} {ways}"))
+    else {
         return;
     };
     assert_eq!(lines, ["whole"], "{through} {bytes} {ways}");

@@ -3,7 +3,7 @@
 
 mod routers;
 
-use routers::in_a_world;
+use routers::run_in_network;
 
 #[test]
 fn two_and_three_links_with_one_address_all_carry_also_after_one_was_removed() {
@@ -34,7 +34,7 @@ ip netns exec g2 ip link set dn0 down; ip netns exec g2 ip link set dn0 up; ip n
 "$MARLINE" paths doctor --run-dir run | grep "^[a-z]* *address " | sed 's/  */ /g'
 kill $daemon; wait $daemon; ip rule | grep -c 731 || true
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let expected = [
         "dev wan1  dev wan1  dev wan1  dev wan2 ",
         "ok     address       wan1, wan2 have the same address, and the router of each replies over its own link",
@@ -65,7 +65,7 @@ for n in 1 2 3; do sleep 2; done
 carried 4000000 1088 wan1 wan2
 kill $edge; wait $edge
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["wan1 wan2 ", "wan1 ", "wan1 wan2 "], "{lines:#?}");
 }
 
@@ -90,7 +90,7 @@ both
 "$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
 kill $edge; wait $edge
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["wan2 ", "wan2 ", "both", "wan2 ", "wan2 ", "both", "0 direct"], "{lines:#?}");
 }
 
@@ -118,11 +118,11 @@ silence 2; until_seen_as 45.1.1.2
 cat addresses
 kill $edge; wait $edge
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let links = ["45.1.1.2", "45.1.2.2"];
     assert!(lines.iter().all(|line| links.contains(&line.as_str())), "{lines:#?}");
     // On a busy machine the link may change more often, but not with each packet.
-    let mut heard = lines.iter();
-    assert!([links[0], links[1], links[0]].iter().all(|link| heard.any(|line| line == link)), "{lines:#?}");
+    let mut received = lines.iter();
+    assert!([links[0], links[1], links[0]].iter().all(|link| received.any(|line| line == link)), "{lines:#?}");
     assert!(lines.len() <= 9, "{lines:#?}");
 }

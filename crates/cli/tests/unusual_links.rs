@@ -7,13 +7,13 @@
 
 mod routers;
 
-use routers::in_a_world;
+use routers::run_in_network;
 
 /// Two links, as most scripts below need them.
 const TWO: &str = "link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1\n";
 
 fn lines_of(script: &str) -> Option<Vec<String>> {
-    in_a_world(&format!("{TWO}{script}"))
+    run_in_network(&format!("{TWO}{script}"))
 }
 
 #[test]
@@ -168,7 +168,7 @@ for try in $(seq 10); do both && break; done
 times=0; for try in 1 2 3; do both && times=$(( times + 1 )); done; echo "both $times times"
 kill $daemon; wait $daemon; ip -6 rule | grep -c 2000 || true
 "#;
-    let Some(lines) = in_a_world(&format!("{OTHER_FAMILY}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{OTHER_FAMILY}{script}")) else { return };
     let why = "wan2 has only IPv6, and the program's socket is for IPv4 only";
     assert_eq!(lines, ["12000000", why, "6000000", "both 3 times", "0"], "{lines:#?}");
 }
@@ -189,7 +189,7 @@ recover 1
 all_carry 4000000 1088 wan1 wan2
 kill $edge; wait $edge
 "#;
-    let Some(lines) = in_a_world(&format!("{OTHER_FAMILY}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{OTHER_FAMILY}{script}")) else { return };
     assert_eq!(lines, ["wan1 wan2 ", "12000000", "wan2 ", "wan2 ", "wan1 wan2 "], "{lines:#?}");
 }
 
@@ -256,6 +256,6 @@ used=0; for name in $names; do if [ $(( $(rx $name) - ${was[$name]} )) -gt 10000
 [ $used -ge 6 ] && echo "six or more" || echo "only $used"
 kill $daemon; wait $daemon; ip rule | grep -c 2000 || true; ip route show table all proto 109 | wc -l
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["5000000", "six or more", "0", "0"], "{lines:#?}");
 }

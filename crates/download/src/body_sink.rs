@@ -95,14 +95,14 @@ mod tests {
     fn a_response_without_an_end_is_read_up_to_the_window() {
         // Any device is opened as a stream. The test writes nothing to it.
         let Opened { store, .. } = Store::open(Path::new("/dev/zero"), &[]).unwrap();
-        let mut place = BodySink::new(store);
+        let mut sink = BodySink::new(store);
         let (open, short, long) = (ReqId(0), ReqId(1), ReqId(2));
-        place.accept(open, 0, None);
-        place.accept(short, STREAM_WINDOW.bytes() - 10, Some(DataSize::from_bytes(10)));
-        place.accept(long, STREAM_WINDOW.bytes() - 10, Some(DataSize::from_bytes(11)));
-        assert_eq!(place.readable(open), Some(STREAM_WINDOW - DataSize::from_bytes(MAX_OVERSHOOT)));
-        assert_eq!(place.readable(short), None);
-        assert_eq!(place.readable(long), Some(DataSize::ZERO));
-        assert_eq!(place.readable(ReqId(9)), None);
+        sink.accept(open, 0, None);
+        sink.accept(short, STREAM_WINDOW.bytes() - 10, Some(DataSize::from_bytes(10)));
+        sink.accept(long, STREAM_WINDOW.bytes() - 10, Some(DataSize::from_bytes(11)));
+        assert_eq!(sink.readable(open), Some(STREAM_WINDOW - DataSize::from_bytes(MAX_OVERSHOOT)));
+        assert_eq!(sink.readable(short), None);
+        assert_eq!(sink.readable(long), Some(DataSize::ZERO));
+        assert_eq!(sink.readable(ReqId(9)), None);
     }
 }

@@ -149,7 +149,7 @@ mod tests {
             .block_on(tunnel_to(&proxy, &url, right, &resolver, None, ProxyResponseTimer::default()))
             .map_err(|why| match why {
                 TunnelTargetError::Dns(why) => why.message,
-                TunnelTargetError::Forbidden(trouble) => trouble.text,
+                TunnelTargetError::Forbidden(error) => error.text,
             })?;
         Ok(tunnel.map(|tunnel| (tunnel.host, tunnel.port)))
     }
@@ -172,17 +172,17 @@ mod tests {
 
     #[test]
     fn a_redirect_reaches_nothing_private_through_a_proxy() {
-        let led = EgressPolicy::user().referred_by("198.51.100.1".parse::<IpAddr>().ok());
+        let redirected = EgressPolicy::user().referred_by("198.51.100.1".parse::<IpAddr>().ok());
         for proxy in ["http://p", "socks5h://p", "socks5://p"] {
             for host in
                 ["127.0.0.1", "localhost", "a.localhost", "10.0.0.1", "[::1]", "169.254.169.254", "[fd00::1]"]
             {
                 for scheme in ["http", "https"] {
-                    let refused = tunnel_target(proxy, &format!("{scheme}://{host}/f"), led).unwrap_err();
+                    let refused = tunnel_target(proxy, &format!("{scheme}://{host}/f"), redirected).unwrap_err();
                     assert!(refused.contains("refused"), "{proxy} {host}: {refused}");
                 }
             }
-            assert!(tunnel_target(proxy, "http://192.0.2.1/f", led).is_ok());
+            assert!(tunnel_target(proxy, "http://192.0.2.1/f", redirected).is_ok());
         }
     }
 
@@ -197,17 +197,17 @@ mod tests {
         assert_eq!(of(None), all);
         assert_eq!(of(Some(IpVersion::V4)), all[..1]);
         assert_eq!(of(Some(IpVersion::V6)), all[1..]);
-        let route = ConnectOptions { ip_version: Some(IpVersion::V6), ..ConnectOptions::default() };
-        assert!(route.filter_addresses("h", all[..1].to_vec()).unwrap_err().text.contains("no IPv6 address"));
+        let options = ConnectOptions { ip_version: Some(IpVersion::V6), ..ConnectOptions::default() };
+        assert!(options.filter_addresses("h", all[..1].to_vec()).unwrap_err().text.contains("no IPv6 address"));
     }
 
     #[test]
     fn a_proxy_decides_whether_a_link_is_needed() {
-        let route = |text| ConnectOptions { proxies: proxy(text), ip_version: None };
-        let far: Url = "http://h.example/f".parse().unwrap();
-        assert!(route("http://127.0.0.1:3128").is_local(&far));
-        assert!(!route("http://192.0.2.1:3128").is_local(&far));
-        assert!(!ConnectOptions::default().is_local(&far));
+        let options_with_proxy = |text| ConnectOptions { proxies: proxy(text), ip_version: None };
+        let url: Url = "http://h.example/f".parse().unwrap();
+        assert!(options_with_proxy("http://127.0.0.1:3128").is_local(&url));
+        assert!(!options_with_proxy("http://192.0.2.1:3128").is_local(&url));
+        assert!(!ConnectOptions::default().is_local(&url));
         assert!(ConnectOptions::default().is_local(&"http://localhost/f".parse().unwrap()));
     }
 }

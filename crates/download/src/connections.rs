@@ -210,8 +210,8 @@ impl ConnTable {
         let server_name = resolver_host(url);
         let port = url.port_or_known_default().unwrap_or(80);
         let tls = (url.scheme() == "https").then(|| self.trust.config_for(&server_name, port)).transpose();
-        let route = self.connect_options.clone();
-        let proxy = route.proxies.proxy_for(url);
+        let options = self.connect_options.clone();
+        let proxy = options.proxies.proxy_for(url);
         let (name, port) = match &proxy {
             Some(proxy) => (proxy.host().to_owned(), proxy.port()),
             None => (server_name.clone(), port),
@@ -264,7 +264,7 @@ impl ConnTable {
             };
             is_resolved.set(true);
             let resolved = resolution.iter().flat_map(|resolution| &resolution.addresses);
-            let addresses = match route.filter_addresses(&name, at.iter().chain(resolved).copied().collect()) {
+            let addresses = match options.filter_addresses(&name, at.iter().chain(resolved).copied().collect()) {
                 Ok(addresses) => addresses,
                 Err(error) => {
                     return (resolution.filter(|_| is_new), Err(DialError { error, is_name_denied: false }));

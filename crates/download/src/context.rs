@@ -142,12 +142,12 @@ impl ClientContext {
 
     /// Whether a host is reached without any link: it is this host, or an address in a network outside the links.
     pub fn needs_no_link(&self, host: &str) -> bool {
-        let is_beside = |address: IpAddr| {
+        let is_outside = |address: IpAddr| {
             let links = self.links();
             let mut interfaces = links.iter().filter_map(|link| link.interface.as_ref());
             !interfaces.any(|interface| interface.is_on_subnet(address)) && is_outside_links(address)
         };
-        is_loopback_host(host) || host.parse().is_ok_and(is_beside)
+        is_loopback_host(host) || host.parse().is_ok_and(is_outside)
     }
 
     /// The TLS configuration for a URL. The system's root certificates are loaded for the first `https` URL.

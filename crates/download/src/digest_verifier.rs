@@ -90,8 +90,8 @@ enum Hasher {
 }
 
 impl Hasher {
-    fn new(function: PieceHash) -> Self {
-        match function {
+    fn new(hash: PieceHash) -> Self {
+        match hash {
             PieceHash::Sha1 => Self::Sha1(Sha1::new()),
             PieceHash::Sha256 => Self::Sha256(Sha256::new()),
             PieceHash::Sha512 => Self::Sha512(Sha512::new()),

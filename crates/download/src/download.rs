@@ -42,9 +42,9 @@ pub(super) async fn download(
 ) -> Result<Report, DownloadError> {
     let started = std::time::Instant::now();
     let mut observer = ObserverBuffer(Rc::clone(&control));
-    let url = file.mirrors.first().map(|source| source.url.clone()).ok_or(DownloadError::NoUrl)?;
+    let url = file.mirrors.first().map(|mirror| mirror.url.clone()).ok_or(DownloadError::NoUrl)?;
     let uplinks = shared.uplinks_for(&url)?;
-    let sockets = shared.connections_for(&file);
+    let conns = shared.connections_for(&file);
     // The file is locked before the log is opened: an older log is kept until this run is certain to write.
     if let Some(path) = file.decision_log.as_deref().filter(|log| is_same_as_target(log, target_path.as_deref())) {
         return Err(DownloadError::DecisionLogIsTarget { path: path.to_owned() });
@@ -78,13 +78,13 @@ pub(super) async fn download(
     config.resume = resume;
     let policy = config.policy.name();
 
-    let watch = shared.settings.energy.power_supply_dir.as_deref().and_then(BatteryMeter::start);
+    let battery_meter = shared.settings.energy.power_supply_dir.as_deref().and_then(BatteryMeter::start);
     let mut logged: Logged<Fetch> = Logged::new(config, log);
-    logged.joules = shared.settings.energy.model.clone().map(DownloadEnergy::new);
+    logged.energy_meter = shared.settings.energy.model.clone().map(DownloadEnergy::new);
     let url_table =
         UrlTable::from_mirrors(&file.mirrors, &shared.settings.credentials).with_jar(Rc::clone(&shared.cookie_jar));
     let mut driver =
-        DownloadDriver::new(logged, BodySink::new(store), sockets, url_table, uplinks, &mut observer, started);
+        DownloadDriver::new(logged, BodySink::new(store), conns, url_table, uplinks, &mut observer, started);
     driver.limiter = shared.rate_limiter.for_download(started);
     driver.resumed_bytes = resumed;
     driver.verifier = Verifier::new(file.digests.clone());
@@ -105,7 +105,7 @@ pub(super) async fn download(
     let mut seconds = None;
     let ended = run_to_end(&mut driver, &mut member, (&file, earlier.as_ref()), started, &mut seconds).await;
     let seconds = seconds.unwrap_or_else(|| started.elapsed()).as_secs_f64();
-    let draw = watch.and_then(BatteryMeter::finish);
+    let battery_use = battery_meter.and_then(BatteryMeter::finish);
     let (ended, earlier) = match ended {
         Err(EarlyEnd::Unchanged) => (Ok(()), earlier),
         ended => (ended.map_err(|stop| stop.into_error(&url, &shared, &mut driver)), None),
@@ -118,8 +118,8 @@ pub(super) async fn download(
         let validator = identity.and_then(|(_, validator)| validator);
         shared.add_completed((&url, target_path), Path::new(path), validator, file.digests.full_file.as_ref());
     }
-    report.battery_j = draw.map(|draw| draw.energy.as_joules_f64());
-    report.battery_w = draw.map(|draw| draw.power.as_watts_f64());
+    report.battery_j = battery_use.map(|battery_use| battery_use.energy.as_joules_f64());
+    report.battery_w = battery_use.map(|battery_use| battery_use.power.as_watts_f64());
     Ok(report)
 }
 
@@ -141,7 +141,7 @@ fn open_target(
         None => (Store::stdout()?, None),
         Some(path) => {
             let key = file.digests.journal_url().filter(|_| file.mirrors.len() > 1);
-            let urls = file.mirrors.iter().map(|source| &source.url).cloned();
+            let urls = file.mirrors.iter().map(|mirror| &mirror.url).cloned();
             let urls: Vec<_> = key.clone().into_iter().chain(urls).collect();
             let suggested = matches!(file.target, Target::Directory(_));
             let opened = if suggested { Store::open_suggested(path, &urls) } else { Store::open(path, &urls) }?;
@@ -242,7 +242,7 @@ async fn run_to_end(
 /// superfluous.
 fn reject_html_page(driver: &mut DownloadDriver<'_, Fetch>, file: &FileRequest) -> Result<(), DownloadError> {
     let has_digest = file.digests.full_file.is_some() || file.digests.pieces.is_some();
-    let Some(url) = file.mirrors.first().map(|source| &source.url).filter(|_| !has_digest) else { return Ok(()) };
+    let Some(url) = file.mirrors.first().map(|mirror| &mirror.url).filter(|_| !has_digest) else { return Ok(()) };
     let content_type = driver.response_meta.as_ref().and_then(|(_, _, meta)| meta.content_type.as_deref());
     let target_name = match &file.target {
         Target::File(path) | Target::ListedFile(path) => Some(path.as_path()),
@@ -314,8 +314,9 @@ async fn finish(
     }
     // The energy of MPTCP connections is unknown: their subflows use several links, and the shares are not known
     // here.
-    let joules = logged.joules.as_ref().filter(|_| !mptcp_gate.is_shared());
-    let metered = joules.map(|joules| (joules.breakdown(), joules.meter().model().name().to_owned()));
+    let energy_meter = logged.energy_meter.as_ref().filter(|_| !mptcp_gate.is_shared());
+    let metered =
+        energy_meter.map(|energy_meter| (energy_meter.breakdown(), energy_meter.meter().model().name().to_owned()));
     let radio_energy = |link| metered.as_ref().and_then(|(breakdown, _)| breakdown.radio(link));
     let links: Vec<LinkReport> = link_stats
         .iter()

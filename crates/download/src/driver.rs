@@ -112,7 +112,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
     pub(super) fn new(
         logged: Logged<M>,
         body: BodySink,
-        sockets: ConnTable,
+        conns: ConnTable,
         urls: UrlTable,
         uplinks: Uplinks,
         observer: &'a mut dyn DownloadObserver,
@@ -135,7 +135,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             encoding_reported: false,
             // Larger than every ID: the polling begins with the first connection.
             last_served: ConnId(u32::MAX),
-            conns: sockets,
+            conns,
             limiter: DownloadLimiter::default(),
             verifier: Verifier::default(),
             is_date_checked: false,
@@ -432,7 +432,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                     }
                 }
                 head.is_html_page = matches!(head.status, 200 | 206) && self.is_unexpected_page(url_id, &meta);
-                let sources = self.advertised_mirrors(url_id, conn, head.status, &meta);
+                let mirror_inputs = self.advertised_mirrors(url_id, conn, head.status, &meta);
                 // Compared only for a range (206): a full response does not continue an earlier run.
                 let date_validators = (head.status == 206 && !self.is_date_checked)
                     .then(|| meta.etag.clone().zip(meta.last_modified.clone()));
@@ -443,7 +443,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
                 }
                 // The response first: its mirrors and digest describe the file that it identifies.
                 self.feed_machine(Input::Head { req, head });
-                sources.into_iter().for_each(|input| self.feed_machine(input));
+                mirror_inputs.into_iter().for_each(|input| self.feed_machine(input));
                 if let Some((etag, modified)) = date_validators.flatten() {
                     self.check_last_modified(&etag, &modified);
                 }
@@ -485,8 +485,8 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         let mut inputs = Vec::new();
         let server = self.conns.server_addr(conn);
         for url in meta.mirrors(&base) {
-            let source = self.urls.add_mirror(url_id, &url, server);
-            inputs.extend(source.map(|url_id| Input::Mirror { mirror: url_id }));
+            let mirror = self.urls.add_mirror(url_id, &url, server);
+            inputs.extend(mirror.map(|url_id| Input::Mirror { mirror: url_id }));
         }
         let is_usable = self.verifier.has_no_digest() && self.body.store.supports_late_checksum();
         if let Some(checksum) = meta.full_digest().filter(|_| is_usable) {

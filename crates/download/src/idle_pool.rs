@@ -244,19 +244,19 @@ mod tests {
     fn a_connection_is_reused_only_for_its_key_and_only_once() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let (warm, url) = (IdlePool::default(), "http://h/x".parse::<Url>().unwrap());
-            let way = PoolKey::for_url(&url, None);
-            warm.insert(way.clone(), dial(&listener).await);
+            let (pool, url) = (IdlePool::default(), "http://h/x".parse::<Url>().unwrap());
+            let key = PoolKey::for_url(&url, None);
+            pool.insert(key.clone(), dial(&listener).await);
             for other in ["https://h/x", "http://i/x", "http://h:81/x"] {
                 assert!(
-                    warm.reuse(&PoolKey::for_url(&other.parse().unwrap(), None), EgressPolicy::user()).is_none(),
+                    pool.reuse(&PoolKey::for_url(&other.parse().unwrap(), None), EgressPolicy::user()).is_none(),
                     "{other}"
                 );
             }
             assert!(
-                warm.reuse(&PoolKey::for_url(&"http://h/y".parse().unwrap(), None), EgressPolicy::user()).is_some()
+                pool.reuse(&PoolKey::for_url(&"http://h/y".parse().unwrap(), None), EgressPolicy::user()).is_some()
             );
-            assert!(warm.reuse(&way, EgressPolicy::user()).is_none());
+            assert!(pool.reuse(&key, EgressPolicy::user()).is_none());
         });
     }
 
@@ -264,12 +264,12 @@ mod tests {
     fn a_connection_is_not_reused_by_a_transfer_that_must_not_open_it() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let (warm, way) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
-            warm.insert(way.clone(), dial(&listener).await);
+            let (pool, key) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
+            pool.insert(key.clone(), dial(&listener).await);
             let other_host = EgressPolicy::for_peer("192.0.2.7:9".parse().unwrap());
-            let led = EgressPolicy::user().referred_by("192.0.2.8".parse::<std::net::IpAddr>().ok());
-            assert!(warm.reuse(&way, other_host).is_none() && warm.reuse(&way, led).is_none());
-            assert!(warm.reuse(&way, EgressPolicy::user()).is_some());
+            let redirected = EgressPolicy::user().referred_by("192.0.2.8".parse::<std::net::IpAddr>().ok());
+            assert!(pool.reuse(&key, other_host).is_none() && pool.reuse(&key, redirected).is_none());
+            assert!(pool.reuse(&key, EgressPolicy::user()).is_some());
         });
     }
 
@@ -277,22 +277,22 @@ mod tests {
     fn nothing_is_kept_over_a_standby_link_until_a_transfer_connects() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let (warm, url) = (IdlePool::default(), "http://h/x".parse::<Url>().unwrap());
+            let (pool, url) = (IdlePool::default(), "http://h/x".parse::<Url>().unwrap());
             let over =
                 |device: &str| PoolKey { interface: Some(device.to_owned()), ..PoolKey::for_url(&url, None) };
             for device in ["lte", "wifi"] {
-                warm.insert(over(device), dial(&listener).await);
+                pool.insert(over(device), dial(&listener).await);
             }
-            warm.on_standby("lte");
-            assert!(warm.reuse(&over("lte"), EgressPolicy::user()).is_none());
-            warm.insert(over("lte"), dial(&listener).await);
-            warm.open_spare(&over("lte"), || async { panic!("the link is in standby") });
-            assert_eq!(warm.len(), 1);
-            warm.on_active("lte");
-            warm.insert(over("lte"), dial(&listener).await);
+            pool.on_standby("lte");
+            assert!(pool.reuse(&over("lte"), EgressPolicy::user()).is_none());
+            pool.insert(over("lte"), dial(&listener).await);
+            pool.open_spare(&over("lte"), || async { panic!("the link is in standby") });
+            assert_eq!(pool.len(), 1);
+            pool.on_active("lte");
+            pool.insert(over("lte"), dial(&listener).await);
             assert!(
-                warm.reuse(&over("lte"), EgressPolicy::user()).is_some()
-                    && warm.reuse(&over("wifi"), EgressPolicy::user()).is_some()
+                pool.reuse(&over("lte"), EgressPolicy::user()).is_some()
+                    && pool.reuse(&over("wifi"), EgressPolicy::user()).is_some()
             );
         });
     }
@@ -301,16 +301,16 @@ mod tests {
     fn a_connection_closed_by_the_server_is_not_reused() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let (warm, way) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
-            warm.insert(way.clone(), dial(&listener).await);
+            let (pool, key) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
+            pool.insert(key.clone(), dial(&listener).await);
             let (mut peer, _) = listener.accept().unwrap();
             peer.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").unwrap();
             drop(peer);
-            while warm.len() > 0 {
+            while pool.len() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                warm.state.borrow_mut().evict();
+                pool.state.borrow_mut().evict();
             }
-            assert!(warm.reuse(&way, EgressPolicy::user()).is_none());
+            assert!(pool.reuse(&key, EgressPolicy::user()).is_none());
         });
     }
 
@@ -318,24 +318,24 @@ mod tests {
     fn only_one_spare_connection_is_opened() {
         run_local(async {
             let listener = Rc::new(TcpListener::bind("127.0.0.1:0").unwrap());
-            let (warm, way) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
+            let (pool, key) = (IdlePool::default(), PoolKey::for_url(&"http://h/x".parse().unwrap(), None));
             let opened = Rc::new(std::cell::Cell::new(0));
             for _ in 0..3 {
                 let (listener, opened) = (Rc::clone(&listener), Rc::clone(&opened));
-                warm.open_spare(&way, || async move {
+                pool.open_spare(&key, || async move {
                     opened.set(opened.get() + 1);
                     Some(dial(&listener).await)
                 });
             }
             let _peer = loop {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                if warm.len() > 0 {
+                if pool.len() > 0 {
                     break listener.accept().unwrap();
                 }
             };
-            warm.open_spare(&way, || async { panic!("the pool has a spare connection") });
+            pool.open_spare(&key, || async { panic!("the pool has a spare connection") });
             tokio::task::yield_now().await;
-            assert_eq!((opened.get(), warm.len()), (1, 1));
+            assert_eq!((opened.get(), pool.len()), (1, 1));
         });
     }
 
@@ -343,14 +343,14 @@ mod tests {
     fn the_pool_is_bounded() {
         run_local(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let warm = IdlePool::default();
+            let pool = IdlePool::default();
             let mut peers = Vec::new();
             for port in 0..MAX_CONNS as u16 + 3 {
-                let way = PoolKey::for_url(&format!("http://h:{}/", 1000 + port).parse().unwrap(), None);
-                warm.insert(way, dial(&listener).await);
+                let key = PoolKey::for_url(&format!("http://h:{}/", 1000 + port).parse().unwrap(), None);
+                pool.insert(key, dial(&listener).await);
                 peers.push(listener.accept().unwrap());
             }
-            assert_eq!(warm.len(), MAX_CONNS);
+            assert_eq!(pool.len(), MAX_CONNS);
         });
     }
 }

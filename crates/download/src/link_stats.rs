@@ -192,12 +192,12 @@ mod tests {
     use marline_core::link::LinkKind;
 
     fn stats_ending_at(last: Option<u64>) -> LinkStats {
-        let mut tally = LinkStats::new(LinkProfile::new("w", LinkKind::Wifi));
+        let mut stats = LinkStats::new(LinkProfile::new("w", LinkKind::Wifi));
         if let Some(ms) = last {
-            tally.on_data(Instant::from_millis(100), DataSize::from_bytes(500_000));
-            tally.on_data(Instant::from_millis(ms), DataSize::from_bytes(500_000));
+            stats.on_data(Instant::from_millis(100), DataSize::from_bytes(500_000));
+            stats.on_data(Instant::from_millis(ms), DataSize::from_bytes(500_000));
         }
-        tally
+        stats
     }
 
     #[test]
@@ -225,16 +225,16 @@ mod tests {
             live_state(&LinkStatus::Stalled, &fresh, Some("looking up the name")),
             "silent, looking up the name"
         );
-        let trouble = ConnError { kind: ConnErrorKind::Refused, text: "192.0.2.1:80: connection refused".into() };
-        assert!(fresh.on_failure(&trouble, false), "the first failure is shown");
-        assert!(!fresh.on_failure(&trouble, false), "the second one is not shown");
+        let error = ConnError { kind: ConnErrorKind::Refused, text: "192.0.2.1:80: connection refused".into() };
+        assert!(fresh.on_failure(&error, false), "the first failure is shown");
+        assert!(!fresh.on_failure(&error, false), "the second one is not shown");
         assert_eq!(live_state(&idle, &fresh, None), "waiting: 192.0.2.1:80: connection refused");
         let again = live_state(&LinkStatus::Up, &fresh, Some("connecting"));
         assert_eq!(again, "connecting again: 192.0.2.1:80: connection refused");
         assert_eq!(live_state(&LinkStatus::Down, &fresh, None), "down");
         fresh.on_data(Instant::from_millis(5), DataSize::from_bytes(1));
         assert_eq!(live_state(&LinkStatus::Up, &fresh, None), "up");
-        assert!(!fresh.on_failure(&trouble, false), "the link has worked before");
+        assert!(!fresh.on_failure(&error, false), "the link has worked before");
     }
 
     #[test]

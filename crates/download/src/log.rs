@@ -23,22 +23,22 @@ pub type StreamRecord = Record<stream::Config, stream::Input, stream::Output>;
 pub(super) struct Logged<M: DownloadMachine> {
     inner: recorded_machine::RecordedMachine<M, M::Config>,
     /// Energy meter of its transfers; none: energy is not measured.
-    pub(super) joules: Option<DownloadEnergy>,
+    pub(super) energy_meter: Option<DownloadEnergy>,
 }
 
 /// Creates the file of a decision log, or truncates an older one. A log that another run is writing is not touched.
 pub(super) fn create(path: Option<&Path>) -> Result<Option<LogFile>, DownloadError> {
-    recorded_machine::create_log_file(path.map(Path::to_owned)).map_err(unwritten)
+    recorded_machine::create_log_file(path.map(Path::to_owned)).map_err(log_error)
 }
 
-fn unwritten((path, error): LogError) -> DownloadError {
+fn log_error((path, error): LogError) -> DownloadError {
     DownloadError::DecisionLog { path, error }
 }
 
 impl<M: DownloadMachine> Logged<M> {
     pub(super) fn new(config: M::Config, log: Option<LogFile>) -> Self {
         let machine = M::from_config(config.clone());
-        Self { inner: recorded_machine::RecordedMachine::with_log(machine, config, log), joules: None }
+        Self { inner: recorded_machine::RecordedMachine::with_log(machine, config, log), energy_meter: None }
     }
 
     /// The machine, for reading its state.
@@ -48,8 +48,8 @@ impl<M: DownloadMachine> Logged<M> {
 
     /// Passes an input that every machine accepts to the energy meter and the machine.
     pub(super) fn handle(&mut self, now: Instant, input: Input) {
-        if let Some(joules) = &mut self.joules {
-            joules.on_input(now, &input);
+        if let Some(energy_meter) = &mut self.energy_meter {
+            energy_meter.on_input(now, &input);
         }
         self.handle_own(now, input.into());
     }
@@ -60,22 +60,22 @@ impl<M: DownloadMachine> Logged<M> {
     }
 
     pub(super) fn tick(&mut self, now: Instant) {
-        if let Some(joules) = &mut self.joules {
-            joules.tick(now);
+        if let Some(energy_meter) = &mut self.energy_meter {
+            energy_meter.tick(now);
         }
         self.inner.tick(now);
     }
 
     pub(super) fn poll(&mut self) -> Option<MachineOutput> {
-        let order = self.inner.poll()?.into();
-        if let (Some(joules), MachineOutput::Fetch(output)) = (&mut self.joules, &order) {
-            joules.on_output(output);
+        let machine_output = self.inner.poll()?.into();
+        if let (Some(energy_meter), MachineOutput::Fetch(output)) = (&mut self.energy_meter, &machine_output) {
+            energy_meter.on_output(output);
         }
-        Some(order)
+        Some(machine_output)
     }
 
     /// Ends the log and returns the first error of writing it. Such an error never interrupts the download itself.
     pub(super) fn finish(self) -> Result<(), DownloadError> {
-        self.inner.finish().map(drop).map_err(unwritten)
+        self.inner.finish().map(drop).map_err(log_error)
     }
 }

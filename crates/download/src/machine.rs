@@ -51,7 +51,7 @@ impl From<stream::Output> for MachineOutput {
     fn from(output: stream::Output) -> Self {
         match output {
             stream::Output::Fetch(output) => Self::Fetch(output),
-            stream::Output::Stream(said) => Self::Stream(said),
+            stream::Output::Stream(event) => Self::Stream(event),
         }
     }
 }

@@ -64,9 +64,9 @@ pub(super) fn notice_message(
             let restart_note = if *from_zero { "; the bytes received so far are discarded" } else { "" };
             format!("{}: {why}: the whole file is fetched from {} instead{restart_note}", url(previous), url(next))
         }
-        Notice::DigestMismatch { range: span, mirror: Some(source) } => format!(
+        Notice::DigestMismatch { range: span, mirror: Some(mirror) } => format!(
             "{}: bytes {} to {} do not match their digest; this mirror is no longer used",
-            url(source),
+            url(mirror),
             span.start,
             span.end
         ),

@@ -233,7 +233,7 @@ impl FileBuilder {
         self.urls.sort_by_key(|(priority, _)| *priority);
         let Some((_, first)) = self.urls.first() else { return Err(file_error("has no http or https URL")) };
         let egress = egress_for(first);
-        let source = |mut url: Url| {
+        let to_mirror = |mut url: Url| {
             let login = (!url.username().is_empty())
                 .then(|| (url.username().to_owned(), url.password().unwrap_or_default().to_owned()));
             // Neither call can fail for a URL with a host.
@@ -243,7 +243,7 @@ impl FileBuilder {
             MirrorUrl { login, is_untrusted: true, egress, ..MirrorUrl::from_user(url) }
         };
         Ok(MetalinkFile {
-            mirrors: self.urls.into_iter().take(MAX_URLS).map(|(_, url)| source(url)).collect(),
+            mirrors: self.urls.into_iter().take(MAX_URLS).map(|(_, url)| to_mirror(url)).collect(),
             digests: Digests {
                 full_file: self.full_digest,
                 pieces: self.pieces,
@@ -338,9 +338,9 @@ mod tests {
         ))
         .unwrap()
         .remove(0);
-        let urls: Vec<&str> = file.mirrors.iter().map(|source| source.url.as_str()).collect();
+        let urls: Vec<&str> = file.mirrors.iter().map(|mirror| mirror.url.as_str()).collect();
         assert_eq!(urls, ["http://a.example/f", "https://b.example/f?a=1&b=2", "http://c.example/f"]);
-        assert!(file.mirrors.iter().all(|source| source.is_untrusted));
+        assert!(file.mirrors.iter().all(|mirror| mirror.is_untrusted));
         assert_eq!(file.mirrors[1].login, Some(("me".into(), "pw".into())));
         assert_eq!((file.name.as_str(), file.digests.size), ("d/a.iso", Some(DataSize::from_bytes(30))));
         assert_eq!(file.digests.full_file, Some(format!("sha256={DIGEST}").parse().unwrap()));
@@ -439,7 +439,7 @@ mod tests {
                 parse_files(&format!("<url priority=\"1\">http://{first}/f</url><url>http://b.example/f</url>"))
                     .unwrap();
             let address: IpAddr = address.parse().unwrap();
-            file[0].mirrors.iter().all(|source| source.egress.check((address, 80).into()).is_ok())
+            file[0].mirrors.iter().all(|mirror| mirror.egress.check((address, 80).into()).is_ok())
         };
         assert!(!allows("a.example", "127.0.0.1") && !allows("a.example", "10.0.0.1"));
         assert!(!allows("192.0.2.1", "169.254.169.254"));

@@ -66,7 +66,7 @@ impl MptcpGate {
             MptcpStatus::Requested => return Default::default(),
         };
         self.outcome = Some(before.max(now));
-        let line = match now {
+        let message = match now {
             MptcpOutcome::Stripped => {
                 "a middlebox removed MPTCP from a connection; each link now uses its own connections"
             }
@@ -78,7 +78,7 @@ impl MptcpGate {
             }
             MptcpOutcome::Negotiated | MptcpOutcome::Unknown => return Default::default(),
         };
-        (self.release_links(), (now > before).then_some(line))
+        (self.release_links(), (now > before).then_some(message))
     }
 
     /// Gives up MPTCP and returns the links that may be used from now on.
@@ -124,55 +124,55 @@ mod tests {
     const CABLE: LinkId = LinkId(2);
 
     fn gate_over_wifi() -> MptcpGate {
-        let mut together = MptcpGate::new(WIFI);
-        assert!(together.admits(WIFI) && !together.admits(LTE));
-        together
+        let mut gate = MptcpGate::new(WIFI);
+        assert!(gate.admits(WIFI) && !gate.admits(LTE));
+        gate
     }
 
     #[test]
     fn with_mptcp_the_other_links_stay_held() {
-        let mut together = gate_over_wifi();
-        assert_eq!(together.report_value(), Some("unknown"));
-        assert_eq!(together.on_mptcp_status(MptcpStatus::Negotiated), (vec![], None));
-        assert!(!together.admits(LTE) && !together.admits(CABLE) && together.admits(WIFI));
-        assert_eq!((together.report_value(), together.is_shared()), (Some("spoken"), true));
+        let mut gate = gate_over_wifi();
+        assert_eq!(gate.report_value(), Some("unknown"));
+        assert_eq!(gate.on_mptcp_status(MptcpStatus::Negotiated), (vec![], None));
+        assert!(!gate.admits(LTE) && !gate.admits(CABLE) && gate.admits(WIFI));
+        assert_eq!((gate.report_value(), gate.is_shared()), (Some("spoken"), true));
     }
 
     #[test]
     fn without_mptcp_each_link_is_used_and_one_message_is_shown() {
-        for (spoken, word) in [(MptcpStatus::FellBack, "fell-back"), (MptcpStatus::PlainTcp, "unavailable")] {
-            let mut together = gate_over_wifi();
-            let (links, line) = together.on_mptcp_status(spoken);
-            assert_eq!((links, line.is_some()), (vec![LTE], true));
-            assert_eq!(together.on_mptcp_status(spoken), (vec![], None));
-            assert!(together.admits(CABLE) && !together.is_single_conn());
-            assert_eq!((together.report_value(), together.is_shared()), (Some(word), false));
+        for (spoken, outcome) in [(MptcpStatus::FellBack, "fell-back"), (MptcpStatus::PlainTcp, "unavailable")] {
+            let mut gate = gate_over_wifi();
+            let (links, message) = gate.on_mptcp_status(spoken);
+            assert_eq!((links, message.is_some()), (vec![LTE], true));
+            assert_eq!(gate.on_mptcp_status(spoken), (vec![], None));
+            assert!(gate.admits(CABLE) && !gate.is_single_conn());
+            assert_eq!((gate.report_value(), gate.is_shared()), (Some(outcome), false));
         }
     }
 
     #[test]
     fn a_fallback_after_negotiation_is_reported_as_stripped() {
-        let mut together = gate_over_wifi();
-        together.on_mptcp_status(MptcpStatus::Negotiated);
-        assert_eq!(together.on_mptcp_status(MptcpStatus::Requested), (vec![], None));
-        assert_eq!(together.on_mptcp_status(MptcpStatus::FellBack).0, vec![LTE]);
-        assert_eq!(together.report_value(), Some("stripped"));
+        let mut gate = gate_over_wifi();
+        gate.on_mptcp_status(MptcpStatus::Negotiated);
+        assert_eq!(gate.on_mptcp_status(MptcpStatus::Requested), (vec![], None));
+        assert_eq!(gate.on_mptcp_status(MptcpStatus::FellBack).0, vec![LTE]);
+        assert_eq!(gate.report_value(), Some("stripped"));
     }
 
     #[test]
     fn removing_the_first_link_releases_the_others() {
-        let mut together = gate_over_wifi();
-        together.admits(CABLE);
-        assert_eq!(together.on_link_removed(LTE), vec![]);
-        assert_eq!(together.on_link_removed(WIFI), vec![CABLE]);
-        assert!(together.admits(LTE));
+        let mut gate = gate_over_wifi();
+        gate.admits(CABLE);
+        assert_eq!(gate.on_link_removed(LTE), vec![]);
+        assert_eq!(gate.on_link_removed(WIFI), vec![CABLE]);
+        assert!(gate.admits(LTE));
     }
 
     #[test]
     fn no_link_is_held_unless_mptcp_was_requested() {
-        let mut together = MptcpGate::default();
-        assert!(together.admits(LTE));
-        assert_eq!(together.on_mptcp_status(MptcpStatus::PlainTcp), (vec![], None));
-        assert_eq!(together.report_value(), None);
+        let mut gate = MptcpGate::default();
+        assert!(gate.admits(LTE));
+        assert_eq!(gate.on_mptcp_status(MptcpStatus::PlainTcp), (vec![], None));
+        assert_eq!(gate.report_value(), None);
     }
 }

@@ -170,39 +170,43 @@ impl RangeDownloadTask {
         observer: &mut dyn StreamObserver,
         resource: Rc<RefCell<Option<ResourceInfo>>>,
     ) -> Result<(), DownloadError> {
-        let Self { download: feed, store } = self;
-        let uplinks = context.uplinks_for(context.needs_no_link(&resolver_host(&feed.url)))?;
-        if feed.config.fetch.metered == MeteredUse::Never {
+        let Self { download, store } = self;
+        let uplinks = context.uplinks_for(context.needs_no_link(&resolver_host(&download.url)))?;
+        if download.config.fetch.metered == MeteredUse::Never {
             uplinks.require_unmetered()?;
         }
-        let trust = context.trust_for(&feed.url);
-        let sockets = context.connections(trust);
-        let url_table = UrlTable::new(&feed.url, &[], feed.basic_auth.as_ref())
-            .with_egress(feed.egress)
-            .with_headers(&feed.headers, &feed.cross_origin_headers)
-            .with_jar(Rc::clone(&feed.cookie_jar));
-        let mut config = feed.config.clone();
+        let trust = context.trust_for(&download.url);
+        let conns = context.connections(trust);
+        let url_table = UrlTable::new(&download.url, &[], download.basic_auth.as_ref())
+            .with_egress(download.egress)
+            .with_headers(&download.headers, &download.cross_origin_headers)
+            .with_jar(Rc::clone(&download.cookie_jar));
+        let mut config = download.config.clone();
         config.fetch.mirrors = 1;
-        config.fetch.reader_window = Some(feed.window);
-        config.fetch.resume = feed.resume_state();
-        config.prices = feed.priced_links(&uplinks);
-        config.initial_estimates = feed.initial_estimates(&uplinks);
-        let logged: Logged<Stream> = Logged::new(config, log::create(feed.trace.as_deref())?);
+        config.fetch.reader_window = Some(download.window);
+        config.fetch.resume = download.resume_state();
+        config.prices = download.priced_links(&uplinks);
+        config.initial_estimates = download.initial_estimates(&uplinks);
+        let logged: Logged<Stream> = Logged::new(config, log::create(download.trace.as_deref())?);
         let started = std::time::Instant::now();
         let (adapter, body) = (ObserverAdapter(RefCell::new(observer)), BodySink::new(store));
         let mut observer_ref = &adapter;
-        let mut driver = DownloadDriver::new(logged, body, sockets, url_table, uplinks, &mut observer_ref, started);
+        let mut driver = DownloadDriver::new(logged, body, conns, url_table, uplinks, &mut observer_ref, started);
         let mut links: Vec<LinkId> = driver.uplinks.ids().collect();
         links.iter().for_each(|link| driver.add_link_stats(*link));
         // As in a download, unmetered links come first. Among these, the link with the shortest expected response
         // time comes first, because the first request delivers the bytes that the player waits for.
         let preference =
-            |name: &String| feed.preferred_links.iter().position(|best| best == name).unwrap_or(usize::MAX);
+            |name: &String| download.preferred_links.iter().position(|best| best == name).unwrap_or(usize::MAX);
         links.sort_by_key(|link| {
             let profile = driver.uplinks.profile(*link)?;
-            Some((profile.metered, feed.expected_response_time(context, &profile.name), preference(&profile.name)))
+            Some((
+                profile.metered,
+                download.expected_response_time(context, &profile.name),
+                preference(&profile.name),
+            ))
         });
-        driver.set_start(feed.start);
+        driver.set_start(download.start);
         // Without marline, the player would receive the same encoded body with the same header fields.
         driver.accepts_encoded = true;
         // The machine gets the state of the player before the first link, because its first decision depends on it.
@@ -223,8 +227,8 @@ impl RangeDownloadTask {
             let driver = &mut *final_progress.0;
             let ended = driver.poll(cx);
             if let Some((url_id, server, meta)) = driver.response_meta.take() {
-                let url = driver.urls.url(url_id).cloned().unwrap_or_else(|| feed.url.clone());
-                let egress = driver.urls.egress(url_id).unwrap_or(feed.egress);
+                let url = driver.urls.url(url_id).cloned().unwrap_or_else(|| download.url.clone());
+                let egress = driver.urls.egress(url_id).unwrap_or(download.egress);
                 resource.borrow_mut().get_or_insert(ResourceInfo { meta, url, egress, server });
             }
             let now = std::time::Instant::now();
@@ -300,7 +304,7 @@ const SPARE_CONN_DELAY: Duration = Duration::from_millis(300);
 mod tests {
     use super::*;
 
-    fn feed(from: u64, to: Option<u64>) -> RangeDownload {
+    fn range_download(from: u64, to: Option<u64>) -> RangeDownload {
         RangeDownload {
             url: "http://h/f".parse().unwrap(),
             headers: Vec::new(),
@@ -325,7 +329,7 @@ mod tests {
 
     #[test]
     fn bytes_outside_the_range_count_as_received() {
-        let have = |from, to| feed(from, to).resume_state().unwrap().ranges;
+        let have = |from, to| range_download(from, to).resume_state().unwrap().ranges;
         assert_eq!(have(0, None), []);
         assert_eq!(have(10, None), [ByteRange::new(0, 10)]);
         assert_eq!(have(10, Some(20)), [ByteRange::new(0, 10), ByteRange::new(20, 100)]);

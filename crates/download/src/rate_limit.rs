@@ -144,14 +144,14 @@ mod tests {
 
     #[test]
     fn two_downloads_share_one_limit() {
-        let bounds = RateLimiter::new(Some(Bitrate::from_mbps(8)));
+        let limiter = RateLimiter::new(Some(Bitrate::from_mbps(8)));
         let profile = LinkProfile {
             rate_limit: Some(Bitrate::from_mbps(4)),
             ..LinkProfile::new("w", marline_core::link::LinkKind::Wifi)
         };
-        let later = bounds.epoch + Duration::from_secs(5);
+        let later = limiter.epoch + Duration::from_secs(5);
         // The second download starts later, and its ID for the link differs.
-        let mut runs = [(bounds.for_download(bounds.epoch), LinkId(0)), (bounds.for_download(later), LinkId(3))];
+        let mut runs = [(limiter.for_download(limiter.epoch), LinkId(0)), (limiter.for_download(later), LinkId(3))];
         for (run, link) in &mut runs {
             run.add_link(*link, &profile);
         }

@@ -160,7 +160,7 @@ impl fmt::Debug for Credentials {
 
 impl fmt::Debug for FileRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let urls: Vec<&str> = self.mirrors.iter().map(|source| source.url.as_str()).collect();
+        let urls: Vec<&str> = self.mirrors.iter().map(|mirror| mirror.url.as_str()).collect();
         f.debug_struct("File").field("urls", &urls).field("target", &self.target).finish_non_exhaustive()
     }
 }
@@ -427,9 +427,9 @@ mod tests {
             send_to_all_hosts: false,
         };
         let login = Some(("me".to_owned(), "secret".to_owned()));
-        let source = MirrorUrl { login, ..MirrorUrl::from_user("http://h/f".parse().unwrap()) };
+        let mirror = MirrorUrl { login, ..MirrorUrl::from_user("http://h/f".parse().unwrap()) };
         let file = FileRequest {
-            mirrors: vec![source],
+            mirrors: vec![mirror],
             target: Target::Stdout,
             digests: Digests::default(),
             decision_log: None,
@@ -441,16 +441,16 @@ mod tests {
     #[test]
     fn failures_have_the_exit_code_of_their_category() {
         let failed = |failure| DownloadError::Failed { url: String::new(), failure };
-        let trouble = |kind| ConnError { kind, text: String::new() };
+        let conn_error = |kind| ConnError { kind, text: String::new() };
         for (failure, code) in [
             (Failure::BadStatus { status: 401 }, 66),
             (Failure::BadStatus { status: 404 }, 66),
             (Failure::BadStatus { status: 429 }, 66),
             (Failure::BadStatus { status: 503 }, 75),
             (Failure::BadStatus { status: 302 }, 76),
-            (Failure::RetriesExhausted { error: trouble(ConnErrorKind::Refused) }, 68),
-            (Failure::RetriesExhausted { error: trouble(ConnErrorKind::Tls) }, 68),
-            (Failure::RetriesExhausted { error: trouble(ConnErrorKind::Protocol) }, 76),
+            (Failure::RetriesExhausted { error: conn_error(ConnErrorKind::Refused) }, 68),
+            (Failure::RetriesExhausted { error: conn_error(ConnErrorKind::Tls) }, 68),
+            (Failure::RetriesExhausted { error: conn_error(ConnErrorKind::Protocol) }, 76),
             (Failure::NoLink { error: None }, 69),
             (Failure::DigestMismatch, 65),
             (Failure::BudgetExhausted, 1),

@@ -50,12 +50,12 @@ impl Uplinks {
         Self::find_with(selection, MeteredQuery::new())
     }
 
-    fn find_with(selection: LinkSelection, watch: MeteredQuery) -> Result<(Self, Vec<String>), LinksError> {
+    fn find_with(selection: LinkSelection, query: MeteredQuery) -> Result<(Self, Vec<String>), LinksError> {
         // The monitor is opened before the interfaces are enumerated, so that no change in between is missed.
         let monitor = Monitor::new().ok();
-        let survey = list_interfaces()?;
-        let hints = watch.query_blocking(&survey);
-        let chosen = choose_links(&survey, &selection, &hints)?;
+        let interfaces = list_interfaces()?;
+        let hints = query.query_blocking(&interfaces);
+        let chosen = choose_links(&interfaces, &selection, &hints)?;
         let lines = chosen.warnings.into_iter().chain(chosen.vpn_note).collect();
         let links =
             chosen.links.into_iter().map(|(i, profile)| Uplink { interface: Some(i), profile, is_up: true });
@@ -63,7 +63,7 @@ impl Uplinks {
             Self {
                 monitor,
                 metered_hints: hints,
-                metered_query: watch,
+                metered_query: query,
                 ..Self::without_monitor(links.collect(), selection)
             },
             lines,
@@ -157,18 +157,20 @@ impl Uplinks {
                 return Poll::Pending;
             }
             // Changes that arrived during the query are applied at the next poll.
-            return Poll::Ready(list_interfaces().map(|survey| self.apply_interfaces(&survey)).unwrap_or_default());
+            return Poll::Ready(
+                list_interfaces().map(|interfaces| self.apply_interfaces(&interfaces)).unwrap_or_default(),
+            );
         }
         if !std::mem::take(&mut self.is_stale) {
             return Poll::Pending;
         }
-        let Ok(survey) = list_interfaces() else { return Poll::Ready(LinkChanges::default()) };
-        if self.metered_query.start_query(&survey)
+        let Ok(interfaces) = list_interfaces() else { return Poll::Ready(LinkChanges::default()) };
+        if self.metered_query.start_query(&interfaces)
             && self.metered_query.poll(&mut self.metered_hints, cx).is_pending()
         {
             return Poll::Pending;
         }
-        Poll::Ready(self.apply_interfaces(&survey))
+        Poll::Ready(self.apply_interfaces(&interfaces))
     }
 
     /// Reads the notifications of the kernel. A monitor that fails is dropped, and changes are no longer noticed.
@@ -183,8 +185,8 @@ impl Uplinks {
     }
 
     /// Compares the enumerated interfaces with the known links, and updates these.
-    fn apply_interfaces(&mut self, survey: &InterfaceList) -> LinkChanges {
-        let found = choose_links(survey, &self.selection, &self.metered_hints)
+    fn apply_interfaces(&mut self, interfaces: &InterfaceList) -> LinkChanges {
+        let found = choose_links(interfaces, &self.selection, &self.metered_hints)
             .map(|chosen| chosen.links)
             .unwrap_or_default();
         let mut changes = LinkChanges::default();
@@ -232,7 +234,7 @@ fn addresses(interface: &Interface) -> BTreeSet<IpAddr> {
 #[cfg(test)]
 mod tests {
     use marline_net::links::{DefaultRoute, LinkArg, Usability};
-    use marline_net::testing::Daemon;
+    use marline_net::testing::DbusDaemon;
     use marline_net::testing::{cable, in_a_network, ip};
 
     use super::*;
@@ -256,17 +258,17 @@ mod tests {
 
     #[test]
     fn a_changed_profile_of_an_available_link_is_reported() {
-        let survey = InterfaceList { interfaces: vec![wifi()], vpn: None };
+        let interfaces = InterfaceList { interfaces: vec![wifi()], vpn: None };
         let profile = LinkProfile::new("wlan0", LinkKind::Wifi);
         let named = LinkArg { kind: Some(LinkKind::Wifi), metered: Some(true), ..LinkArg::new("wlan0") };
         let mut uplinks = Uplinks::without_monitor(
             vec![Uplink { interface: Some(wifi()), profile, is_up: true }],
             LinkSelection::Named(vec![named]),
         );
-        let changes = uplinks.apply_interfaces(&survey);
+        let changes = uplinks.apply_interfaces(&interfaces);
         assert_eq!((changes.removed, changes.added), (vec![], vec![LinkId(0)]));
         assert!(uplinks.profile(LinkId(0)).unwrap().metered);
-        let changes = uplinks.apply_interfaces(&survey);
+        let changes = uplinks.apply_interfaces(&interfaces);
         assert_eq!((changes.removed, changes.added), (vec![], vec![]));
         let changes = uplinks.apply_interfaces(&InterfaceList { interfaces: Vec::new(), vpn: None });
         assert_eq!((changes.removed, changes.added), (vec![LinkId(0)], vec![]));
@@ -274,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_modem_that_appears_during_the_run_is_known_to_be_metered() {
-        let Some(bus) = Daemon::start() else { return };
+        let Some(bus) = DbusDaemon::start() else { return };
         let _manager = bus.network_manager();
         in_a_network(|| {
             cable("eth0", "10.1.0.2/24");
@@ -286,12 +288,12 @@ mod tests {
                 assert_eq!(uplinks.links.len(), 1);
                 cable("wwan0", "10.2.0.2/24");
                 ip("route add default via 10.2.0.1 dev wwan0 metric 700");
-                let came = async {
+                let link_added = async {
                     while uplinks.links.len() < 2 {
                         std::future::poll_fn(|cx| uplinks.poll_changes(cx)).await;
                     }
                 };
-                tokio::time::timeout(std::time::Duration::from_secs(20), came).await.unwrap();
+                tokio::time::timeout(std::time::Duration::from_secs(20), link_added).await.unwrap();
                 let metered = |n| uplinks.profile(LinkId(n)).unwrap().metered;
                 assert_eq!((metered(0), metered(1)), (false, true));
                 assert_eq!(uplinks.profile(LinkId(1)).unwrap().name, "wwan0");

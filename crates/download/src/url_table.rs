@@ -74,14 +74,14 @@ impl UrlTable {
     /// A table with one URL that the user named. Header fields that HTTP does not allow are omitted; the command
     /// line rejects them earlier.
     pub(super) fn new(url: &Url, fields: &[(String, String)], user: Option<&(String, String)>) -> Self {
-        let (user, home) = (user.cloned(), Some(url.clone()));
+        let (user, credential_origin) = (user.cloned(), Some(url.clone()));
         let credentials =
-            Credentials { headers: fields.to_vec(), user, credential_origin: home, ..Credentials::default() };
+            Credentials { headers: fields.to_vec(), user, credential_origin, ..Credentials::default() };
         Self::from_mirrors(&[MirrorUrl::from_user(url.clone())], &credentials)
     }
 
     /// A table with the mirrors of a file, and the credentials that the user gave for them.
-    pub(super) fn from_mirrors(sources: &[MirrorUrl], credentials: &Credentials) -> Self {
+    pub(super) fn from_mirrors(mirrors: &[MirrorUrl], credentials: &Credentials) -> Self {
         let fields: Vec<HeaderField> =
             credentials.headers.iter().filter_map(|(name, value)| header_field(name, value)).collect();
         let mut url_table = Self {
@@ -95,17 +95,19 @@ impl UrlTable {
             send_to_all_hosts: credentials.send_to_all_hosts,
             cookie_jar: Rc::default(),
         };
-        for source in sources {
-            if !source.is_untrusted {
-                let is_credential_origin =
-                    credentials.credential_origin.as_ref().is_some_and(|home| same_origin(home, &source.url));
+        for mirror in mirrors {
+            if !mirror.is_untrusted {
+                let is_credential_origin = credentials
+                    .credential_origin
+                    .as_ref()
+                    .is_some_and(|credential_origin| same_origin(credential_origin, &mirror.url));
                 let mut sent: Vec<HeaderField> =
                     fields.iter().filter(|(name, _)| is_credential_origin || !is_secret(name)).cloned().collect();
                 let given = credentials.user.as_ref().filter(|_| is_credential_origin);
-                sent.extend(source.login.as_ref().or(given).and_then(basic_auth));
-                url_table.user_origins.push((source.url.clone(), sent));
+                sent.extend(mirror.login.as_ref().or(given).and_then(basic_auth));
+                url_table.user_origins.push((mirror.url.clone(), sent));
             }
-            let entry = UrlEntry::mirror(&source.url, source.is_untrusted, source.egress);
+            let entry = UrlEntry::mirror(&mirror.url, mirror.is_untrusted, mirror.egress);
             url_table.add(entry);
         }
         url_table
@@ -201,7 +203,7 @@ impl UrlTable {
         server: Option<IpAddr>,
     ) -> Result<UrlId, String> {
         let from = self.entries.get(&from).ok_or_else(|| "the redirect comes from an unknown URL".to_owned())?;
-        let (base, foreign) = (&from.url, from.is_untrusted);
+        let (base, is_untrusted) = (&from.url, from.is_untrusted);
         let mut target = base.join(location).map_err(|e| {
             // The text before an `@` may be a password, so it is not shown.
             let masked = location.rsplit('@').next().unwrap_or_default();
@@ -236,7 +238,7 @@ impl UrlTable {
             login,
             is_redirect: true,
             last_redirect: self.redirect_count,
-            is_untrusted: foreign,
+            is_untrusted,
             egress,
         };
         // A known URL keeps its ID. If it is a redirect target, its policy becomes as strict as the strictest
@@ -259,10 +261,10 @@ impl UrlTable {
     pub(super) fn request_for(
         &self,
         id: UrlId,
-        ask: RequestRange,
+        range: RequestRange,
         if_range: Option<Validator>,
     ) -> Option<GetRequest> {
-        let UrlEntry { url, is_untrusted: foreign, login: named, .. } = self.entries.get(&id)?;
+        let UrlEntry { url, is_untrusted, login: redirect_login, .. } = self.entries.get(&id)?;
         let host = url.host_str()?;
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let path_and_query = url.query().map_or_else(|| url.path().to_owned(), |q| format!("{}?{q}", url.path()));
@@ -272,28 +274,28 @@ impl UrlTable {
             .find(|(user_origin, _)| same_origin(user_origin, url))
             .or(self.user_origins.first());
         let mut headers = match user_origin {
-            _ if *foreign => Vec::new(),
+            _ if *is_untrusted => Vec::new(),
             Some((user_origin, sent)) if self.send_to_all_hosts || same_origin(user_origin, url) => sent.clone(),
             _ => self.cross_origin_headers.clone(),
         };
         // A login from a redirect replaces the user's own for this request.
-        if let Some(login) = named {
+        if let Some(login) = redirect_login {
             headers.retain(|(name, _)| *name != AUTHORIZATION);
             headers.push(login.clone());
         }
-        if !foreign {
+        if !is_untrusted {
             self.cookie_jar.add_to_headers(url, &mut headers);
             if !headers.iter().any(|(name, _)| *name == AUTHORIZATION) {
                 headers.extend(self.host_logins.get(host).and_then(basic_auth));
             }
         }
-        Some(GetRequest { path_and_query, authority, range: ask, if_range, headers })
+        Some(GetRequest { path_and_query, authority, range, if_range, headers })
     }
 }
 
 impl UrlEntry {
-    fn mirror(url: &Url, foreign: bool, egress: EgressPolicy) -> Self {
-        Self { url: url.clone(), login: None, is_redirect: false, last_redirect: 0, is_untrusted: foreign, egress }
+    fn mirror(url: &Url, is_untrusted: bool, egress: EgressPolicy) -> Self {
+        Self { url: url.clone(), login: None, is_redirect: false, last_redirect: 0, is_untrusted, egress }
     }
 
     fn key(&self) -> UrlKey {
@@ -390,43 +392,44 @@ mod tests {
     fn a_mirror_gets_no_secret_and_an_advertised_url_gets_no_headers() {
         let url = |text: &str| text.parse::<Url>().unwrap();
         let login = Some(("its".to_owned(), "own".to_owned()));
-        let sources = [
+        let mirrors = [
             MirrorUrl::from_user(url("https://a.example/f")),
             MirrorUrl::from_user(url("https://b.example/f")),
             MirrorUrl { login, ..MirrorUrl::from_user(url("https://c.example/f")) },
             MirrorUrl { is_untrusted: true, ..MirrorUrl::from_user(url("https://a.example/other")) },
         ];
         let user = Some(("me".to_owned(), "pass".to_owned()));
-        let home = Some(url("https://a.example/f"));
-        let credentials =
-            Credentials { headers: fields(), user, credential_origin: home, ..Credentials::default() };
-        let mut o = UrlTable::from_mirrors(&sources, &credentials);
+        let credential_origin = Some(url("https://a.example/f"));
+        let credentials = Credentials { headers: fields(), user, credential_origin, ..Credentials::default() };
+        let mut o = UrlTable::from_mirrors(&mirrors, &credentials);
         assert_eq!(names(&o, UrlId(0)), ALL_HEADERS);
         assert_eq!(names(&o, UrlId(1)), ["x-id", "user-agent"]);
         assert_eq!(names(&o, UrlId(2)), ["x-id", "user-agent", "authorization"]);
         assert_eq!(names(&o, UrlId(3)), [""; 0]);
-        let led = o.resolve_redirect(UrlId(3), "https://a.example/g", server()).unwrap();
-        assert_eq!(names(&o, led), [""; 0]);
+        let redirected = o.resolve_redirect(UrlId(3), "https://a.example/g", server()).unwrap();
+        assert_eq!(names(&o, redirected), [""; 0]);
         assert_eq!(
             o.add_mirror(UrlId(0), &url("http://a.example/plain"), server()),
             None,
             "an https download gets no http mirror"
         );
-        let named = o.add_mirror(UrlId(0), &url("https://a.example/duplicate"), server()).unwrap();
-        assert_eq!(names(&o, named), [""; 0]);
-        let mut o = UrlTable::from_mirrors(&sources[..1], &Credentials { send_to_all_hosts: true, ..credentials });
-        let led = o.resolve_redirect(UrlId(0), "https://b.example/g", server()).unwrap();
-        assert_eq!(names(&o, led), ALL_HEADERS, "the user allows it");
+        let advertised = o.add_mirror(UrlId(0), &url("https://a.example/duplicate"), server()).unwrap();
+        assert_eq!(names(&o, advertised), [""; 0]);
+        let mut o = UrlTable::from_mirrors(&mirrors[..1], &Credentials { send_to_all_hosts: true, ..credentials });
+        let redirected = o.resolve_redirect(UrlId(0), "https://b.example/g", server()).unwrap();
+        assert_eq!(names(&o, redirected), ALL_HEADERS, "the user allows it");
     }
 
     #[test]
     fn cookies_are_sent_only_to_the_hosts_that_set_them() {
         let url = |text: &str| text.parse::<Url>().unwrap();
-        let foreign = MirrorUrl { is_untrusted: true, ..MirrorUrl::from_user(url("https://b.example.com/f")) };
+        let untrusted = MirrorUrl { is_untrusted: true, ..MirrorUrl::from_user(url("https://b.example.com/f")) };
         let credentials = Credentials { headers: fields(), ..Credentials::default() };
-        let mut o =
-            UrlTable::from_mirrors(&[MirrorUrl::from_user(url("https://a.example.com/f")), foreign], &credentials);
-        let led = o.resolve_redirect(UrlId(0), "https://c.example.com/f", server()).unwrap();
+        let mut o = UrlTable::from_mirrors(
+            &[MirrorUrl::from_user(url("https://a.example.com/f")), untrusted],
+            &credentials,
+        );
+        let redirected = o.resolve_redirect(UrlId(0), "https://c.example.com/f", server()).unwrap();
         let sent = |o: &UrlTable, id| {
             let get = o.request_for(id, RequestRange::Full, None).unwrap();
             let cookies = get.headers.iter().filter(|(name, _)| *name == COOKIE);
@@ -434,9 +437,9 @@ mod tests {
         };
         // A mirror that a server named cannot set cookies.
         o.store_cookies(UrlId(1), &["m=1; Domain=example.com; Path=/".to_owned()]);
-        assert_eq!(sent(&o, led), [""; 0]);
+        assert_eq!(sent(&o, redirected), [""; 0]);
         o.store_cookies(UrlId(0), &["own=1; Path=/".to_owned(), "all=1; Domain=example.com; Path=/".to_owned()]);
-        assert_eq!(sent(&o, led), ["all=1"]);
+        assert_eq!(sent(&o, redirected), ["all=1"]);
         let mut own: Vec<_> = sent(&o, UrlId(0))[0].split("; ").map(str::to_owned).collect();
         own.sort_unstable();
         assert_eq!(own, ["all=1", "own=1"]);
@@ -533,16 +536,16 @@ mod tests {
             one
         };
         let mut o = UrlTable::new(&"http://a.example/f".parse().unwrap(), &[], None);
-        let there = o.resolve_redirect(UrlId(0), "http://u:p%40:q@b.example/g", server()).unwrap();
-        assert_eq!(sent(&o, there).as_deref(), Some("u:p@:q"));
-        assert_eq!(o.url(there).map(Url::as_str), Some("http://b.example/g"));
+        let target = o.resolve_redirect(UrlId(0), "http://u:p%40:q@b.example/g", server()).unwrap();
+        assert_eq!(sent(&o, target).as_deref(), Some("u:p@:q"));
+        assert_eq!(o.url(target).map(Url::as_str), Some("http://b.example/g"));
         assert_eq!(sent(&o, UrlId(0)), None);
-        let further = o.resolve_redirect(there, "/h", server()).unwrap();
+        let further = o.resolve_redirect(target, "/h", server()).unwrap();
         assert_eq!(sent(&o, further).as_deref(), Some("u:p@:q"));
         for elsewhere in
             ["http://b.example:81/h", "https://b.example/h", "http://c.example/h", "http://a.example/f"]
         {
-            let id = o.resolve_redirect(there, elsewhere, server()).unwrap();
+            let id = o.resolve_redirect(target, elsewhere, server()).unwrap();
             assert_eq!(sent(&o, id), None, "{elsewhere}");
         }
         // The same URL without the login, or with another one, is another entry.

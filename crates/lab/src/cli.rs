@@ -122,7 +122,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         log::start_log()?;
         match run(cli) {
             0 => Ok(()),
-            code => Err(CliError::silent(code)),
+            code => Err(CliError::without_message(code)),
         }
     });
     match ended {

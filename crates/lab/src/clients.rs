@@ -100,12 +100,12 @@ pub(crate) fn client_task(command: &ClientCommand<'_>) -> Task {
     args.push(url.to_string());
     // A directory that does not exist, hence without configuration files. State that programs save (XDG_STATE_HOME)
     // goes to the download directory.
-    let nowhere = command.directory.join("no-configuration");
+    let empty_home = command.directory.join("no-configuration");
     let output = if command.shows_progress { Output::Inherit } else { Output::Capture };
     task.args(args)
-        .env("XDG_CONFIG_HOME", nowhere.clone())
+        .env("XDG_CONFIG_HOME", empty_home.clone())
         .env("XDG_STATE_HOME", command.directory)
-        .env("HOME", nowhere)
+        .env("HOME", empty_home)
         .output(output)
 }
 

@@ -59,11 +59,11 @@ pub fn to_json(findings: &[Finding]) -> Value {
 }
 
 fn new_finding(name: &'static str, required: bool, result: Result<String, String>) -> Finding {
-    let (ok, says) = match result {
-        Ok(says) => (true, says),
-        Err(says) => (false, says),
+    let (ok, message) = match result {
+        Ok(message) => (true, message),
+        Err(message) => (false, message),
     };
-    Finding { name, is_ok: ok, is_required: required, message: says }
+    Finding { name, is_ok: ok, is_required: required, message }
 }
 
 fn check_privileges() -> Finding {

@@ -51,11 +51,11 @@ impl Lab {
         let links = all_links.iter().cloned().zip(pairs).collect();
         let index_of = |name: &str| spec.link_index(name).unwrap_or_default();
         let events = spec.events.iter().map(|event| (event.at, index_of(&event.link), event.change)).collect();
-        let (emulator, room) = Emulator::start(links, events, spec.seed)?;
+        let (emulator, pid_namespace) = Emulator::start(links, events, spec.seed)?;
         let mut lab = Self {
             server: None,
             emulator,
-            pid_namespace: room,
+            pid_namespace,
             namespaces: networks,
             links: all_links,
             build_time: Duration::ZERO,

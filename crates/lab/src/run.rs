@@ -140,12 +140,12 @@ pub(crate) struct FinishedProcess {
 }
 
 impl RunningProcess {
-    pub(crate) fn new(mut child: Child, zero: u64, memory: PeakRss) -> Result<Self, LabError> {
+    pub(crate) fn new(mut child: Child, start_time: u64, memory: PeakRss) -> Result<Self, LabError> {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).unwrap_or(Pid::INIT);
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         let pidfd = pidfd.map_err(|e| LabError::Setup { step: "pidfd".into(), source: e.into() })?;
         let (stdout, stderr) = (read_pipe(child.stdout.take()), read_pipe(child.stderr.take()));
-        Ok(Self { child, zero, memory, pidfd, stdout, stderr })
+        Ok(Self { child, zero: start_time, memory, pidfd, stdout, stderr })
     }
 
     /// Waits for the command to end. A signal that this process receives meanwhile (see [`signal::catch`]) is

@@ -128,19 +128,19 @@ fn link_json(link: &LinkReport) -> Value {
 /// TCP payload of both directions per slot of [`EmulationReport::SLOT`].
 fn payload_timeline(link: &LinkReport) -> Vec<u64> {
     let mut slots = Vec::new();
-    for sign in &link.traffic_samples {
-        let slot = usize::try_from(sign.at.as_nanos() / EmulationReport::SLOT.as_nanos()).unwrap_or(0);
+    for sample in &link.traffic_samples {
+        let slot = usize::try_from(sample.at.as_nanos() / EmulationReport::SLOT.as_nanos()).unwrap_or(0);
         slots.resize(slots.len().max(slot + 1), 0);
         if let Some(slot) = slots.get_mut(slot) {
-            *slot += u64::from(sign.payload);
+            *slot += u64::from(sample.payload);
         }
     }
     slots
 }
 
 /// JSON of one MP_PRIO request of the client.
-fn mp_prio_json(asked: &MpPrioRequest) -> Value {
-    json!({"at_s": asked.at.as_secs_f64(), "backup": asked.backup, "lost": asked.is_dropped})
+fn mp_prio_json(request: &MpPrioRequest) -> Value {
+    json!({"at_s": request.at.as_secs_f64(), "backup": request.backup, "lost": request.is_dropped})
 }
 
 fn stats_json(stats: &DirectionStats) -> Value {

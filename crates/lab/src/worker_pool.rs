@@ -30,8 +30,8 @@ pub(crate) struct WorkerPool {
 
 impl WorkerPool {
     /// A pool of this many workers, at least one.
-    pub(crate) fn new(places: usize) -> Self {
-        Self { workers: places.max(1), used: Mutex::new(0), released: Condvar::new() }
+    pub(crate) fn new(workers: usize) -> Self {
+        Self { workers: workers.max(1), used: Mutex::new(0), released: Condvar::new() }
     }
 
     /// Runs every item. `cost` is what an item takes of the capacity, at least [`JOB_COST`]; `is_cancelled` reports
@@ -95,19 +95,19 @@ mod tests {
     use super::*;
 
     /// Largest number of jobs that ran in parallel; an exclusive job counts as a hundred.
-    fn max_concurrent(places: usize, rooms: &[u64]) -> usize {
+    fn max_concurrent(workers: usize, costs: &[u64]) -> usize {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let one = |room: &u64| {
-            let weight = match *room {
+        let one = |cost: &u64| {
+            let weight = match *cost {
                 EXCLUSIVE_COST => 100,
-                room => usize::try_from(room / JOB_COST).unwrap_or(0),
+                cost => usize::try_from(cost / JOB_COST).unwrap_or(0),
             };
             most.fetch_max(now.fetch_add(weight, Ordering::SeqCst) + weight, Ordering::SeqCst);
             std::thread::yield_now();
             now.fetch_sub(weight, Ordering::SeqCst);
             Ok(())
         };
-        WorkerPool::new(places).run_each(rooms, |room| *room, || false, one).unwrap();
+        WorkerPool::new(workers).run_each(costs, |cost| *cost, || false, one).unwrap();
         most.into_inner()
     }
 
@@ -116,7 +116,7 @@ mod tests {
         let mixed: Vec<u64> =
             (0..200).map(|at| if at % 20 == 7 { EXCLUSIVE_COST } else { JOB_COST * (1 + at % 3) }).collect();
         assert_eq!(max_concurrent(4, &mixed), 100);
-        let small: Vec<u64> = mixed.into_iter().filter(|room| *room != EXCLUSIVE_COST).collect();
+        let small: Vec<u64> = mixed.into_iter().filter(|cost| *cost != EXCLUSIVE_COST).collect();
         assert!((1..=4).contains(&max_concurrent(4, &small)));
         assert_eq!(max_concurrent(1, &[JOB_COST; 50]), 1);
     }
@@ -145,8 +145,8 @@ mod tests {
             if *item == 3 { Err(LabError::Emulator("gone".into())) } else { Ok(()) }
         };
         let all: Vec<usize> = (0..1000).collect();
-        let said = WorkerPool::new(1).run_each(&all, |_| JOB_COST, || false, fails).unwrap_err().to_string();
-        assert!(said.contains("gone") && begun.load(Ordering::SeqCst) == 4, "{said}");
+        let message = WorkerPool::new(1).run_each(&all, |_| JOB_COST, || false, fails).unwrap_err().to_string();
+        assert!(message.contains("gone") && begun.load(Ordering::SeqCst) == 4, "{message}");
         let is_over = || begun.load(Ordering::SeqCst) >= 4;
         WorkerPool::new(3).run_each(&all, |_| JOB_COST, is_over, fails).unwrap();
         assert_eq!(begun.into_inner(), 4);

@@ -19,8 +19,8 @@ fn reproduce(home: &TempDir, words: &[&str]) -> Output {
 }
 
 fn rows(output: &Output) -> Vec<Value> {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -31,8 +31,10 @@ fn every_artefact_has_rows_in_virtual_time_and_thresholds_are_compared() {
     for artefact in ["F5", "F8", "F9", "F10", "F11", "F12", "X-upload"] {
         assert!(rows.iter().any(|row| row["artefact"] == artefact && row["backend"] == "sim"), "{artefact}");
     }
-    let floors: Vec<&Value> = rows.iter().filter(|row| row["metric"] == "floor").collect();
-    assert!(floors.len() >= 3 && floors.iter().all(|row| row["note"].as_str().unwrap().starts_with("floor: ")));
+    let thresholds: Vec<&Value> = rows.iter().filter(|row| row["metric"] == "floor").collect();
+    assert!(
+        thresholds.len() >= 3 && thresholds.iter().all(|row| row["note"].as_str().unwrap().starts_with("floor: "))
+    );
     let paper = |metric: &str| rows.iter().find(|row| row["artefact"] == "F12" && row["metric"] == metric).unwrap();
     assert_eq!((paper("mean")["paper"].as_f64(), paper("most")["paper"].as_f64()), (Some(5.11), Some(14.59)));
     assert!(!home.path().join("evidence").exists());
@@ -47,9 +49,9 @@ fn an_upload_goes_over_both_links_through_edge_and_relay() {
         return;
     }
     let rows = rows(&output);
-    for who in ["tcp:wifi0", "tcp:lte0", "edge"] {
-        let is = |row: &&Value| row["policy"] == who && row["metric"] == "rate" && row["backend"] == "lab";
-        assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0, "{who}");
+    for client in ["tcp:wifi0", "tcp:lte0", "edge"] {
+        let is = |row: &&Value| row["policy"] == client && row["metric"] == "rate" && row["backend"] == "lab";
+        assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0, "{client}");
     }
     // An upload that ends at the relay itself.
     let is = |row: &&Value| row["artefact"] == "F8" && row["metric"] == "rate";

@@ -217,16 +217,16 @@ fn the_figures_of_emptcps_table_match_the_committed_results() {
     let mut compared = 0;
     for line in table.lines().skip(1).take_while(|line| line.starts_with('|')) {
         let fields: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-        for (who, field) in ["single:wifi", "mptcp", "emptcp-settled", "marline"].into_iter().zip(&fields[1..]) {
+        for (client, field) in ["single:wifi", "mptcp", "emptcp-settled", "marline"].into_iter().zip(&fields[1..]) {
             let Some((seconds, joules)) = field.split_once(" s, ") else { continue };
             let runs = cells
-                .get(&(fields[0].to_owned(), who.to_owned()))
-                .unwrap_or_else(|| panic!("{}: no {who}", fields[0]));
+                .get(&(fields[0].to_owned(), client.to_owned()))
+                .unwrap_or_else(|| panic!("{}: no {client}", fields[0]));
             let mean = |of: fn(&(f64, f64)) -> f64| runs.values().map(of).sum::<f64>() / runs.len() as f64;
             let (took, drew) = (mean(|run| run.0), mean(|run| run.1));
             let joules = joules.trim_end_matches(" J");
-            assert!(is_rounded(seconds, took), "{} {who}: {seconds} s, kept {took} s", fields[0]);
-            assert!(is_rounded(joules, drew), "{} {who}: {joules} J, kept {drew} J", fields[0]);
+            assert!(is_rounded(seconds, took), "{} {client}: {seconds} s, kept {took} s", fields[0]);
+            assert!(is_rounded(joules, drew), "{} {client}: {joules} J, kept {drew} J", fields[0]);
             compared += 1;
         }
     }

@@ -87,15 +87,15 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
     ]);
     command.env("PLACE", place.path()).env("PORT", port.to_string());
     let output = command.env("HOME", place.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
-        Some(77) => eprintln!("skipped: {said}"),
-        Some(0) if said.contains("not managed") => eprintln!("skipped: {said}"),
+        Some(77) => eprintln!("skipped: {stderr}"),
+        Some(0) if stderr.contains("not managed") => eprintln!("skipped: {stderr}"),
         Some(0) => {
             // The sink prints this when the end of the stream has passed the relay, which is before the client
             // notices it.
-            let came = std::fs::read_to_string(place.path().join("came")).unwrap();
-            let (live, bulk) = came.trim().split_once(' ').unwrap();
+            let result = std::fs::read_to_string(place.path().join("came")).unwrap();
+            let (live, bulk) = result.trim().split_once(' ').unwrap();
             let memory = std::fs::read_to_string(place.path().join("memory")).unwrap();
             println!("the edge's memory: {}", memory.split_whitespace().collect::<Vec<_>>().join(" "));
             // Only anonymous memory counts: pages of the executable are far more in this build than in an optimized
@@ -106,7 +106,7 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         }
         code => {
             let relay = std::fs::read_to_string(place.path().join("relay.log")).unwrap_or_default();
-            panic!("{code:?}: {said}\n{relay}");
+            panic!("{code:?}: {stderr}\n{relay}");
         }
     }
     None

@@ -23,12 +23,12 @@ fn reproduce(home: &TempDir, words: &[&str]) -> Output {
 fn a_short_video_is_played_by_every_policy_over_real_tcp() {
     let home = tempfile::tempdir().unwrap();
     let output = reproduce(&home, &["--quick", "--case", "F11", "--json", "--trace", "traces"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(rows.iter().any(|row| row["artefact"] == "F11" && row["backend"] == "sim"), "{said}");
-    if let Some(why) = said.lines().find(|line| line.starts_with("skipped: the lab")) {
+    assert!(rows.iter().any(|row| row["artefact"] == "F11" && row["backend"] == "sim"), "{stderr}");
+    if let Some(why) = stderr.lines().find(|line| line.starts_with("skipped: the lab")) {
         eprintln!("{why}");
         return;
     }
@@ -42,8 +42,8 @@ fn a_short_video_is_played_by_every_policy_over_real_tcp() {
                 rows.iter().find(is).unwrap()["measured"].as_f64()
             };
             // Ten seconds of video take at least ten seconds.
-            assert!(value("playback_time").unwrap() >= 10.0, "{policy} {by}: {said}");
-            assert!(value("energy").unwrap() > 0.0 && value("stalls").is_some(), "{policy} {by}: {said}");
+            assert!(value("playback_time").unwrap() >= 10.0, "{policy} {by}: {stderr}");
+            assert!(value("energy").unwrap() > 0.0 && value("stalls").is_some(), "{policy} {by}: {stderr}");
         }
         // The proxy's decision log replays with equal results.
         let folder = home.path().join(format!("traces/short-80%-{policy}-0"));
@@ -63,11 +63,11 @@ fn existing_results_are_not_overwritten() {
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("lab.jsonl"), "{}\n").unwrap();
     let output = reproduce(&home, &["--case", "F13"]);
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     if output.status.code() == Some(77) {
-        eprintln!("skipped: {said}");
+        eprintln!("skipped: {stderr}");
         return;
     }
-    assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("--continue"), "{said}");
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    assert!(stderr.contains("--continue"), "{stderr}");
 }

@@ -145,8 +145,8 @@ fn tls_with_the_labs_authority_and_http_2() {
     let run = run.unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     assert_eq!(String::from_utf8_lossy(&run.stdout), "2 102400");
-    let stranger = lab.run(&curl(&["-o", "/dev/null", "{urls}"])).unwrap();
-    assert_eq!(stranger.status.code(), Some(60), "the authority is unknown without --cacert");
+    let without_ca = lab.run(&curl(&["-o", "/dev/null", "{urls}"])).unwrap();
+    assert_eq!(without_ca.status.code(), Some(60), "the authority is unknown without --cacert");
 }
 
 fn ipv6_works_over_each_link() {
@@ -346,10 +346,13 @@ fn a_request_for_another_priority_is_seen_and_may_be_lost() {
             }
             lab.run(&with_lte_joined(&format!("{{ {then}; ip mptcp endpoint flush; }}"), "random-6000000")).unwrap()
         });
-        let said = String::from_utf8_lossy(&run.stderr);
-        let asked: Vec<(bool, bool)> =
-            run.emulation.links[1].mp_prio_requests.iter().map(|asked| (asked.backup, asked.is_dropped)).collect();
-        assert_eq!(asked, [(true, lost), (false, false)], "{said}");
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        let request: Vec<(bool, bool)> = run.emulation.links[1]
+            .mp_prio_requests
+            .iter()
+            .map(|request| (request.backup, request.is_dropped))
+            .collect();
+        assert_eq!(request, [(true, lost), (false, false)], "{stderr}");
         assert!(run.emulation.links[0].mp_prio_requests.is_empty());
     }
     assert!(lab.lose_mp_prio("umts", 1).is_err());
@@ -387,7 +390,7 @@ fn places_behind_the_server_are_reached_over_their_own_segments() {
     let segments = vec![segment(0, 1, "near"), segment(0, 2, "far"), segment(1, 2, "between")];
     let lab = Lab::start(&LabSpec { segments, ..lab_spec(&TWO_LINKS, Service::None) }).unwrap();
     // No program listens on that port: a refused connection shows that the packet arrived.
-    let knock = |to: &str| {
+    let links_used = |to: &str| {
         let run = lab.run(&curl(&[&format!("http://{to}:9/")])).unwrap();
         assert_eq!(run.status.code(), Some(7), "{to}: {}", String::from_utf8_lossy(&run.stderr));
         let both =
@@ -395,9 +398,9 @@ fn places_behind_the_server_are_reached_over_their_own_segments() {
         both.map(|link| link.name.clone()).collect::<Vec<_>>()
     };
     // Each site is reached over its own segment to the server, and over the client's first link.
-    assert_eq!(knock("10.99.0.2"), ["wifi", "near"]);
-    assert_eq!(knock("10.99.0.3"), ["wifi", "far"]);
-    assert_eq!(knock("10.99.0.1"), ["wifi"]);
+    assert_eq!(links_used("10.99.0.2"), ["wifi", "near"]);
+    assert_eq!(links_used("10.99.0.3"), ["wifi", "far"]);
+    assert_eq!(links_used("10.99.0.1"), ["wifi"]);
 }
 
 fn the_server_may_stand_behind_its_gateways() {
@@ -413,9 +416,9 @@ fn the_server_may_stand_behind_its_gateways() {
     // The gateway is the link's server end; the server is behind it, and its certificate names the site's address.
     let script = "ip -4 route show default; curl -sf --cacert {ca} {urls} | sha256sum";
     let run = lab.run(&Task::new("sh").args(["-c", script]).output(Output::Capture)).unwrap();
-    let said = String::from_utf8_lossy(&run.stdout).into_owned();
-    assert!(run.status.success() && said.contains(payload.sha256()), "{said}");
-    assert!(said.lines().any(|line| line.starts_with("default via 10.1.0.1 dev")), "{said}");
+    let stdout = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success() && stdout.contains(payload.sha256()), "{stdout}");
+    assert!(stdout.lines().any(|line| line.starts_with("default via 10.1.0.1 dev")), "{stdout}");
     let passed = |link: usize| run.emulation.links[link].downlink.delivered.bytes.bytes();
     assert!(passed(0) > 300 * 1024 && passed(2) > 300 * 1024 && passed(1) == 0);
 }
@@ -502,10 +505,10 @@ fn exit_codes_are_those_of_a_shell() {
     assert_eq!(exec(&["--", "sh", "-c", "kill -9 $$"]).0, Some(128 + 9));
     assert_eq!(exec(&["--", "no-such-program-of-marline"]).0, Some(127));
     assert_eq!(exec(&["--", "/dev/null"]).0, Some(126));
-    let (code, said) = exec(&["--", "curl", "{url}"]);
-    assert!(code == Some(64) && said.contains("nothing is served: add --serve"), "{code:?} {said}");
-    let (code, said) = exec(&["--json", "/no/such/directory/r.json", "--", "sh", "-c", "echo it-was-run >&2"]);
-    assert!(code == Some(1) && !said.contains("it-was-run"), "{code:?} {said}");
+    let (code, message) = exec(&["--", "curl", "{url}"]);
+    assert!(code == Some(64) && message.contains("nothing is served: add --serve"), "{code:?} {message}");
+    let (code, message) = exec(&["--json", "/no/such/directory/r.json", "--", "sh", "-c", "echo it-was-run >&2"]);
+    assert!(code == Some(1) && !message.contains("it-was-run"), "{code:?} {message}");
 }
 
 fn a_signal_ends_the_command_and_the_lab() {

@@ -24,12 +24,12 @@ fn record(words: &[&str]) -> Option<Value> {
     }
     let place = tempfile::tempdir().unwrap();
     let output = lab(&[words, &["--json", "record.json"]].concat(), place.path());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     if output.status.code() == Some(77) {
-        eprintln!("skipped: {said}");
+        eprintln!("skipped: {stderr}");
         return None;
     }
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     Some(serde_json::from_str(&std::fs::read_to_string(place.path().join("record.json")).unwrap()).unwrap())
 }
 
@@ -78,9 +78,9 @@ fn invalid_options_are_refused_before_anything_is_created() {
         (&["bench", "fleet", "--quick", "--runs", "2"], "--runs"),
     ] {
         let output = lab(words, place.path());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
-        assert!(said.contains(expected), "{words:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
+        assert!(stderr.contains(expected), "{words:?}: {stderr}");
     }
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
 }

@@ -87,15 +87,15 @@ fn with_a_client(client: &str, place: &TempDir, links: [&str; 2], events: &[&str
     command.args(["--", "sh", "-c", client]);
     command.env("PLACE", place.path()).env("HOME", place.path());
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let log = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
     match output.status.code() {
-        Some(77) => eprintln!("skipped: {said}"),
-        Some(99) if ["not permitted", "no MPTCP", "CAP_NET_ADMIN"].iter().any(|word| said.contains(word)) => {
-            eprintln!("skipped: marline paths: {said}");
+        Some(77) => eprintln!("skipped: {stderr}"),
+        Some(99) if ["not permitted", "no MPTCP", "CAP_NET_ADMIN"].iter().any(|word| stderr.contains(word)) => {
+            eprintln!("skipped: marline paths: {stderr}");
         }
         Some(0) => return Some(serde_json::from_str(&std::fs::read_to_string(&record).unwrap()).unwrap()),
-        code => panic!("{code:?}: {said}\nthe daemon: {}\n{}", log("daemon.log"), log("status.log")),
+        code => panic!("{code:?}: {stderr}\nthe daemon: {}\n{}", log("daemon.log"), log("status.log")),
     }
     None
 }
@@ -146,8 +146,8 @@ fn a_link_that_is_plugged_in_during_a_download_is_used() {
         (names("first.json"), names("status.json")),
         (vec!["wifi".into()], vec!["wifi".into(), "lte".into()])
     );
-    let said = std::fs::read_to_string(place.path().join("daemon.log")).unwrap();
-    assert!(said.contains("lte (lte) appeared, and is used from now on"), "{said}");
+    let message = std::fs::read_to_string(place.path().join("daemon.log")).unwrap();
+    assert!(message.contains("lte (lte) appeared, and is used from now on"), "{message}");
 }
 
 #[test]
@@ -155,9 +155,9 @@ fn a_small_download_never_uses_lte() {
     let place = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=16Mbit/s,rtt=40ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
     let Some(record) = download(&place, links, &[], "256kB") else { return };
-    for way in ["down", "up"] {
-        assert_eq!(link(&record, "lte")[way]["offered_packets"], 0, "{way}");
-        assert!(link(&record, "wifi")[way]["offered_packets"].as_u64().unwrap() > 10);
+    for direction in ["down", "up"] {
+        assert_eq!(link(&record, "lte")[direction]["offered_packets"], 0, "{direction}");
+        assert!(link(&record, "wifi")[direction]["offered_packets"].as_u64().unwrap() > 10);
     }
 }
 
@@ -167,16 +167,16 @@ fn a_suspended_link_carries_no_payload() {
     let links = ["wifi,rate=1Mbit/s,rtt=40ms,up=5Mbit/s,queue=60kB", "lte,rate=8Mbit/s,rtt=60ms,up=5Mbit/s"];
     let Some(record) = download(&place, links, &["7s:wifi=rate=20Mbit/s"], "45MB") else { return };
     let lte = link(&record, "lte");
-    let asked = lte["priorities"].as_array().unwrap().iter().rfind(|asked| asked["lost"] == false);
-    let Some(asked) = asked else {
+    let request = lte["priorities"].as_array().unwrap().iter().rfind(|asked| asked["lost"] == false);
+    let Some(request) = request else {
         // If the subflow over LTE was closed instead, LTE carries nothing either; but it must have been used
         // before.
         assert!(lte["down"]["bytes"].as_u64().unwrap() > 100_000, "LTE was never used");
         return;
     };
-    assert_eq!(asked["backup"], true, "Wi-Fi is good, and LTE is suspended: {}", lte["priorities"]);
+    assert_eq!(request["backup"], true, "Wi-Fi is good, and LTE is suspended: {}", lte["priorities"]);
     // Two seconds are more than enough to empty a queue of a tenth of a second.
-    let from = ((asked["at_s"].as_f64().unwrap() + 2.0) * 10.0) as usize;
+    let from = ((request["at_s"].as_f64().unwrap() + 2.0) * 10.0) as usize;
     let slots: Vec<u64> =
         lte["payload_timeline_bytes"].as_array().unwrap().iter().map(|slot| slot.as_u64().unwrap()).collect();
     let before: u64 = slots.iter().take(from).sum();

@@ -81,20 +81,21 @@ pub struct BatteryMeter {
 impl BatteryMeter {
     /// Starts the readings of the batteries below `folder`. `None`: there is no battery to read.
     pub fn start(folder: &Path) -> Option<Self> {
-        Self::with_interval(Batteries::find(folder)?, READ_INTERVAL)
+        Self::start_with_interval(Batteries::find(folder)?, READ_INTERVAL)
     }
 
-    fn with_interval(batteries: Batteries, pause: Duration) -> Option<Self> {
+    fn start_with_interval(batteries: Batteries, interval: Duration) -> Option<Self> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let stop_flag = Arc::clone(&stop);
-        let watch = move || {
+        let run = move || {
             let (started, mut sum) = (Instant::now(), PowerIntegral::default());
             loop {
                 sum.add_reading(started.elapsed(), batteries.power());
                 let (stop, condvar) = &*stop_flag;
                 let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
-                let (stop, _) =
-                    condvar.wait_timeout_while(stop, pause, |stop| !*stop).unwrap_or_else(PoisonError::into_inner);
+                let (stop, _) = condvar
+                    .wait_timeout_while(stop, interval, |stop| !*stop)
+                    .unwrap_or_else(PoisonError::into_inner);
                 if *stop {
                     break;
                 }
@@ -102,7 +103,7 @@ impl BatteryMeter {
             sum.add_reading(started.elapsed(), batteries.power());
             sum.result()
         };
-        let thread = std::thread::Builder::new().name("battery".into()).spawn(watch).ok()?;
+        let thread = std::thread::Builder::new().name("battery".into()).spawn(run).ok()?;
         Some(Self { stop, thread: Some(thread) })
     }
 
@@ -149,9 +150,9 @@ impl PowerIntegral {
     }
 
     fn result(&self) -> Option<BatteryDraw> {
-        let (time, power) = self.last_reading.filter(|_| !self.is_invalid)?;
+        let (elapsed, power) = self.last_reading.filter(|_| !self.is_invalid)?;
         // A run shorter than two readings has a power, and too little time for a mean.
-        let power = if time.is_zero() { power } else { self.energy / time };
+        let power = if elapsed.is_zero() { power } else { self.energy / elapsed };
         Some(BatteryDraw { energy: self.energy, power })
     }
 }
@@ -249,9 +250,9 @@ mod tests {
         sum.add_reading(Duration::from_secs(0), watts(1));
         sum.add_reading(Duration::from_secs(1), watts(3));
         sum.add_reading(Duration::from_secs(3), watts(3));
-        let drawn = sum.result().unwrap();
-        assert_eq!(drawn.energy, Energy::from_millijoules(8000));
-        assert_eq!(drawn.power, Power::from_microwatts(2_666_666));
+        let draw = sum.result().unwrap();
+        assert_eq!(draw.energy, Energy::from_millijoules(8000));
+        assert_eq!(draw.power, Power::from_microwatts(2_666_666));
         // The charger was plugged in for a moment.
         sum.add_reading(Duration::from_secs(4), None);
         sum.add_reading(Duration::from_secs(5), watts(3));
@@ -264,14 +265,14 @@ mod tests {
         let folder = folder();
         supply(&folder, "BAT0", &[("type", "Battery"), ("status", "Discharging"), ("power_now", "4000000")]);
         let batteries = Batteries::find(folder.path()).unwrap();
-        let (started, watch) =
-            (Instant::now(), BatteryMeter::with_interval(batteries, Duration::from_millis(5)).unwrap());
+        let (started, meter) =
+            (Instant::now(), BatteryMeter::start_with_interval(batteries, Duration::from_millis(5)).unwrap());
         std::thread::sleep(Duration::from_millis(30));
-        let drawn = watch.finish().unwrap();
+        let draw = meter.finish().unwrap();
         // The mean is rounded down once for each step.
-        let power = drawn.power.microwatts();
+        let power = draw.power.microwatts();
         assert!((3_999_000..=4_000_000).contains(&power), "{power}");
-        assert!(drawn.energy <= Power::from_milliwatts(4000) * started.elapsed());
-        assert!(!drawn.energy.is_zero());
+        assert!(draw.energy <= Power::from_milliwatts(4000) * started.elapsed());
+        assert!(!draw.energy.is_zero());
     }
 }

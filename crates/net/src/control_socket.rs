@@ -73,20 +73,20 @@ impl ControlServer {
         F: Future<Output = Result<A, String>> + Send + 'static,
     {
         RunDir::ensure(socket_dir(path))?;
-        let within = RunDir::open_own(socket_dir(path))?;
+        let dir = RunDir::open_own(socket_dir(path))?;
         let name = path.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
-        let socket = within.path_in_dir(name);
+        let socket = dir.path_in_dir(name);
         if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
             let message = format!("another process listens at {}", path.display());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
         }
-        within.unlink(name)?;
+        dir.unlink(name)?;
         // Bound by the path that the user knows, because /proc/net/unix shows it: so other users see that a daemon
         // runs.
         let listener = UnixListener::from_std(bind_listener(path)?)?;
         let file = file_id(&socket).map_err(|_| directory_replaced(path))?;
-        let accepting = tokio::spawn(accept_loop(listener, Arc::new(handler)));
-        Ok(Self { accept_task: accepting, dir: within, file_name: name.to_owned(), file_id: file })
+        let accept_task = tokio::spawn(accept_loop(listener, Arc::new(handler)));
+        Ok(Self { accept_task, dir, file_name: name.to_owned(), file_id: file })
     }
 }
 
@@ -133,7 +133,7 @@ where
             Ok((stream, _)) => {
                 let handler = Arc::clone(&handler);
                 tokio::spawn(async move {
-                    let _place = permit;
+                    let _permit = permit;
                     if let Ok(Err(error)) = tokio::time::timeout(IO_TIMEOUT, serve_conn(stream, &*handler)).await {
                         tracing::debug!(%error, "a request on the control socket failed");
                     }

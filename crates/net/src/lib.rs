@@ -47,7 +47,7 @@ pub use marline_core::printable;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::cookies::fuzzing::{cookie_file, cookies};
-    pub use crate::dns::fuzzing::{dns_question, dns_reply};
+    pub use crate::dns::fuzzing::{dns_query, dns_reply};
     pub use crate::http::fuzzing::{ResponseParser, chunked, connect_status, fields};
     pub use crate::links::fuzzing::{bus_message, bus_value};
 }

@@ -59,8 +59,8 @@ mod tests {
     #[test]
     fn a_dual_stack_socket_reaches_an_ipv4_listener_with_an_ipv4_address() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        let (socket, to) = match mptcp_socket_to(at) {
+        let listener_addr = listener.local_addr().unwrap();
+        let (socket, connect_addr) = match mptcp_socket_to(listener_addr) {
             Ok(opened) => opened,
             Err(error) => {
                 eprintln!("skipped: this kernel has no MPTCP ({error})");
@@ -68,17 +68,17 @@ mod tests {
             }
         };
         socket.set_nonblocking(false).unwrap();
-        socket.connect(&to.into()).unwrap();
+        socket.connect(&connect_addr.into()).unwrap();
         let (_, peer) = listener.accept().unwrap();
         let address = |address: io::Result<socket2::SockAddr>| unmapped(address.unwrap().as_socket().unwrap());
-        assert_eq!((address(socket.local_addr()), address(socket.peer_addr())), (peer, at));
+        assert_eq!((address(socket.local_addr()), address(socket.peer_addr())), (peer, listener_addr));
         assert!(peer.is_ipv4());
     }
 
     #[test]
     fn only_mapped_addresses_are_converted() {
         let all = ["[::ffff:192.0.2.1]:7", "192.0.2.1:7", "[2001:db8::1]:7", "[fe80::1%3]:7"];
-        let told = all.map(|text| unmapped(text.parse().unwrap()).to_string());
-        assert_eq!(told, ["192.0.2.1:7", "192.0.2.1:7", "[2001:db8::1]:7", "[fe80::1%3]:7"]);
+        let converted = all.map(|text| unmapped(text.parse().unwrap()).to_string());
+        assert_eq!(converted, ["192.0.2.1:7", "192.0.2.1:7", "[2001:db8::1]:7", "[fe80::1%3]:7"]);
     }
 }

@@ -52,8 +52,8 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretError> {
         let mode = meta.mode() & 0o7777;
         // systemd grants credentials to the unit's user by an access control list, whose mask appears as the mode of
         // the group. The directory is accessible to that user only.
-        let others = if is_credential(path) { 0o027 } else { 0o077 };
-        if mode & others != 0 {
+        let forbidden_bits = if is_credential(path) { 0o027 } else { 0o077 };
+        if mode & forbidden_bits != 0 {
             return Err(SecretError::Exposed { path: path.to_owned(), mode });
         }
     }

@@ -22,8 +22,8 @@ mod tests {
 
     #[test]
     fn the_soft_limit_equals_the_hard_limit_afterwards() {
-        let most = raise_nofile_limit();
-        let now = getrlimit(Resource::Nofile);
-        assert_eq!((now.current, now.current.unwrap_or(u64::MAX)), (now.maximum, most));
+        let raised_limit = raise_nofile_limit();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!((limit.current, limit.current.unwrap_or(u64::MAX)), (limit.maximum, raised_limit));
     }
 }

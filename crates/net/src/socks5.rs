@@ -116,8 +116,8 @@ mod tests {
             exchange(&[5, 2, 1, 0, 5, 1, 0, 1, 192, 0, 2, 1, 0, 80]).0.unwrap(),
             Ok(("192.0.2.1".into(), 80))
         );
-        let six = [&[5, 1, 0, 5, 1, 0, 4][..], &Ipv6Addr::LOCALHOST.octets(), &[0, 80]].concat();
-        assert_eq!(exchange(&six).0.unwrap(), Ok(("::1".to_owned(), 80)));
+        let ipv6_request = [&[5, 1, 0, 5, 1, 0, 4][..], &Ipv6Addr::LOCALHOST.octets(), &[0, 80]].concat();
+        assert_eq!(exchange(&ipv6_request).0.unwrap(), Ok(("::1".to_owned(), 80)));
     }
 
     #[test]
@@ -125,9 +125,9 @@ mod tests {
         assert_eq!(exchange(&[5, 1, 0, 5, 3, 0, 1, 192, 0, 2, 1, 0, 80]).0.unwrap(), Err(COMMAND_NOT_SUPPORTED));
         assert_eq!(exchange(&[5, 1, 0, 5, 1, 0, 9]).0.unwrap(), Err(ADDRESS_TYPE_NOT_SUPPORTED));
         assert_eq!(exchange(&[5, 1, 0, 5, 1, 0, 3, 2, b'a', 0, 0, 80]).0.unwrap(), Err(GENERAL_FAILURE));
-        let (heard_of_passwords, said) = exchange(&[5, 1, 2]);
-        assert!(heard_of_passwords.is_err());
-        assert_eq!(said, [5, 0xff]);
+        let (request, replied) = exchange(&[5, 1, 2]);
+        assert!(request.is_err());
+        assert_eq!(replied, [5, 0xff]);
         for len in 0..10 {
             assert!(exchange(&[5, 1, 0, 5, 1, 0, 1, 1, 1, 1, 1, 0, 80][..len]).0.is_err(), "{len} bytes");
         }

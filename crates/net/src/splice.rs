@@ -163,16 +163,16 @@ mod tests {
     async fn relay_through(spliced: bool) {
         let ((mut sender, from), (to, mut receiver)) = (tcp_pair().await, tcp_pair().await);
         let data: Vec<u8> = (0..3_000_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
-        let mut told = 0;
+        let mut moved_bytes = 0;
         let send = async {
             sender.write_all(&data).await.unwrap();
             sender.shutdown().await.unwrap();
         };
         let pass = async {
             if spliced {
-                splice_direction(&from, &to, |bytes| told += bytes.bytes()).await.unwrap();
+                splice_direction(&from, &to, |bytes| moved_bytes += bytes.bytes()).await.unwrap();
             } else {
-                copy_direction(&from, &to, |bytes| told += bytes.bytes()).await.unwrap();
+                copy_direction(&from, &to, |bytes| moved_bytes += bytes.bytes()).await.unwrap();
                 drop(to);
             }
         };
@@ -180,11 +180,11 @@ mod tests {
         let ((), (), got) = tokio::join!(send, pass, receiver.read_to_end(&mut out));
         got.unwrap();
         assert!(out == data);
-        assert_eq!(told, data.len() as u64);
+        assert_eq!(moved_bytes, data.len() as u64);
     }
 
-    fn block_on(work: impl Future<Output = ()>) {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    fn block_on(future: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future);
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         block_on(async {
             let ((mut near, from), (to, mut far)) = (tcp_pair().await, tcp_pair().await);
             near.shutdown().await.unwrap();
-            let answer = async {
+            let response = async {
                 assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
                 far.write_all(b"answer").await.unwrap();
                 drop(far);
@@ -244,7 +244,7 @@ mod tests {
                 near.read_to_string(&mut got).await.unwrap();
                 got
             };
-            let (ended, got) = tokio::join!(splice_both(&from, &to, Duration::from_secs(60), |_, _| {}), answer);
+            let (ended, got) = tokio::join!(splice_both(&from, &to, Duration::from_secs(60), |_, _| {}), response);
             assert_eq!((ended.is_ok(), got.as_str()), (true, "answer"));
         });
     }

@@ -187,8 +187,8 @@ impl StreamBody {
 
     /// The URL after all redirects, and the destinations to which URLs in this body may lead.
     pub(super) fn source_url(&self) -> Option<(Url, EgressPolicy)> {
-        let learnt = self.transfer.description.borrow();
-        learnt.as_ref().map(|learnt| (learnt.url.clone(), learnt.egress.referred_by(learnt.server)))
+        let description = self.transfer.description.borrow();
+        description.as_ref().map(|info| (info.url.clone(), info.egress.referred_by(info.server)))
     }
 
     fn add_peeked(&mut self, mut bytes: Bytes) {
@@ -278,7 +278,7 @@ impl Body for ProxyBody {
             Self::SingleLink(pending) => {
                 let Poll::Ready((single, next)) = pending.as_mut().poll(cx) else { return Poll::Pending };
                 *pending = Box::pin(next_chunk(single));
-                Poll::Ready(framed(next.map(|next| next.map_err(|trouble| io::Error::other(trouble.text)))))
+                Poll::Ready(framed(next.map(|next| next.map_err(|error| io::Error::other(error.text)))))
             }
             Self::Forwarded(body) => Pin::new(body).poll_frame(cx).map(|f| f.map(|f| f.map_err(io::Error::other))),
             Self::Events(events) => {

@@ -37,11 +37,11 @@ pub(super) struct Client(Option<IpAddr>);
 
 impl Client {
     /// The programs of this machine.
-    pub(super) const HERE: Self = Self(None);
+    pub(super) const LOCAL: Self = Self(None);
 
     /// The client whose request has this policy.
-    pub(super) fn of_right(right: &EgressPolicy) -> Self {
-        Self(right.requester().map(client_network))
+    pub(super) fn of_egress(egress: &EgressPolicy) -> Self {
+        Self(egress.requester().map(client_network))
     }
 
     /// The client of a player that [`player_name`] names.
@@ -132,7 +132,7 @@ impl BufferBudget {
     /// Too little memory is left, in total or for other hosts.
     pub(super) fn grant(&self, client: Client, held: DataSize) -> Result<WindowGrant, GrantError> {
         let mut usage = self.usage.lock();
-        let (total, others) = (Usage::sum(&usage, |_| true), Usage::sum(&usage, |holder| holder != Client::HERE));
+        let (total, others) = (Usage::sum(&usage, |_| true), Usage::sum(&usage, |holder| holder != Client::LOCAL));
         let client_usage = usage.get(&client).copied().unwrap_or_default();
         let base_size = BASE_WINDOW.bytes().min(self.per_player);
         let unused = self.total.saturating_sub(total.total());
@@ -141,13 +141,13 @@ impl BufferBudget {
         if total.bases + base_size > self.total / 2 || base_size > unused {
             return Err(GrantError::Exhausted);
         }
-        if client != Client::HERE && others.bases + base_size > (self.total / 2).saturating_sub(local_reserve) {
+        if client != Client::LOCAL && others.bases + base_size > (self.total / 2).saturating_sub(local_reserve) {
             return Err(GrantError::RemoteShareExhausted);
         }
         // Half of the total is for base windows, a sixteenth for playlists, and the rest for extras. Another host gets
         // at most half of the extras, and each grant at most half of what is left.
         let total_extras = self.total / 2 - self.total / 16;
-        let client_extras = if client == Client::HERE {
+        let client_extras = if client == Client::LOCAL {
             total_extras
         } else {
             (total_extras / 2).saturating_sub(client_usage.extras)
@@ -184,10 +184,10 @@ impl BufferBudget {
         let total = Usage::sum(usage, |_| true);
         let available =
             limit.saturating_sub(total.of_purpose(purpose)).min(self.total.saturating_sub(total.total()));
-        if client == Client::HERE || purpose == Purpose::PrefetchIndex {
+        if client == Client::LOCAL || purpose == Purpose::PrefetchIndex {
             return available;
         }
-        let remote_total = Usage::sum(usage, |of| of != Client::HERE).of_purpose(purpose);
+        let remote_total = Usage::sum(usage, |of| of != Client::LOCAL).of_purpose(purpose);
         let client_total = usage.get(&client).map_or(0, |own| own.of_purpose(purpose));
         available
             .min((limit / 4 * 3).saturating_sub(remote_total))
@@ -334,7 +334,7 @@ mod tests {
     fn the_first_players_get_the_most_and_the_two_hundredth_gets_a_base_window() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let grants: Vec<WindowGrant> =
-            (0..200).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+            (0..200).filter_map(|_| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
         assert_eq!(grants.len(), 200);
         assert_eq!(grants[5].size(), DataSize::from_mib(32));
         assert!(grants[199].size() >= BASE_WINDOW);
@@ -346,15 +346,15 @@ mod tests {
     #[test]
     fn a_second_request_of_a_player_gets_no_extra_memory() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
-        let first = memory.grant(Client::HERE, DataSize::ZERO).unwrap();
-        assert_eq!(memory.grant(Client::HERE, first.size()).unwrap().size(), BASE_WINDOW);
+        let first = memory.grant(Client::LOCAL, DataSize::ZERO).unwrap();
+        assert_eq!(memory.grant(Client::LOCAL, first.size()).unwrap().size(), BASE_WINDOW);
     }
 
     #[test]
     fn a_request_without_a_base_window_is_refused() {
         let memory = BufferBudget::new(DataSize::from_mib(4), DataSize::from_mib(32));
         let grants: Vec<WindowGrant> =
-            (0..10).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+            (0..10).filter_map(|_| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
         assert_eq!(grants.len(), 2);
         assert!(memory.granted_total() <= DataSize::from_mib(4));
     }
@@ -362,22 +362,24 @@ mod tests {
     #[test]
     fn playlists_have_a_fixed_share_for_any_number_of_players() {
         let memory = BufferBudget::new(DataSize::from_mib(64), DataSize::from_mib(32));
-        let mut list = memory.reserve(Client::HERE, Purpose::Playlists, 3 << 20).unwrap();
-        assert!(!list.grow(1) && memory.reserve(Client::HERE, Purpose::Playlists, SMALL_RESERVATION + 1).is_none());
+        let mut list = memory.reserve(Client::LOCAL, Purpose::Playlists, 3 << 20).unwrap();
+        assert!(
+            !list.grow(1) && memory.reserve(Client::LOCAL, Purpose::Playlists, SMALL_RESERVATION + 1).is_none()
+        );
         let small = [
-            memory.reserve(Client::HERE, Purpose::Playlists, SMALL_RESERVATION).unwrap(),
-            memory.reserve(Client::HERE, Purpose::Playlists, SMALL_RESERVATION).unwrap(),
+            memory.reserve(Client::LOCAL, Purpose::Playlists, SMALL_RESERVATION).unwrap(),
+            memory.reserve(Client::LOCAL, Purpose::Playlists, SMALL_RESERVATION).unwrap(),
         ];
-        assert!(memory.reserve(Client::HERE, Purpose::Playlists, 1).is_none());
-        let kept = memory.reserve(Client::HERE, Purpose::PrefetchIndex, 2 << 20).unwrap();
-        assert!(memory.reserve(Client::HERE, Purpose::PrefetchIndex, 1).is_none());
+        assert!(memory.reserve(Client::LOCAL, Purpose::Playlists, 1).is_none());
+        let kept = memory.reserve(Client::LOCAL, Purpose::PrefetchIndex, 2 << 20).unwrap();
+        assert!(memory.reserve(Client::LOCAL, Purpose::PrefetchIndex, 1).is_none());
         list.shrink_to(1 << 20);
         assert_eq!((list.bytes(), list.available()), (1 << 20, 1 << 20));
         drop((list, small, kept));
         let grants: Vec<WindowGrant> =
-            std::iter::from_fn(|| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+            std::iter::from_fn(|| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
         assert_eq!(
-            (grants.len(), memory.available(&memory.usage.lock(), Client::HERE, Purpose::Playlists, 0)),
+            (grants.len(), memory.available(&memory.usage.lock(), Client::LOCAL, Purpose::Playlists, 0)),
             (32, 4 << 20)
         );
         assert!(memory.granted_total() + DataSize::from_mib(4) <= DataSize::from_mib(64));
@@ -396,7 +398,7 @@ mod tests {
     }
 
     fn remote_client(address: &str) -> Client {
-        Client::of_right(&EgressPolicy::for_peer(address.parse().unwrap()))
+        Client::of_egress(&EgressPolicy::for_peer(address.parse().unwrap()))
     }
 
     #[test]
@@ -409,7 +411,7 @@ mod tests {
         let extras: u64 = greedy.iter().map(|grant| grant.extra_size).sum();
         assert!(extras <= DataSize::from_mib(112).bytes(), "{extras}");
         let here: Vec<WindowGrant> =
-            (0..50).filter_map(|_| memory.grant(Client::HERE, DataSize::ZERO).ok()).collect();
+            (0..50).filter_map(|_| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
         assert_eq!((here.len(), here[0].size()), (32, DataSize::from_mib(32)));
         drop(greedy);
         assert_eq!(memory.grant(two, DataSize::ZERO).unwrap().size(), DataSize::from_mib(32));
@@ -424,7 +426,7 @@ mod tests {
         assert_eq!(greedy.len(), 32);
         let second: Vec<Reservation> = std::iter::from_fn(|| small(two)).collect();
         assert_eq!((second.len(), small(three).is_some()), (16, false));
-        assert_eq!(std::iter::from_fn(|| small(Client::HERE)).take(99).collect::<Vec<_>>().len(), 16);
+        assert_eq!(std::iter::from_fn(|| small(Client::LOCAL)).take(99).collect::<Vec<_>>().len(), 16);
     }
 
     #[test]
@@ -433,6 +435,6 @@ mod tests {
         assert_ne!(remote_client("[2001:db8:1:2::7]:5"), remote_client("[2001:db8:1:3::7]:5"));
         assert_ne!(remote_client("192.0.2.1:5"), remote_client("192.0.2.2:5"));
         assert_eq!(remote_client("[::ffff:192.0.2.1]:5"), remote_client("192.0.2.1:5"));
-        assert_eq!(remote_client("127.0.0.1:5"), Client::HERE);
+        assert_eq!(remote_client("127.0.0.1:5"), Client::LOCAL);
     }
 }

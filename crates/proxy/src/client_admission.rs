@@ -124,40 +124,40 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    fn is_closed(seat: &ConnPermit) -> bool {
-        *seat.close_rx.borrow()
+    fn is_closed(permit: &ConnPermit) -> bool {
+        *permit.close_rx.borrow()
     }
 
     #[test]
     fn one_address_may_hold_half_of_all_connections_and_a_quarter_before_a_request() {
         let clients = ClientAdmission::new(40);
-        let silent: Vec<_> = (0..20).map(|_| clients.admit(address(1)).unwrap()).collect();
+        let idle: Vec<_> = (0..20).map(|_| clients.admit(address(1)).unwrap()).collect();
         assert!(clients.admit(address(1)).is_none());
-        assert_eq!(silent.iter().filter(|seat| is_closed(seat)).count(), 10);
-        assert!(is_closed(&silent[0]) && !is_closed(&silent[19]));
-        drop(silent);
+        assert_eq!(idle.iter().filter(|permit| is_closed(permit)).count(), 10);
+        assert!(is_closed(&idle[0]) && !is_closed(&idle[19]));
+        drop(idle);
         let busy: Vec<_> =
-            (0..20).map(|_| clients.admit(address(1)).inspect(|seat| seat.on_request()).unwrap()).collect();
-        assert!(!busy.iter().any(|seat| is_closed(seat)));
+            (0..20).map(|_| clients.admit(address(1)).inspect(|permit| permit.on_request()).unwrap()).collect();
+        assert!(!busy.iter().any(|permit| is_closed(permit)));
         assert!(clients.admit(address(2)).is_some());
     }
 
     #[test]
     fn at_the_limit_a_new_client_evicts_the_newest_connection_of_the_largest_client() {
         let clients = ClientAdmission::new(4);
-        let admit_busy = |n| clients.admit(address(n)).inspect(|seat| seat.on_request()).unwrap();
+        let admit_busy = |n| clients.admit(address(n)).inspect(|permit| permit.on_request()).unwrap();
         let [a, b, c, d] = [1, 1, 2, 2].map(admit_busy);
         let _newcomer = admit_busy(3);
-        assert_eq!([&a, &b, &c, &d].iter().filter(|seat| is_closed(seat)).count(), 1);
+        assert_eq!([&a, &b, &c, &d].iter().filter(|permit| is_closed(permit)).count(), 1);
         assert!(!is_closed(&a) && !is_closed(&c), "the newest goes");
     }
 
     #[test]
     fn the_idle_timeout_is_shorter_when_more_than_half_of_the_permits_are_used() {
         let clients = ClientAdmission::new(4);
-        let seats: Vec<_> = (1..=3).filter_map(|n| clients.admit(address(n))).collect();
+        let permits: Vec<_> = (1..=3).filter_map(|n| clients.admit(address(n))).collect();
         assert_eq!(clients.idle_timeout(), SHORT_IDLE_TIMEOUT);
-        drop(seats);
+        drop(permits);
         assert_eq!(clients.idle_timeout(), IDLE_TIMEOUT);
         assert!(clients.admitted.borrow_mut().admit(address(1), Rc::new(watch::channel(false).0)).is_ok());
     }
@@ -166,9 +166,9 @@ mod tests {
     fn eviction_notifies_idle_connections_and_no_busy_ones() {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
             let clients = ClientAdmission::new(40);
-            let seat = clients.admit(address(1)).unwrap();
+            let permit = clients.admit(address(1)).unwrap();
             clients.evict_idle();
-            seat.wait_for_eviction().await;
+            permit.wait_for_eviction().await;
             let busy = clients.admit(address(1)).unwrap();
             busy.on_request();
             clients.evict_idle();

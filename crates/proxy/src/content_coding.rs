@@ -59,18 +59,18 @@ pub(super) fn decode(
     body: &[u8],
     encoding: &str,
     max_len: usize,
-    cost: &mut ParseBudget,
+    budget: &mut ParseBudget,
 ) -> Result<Vec<u8>, PlaylistError> {
     let mut bytes = None;
     for coding in parse_codings(encoding)?.into_iter().rev() {
         let input = bytes.as_deref().unwrap_or(body);
         let Some(format) = detect_compression(input, coding) else { continue };
         bytes = Some(match format {
-            CompressionFormat::Gzip => gunzip(input, max_len, cost)?,
-            CompressionFormat::Zlib => read(flate2::read::ZlibDecoder::new(input), max_len, cost)?,
-            CompressionFormat::RawDeflate => read(flate2::read::DeflateDecoder::new(input), max_len, cost)?,
+            CompressionFormat::Gzip => gunzip(input, max_len, budget)?,
+            CompressionFormat::Zlib => read(flate2::read::ZlibDecoder::new(input), max_len, budget)?,
+            CompressionFormat::RawDeflate => read(flate2::read::DeflateDecoder::new(input), max_len, budget)?,
             CompressionFormat::Brotli => {
-                read(brotli_decompressor::Decompressor::new(input, BUFFER_SIZE), max_len, cost)?
+                read(brotli_decompressor::Decompressor::new(input, BUFFER_SIZE), max_len, budget)?
             }
         });
     }
@@ -147,11 +147,11 @@ impl Read for PrefixReader<'_> {
 }
 
 /// Decompresses all members. flate2's MultiGzDecoder would process any number of empty members in one call.
-fn gunzip(mut input: &[u8], max_len: usize, cost: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
+fn gunzip(mut input: &[u8], max_len: usize, budget: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
     let mut decoded = Vec::new();
     loop {
         let mut member_decoder = flate2::bufread::GzDecoder::new(input);
-        read_into(&mut decoded, &mut member_decoder, max_len, cost)?;
+        read_into(&mut decoded, &mut member_decoder, max_len, budget)?;
         input = member_decoder.into_inner();
         // Other data after a member is padding.
         if !input.starts_with(&GZIP_MAGIC) {
@@ -160,9 +160,9 @@ fn gunzip(mut input: &[u8], max_len: usize, cost: &mut ParseBudget) -> Result<Ve
     }
 }
 
-fn read(mut decoder: impl Read, max_len: usize, cost: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
+fn read(mut decoder: impl Read, max_len: usize, budget: &mut ParseBudget) -> Result<Vec<u8>, PlaylistError> {
     let mut decoded = Vec::new();
-    read_into(&mut decoded, &mut decoder, max_len, cost)?;
+    read_into(&mut decoded, &mut decoder, max_len, budget)?;
     Ok(decoded)
 }
 
@@ -170,16 +170,16 @@ fn read_into(
     out: &mut Vec<u8>,
     decoder: &mut impl Read,
     max_len: usize,
-    cost: &mut ParseBudget,
+    budget: &mut ParseBudget,
 ) -> Result<(), PlaylistError> {
     // Setting up the tables of a decoder costs work even for an empty body.
-    cost.charge_work(DECODER_SETUP_COST)?;
+    budget.charge_work(DECODER_SETUP_COST)?;
     let mut buffer = [0; BUFFER_SIZE];
     loop {
         match decoder.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(len) => {
-                cost.charge_work(len)?;
+                budget.charge_work(len)?;
                 if out.capacity() - out.len() < len {
                     // Doubling the capacity would allocate memory that is not accounted.
                     out.reserve_exact(len.max(out.len() / 8));
@@ -218,7 +218,7 @@ pub(super) mod tests {
     use flate2::Compression;
     use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 
-    use super::super::url_rewrite::tests::affordable;
+    use super::super::url_rewrite::tests::test_budget;
     use super::*;
 
     pub(in super::super) fn gzipped(text: &[u8]) -> Vec<u8> {
@@ -228,7 +228,7 @@ pub(super) mod tests {
     }
 
     fn decode_text(body: &[u8], encoding: &str) -> Result<Vec<u8>, PlaylistError> {
-        decode(body, encoding, 1 << 20, &mut affordable())
+        decode(body, encoding, 1 << 20, &mut test_budget())
     }
 
     #[test]

@@ -52,10 +52,10 @@ pub(super) fn rewrite(
     if let Some(name) = html_only_reference(text) {
         return Err(limit_error(format!("the manifest has the reference `{}`", quote_excerpt(name))));
     }
-    if let Some(odd) = (0..tree.len()).map(|id| tree.name(id)).find(|name| is_misspelled(name)) {
+    if let Some(misspelled) = (0..tree.len()).map(|id| tree.name(id)).find(|name| is_misspelled(name)) {
         return Err(limit_error(format!(
             "`{}` is the name of a known element in another case",
-            quote_excerpt(odd)
+            quote_excerpt(misspelled)
         )));
     }
     if !matches!(tree.name(XmlTree::ROOT), "MPD" | "Period" | "AdaptationSet") {
@@ -299,10 +299,10 @@ impl<'a> DashRewriter<'a> {
         budget: &mut ParseBudget,
     ) -> Result<(), PlaylistError> {
         let tree = self.tree;
-        if let Some((text, span)) = tree.text(id, budget)? {
+        if let Some((text, range)) = tree.text(id, budget)? {
             return match context.filter(|_| !text.is_empty()) {
-                Some(context) => self.write_url(context, &text, span, budget),
-                None => self.write_unparsed(&text, span, budget),
+                Some(context) => self.write_url(context, &text, range, budget),
+                None => self.write_unparsed(&text, range, budget),
             };
         }
         for text in tree.own_and_nested_text(id, budget)? {
@@ -320,11 +320,11 @@ impl<'a> DashRewriter<'a> {
     fn write_unparsed(
         &mut self,
         value: &str,
-        span: Range<usize>,
+        range: Range<usize>,
         budget: &mut ParseBudget,
     ) -> Result<(), PlaylistError> {
         match self.text_context.mark_value(value, budget)? {
-            Some(marked) => self.replace(span, &marked, budget),
+            Some(marked) => self.replace(range, &marked, budget),
             None => Ok(()),
         }
     }
@@ -334,26 +334,26 @@ impl<'a> DashRewriter<'a> {
         &mut self,
         (context, has_other_bases): (&RewriteContext, bool),
         text: &str,
-        span: Range<usize>,
+        range: Range<usize>,
         budget: &mut ParseBudget,
     ) -> Result<(), PlaylistError> {
         match context.rewrite(text, budget)? {
-            RewriteResult::Changed(replacement) => self.replace(span, &replacement, budget),
+            RewriteResult::Changed(replacement) => self.replace(range, &replacement, budget),
             RewriteResult::Unchanged if is_risky(text, has_other_bases) => {
                 budget.charge_work(text.len())?;
                 match context.player_url.join(text) {
-                    Ok(absolute) => self.replace(span, absolute.as_str(), budget),
+                    Ok(absolute) => self.replace(range, absolute.as_str(), budget),
                     Err(_) => Ok(()),
                 }
             }
-            RewriteResult::Unchanged if span.start >= self.copied_until => {
-                self.copy_until(span.start, budget)?;
-                budget.write(&mut self.out.text, self.text.get(span.clone()).unwrap_or_default())?;
-                self.copied_until = span.end;
+            RewriteResult::Unchanged if range.start >= self.copied_until => {
+                self.copy_until(range.start, budget)?;
+                budget.write(&mut self.out.text, self.text.get(range.clone()).unwrap_or_default())?;
+                self.copied_until = range.end;
                 Ok(())
             }
             RewriteResult::Unchanged => Ok(()),
-            RewriteResult::NotAUrl => self.write_unparsed(text, span, budget),
+            RewriteResult::NotAUrl => self.write_unparsed(text, range, budget),
         }
     }
 
@@ -450,14 +450,15 @@ impl<'a> DashRewriter<'a> {
             };
             budget.charge_work(written.len() + intended.len())?;
             let is_risky = is_risky(&template, scope.has_other_bases) || is_risky(&intended, scope.has_other_bases);
-            let Some(right) = expected.filter(|right| is_risky || resolve(&resulting).as_ref() != Some(right))
+            let Some(replacement) =
+                expected.filter(|replacement| is_risky || resolve(&resulting).as_ref() != Some(replacement))
             else {
                 continue;
             };
             if own_template == Some(source.template) {
-                self.attribute_values.insert((source.template, name), right);
+                self.attribute_values.insert((source.template, name), replacement);
             } else {
-                new_attributes.push_str(&format!(" {name}=\"{}\"", quick_xml::escape::escape(&right)));
+                new_attributes.push_str(&format!(" {name}=\"{}\"", quick_xml::escape::escape(&replacement)));
             }
         }
         if new_attributes.is_empty() {
@@ -487,17 +488,17 @@ impl<'a> DashRewriter<'a> {
     /// Replaces a part of the source that follows all previous replacements.
     fn replace(
         &mut self,
-        span: Range<usize>,
+        range: Range<usize>,
         replacement: &str,
         budget: &mut ParseBudget,
     ) -> Result<(), PlaylistError> {
-        if span.start < self.copied_until {
+        if range.start < self.copied_until {
             // The range overlaps a previous replacement.
             return Ok(());
         }
-        self.copy_until(span.start, budget)?;
+        self.copy_until(range.start, budget)?;
         budget.write(&mut self.out.text, &quick_xml::escape::escape(replacement))?;
-        self.copied_until = span.end;
+        self.copied_until = range.end;
         self.out.changed_urls += 1;
         Ok(())
     }

@@ -68,8 +68,8 @@ impl EnergyMeter {
         let radio = self.meter.as_ref().and_then(|meter| meter.radio(link.id));
         json!({
             "bytes": link.bytes,
-            "energy_j": energy.map(|bill| bill.total().as_joules_f64()),
-            "with_tail_j": energy_with_tail.map(|bill| bill.total().as_joules_f64()),
+            "energy_j": energy.map(|energy| energy.total().as_joules_f64()),
+            "with_tail_j": energy_with_tail.map(|energy| energy.total().as_joules_f64()),
             "energy": energy.map(LinkEnergy::from),
             "radio": radio.map(|radio| match radio.state(now) {
                 RadioState::Idle => "idle",

@@ -35,7 +35,7 @@ use super::tunnel::{self, Tunnel};
 pub(super) async fn forward_request(
     sessions: &Rc<Sessions>,
     mut request: Request<Incoming>,
-    right: EgressPolicy,
+    egress: EgressPolicy,
     permit: Rc<ConnPermit>,
 ) -> Response<ProxyBody> {
     let uri = request.uri().clone();
@@ -49,7 +49,7 @@ pub(super) async fn forward_request(
     let port = uri.port_u16().unwrap_or(80);
     let upgrade = requested_upgrade(request.headers());
     let kind = if upgrade.is_some() { "upgrade" } else { "http" };
-    let opened = tunnel::open(sessions, kind, (host, port), right).await;
+    let opened = tunnel::open(sessions, kind, (host, port), egress).await;
     let mut tunnel = match opened {
         Ok(tunnel) => tunnel,
         Err(error) => return error_response(&error),
@@ -82,7 +82,7 @@ pub(super) async fn forward_request(
     };
     let connection = tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
     let mut response = match sender.send_request(request).await {
-        Ok(answer) => answer,
+        Ok(response) => response,
         Err(error) => return bad_gateway(error),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -151,7 +151,7 @@ fn set_upgrade(fields: &mut HeaderMap, protocol: &HeaderValue) {
 pub(super) async fn open_tunnel(
     sessions: &Rc<Sessions>,
     request: Request<Incoming>,
-    right: EgressPolicy,
+    egress: EgressPolicy,
     permit: Rc<ConnPermit>,
 ) -> Response<ProxyBody> {
     let fields = request.headers();
@@ -168,7 +168,7 @@ pub(super) async fn open_tunnel(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return response;
     };
-    let tunnel = match tunnel::open(sessions, "connect", (host, port), right).await {
+    let tunnel = match tunnel::open(sessions, "connect", (host, port), egress).await {
         Ok(tunnel) => tunnel,
         Err(error) => return error_response(&error),
     };
@@ -233,16 +233,16 @@ mod tests {
 
     #[test]
     fn a_url_without_a_path_requests_the_root() {
-        for (url, asked) in
+        for (url, target) in
             [("http://a.example", "/"), ("http://a.example?x=1", "/?x=1"), ("http://a.example/b?x=1", "/b?x=1")]
         {
-            assert_eq!(origin_form(&url.parse().unwrap()), asked, "{url}");
+            assert_eq!(origin_form(&url.parse().unwrap()), target, "{url}");
         }
     }
 
     #[test]
     fn connect_takes_a_host_and_a_port_only() {
-        for (target, is) in [
+        for (target, expected) in [
             ("a.example:443", Some(("a.example", 443))),
             ("[::1]:80", Some(("[::1]", 80))),
             ("a.example", None),
@@ -255,7 +255,7 @@ mod tests {
             (":80", None),
         ] {
             let uri = target.parse::<Uri>();
-            assert_eq!(uri.as_ref().ok().and_then(authority_form), is, "{target}");
+            assert_eq!(uri.as_ref().ok().and_then(authority_form), expected, "{target}");
         }
     }
 

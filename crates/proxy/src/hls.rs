@@ -61,20 +61,20 @@ pub(super) fn rewrite(
     text: &str,
     context: &RewriteContext,
     imported: &[(String, String)],
-    cost: &mut ParseBudget,
+    budget: &mut ParseBudget,
 ) -> Result<RewrittenPlaylist, PlaylistError> {
-    let variables = Variables::parse(text, &context.source_url, imported, cost)?;
+    let variables = Variables::parse(text, &context.source_url, imported, budget)?;
     let mut rewriter =
         HlsRewriter { context, variables, out: RewrittenPlaylist::default(), segments: SegmentState::default() };
     for (line, end) in lines(text) {
-        cost.charge_work(line.len())?;
-        rewriter.write_line(line, cost)?;
-        cost.write(&mut rewriter.out.text, end)?;
+        budget.charge_work(line.len())?;
+        rewriter.write_line(line, budget)?;
+        budget.write(&mut rewriter.out.text, end)?;
     }
-    rewriter.out.urls = std::mem::take(&mut cost.urls);
+    rewriter.out.urls = std::mem::take(&mut budget.urls);
     let mut out = rewriter.finish();
     let variables_size = out.variables.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if !cost.charge_index(variables_size) {
+    if !budget.charge_index(variables_size) {
         (out.variables, out.note) = (Vec::new(), Some("variables that are too long"));
     }
     Ok(out)
@@ -130,17 +130,17 @@ struct ByteRange(u64, Option<u64>);
 
 impl<'a> HlsRewriter<'a> {
     /// Writes a line for the player, without its terminator.
-    fn write_line(&mut self, line: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn write_line(&mut self, line: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         if let Some(tag) = line.strip_prefix("#EXT") {
-            return self.write_tag(line, tag, cost);
+            return self.write_tag(line, tag, budget);
         }
         let reference = line.trim();
         if reference.is_empty() || reference.trim_start_matches('\u{feff}').starts_with('#') {
-            return self.write_unparsed(line, cost);
+            return self.write_unparsed(line, budget);
         }
-        let expanded = self.variables.expand(reference, cost)?;
-        self.add_url(&expanded.text, cost)?;
-        self.write_url(line, &expanded, cost)
+        let expanded = self.variables.expand(reference, budget)?;
+        self.add_url(&expanded.text, budget)?;
+        self.write_url(line, &expanded, budget)
     }
 
     /// Writes a URL for the player. `original` is its text in the playlist.
@@ -148,32 +148,33 @@ impl<'a> HlsRewriter<'a> {
         &mut self,
         original: &str,
         expanded: &ExpandedUrl<'_>,
-        cost: &mut ParseBudget,
+        budget: &mut ParseBudget,
     ) -> Result<(), PlaylistError> {
-        match self.context.rewrite(&expanded.text, cost)? {
+        match self.context.rewrite(&expanded.text, budget)? {
             RewriteResult::Changed(replacement) => {
                 self.out.changed_urls += 1;
-                cost.write(&mut self.out.text, &replacement)
+                budget.write(&mut self.out.text, &replacement)
             }
             // A player may take an unusual first character for a quote, and the rest for the URL.
             RewriteResult::Unchanged if !expanded.text.starts_with(is_url_start) => {
-                self.write_unparsed(original, cost)
+                self.write_unparsed(original, budget)
             }
             RewriteResult::Unchanged if expanded.is_imported => {
                 self.out.changed_urls += 1;
-                cost.write(&mut self.out.text, &expanded.text)
+                budget.write(&mut self.out.text, &expanded.text)
             }
-            RewriteResult::Unchanged => cost.write(&mut self.out.text, original),
-            RewriteResult::NotAUrl => self.write_unparsed(original, cost),
+            RewriteResult::Unchanged => budget.write(&mut self.out.text, original),
+            RewriteResult::NotAUrl => self.write_unparsed(original, budget),
         }
     }
 
-    fn write_unparsed(&mut self, text: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
-        self.out.changed_urls += self.context.write_unparsed(&mut self.out.text, (text, TextForm::Lines), cost)?;
+    fn write_unparsed(&mut self, text: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
+        self.out.changed_urls +=
+            self.context.write_unparsed(&mut self.out.text, (text, TextForm::Lines), budget)?;
         Ok(())
     }
 
-    fn write_tag(&mut self, line: &str, tag: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn write_tag(&mut self, line: &str, tag: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let segments = &mut self.segments;
         if let Some(parameters) = tag.strip_prefix("INF:") {
             // Lists of television channels have attributes after the duration, and -1 as the duration.
@@ -185,7 +186,7 @@ impl<'a> HlsRewriter<'a> {
             }
         }
         // Only tags of the form EXT-X-… have attributes (RFC 8216 section 4.3).
-        let Some(tag) = tag.strip_prefix("-X-") else { return self.write_unparsed(line, cost) };
+        let Some(tag) = tag.strip_prefix("-X-") else { return self.write_unparsed(line, budget) };
         let (name, value) = tag.split_once(':').unwrap_or((tag, ""));
         match name.trim_end() {
             "BYTERANGE" => {
@@ -202,52 +203,52 @@ impl<'a> HlsRewriter<'a> {
                 let seconds = value.trim().parse::<f32>().ok();
                 self.out.target_duration = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
             }
-            "PRELOAD-HINT" => self.add_preload_hint(line, cost)?,
+            "PRELOAD-HINT" => self.add_preload_hint(line, budget)?,
             _ => {}
         }
-        self.write_attributes(line, cost)
+        self.write_attributes(line, budget)
     }
 
     /// Writes the line of a tag, and rewrites the URLs in its attributes.
-    fn write_attributes(&mut self, line: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn write_attributes(&mut self, line: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let mut copied_until = 0;
         for (name, value) in attribute_values(line) {
             let original = line.get(value.clone()).unwrap_or_default();
             if original.is_empty() || !URL_ATTRIBUTES.contains(&name) {
                 continue;
             }
-            let expanded = self.variables.expand(original, cost)?;
-            self.write_unparsed(line.get(copied_until..value.start).unwrap_or_default(), cost)?;
-            self.write_url(original, &expanded, cost)?;
+            let expanded = self.variables.expand(original, budget)?;
+            self.write_unparsed(line.get(copied_until..value.start).unwrap_or_default(), budget)?;
+            self.write_url(original, &expanded, budget)?;
             copied_until = value.end;
         }
-        self.write_unparsed(line.get(copied_until..).unwrap_or_default(), cost)
+        self.write_unparsed(line.get(copied_until..).unwrap_or_default(), budget)
     }
 
     /// Remembers the URL of a part that the server is about to produce.
-    fn add_preload_hint(&mut self, line: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn add_preload_hint(&mut self, line: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let uri = attribute_values(line).find(|(name, _)| *name == "URI").and_then(|(_, range)| line.get(range));
         if let Some(uri) = uri.filter(|_| self.out.preload_hints.len() < MAX_PRELOAD_HINTS) {
-            let uri = self.variables.expand(uri, cost)?;
-            self.out.preload_hints.extend(self.context.resolve(&uri.text, cost)?);
+            let uri = self.variables.expand(uri, budget)?;
+            self.out.preload_hints.extend(self.context.resolve(&uri.text, budget)?);
         }
         Ok(())
     }
 
     /// Registers a URL in a line of its own as a segment or variant.
-    fn add_url(&mut self, reference: &str, cost: &mut ParseBudget) -> Result<(), PlaylistError> {
+    fn add_url(&mut self, reference: &str, budget: &mut ParseBudget) -> Result<(), PlaylistError> {
         let segments = &mut self.segments;
         let (duration, byte_range) = (segments.duration.take(), segments.byte_range.take());
         let is_variant = std::mem::take(&mut segments.next_is_variant);
         if segments.skip_reason.is_some() || segments.is_iframes_only || !(is_variant || duration.is_some()) {
             return Ok(());
         }
-        let Some(url) = self.context.resolve(reference, cost)? else {
+        let Some(url) = self.context.resolve(reference, budget)? else {
             segments.skip_reason = Some("URLs that are too long");
             return Ok(());
         };
         if segments.index.len() + self.out.variants.len() >= MAX_SEGMENTS
-            || !cost.charge_index(SegmentUrls::entry_size(&url))
+            || !budget.charge_index(SegmentUrls::entry_size(&url))
         {
             segments.skip_reason = Some("too many segments");
             segments.index = SegmentUrls::default();
@@ -255,7 +256,7 @@ impl<'a> HlsRewriter<'a> {
             self.out.variants.push(url);
         } else if let Some(duration) = duration {
             // A range without an offset follows the previous one (RFC 8216 section 4.3.2.2).
-            let previous_end = || segments.index.last_range(&url).map_or(0, |span| span.end);
+            let previous_end = || segments.index.last_range(&url).map_or(0, |range| range.end);
             let range = byte_range.map(|ByteRange(length, offset)| {
                 let from = offset.unwrap_or_else(previous_end);
                 from..from.saturating_add(length)
@@ -272,8 +273,8 @@ impl<'a> HlsRewriter<'a> {
         if segments.skip_reason.is_some() {
             out.variants = Vec::new();
         } else if !segments.is_iframes_only && !segments.is_multivariant {
-            let pieces = SegmentIndex::List(segments.index.shrink());
-            out.renditions.push(Rendition { set: 0, index: pieces, is_final: segments.has_end });
+            let index = SegmentIndex::List(segments.index.shrink());
+            out.renditions.push(Rendition { set: 0, index, is_final: segments.has_end });
         }
         out.can_choose = out.variants.len() > 1;
         out
@@ -312,9 +313,9 @@ impl<'a> Variables<'a> {
         text: &'a str,
         origin: &'a Url,
         imported: &'a [(String, String)],
-        cost: &mut ParseBudget,
+        budget: &mut ParseBudget,
     ) -> Result<Self, PlaylistError> {
-        cost.charge_work(text.len())?;
+        budget.charge_work(text.len())?;
         let mut variables = Vec::new();
         if !text.contains(DEFINE_TAG) {
             return Ok(Self(variables));
@@ -328,7 +329,7 @@ impl<'a> Variables<'a> {
                     "VALUE" => value = value.or(text),
                     "IMPORT" | "QUERYPARAM" => {
                         let Some(name) = text else { continue };
-                        cost.charge_work(imported.len() + origin.as_str().len())?;
+                        budget.charge_work(imported.len() + origin.as_str().len())?;
                         let imported_value =
                             imported.iter().find(|(defined, _)| attribute == "IMPORT" && defined == name);
                         let imported_value = imported_value.map(|(_, value)| Cow::Borrowed(value.as_str()));
@@ -364,7 +365,7 @@ impl<'a> Variables<'a> {
 
     /// Expands the known variables in a reference. Values are not expanded again: the draft has no nested variables,
     /// and with them a few lines could become gigabytes.
-    fn expand<'r>(&self, reference: &'r str, cost: &mut ParseBudget) -> Result<ExpandedUrl<'r>, PlaylistError> {
+    fn expand<'r>(&self, reference: &'r str, budget: &mut ParseBudget) -> Result<ExpandedUrl<'r>, PlaylistError> {
         if self.0.is_empty() || !reference.contains("{$") {
             return Ok(ExpandedUrl { text: percent_encoded(Cow::Borrowed(reference)), is_imported: false });
         }
@@ -379,7 +380,7 @@ impl<'a> Variables<'a> {
                 Some((variable, reference_start.get(end + 1..)?))
             });
             let (value, following) = match resolved {
-                Some((variable, behind)) => {
+                Some((variable, following)) => {
                     is_imported |= variable.is_imported;
                     // The player may know the variable, and the proxy could not determine where the URL leads.
                     let value = variable.value.as_deref().ok_or_else(|| {
@@ -388,12 +389,12 @@ impl<'a> Variables<'a> {
                             quote_excerpt(variable.name)
                         ))
                     })?;
-                    (value, behind)
+                    (value, following)
                 }
                 // Undefined variables are kept.
                 None => reference_start.split_at("{$".len()),
             };
-            cost.charge_work(literal.len() + value.len() + MAX_VARIABLE_NAME + MAX_VARIABLES)?;
+            budget.charge_work(literal.len() + value.len() + MAX_VARIABLE_NAME + MAX_VARIABLES)?;
             expanded.push_str(literal);
             expanded.push_str(value);
             remaining = following;
@@ -458,11 +459,11 @@ const MAX_PRELOAD_HINTS: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::super::segment_index::{MediaSegment, SegmentTiming};
-    use super::super::url_rewrite::tests::{VIA, affordable, same_url_context};
+    use super::super::url_rewrite::tests::{PROXY_PREFIX, same_url_context, test_budget};
     use super::*;
 
-    fn rewrite(text: &str, place: &RewriteContext) -> Result<RewrittenPlaylist, PlaylistError> {
-        super::rewrite(text, place, &[], &mut affordable())
+    fn rewrite(text: &str, context: &RewriteContext) -> Result<RewrittenPlaylist, PlaylistError> {
+        super::rewrite(text, context, &[], &mut test_budget())
     }
 
     #[test]
@@ -478,8 +479,8 @@ mod tests {
             ("KEY:X=\"", "KEY:X=\""),
         ] {
             let text = format!("#EXTM3U\n#EXT-X-{line}\n#EXTINF:1,12\"\n/b.ts\n");
-            let want =
-                format!("#EXTM3U\n#EXT-X-{to}\n#EXTINF:1,12\"\n@h/b.ts\n").replace('@', &format!("{VIA}https://"));
+            let want = format!("#EXTM3U\n#EXT-X-{to}\n#EXTINF:1,12\"\n@h/b.ts\n")
+                .replace('@', &format!("{PROXY_PREFIX}https://"));
             assert_eq!(rewrite(&text, &same_url_context("https://h/a/list.m3u8")).unwrap().text, want);
         }
     }
@@ -488,9 +489,9 @@ mod tests {
     fn lines_end_where_players_end_them() {
         let text = "#EXTM3U\r#EXTINF:2,\r/a.ts\r\n#EXTINF:3,\0/b.ts\n\n/c.ts";
         let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
-        let want = text.replace("/a.ts", &format!("{VIA}https://h/a.ts"));
-        let want = want.replace("/b.ts", &format!("{VIA}https://h/b.ts"));
-        assert_eq!(out.text, want.replace("/c.ts", &format!("{VIA}https://h/c.ts")));
+        let want = text.replace("/a.ts", &format!("{PROXY_PREFIX}https://h/a.ts"));
+        let want = want.replace("/b.ts", &format!("{PROXY_PREFIX}https://h/b.ts"));
+        assert_eq!(out.text, want.replace("/c.ts", &format!("{PROXY_PREFIX}https://h/c.ts")));
         assert!(out.renditions[0].timing(&Url::parse("https://h/b.ts").unwrap(), None).is_some());
     }
 
@@ -499,7 +500,8 @@ mod tests {
         for line in ["#EXT-X-NEW:X='@'", "#EXT-X-KEY:METHOD=AES-128 URI=\"@\"", "# see @", "seg:@", "#EXTINF:x,@"] {
             let text = |address: &str| format!("#EXTM3U\n{}\n/b.ts\n", line.replace('@', address));
             let out = rewrite(&text("/http://10.0.0.1/x"), &same_url_context("https://h/l.m3u8")).unwrap();
-            let want = text("/from-list/http://10.0.0.1/x").replace("\n/b", &format!("\n{VIA}https://h/b"));
+            let want =
+                text("/from-list/http://10.0.0.1/x").replace("\n/b", &format!("\n{PROXY_PREFIX}https://h/b"));
             assert_eq!((out.text.as_str(), out.changed_urls), (want.as_str(), 2));
             assert!(out.urls.contains(&Url::parse("http://10.0.0.1/y").unwrap()));
         }
@@ -507,9 +509,9 @@ mod tests {
         let text = "#EXTM3U\nseg.ts?u=/http://10.0.0.1/x\n";
         assert_eq!(rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap().text, text);
         let out = rewrite("#EXTM3U\n/http://10.0.0.1/x\n", &same_url_context("https://h/l.m3u8")).unwrap();
-        assert_eq!(out.text, format!("#EXTM3U\n{VIA}https://h/http://10.0.0.1/x\n"));
-        let named = |url: &str| out.urls.contains(&Url::parse(url).unwrap());
-        assert!(named("http://10.0.0.1/y") && !named("http://10.0.0.1:81/x") && !named("https://g/"));
+        assert_eq!(out.text, format!("#EXTM3U\n{PROXY_PREFIX}https://h/http://10.0.0.1/x\n"));
+        let is_listed = |url: &str| out.urls.contains(&Url::parse(url).unwrap());
+        assert!(is_listed("http://10.0.0.1/y") && !is_listed("http://10.0.0.1:81/x") && !is_listed("https://g/"));
     }
 
     #[test]
@@ -520,11 +522,11 @@ mod tests {
             #EXTINF:4.0,Title, with /slashes\nseg1.m4s\n#EXTINF:4.0,\n/x/seg2.m4s\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"n.mp4\"";
         let out = rewrite(text, &same_url_context("https://h/a/list.m3u8")).unwrap();
         let want = text
-            .replace("URI=\"/k\"", &format!("URI=\"{VIA}https://h/k\""))
-            .replace("https://keys", &format!("{VIA}from-list/https://keys"))
-            .replace("\"/init.mp4", &format!("\"{VIA}https://h/init.mp4"))
-            .replace("\"/p.1.mp4", &format!("\"{VIA}https://h/p.1.mp4"))
-            .replace("\n/x/", &format!("\n{VIA}https://h/x/"));
+            .replace("URI=\"/k\"", &format!("URI=\"{PROXY_PREFIX}https://h/k\""))
+            .replace("https://keys", &format!("{PROXY_PREFIX}from-list/https://keys"))
+            .replace("\"/init.mp4", &format!("\"{PROXY_PREFIX}https://h/init.mp4"))
+            .replace("\"/p.1.mp4", &format!("\"{PROXY_PREFIX}https://h/p.1.mp4"))
+            .replace("\n/x/", &format!("\n{PROXY_PREFIX}https://h/x/"));
         assert_eq!((out.text.as_str(), out.changed_urls), (want.as_str(), 5));
     }
 
@@ -536,7 +538,7 @@ mod tests {
         let out = rewrite(text, &same_url_context("https://h/m.m3u8")).unwrap();
         assert_eq!((out.changed_urls, out.can_choose, out.renditions.len()), (3, true, 0));
         assert!(
-            out.text.contains(&format!("\n{VIA}from-list/https://cdn/high.m3u8\n"))
+            out.text.contains(&format!("\n{PROXY_PREFIX}from-list/https://cdn/high.m3u8\n"))
                 && out.text.contains("\nlow.m3u8\n")
         );
     }
@@ -553,18 +555,18 @@ mod tests {
             MediaSegment { url: all.clone(), range: Some(110..160), duration: Duration::from_millis(3500) }
         );
         assert_eq!((next.len(), next[1].url.as_str()), (2, "https://h/last.ts"));
-        let spot = |text: &str, span: &Range<u64>| {
+        let timing_of = |text: &str, span: &Range<u64>| {
             let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
             out.renditions[0].timing(&all, Some(span))
         };
         let duration = Duration::from_millis(3500);
         assert_eq!(
-            spot(text, &(110..160)),
+            timing_of(text, &(110..160)),
             Some(SegmentTiming { duration, time_left: Some(Duration::from_secs(2)) })
         );
-        assert_eq!(spot(text, &(110..161)), None);
+        assert_eq!(timing_of(text, &(110..161)), None);
         let live = text.replace("#EXT-X-ENDLIST\n", "");
-        assert_eq!(spot(&live, &(110..160)), Some(SegmentTiming { duration, time_left: None }));
+        assert_eq!(timing_of(&live, &(110..160)), Some(SegmentTiming { duration, time_left: None }));
     }
 
     #[test]
@@ -572,7 +574,7 @@ mod tests {
         let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-DEFINE:NAME=\"host\",VALUE=\"https://cdn\"\n\
             #EXTINF:4,\n{$host}/a.ts\n#EXTINF:4,\n{$other}{$host}/{$host\n";
         let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
-        assert!(out.text.contains(&format!("\n{VIA}from-list/https://cdn/a.ts\n")), "{}", out.text);
+        assert!(out.text.contains(&format!("\n{PROXY_PREFIX}from-list/https://cdn/a.ts\n")), "{}", out.text);
         assert!(out.text.ends_with("\n{$other}{$host}/{$host\n"), "{}", out.text);
     }
 
@@ -581,7 +583,7 @@ mod tests {
         let text =
             "#EXTM3U\n#EXT-X-DEFINE:NAME=\"a\",VALUE=\"/{$b}\"\n#EXT-X-DEFINE:NAME=\"b\",VALUE=\"/c\"\n{$a}{$b}\n";
         let out = rewrite(text, &same_url_context("https://h/l.m3u8")).unwrap();
-        assert!(out.text.ends_with(&format!("\n{VIA}https://h/%7B$b%7D/c\n")), "{}", out.text);
+        assert!(out.text.ends_with(&format!("\n{PROXY_PREFIX}https://h/%7B$b%7D/c\n")), "{}", out.text);
     }
 
     #[test]
@@ -599,15 +601,15 @@ mod tests {
         let out = rewrite(text, &same_url_context("https://h/a/l.m3u8")).unwrap();
         assert_eq!(out.target_duration, Some(Duration::from_secs(4)));
         assert_eq!(out.preload_hints.iter().map(Url::as_str).collect::<Vec<_>>(), ["https://h/p.3.mp4"]);
-        assert!(out.text.contains(&format!("\"{VIA}https://h/p.3.mp4\"")));
+        assert!(out.text.contains(&format!("\"{PROXY_PREFIX}https://h/p.3.mp4\"")));
     }
 
     #[test]
     fn without_a_header_the_lines_are_urls() {
         let text = "http://radio/stream\n\n# a comment\n/http://10.0.0.1/x\nother.mp3\n";
         let out = rewrite(text, &same_url_context("https://h/a/radio.m3u")).unwrap();
-        let want = text.replace("http://radio", &format!("{VIA}from-list/http://radio"));
-        let want = want.replace("/http://10", &format!("{VIA}https://h/http://10"));
+        let want = text.replace("http://radio", &format!("{PROXY_PREFIX}from-list/http://radio"));
+        let want = want.replace("/http://10", &format!("{PROXY_PREFIX}https://h/http://10"));
         assert_eq!((out.text, out.changed_urls), (want, 2));
         assert!(out.urls.contains(&Url::parse("http://radio/stream").unwrap()));
         assert_eq!(rewrite("", &same_url_context("https://h/l.m3u")).unwrap().text, "");
@@ -620,7 +622,8 @@ mod tests {
         {
             let text = |address: &str| format!("#EXTM3U\n#EXT-X-MAP:URI={open}{address}{close}\n/b.ts\n");
             let out = rewrite(&text("/http://10.0.0.1/x"), &same_url_context("https://h/l.m3u8")).unwrap();
-            let want = text("/from-list/http://10.0.0.1/x").replace("\n/b", &format!("\n{VIA}https://h/b"));
+            let want =
+                text("/from-list/http://10.0.0.1/x").replace("\n/b", &format!("\n{PROXY_PREFIX}https://h/b"));
             assert_eq!(out.text, want);
             let line = format!("#EXTM3U\n{open}/http://10.0.0.1/x{close}\n");
             let marked = line.replace("/http", "/from-list/http");
@@ -639,8 +642,8 @@ mod tests {
         let text = "#EXTM3U\n#EXT-X-DEFINE:IMPORT=\"cdn\"\n#EXT-X-DEFINE:QUERYPARAM=\"t\"\n#EXTINF:4,\n{$cdn}/a.ts\n\
             #EXTINF:4,\nb.ts?t={$t}\n";
         let context = same_url_context("https://h/l.m3u8?t=a%2Fb");
-        let out = super::rewrite(text, &context, &defined, &mut affordable()).unwrap();
-        assert!(out.text.contains(&format!("\n{VIA}from-list/https://cdn/x/a.ts\n")), "{}", out.text);
+        let out = super::rewrite(text, &context, &defined, &mut test_budget()).unwrap();
+        assert!(out.text.contains(&format!("\n{PROXY_PREFIX}from-list/https://cdn/x/a.ts\n")), "{}", out.text);
         // The player may take the value from a different URL.
         assert!(out.text.ends_with("\nb.ts?t=a/b\n"), "{}", out.text);
         assert!(out.renditions[0].timing(&Url::parse("https://cdn/x/a.ts").unwrap(), None).is_some());

@@ -270,12 +270,12 @@ async fn serve(
     let media_listener = bind(options.listen).await?;
     let status_listener = bind(options.status_listen).await?;
     let token = Token::new().map_err(ProxyError::Token)?;
-    let options_of_sessions = SessionOptions::from_options(&options);
+    let session_options = SessionOptions::from_options(&options);
     let mpv_socket = options.mpv_socket;
     let (network, notices) = ClientContext::new(options.links, options.ca_file.as_deref())?;
     let buffer_budget = BufferBudget::new(options.memory, options.window);
     let sessions =
-        Rc::new(Sessions::new(Rc::new(network), buffer_budget, Rc::new(Events::default()), options_of_sessions));
+        Rc::new(Sessions::new(Rc::new(network), buffer_budget, Rc::new(Events::default()), session_options));
     // Signal handlers are installed before `started` runs, because the caller may stop the proxy right after it.
     let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
@@ -303,7 +303,7 @@ async fn serve(
         let (sessions, timeout) = (Rc::clone(&media_sessions), media_clients.idle_timeout());
         serve_until_evicted(sessions, stream, (peer, media_listener.1), permit, timeout)
     });
-    let accept_ours = accept(&status_listener.0, &status_clients, |stream, _, permit| {
+    let accept_status = accept(&status_listener.0, &status_clients, |stream, _, permit| {
         let (sessions, token, address) = (Rc::clone(&sessions), Rc::clone(&token), status_listener.1);
         let http = http1_builder(status_clients.idle_timeout());
         async move {
@@ -329,7 +329,7 @@ async fn serve(
     });
     tokio::select! {
         () = accept_media => {}
-        () = accept_ours => {}
+        () = accept_status => {}
         () = stopped => {}
         () = until => {}
     }

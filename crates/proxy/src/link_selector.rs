@@ -117,7 +117,7 @@ impl LinkSelector {
         let kept_link = recent.map(|known| &known.link).filter(|_| !is_spread);
         let is_costly = |link: &Candidate| link.metered && metered == MeteredUse::Avoid;
         let is_backing_off =
-            |link: &Candidate| self.links.get(&link.name).is_some_and(|learnt| learnt.backoff_until > now);
+            |link: &Candidate| self.links.get(&link.name).is_some_and(|stats| stats.backoff_until > now);
         let allowed_links = || candidates.iter().filter(|link| !link.metered || metered != MeteredUse::Never);
         let usable_count = allowed_links().filter(|link| !is_costly(link) && !is_backing_off(link)).count();
         let mut ranked: Vec<_> = allowed_links()
@@ -125,7 +125,7 @@ impl LinkSelector {
                 let (backs_off, costly) = (is_backing_off(link), is_costly(link));
                 let stats = self.links.get(&link.name);
                 let is_unmeasured =
-                    stats.is_none_or(|learnt| learnt.rate.is_none()) && !busy_links.contains(&&link.name);
+                    stats.is_none_or(|stats| stats.rate.is_none()) && !busy_links.contains(&&link.name);
                 let own_count = busy_links.iter().filter(|name| **name == &link.name).count();
                 // The even share after this connection is (busy + 1) / usable links; a link is underused below half of
                 // that.
@@ -275,28 +275,34 @@ mod tests {
         (None, host.to_owned())
     }
 
-    fn order(choice: &LinkSelector, at: u64, host: &str, spread: SpreadMode) -> Vec<String> {
-        choice.rank_links(Instant::from_millis(at), &host_key(host), &candidates(), (MeteredUse::Avoid, spread))
+    fn order(selector: &LinkSelector, at: u64, host: &str, spread: SpreadMode) -> Vec<String> {
+        selector.rank_links(Instant::from_millis(at), &host_key(host), &candidates(), (MeteredUse::Avoid, spread))
     }
 
-    fn best_link(choice: &LinkSelector, at: u64, host: &str) -> String {
-        order(choice, at, host, SpreadMode::Auto)[0].clone()
+    fn best_link(selector: &LinkSelector, at: u64, host: &str) -> String {
+        order(selector, at, host, SpreadMode::Auto)[0].clone()
     }
 
     /// Opens an established connection.
-    fn connect(choice: &mut LinkSelector, at: u64, link: &str, host: &str, handshake: u64) -> u64 {
+    fn connect(selector: &mut LinkSelector, at: u64, link: &str, host: &str, handshake: u64) -> u64 {
         let at = Instant::from_millis(at);
-        let id = choice.on_opening(at, link, &host_key(host));
-        choice.on_connected(at, link, &host_key(host), Duration::from_millis(handshake));
+        let id = selector.on_opening(at, link, &host_key(host));
+        selector.on_connected(at, link, &host_key(host), Duration::from_millis(handshake));
         id
     }
 
     /// Opens several connections at once, and counts those over each link.
-    fn spread(choice: &mut LinkSelector, at: u64, host: &str, count: usize, spread: SpreadMode) -> (usize, usize) {
+    fn spread(
+        selector: &mut LinkSelector,
+        at: u64,
+        host: &str,
+        count: usize,
+        spread: SpreadMode,
+    ) -> (usize, usize) {
         let links: Vec<String> = (0..count)
             .map(|_| {
-                let link = order(choice, at, host, spread)[0].clone();
-                choice.on_opening(Instant::from_millis(at), &link, &host_key(host));
+                let link = order(selector, at, host, spread)[0].clone();
+                selector.on_opening(Instant::from_millis(at), &link, &host_key(host));
                 link
             })
             .collect();
@@ -311,50 +317,50 @@ mod tests {
         assert_eq!(spread(&mut LinkSelector::default(), 0, "h", 8, SpreadMode::Never), (8, 0));
         assert_eq!(spread(&mut LinkSelector::default(), 0, "h", 2, SpreadMode::Always), (1, 1));
         // A link that is known to be much faster carries more, and the other one is tried.
-        let mut choice = LinkSelector::default();
-        choice.on_transfer("wifi", DataSize::from_mib(100), Duration::from_secs(1));
-        let (wifi, wire) = spread(&mut choice, 0, "h", 8, SpreadMode::Auto);
+        let mut selector = LinkSelector::default();
+        selector.on_transfer("wifi", DataSize::from_mib(100), Duration::from_secs(1));
+        let (wifi, wire) = spread(&mut selector, 0, "h", 8, SpreadMode::Auto);
         assert!(wifi >= 6 && wire >= 1, "{wifi} {wire}");
     }
 
     #[test]
     fn many_connections_are_spread_even_if_one_link_was_once_much_faster() {
-        let mut choice = LinkSelector::default();
-        choice.on_transfer("wifi", DataSize::from_mib(100), Duration::from_secs(1));
-        choice.on_transfer("wire", DataSize::from_kib(200), Duration::from_secs(1));
-        assert_eq!(spread(&mut choice, 0, "few", 3, SpreadMode::Auto), (3, 0));
-        assert_eq!(spread(&mut choice, 0, "many", 8, SpreadMode::Auto), (6, 2));
-        assert_eq!(spread(&mut choice, 0, "more", 16, SpreadMode::Auto), (12, 4));
-        assert_eq!(spread(&mut choice, 0, "each", 8, SpreadMode::Always), (6, 2));
-        assert_eq!(spread(&mut choice, 0, "none", 8, SpreadMode::Never), (8, 0));
+        let mut selector = LinkSelector::default();
+        selector.on_transfer("wifi", DataSize::from_mib(100), Duration::from_secs(1));
+        selector.on_transfer("wire", DataSize::from_kib(200), Duration::from_secs(1));
+        assert_eq!(spread(&mut selector, 0, "few", 3, SpreadMode::Auto), (3, 0));
+        assert_eq!(spread(&mut selector, 0, "many", 8, SpreadMode::Auto), (6, 2));
+        assert_eq!(spread(&mut selector, 0, "more", 16, SpreadMode::Auto), (12, 4));
+        assert_eq!(spread(&mut selector, 0, "each", 8, SpreadMode::Always), (6, 2));
+        assert_eq!(spread(&mut selector, 0, "none", 8, SpreadMode::Never), (8, 0));
         // With three links, each gets at least half of its even share.
         let (mut links, now) = (Vec::new(), Instant::from_millis(0));
         for _ in 0..14 {
             let policy = (MeteredUse::Use, SpreadMode::Auto);
-            let link = choice.rank_links(now, &host_key("three"), &candidates(), policy)[0].clone();
-            choice.on_opening(now, &link, &host_key("three"));
+            let link = selector.rank_links(now, &host_key("three"), &candidates(), policy)[0].clone();
+            selector.on_opening(now, &link, &host_key("three"));
             links.push(link);
         }
         for name in ["lte", "wifi", "wire"] {
             assert!(links.iter().filter(|link| *link == name).count() >= 2, "{links:?}");
         }
         // A link that has just failed, or is metered, gets none of them.
-        choice.on_failed(Instant::from_millis(0), "wire");
-        assert_eq!(spread(&mut choice, 0, "failed", 8, SpreadMode::Auto), (8, 0));
+        selector.on_failed(Instant::from_millis(0), "wire");
+        assert_eq!(spread(&mut selector, 0, "failed", 8, SpreadMode::Auto), (8, 0));
     }
 
     #[test]
     fn idle_connections_and_those_of_other_clients_do_not_count_as_busy() {
-        let mut choice = LinkSelector::default();
-        let ids: Vec<u64> = (0..6).map(|_| connect(&mut choice, 0, "wifi", "h", 1)).collect();
-        assert_eq!(best_link(&choice, 100, "h"), "wire");
+        let mut selector = LinkSelector::default();
+        let ids: Vec<u64> = (0..6).map(|_| connect(&mut selector, 0, "wifi", "h", 1)).collect();
+        assert_eq!(best_link(&selector, 100, "h"), "wire");
         // The host returns to the link of the first connection when all are idle.
-        assert_eq!(best_link(&choice, 10_000, "h"), "wifi");
-        ids.iter().take(3).for_each(|id| choice.on_activity(Instant::from_millis(10_000), &host_key("h"), *id));
-        assert_eq!(best_link(&choice, 10_100, "h"), "wire");
+        assert_eq!(best_link(&selector, 10_000, "h"), "wifi");
+        ids.iter().take(3).for_each(|id| selector.on_activity(Instant::from_millis(10_000), &host_key("h"), *id));
+        assert_eq!(best_link(&selector, 10_100, "h"), "wire");
         let other_client = (Some(IpAddr::from([192, 0, 2, 1])), "h".to_owned());
         let order = |pair: &ClientHost| {
-            choice.rank_links(
+            selector.rank_links(
                 Instant::from_millis(10_100),
                 pair,
                 &candidates(),
@@ -366,74 +372,74 @@ mod tests {
 
     #[test]
     fn after_spreading_a_host_returns_to_the_link_of_its_first_connection() {
-        let mut choice = LinkSelector::default();
+        let mut selector = LinkSelector::default();
         let mut open = Vec::new();
         for _ in 0..8 {
-            let link = best_link(&choice, 0, "h");
-            open.push((connect(&mut choice, 0, &link, "h", 1), link));
+            let link = best_link(&selector, 0, "h");
+            open.push((connect(&mut selector, 0, &link, "h", 1), link));
         }
         for (id, link) in open {
-            choice.on_closed(&link, &host_key("h"), id);
+            selector.on_closed(&link, &host_key("h"), id);
         }
-        assert_eq!(best_link(&choice, 1000, "h"), "wifi");
-        assert_eq!(best_link(&choice, 500_000, "h"), "wifi");
+        assert_eq!(best_link(&selector, 1000, "h"), "wifi");
+        assert_eq!(best_link(&selector, 500_000, "h"), "wifi");
     }
 
     #[test]
     fn the_number_of_remembered_hosts_is_bounded() {
-        let mut choice = LinkSelector::default();
+        let mut selector = LinkSelector::default();
         for n in 0..MAX_HOSTS + 10 {
-            let id = connect(&mut choice, n as u64, "wifi", &format!("h{n}"), 1);
-            choice.on_closed("wifi", &host_key(&format!("h{n}")), id);
+            let id = connect(&mut selector, n as u64, "wifi", &format!("h{n}"), 1);
+            selector.on_closed("wifi", &host_key(&format!("h{n}")), id);
         }
-        assert_eq!(choice.hosts.len(), MAX_HOSTS);
+        assert_eq!(selector.hosts.len(), MAX_HOSTS);
     }
 
     #[test]
     fn the_link_that_delivers_the_first_bytes_soonest_is_ranked_first() {
-        let mut choice = LinkSelector::default();
-        connect(&mut choice, 0, "wifi", "a", 80);
-        connect(&mut choice, 0, "wire", "b", 5);
-        choice.on_transfer("wifi", DataSize::from_mib(10), Duration::from_secs(1));
-        choice.on_transfer("wire", DataSize::from_mib(10), Duration::from_secs(1));
-        assert_eq!(best_link(&choice, 0, "c"), "wire");
+        let mut selector = LinkSelector::default();
+        connect(&mut selector, 0, "wifi", "a", 80);
+        connect(&mut selector, 0, "wire", "b", 5);
+        selector.on_transfer("wifi", DataSize::from_mib(10), Duration::from_secs(1));
+        selector.on_transfer("wire", DataSize::from_mib(10), Duration::from_secs(1));
+        assert_eq!(best_link(&selector, 0, "c"), "wire");
         // Twenty connections share its rate.
         for n in 0..20 {
-            connect(&mut choice, 0, "wire", &format!("h{n}"), 5);
+            connect(&mut selector, 0, "wire", &format!("h{n}"), 5);
         }
-        assert_eq!(best_link(&choice, 0, "c"), "wifi");
+        assert_eq!(best_link(&selector, 0, "c"), "wifi");
     }
 
     #[test]
     fn a_host_keeps_its_link_until_that_fails() {
-        let mut choice = LinkSelector::default();
-        let id = connect(&mut choice, 0, "wifi", "a", 500);
-        choice.on_closed("wifi", &host_key("a"), id);
-        connect(&mut choice, 0, "wire", "b", 1);
-        assert_eq!(best_link(&choice, 1000, "a"), "wifi");
-        choice.on_failed(Instant::from_millis(1000), "wifi");
-        assert_eq!(best_link(&choice, 1500, "a"), "wire");
-        assert_eq!(best_link(&choice, 700_000, "a"), "wire");
+        let mut selector = LinkSelector::default();
+        let id = connect(&mut selector, 0, "wifi", "a", 500);
+        selector.on_closed("wifi", &host_key("a"), id);
+        connect(&mut selector, 0, "wire", "b", 1);
+        assert_eq!(best_link(&selector, 1000, "a"), "wifi");
+        selector.on_failed(Instant::from_millis(1000), "wifi");
+        assert_eq!(best_link(&selector, 1500, "a"), "wire");
+        assert_eq!(best_link(&selector, 700_000, "a"), "wire");
     }
 
     #[test]
     fn a_failed_link_is_used_again_after_its_backoff() {
-        let mut choice = LinkSelector::default();
-        let id = connect(&mut choice, 0, "wifi", "a", 1);
-        choice.on_closed("wifi", &host_key("a"), id);
-        choice.on_failed(Instant::from_millis(0), "wifi");
-        assert_eq!(best_link(&choice, 1999, "c"), "wire");
-        assert_eq!(best_link(&choice, 2000, "c"), "wifi");
-        (0..40).for_each(|_| choice.on_failed(Instant::from_millis(0), "wifi"));
-        assert_eq!(best_link(&choice, 63_999, "c"), "wire");
-        assert_eq!(best_link(&choice, 64_000, "c"), "wifi");
+        let mut selector = LinkSelector::default();
+        let id = connect(&mut selector, 0, "wifi", "a", 1);
+        selector.on_closed("wifi", &host_key("a"), id);
+        selector.on_failed(Instant::from_millis(0), "wifi");
+        assert_eq!(best_link(&selector, 1999, "c"), "wire");
+        assert_eq!(best_link(&selector, 2000, "c"), "wifi");
+        (0..40).for_each(|_| selector.on_failed(Instant::from_millis(0), "wifi"));
+        assert_eq!(best_link(&selector, 63_999, "c"), "wire");
+        assert_eq!(best_link(&selector, 64_000, "c"), "wifi");
     }
 
     #[test]
     fn metered_links_come_last_or_not_at_all() {
-        let choice = LinkSelector::default();
+        let selector = LinkSelector::default();
         let order = |metered| {
-            choice.rank_links(
+            selector.rank_links(
                 Instant::from_millis(0),
                 &host_key("h"),
                 &candidates(),

@@ -58,7 +58,8 @@ pub(super) async fn handle<B>(
     }
     // A token before the URL selects the header fields of the user (`marline play -H`).
     let origin_headers = sessions.options.origin_headers.as_ref();
-    let matched = origin_headers.and_then(|given| Some((given, given.strip_token(path)?)));
+    let matched =
+        origin_headers.and_then(|origin_headers| Some((origin_headers, origin_headers.strip_token(path)?)));
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let (host, path) = match matched {
         Some((matched_headers, path)) => {
@@ -80,7 +81,7 @@ pub(super) async fn handle<B>(
         return text_response(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message);
     };
     let origin_url = match matched {
-        Some((given, _)) => given.url.clone(),
+        Some((origin_headers, _)) => origin_headers.url.clone(),
         None => match sessions.prefetcher.origin_for(&player, &target.url) {
             Some(url) => url,
             None => {
@@ -94,8 +95,8 @@ pub(super) async fn handle<B>(
             }
         },
     };
-    if let Some((given, _)) = matched {
-        player_headers = player_headers.with_overrides(&given.headers);
+    if let Some((origin_headers, _)) = matched {
+        player_headers = player_headers.with_overrides(&origin_headers.headers);
     }
     if target.login.is_some() {
         player_headers = player_headers.without_authorization();
@@ -110,10 +111,10 @@ pub(super) async fn handle<B>(
     let upstream_headers = if matched.is_some() { upstream_headers.with_fixed_origin() } else { upstream_headers };
     // Three restrictions of the destinations apply together: those of the client, of the mark, and of playlists that
     // the client follows.
-    let right = EgressPolicy::for_peer(peer).with_listener(listener);
-    let right = mark_zone.map_or(right, |zone| right.referred_by_zone(zone));
-    let right = sessions.prefetcher.right_for(&player, &target.url, right);
-    let session = sessions.session_for(target, player, upstream_headers, right);
+    let egress = EgressPolicy::for_peer(peer).with_listener(listener);
+    let egress = mark_zone.map_or(egress, |zone| egress.referred_by_zone(zone));
+    let egress = sessions.prefetcher.egress_for(&player, &target.url, egress);
+    let session = sessions.session_for(target, player, upstream_headers, egress);
 
     if session.playlist_format.get().is_some()
         && let Some(response) = playlist_response(sessions, &session, request, playlist_request).await
@@ -157,25 +158,25 @@ pub(super) async fn handle<B>(
     // A segment may have been prefetched already, or its body may have to wait for the end of the preceding segment.
     let mut segment_request = sessions.prefetcher.match_request(sessions, &session, requested);
     let prefetched = match segment_request.as_mut().filter(|_| !headers.contains_key(IF_RANGE)) {
-        Some(turn) => turn.take_prefetched(requested).await,
+        Some(segment_request) => segment_request.take_prefetched(requested).await,
         None => None,
     };
     let deferred =
         match segment_request.as_mut().filter(|_| prefetched.is_none() && !headers.contains_key(IF_RANGE)) {
-            Some(turn) => turn.deferred_response(sessions, &session, requested).await,
+            Some(segment_request) => segment_request.deferred_response(sessions, &session, requested).await,
             None => None,
         };
     if let Some((head, mut body)) = deferred {
         body.permit = Some(Rc::clone(permit));
-        segment_request.into_iter().for_each(|turn| turn.prefetch_next(sessions, &session));
+        segment_request.into_iter().for_each(|segment_request| segment_request.prefetch_next(sessions, &session));
         return response_with_body(&head, ProxyBody::Deferred(body));
     }
     let opened = match prefetched {
         Some(response) => Ok(response),
         None => sessions.open(&session, requested, |validator| range::if_range_holds(headers, validator)).await,
     };
-    if let Some(turn) = segment_request.filter(|_| opened.is_ok()) {
-        turn.prefetch_next(sessions, &session);
+    if let Some(segment_request) = segment_request.filter(|_| opened.is_ok()) {
+        segment_request.prefetch_next(sessions, &session);
     }
     match opened {
         Ok((mut head, mut bytes)) => {
@@ -210,9 +211,9 @@ pub(super) async fn handle<B>(
                 };
             }
             match bytes {
-                ResponseBody::Stream(play) => {
-                    play.set_connection(permit);
-                    response_with_body(&head, ProxyBody::Stream(play))
+                ResponseBody::Stream(stream) => {
+                    stream.set_connection(permit);
+                    response_with_body(&head, ProxyBody::Stream(stream))
                 }
                 ResponseBody::SingleLink(single) => response_with_body(&head, ProxyBody::single_link(single)),
             }
@@ -264,12 +265,12 @@ fn response_with_body(head: &ResponseHead, body: ProxyBody) -> Response<ProxyBod
     add_security_headers(headers);
     let ranges = if head.accepts_ranges { "bytes" } else { "none" };
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static(ranges));
-    if let Some(length) = head.range.as_ref().map(|span| span.end - span.start).or(head.total) {
+    if let Some(length) = head.range.as_ref().map(|range| range.end - range.start).or(head.total) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
-    if let Some(span) = &head.range {
+    if let Some(range) = &head.range {
         let total = head.total.map_or_else(|| "*".to_owned(), |total| total.to_string());
-        let range = format!("bytes {}-{}/{total}", span.start, span.end - 1);
+        let range = format!("bytes {}-{}/{total}", range.start, range.end - 1);
         headers.extend(HeaderValue::from_str(&range).ok().map(|range| (CONTENT_RANGE, range)));
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }

@@ -136,7 +136,7 @@ const OBSERVED_PROPERTIES: [&str; 6] =
 mod tests {
     use super::*;
 
-    fn hear(state: &mut MpvState, lines: &[(u64, &str)]) {
+    fn feed_lines(state: &mut MpvState, lines: &[(u64, &str)]) {
         for (millis, line) in lines {
             state.on_line(Instant::from_millis(*millis), line);
         }
@@ -162,7 +162,7 @@ mod tests {
     fn the_report_follows_the_properties() {
         let mut mpv = MpvState::default();
         assert_eq!(mpv.report(Instant::ZERO), None);
-        hear(&mut mpv, &START_LINES);
+        feed_lines(&mut mpv, &START_LINES);
         let (url, report) = mpv.report(Instant::from_millis(1000)).unwrap();
         assert_eq!(url.as_str(), "https://h.example/f.mp4?x");
         assert_eq!(
@@ -175,24 +175,24 @@ mod tests {
     #[test]
     fn waiting_for_data_is_a_stall_unless_a_seek_is_in_progress() {
         let mut mpv = MpvState::default();
-        hear(&mut mpv, &START_LINES);
+        feed_lines(&mut mpv, &START_LINES);
         let for_cache =
             |now| format!(r#"{{"event":"property-change","id":3,"name":"paused-for-cache","data":{now}}}"#);
-        let (stops, goes) = (for_cache(true), for_cache(false));
-        assert!(mpv.on_line(Instant::from_millis(2000), &stops));
+        let (stall, resume) = (for_cache(true), for_cache(false));
+        assert!(mpv.on_line(Instant::from_millis(2000), &stall));
         assert!(mpv.report(Instant::from_millis(3000)).unwrap().1.is_waiting);
-        hear(&mut mpv, &[(4000, &goes), (5000, r#"{"event":"seek"}"#), (5001, &stops), (5500, &goes)]);
-        hear(&mut mpv, &[(5600, r#"{"event":"playback-restart"}"#)]);
+        feed_lines(&mut mpv, &[(4000, &resume), (5000, r#"{"event":"seek"}"#), (5001, &stall), (5500, &resume)]);
+        feed_lines(&mut mpv, &[(5600, r#"{"event":"playback-restart"}"#)]);
         let report = mpv.report(Instant::from_millis(9000)).unwrap().1;
         assert_eq!((report.stalls, report.stalled_time, report.is_waiting), (1, Duration::from_secs(2), false));
-        hear(&mut mpv, &[(9000, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
+        feed_lines(&mut mpv, &[(9000, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
         assert!(mpv.report(Instant::from_millis(9000)).unwrap().1.has_ended);
     }
 
     #[test]
     fn a_late_connection_derives_the_state_from_properties() {
         let mut mpv = MpvState::default();
-        hear(
+        feed_lines(
             &mut mpv,
             &[
                 (
@@ -207,24 +207,24 @@ mod tests {
             ],
         );
         assert!(mpv.report(Instant::ZERO).unwrap().1.is_waiting, "a position is no picture");
-        hear(&mut mpv, &[(4, r#"{"event":"property-change","id":2,"name":"time-pos","data":0.625000}"#)]);
+        feed_lines(&mut mpv, &[(4, r#"{"event":"property-change","id":2,"name":"time-pos","data":0.625000}"#)]);
         assert!(!mpv.report(Instant::ZERO).unwrap().1.is_waiting);
-        hear(&mut mpv, &[(5, r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#)]);
+        feed_lines(&mut mpv, &[(5, r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#)]);
         assert_eq!(mpv.report(Instant::ZERO).unwrap().1.stalls, 1);
         // The end of the file, and a seek back from it.
-        hear(&mut mpv, &[(9, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
-        hear(&mut mpv, &[(10, r#"{"event":"seek"}"#), (11, r#"{"event":"playback-restart"}"#)]);
+        feed_lines(&mut mpv, &[(9, r#"{"event":"property-change","id":5,"name":"eof-reached","data":true}"#)]);
+        feed_lines(&mut mpv, &[(10, r#"{"event":"seek"}"#), (11, r#"{"event":"playback-restart"}"#)]);
         assert!(mpv.report(Instant::ZERO).unwrap().1.has_ended);
-        hear(&mut mpv, &[(12, r#"{"event":"property-change","id":5,"name":"eof-reached","data":false}"#)]);
+        feed_lines(&mut mpv, &[(12, r#"{"event":"property-change","id":5,"name":"eof-reached","data":false}"#)]);
         assert!(!mpv.report(Instant::ZERO).unwrap().1.has_ended);
     }
 
     #[test]
     fn waiting_before_the_first_picture_is_no_stall() {
         let mut mpv = MpvState::default();
-        hear(&mut mpv, &START_LINES[..5]);
+        feed_lines(&mut mpv, &START_LINES[..5]);
         let waits = r#"{"event":"property-change","id":3,"name":"paused-for-cache","data":true}"#;
-        hear(&mut mpv, &[(10, waits), (400, &waits.replace("true", "false"))]);
+        feed_lines(&mut mpv, &[(10, waits), (400, &waits.replace("true", "false"))]);
         let report = mpv.report(Instant::from_millis(1000)).unwrap().1;
         assert_eq!((report.is_waiting, report.stalls), (true, 0));
     }
@@ -232,16 +232,16 @@ mod tests {
     #[test]
     fn unreadable_lines_change_nothing() {
         let mut mpv = MpvState::default();
-        hear(&mut mpv, &START_LINES);
-        let before = mpv.report(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told));
+        feed_lines(&mut mpv, &START_LINES);
+        let before = mpv.report(Instant::from_millis(1000)).map(|(url, report)| (url.clone(), report));
         for line in
             ["", "null", "[]", "{", r#"{"event":7}"#, r#"{"event":"property-change","name":"time-pos","data":"x"}"#]
         {
             assert!(!mpv.on_line(Instant::from_millis(1000), line), "{line}");
         }
-        assert_eq!(mpv.report(Instant::from_millis(1000)).map(|(url, told)| (url.clone(), told)), before);
+        assert_eq!(mpv.report(Instant::from_millis(1000)).map(|(url, report)| (url.clone(), report)), before);
         // A file that is not played through the proxy is ignored.
-        hear(&mut mpv, &[(9, r#"{"event":"property-change","name":"path","data":"/home/me/film.mkv"}"#)]);
+        feed_lines(&mut mpv, &[(9, r#"{"event":"property-change","name":"path","data":"/home/me/film.mkv"}"#)]);
         assert_eq!(mpv.report(Instant::from_millis(1000)), None);
     }
 }

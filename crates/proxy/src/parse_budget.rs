@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn parsing_stops_at_a_fixed_amount_of_work_or_at_the_deadline() {
         let distant = Instant::now() + Duration::from_secs(3600);
-        let mut cost = ParseBudget::new(100, u64::MAX, distant);
-        assert_eq!(cost.work_left(), WORK_BASE + 100 * WORK_FACTOR);
-        while cost.charge_work(1 << 20).is_ok() {}
-        assert!(cost.work_left() < 2 << 20);
+        let mut budget = ParseBudget::new(100, u64::MAX, distant);
+        assert_eq!(budget.work_left(), WORK_BASE + 100 * WORK_FACTOR);
+        while budget.charge_work(1 << 20).is_ok() {}
+        assert!(budget.work_left() < 2 << 20);
         let mut expired = ParseBudget::new(100, u64::MAX, Instant::now());
         let steps = (0..10_000).take_while(|_| expired.charge_work(1 << 10).is_ok()).count() as u64;
         assert!(steps <= CLOCK_CHECK_INTERVAL >> 10, "{steps}");
@@ -176,8 +176,8 @@ mod tests {
         let distant = Instant::now() + Duration::from_secs(3600);
         let part = "x".repeat(1000);
         for (memory, most) in [(10_000, 10_000), (u64::MAX, 300 + OUTPUT_BASE)] {
-            let (mut cost, mut text) = (ParseBudget::new(100, memory, distant), String::new());
-            while cost.write(&mut text, &part).is_ok() {}
+            let (mut budget, mut text) = (ParseBudget::new(100, memory, distant), String::new());
+            while budget.write(&mut text, &part).is_ok() {}
             assert!(text.len() as u64 <= most && text.len() as u64 > most - 1000, "{}", text.len());
             assert!(text.capacity() <= text.len() + text.len() / 8 + 1000);
         }

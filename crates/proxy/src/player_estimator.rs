@@ -312,85 +312,85 @@ mod tests {
     }
 
     fn new_estimator() -> PlayerEstimator {
-        let mut watching = PlayerEstimator::default();
-        watching.on_request(at(0), 0);
-        watching.on_bytes_read(at(100), 0, &head());
-        watching.update(at(100), head().len() as u64, head().len() as u64, Some(TOTAL));
-        watching
+        let mut estimator = PlayerEstimator::default();
+        estimator.on_request(at(0), 0);
+        estimator.on_bytes_read(at(100), 0, &head());
+        estimator.update(at(100), head().len() as u64, head().len() as u64, Some(TOTAL));
+        estimator
     }
 
     #[test]
     fn the_stream_gets_the_video_once_and_the_position_when_it_differs() {
-        let mut watching = new_estimator();
-        let Some(PlayerInput::Video { video, position, is_playing: plays, .. }) = watching.update_for_stream(None)
+        let mut estimator = new_estimator();
+        let Some(PlayerInput::Video { video, position, is_playing: plays, .. }) = estimator.update_for_stream(None)
         else {
             panic!()
         };
         assert_eq!((video.duration(), position, plays), (Duration::from_secs(10), Duration::ZERO, false));
         let mut modelled = Player::new(video.clone(), thresholds(&video), at(100));
-        assert_eq!(watching.update_for_stream(Some(&modelled)), None);
+        assert_eq!(estimator.update_for_stream(Some(&modelled)), None);
         for upto in [2_000_000, 4_000_000] {
-            watching.update(at(200), upto, upto, Some(TOTAL));
+            estimator.update(at(200), upto, upto, Some(TOTAL));
             modelled.on_arrival(at(200), upto);
         }
         modelled.advance(at(1000));
-        watching.update(at(1000), 4_000_000, 4_000_000, Some(TOTAL));
-        assert_eq!(watching.update_for_stream(Some(&modelled)), None);
-        assert_eq!(watching.status().unwrap().position, Duration::from_millis(800));
-        assert_eq!(watching.status().unwrap().source, "mp4 mvhd");
+        estimator.update(at(1000), 4_000_000, 4_000_000, Some(TOTAL));
+        assert_eq!(estimator.update_for_stream(Some(&modelled)), None);
+        assert_eq!(estimator.status().unwrap().position, Duration::from_millis(800));
+        assert_eq!(estimator.status().unwrap().source, "mp4 mvhd");
     }
 
     #[test]
     fn a_player_that_leaves_bytes_unread_is_paused() {
-        let mut watching = new_estimator();
-        watching.update(at(200), 2_000_000, 6_000_000, Some(TOTAL));
-        watching.update(at(9000), 2_000_000, 6_000_000, Some(TOTAL));
-        let status = watching.status().unwrap();
+        let mut estimator = new_estimator();
+        estimator.update(at(200), 2_000_000, 6_000_000, Some(TOTAL));
+        estimator.update(at(9000), 2_000_000, 6_000_000, Some(TOTAL));
+        let status = estimator.status().unwrap();
         assert_eq!(
             (status.position, status.state, status.stalls),
             (Duration::from_secs(2), PlayerState::Playing, 0)
         );
         assert_eq!(status.buffer, Duration::from_secs(4));
         // When no more bytes wait, it stalls.
-        watching.update(at(20_000), 6_000_000, 6_000_000, Some(TOTAL));
-        assert_eq!(watching.status().unwrap().stalls, 1);
+        estimator.update(at(20_000), 6_000_000, 6_000_000, Some(TOTAL));
+        assert_eq!(estimator.status().unwrap().stalls, 1);
     }
 
     #[test]
     fn a_response_that_continues_is_no_seek_and_any_other_is() {
-        let mut watching = new_estimator();
-        watching.update(at(200), 3_000_000, 5_000_000, Some(TOTAL));
-        watching.on_request(at(1200), 3_000_000);
-        let status = watching.status().unwrap();
+        let mut estimator = new_estimator();
+        estimator.update(at(200), 3_000_000, 5_000_000, Some(TOTAL));
+        estimator.on_request(at(1200), 3_000_000);
+        let status = estimator.status().unwrap();
         assert_eq!((status.position, status.buffer), (Duration::from_secs(1), Duration::from_secs(2)));
         assert_eq!(status.state, PlayerState::Playing);
-        watching.on_request(at(1300), 8_000_000);
-        let status = watching.status().unwrap();
+        estimator.on_request(at(1300), 8_000_000);
+        let status = estimator.status().unwrap();
         assert_eq!((status.position, status.state), (Duration::from_secs(8), PlayerState::Buffering));
         assert_eq!(status.stalls, 0);
     }
 
     #[test]
     fn without_container_timing_the_rate_is_estimated_from_reads() {
-        let mut watching = PlayerEstimator::default();
-        watching.on_request(at(0), 0);
-        watching.on_bytes_read(at(0), 0, &[0x20; 5000]);
+        let mut estimator = PlayerEstimator::default();
+        estimator.on_request(at(0), 0);
+        estimator.on_bytes_read(at(0), 0, &[0x20; 5000]);
         for n in 0..=100_u64 {
-            watching.update(at(n * 100), 1_000_000 + n * 10_000, 5_000_000, Some(TOTAL));
+            estimator.update(at(n * 100), 1_000_000 + n * 10_000, 5_000_000, Some(TOTAL));
         }
-        let status = watching.status().unwrap();
+        let status = estimator.status().unwrap();
         // 100,000 bytes a second, and a margin of a fifth.
         assert_eq!((status.source, status.rate_bps.div_ceil(1000)), (SOURCE_READ_RATE, 960));
         // A pause changes nothing.
         for n in 100..=300_u64 {
-            watching.update(at(n * 100), 2_000_000, 5_000_000, Some(TOTAL));
+            estimator.update(at(n * 100), 2_000_000, 5_000_000, Some(TOTAL));
         }
-        assert_eq!(watching.status().unwrap().rate_bps, status.rate_bps);
+        assert_eq!(estimator.status().unwrap().rate_bps, status.rate_bps);
         // While the player waits for bytes, it reads at the rate of the links.
-        let mut watching = PlayerEstimator::default();
+        let mut estimator = PlayerEstimator::default();
         for n in 0..=200_u64 {
-            watching.update(at(n * 100), n * 10_000, n * 10_000, Some(TOTAL));
+            estimator.update(at(n * 100), n * 10_000, n * 10_000, Some(TOTAL));
         }
-        assert_eq!(watching.status(), None);
+        assert_eq!(estimator.status(), None);
     }
 }

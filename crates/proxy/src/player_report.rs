@@ -56,7 +56,7 @@ impl Session {
     pub(super) fn player_report_json(&self) -> Value {
         let last = self.player_report.borrow();
         let Some((report, received_at)) =
-            last.as_ref().filter(|(told, at)| told.has_ended || at.elapsed() < REPORT_TTL)
+            last.as_ref().filter(|(report, at)| report.has_ended || at.elapsed() < REPORT_TTL)
         else {
             return Value::Null;
         };

@@ -156,23 +156,24 @@ pub(super) async fn serve_fetched(
     request: &PlaylistRequest<'_>,
 ) -> Result<Response<ProxyBody>, RequestError> {
     let mut download = PlaylistDownload::new(sessions, session)?;
-    let (url, list_right) = match bytes {
-        ResponseBody::Stream(mut play) => {
+    let (url, referred_egress) = match bytes {
+        ResponseBody::Stream(mut stream) => {
             let transfer_failed = |_| RequestError::BadGateway("the transfer of the playlist failed".to_owned());
-            while let Some(chunk) = poll_fn(|cx| play.poll_ungated(cx)).await {
+            while let Some(chunk) = poll_fn(|cx| stream.poll_ungated(cx)).await {
                 download.push(&chunk.map_err(transfer_failed)?)?;
             }
             // The server is unknown, so its URLs may lead only where those of any server may.
-            play.source_url().unwrap_or_else(|| (session.url.clone(), session.right.referred_by(None)))
+            stream.source_url().unwrap_or_else(|| (session.url.clone(), session.egress.referred_by(None)))
         }
         ResponseBody::SingleLink(mut response) => {
             while let Some(chunk) = response.next_chunk().await {
                 download.push(&chunk?)?;
             }
-            (response.url.clone(), response.list_right())
+            (response.url.clone(), response.referred_egress())
         }
     };
-    rewrite_response(sessions, session, kind, download.finish(head.description, url, list_right), request).await
+    rewrite_response(sessions, session, kind, download.finish(head.description, url, referred_egress), request)
+        .await
 }
 
 /// Determines whether a response is a playlist, by its media type or its first bytes, which are only peeked at. `None`:
@@ -275,14 +276,14 @@ async fn rewrite_response(
     fetched: FetchedPlaylist,
     request: &PlaylistRequest<'_>,
 ) -> Result<Response<ProxyBody>, RequestError> {
-    let FetchedPlaylist { body, content_type, encoding, url, list_right, reservation } = fetched;
+    let FetchedPlaylist { body, content_type, encoding, url, referred_egress, reservation } = fetched;
     let kind = content_type.as_deref().and_then(PlaylistFormat::from_media_type).unwrap_or(kind);
     session.delivered_bytes.set(session.delivered_bytes.get() + body.len() as u64);
     let proxy_prefix = format!("http://{}/", request.host);
     let player_url = Url::parse(&format!("{proxy_prefix}{}", request.path.trim_start_matches('/')));
     let player = player_url
         .map_err(|error| RequestError::BadGateway(format!("the URL of the playlist is not valid: {error}")))?;
-    let mark = playlist_marks::mark_for(list_right.referrer_zone().unwrap_or(AddressZone::Internet));
+    let mark = playlist_marks::mark_for(referred_egress.referrer_zone().unwrap_or(AddressZone::Internet));
     let unmarked_host = session.url.host_str().filter(|_| !request.is_marked).map(str::to_owned);
     let server = url.host_str().unwrap_or_default().to_owned();
     let context = RewriteContext {
@@ -295,13 +296,13 @@ async fn rewrite_response(
     let imported = sessions.prefetcher.imported_variables(session);
     let outcome = sessions
         .playlist_reader
-        .run_job(ReadJob { body, encoding, format: kind, context, imported, reservation })
+        .run_job(ReadJob { body, encoding, format: kind, context, imported_variables: imported, reservation })
         .await;
     let (kind, bytes, is_converted) = match outcome {
         ReadOutcome::Rewritten { bytes, format: kind, is_converted, unsent, playlist: rewritten } => {
             close_if_not_read(unsent, request.permit);
             let RewrittenPlaylist {
-                changed_urls: moved,
+                changed_urls,
                 renditions,
                 variants,
                 can_choose,
@@ -310,17 +311,17 @@ async fn rewrite_response(
                 preload_hints: hints,
                 urls: named,
                 variables,
-                parse_error: fault,
+                parse_error,
                 ..
             } = *rewritten;
-            match fault {
+            match parse_error {
                 Some(why) => {
                     publish_notice(sessions, session, &format!("the playlist is passed on unchanged: {why}"))
                 }
                 None => {
                     let note =
                         note.map(|note| format!("; segments are not prefetched: {note}")).unwrap_or_default();
-                    session.set_status(&format!("playlist: {moved} URLs rewritten{note}"));
+                    session.set_status(&format!("playlist: {changed_urls} URLs rewritten{note}"));
                 }
             }
             let info = prefetch::PlaylistInfo {
@@ -332,7 +333,7 @@ async fn rewrite_response(
                 urls: named,
                 variables,
             };
-            sessions.prefetcher.add_playlist(&sessions.buffer_budget, session, info, (server, list_right));
+            sessions.prefetcher.add_playlist(&sessions.buffer_budget, session, info, (server, referred_egress));
             (kind, bytes, is_converted)
         }
         ReadOutcome::Rejected(why) => {
@@ -344,8 +345,10 @@ async fn rewrite_response(
     };
     let mut response = Response::new(body::full_body(bytes));
     let fields = response.headers_mut();
-    let declared_type =
-        content_type.as_deref().filter(|_| !is_converted).and_then(|said| HeaderValue::from_str(said).ok());
+    let declared_type = content_type
+        .as_deref()
+        .filter(|_| !is_converted)
+        .and_then(|content_type| HeaderValue::from_str(content_type).ok());
     fields.insert(CONTENT_TYPE, declared_type.unwrap_or_else(|| kind.content_type()));
     fields.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
     fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -354,12 +357,12 @@ async fn rewrite_response(
 
 /// Closes the connection of a player that does not read a playlist, to free playlist memory for others.
 fn close_if_not_read(unsent: Weak<()>, permit: &Rc<ConnPermit>) {
-    let seat = Rc::downgrade(permit);
+    let permit = Rc::downgrade(permit);
     tokio::task::spawn_local(async move {
         sleep(READ_TIMEOUT).await;
-        if let Some(seat) = seat.upgrade().filter(|_| unsent.strong_count() > 0) {
+        if let Some(permit) = permit.upgrade().filter(|_| unsent.strong_count() > 0) {
             tracing::debug!("connection closed: the client does not read the playlist");
-            seat.close();
+            permit.close();
         }
     });
 }
@@ -381,7 +384,7 @@ struct FetchedPlaylist {
     /// The URL after all redirects.
     url: Url,
     /// The destinations to which its URLs may lead.
-    list_right: EgressPolicy,
+    referred_egress: EgressPolicy,
     reservation: Reservation,
 }
 
@@ -393,7 +396,7 @@ struct PlaylistDownload {
 
 impl PlaylistDownload {
     fn new(sessions: &Sessions, session: &Session) -> Result<Self, RequestError> {
-        let client = Client::of_right(&session.right);
+        let client = Client::of_egress(&session.egress);
         let reservation =
             sessions.buffer_budget.reserve(client, Purpose::Playlists, 0).ok_or(RequestError::OutOfMemory)?;
         Ok(Self { body: Vec::new(), reservation })
@@ -417,10 +420,10 @@ impl PlaylistDownload {
         Ok(())
     }
 
-    fn finish(self, described: ResponseMeta, url: Url, list_right: EgressPolicy) -> FetchedPlaylist {
+    fn finish(self, described: ResponseMeta, url: Url, referred_egress: EgressPolicy) -> FetchedPlaylist {
         let Self { body, reservation: reserved } = self;
         let ResponseMeta { content_type, content_encoding: encoding, .. } = described;
-        FetchedPlaylist { body, content_type, encoding, url, list_right, reservation: reserved }
+        FetchedPlaylist { body, content_type, encoding, url, referred_egress, reservation: reserved }
     }
 }
 
@@ -456,7 +459,7 @@ async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedP
         }
         match outcome {
             Ok(Some(Ok(Err(RequestError::BadGateway(why))))) => last_error = RequestError::BadGateway(why),
-            Ok(Some(Ok(answer))) => return answer,
+            Ok(Some(Ok(result))) => return result,
             Ok(Some(Err(_)) | None) => {}
             Err(_) if is_last => return Err(last_error),
             Err(_) => {}
@@ -473,7 +476,7 @@ async fn fetch_over(
     let mut response = SingleLinkResponse::request(&network, &[link], &request).await?;
     // From now on, missing data means that the link stalls, not that the server delays its response.
     request.is_sent.set(false);
-    let list_right = response.list_right();
+    let referred_egress = response.referred_egress();
     let range = response.head.range;
     match response.head.status {
         // 203: a proxy has changed something (RFC 9110 section 15.3.4).
@@ -500,7 +503,7 @@ async fn fetch_over(
     }
     match result {
         SniffResult::Playlist(_) => {
-            Ok(Some(download.finish(response.described.clone(), response.url.clone(), list_right)))
+            Ok(Some(download.finish(response.described.clone(), response.url.clone(), referred_egress)))
         }
         SniffResult::UnknownEncoding => Err(unknown_encoding_error(encoding.as_deref())),
         SniffResult::NotAPlaylist | SniffResult::NeedMore => Ok(None),

@@ -79,12 +79,12 @@ pub(super) fn mark_requests<'a>(
     (text, form): (&'a str, TextForm),
     mark: &str,
     authority: &str,
-    cost: &mut ParseBudget,
+    budget: &mut ParseBudget,
 ) -> Result<(Cow<'a, str>, usize), PlaylistError> {
     let (mut marked, mut copied_until, mut count) = (String::new(), 0, 0);
     for (colon, _) in text.match_indices(':') {
         let Some(slash) = request_slash(text, form, colon) else { continue };
-        cost.charge_work(slash.min(MAX_SCANNED))?;
+        budget.charge_work(slash.min(MAX_SCANNED))?;
         let before = text.get(..=slash).unwrap_or_default();
         if slash < copied_until || before.ends_with(mark) || is_other_host(before, authority) {
             continue;
@@ -96,7 +96,7 @@ pub(super) fn mark_requests<'a>(
         let request = request.take_while(|c| !is_delimiter(*c)).filter(|c| *c != '\t');
         let request: String = request.map(|c| if c == '\\' { '/' } else { c }).collect();
         if let Ok(target) = media_url::parse(&request) {
-            cost.urls.add_unparsed(&target.url);
+            budget.urls.add_unparsed(&target.url);
         }
     }
     if copied_until == 0 {
@@ -148,14 +148,19 @@ const MAX_SCANNED: usize = 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::super::url_rewrite::tests::affordable;
+    use super::super::url_rewrite::tests::test_budget;
     use super::*;
 
     fn marked_lines(text: &str) -> String {
-        mark_requests((text, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut affordable())
-            .unwrap()
-            .0
-            .into_owned()
+        mark_requests(
+            (text, TextForm::Lines),
+            mark_for(AddressZone::Internet),
+            "127.0.0.1:8480",
+            &mut test_budget(),
+        )
+        .unwrap()
+        .0
+        .into_owned()
     }
 
     #[test]
@@ -165,7 +170,7 @@ mod tests {
                 (text, TextForm::Value),
                 mark_for(AddressZone::Internet),
                 "127.0.0.1:8480",
-                &mut affordable(),
+                &mut test_budget(),
             );
             marked.unwrap().0.into_owned()
         };
@@ -237,11 +242,11 @@ mod tests {
 
     #[test]
     fn urls_of_marked_requests_are_remembered_by_host_and_port() {
-        let mut cost = affordable();
+        let mut budget = test_budget();
         let plain = "\"/http://10.0.0.1:81/x\" /http:/h/y";
-        mark_requests((plain, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut cost)
+        mark_requests((plain, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut budget)
             .unwrap();
-        let has = |url: &str| cost.urls.contains(&url.parse().unwrap());
+        let has = |url: &str| budget.urls.contains(&url.parse().unwrap());
         assert!(has("http://10.0.0.1:81/") && has("http://h/"));
         assert!(!has("http://10.0.0.1/x") && !has("https://h/y"));
     }

@@ -55,7 +55,7 @@ pub(super) struct ReadJob {
     pub(super) format: PlaylistFormat,
     pub(super) context: RewriteContext,
     /// Variables of the playlist that names this one.
-    pub(super) imported: Vec<(String, String)>,
+    pub(super) imported_variables: Vec<(String, String)>,
     /// Reserves at least the memory of the body.
     pub(super) reservation: Reservation,
 }
@@ -92,8 +92,8 @@ impl Default for PlaylistReader {
 impl PlaylistReader {
     /// Parses and rewrites one playlist.
     pub(super) async fn run_job(&self, job: ReadJob) -> ReadOutcome {
-        let ClientQueue { queue_slots: waiting, concurrent: turn } = self.client_queue(job.reservation.client());
-        let Ok(_client_permit) = waiting.try_acquire() else { return ReadOutcome::NoCapacity };
+        let ClientQueue { queue_slots, concurrent } = self.client_queue(job.reservation.client());
+        let Ok(_client_permit) = queue_slots.try_acquire() else { return ReadOutcome::NoCapacity };
         let Ok(_queue_permit) = Arc::clone(&self.queue_slots).try_acquire_owned() else {
             return ReadOutcome::NoCapacity;
         };
@@ -102,7 +102,7 @@ impl PlaylistReader {
         let threads = if is_short { &self.short_threads } else { &self.long_threads };
         let permits = async {
             // The thread's permit is acquired last, so that its owner waits for nothing else.
-            let client_permit = Arc::clone(&turn).acquire_owned().await.ok()?;
+            let client_permit = Arc::clone(&concurrent).acquire_owned().await.ok()?;
             Some((client_permit, Arc::clone(threads).acquire_owned().await.ok()?))
         };
         let Ok(Some(thread_permit)) = timeout(QUEUE_TIMEOUT, permits).await else { return ReadOutcome::NoCapacity };
@@ -124,7 +124,7 @@ impl PlaylistReader {
         clients.retain(|_, queue| Arc::strong_count(&queue.concurrent) > 1);
         // All programs of this machine are one client, and several of them may be busy.
         let (max_waiting, max_concurrent) =
-            if client == Client::HERE { (MAX_QUEUED, 3) } else { (MAX_QUEUED / 2, 1) };
+            if client == Client::LOCAL { (MAX_QUEUED, 3) } else { (MAX_QUEUED / 2, 1) };
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         let new_queue =
             || ClientQueue { queue_slots: semaphore(max_waiting), concurrent: semaphore(max_concurrent) };
@@ -159,7 +159,7 @@ fn read(mut job: ReadJob) -> ReadOutcome {
 }
 
 fn rewrite_job(job: &mut ReadJob) -> Result<(Vec<u8>, PlaylistFormat, bool, RewrittenPlaylist), ReadError> {
-    let ReadJob { body, encoding, format: kind, context, imported, reservation } = job;
+    let ReadJob { body, encoding, format: kind, context, imported_variables: imported, reservation } = job;
     let deadline = Instant::now() + MAX_PARSE_TIME;
     let decoded_body = match encoding {
         // Some servers name a character set there, or nonsense, before a body that is not encoded.
@@ -276,15 +276,15 @@ fn pass_through(
 
 /// Bytes that release their memory when they have been sent, and a reference that lives until then.
 fn into_reserved_bytes(bytes: Vec<u8>, reservation: Reservation) -> (Bytes, Weak<()>) {
-    struct Held(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] (Reservation, Arc<()>));
-    impl AsRef<[u8]> for Held {
+    struct ReservedBytes(Vec<u8>, #[expect(dead_code, reason = "held until the bytes go")] (Reservation, Arc<()>));
+    impl AsRef<[u8]> for ReservedBytes {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
     let alive = Arc::new(());
     let unsent = Arc::downgrade(&alive);
-    (Bytes::from_owner(Held(bytes, (reservation, alive))), unsent)
+    (Bytes::from_owner(ReservedBytes(bytes, (reservation, alive))), unsent)
 }
 
 /// chosen: two thousand segments, an hour of television.
@@ -298,13 +298,17 @@ const MIN_GROWTH: u64 = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use super::super::url_rewrite::tests::{affordable, same_url_context};
+    use super::super::url_rewrite::tests::{same_url_context, test_budget};
     use super::*;
 
     #[test]
     fn a_malformed_manifest_is_marked_as_players_read_it_or_refused() {
         let rewrite = |inner: &str| {
-            rewrite_dash(&format!("<MPD>{inner}</MPD><x>"), &same_url_context("https://h/m.mpd"), &mut affordable())
+            rewrite_dash(
+                &format!("<MPD>{inner}</MPD><x>"),
+                &same_url_context("https://h/m.mpd"),
+                &mut test_budget(),
+            )
         };
         for inner in
             ["<Event>/http://10.0.0.1/</Event>", "<Event>/ht\ntp://10.0.0.1/</Event>", "<A b='/https:/10.0.0.1'/>"]

@@ -98,7 +98,7 @@ struct FollowedPlaylist {
     /// The host that served it, after redirects.
     host: String,
     /// The destinations to which its URLs may lead.
-    right: EgressPolicy,
+    egress: EgressPolicy,
     /// A URL of the origin for which the player's header fields are meant.
     origin_url: Url,
     prefetches: BTreeMap<usize, Rc<RenditionPrefetch>>,
@@ -129,7 +129,7 @@ impl FollowedPlaylist {
 struct RenditionPrefetch {
     track: Rc<TrackPlayback>,
     /// The destinations to which the playlist's URLs may lead.
-    right: Cell<EgressPolicy>,
+    egress: Cell<EgressPolicy>,
     prefetched: RefCell<VecDeque<PrefetchedResponse>>,
     /// The segment that the player requested last, and those that follow it.
     last_request: RefCell<Option<(Rc<Session>, Vec<MediaSegment>)>>,
@@ -163,19 +163,19 @@ impl Prefetcher {
         memory: &BufferBudget,
         session: &Session,
         mut playlist: PlaylistInfo,
-        (host, right): (String, EgressPolicy),
+        (host, egress): (String, EgressPolicy),
     ) {
         let mut playlists = self.playlists.borrow_mut();
-        playlists.retain(|_, course| course.last_used.elapsed() < PLAYLIST_TTL);
+        playlists.retain(|_, followed| followed.last_used.elapsed() < PLAYLIST_TTL);
         let key = PlaylistKey::of(session);
-        let home = session.headers.origin_url.clone();
-        let key_size = 2 * (key.player.len() + key.playlist_url.len()) + host.len() + home.as_str().len();
+        let origin_url = session.headers.origin_url.clone();
+        let key_size = 2 * (key.player.len() + key.playlist_url.len()) + host.len() + origin_url.as_str().len();
         let tracks = playlists.remove(&key).map(|playlist| playlist.prefetches).unwrap_or_default();
         let mut is_index_dropped = false;
         let reserved = loop {
             let size = (playlist.memory_size() + key_size) as u64;
             let reserved = memory
-                .reserve(Client::of_right(&right), Purpose::PrefetchIndex, size)
+                .reserve(Client::of_egress(&egress), Purpose::PrefetchIndex, size)
                 .filter(|_| playlists.len() < MAX_PLAYLISTS);
             if reserved.is_some() {
                 break reserved;
@@ -184,27 +184,27 @@ impl Prefetcher {
             // oldest playlist as a whole.
             let has_max_playlists = playlists.len() >= MAX_PLAYLISTS;
             let has_index = |playlist: &FollowedPlaylist| !has_max_playlists && !playlist.is_index_dropped;
-            let requester = Client::of_right(&right);
+            let requester = Client::of_egress(&egress);
             let with_index = playlists
                 .values()
                 .filter(|playlist| has_index(playlist))
-                .map(|playlist| Client::of_right(&playlist.right));
+                .map(|playlist| Client::of_egress(&playlist.egress));
             let evicted_client = Client::largest(with_index, requester);
             let candidates = playlists.values_mut().filter(|playlist| has_index(playlist));
-            let of_loser = candidates.filter(|playlist| Client::of_right(&playlist.right) == evicted_client);
-            if let Some(playlist) = of_loser.min_by_key(|course| course.last_used) {
+            let of_loser = candidates.filter(|playlist| Client::of_egress(&playlist.egress) == evicted_client);
+            if let Some(playlist) = of_loser.min_by_key(|followed| followed.last_used) {
                 playlist.drop_index();
             } else if !has_max_playlists && !is_index_dropped {
                 playlist.drop_index();
                 is_index_dropped = true;
             } else {
                 let evicted_client = Client::largest(
-                    playlists.values().map(|playlist| Client::of_right(&playlist.right)),
+                    playlists.values().map(|playlist| Client::of_egress(&playlist.egress)),
                     requester,
                 );
                 let of_evicted =
-                    playlists.iter().filter(|(_, course)| Client::of_right(&course.right) == evicted_client);
-                let oldest = of_evicted.min_by_key(|(_, course)| course.last_used).map(|(key, _)| key.clone());
+                    playlists.iter().filter(|(_, followed)| Client::of_egress(&followed.egress) == evicted_client);
+                let oldest = of_evicted.min_by_key(|(_, followed)| followed.last_used).map(|(key, _)| key.clone());
                 match oldest {
                     Some(oldest) => playlists.remove(&oldest),
                     None => break None,
@@ -217,8 +217,8 @@ impl Prefetcher {
                 FollowedPlaylist {
                     info: playlist,
                     host,
-                    right,
-                    origin_url: home,
+                    egress,
+                    origin_url,
                     prefetches: tracks,
                     last_used: Instant::now(),
                     is_index_dropped,
@@ -233,26 +233,26 @@ impl Prefetcher {
     /// playlist that the same client follows has named the URL; then those of the playlist apply, too. Of several
     /// playlists, the most restrictive counts. Unmarked URLs of a playlist's own host count while the playlist is
     /// remembered.
-    pub(super) fn right_for(&self, player: &str, url: &Url, own_right: EgressPolicy) -> EgressPolicy {
+    pub(super) fn egress_for(&self, player: &str, url: &Url, own_egress: EgressPolicy) -> EgressPolicy {
         let (playlists, client) = (self.playlists.borrow(), Client::of_player(player));
-        let naming = playlists.iter().filter(|(key, course)| {
-            course.is_followed(url, course.last_used.elapsed())
+        let naming = playlists.iter().filter(|(key, followed)| {
+            followed.is_followed(url, followed.last_used.elapsed())
                 && Client::of_player(&key.player) == client
-                && course.info.urls.contains(url)
+                && followed.info.urls.contains(url)
         });
-        let zones = naming.filter_map(|(_, course)| course.right.referrer_zone()).max();
-        zones.map_or(own_right, |zone| own_right.referred_by_zone(zone))
+        let zones = naming.filter_map(|(_, followed)| followed.egress.referrer_zone()).max();
+        zones.map_or(own_egress, |zone| own_egress.referred_by_zone(zone))
     }
 
     /// The variables of the multivariant playlist that names this session's playlist, as read by the same user.
     /// Variables may be secrets.
     pub(super) fn imported_variables(&self, session: &Session) -> Vec<(String, String)> {
         let playlists = self.playlists.borrow();
-        let naming = playlists.iter().filter(|(key, course)| {
-            let is_master = !course.info.variables.is_empty() && course.info.urls.contains(&session.url);
-            is_master && key.user == session.headers.user
+        let naming = playlists.iter().filter(|(key, followed)| {
+            let is_multivariant = !followed.info.variables.is_empty() && followed.info.urls.contains(&session.url);
+            is_multivariant && key.user == session.headers.user
         });
-        let newest = naming.max_by_key(|(_, course)| course.last_used);
+        let newest = naming.max_by_key(|(_, followed)| followed.last_used);
         newest.map(|(_, playlist)| playlist.info.variables.clone()).unwrap_or_default()
     }
 
@@ -262,8 +262,11 @@ impl Prefetcher {
     pub(super) fn origin_for(&self, player: &str, url: &Url) -> Option<Url> {
         let playlists = self.playlists.borrow();
         let naming =
-            playlists.iter().filter(|(key, course)| key.player == player && course.info.urls.contains(url));
-        naming.map(|(_, playlist)| &playlist.origin_url).min_by_key(|home| same_origin(home, url)).cloned()
+            playlists.iter().filter(|(key, followed)| key.player == player && followed.info.urls.contains(url));
+        naming
+            .map(|(_, playlist)| &playlist.origin_url)
+            .min_by_key(|origin_url| same_origin(origin_url, url))
+            .cloned()
     }
 
     /// The maximum duration of a segment of a player's playlist, as of its last reload.
@@ -276,8 +279,8 @@ impl Prefetcher {
     pub(super) fn blocking_timeout(&self, session: &Session) -> Option<Duration> {
         let playlists = self.playlists.borrow();
         let playlists_of_player = playlists.iter().filter(|(key, _)| key.player == session.player);
-        let mut playlists_of_player = playlists_of_player.map(|(_, course)| &course.info);
-        let playlist = playlists_of_player.find(|offer| offer.preload_hints.contains(&session.url))?;
+        let mut playlists_of_player = playlists_of_player.map(|(_, followed)| &followed.info);
+        let playlist = playlists_of_player.find(|info| info.preload_hints.contains(&session.url))?;
         Some(blocking_reload::blocking_timeout(playlist.target_duration))
     }
 
@@ -297,30 +300,30 @@ impl Prefetcher {
             let is_own = move |key: &PlaylistKey| (key.user == session.headers.user) == is_of_user;
             playlists.iter().filter(move |(key, _)| key.player == session.player && is_own(key))
         };
-        let locate = |(key, course): (&PlaylistKey, &FollowedPlaylist)| {
-            let (index, position, next) = course.info.find(&session.url, range.as_ref())?;
+        let locate = |(key, followed): (&PlaylistKey, &FollowedPlaylist)| {
+            let (index, position, next) = followed.info.find(&session.url, range.as_ref())?;
             Some((key.clone(), index, position, next))
         };
         // The login in a playlist's URL is not sent to other hosts, so its segments there belong to another user.
-        let (key, index, (piece, timing), next) = of_player(true).chain(of_player(false)).find_map(locate)?;
+        let (key, index, (segment, timing), next) = of_player(true).chain(of_player(false)).find_map(locate)?;
         session
             .max_window
             .set(DataSize::from_bytes(sessions.buffer_budget.max_window().bytes() / (MAX_PREFETCHED as u64 + 1)));
         // The player has selected one variant, so prefetched responses of the others are dropped.
-        let multivariant = playlists.iter().find_map(|(master, playlist)| {
+        let multivariant = playlists.iter().find_map(|(multivariant, playlist)| {
             let variants = &playlist.info.variants;
-            let is_variant =
-                master.player == key.player && variants.iter().any(|variant| variant.as_str() == key.playlist_url);
-            is_variant.then(|| (master.playlist_url.clone(), variants.clone()))
+            let is_variant = multivariant.player == key.player
+                && variants.iter().any(|variant| variant.as_str() == key.playlist_url);
+            is_variant.then(|| (multivariant.playlist_url.clone(), variants.clone()))
         });
-        let family_url = multivariant.as_ref().map_or(&key.playlist_url, |(master, _)| master).clone();
+        let family_url = multivariant.as_ref().map_or(&key.playlist_url, |(multivariant, _)| multivariant).clone();
         let has_choice = multivariant.as_ref().is_some_and(|(_, variants)| variants.len() > 1);
         let variants = multivariant.map(|(_, variants)| variants);
         let is_sibling =
             |other: &PlaylistKey| (&other.player, other.user) == (&key.player, key.user) && *other != key;
-        for (other, course) in playlists.iter_mut().filter(|(other, _)| is_sibling(other)) {
+        for (other, followed) in playlists.iter_mut().filter(|(other, _)| is_sibling(other)) {
             if variants.iter().flatten().any(|variant| variant.as_str() == other.playlist_url) {
-                course.prefetches.clear();
+                followed.prefetches.clear();
             }
         }
         let playlist = playlists.get_mut(&key)?;
@@ -334,35 +337,36 @@ impl Prefetcher {
             playlist
                 .prefetches
                 .entry(index)
-                .or_insert_with(|| Rc::new(RenditionPrefetch::new(&track, playlist.right))),
+                .or_insert_with(|| Rc::new(RenditionPrefetch::new(&track, playlist.egress))),
         );
-        prefetch.right.set(playlist.right);
+        prefetch.egress.set(playlist.egress);
         drop(playlists);
         // The published policies do not model segments.
         if sessions.options.stream.policy == Policy::Marline {
             let from = range.as_ref().map_or(0, |span| span.start);
-            let segment = playback.on_request(&track, session.now(), (&piece, timing), &next, can_choose);
+            let segment = playback.on_request(&track, session.now(), (&segment, timing), &next, can_choose);
             session.set_segment(from, &playback, segment);
         }
 
         // Prefetching restarts after the requested segment. Prefetched responses that do not follow it are dropped.
         *prefetch.task.borrow_mut() = None;
         prefetch.last_used.set(Instant::now());
-        let mut waiting = std::mem::take(&mut *prefetch.prefetched.borrow_mut());
-        let is_requested =
-            |held: &PrefetchedResponse| Rc::ptr_eq(&held.session, session) && held.segment.range == range;
+        let mut prefetched_responses = std::mem::take(&mut *prefetch.prefetched.borrow_mut());
+        let is_requested = |response: &PrefetchedResponse| {
+            Rc::ptr_eq(&response.session, session) && response.segment.range == range
+        };
         let is_full_segment =
             range.is_some() || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
-        let position = waiting.iter().position(is_requested);
-        let prefetched = position.and_then(|at| waiting.remove(at)).filter(|_| is_full_segment);
-        waiting.retain(|prefetched| next.contains(&prefetched.segment));
-        *prefetch.prefetched.borrow_mut() = waiting;
+        let position = prefetched_responses.iter().position(is_requested);
+        let prefetched = position.and_then(|at| prefetched_responses.remove(at)).filter(|_| is_full_segment);
+        prefetched_responses.retain(|prefetched| next.contains(&prefetched.segment));
+        *prefetch.prefetched.borrow_mut() = prefetched_responses;
         // If the player still reads a segment that precedes this one, that segment keeps its earlier deadline (rule 4).
         let previous = prefetch.last_request.replace(Some((Rc::clone(session), next.clone())));
         let is_successor = |(last, next): &(Rc<Session>, Vec<MediaSegment>)| {
             last.id != session.id
                 && is_full_segment
-                && next.iter().any(|piece| piece.url == session.url && piece.range == range)
+                && next.iter().any(|segment| segment.url == session.url && segment.range == range)
         };
         let preceding = previous.filter(is_successor).map(|(last, _)| last).filter(|_| prefetched.is_none());
         Some(SegmentRequest { prefetch, next, prefetched, preceding })
@@ -421,9 +425,9 @@ impl PlaylistInfo {
     /// Forgets everything but the hosts of its URLs, to which the restriction of destinations still applies, and the
     /// variables.
     fn drop_index(&mut self) {
-        let (mut named, variables) = (std::mem::take(&mut self.urls), std::mem::take(&mut self.variables));
-        named.keep_hosts_only();
-        *self = Self { urls: named, variables, ..Self::default() };
+        let (mut urls, variables) = (std::mem::take(&mut self.urls), std::mem::take(&mut self.variables));
+        urls.keep_hosts_only();
+        *self = Self { urls, variables, ..Self::default() };
     }
 
     /// The memory that this uses, in bytes.
@@ -460,10 +464,10 @@ impl PlaylistInfo {
 }
 
 impl RenditionPrefetch {
-    fn new(series: &Rc<TrackPlayback>, right: EgressPolicy) -> Self {
+    fn new(track: &Rc<TrackPlayback>, egress: EgressPolicy) -> Self {
         Self {
-            track: Rc::clone(series),
-            right: Cell::new(right),
+            track: Rc::clone(track),
+            egress: Cell::new(egress),
             prefetched: RefCell::default(),
             last_request: RefCell::default(),
             task: RefCell::default(),
@@ -513,7 +517,7 @@ impl SegmentRequest {
             // The head has been sent already, so a playlist could not be rewritten any more.
             let format = playlist_handler::detect_format(&session, (&mut head, &mut bytes), requested).await;
             match (format, bytes) {
-                (Ok(None), ResponseBody::Stream(play)) => Some(play),
+                (Ok(None), ResponseBody::Stream(stream)) => Some(stream),
                 _ => None,
             }
         });
@@ -533,11 +537,11 @@ impl SegmentRequest {
                     .prefetched
                     .borrow()
                     .iter()
-                    .find(|held| held.segment == segment)
+                    .find(|response| response.segment == segment)
                     .map(|h| Rc::clone(&h.session));
                 drop(prefetch);
-                if let Some(waiting) = already_open {
-                    preceding = waiting;
+                if let Some(opened_session) = already_open {
+                    preceding = opened_session;
                     continue;
                 }
                 while !preceding.is_almost_complete(PREFETCH_LEAD) {
@@ -580,10 +584,10 @@ fn open_ahead(
     segment: MediaSegment,
 ) -> Rc<Session> {
     let target = preceding.sibling(segment.url.clone());
-    let home = sessions.prefetcher.origin_for(&preceding.player, &target.url);
+    let origin_url = sessions.prefetcher.origin_for(&preceding.player, &target.url);
     let headers =
-        preceding.headers.for_sibling(&sessions.cookie_jars, &preceding.player, target.login.as_ref(), home);
-    let session = sessions.session_for(target, preceding.player.clone(), headers, prefetch.right.get());
+        preceding.headers.for_sibling(&sessions.cookie_jars, &preceding.player, target.login.as_ref(), origin_url);
+    let session = sessions.session_for(target, preceding.player.clone(), headers, prefetch.egress.get());
     session.max_window.set(preceding.max_window.get());
     if sessions.options.stream.policy == Policy::Marline
         && let Some(track_segment) = prefetch.track.prefetched_segment(&segment)
@@ -641,12 +645,12 @@ mod tests {
         let playlist = FollowedPlaylist {
             info: PlaylistInfo::default(),
             host: "h.test".to_owned(),
-            right: EgressPolicy::for_peer("127.0.0.1:5".parse().unwrap()).referred_by_zone(AddressZone::Internet),
+            egress: EgressPolicy::for_peer("127.0.0.1:5".parse().unwrap()).referred_by_zone(AddressZone::Internet),
             origin_url: url("http://h.test/"),
             prefetches: BTreeMap::new(),
             last_used: Instant::now(),
             is_index_dropped: false,
-            reservation: memory.reserve(Client::HERE, Purpose::PrefetchIndex, 1).unwrap(),
+            reservation: memory.reserve(Client::LOCAL, Purpose::PrefetchIndex, 1).unwrap(),
             key_size: 0,
         };
         let (own, other) = (url("http://h.test/admin?do=reboot"), url("http://10.0.0.1/"));

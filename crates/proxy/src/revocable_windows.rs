@@ -48,15 +48,15 @@ impl RevocableWindows {
     pub(super) fn add_granted(
         &self,
         now: Instant,
-        right: &EgressPolicy,
+        egress: &EgressPolicy,
         grant: WindowGrant,
         reader: Rc<Reader>,
         transfer: AbortOnDrop,
     ) -> Rc<RevocableWindow> {
         let size = grant.size();
         let window = Rc::new(RevocableWindow {
-            client: Client::of_right(right),
-            address: right.requester(),
+            client: Client::of_egress(egress),
+            address: egress.requester(),
             size,
             contents: RefCell::new(Some(WindowContents { reader, _transfer: transfer, _grant: grant })),
             last_read: Cell::new(now),
@@ -70,7 +70,7 @@ impl RevocableWindows {
         let mut windows = self.0.borrow_mut();
         if windows.len() == windows.capacity() {
             // A listed entry keeps the memory of an ended response allocated, so dead entries are removed regularly.
-            windows.retain(|loan| loan.strong_count() > 0);
+            windows.retain(|window| window.strong_count() > 0);
             let live_count = windows.len();
             windows.shrink_to(2 * live_count);
             windows.reserve_exact(live_count.max(64));
@@ -80,17 +80,17 @@ impl RevocableWindows {
 
     /// Revokes a window for a request with this policy. Returns false if no client has to give one up. With
     /// `remote_only`, clients of this machine keep their windows.
-    pub(super) fn revoke_for(&self, right: &EgressPolicy, remote_only: bool) -> bool {
+    pub(super) fn revoke_for(&self, egress: &EgressPolicy, remote_only: bool) -> bool {
         let mut windows = self.0.borrow_mut();
-        windows.retain(|loan| loan.upgrade().is_some_and(|loan| loan.contents.borrow().is_some()));
+        windows.retain(|window| window.upgrade().is_some_and(|loan| loan.contents.borrow().is_some()));
         let live_windows: Vec<Rc<RevocableWindow>> = windows.iter().filter_map(Weak::upgrade).collect();
-        let eligible = || live_windows.iter().filter(|loan| !remote_only || loan.client != Client::HERE);
-        let holders = eligible().map(|loan| (loan.client, loan.address));
-        let Some(holder) = holder_to_revoke((Client::of_right(right), right.requester()), holders) else {
+        let eligible = || live_windows.iter().filter(|window| !remote_only || window.client != Client::LOCAL);
+        let holders = eligible().map(|window| (window.client, window.address));
+        let Some(holder) = holder_to_revoke((Client::of_egress(egress), egress.requester()), holders) else {
             return false;
         };
-        let candidates = eligible().filter(|loan| (loan.client, loan.address) == holder);
-        let Some(window) = candidates.min_by_key(|loan| loan.last_read.get()) else { return false };
+        let candidates = eligible().filter(|window| (window.client, window.address) == holder);
+        let Some(window) = candidates.min_by_key(|window| window.last_read.get()) else { return false };
         tracing::debug!(address = ?window.address, "window revoked for another request");
         window.revoke();
         true
@@ -119,8 +119,8 @@ impl RevocableWindow {
 
     fn revoke(&self) {
         *self.contents.borrow_mut() = None;
-        if let Some(seat) = self.permit.take() {
-            seat.close();
+        if let Some(permit) = self.permit.take() {
+            permit.close();
         }
     }
 }
@@ -158,8 +158,8 @@ mod tests {
     use super::*;
 
     fn holder(address: &str) -> Holder {
-        let right = EgressPolicy::for_peer(std::net::SocketAddr::new(address.parse().unwrap(), 1));
-        (Client::of_right(&right), right.requester())
+        let egress = EgressPolicy::for_peer(std::net::SocketAddr::new(address.parse().unwrap(), 1));
+        (Client::of_egress(&egress), egress.requester())
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
             let read = Cell::new(Instant::from_nanos(n));
             let (held, seat, size) = (RefCell::default(), RefCell::default(), DataSize::ZERO);
             Rc::new(RevocableWindow {
-                client: Client::HERE,
+                client: Client::LOCAL,
                 address: None,
                 size,
                 contents: held,
@@ -178,19 +178,20 @@ mod tests {
         };
         let windows = RevocableWindows::default();
         let live: Vec<Rc<RevocableWindow>> =
-            (0..100).map(new_window).inspect(|loan| windows.register(loan)).collect();
+            (0..100).map(new_window).inspect(|window| windows.register(window)).collect();
         for n in 0..10_000 {
             windows.register(&new_window(n));
             assert!(windows.0.borrow().len() <= 300);
         }
-        let is_listed =
-            |loan: &Rc<RevocableWindow>| windows.0.borrow().iter().any(|weak| weak.ptr_eq(&Rc::downgrade(loan)));
+        let is_listed = |window: &Rc<RevocableWindow>| {
+            windows.0.borrow().iter().any(|weak| weak.ptr_eq(&Rc::downgrade(window)))
+        };
         assert!(live.iter().all(is_listed));
     }
 
     #[test]
     fn the_address_with_the_most_windows_of_the_largest_client_loses_one() {
-        for (comes, holders, loses) in [
+        for (requester, holders, loses) in [
             ("10.0.0.2", &[("10.0.0.1", 5)][..], Some("10.0.0.1")),
             ("10.0.0.1", &[("10.0.0.1", 5)], None),
             ("10.0.0.1", &[("10.0.0.1", 5), ("10.0.0.2", 6)], None),
@@ -205,7 +206,7 @@ mod tests {
             ("fd00::3", &[("fd00::1", 1), ("fd00::2", 1), ("10.0.0.2", 3)], None),
         ] {
             let all = holders.iter().flat_map(|(address, count)| std::iter::repeat_n(holder(address), *count));
-            assert_eq!(holder_to_revoke(holder(comes), all), loses.map(holder), "{comes} {holders:?}");
+            assert_eq!(holder_to_revoke(holder(requester), all), loses.map(holder), "{requester} {holders:?}");
         }
     }
 }

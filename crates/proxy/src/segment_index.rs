@@ -327,8 +327,8 @@ mod tests {
         Url::parse(text).unwrap()
     }
 
-    fn urls_after(pieces: &SegmentIndex, first_url: &str, max: usize) -> Option<Vec<String>> {
-        let next = pieces.after(&url(first_url), None, max)?;
+    fn urls_after(index: &SegmentIndex, first_url: &str, max: usize) -> Option<Vec<String>> {
+        let next = index.after(&url(first_url), None, max)?;
         Some(next.iter().map(|piece| piece.url.as_str().to_owned()).collect())
     }
 
@@ -338,18 +338,18 @@ mod tests {
 
     #[test]
     fn following_numbers_keep_their_leading_zeros() {
-        let pieces = SegmentIndex::Numbered {
+        let index = SegmentIndex::Numbered {
             template: template(),
             last_number: Some(10),
             duration: Duration::from_secs(2),
         };
-        let after = |url| urls_after(&pieces, url, 2);
+        let after = |url| urls_after(&index, url, 2);
         assert_eq!(after("https://h/v-008.m4s").unwrap(), ["https://h/v-009.m4s", "https://h/v-010.m4s"]);
         assert_eq!(after("https://h/v-010.m4s").unwrap(), [""; 0]);
-        let rendition = Rendition { set: 0, index: pieces.clone(), is_final: true };
-        let spot = rendition.timing(&url("https://h/v-007.m4s"), None);
+        let rendition = Rendition { set: 0, index: index.clone(), is_final: true };
+        let timing = rendition.timing(&url("https://h/v-007.m4s"), None);
         assert_eq!(
-            spot,
+            timing,
             Some(SegmentTiming { duration: Duration::from_secs(2), time_left: Some(Duration::from_secs(6)) })
         );
         for other in ["https://h/v-8.m4s", "https://h/v-+08.m4s", "https://h/w-008.m4s", "https://h/v-008.mp4"] {
@@ -383,9 +383,9 @@ mod tests {
         );
         assert_eq!(urls_after(&by_number, "https://h/v-006.m4s", 9), None);
         let rendition = Rendition { set: 0, index: by_time, is_final: true };
-        let spot = rendition.timing(&url("https://h/v-120.m4s"), None).unwrap();
+        let timing = rendition.timing(&url("https://h/v-120.m4s"), None).unwrap();
         assert_eq!(
-            spot,
+            timing,
             SegmentTiming { duration: Duration::from_secs(2), time_left: Some(Duration::from_secs(3)) }
         );
     }
@@ -407,15 +407,15 @@ mod tests {
         assert_eq!((list.last_range(&all), list.last_range(&url("https://h/b.ts"))), (Some(0..10), None));
         list.push(&all, Some(10..20), Duration::from_secs(2));
         list.push(&url("https://h/b.ts"), None, Duration::from_secs(3));
-        let pieces = SegmentIndex::List(list.shrink());
-        let next = pieces.after(&all, Some(&(0..10)), 5).unwrap();
+        let index = SegmentIndex::List(list.shrink());
+        let next = index.after(&all, Some(&(0..10)), 5).unwrap();
         assert_eq!(
             next[0],
             MediaSegment { url: all.clone(), range: Some(10..20), duration: Duration::from_secs(2) }
         );
         assert_eq!((next.len(), next[1].url.as_str()), (2, "https://h/b.ts"));
-        assert_eq!(pieces.after(&all, None, 5), None);
-        assert_eq!(pieces.after(&next[1].url, None, 5), Some(Vec::new()));
-        assert!(pieces.memory_size() > 3 * size_of::<Entry>());
+        assert_eq!(index.after(&all, None, 5), None);
+        assert_eq!(index.after(&next[1].url, None, 5), Some(Vec::new()));
+        assert!(index.memory_size() > 3 * size_of::<Entry>());
     }
 }

@@ -48,7 +48,7 @@ impl SegmentRates {
         let elapsed = rate
             .sampled_at
             .replace(now)
-            .map_or(Duration::ZERO, |looked| now.since(looked))
+            .map_or(Duration::ZERO, |sampled_at| now.since(sampled_at))
             .min(MAX_SAMPLE_INTERVAL);
         if !rate.busy_streams.is_empty() || bytes > 0 {
             rate.busy_time += elapsed;

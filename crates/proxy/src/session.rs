@@ -85,7 +85,7 @@ pub(super) struct Session {
     pub(super) url: Url,
     pub(super) player: String,
     /// The destinations that its URL may lead to.
-    pub(super) right: EgressPolicy,
+    pub(super) egress: EgressPolicy,
     login: Option<(String, String)>,
     pub(super) headers: UpstreamHeaders,
     resource: RefCell<Option<Resource>>,
@@ -135,7 +135,7 @@ struct Resource {
     description: ResponseMeta,
     url: Url,
     /// The destinations to which this URL may connect.
-    right: EgressPolicy,
+    egress: EgressPolicy,
     checked_at: Instant,
 }
 
@@ -193,7 +193,7 @@ impl ResponseBody {
     /// Reads bytes until `is_enough` accepts them or the body ends. They stay part of the body.
     pub(super) async fn peek(&mut self, is_enough: &impl Fn(&[u8]) -> bool) -> PeekOutcome {
         match self {
-            Self::Stream(play) => play.peek(is_enough).await,
+            Self::Stream(stream) => stream.peek(is_enough).await,
             Self::SingleLink(single) => single.peek(is_enough).await,
         }
     }
@@ -201,7 +201,7 @@ impl ResponseBody {
     /// The bytes that [`peek`](Self::peek) has read.
     pub(super) fn peeked(&self) -> &[u8] {
         match self {
-            Self::Stream(play) => play.peeked(),
+            Self::Stream(stream) => stream.peeked(),
             Self::SingleLink(single) => single.peeked(),
         }
     }
@@ -210,21 +210,21 @@ impl ResponseBody {
 impl Sessions {
     pub(super) fn new(
         network: Rc<ClientContext>,
-        memory: BufferBudget,
+        buffer_budget: BufferBudget,
         events: Rc<Events>,
-        terms: SessionOptions,
+        options: SessionOptions,
     ) -> Self {
         Self {
             network,
-            buffer_budget: memory,
+            buffer_budget,
             windows: RevocableWindows::default(),
             playlist_reader: PlaylistReader::default(),
             events,
             link_selector: Rc::default(),
             prefetcher: Prefetcher::default(),
-            energy_meter: Rc::new(RefCell::new(EnergyMeter::new(terms.energy_model.clone()))),
-            next_id: Cell::new(terms.first_log_number()),
-            options: terms,
+            energy_meter: Rc::new(RefCell::new(EnergyMeter::new(options.energy_model.clone()))),
+            next_id: Cell::new(options.first_log_number()),
+            options,
             cookie_jars: CookieJars::default(),
             by_key: RefCell::default(),
             started: Instant::now(),
@@ -236,8 +236,8 @@ impl Sessions {
         &self,
         target: MediaUrl,
         player: String,
-        sent: UpstreamHeaders,
-        right: EgressPolicy,
+        headers: UpstreamHeaders,
+        egress: EgressPolicy,
     ) -> Rc<Session> {
         let mut table = self.by_key.borrow_mut();
         table.retain(|_, session| session.active_count() > 0 || session.last_used.get().elapsed() < SESSION_TTL);
@@ -252,11 +252,11 @@ impl Sessions {
         // A NUL cannot occur in a URL, so it separates the login unambiguously.
         let login =
             target.login.as_ref().map(|(user, password)| format!("{user}\0{password}\0")).unwrap_or_default();
-        let key = (format!("{login}{}", target.url), player.clone(), sent.session_key(), right);
+        let key = (format!("{login}{}", target.url), player.clone(), headers.session_key(), egress);
         let session = table.entry(key).or_insert_with(|| {
             let id = self.next_id.replace(self.next_id.get() + 1);
             self.events.publish(&json!({"event": "session", "session": id, "url": redacted(&target.url)}));
-            Rc::new(Session::new(id, target, player, sent, right, self.started, self.options.start_mode))
+            Rc::new(Session::new(id, target, player, headers, egress, self.started, self.options.start_mode))
         });
         session.last_used.set(Instant::now());
         Rc::clone(session)
@@ -341,26 +341,27 @@ impl Sessions {
         session: &Rc<Session>,
         requested: RequestedRange,
     ) -> Result<(ResponseHead, ResponseBody), RequestError> {
-        let feed = self.build_feed(session, (session.url.clone(), session.right), None, 0..u64::MAX)?;
-        let mut play = self.start_stream(session, feed, 0..u64::MAX)?;
-        let Ok(identity) = timeout(FIRST_BYTE_TIMEOUT, play.wait_for_identity()).await else {
+        let download = self.build_download(session, (session.url.clone(), session.egress), None, 0..u64::MAX)?;
+        let mut stream = self.start_stream(session, download, 0..u64::MAX)?;
+        let Ok(identity) = timeout(FIRST_BYTE_TIMEOUT, stream.wait_for_identity()).await else {
             return Err(RequestError::Timeout(NO_FIRST_BYTE.to_owned()));
         };
-        let Some(StreamIdentity { total, validator }) = identity.filter(|_| !play.has_failed_without_data()) else {
-            return Err(error_of(play.transfer.outcome.take()));
+        let Some(StreamIdentity { total, validator }) = identity.filter(|_| !stream.has_failed_without_data())
+        else {
+            return Err(transfer_error(stream.transfer.outcome.take()));
         };
         // The length of an empty resource is known from a 416, which carries no metadata.
-        let source = play.transfer.description.borrow().clone();
-        let (described, (url, right)) = source.map_or_else(
-            || (ResponseMeta::default(), (session.url.clone(), session.right)),
-            |ResourceInfo { meta: described, url, egress: right, .. }| (described, (url, right)),
+        let source = stream.transfer.description.borrow().clone();
+        let (described, (url, egress)) = source.map_or_else(
+            || (ResponseMeta::default(), (session.url.clone(), session.egress)),
+            |ResourceInfo { meta: described, url, egress, .. }| (described, (url, egress)),
         );
-        play.set_length(total.map(DataSize::bytes));
+        stream.set_length(total.map(DataSize::bytes));
         let ranges = validator.is_some();
         if let (Some(total), Some(validator)) = (total, validator) {
             let known = KnownResource { total, validator };
             let checked = Instant::now();
-            let resource = Resource { known, description: described.clone(), url, right, checked_at: checked };
+            let resource = Resource { known, description: described.clone(), url, egress, checked_at: checked };
             *session.resource.borrow_mut() = Some(resource);
         }
         let total = total.map(DataSize::bytes);
@@ -373,7 +374,7 @@ impl Sessions {
             total.filter(|total| ranges && requested != RequestedRange::Full && *total > 0).map(|total| 0..total);
         Ok((
             ResponseHead { description: described, total, range, accepts_ranges: ranges },
-            ResponseBody::Stream(Box::new(play)),
+            ResponseBody::Stream(Box::new(stream)),
         ))
     }
 
@@ -388,23 +389,24 @@ impl Sessions {
         let total = resource.known.total.bytes();
         let range = head.range.clone().unwrap_or(0..total);
         let stale = |refusal| StaleResource(Some(refusal));
-        let location = (resource.url.clone(), resource.right);
-        let feed = self.build_feed(session, location, Some(resource.known), range.clone()).map_err(stale)?;
-        let mut play = self.start_stream(session, feed, range.clone()).map_err(stale)?;
-        play.set_length(Some(range.end - range.start));
+        let location = (resource.url.clone(), resource.egress);
+        let download =
+            self.build_download(session, location, Some(resource.known), range.clone()).map_err(stale)?;
+        let mut stream = self.start_stream(session, download, range.clone()).map_err(stale)?;
+        stream.set_length(Some(range.end - range.start));
         if !range.is_empty() {
             tokio::select! {
-                _ = play.wait_for_identity() => {}
+                _ = stream.wait_for_identity() => {}
                 // The probe that follows determines the error status of the origin.
-                () = play.wait_until_all_links_down() => return Err(StaleResource(None)),
+                () = stream.wait_until_all_links_down() => return Err(StaleResource(None)),
                 () = sleep(FIRST_BYTE_TIMEOUT) => return Err(StaleResource(Some(RequestError::Timeout(NO_FIRST_BYTE.to_owned())))),
             }
-            if play.has_failed_without_data() {
-                return Err(match play.transfer.outcome.take() {
+            if stream.has_failed_without_data() {
+                return Err(match stream.transfer.outcome.take() {
                     // The resource has changed, or the URL that a redirect led to is no longer valid.
                     Some(Err(DownloadError::Store(StoreError::ChangedAfterDelivery { .. }))) => StaleResource(None),
                     Some(Err(DownloadError::Failed { .. })) if resource.url != session.url => StaleResource(None),
-                    outcome => StaleResource(Some(error_of(outcome))),
+                    outcome => StaleResource(Some(transfer_error(outcome))),
                 });
             }
         }
@@ -412,7 +414,7 @@ impl Sessions {
             resource.checked_at = Instant::now();
         }
         session.set_status("ranges over all links");
-        Ok((head, ResponseBody::Stream(Box::new(play))))
+        Ok((head, ResponseBody::Stream(Box::new(stream))))
     }
 
     /// Passes on one range as the origin server delivers it.
@@ -422,7 +424,7 @@ impl Sessions {
         requested: RequestedRange,
         probed: &ResponseHead,
     ) -> Result<(ResponseHead, ResponseBody), RequestError> {
-        let single = self.request_single(session, ask_for(requested, probed.total)).await?;
+        let single = self.request_single(session, upstream_range(requested, probed.total)).await?;
         session.set_status("one response over one link: no strong validator");
         passthrough(single)
     }
@@ -436,7 +438,7 @@ impl Sessions {
         timeout: Duration,
     ) -> Result<(ResponseHead, ResponseBody), RequestError> {
         let links = self.links_beside_playback(session)?;
-        let request = SingleLinkRequest { timeout, ..session.single_link_request(ask_for(requested, None)) };
+        let request = SingleLinkRequest { timeout, ..session.single_link_request(upstream_range(requested, None)) };
         session.set_status("one response over one link: the server delays it until the part exists");
         passthrough(SingleLinkResponse::request(&self.network, &links, &request).await?)
     }
@@ -459,7 +461,7 @@ impl Sessions {
                     known,
                     description: described,
                     url: response.url.clone(),
-                    right: response.right,
+                    egress: response.egress,
                     checked_at: Instant::now(),
                 };
                 *session.resource.borrow_mut() = Some(resource.clone());
@@ -481,10 +483,10 @@ impl Sessions {
     async fn request_single(
         &self,
         session: &Session,
-        ask: RequestRange,
+        range: RequestRange,
     ) -> Result<SingleLinkResponse, RequestError> {
         let links = self.links_beside_playback(session)?;
-        Ok(SingleLinkResponse::request(&self.network, &links, &session.single_link_request(ask)).await?)
+        Ok(SingleLinkResponse::request(&self.network, &links, &session.single_link_request(range)).await?)
     }
 
     /// The interfaces for a single request during playback: links on standby come last, so that their radios stay idle.
@@ -508,14 +510,14 @@ impl Sessions {
 
     /// The interfaces for a client's connection to a host, the best one first.
     pub(super) fn ranked_interfaces(&self, key: &ClientHost) -> Vec<Interface> {
-        let up_links: Vec<_> = self.network.links().into_iter().filter(|line| line.is_up).collect();
+        let up_links: Vec<_> = self.network.links().into_iter().filter(|link| link.is_up).collect();
         let candidates: Vec<Candidate> = up_links
             .iter()
-            .map(|line| Candidate { name: line.profile.name.clone(), metered: line.profile.metered })
+            .map(|link| Candidate { name: link.profile.name.clone(), metered: link.profile.metered })
             .collect();
         let policy = (self.options.stream.fetch.metered, self.options.spread_mode);
         let ranked = self.link_selector.borrow().rank_links(self.now(), key, &candidates, policy);
-        let interface = |name: &String| up_links.iter().find(|line| line.profile.name == *name)?.interface.clone();
+        let interface = |name: &String| up_links.iter().find(|link| link.profile.name == *name)?.interface.clone();
         ranked.iter().filter_map(interface).collect()
     }
 
@@ -524,10 +526,10 @@ impl Sessions {
         marline_core::units::Instant::ZERO + self.started.elapsed()
     }
 
-    fn build_feed(
+    fn build_download(
         &self,
         session: &Session,
-        (url, right): (Url, EgressPolicy),
+        (url, egress): (Url, EgressPolicy),
         known: Option<KnownResource>,
         range: Range<u64>,
     ) -> Result<RangeDownload, RequestError> {
@@ -539,7 +541,7 @@ impl Sessions {
         let config = self.options.stream.clone();
         let prices = self.options.prices.clone();
         let expected = match session.segment_at(range.start) {
-            Some((viewing, _)) => viewing.rates.borrow().estimates(),
+            Some((playback, _)) => playback.rates.borrow().estimates(),
             None => session.estimates_for(range.start),
         };
         Ok(RangeDownload {
@@ -548,7 +550,7 @@ impl Sessions {
             cookie_jar: Rc::clone(&session.headers.cookie_jar),
             url,
             basic_auth: user,
-            egress: right,
+            egress,
             config,
             preferred_links: link_order,
             link_estimates: expected,
@@ -565,7 +567,7 @@ impl Sessions {
     fn start_stream(
         &self,
         session: &Rc<Session>,
-        mut feed: RangeDownload,
+        mut download: RangeDownload,
         range: Range<u64>,
     ) -> Result<StreamBody, RequestError> {
         // The grant treats bytes that this session may not use as already granted, which limits the window to
@@ -573,23 +575,27 @@ impl Sessions {
         let unused_window = self.buffer_budget.max_window() - session.max_window.get();
         let held = DataSize::from_bytes(session.granted_bytes.get()).max(unused_window);
         let grant = self.grant_window(session, held)?;
-        feed.window = grant.size();
+        download.window = grant.size();
         session.granted_bytes.set(session.granted_bytes.get() + grant.size().bytes());
-        let (id, from) = (self.next_id.replace(self.next_id.get() + 1), feed.start);
-        feed.trace = self.options.trace_dir.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
-        let standby_links =
-            feed.link_estimates.iter().filter(|(.., rests)| *rests).map(|(name, ..)| name.clone()).collect();
-        let (reader, transfer) = feed.split();
+        let (id, from) = (self.next_id.replace(self.next_id.get() + 1), download.start);
+        download.trace = self.options.trace_dir.as_ref().map(|folder| folder.join(format!("{id:06}.ndjson")));
+        let standby_links = download
+            .link_estimates
+            .iter()
+            .filter(|(.., is_standby)| *is_standby)
+            .map(|(name, ..)| name.clone())
+            .collect();
+        let (reader, transfer) = download.split();
         let (reader, window) = (Rc::new(reader), grant.size());
         session.player_estimator.borrow_mut().on_request(session.now(), from);
         *session.decisions.borrow_mut() = StreamDecisions { standby_links, ..StreamDecisions::default() };
         session.active_responses.borrow_mut().insert(id, (range, Rc::downgrade(&reader)));
-        let (learnt, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
-        let hopeless = Rc::new(Cell::new(false));
+        let (description, outcome) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(None)));
+        let all_links_down = Rc::new(Cell::new(false));
         let segment = session.segment_at(from);
-        let mut observer = SessionObserver::new(id, from, self, session, window, Rc::clone(&hopeless));
+        let mut observer = SessionObserver::new(id, from, self, session, window, Rc::clone(&all_links_down));
         let (network, learnt_slot, outcome_slot) =
-            (Rc::clone(&self.network), Rc::clone(&learnt), Rc::clone(&outcome));
+            (Rc::clone(&self.network), Rc::clone(&description), Rc::clone(&outcome));
         let task = tokio::task::spawn_local(async move {
             let result = transfer.run(&network, &mut observer, learnt_slot).await;
             if let Err(error) = &result {
@@ -600,8 +606,8 @@ impl Sessions {
         });
         // The window owns the transfer: revoking or dropping it aborts the task.
         let window_handle =
-            self.windows.add_granted(session.now(), &session.right, grant, reader, AbortOnDrop(task));
-        let transfer_state = TransferState { description: learnt, outcome, all_links_down: hopeless };
+            self.windows.add_granted(session.now(), &session.egress, grant, reader, AbortOnDrop(task));
+        let transfer_state = TransferState { description, outcome, all_links_down };
         Ok(StreamBody::new(
             id,
             from,
@@ -614,10 +620,10 @@ impl Sessions {
 
     /// Grants a window for another response. If none is left, revokes one of the client that has the most.
     fn grant_window(&self, session: &Session, held: DataSize) -> Result<WindowGrant, RequestError> {
-        let client = Client::of_right(&session.right);
+        let client = Client::of_egress(&session.egress);
         let grant = self.buffer_budget.grant(client, held);
         let grant = grant.or_else(|denied| {
-            let is_revoked = self.windows.revoke_for(&session.right, denied == GrantError::RemoteShareExhausted);
+            let is_revoked = self.windows.revoke_for(&session.egress, denied == GrantError::RemoteShareExhausted);
             if is_revoked { self.buffer_budget.grant(client, held) } else { Err(denied) }
         });
         grant.map_err(|_| RequestError::OutOfMemory)
@@ -625,7 +631,7 @@ impl Sessions {
 }
 
 /// The upstream request for the range that a player wants. `total` is the size of the resource, if known.
-fn ask_for(requested: RequestedRange, total: Option<u64>) -> RequestRange {
+fn upstream_range(requested: RequestedRange, total: Option<u64>) -> RequestRange {
     match (requested, total) {
         (RequestedRange::Full, _) => RequestRange::Full,
         (RequestedRange::Bytes(from, None), _) => RequestRange::From(from),
@@ -637,7 +643,7 @@ fn ask_for(requested: RequestedRange, total: Option<u64>) -> RequestRange {
 
 /// The head and body of an upstream response that is passed on unchanged.
 fn passthrough(response: SingleLinkResponse) -> Result<(ResponseHead, ResponseBody), RequestError> {
-    let range = response.head.range.and_then(|range| range.range).map(|span| span.start..span.end);
+    let range = response.head.range.and_then(|range| range.range).map(|range| range.start..range.end);
     let total = response.head.range.and_then(|range| range.total).or(response.head.length);
     match response.head.status {
         206 if range.is_some() => {}
@@ -669,8 +675,8 @@ impl Session {
         id: u64,
         target: MediaUrl,
         player: String,
-        sent: UpstreamHeaders,
-        right: EgressPolicy,
+        headers: UpstreamHeaders,
+        egress: EgressPolicy,
         started: Instant,
         start: StartMode,
     ) -> Self {
@@ -683,9 +689,9 @@ impl Session {
             is_opening: Cell::new(false),
             url: target.url,
             player,
-            right,
+            egress,
             login: target.login,
-            headers: sent,
+            headers,
             resource: RefCell::default(),
             status_text: RefCell::default(),
             progress: RefCell::default(),
@@ -722,13 +728,13 @@ impl Session {
     fn estimates_for(&self, from: u64) -> Vec<(String, Bitrate, bool)> {
         let mut expected = self.link_estimates.borrow().clone();
         if !self.is_continuing_at(from) {
-            expected.iter_mut().for_each(|(.., rests)| *rests = false);
+            expected.iter_mut().for_each(|(.., is_standby)| *is_standby = false);
         }
         expected
     }
 
     /// A request to the origin server, with the player's header fields and the login of its URL.
-    pub(super) fn single_link_request(&self, ask: RequestRange) -> SingleLinkRequest {
+    pub(super) fn single_link_request(&self, range: RequestRange) -> SingleLinkRequest {
         let login = self.login.as_ref().and_then(|(user, password)| {
             let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
             let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
@@ -740,8 +746,8 @@ impl Session {
             url,
             headers: fields,
             authorization: login,
-            ask,
-            right: self.right,
+            range,
+            egress: self.egress,
             timeout: SEND_TIMEOUT,
             is_sent: Rc::default(),
         }
@@ -792,12 +798,12 @@ impl Session {
     /// The buffers of the responses in progress: byte range, how far the player has read, and how many bytes are
     /// buffered in order and beyond a gap.
     pub(super) fn buffers(&self) -> Vec<(Range<u64>, u64, u64, u64)> {
-        let plays = self.active_responses.borrow();
+        let responses = self.active_responses.borrow();
         let buffered = |(range, reader): &ActiveResponse| {
             let (read_end, in_order, out_of_order) = reader.upgrade()?.buffered();
             Some((range.clone(), read_end, in_order, out_of_order))
         };
-        plays.values().filter_map(buffered).collect()
+        responses.values().filter_map(buffered).collect()
     }
 
     /// Forgets a response that has ended, and releases its window.
@@ -843,18 +849,18 @@ impl From<ConnError> for RequestError {
 }
 
 /// The error that the player gets for a transfer that delivered nothing.
-fn error_of(outcome: Option<Result<(), DownloadError>>) -> RequestError {
+fn transfer_error(outcome: Option<Result<(), DownloadError>>) -> RequestError {
     match outcome {
         Some(Err(DownloadError::Failed { failure: Failure::BadStatus { status }, .. })) => {
             RequestError::Status(status)
         }
-        Some(Err(DownloadError::Failed { failure: Failure::RetriesExhausted { error: trouble }, .. }))
-            if matches!(trouble.kind, ConnErrorKind::Forbidden | ConnErrorKind::OwnListener) =>
+        Some(Err(DownloadError::Failed { failure: Failure::RetriesExhausted { error }, .. }))
+            if matches!(error.kind, ConnErrorKind::Forbidden | ConnErrorKind::OwnListener) =>
         {
-            trouble.into()
+            error.into()
         }
-        Some(Err(DownloadError::Failed { failure: Failure::NoLink { error: trouble }, .. })) => {
-            RequestError::NoLink(trouble.map_or_else(|| "no link can be used".to_owned(), |trouble| trouble.text))
+        Some(Err(DownloadError::Failed { failure: Failure::NoLink { error }, .. })) => {
+            RequestError::NoLink(error.map_or_else(|| "no link can be used".to_owned(), |error| error.text))
         }
         Some(Err(error @ DownloadError::Failed { failure: Failure::NoResponse, .. })) => {
             RequestError::Timeout(error.to_string())

@@ -70,7 +70,7 @@ impl SessionObserver {
         sessions: &Sessions,
         session: &Rc<Session>,
         window: DataSize,
-        hopeless: Rc<Cell<bool>>,
+        all_links_down: Rc<Cell<bool>>,
     ) -> Self {
         Self {
             id,
@@ -81,7 +81,7 @@ impl SessionObserver {
             energy_meter: Rc::clone(&sessions.energy_meter),
             network: Rc::clone(&sessions.network),
             counted_bytes: BTreeMap::new(),
-            all_links_down: hopeless,
+            all_links_down,
             events: Rc::clone(&sessions.events),
             link_selector: Rc::clone(&sessions.link_selector),
         }
@@ -110,11 +110,11 @@ impl SessionObserver {
     }
 
     /// Samples how much of a segment is buffered. Returns the offset at which the response begins.
-    fn sample_segment(&self, part: &TrackSegment) -> Option<u64> {
-        let plays = self.session.active_responses.borrow();
-        let (range, reader) = plays.get(&self.id)?;
+    fn sample_segment(&self, segment: &TrackSegment) -> Option<u64> {
+        let responses = self.session.active_responses.borrow();
+        let (range, reader) = responses.get(&self.id)?;
         let (read_end, in_order, _) = reader.upgrade()?.buffered();
-        part.on_buffered(range, self.session.total().map(DataSize::bytes), (read_end, in_order));
+        segment.on_buffered(range, self.session.total().map(DataSize::bytes), (read_end, in_order));
         Some(range.start)
     }
 
@@ -191,17 +191,18 @@ impl StreamObserver for SessionObserver {
         self.busy_links = links.iter().map(|link| name(*link)).collect();
     }
 
-    fn on_estimates(&mut self, learnt: &[InitialEstimate], name: &dyn Fn(LinkId) -> String) {
-        if !learnt.is_empty() {
-            let learnt = learnt.iter().map(|estimate| (name(estimate.link), estimate.rate, estimate.is_standby));
-            *self.session.link_estimates.borrow_mut() = learnt.collect();
+    fn on_estimates(&mut self, estimates: &[InitialEstimate], name: &dyn Fn(LinkId) -> String) {
+        if !estimates.is_empty() {
+            let link_estimates =
+                estimates.iter().map(|estimate| (name(estimate.link), estimate.rate, estimate.is_standby));
+            *self.session.link_estimates.borrow_mut() = link_estimates.collect();
         }
     }
 
-    fn on_stream_event(&mut self, said: &StreamEvent, name: &dyn Fn(LinkId) -> String) {
+    fn on_stream_event(&mut self, event: &StreamEvent, name: &dyn Fn(LinkId) -> String) {
         let mut decisions = self.session.decisions.borrow_mut();
         let id = self.session.id;
-        match *said {
+        match *event {
             StreamEvent::Standby { link, standby: is_standby, reason } => {
                 let (name, why) = (name(link), mode_reason_text(reason));
                 decisions.standby_links.retain(|other| *other != name);

@@ -40,7 +40,7 @@ pub(super) struct SingleLinkResponse {
     /// The URL after all redirects.
     pub(super) url: Url,
     /// The destinations to which this URL may connect.
-    pub(super) right: EgressPolicy,
+    pub(super) egress: EgressPolicy,
     /// The address of the responding server.
     server: IpAddr,
     /// Bytes of the body that were peeked at and not delivered yet.
@@ -65,9 +65,9 @@ pub(super) struct SingleLinkRequest {
     pub(super) headers: UpstreamHeaders,
     /// Value of Authorization, sent to the first origin only.
     pub(super) authorization: Option<HeaderValue>,
-    pub(super) ask: RequestRange,
+    pub(super) range: RequestRange,
     /// The destinations to which the URL may lead.
-    pub(super) right: EgressPolicy,
+    pub(super) egress: EgressPolicy,
     /// How long each link may take until the head has arrived, including name resolution and handshakes.
     pub(super) timeout: Duration,
     /// Whether the request was sent on a connection. From then on the delay is the server's.
@@ -132,20 +132,20 @@ impl SingleLinkResponse {
         interface: Option<&Interface>,
         request: &SingleLinkRequest,
     ) -> Result<Self, ConnError> {
-        let (mut url, mut right) = (request.url.clone(), request.right);
+        let (mut url, mut egress) = (request.url.clone(), request.egress);
         for _ in 0..=MAX_REDIRECTS {
-            let (response, location) = match Self::try_once(network, interface, request, (&url, right), false).await
-            {
-                // The server may have closed an idle connection just before: try once more on a new one.
-                Err(error) if matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
-                    Self::try_once(network, interface, request, (&url, right), true).await?
-                }
-                Err(ConnError { kind: ConnErrorKind::Http1Required, .. }) => {
-                    network.use_http1_for(&url, interface);
-                    Self::try_once(network, interface, request, (&url, right), true).await?
-                }
-                outcome => outcome?,
-            };
+            let (response, location) =
+                match Self::try_once(network, interface, request, (&url, egress), false).await {
+                    // The server may have closed an idle connection just before: try once more on a new one.
+                    Err(error) if matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::Reset) => {
+                        Self::try_once(network, interface, request, (&url, egress), true).await?
+                    }
+                    Err(ConnError { kind: ConnErrorKind::Http1Required, .. }) => {
+                        network.use_http1_for(&url, interface);
+                        Self::try_once(network, interface, request, (&url, egress), true).await?
+                    }
+                    outcome => outcome?,
+                };
             let Some(location) = location.filter(|_| (300..400).contains(&response.head.status)) else {
                 return Ok(response);
             };
@@ -155,7 +155,7 @@ impl SingleLinkResponse {
                 .map_err(|error| protocol_error(format!("the redirect target is not a URL: {error}")))?;
             // A redirect within one host does not change where the host is located.
             if url.host() != next.host() {
-                right = right.referred_by(response.server);
+                egress = egress.referred_by(response.server);
             }
             match (url.scheme(), next.scheme()) {
                 ("https", "http") => {
@@ -174,13 +174,13 @@ impl SingleLinkResponse {
         network: &Rc<ClientContext>,
         interface: Option<&Interface>,
         request: &SingleLinkRequest,
-        (url, right): (&Url, EgressPolicy),
+        (url, egress): (&Url, EgressPolicy),
         must_dial: bool,
     ) -> Result<(Self, Option<String>), ConnError> {
         let mut connection = if must_dial {
-            network.dial_new(url, interface, right).await?
+            network.dial_new(url, interface, egress).await?
         } else {
-            network.dial(url, interface, right).await?
+            network.dial(url, interface, egress).await?
         };
         let server = connection.peer_addr().ip();
         let host = url.host_str().unwrap_or_default();
@@ -193,7 +193,7 @@ impl SingleLinkResponse {
         request.headers.cookie_jar.add_to_headers(url, &mut headers);
         connection.request(
             REQUEST_ID,
-            &GetRequest { path_and_query, authority, range: request.ask, if_range: None, headers },
+            &GetRequest { path_and_query, authority, range: request.range, if_range: None, headers },
         );
         request.is_sent.set(true);
         let mut scratch = vec![0; SCRATCH_SIZE];
@@ -210,14 +210,14 @@ impl SingleLinkResponse {
                     head,
                     described: *described,
                     url: url.clone(),
-                    right,
+                    egress,
                     server,
                     peeked: Bytes::new(),
                     error: None,
                 };
                 Ok((response, location))
             }
-            Event::Aborted { error: trouble, .. } | Event::Closed { error: trouble } => Err(trouble),
+            Event::Aborted { error, .. } | Event::Closed { error } => Err(error),
             Event::Data { .. } | Event::End { .. } => {
                 Err(ConnError { kind: ConnErrorKind::Protocol, text: "a body without a response head".to_owned() })
             }
@@ -225,8 +225,8 @@ impl SingleLinkResponse {
     }
 
     /// The destinations to which URLs in its body may lead.
-    pub(super) fn list_right(&self) -> EgressPolicy {
-        self.right.referred_by(self.server)
+    pub(super) fn referred_egress(&self) -> EgressPolicy {
+        self.egress.referred_by(self.server)
     }
 
     /// The next chunk of the body; `None`: it is complete.

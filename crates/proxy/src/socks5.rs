@@ -16,27 +16,32 @@ use super::session::Sessions;
 use super::tunnel;
 
 /// Serves one connection, whose first byte was recognized as SOCKS5.
-pub(super) async fn serve(sessions: &Rc<Sessions>, mut near: TcpStream, right: EgressPolicy, seat: &ConnPermit) {
-    let Ok(Ok(asked)) = tokio::time::timeout(PATIENCE, read_request(&mut near)).await else { return };
-    seat.on_request();
-    let (code, tunnel) = match asked {
+pub(super) async fn serve(
+    sessions: &Rc<Sessions>,
+    mut client: TcpStream,
+    egress: EgressPolicy,
+    permit: &ConnPermit,
+) {
+    let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut client)).await else { return };
+    permit.on_request();
+    let (code, tunnel) = match request {
         Err(code) => (code, None),
-        Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), right).await {
+        Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), egress).await {
             Ok(tunnel) => (SUCCEEDED, Some(tunnel)),
-            Err(trouble) => {
-                tracing::debug!(host, port, why = %trouble.text, "SOCKS5 request failed");
-                (code_of(trouble.kind), None)
+            Err(error) => {
+                tracing::debug!(host, port, why = %error.text, "SOCKS5 request failed");
+                (reply_code(error.kind), None)
             }
         },
     };
-    let told = near.write_all(&reply(code)).await;
-    if let (Ok(()), Some(tunnel)) = (told, tunnel) {
-        tunnel.relay(near, &[]).await;
+    let written = client.write_all(&reply(code)).await;
+    if let (Ok(()), Some(tunnel)) = (written, tunnel) {
+        tunnel.relay(client, &[]).await;
     }
 }
 
 /// Reply codes of RFC 1928 §6.
-fn code_of(kind: ConnErrorKind) -> u8 {
+fn reply_code(kind: ConnErrorKind) -> u8 {
     match kind {
         ConnErrorKind::Forbidden | ConnErrorKind::OwnListener => NOT_ALLOWED,
         ConnErrorKind::Refused => 5,
@@ -46,4 +51,4 @@ fn code_of(kind: ConnErrorKind) -> u8 {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

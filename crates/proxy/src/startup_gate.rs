@@ -134,7 +134,7 @@ impl StartupGate {
             GateState::Released => len,
             GateState::Held { held_from: limit, .. } if from <= *limit => limit.saturating_sub(offset).min(len),
             GateState::Held { .. } => len,
-            GateState::Preroll { index_bytes: elsewhere } => match media_start {
+            GateState::Preroll { index_bytes } => match media_start {
                 Some(media) if from <= media => {
                     if offset + len > media {
                         *state = GateState::Held {
@@ -149,8 +149,8 @@ impl StartupGate {
                 Some(_) => {
                     // The response began within the media data: the player reads an index at the end, or plays from
                     // there.
-                    *elsewhere += len;
-                    if *elsewhere > MAX_INDEX_BYTES {
+                    *index_bytes += len;
+                    if *index_bytes > MAX_INDEX_BYTES {
                         *state = GateState::Released;
                     }
                     len
@@ -176,7 +176,7 @@ impl StartupGate {
                     samples.pop_front();
                 }
                 samples.push_back((now, buffered.received));
-                let decision = judge(now, *since, *is_committed, samples, buffered);
+                let decision = decide(now, *since, *is_committed, samples, buffered);
                 *is_committed |= matches!(decision, StartDecision::Wait { remaining: Some(_), .. });
                 decision
             }
@@ -242,8 +242,8 @@ impl Session {
         window: DataSize,
     ) -> Option<StartDecision> {
         let (read_end, in_order, out_of_order) = {
-            let plays = self.active_responses.borrow();
-            let (range, reader) = plays.get(&id)?;
+            let responses = self.active_responses.borrow();
+            let (range, reader) = responses.get(&id)?;
             reader.upgrade().filter(|_| self.startup_gate.is_holding(range.start))?.buffered()
         };
         let decision = {
@@ -272,7 +272,7 @@ impl Session {
     }
 }
 
-fn judge(
+fn decide(
     now: Instant,
     since: Instant,
     is_committed: bool,
@@ -280,9 +280,10 @@ fn judge(
     buffered: &HeldVideo<'_>,
 ) -> StartDecision {
     let waited = now.since(since);
-    let (video, frontier) = (buffered.profile, buffered.in_order_end);
+    let (video, in_order_end) = (buffered.profile, buffered.in_order_end);
     // How much later than now playback must start so that everything arrives in time at this rate, with this margin.
-    let shortfall = |rate: Bitrate, margin: Duration| match video.timing_at_rate(frontier, rate, Duration::ZERO) {
+    let shortfall = |rate: Bitrate, margin: Duration| match video.timing_at_rate(in_order_end, rate, Duration::ZERO)
+    {
         Timing::InTime(spare) => margin.saturating_sub(spare),
         Timing::Late(late) => late.saturating_add(margin),
     };
@@ -291,13 +292,13 @@ fn judge(
     let observed_rate =
         DataSize::from_bytes(buffered.received.saturating_sub(received_then)) / now.since(first).max(MIN_ELAPSED);
     let forecast = buffered.forecast;
-    let supply = forecast.map_or(observed_rate, |promise| promise.rate);
-    let remaining = forecast.map(|promise| {
-        let would_stall = is_committed || !lateness(promise.rate + promise.std_error * 2).is_zero();
-        if would_stall { shortfall(promise.rate, START_MARGIN) } else { Duration::ZERO }
+    let supply = forecast.map_or(observed_rate, |forecast| forecast.rate);
+    let remaining = forecast.map(|forecast| {
+        let would_stall = is_committed || !lateness(forecast.rate + forecast.std_error * 2).is_zero();
+        if would_stall { shortfall(forecast.rate, START_MARGIN) } else { Duration::ZERO }
     });
     // Early start: the observed rate minus a tenth keeps up with the video, and a minimum is buffered.
-    let has_cushion = video.time_at(frontier) >= MIN_START_BUFFER.min(video.duration());
+    let has_cushion = video.time_at(in_order_end) >= MIN_START_BUFFER.min(video.duration());
     let can_start_early = !is_committed
         && waited >= MIN_OBSERVATION
         && has_cushion
@@ -358,17 +359,17 @@ mod tests {
     /// Runs the gate over links of this rate in Mbit/s, which are known after five seconds. Returns the first
     /// deliberate wait and the total delay.
     fn run_gate(rate: u64) -> (Option<StartDecision>, Duration) {
-        let (hold, video) = (StartupGate::new(StartMode::Smooth), video());
-        assert_eq!(hold.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN)), HEAD_LEN);
+        let (gate, video) = (StartupGate::new(StartMode::Smooth), video());
+        assert_eq!(gate.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN)), HEAD_LEN);
         let mut first_wait = None;
         for millis in (0..60_000).step_by(100) {
             let received = rate * millis * 125;
             let forecast = (millis >= 5000).then(|| RateForecast { rate: mbps(rate), std_error: Bitrate::ZERO });
             let buffered =
                 HeldVideo { profile: &video, in_order_end: received, received, is_full: false, forecast };
-            match hold.poll_decision(at(millis), &buffered).unwrap() {
+            match gate.poll_decision(at(millis), &buffered).unwrap() {
                 StartDecision::Start(waited) => return (first_wait, waited),
-                waits @ StartDecision::Wait { remaining: Some(_), .. } => first_wait = first_wait.or(Some(waits)),
+                wait @ StartDecision::Wait { remaining: Some(_), .. } => first_wait = first_wait.or(Some(wait)),
                 StartDecision::Wait { .. } => {}
             }
         }
@@ -409,9 +410,9 @@ mod tests {
 
     #[test]
     fn a_committed_delay_is_not_shortened_by_bursts_or_uncertainty() {
-        let (hold, video) = (StartupGate::new(StartMode::Smooth), video());
-        hold.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN));
-        let promise = |doubt| Some(RateForecast { rate: mbps(6), std_error: doubt });
+        let (gate, video) = (StartupGate::new(StartMode::Smooth), video());
+        gate.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN));
+        let forecast = |doubt| Some(RateForecast { rate: mbps(6), std_error: doubt });
         let decide = |millis: u64, doubt, burst: u64| {
             let received = 6 * millis * 125 + burst;
             let buffered = HeldVideo {
@@ -419,9 +420,9 @@ mod tests {
                 in_order_end: received,
                 received,
                 is_full: false,
-                forecast: promise(doubt),
+                forecast: forecast(doubt),
             };
-            hold.poll_decision(at(millis), &buffered).unwrap()
+            gate.poll_decision(at(millis), &buffered).unwrap()
         };
         assert!(matches!(decide(5000, Bitrate::ZERO, 0), StartDecision::Wait { .. }));
         for millis in (5100..20_000).step_by(100) {
@@ -434,25 +435,25 @@ mod tests {
 
     #[test]
     fn the_container_head_passes_and_the_first_picture_is_held() {
-        let hold = StartupGate::new(StartMode::Smooth);
-        assert_eq!(hold.admit_bytes(at(0), 0, 0, 4000, None), 4000);
-        assert_eq!(hold.admit_bytes(at(0), 0, 4000, 9000, Some(HEAD_LEN)), 6000);
-        assert!(hold.is_held());
-        assert_eq!(hold.admit_bytes(at(1), 0, HEAD_LEN, 3000, Some(HEAD_LEN)), 0);
+        let gate = StartupGate::new(StartMode::Smooth);
+        assert_eq!(gate.admit_bytes(at(0), 0, 0, 4000, None), 4000);
+        assert_eq!(gate.admit_bytes(at(0), 0, 4000, 9000, Some(HEAD_LEN)), 6000);
+        assert!(gate.is_held());
+        assert_eq!(gate.admit_bytes(at(1), 0, HEAD_LEN, 3000, Some(HEAD_LEN)), 0);
         // An index at the end of the file is served.
-        assert_eq!(hold.admit_bytes(at(2), 900_000, 900_000, 3000, Some(HEAD_LEN)), 3000);
-        hold.release();
-        assert_eq!(hold.admit_bytes(at(3), 0, HEAD_LEN, 3000, Some(HEAD_LEN)), 3000);
+        assert_eq!(gate.admit_bytes(at(2), 900_000, 900_000, 3000, Some(HEAD_LEN)), 3000);
+        gate.release();
+        assert_eq!(gate.admit_bytes(at(3), 0, HEAD_LEN, 3000, Some(HEAD_LEN)), 3000);
     }
 
     #[test]
     fn playback_that_begins_elsewhere_or_with_start_fast_is_never_held() {
-        let hold = StartupGate::new(StartMode::Smooth);
+        let gate = StartupGate::new(StartMode::Smooth);
         for n in 0..=MAX_INDEX_BYTES / 1000 {
-            assert_eq!(hold.admit_bytes(at(0), 1 << 30, n * 1000, 1000, Some(HEAD_LEN)), 1000);
+            assert_eq!(gate.admit_bytes(at(0), 1 << 30, n * 1000, 1000, Some(HEAD_LEN)), 1000);
         }
-        assert!(hold.is_released());
-        assert_eq!(hold.admit_bytes(at(0), 0, HEAD_LEN, 1000, Some(HEAD_LEN)), 1000);
+        assert!(gate.is_released());
+        assert_eq!(gate.admit_bytes(at(0), 0, HEAD_LEN, 1000, Some(HEAD_LEN)), 1000);
         assert_eq!(StartupGate::new(StartMode::Fast).admit_bytes(at(0), 0, HEAD_LEN, 1000, Some(HEAD_LEN)), 1000);
         assert_eq!("fast".parse(), Ok(StartMode::Fast));
         assert!("Fast".parse::<StartMode>().is_err());

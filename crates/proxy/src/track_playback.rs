@@ -93,8 +93,8 @@ impl PlaylistPlayback {
     /// The memory that this uses, in bytes.
     pub(super) fn memory_size(&self) -> usize {
         let tracks = self.tracks.borrow();
-        let track_sizes = tracks.iter().map(|((family, _), series)| {
-            let state = series.0.borrow();
+        let track_sizes = tracks.iter().map(|((family, _), track)| {
+            let state = track.0.borrow();
             let urls = state.expected_starts.keys().map(|(url, _)| url.len() + MAP_ENTRY_SIZE);
             family.len()
                 + MAP_ENTRY_SIZE
@@ -114,9 +114,9 @@ impl PlaylistPlayback {
         now: Instant,
         (segment, timing): (&MediaSegment, SegmentTiming),
         next: &[MediaSegment],
-        choice: bool,
+        can_choose: bool,
     ) -> Rc<TrackSegment> {
-        let (track_segment, is_seek) = track.on_request(now, (segment, timing), next, choice);
+        let (track_segment, is_seek) = track.on_request(now, (segment, timing), next, can_choose);
         if is_seek {
             self.rates.borrow_mut().activate_all();
         }
@@ -150,7 +150,7 @@ impl TrackPlayback {
         now: Instant,
         (segment, timing): (&MediaSegment, SegmentTiming),
         next: &[MediaSegment],
-        choice: bool,
+        can_choose: bool,
     ) -> (Rc<TrackSegment>, bool) {
         let mut state = self.0.borrow_mut();
         state.update_player(now);
@@ -177,7 +177,7 @@ impl TrackPlayback {
             state.expected_starts.insert(segment_key(following), (next_start, time_after));
             next_start += following.duration;
         }
-        (state.can_choose, state.last_request_at) = (choice, now);
+        (state.can_choose, state.last_request_at) = (can_choose, now);
         state.end = timing.time_left.map(|left| start + timing.duration + left);
         let position = state.player.as_ref().map_or(Duration::ZERO, Player::position);
         state.segments.retain(|_, part| part.start + part.duration >= position);
@@ -323,12 +323,12 @@ impl TrackState {
 }
 
 impl TrackSegment {
-    fn new(series: &Rc<TrackPlayback>, start: Duration, lasts: Duration, time_after: Option<Duration>) -> Self {
-        let series = Rc::downgrade(series);
+    fn new(track: &Rc<TrackPlayback>, start: Duration, duration: Duration, time_after: Option<Duration>) -> Self {
+        let track = Rc::downgrade(track);
         Self {
-            track: series,
+            track,
             start,
-            duration: lasts,
+            duration,
             time_after,
             received: Cell::new(0),
             read: Cell::new(0),
@@ -352,16 +352,16 @@ impl TrackSegment {
         self.update(bytes, bytes, is_complete.then_some(bytes));
     }
 
-    fn update(&self, taken: u64, received: u64, length: Option<u64>) {
+    fn update(&self, read: u64, received: u64, length: Option<u64>) {
         let was_complete = self.is_complete();
         self.length.set(length.or(self.length.get()));
-        self.read.set(self.read.get().max(taken));
+        self.read.set(self.read.get().max(read));
         self.received.set(self.received.get().max(received));
         if self.is_complete()
             && !was_complete
-            && let Some(series) = self.track.upgrade()
+            && let Some(track) = self.track.upgrade()
         {
-            let mut state = series.0.borrow_mut();
+            let mut state = track.0.borrow_mut();
             let (bytes, time) = &mut state.completed;
             if *time > MEAN_RATE_WINDOW {
                 (*bytes, *time) = (*bytes / 2, *time / 2);
@@ -417,24 +417,24 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    fn piece(n: u64) -> MediaSegment {
+    fn test_segment(n: u64) -> MediaSegment {
         MediaSegment { url: Url::parse(&format!("http://h/{n}")).unwrap(), range: None, duration: SECOND * 2 }
     }
 
     /// Requests one of twenty segments.
-    fn asks(
+    fn request_segment(
         playback: &PlaylistPlayback,
         track: &Rc<TrackPlayback>,
         now: Instant,
         n: u64,
         is_final: bool,
     ) -> Rc<TrackSegment> {
-        let next: Vec<MediaSegment> = (n + 1..20).take(3).map(piece).collect();
+        let next: Vec<MediaSegment> = (n + 1..20).take(3).map(test_segment).collect();
         let time_left = is_final.then_some(SECOND * 2 * (19 - n as u32));
         playback.on_request(
             track,
             now,
-            (&piece(n), SegmentTiming { duration: SECOND * 2, time_left }),
+            (&test_segment(n), SegmentTiming { duration: SECOND * 2, time_left }),
             &next,
             false,
         )
@@ -450,56 +450,59 @@ mod tests {
             Some(PlayerInput::MediaSegment {
                 lead_time: lead,
                 position,
-                is_playing: plays,
+                is_playing,
                 following_bytes: beyond,
                 following_time: plays_on,
                 ..
-            }) => (lead, position, plays, beyond.bytes(), plays_on),
+            }) => (lead, position, is_playing, beyond.bytes(), plays_on),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_segment_reports_the_player_s_buffer_and_the_bytes_that_follow() {
-        let viewing = PlaylistPlayback::default();
-        let series = viewing.track("list", 0);
-        let first = asks(&viewing, &series, at(0), 0, true);
+        let playback = PlaylistPlayback::default();
+        let track = playback.track("list", 0);
+        let first = request_segment(&playback, &track, at(0), 0, true);
         first.on_buffered(&(0..1000), None, (0, 100));
         assert_eq!(
-            update_of(&viewing, &first, at(100)),
+            update_of(&playback, &first, at(100)),
             (Duration::ZERO, Duration::ZERO, false, 20_900, SECOND * 38)
         );
         first.on_buffered(&(0..1000), None, (1000, 0));
         // It plays from here on.
-        assert_eq!(series.status(at(1000)).unwrap().state, PlayerState::Playing);
-        let second = series.prefetched_segment(&piece(1)).unwrap();
-        let third = series.prefetched_segment(&piece(2)).unwrap();
+        assert_eq!(track.status(at(1000)).unwrap().state, PlayerState::Playing);
+        let second = track.prefetched_segment(&test_segment(1)).unwrap();
+        let third = track.prefetched_segment(&test_segment(2)).unwrap();
         second.on_buffered(&(0..2000), None, (0, 1000));
-        assert!(series.prefetched_segment(&piece(9)).is_none());
+        assert!(track.prefetched_segment(&test_segment(9)).is_none());
         // 1000 bytes per two seconds, 36 s to follow, a margin of a tenth.
         assert_eq!(
-            update_of(&viewing, &second, at(1500)),
+            update_of(&playback, &second, at(1500)),
             (SECOND * 3 / 2, Duration::ZERO, true, 19_800, SECOND * 36)
         );
-        assert_eq!(update_of(&viewing, &third, at(1500)).0, SECOND * 7 / 2);
+        assert_eq!(update_of(&playback, &third, at(1500)).0, SECOND * 7 / 2);
         // Half of the second segment has arrived, and none of it was read.
-        assert_eq!(series.status(at(3500)).unwrap().buffer, SECOND);
-        assert!(Rc::ptr_eq(&asks(&viewing, &series, at(3600), 1, true), &second), "it was expected");
+        assert_eq!(track.status(at(3500)).unwrap().buffer, SECOND);
+        assert!(Rc::ptr_eq(&request_segment(&playback, &track, at(3600), 1, true), &second), "it was expected");
         // Any other segment is a seek, for which all links are active.
-        viewing.rates.borrow_mut().set_standby("lte", true);
-        let far = asks(&viewing, &series, at(3700), 15, true);
-        assert_eq!(update_of(&viewing, &far, at(3700)), (Duration::ZERO, Duration::ZERO, false, 4400, SECOND * 8));
-        assert!(!viewing.rates.borrow().is_standby("lte"));
-        let last = asks(&viewing, &series, at(4000), 19, true);
-        last.on_buffered(&(0..1000), None, (1000, 0));
-        let standing = |millis| series.status(at(millis)).map(|standing| (standing.state, standing.stalls));
+        playback.rates.borrow_mut().set_standby("lte", true);
+        let after_seek = request_segment(&playback, &track, at(3700), 15, true);
         assert_eq!(
-            (standing(4500), standing(9000)),
+            update_of(&playback, &after_seek, at(3700)),
+            (Duration::ZERO, Duration::ZERO, false, 4400, SECOND * 8)
+        );
+        assert!(!playback.rates.borrow().is_standby("lte"));
+        let last = request_segment(&playback, &track, at(4000), 19, true);
+        last.on_buffered(&(0..1000), None, (1000, 0));
+        let status_at = |millis| track.status(at(millis)).map(|standing| (standing.state, standing.stalls));
+        assert_eq!(
+            (status_at(4500), status_at(9000)),
             (Some((PlayerState::Playing, 0)), Some((PlayerState::Ended, 0)))
         );
         let stream = Stream::new(Config::default());
         assert_eq!(
-            viewing.update_for_stream(&second, at(3700), 0, None, &stream),
+            playback.update_for_stream(&second, at(3700), 0, None, &stream),
             None,
             "a segment from before a seek is ignored"
         );
@@ -507,14 +510,14 @@ mod tests {
 
     #[test]
     fn for_live_playlists_the_next_minute_of_all_tracks_counts() {
-        let viewing = PlaylistPlayback::default();
-        let (pictures, sound) = (viewing.track("list", 0), viewing.track("list", 1));
-        let part = asks(&viewing, &pictures, at(0), 0, false);
+        let playback = PlaylistPlayback::default();
+        let (pictures, sound) = (playback.track("list", 0), playback.track("list", 1));
+        let part = request_segment(&playback, &pictures, at(0), 0, false);
         part.on_buffered(&(0..1000), None, (1000, 0));
-        assert_eq!(update_of(&viewing, &part, at(0)).3, 500 * 60 / 10 * 11);
-        let other = asks(&viewing, &sound, at(0), 0, false);
+        assert_eq!(update_of(&playback, &part, at(0)).3, 500 * 60 / 10 * 11);
+        let other = request_segment(&playback, &sound, at(0), 0, false);
         other.on_buffered(&(0..100), None, (100, 0));
-        assert_eq!(update_of(&viewing, &part, at(0)).3, 550 * 60 / 10 * 11);
-        assert_eq!(update_of(&viewing, &part, at(40_000)).3, 500 * 60 / 10 * 11, "the other track has ended");
+        assert_eq!(update_of(&playback, &part, at(0)).3, 550 * 60 / 10 * 11);
+        assert_eq!(update_of(&playback, &part, at(40_000)).3, 500 * 60 / 10 * 11, "the other track has ended");
     }
 }

@@ -46,31 +46,31 @@ pub(super) async fn open(
     sessions: &Rc<Sessions>,
     kind: &'static str,
     (host, port): (&str, u16),
-    right: EgressPolicy,
+    egress: EgressPolicy,
 ) -> Result<Tunnel, ConnError> {
     let host_name = host.trim_start_matches('[').trim_end_matches(']');
     let network = &sessions.network;
     let tunnel = |stream, link_use: Option<LinkUse>| {
         enable_keepalive(&stream);
-        let link = link_use.as_ref().map(|choice| choice.link.as_str());
+        let link = link_use.as_ref().map(|link_use| link_use.link.as_str());
         Tunnel {
             stream: Some(stream),
             sessions: Rc::clone(sessions),
-            flow: network.traffic.open_flow(kind, (host_name, port), right.requester(), link),
+            flow: network.traffic.open_flow(kind, (host_name, port), egress.requester(), link),
             link_use,
             rate_window: Cell::new((Instant::now(), 0)),
         }
     };
     if network.needs_no_link(host_name) {
-        let (stream, _) = network.connect_tcp(host_name, port, None, right).await?;
+        let (stream, _) = network.connect_tcp(host_name, port, None, egress).await?;
         return Ok(tunnel(stream, None));
     }
     let mut last_error = ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link is usable") };
     let mut forbidden = None;
-    let key = (right.requester(), host_name.to_ascii_lowercase());
+    let key = (egress.requester(), host_name.to_ascii_lowercase());
     for interface in sessions.ranked_interfaces(&key) {
         let link_use = LinkUse::new(sessions, &interface.name, &key);
-        match network.connect_tcp(host_name, port, Some(&interface), right).await {
+        match network.connect_tcp(host_name, port, Some(&interface), egress).await {
             Ok((stream, handshake)) => {
                 sessions.link_selector.borrow_mut().on_connected(sessions.now(), &interface.name, &key, handshake);
                 return Ok(tunnel(stream, Some(link_use)));

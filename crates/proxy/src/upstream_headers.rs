@@ -77,7 +77,7 @@ impl PlayerHeaders {
             &REFERER | &ORIGIN if is_own_page(value) => false,
             &REFERER => true,
             _ if !is_program => *name == header::USER_AGENT || *name == header::ACCEPT_LANGUAGE,
-            _ => !(is_proxy_owned(name) || connection_options.iter().any(|named| named == name.as_str())),
+            _ => !(is_proxy_owned(name) || connection_options.iter().any(|option| option == name.as_str())),
         };
         let fields: Vec<Header> = request
             .iter()
@@ -212,7 +212,7 @@ fn is_cross_origin(name: &HeaderName) -> bool {
 /// Whether the proxy itself writes this field, because it concerns the connection, the message or the range.
 /// Icy-MetaData would make a server insert titles between the audio bytes.
 fn is_proxy_owned(name: &HeaderName) -> bool {
-    const OWN: [HeaderName; 22] = [
+    const PROXY_OWNED: [HeaderName; 22] = [
         header::HOST,
         header::CONNECTION,
         header::TE,
@@ -237,7 +237,7 @@ fn is_proxy_owned(name: &HeaderName) -> bool {
         header::UPGRADE_INSECURE_REQUESTS,
     ];
     let name_text = name.as_str();
-    OWN.contains(name)
+    PROXY_OWNED.contains(name)
         || matches!(name_text, "keep-alive" | "proxy-connection" | "icy-metadata" | "http2-settings")
         || name_text.starts_with("sec-")
 }

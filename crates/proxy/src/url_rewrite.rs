@@ -40,12 +40,16 @@ impl RewriteContext {
     ///
     /// # Errors
     /// The budget is exhausted.
-    pub(super) fn with_base(&self, reference: &str, cost: &mut ParseBudget) -> Result<Option<Self>, PlaylistError> {
+    pub(super) fn with_base(
+        &self,
+        reference: &str,
+        budget: &mut ParseBudget,
+    ) -> Result<Option<Self>, PlaylistError> {
         // Every URL below it would be as long as this one.
         if reference.len() > MAX_EXPANDED_URL {
             return Ok(None);
         }
-        let replacement = match self.rewrite(reference, cost)? {
+        let replacement = match self.rewrite(reference, budget)? {
             RewriteResult::Changed(url) => Url::parse(&url).ok(),
             RewriteResult::Unchanged | RewriteResult::NotAUrl => None,
         };
@@ -63,8 +67,8 @@ impl RewriteContext {
     ///
     /// # Errors
     /// The budget is exhausted.
-    pub(super) fn resolve(&self, reference: &str, cost: &mut ParseBudget) -> Result<Option<Url>, PlaylistError> {
-        cost.charge_work(self.resolve_cost(reference))?;
+    pub(super) fn resolve(&self, reference: &str, budget: &mut ParseBudget) -> Result<Option<Url>, PlaylistError> {
+        budget.charge_work(self.resolve_cost(reference))?;
         if reference.len() > MAX_EXPANDED_URL {
             return Ok(None);
         }
@@ -79,25 +83,29 @@ impl RewriteContext {
     ///
     /// # Errors
     /// The budget is exhausted.
-    pub(super) fn rewrite(&self, reference: &str, cost: &mut ParseBudget) -> Result<RewriteResult, PlaylistError> {
+    pub(super) fn rewrite(
+        &self,
+        reference: &str,
+        budget: &mut ParseBudget,
+    ) -> Result<RewriteResult, PlaylistError> {
         let is_data = reference.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"));
         if is_data {
-            cost.charge_work(reference.len().min(data_url::MAX_SCANNED))?;
+            budget.charge_work(reference.len().min(data_url::MAX_SCANNED))?;
             if data_url::contains_playlist(reference) {
                 // The player alone would parse the playlist in it, so its URLs could not be rewritten.
                 return Ok(RewriteResult::Changed(EMPTY_DATA_URL.to_owned()));
             }
         }
         if reference.len() > MAX_URL || has_other_scheme(reference) {
-            cost.charge_work(reference.len().min(MAX_SCHEME))?;
+            budget.charge_work(reference.len().min(MAX_SCHEME))?;
             return Ok(RewriteResult::NotAUrl);
         }
-        cost.charge_work(2 * self.resolve_cost(reference))?;
+        budget.charge_work(2 * self.resolve_cost(reference))?;
         let Ok(mut absolute) = self.source_url.join(reference) else { return Ok(RewriteResult::NotAUrl) };
         if !matches!(absolute.scheme(), "http" | "https") {
             return Ok(RewriteResult::NotAUrl);
         }
-        cost.urls.add(&absolute);
+        budget.urls.add(&absolute);
         if absolute.username().is_empty() && absolute.origin() == self.source_url.origin() {
             // The player's login applies to all URLs of the same origin.
             let _ = absolute.set_username(self.source_url.username());
@@ -116,7 +124,7 @@ impl RewriteContext {
             && proxied.url.host() != absolute.host()
             && proxied.url.host_str() != self.unmarked_host.as_deref()
         {
-            cost.urls.add_unparsed(&proxied.url);
+            budget.urls.add_unparsed(&proxied.url);
         }
         Ok(RewriteResult::Changed(expected))
     }
@@ -129,10 +137,10 @@ impl RewriteContext {
         &self,
         out: &mut String,
         text: (&str, TextForm),
-        cost: &mut ParseBudget,
+        budget: &mut ParseBudget,
     ) -> Result<usize, PlaylistError> {
-        let (text, count) = playlist_marks::mark_requests(text, self.mark, self.authority(), cost)?;
-        cost.write(out, &text)?;
+        let (text, count) = playlist_marks::mark_requests(text, self.mark, self.authority(), budget)?;
+        budget.write(out, &text)?;
         Ok(count)
     }
 
@@ -140,10 +148,14 @@ impl RewriteContext {
     ///
     /// # Errors
     /// The budget is exhausted.
-    pub(super) fn mark_value(&self, value: &str, cost: &mut ParseBudget) -> Result<Option<String>, PlaylistError> {
-        cost.charge_work(value.len())?;
+    pub(super) fn mark_value(
+        &self,
+        value: &str,
+        budget: &mut ParseBudget,
+    ) -> Result<Option<String>, PlaylistError> {
+        budget.charge_work(value.len())?;
         let (text, count) =
-            playlist_marks::mark_requests((value, TextForm::Value), self.mark, self.authority(), cost)?;
+            playlist_marks::mark_requests((value, TextForm::Value), self.mark, self.authority(), budget)?;
         Ok((count > 0).then(|| text.into_owned()))
     }
 
@@ -180,21 +192,21 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) const VIA: &str = "http://127.0.0.1:8480/";
+    pub(in super::super) const PROXY_PREFIX: &str = "http://127.0.0.1:8480/";
 
     /// A budget that is sufficient for the tests.
-    pub(in super::super) fn affordable() -> ParseBudget {
+    pub(in super::super) fn test_budget() -> ParseBudget {
         ParseBudget::new(1 << 20, u64::MAX, Instant::now() + Duration::from_secs(600))
     }
 
     pub(in super::super) fn context(requested: &str, origin: &str) -> RewriteContext {
-        let player = Url::parse(&format!("{VIA}{requested}")).unwrap();
+        let player = Url::parse(&format!("{PROXY_PREFIX}{requested}")).unwrap();
         let origin = Url::parse(origin).unwrap();
         let own = Url::parse(requested).unwrap().host_str().map(str::to_owned);
         RewriteContext {
             source_url: origin,
             player_url: player,
-            proxy_prefix: VIA.to_owned(),
+            proxy_prefix: PROXY_PREFIX.to_owned(),
             mark: "from-list/",
             unmarked_host: own,
         }
@@ -205,7 +217,7 @@ pub(super) mod tests {
     }
 
     fn moved(context: &RewriteContext, reference: &str) -> Option<String> {
-        match context.rewrite(reference, &mut affordable()).unwrap() {
+        match context.rewrite(reference, &mut test_budget()).unwrap() {
             RewriteResult::Changed(url) => Some(url),
             RewriteResult::Unchanged | RewriteResult::NotAUrl => None,
         }
@@ -232,7 +244,7 @@ pub(super) mod tests {
             ("data:text/plain;base64,MDEyMzQ1Njc4OWFiY2RlZg==", None),
             ("seg:1.ts", None),
         ] {
-            assert_eq!(moved(&context, reference), to.map(|url| format!("{VIA}{url}")), "{reference}");
+            assert_eq!(moved(&context, reference), to.map(|url| format!("{PROXY_PREFIX}{url}")), "{reference}");
         }
     }
 
@@ -249,16 +261,22 @@ pub(super) mod tests {
     fn a_login_is_added_to_urls_of_its_origin_only() {
         let context = same_url_context("https://me:pw@h/a/list.m3u8");
         assert_eq!(moved(&context, "seg.ts"), None);
-        assert_eq!(moved(&context, "/seg.ts").unwrap(), format!("{VIA}https://me:pw@h/seg.ts"));
-        assert_eq!(moved(&context, "https://cdn/seg.ts").unwrap(), format!("{VIA}from-list/https://cdn/seg.ts"));
-        let resource = context.resolve("/seg.ts#x", &mut affordable()).unwrap();
+        assert_eq!(moved(&context, "/seg.ts").unwrap(), format!("{PROXY_PREFIX}https://me:pw@h/seg.ts"));
+        assert_eq!(
+            moved(&context, "https://cdn/seg.ts").unwrap(),
+            format!("{PROXY_PREFIX}from-list/https://cdn/seg.ts")
+        );
+        let resource = context.resolve("/seg.ts#x", &mut test_budget()).unwrap();
         assert_eq!(resource.unwrap().as_str(), "https://h/seg.ts");
     }
 
     #[test]
     fn after_a_redirect_relative_urls_are_resolved_against_its_target() {
         let other = context("https://h/live", "https://edge.example/1/list.m3u8");
-        assert_eq!(moved(&other, "seg.ts").unwrap(), format!("{VIA}from-list/https://edge.example/1/seg.ts"));
+        assert_eq!(
+            moved(&other, "seg.ts").unwrap(),
+            format!("{PROXY_PREFIX}from-list/https://edge.example/1/seg.ts")
+        );
         let within = context("https://h/old/list.m3u8", "https://h/old/other.m3u8");
         assert_eq!(moved(&within, "seg.ts"), None);
     }
@@ -269,18 +287,18 @@ pub(super) mod tests {
         let long = "x".repeat(MAX_URL);
         assert!(moved(&context, &format!("/{}", &long[1..])).is_some());
         assert_eq!(moved(&context, &format!("/{long}")), None);
-        let mut cost = affordable();
+        let mut budget = test_budget();
         for _ in 0..10_000 {
-            assert_eq!(context.rewrite(&format!("data:,{long}"), &mut cost).unwrap(), RewriteResult::NotAUrl);
+            assert_eq!(context.rewrite(&format!("data:,{long}"), &mut budget).unwrap(), RewriteResult::NotAUrl);
         }
-        let resource = |len| context.resolve(&long[..len], &mut affordable()).unwrap();
+        let resource = |len| context.resolve(&long[..len], &mut test_budget()).unwrap();
         assert!(resource(MAX_EXPANDED_URL - 100).is_some() && resource(MAX_EXPANDED_URL).is_none());
     }
 
     #[test]
     fn a_long_base_makes_every_reference_expensive() {
         let context = same_url_context(&format!("https://h/{}/list.m3u8", "x".repeat(60_000)));
-        let mut cost = affordable();
-        assert!((0..10_000).any(|_| context.rewrite("a.ts", &mut cost).is_err()));
+        let mut budget = test_budget();
+        assert!((0..10_000).any(|_| context.rewrite("a.ts", &mut budget).is_err()));
     }
 }

@@ -54,7 +54,7 @@ impl<'a> XmlTree<'a> {
     ///
     /// # Errors
     /// It is not well-formed, or the budget is exhausted.
-    pub(super) fn parse(source: &'a str, cost: &mut ParseBudget) -> Result<Self, PlaylistError> {
+    pub(super) fn parse(source: &'a str, budget: &mut ParseBudget) -> Result<Self, PlaylistError> {
         let mut tree = Self { source, elements: Vec::new(), attributes: Vec::new() };
         // The reader's positions do not include a byte order mark.
         let bom_len = source.len() - source.trim_start_matches('\u{feff}').len();
@@ -66,7 +66,7 @@ impl<'a> XmlTree<'a> {
             let event_start = bom_len + reader.buffer_position() as usize;
             let event = reader.read_event();
             let event_end = bom_len + reader.buffer_position() as usize;
-            cost.charge_work(event_end.saturating_sub(event_start))?;
+            budget.charge_work(event_end.saturating_sub(event_start))?;
             match event.map_err(|_| syntax_error(reader.error_position() as usize))? {
                 Event::Start(start) => {
                     let id = tree.add_element(&start, event_start, event_end, open_elements.is_empty())?;
@@ -220,10 +220,10 @@ impl<'a> XmlTree<'a> {
     pub(super) fn own_and_nested_text(
         &self,
         id: ElementId,
-        cost: &mut ParseBudget,
+        budget: &mut ParseBudget,
     ) -> Result<[String; 2], PlaylistError> {
         let content = self.source.get(self.content(id)).unwrap_or_default();
-        cost.charge_work(2 * content.len())?;
+        budget.charge_work(2 * content.len())?;
         let (mut own_text, mut all_text, mut depth, mut reader) =
             (String::new(), String::new(), 0, Reader::from_str(content));
         reader.config_mut().check_comments = false;
@@ -250,14 +250,14 @@ impl<'a> XmlTree<'a> {
     pub(super) fn text(
         &self,
         id: ElementId,
-        cost: &mut ParseBudget,
+        budget: &mut ParseBudget,
     ) -> Result<Option<(String, Range<usize>)>, PlaylistError> {
         let Some(element) = self.elements.get(id).filter(|_| self.next_outside(id) == id + 1) else {
             return Ok(None);
         };
         let content_range = element.content.start as usize..element.content.end as usize;
         let Some(content) = self.source.get(content_range.clone()) else { return Ok(None) };
-        cost.charge_work(content.len())?;
+        budget.charge_work(content.len())?;
         let (mut text, mut reader) = (String::new(), Reader::from_str(content));
         reader.config_mut().check_comments = false;
         loop {
@@ -373,11 +373,11 @@ const MAX_ATTRIBUTES_OF_ELEMENT: usize = 128;
 
 #[cfg(test)]
 mod tests {
-    use super::super::url_rewrite::tests::affordable;
+    use super::super::url_rewrite::tests::test_budget;
     use super::*;
 
     fn read(text: &str) -> Result<XmlTree<'_>, PlaylistError> {
-        XmlTree::parse(text, &mut affordable())
+        XmlTree::parse(text, &mut test_budget())
     }
 
     #[test]
@@ -392,9 +392,9 @@ mod tests {
         assert_eq!(tree.attribute(0, "a").as_deref(), Some("1&2"));
         let attribute = &tree.attributes(4)[0];
         assert_eq!((attribute.name, &text[attribute.value_range()]), ("f", "g"));
-        let (content, span) = tree.text(1, &mut affordable()).unwrap().unwrap();
+        let (content, span) = tree.text(1, &mut test_budget()).unwrap().unwrap();
         assert_eq!((content.as_str(), &text[span]), ("x<<y>", "x&lt;<![CDATA[<y>]]>"));
-        assert!(tree.text(3, &mut affordable()).unwrap().is_none());
+        assert!(tree.text(3, &mut test_budget()).unwrap().is_none());
     }
 
     #[test]

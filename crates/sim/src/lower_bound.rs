@@ -101,16 +101,16 @@ impl PayloadCurve {
     }
 
     fn carried_f64(&self, at: Duration) -> f64 {
-        let index = self.segments.partition_point(|piece| piece.start <= at).saturating_sub(1);
-        self.segments.get(index).map_or(0.0, |piece| {
-            let sent = match &piece.rate {
+        let index = self.segments.partition_point(|segment| segment.start <= at).saturating_sub(1);
+        self.segments.get(index).map_or(0.0, |segment| {
+            let sent = match &segment.rate {
                 SegmentRate::Zero => 0.0,
                 SegmentRate::Rate(rate) => {
-                    rate.bits_per_sec() as f64 / 8.0 * at.saturating_sub(piece.start).as_secs_f64()
+                    rate.bits_per_sec() as f64 / 8.0 * at.saturating_sub(segment.start).as_secs_f64()
                 }
-                SegmentRate::Trace(trace) => trace.capacity(piece.start, at).bytes() as f64,
+                SegmentRate::Trace(trace) => trace.capacity(segment.start, at).bytes() as f64,
             };
-            piece.carried_before + sent * piece.payload_share
+            segment.carried_before + sent * segment.payload_share
         })
     }
 }
@@ -187,8 +187,8 @@ mod tests {
                 22.34,
             ),
         ];
-        for (cell, written, happens, expected) in cells {
-            let ours = ideal_time(&links(&written), &events(happens), FILE).unwrap().as_secs_f64();
+        for (cell, written, event_texts, expected) in cells {
+            let ours = ideal_time(&links(&written), &events(event_texts), FILE).unwrap().as_secs_f64();
             assert!((ours - expected).abs() < 0.02, "{cell}: {ours} instead of {expected}");
         }
     }

@@ -44,15 +44,15 @@ pub fn rate_drops(
     let mut rng = RandomStream::new(seed, "holes", 0, Purpose::Other);
     let mut below = |n: usize| usize::try_from(rng.below(n as u64)).unwrap_or(0);
     let part_length = within.len() / count.max(1);
-    let mut holes = Vec::with_capacity(count);
+    let mut drops = Vec::with_capacity(count);
     for index in 0..count {
         let max_length = max_seconds.min(part_length.saturating_sub(MIN_SECONDS_APART));
         let length = min_seconds.min(max_length) + below(max_length.saturating_sub(min_seconds) + 1);
         let start =
             within.start + index * part_length + below(part_length.saturating_sub(MIN_SECONDS_APART + length) + 1);
-        holes.push(RateDrop { start, length });
+        drops.push(RateDrop { start, length });
     }
-    holes
+    drops
 }
 
 /// Minimum seconds between two rate drops.
@@ -68,8 +68,8 @@ pub struct RateDrop {
 }
 
 /// Replaces the rates within the drops by `rate`.
-pub fn apply_drops(rates: &mut [Bitrate], holes: &[RateDrop], rate: Bitrate) {
-    for drop_ in holes {
+pub fn apply_drops(rates: &mut [Bitrate], drops: &[RateDrop], rate: Bitrate) {
+    for drop_ in drops {
         let end = (drop_.start + drop_.length).min(rates.len());
         if let Some(part) = rates.get_mut(drop_.start.min(end)..end) {
             part.fill(rate);
@@ -102,17 +102,17 @@ mod tests {
         let deviation = (rates.iter().map(|rate| (rate - average).powi(2)).sum::<f64>() / n).sqrt();
         assert!((average - 1.0).abs() < 0.02, "{average}");
         assert!((deviation - 0.4).abs() < 0.02, "{deviation}");
-        let steps = rates.chunks(200).flat_map(|course| course.windows(2));
+        let steps = rates.chunks(200).flat_map(|rates| rates.windows(2));
         let related = steps.map(|pair| (pair[0] - 1.0) * (pair[1] - 1.0)).sum::<f64>() / (n - 200.0);
         assert!((related / deviation.powi(2) - 0.8).abs() < 0.05, "{related}");
     }
 
     #[test]
     fn random_rates_depend_only_on_seed_and_name() {
-        let course = |seed, name| log_ar1(seed, name, Bitrate::from_mbps(3), 0.3, 50);
-        assert_eq!(course(1, "lte"), course(1, "lte"));
-        assert_ne!(course(1, "lte"), course(2, "lte"));
-        assert_ne!(course(1, "lte"), course(1, "wifi"));
+        let rates = |seed, name| log_ar1(seed, name, Bitrate::from_mbps(3), 0.3, 50);
+        assert_eq!(rates(1, "lte"), rates(1, "lte"));
+        assert_ne!(rates(1, "lte"), rates(2, "lte"));
+        assert_ne!(rates(1, "lte"), rates(1, "wifi"));
         assert_eq!(log_ar1(1, "lte", Bitrate::from_mbps(3), 0.0, 9), vec![Bitrate::from_mbps(3); 9]);
     }
 
@@ -120,13 +120,13 @@ mod tests {
     fn rate_drops_are_disjoint_and_within_the_period() {
         for seed in 0..50 {
             for count in 0..=4 {
-                let holes = rate_drops(seed, count, 10..110, 6, 25);
-                assert_eq!(holes.len(), count);
-                assert!(holes.iter().all(|hole| (6..=25).contains(&hole.length)), "{holes:?}");
-                let ends = holes.iter().map(|hole| hole.start + hole.length);
-                let starts = holes.iter().map(|hole| hole.start).skip(1).chain([110]);
-                assert!(ends.zip(starts).all(|(end, next)| end <= next), "{holes:?}");
-                assert!(holes.first().is_none_or(|hole| hole.start >= 10));
+                let drops = rate_drops(seed, count, 10..110, 6, 25);
+                assert_eq!(drops.len(), count);
+                assert!(drops.iter().all(|hole| (6..=25).contains(&hole.length)), "{drops:?}");
+                let ends = drops.iter().map(|hole| hole.start + hole.length);
+                let starts = drops.iter().map(|hole| hole.start).skip(1).chain([110]);
+                assert!(ends.zip(starts).all(|(end, next)| end <= next), "{drops:?}");
+                assert!(drops.first().is_none_or(|hole| hole.start >= 10));
             }
         }
     }

@@ -105,17 +105,17 @@ fn small_fleets_are_solved_to_the_optimum() {
 
 #[test]
 fn larger_fleets_are_matched_to_within_a_fraction_of_the_bound() {
-    for (relays, boxes, percent, work, max) in [
+    for (relays, edges, percent, work, max) in [
         (50, 1000, 90, 100_000_000, 0.005),
         (50, 1000, 120, 100_000_000, 0.005),
         (100, 20_000, 90, 20_000_000, 0.0008),
         (100, 20_000, 120, 20_000_000, 0.0008),
         (100, 20_000, 200, 20_000_000, 0.0015),
     ] {
-        let instance = Fleet::generate_instance(&fleet_spec(relays, boxes, percent, 1));
+        let instance = Fleet::generate_instance(&fleet_spec(relays, edges, percent, 1));
         let mut solver = Solver::new(&instance, None);
         let progress = solver.step(work);
-        assert!(progress.relative_gap() < max, "{relays}/{boxes} load {percent}: {}", progress.relative_gap());
+        assert!(progress.relative_gap() < max, "{relays}/{edges} load {percent}: {}", progress.relative_gap());
         assert!(progress.gain > density_greedy(&instance).gain());
         let mut rng = RandomStream::new(1, "random", 0, Purpose::Other);
         assert!(progress.gain > bass_random(&instance, |n| rng.below(n)).gain());
@@ -125,26 +125,26 @@ fn larger_fleets_are_matched_to_within_a_fraction_of_the_bound() {
 #[test]
 fn a_synthetic_fleet_has_the_statistics_of_the_paper() {
     let mut fleet = Fleet::new(&fleet_spec(100, 20_000, 90, 3));
-    let members = fleet.edges();
-    let count = members.len() as f64;
-    let slow = members.iter().filter(|member| member.direct_rate < Bitrate::from_mbps(1)).count() as f64;
+    let edges = fleet.edges();
+    let count = edges.len() as f64;
+    let slow = edges.iter().filter(|member| member.direct_rate < Bitrate::from_mbps(1)).count() as f64;
     assert!((slow / count - 0.6).abs() < 0.02, "{}", slow / count);
-    let best = |member: &marline_sim::fleet::EdgeSpec| {
-        let rates = member.candidates.iter().map(|candidate| candidate.rate);
-        rates.max().unwrap_or_default().as_mbps_f64() / member.direct_rate.as_mbps_f64()
+    let best = |edge: &marline_sim::fleet::EdgeSpec| {
+        let rates = edge.candidates.iter().map(|candidate| candidate.rate);
+        rates.max().unwrap_or_default().as_mbps_f64() / edge.direct_rate.as_mbps_f64()
     };
-    let multiples: Vec<f64> = members.iter().map(best).collect();
+    let multiples: Vec<f64> = edges.iter().map(best).collect();
     let mean = multiples.iter().sum::<f64>() / count;
     assert!((mean - 5.2).abs() < 0.2, "{mean}");
     assert!(multiples.iter().all(|multiple| *multiple <= 16.01));
-    assert!(members.iter().all(|member| (3..=8).contains(&member.candidates.len())));
+    assert!(edges.iter().all(|member| (3..=8).contains(&member.candidates.len())));
     let sum = |rates: &mut dyn Iterator<Item = Bitrate>| rates.map(Bitrate::as_mbps_f64).sum::<f64>();
-    let capacities = sum(&mut fleet.capacities(&members).into_iter());
-    let demand = sum(&mut members.iter().filter_map(|member| {
+    let capacities = sum(&mut fleet.capacities(&edges).into_iter());
+    let demand = sum(&mut edges.iter().filter_map(|member| {
         member.candidates.iter().map(|candidate| candidate.rate).max().filter(|rate| *rate > member.direct_rate)
     }));
     assert!((demand / capacities - 0.9).abs() < 1e-3, "{}", demand / capacities);
-    assert_eq!(Fleet::new(&fleet_spec(100, 20_000, 90, 3)).edges(), members);
+    assert_eq!(Fleet::new(&fleet_spec(100, 20_000, 90, 3)).edges(), edges);
 }
 
 #[test]

@@ -50,14 +50,14 @@ where
     C: Clone,
     M: Machine<Input: From<fetch::Input> + Clone, Output: Into<MachineOutput> + Clone + PartialEq + Debug>,
 {
-    let watched = ContractChecker::new(config.clone(), make(&config));
-    let mut sim = HttpSim::new(scenario, watched);
+    let checked = ContractChecker::new(config.clone(), make(&config));
+    let mut sim = HttpSim::new(scenario, checked);
     if let Some(player) = player {
         sim = sim.with_player(player);
     }
-    let (outcome, watched) = sim.run_and_return_machine(Duration::from_secs(300));
+    let (outcome, checked) = sim.run_and_return_machine(Duration::from_secs(300));
     println!("{name}: {:?} {:?}", outcome.finished_at, outcome.failed);
-    let log = watched.into_parts().1;
+    let log = checked.into_parts().1;
     let (_, outputs) = replay(make, &log).unwrap_or_else(|found| panic!("{name}: rule 4: {found}"));
     assert!(outputs > 0);
     replay_with_stale_times(make, &log).unwrap_or_else(|found| panic!("{name}: rule 2: {found}"));

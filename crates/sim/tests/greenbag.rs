@@ -129,20 +129,20 @@ fn figure_10_adaptive_subsegments_beat_equal_ones_on_unequal_links() {
 /// outside of the drops, so that the average over the video stays 6 Mbit/s.
 fn scenario_with_drops(
     video: &MediaProfile,
-    holes: &[RateDrop],
+    drops: &[RateDrop],
     keeps_average: bool,
 ) -> (HttpScenario, PlaybackCase) {
-    let lost: u64 = holes.iter().map(|hole| hole.length as u64).sum();
+    let lost: u64 = drops.iter().map(|hole| hole.length as u64).sum();
     let outside = if keeps_average { (3000 * 110 - 100 * lost) / (110 - lost) } else { 3000 };
     let mut rates = vec![kbps(outside); 110];
     rates.push(kbps(3000));
-    apply_drops(&mut rates, holes, kbps(100));
+    apply_drops(&mut rates, drops, kbps(100));
     let wire_kbps = |rate: Bitrate| (rate.bits_per_sec() * 1500).div_ceil(1_448_000);
     let changes = (1..).zip(rates.windows(2)).filter(|(_, pair)| pair[0] != pair[1]);
-    let written: Vec<String> =
+    let event_texts: Vec<String> =
         changes.map(|(at, pair)| format!("{at}s:wifi=rate={}kbit/s", wire_kbps(pair[1]))).collect();
     let scenario = HttpScenario {
-        events: events(&written),
+        events: events(&event_texts),
         ..HttpScenario::new(video.size(), link_pair(3000, rates[0].bits_per_sec() / 1000))
     };
     let links = vec![CapacityCurve::constant(kbps(3000)), CapacityCurve::from_steps(Duration::from_secs(1), rates)];
@@ -150,11 +150,11 @@ fn scenario_with_drops(
 }
 
 /// Mean playback times over ten draws of `count` drops: with recovery, without recovery, clairvoyant optimum.
-fn mean_times_with_drops(rate: u64, count: usize, level: bool) -> [f64; 3] {
+fn mean_times_with_drops(rate: u64, count: usize, keeps_average: bool) -> [f64; 3] {
     let video = video(rate, 110);
     let mut sums = [0.0; 3];
     for seed in 0..10 {
-        let (scenario, case) = scenario_with_drops(&video, &rate_drops(seed, count, 10..110, 6, 25), level);
+        let (scenario, case) = scenario_with_drops(&video, &rate_drops(seed, count, 10..110, 6, 25), keeps_average);
         let none = GreenBagParams { recovery_enabled: false, ..GreenBagParams::default() };
         let ours = run(Policy::GreenbagP, GreenBagParams::default(), scenario.clone(), &video);
         let without = run(Policy::GreenbagP, none, scenario, &video);
@@ -235,14 +235,14 @@ fn a_greenbag_stream_keeps_rules_1_to_4_and_its_log_round_trips_through_json() {
         let scenario =
             HttpScenario { events: events(&written), ..HttpScenario::new(video.size(), link_pair(3000, 3000)) };
         let player = Player::new(video, BufferThresholds::default(), Instant::ZERO);
-        let watched: ContractChecker<Config, Stream> = ContractChecker::new(config.clone(), make(&config));
-        let (outcome, watched) = HttpSim::new(scenario, watched).with_player(player).run_and_return_machine(LIMIT);
+        let checked: ContractChecker<Config, Stream> = ContractChecker::new(config.clone(), make(&config));
+        let (outcome, checked) = HttpSim::new(scenario, checked).with_player(player).run_and_return_machine(LIMIT);
         assert!(outcome.is_complete(), "{:?}", outcome.failed);
-        let log = watched.into_parts().1;
+        let log = checked.into_parts().1;
         replay(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 4: {found}"));
         replay_with_stale_times(make, &log).unwrap_or_else(|found| panic!("{policy:?}: rule 2: {found}"));
         let delivers = |record: &Record<Config, stream::Input, stream::Output>| match record {
-            Record::Out { output: stream::Output::Stream(StreamEvent::Deliver { end: upto }) } => Some(*upto),
+            Record::Out { output: stream::Output::Stream(StreamEvent::Deliver { end }) } => Some(*end),
             _ => None,
         };
         let delivered: Vec<u64> = log.iter().filter_map(delivers).collect();

@@ -21,7 +21,7 @@ struct PauseCase<'a> {
     pause: Duration,
     wifi: &'a str,
     events: &'a [&'a str],
-    profile: Goal,
+    goal: Goal,
     seed: u64,
 }
 
@@ -32,7 +32,7 @@ impl PauseCase<'_> {
         let mut configs = link_configs(&links);
         configs[1].metered = true;
         let mut config = Config::new(phone_model(), configs);
-        config.goal = self.profile;
+        config.goal = self.goal;
         let request = Request { delay: self.pause, size: DataSize::from_bytes(self.bytes) };
         let flow = Flow { start: Duration::ZERO, initial_link: 0, pool: 0 };
         let mut scenario =
@@ -54,14 +54,14 @@ const CHAT_CASE: PauseCase<'static> = PauseCase {
     pause: Duration::from_secs(3),
     wifi: "wifi,rate=16Mbit/s,rtt=30ms",
     events: &[],
-    profile: Goal::Energy,
+    goal: Goal::Energy,
     seed: 0,
 };
 
 /// A download in parts with pauses. LTE should help only if Wi-Fi fails, hence the goal is cost: by energy it would
 /// pay where a loss of 10 % makes Wi-Fi slow.
 const STOP_AND_GO_CASE: PauseCase<'static> =
-    PauseCase { requests: 60, bytes: 500_000, pause: Duration::from_secs(4), profile: Goal::Cost, ..CHAT_CASE };
+    PauseCase { requests: 60, bytes: 500_000, pause: Duration::from_secs(4), goal: Goal::Cost, ..CHAT_CASE };
 
 #[test]
 fn lost_packets_of_pausing_applications_do_not_wake_lte() {
@@ -98,7 +98,7 @@ fn a_download_on_a_failed_link_continues_on_the_other_within_three_seconds() {
                 seed,
                 ..CHAT_CASE
             };
-            let outcome = PauseCase { profile: Goal::Cost, ..case }.run();
+            let outcome = PauseCase { goal: Goal::Cost, ..case }.run();
             let time = seconds_until_lte(&outcome, 15.0);
             assert!((0.0..=3.0).contains(&time), "{wifi} seed {seed}: {time} {:?}", outcome.notes);
             assert!(outcome.finished_at.is_some(), "{wifi} seed {seed}");

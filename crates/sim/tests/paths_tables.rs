@@ -110,8 +110,8 @@ fn run(case: &TableCase, policy: Policy, model: &Model) -> MptcpOutcome {
     scenario.events = case.events.iter().map(|event| event.parse().expect("an event")).collect();
     scenario.time_limit = Duration::from_secs(1500);
     let make = |config: &Config| Paths::new(config.clone());
-    let (outcome, watched) = MptcpSim::new(scenario, ContractChecker::new(config.clone(), make(&config))).run();
-    let log = watched.into_parts().1;
+    let (outcome, checked) = MptcpSim::new(scenario, ContractChecker::new(config.clone(), make(&config))).run();
+    let log = checked.into_parts().1;
     replay(make, &log).unwrap_or_else(|found| panic!("{}: rule 4: {found}", case.name));
     replay_with_stale_times(make, &log).unwrap_or_else(|found| panic!("{}: rule 2: {found}", case.name));
     assert!(outcome.invalid_commands.is_empty(), "{}: {:?}", case.name, outcome.invalid_commands);

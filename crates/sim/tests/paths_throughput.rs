@@ -53,7 +53,7 @@ impl LinkPair {
     }
 
     /// A scenario of `connections` connections, each with its own download of this size.
-    fn scene(self, mode: RunMode, connections: usize, megabytes: u64) -> (MptcpScenario, Config) {
+    fn scenario(self, mode: RunMode, connections: usize, megabytes: u64) -> (MptcpScenario, Config) {
         let model = phone_model();
         let (flow, pool) = download_workload(DataSize::from_bytes(megabytes * 1_000_000));
         let mut links = self.links();
@@ -71,13 +71,13 @@ impl LinkPair {
     }
 
     fn run(self, mode: RunMode, connections: usize, megabytes: u64) -> MptcpOutcome {
-        Self::run_scenario(mode, self.scene(mode, connections, megabytes))
+        Self::run_scenario(mode, self.scenario(mode, connections, megabytes))
     }
 
-    fn run_scenario(mode: RunMode, (scene, config): (MptcpScenario, Config)) -> MptcpOutcome {
+    fn run_scenario(mode: RunMode, (scenario, config): (MptcpScenario, Config)) -> MptcpOutcome {
         let outcome = match mode {
-            RunMode::Single(_) => MptcpSim::new(scene, NoPolicy).run().0,
-            _ => MptcpSim::new(scene, Paths::new(config)).run().0,
+            RunMode::Single(_) => MptcpSim::new(scenario, NoPolicy).run().0,
+            _ => MptcpSim::new(scenario, Paths::new(config)).run().0,
         };
         assert!(outcome.invalid_commands.is_empty(), "{:?}", outcome.invalid_commands);
         outcome
@@ -147,7 +147,7 @@ fn a_slow_link_without_enough_samples_is_put_on_trial() {
     for rates in [[61, 8], [8, 61], [20, 1], [1, 20]] {
         let pair = LinkPair { rates, rtts: [30, 60] };
         let later = |mode| {
-            let (mut scenario, config) = pair.scene(mode, 1, 100);
+            let (mut scenario, config) = pair.scenario(mode, 1, 100);
             let pause = |name: &str| [format!("270ms:{name}=hold"), format!("600ms:{name}=up")];
             let events = scenario.links.iter().flat_map(|link| pause(&link.name));
             scenario.events = events.map(|event| event.parse().expect("an event")).collect();
@@ -209,13 +209,13 @@ fn six_connections_try_links_one_at_a_time_and_share_the_results() {
         LinkPair { rates: [4, 20], rtts: [30, 60] },
         LinkPair { rates: [20, 1], rtts: [30, 60] },
     ] {
-        let (scenario, config) = pair.scene(RunMode::Marline, 6, 10);
-        let listener =
+        let (scenario, config) = pair.scenario(RunMode::Marline, 6, 10);
+        let counter =
             TrialCounter { paths: Paths::new(config), conns_on_trial: BTreeSet::new(), trials: 0, max_at_once: 0 };
-        let (outcome, listener) = MptcpSim::new(scenario, listener).run();
+        let (outcome, counter) = MptcpSim::new(scenario, counter).run();
         assert!(outcome.invalid_commands.is_empty(), "{:?}", outcome.invalid_commands);
-        assert!(listener.max_at_once <= 1, "{pair:?}: {} at once", listener.max_at_once);
-        assert!(listener.trials <= 4, "{pair:?}: {} trials", listener.trials);
+        assert!(counter.max_at_once <= 1, "{pair:?}: {} at once", counter.max_at_once);
+        assert!(counter.trials <= 4, "{pair:?}: {} trials", counter.trials);
         let best = rate_from(&pair.run(pair.better_link(), 6, 10), Duration::ZERO);
         let ours = rate_from(&outcome, Duration::ZERO);
         assert!(ours >= 0.97 * best, "{pair:?}: {ours:.1} of {best:.1}");
@@ -232,7 +232,7 @@ fn survey() {
         println!("{megabytes} MB, Mbit/s from {from:?} on: the better link alone, by default, ours");
         for pair in &pairs {
             let rates = [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline]
-                .map(|who| rate_from(&pair.run(who, 1, megabytes), from));
+                .map(|mode| rate_from(&pair.run(mode, 1, megabytes), from));
             let [best, default, ours] = rates;
             let verdict = if ours < 0.97 * best.max(default) { "less" } else { "" };
             println!("{:>9?} {:>10?} {best:7.1}{default:7.1}{ours:7.1} {verdict}", pair.rates, pair.rtts);

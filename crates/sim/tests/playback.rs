@@ -104,14 +104,14 @@ proptest! {
         let mut naive = NaivePlayer::new(&pieces, low);
         let thresholds = BufferThresholds { low: DataSize::from_bytes(low), high: None };
         let mut player = Player::new(media_profile(&pieces), thresholds, Instant::ZERO);
-        let (mut now, mut upto) = (0, 0);
+        let (mut now, mut arrived) = (0, 0);
         for (gap, bytes) in arrivals {
             for t in now..now + gap {
                 naive.step(t);
             }
             now += gap;
-            upto += bytes;
-            let aligned_end = naive.aligned_end(upto);
+            arrived += bytes;
+            let aligned_end = naive.aligned_end(arrived);
             naive.arrive(aligned_end);
             player.on_arrival(Instant::from_millis(now), aligned_end);
             prop_assert_eq!(player.decoded(), naive.decoded);

@@ -203,9 +203,9 @@ fn record_connections() -> DecisionLog<paths::Config, Paths> {
         toml::from_str::<ModelSpec>(model).expect("a model").into_model("emptcp-s3").expect("a phone").0;
     let links: Vec<LinkSpec> =
         ["wifi,rate=6Mbit/s,rtt=40ms", "lte,rate=10Mbit/s,rtt=60ms", "eth,rate=4Mbit/s,rtt=20ms"].map(link).into();
-    let mut terms = mptcp::link_configs(&links);
-    terms[1].budget = Some(DataSize::from_bytes(20_000_000));
-    let late_link = terms.pop().expect("three links");
+    let mut configs = mptcp::link_configs(&links);
+    configs[1].budget = Some(DataSize::from_bytes(20_000_000));
+    let late_link = configs.pop().expect("three links");
     let request =
         |after, size| mptcp::Request { delay: Duration::from_millis(after), size: DataSize::from_bytes(size) };
     let large = vec![request(0, 3_000_000), request(2000, 300_000), request(4000, 2_000_000)];
@@ -219,7 +219,7 @@ fn record_connections() -> DecisionLog<paths::Config, Paths> {
     scenario.link_arrivals = vec![mptcp::LinkArrival { at: Duration::from_millis(9000), config: late_link }];
     scenario.prio_loss = Ratio::from_percent(20);
     scenario.server.max_joins = 1;
-    let config = paths::Config::new(model, terms);
+    let config = paths::Config::new(model, configs);
     let new_machine = || ContractChecker::new(config.clone(), Paths::new(config.clone()));
     let mut sim = mptcp::MptcpSim::new(scenario, new_machine());
     sim.run_until(Instant::from_millis(1500));

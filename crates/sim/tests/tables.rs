@@ -29,8 +29,8 @@ struct TableCase {
     threshold: f64,
 }
 
-const fn table_case(name: &'static str, links: &'static [&'static str], floor: f64) -> TableCase {
-    TableCase { name, links, events: &[], tls: false, threshold: floor }
+const fn table_case(name: &'static str, links: &'static [&'static str], threshold: f64) -> TableCase {
+    TableCase { name, links, events: &[], tls: false, threshold }
 }
 
 const LINKS_A: &[&str] = &["wifi,rate=80Mbit/s,rtt=20ms", "lte,rate=61Mbit/s,rtt=50ms"];

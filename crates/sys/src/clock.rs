@@ -54,7 +54,7 @@ impl Timer {
     /// None that a correct kernel gives.
     pub fn arm(&self, deadline: Option<u64>) -> io::Result<()> {
         // Zero would disarm it; the first nanosecond of the clock has passed anyway.
-        let value = deadline.map_or(0, |nanos_at| nanos_at.max(1));
+        let value = deadline.map_or(0, |nanos| nanos.max(1));
         let to_timespec = |nanos: u64| Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: (nanos % 1_000_000_000) as _,

@@ -44,7 +44,7 @@ impl CliError {
     }
 
     /// An error with exit code `code` and no message.
-    pub fn silent(code: u8) -> Self {
+    pub fn without_message(code: u8) -> Self {
         Self { code, message: None }
     }
 
@@ -62,7 +62,7 @@ impl From<std::io::Error> for CliError {
     fn from(error: std::io::Error) -> Self {
         // A reader that closed the pipe (`| head`) needs no message.
         match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Self::silent(Self::FAILED),
+            std::io::ErrorKind::BrokenPipe => Self::without_message(Self::FAILED),
             _ => Self::failed(format!("standard output: {error}")),
         }
     }

@@ -22,7 +22,7 @@ pub fn parse<C: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<C, C
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A closed standard output (`| head`) is not an error.
             let _ = error.print();
-            CliError::silent(0)
+            CliError::without_message(0)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let (command, name) = command_named(C::command(), &args);

@@ -22,7 +22,7 @@ use marline_net::control_socket::ControlError;
 use self::args::{AccelCommand, DaemonArgs};
 use crate::CliError;
 use crate::energy::to_json as json_of;
-use crate::output::{print_result, say};
+use crate::output::{print_notice, print_result};
 use crate::paths::query_error;
 
 pub(crate) use self::args::{AFTER_HELP, AccelArgs};
@@ -46,7 +46,7 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
             let needs = check_requirements();
             print_result(&if json { json_of(&needs)? } else { render::requirements(&needs) })?;
             let fit = needs.iter().all(|need| need.is_met || !need.is_required);
-            if fit { Ok(()) } else { Err(CliError::silent(CliError::FAILED)) }
+            if fit { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }
         }
     }
 }
@@ -107,10 +107,10 @@ fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
         Err(AccelError::NotPermitted(_)) if !ended.is_empty() => Vec::new(),
         swept => swept.map_err(exit)?,
     };
-    ended.iter().for_each(|primary| say(&format!("{primary}: stopped; everything is as it was before")));
-    swept.iter().for_each(|device| say(&format!("{device}: removed packet rules of a killed run")));
+    ended.iter().for_each(|primary| print_notice(&format!("{primary}: stopped; everything is as it was before")));
+    swept.iter().for_each(|device| print_notice(&format!("{device}: removed packet rules of a killed run")));
     if ended.is_empty() && swept.is_empty() {
-        say("no `marline accel` runs here, and no packet rules are left");
+        print_notice("no `marline accel` runs here, and no packet rules are left");
     }
     Ok(())
 }

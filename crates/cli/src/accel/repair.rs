@@ -16,7 +16,7 @@ use marline_core::link::LinkId;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RepairArgs;
-use super::{exit, say};
+use super::{exit, print_notice};
 use crate::CliError;
 use crate::privileges::{Daemon, drop_privileges};
 
@@ -36,7 +36,7 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), CliError> {
     let report = runtime.block_on(run_repair(&args.file, devices)).map_err(exit)?;
     if report != RepairReport::default() {
         let RepairReport { filled, reset: ended } = report;
-        say(&format!(
+        print_notice(&format!(
             "repair after the end of a run: {filled} holes were filled, {ended} flows were reset, as their bytes could not be fetched"
         ));
     }

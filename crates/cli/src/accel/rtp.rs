@@ -6,7 +6,7 @@ use marline_rtp::{RtpError, RtpStats, RtspListener, StreamOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RtpArgs;
-use super::{json_of, print_result, say};
+use super::{json_of, print_notice, print_result};
 use crate::CliError;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
@@ -32,9 +32,9 @@ pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
                 .push(signal(kind).map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?);
         }
         let reload = ReloadSignal::register()?;
-        let listener = RtspListener::open(stream, say).await.map_err(exit)?;
+        let listener = RtspListener::open(stream, print_notice).await.map_err(exit)?;
         if !args.quiet {
-            say(&format!(
+            print_notice(&format!(
                 "play {} (RTP over UDP); media over {primary}, reports over {secondary}; Ctrl-C stops it",
                 listener.url()
             ));
@@ -54,7 +54,7 @@ pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
         return print_result(&json_of(&stats)?);
     }
     if !args.quiet {
-        say(&summary(&stats));
+        print_notice(&summary(&stats));
     }
     Ok(())
 }

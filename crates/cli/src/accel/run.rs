@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::args::RunArgs;
-use super::{exit, json_of, options, print_result, repair, run_dir, say};
+use super::{exit, json_of, options, print_notice, print_result, repair, run_dir};
 use crate::CliError;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
@@ -80,7 +80,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
             ))
         })?;
         if !args.quiet {
-            say(&beginning);
+            print_notice(&beginning);
         }
         let (lost, last) = runtime.block_on(async {
             let lost = tokio::select! {
@@ -110,7 +110,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     }
     let last: Option<Status> = ended?;
     if !args.quiet {
-        say("stopped; everything is as it was before");
+        print_notice("stopped; everything is as it was before");
     }
     match last {
         Some(last) if args.json => print_result(&json_of(&last)?),

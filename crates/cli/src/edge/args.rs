@@ -139,11 +139,11 @@ pub(super) struct RunArgs {
 impl RunArgs {
     /// Whether flows go to their servers directly while no relay is available.
     pub(super) fn allows_direct(&self) -> bool {
-        self.without_relay() == NoRelayPolicy::Direct
+        self.no_relay_policy() == NoRelayPolicy::Direct
     }
 
     /// Policy for flows while no relay is available: refused by default with `--lan`, otherwise direct.
-    pub(super) fn without_relay(&self) -> NoRelayPolicy {
+    pub(super) fn no_relay_policy(&self) -> NoRelayPolicy {
         let is_direct = self.direct || (self.lan.is_empty() && !self.no_direct);
         if is_direct { NoRelayPolicy::Direct } else { NoRelayPolicy::Refused }
     }

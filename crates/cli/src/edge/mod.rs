@@ -37,7 +37,7 @@ use self::args::{EdgeCommand, RunArgs};
 use self::options::{EdgeOptions, FleetOptions};
 use self::paths_thread::PathsThread;
 use self::status::{EdgeInfo, EdgeStatus};
-use crate::output::say;
+use crate::output::print_notice;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 use crate::{CliError, paths};
@@ -59,18 +59,18 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     let EdgeOptions {
         identity,
         credentials,
-        member_cert: files,
+        member_cert,
         trust,
-        revocation_path: revoked,
+        revocation_path,
         config: mut edge_config,
         fleet,
-        state_file: state,
+        state_file,
     } = EdgeOptions::from_args(args)?;
     let requested_flows = edge_config.admission.max_flows;
     edge_config.admission = edge_config.admission.fit_descriptors(descriptors);
     if edge_config.admission.max_flows < requested_flows {
         let flows = edge_config.admission.max_flows;
-        say(&format!(
+        print_notice(&format!(
             "limit of {descriptors} open files: at most {flows} flows at once instead of {requested_flows} (raise LimitNOFILE= in \
              systemd, or ulimit -Hn)"
         ));
@@ -79,14 +79,14 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     let lan = lan.map_err(|error| CliError::usage(format!("--lan: {error}")))?;
     let named_relays = edge_config.relays.clone();
     let edge = Edge::new(edge_config, trust);
-    if let Some((saved, _)) = state.as_ref().and_then(StateFile::read) {
+    if let Some((saved, _)) = state_file.as_ref().and_then(StateFile::read) {
         edge.restore(&saved);
     }
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| CliError::failed(format!("cannot start the event loop: {error}")))?;
-    let front =
+    let listener =
         runtime.block_on(ClientListener::open(&edge)).map_err(|error| CliError::failed(error.to_string()))?;
-    let listen_addrs: Vec<String> = front.addresses().iter().map(ToString::to_string).collect();
+    let listen_addrs: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
     let mut stop = runtime.block_on(async { TerminationSignals::new() })?;
     let (mut reload_signal, reloader) = (runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
     // Before any other change of the host, because a failure here ends the edge. Connections that arrive in the meantime wait
@@ -98,41 +98,48 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
         .transpose()
         .map_err(lan_error)?;
     // Before the first connection to a relay: connections that are older than the path manager would not be managed.
-    let mut steering = if args.no_paths { PathsThread::none() } else { PathsThread::start(args, config)? };
-    say(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listen_addrs.join(", ")));
+    let mut paths_thread = if args.no_paths { PathsThread::none() } else { PathsThread::start(args, config)? };
+    print_notice(&format!("{identity} listens on {} for SOCKS5 and CONNECT", listen_addrs.join(", ")));
     if let Some(gateway) = &gateway {
-        gateway.changes().iter().for_each(|line| say(line));
-        say(&format!(
+        gateway.changes().iter().for_each(|line| print_notice(line));
+        print_notice(&format!(
             "{identity} is the gateway of {}: TCP uses all links; UDP and other packets use the best single link",
             args.lan.join(", ")
         ));
     }
-    let mut driver = fleet.map(|FleetOptions { client, selector_config, state_file: remembered }| {
-        let revocation_source = (credentials.authority().clone(), revoked.as_path());
+    let mut driver = fleet.map(|FleetOptions { client, selector_config, state_file: selector_state }| {
+        let revocation_source = (credentials.authority().clone(), revocation_path.as_path());
         let observed_client = client.with_tls(edge.client_config());
-        SelectorDriver::new(&edge, observed_client, selector_config, remembered, revocation_source, named_relays)
+        SelectorDriver::new(
+            &edge,
+            observed_client,
+            selector_config,
+            selector_state,
+            revocation_source,
+            named_relays,
+        )
     });
-    let view = driver.as_ref().map(SelectorDriver::status);
+    let fleet_status = driver.as_ref().map(SelectorDriver::status);
     let current_credentials = watch::Sender::new(credentials.clone());
-    let obstacles = gateway.as_ref().map(Gateway::obstructions);
+    let obstructions = gateway.as_ref().map(Gateway::obstructions);
     let edge_info = EdgeInfo {
         lan: args.lan.clone(),
-        obstructions: obstacles.clone(),
-        without_relay: args.without_relay(),
-        steering: steering.state(),
+        obstructions: obstructions.clone(),
+        without_relay: args.no_relay_policy(),
+        steering: paths_thread.state(),
         started_at: Instant::now(),
         edge_name: identity.to_string(),
         listen_addrs,
     };
-    let no_relay_policy = args.without_relay();
+    let no_relay_policy = args.no_relay_policy();
     let refusal_text = no_relay_policy.description(!args.lan.is_empty());
     let result = runtime.block_on(async {
-        let _control = open_control_socket(args, edge_info, &edge, view.clone());
+        let _control = open_control_socket(args, edge_info, &edge, fleet_status.clone());
         // The first sample precedes the first connection, which needs to know the links.
         edge.sample_links(&run_dir).await;
         // All tasks run concurrently on this thread. Only a failed listener, a failed LAN or a signal ends them.
         let outcome = tokio::select! {
-            () = front.serve(&edge) => Err(CliError::failed("all listeners have ended")),
+            () = listener.serve(&edge) => Err(CliError::failed("all listeners have ended")),
             gateway_error = async {
                 match &mut gateway {
                     Some(gateway) => serve_lan(gateway, &edge).await,
@@ -141,9 +148,9 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
             } => Err(lan_error(gateway_error)),
             never = edge.run_relay_pool() => match never {},
             never = edge.poll_links(&run_dir) => match never {},
-            never = run_trust(&edge, current_credentials.subscribe(), &revoked) => match never {},
-            never = run_renewal(args.fleet.as_deref(), &files, credentials, reloader.subscribe(), |renewed| {
-                install_credentials(&edge, &current_credentials.borrow(), renewed, &revoked)?;
+            never = run_trust(&edge, current_credentials.subscribe(), &revocation_path) => match never {},
+            never = run_renewal(args.fleet.as_deref(), &member_cert, credentials, reloader.subscribe(), |renewed| {
+                install_credentials(&edge, &current_credentials.borrow(), renewed, &revocation_path)?;
                 current_credentials.send_replace(renewed.clone());
                 Ok(())
             }) => match never {},
@@ -155,26 +162,26 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
             } => match never {},
             never = run_selector(driver.as_mut()) => match never {},
             never = notices::report_flow_paths(&edge, refusal_text) => match never {},
-            never = notices::report_fleet(&edge, view.clone(), no_relay_policy, refusal_text) => match never {},
+            never = notices::report_fleet(&edge, fleet_status.clone(), no_relay_policy, refusal_text) => match never {},
             never = notices::report_udp_link(edge.udp_link()) => match never {},
             never = notices::report_name_queries(edge.dns_links()) => match never {},
-            never = notices::report_obstructions(obstacles.clone()) => match never {},
-            never = write_state(&edge, state.as_ref()) => match never {},
+            never = notices::report_obstructions(obstructions.clone()) => match never {},
+            never = write_state(&edge, state_file.as_ref()) => match never {},
             never = notices::report_relays(&edge) => match never {},
             never = notices::report_mptcp(&edge) => match never {},
             never = notices::report_unused_links(edge.unused_links()) => match never {},
             never = notices::report_state_file(edge.state_file_error()) => match never {},
             never = notices::report_failing_links(&edge) => match never {},
             never = notices::report_portal_probe(edge.portal_probe_doubted()) => match never {},
-            never = steering.watch() => match never {},
+            never = paths_thread.watch() => match never {},
             ended = stop.wait() => ended,
         };
-        if let Some(agent) = &mut driver {
+        if let Some(driver) = &mut driver {
             // Saves the state, and frees the reservation at the service now instead of after its lease.
-            agent.release().await;
+            driver.release().await;
         }
-        if let Some(Err(error)) = state.as_ref().map(|state| state.write(edge.save())) {
-            say(&format!("--state-file: {error}: the state of relays was not saved"));
+        if let Some(Err(error)) = state_file.as_ref().map(|state| state.write(edge.save())) {
+            print_notice(&format!("--state-file: {error}: the state of relays was not saved"));
         }
         outcome
     });
@@ -183,7 +190,7 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
         let _runtime = runtime.enter();
         drop(gateway);
     }
-    steering.join(result.is_ok());
+    paths_thread.join(result.is_ok());
     // Does not wait for pending name lookups, which run in blocking threads.
     runtime.shutdown_background();
     result
@@ -220,12 +227,14 @@ fn open_control_socket(
     edge: &Arc<Edge>,
     fleet_status: Option<watch::Receiver<FleetStatus>>,
 ) -> Option<ControlServer> {
-    let (about, edge) = (Arc::new(edge_info), Arc::clone(edge));
+    let (edge_info, edge) = (Arc::new(edge_info), Arc::clone(edge));
     let reply = move |request| {
-        let (about, edge, view) = (Arc::clone(&about), Arc::clone(&edge), fleet_status.clone());
+        let (edge_info, edge, fleet_status) = (Arc::clone(&edge_info), Arc::clone(&edge), fleet_status.clone());
         async move {
             match request {
-                status::ControlRequest::Status => Ok(EdgeStatus::snapshot(&about, &edge, view.as_ref())),
+                status::ControlRequest::Status => {
+                    Ok(EdgeStatus::snapshot(&edge_info, &edge, fleet_status.as_ref()))
+                }
             }
         }
     };
@@ -237,7 +246,9 @@ fn open_control_socket(
         }
     }
     let reason = first_error.unwrap_or_default();
-    say(&format!("cannot create the control socket for `marline edge status`: {reason}; use another --run-dir"));
+    print_notice(&format!(
+        "cannot create the control socket for `marline edge status`: {reason}; use another --run-dir"
+    ));
     None
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::args::NoRelayPolicy;
 use super::fault::{PeerKind, with_remedy};
 use super::status;
-use crate::output::say;
+use crate::output::print_notice;
 
 /// Path of the newest flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,11 +76,11 @@ pub(super) async fn report_flow_paths(edge: &Edge, refusal: &str) -> Infallible 
         let error_text =
             if relay_errors.is_empty() { String::new() } else { format!(" ({})", relay_errors.join("; ")) };
         match new_path {
-            FlowPath::Relay(relay) => say(&format!("new flows go through {relay}")),
+            FlowPath::Relay(relay) => print_notice(&format!("new flows go through {relay}")),
             FlowPath::Direct => {
-                say(&format!("new flows go directly, over one link: no relay is available{error_text}"))
+                print_notice(&format!("new flows go directly, over one link: no relay is available{error_text}"))
             }
-            FlowPath::Refused => say(&format!("new flows {refusal}: no relay is available{error_text}")),
+            FlowPath::Refused => print_notice(&format!("new flows {refusal}: no relay is available{error_text}")),
         }
     }
 }
@@ -152,12 +152,12 @@ pub(super) async fn report_relays(edge: &Edge) -> Infallible {
                 continue;
             }
             match &relay.error {
-                Some(error) => say(&format!(
+                Some(error) => print_notice(&format!(
                     "relay {} cannot be used: {}; the edge keeps trying",
                     relay.label,
                     with_remedy(error, PeerKind::Relay)
                 )),
-                None => say(&format!("relay {} can be used again", relay.label)),
+                None => print_notice(&format!("relay {} can be used again", relay.label)),
             }
             reported.insert(relay.label, (relay.error, Instant::now()));
         }
@@ -184,8 +184,12 @@ pub(super) async fn report_mptcp(edge: &Edge) -> Infallible {
     loop {
         let without_mptcp: BTreeSet<String> =
             edge.relays().into_iter().filter(|relay| relay.without_mptcp).map(|relay| relay.label).collect();
-        without_mptcp.difference(&reported).for_each(|relay| say(&status::relay_without_mptcp_text(relay)));
-        reported.difference(&without_mptcp).for_each(|relay| say(&format!("relay {relay}: MPTCP works again")));
+        without_mptcp
+            .difference(&reported)
+            .for_each(|relay| print_notice(&status::relay_without_mptcp_text(relay)));
+        reported
+            .difference(&without_mptcp)
+            .for_each(|relay| print_notice(&format!("relay {relay}: MPTCP works again")));
         reported = without_mptcp;
         if changes.changed().await.is_err() {
             pending::<()>().await;
@@ -202,12 +206,12 @@ pub(super) async fn report_unused_links(mut links: watch::Receiver<Vec<UnusedLin
         }
         let current = links.borrow_and_update().clone();
         for link in current.iter().filter(|link| !reported.contains(link)) {
-            say(&format!("link {} is not used: {}", link.name, link.reason));
+            print_notice(&format!("link {} is not used: {}", link.name, link.reason));
         }
         for link in
             reported.iter().filter(|link| !current.iter().any(|current_link| current_link.name == link.name))
         {
-            say(&format!("link {}: can be used again", link.name));
+            print_notice(&format!("link {}: can be used again", link.name));
         }
         reported = current;
     }
@@ -231,9 +235,9 @@ pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
                     link.alternative.as_ref().map_or_else(String::new, |other| format!("; {other} does"));
                 match link.reason {
                     LinkFailure::MptcpStripped => {
-                        say(&status::mptcp_stripped_text(&link.name, link.alternative.as_deref()))
+                        print_notice(&status::mptcp_stripped_text(&link.name, link.alternative.as_deref()))
                     }
-                    failure => say(&format!(
+                    failure => print_notice(&format!(
                         "link {} {}: {}{alternative}; the edge keeps trying",
                         link.name,
                         status::link_failure_text(edge.relays().iter().map(|relay| relay.failing)),
@@ -246,8 +250,10 @@ pub(super) async fn report_failing_links(edge: &Edge) -> Infallible {
             reported.iter().filter(|link| !current.iter().any(|current_link| current_link.name == link.name))
         {
             match link.reason {
-                LinkFailure::MptcpStripped => say(&format!("MPTCP is no longer stripped over {}", link.name)),
-                _ => say(&format!("new connections can start over link {} again", link.name)),
+                LinkFailure::MptcpStripped => {
+                    print_notice(&format!("MPTCP is no longer stripped over {}", link.name))
+                }
+                _ => print_notice(&format!("new connections can start over link {} again", link.name)),
             }
         }
         reported = current;
@@ -261,7 +267,7 @@ pub(super) async fn report_portal_probe(mut doubted: watch::Receiver<bool>) -> I
             pending::<()>().await;
         }
         if *doubted.borrow_and_update() {
-            say(
+            print_notice(
                 "the portal probe gets a response other than 204 over every link: its URL may be wrong or blocked (--portal-probe), \
                  or all links have captive portals; the result is ignored",
             );
@@ -290,15 +296,15 @@ pub(super) async fn report_fleet(
                 Some(error) => {
                     let error_text = with_remedy(error, PeerKind::Service);
                     match edge.relays().is_empty() {
-                        true => say(&format!(
+                        true => print_notice(&format!(
                             "the fleet's service does not answer: {error_text}; no relay is known: new flows {refusal_text}"
                         )),
-                        false => say(&format!(
+                        false => print_notice(&format!(
                             "the fleet's service does not answer: {error_text}; known relays stay in use"
                         )),
                     }
                 }
-                None => say("the fleet's service answers again"),
+                None => print_notice("the fleet's service answers again"),
             }
         }
         let reason =
@@ -313,17 +319,17 @@ pub(super) async fn report_fleet(
                 }
                 _ => "known relays are used without a reservation",
             };
-            say(&format!(
+            print_notice(&format!(
                 "the fleet's service reserves no relay for this edge ({}); {consequence}",
                 reason.as_str()
             ));
         }
         refused_reason = if current.assignment.is_some() { None } else { reason.or(refused_reason) };
-        let assignment = current.assignment.map(|held| (held.relay, held.reservation));
+        let assignment = current.assignment.map(|assignment| (assignment.relay, assignment.reservation));
         if assignment.is_some() && assignment != assigned {
             assigned = assignment;
             if let Some((assigned_relay, reserved)) = &assigned {
-                say(&format!(
+                print_notice(&format!(
                     "the fleet's service has assigned {assigned_relay} and reserved {reserved} for this edge"
                 ));
             }
@@ -338,8 +344,8 @@ pub(super) async fn report_state_file(mut write_error: watch::Receiver<Option<St
             pending::<()>().await;
         }
         match write_error.borrow_and_update().as_ref() {
-            Some(error) => say(&status::state_error_text(error)),
-            None => say("the state of relays is saved again"),
+            Some(error) => print_notice(&status::state_error_text(error)),
+            None => print_notice("the state of relays is saved again"),
         }
     }
 }
@@ -354,15 +360,15 @@ pub(super) async fn report_obstructions(obstructions: Option<watch::Receiver<Obs
         }
         let Obstructions { repaired, obstructions: stops, unchecked, .. } =
             obstructions.borrow_and_update().clone();
-        repaired.iter().for_each(|line| say(line));
-        stops.iter().filter(|line| !reported.contains(line)).for_each(|line| say(line));
+        repaired.iter().for_each(|line| print_notice(line));
+        stops.iter().filter(|line| !reported.contains(line)).for_each(|line| print_notice(line));
         if stops.is_empty() && !reported.is_empty() {
-            say(match unchecked.is_empty() {
+            print_notice(match unchecked.is_empty() {
                 true => "no firewall or setting of this host blocks packets of the LAN anymore",
                 false => "no firewall or setting that can be checked blocks packets of the LAN",
             });
         }
-        unchecked.iter().filter(|line| !reported_unchecked.contains(line)).for_each(|line| say(line));
+        unchecked.iter().filter(|line| !reported_unchecked.contains(line)).for_each(|line| print_notice(line));
         (reported, reported_unchecked) = (stops, unchecked);
     }
 }
@@ -374,7 +380,7 @@ pub(super) async fn report_udp_link(mut udp_link: watch::Receiver<Option<UdpLink
             pending::<()>().await;
         }
         if let Some(current) = udp_link.borrow_and_update().as_ref() {
-            say(&format!("UDP and other packets of the LAN leave {}", status::udp_link_text(current)));
+            print_notice(&format!("UDP and other packets of the LAN leave {}", status::udp_link_text(current)));
         }
     }
 }
@@ -390,9 +396,9 @@ pub(super) async fn report_name_queries(mut name_queries: watch::Receiver<Option
         tokio::time::sleep(SETTLE_TIME).await;
         let notices: Vec<String> =
             name_queries.borrow_and_update().iter().flat_map(status::name_query_lines).collect();
-        notices.iter().filter(|line| !reported.contains(line)).for_each(|line| say(line));
+        notices.iter().filter(|line| !reported.contains(line)).for_each(|line| print_notice(line));
         if notices.is_empty() && !reported.is_empty() {
-            say("this host's DNS queries follow its routes again");
+            print_notice("this host's DNS queries follow its routes again");
         }
         reported = notices;
     }
@@ -407,8 +413,8 @@ mod tests {
         let none = FlowStats::default();
         let mut carried = FlowStats { last_relay: Some("fra-1".to_owned()), ..none.clone() };
         carried.carried.insert("fra-1".to_owned(), 1);
-        let way = Some(FlowPath::Relay("fra-1".to_owned()));
-        assert_eq!(FlowPath::between(&none, &carried), way);
+        let via_relay = Some(FlowPath::Relay("fra-1".to_owned()));
+        assert_eq!(FlowPath::between(&none, &carried), via_relay);
         // A flow that ended, or that a relay refused, shows no path.
         assert_eq!(FlowPath::between(&carried, &FlowStats { open: 1, failed: 1, ..carried.clone() }), None);
         let refused = FlowStats { refused: 1, failed: 1, ..carried.clone() };
@@ -417,7 +423,7 @@ mod tests {
         assert_eq!(FlowPath::between(&refused, &direct), Some(FlowPath::Direct));
         let mut again = FlowStats { last_relay: carried.last_relay.clone(), ..direct.clone() };
         again.carried.insert("fra-1".to_owned(), 2);
-        assert_eq!(FlowPath::between(&direct, &again), way);
+        assert_eq!(FlowPath::between(&direct, &again), via_relay);
     }
 
     #[test]

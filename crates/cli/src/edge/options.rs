@@ -54,7 +54,7 @@ impl EdgeOptions {
             Some(path) => Ok(path.clone()),
             None => Ok::<_, CliError>(state_dir()?.join(format!("edge-{}.json", identity.name))),
         };
-        let revoked = match (&args.fleet, args.revocations.given_path()) {
+        let revocation_path = match (&args.fleet, args.revocations.given_path()) {
             // Without a service the list cannot be downloaded.
             (None, Some(_)) => args.revocations.existing_path(&member)?,
             (Some(_), None) if !args.revocations.path(&member).exists() => {
@@ -64,7 +64,7 @@ impl EdgeOptions {
             }
             _ => args.revocations.path(&member),
         };
-        let revocations = read_crl(&member.credentials, &revoked).map_err(|error| usage_error(&error))?;
+        let revocations = read_crl(&member.credentials, &revocation_path).map_err(|error| usage_error(&error))?;
         let trust = ClientTrust::new(&member.credentials, revocations).map_err(|error| usage_error(&error))?;
         if let Some(congestion) = &args.congestion {
             congestion.check().map_err(|error| CliError::usage(format!("--congestion {error}")))?;
@@ -105,9 +105,9 @@ impl EdgeOptions {
         Ok(Self {
             identity,
             credentials: member.credentials,
-            member_cert: member.renewable,
+            member_cert: member.member_cert,
             trust,
-            revocation_path: revoked,
+            revocation_path,
             config,
             fleet,
             state_file,

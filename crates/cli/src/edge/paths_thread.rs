@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::args::RunArgs;
 use super::run_dir;
-use crate::output::say;
+use crate::output::print_notice;
 use crate::{CliError, Command, paths};
 
 /// Whether this process manages the MPTCP paths.
@@ -79,9 +79,9 @@ impl PathsThread {
         arguments.extend(args.link.iter().map(|link| format!("--link={}", as_optional_link(link))));
         arguments.extend(args.run_dir.iter().map(|dir| format!("--run-dir={}", dir.display())));
         parse_arguments(&arguments)?;
-        missing_link_notices(&args.link).iter().for_each(|line| say(line));
+        missing_link_notices(&args.link).iter().for_each(|line| print_notice(line));
         let config: Option<PathBuf> = config.map(Path::to_owned);
-        let ((running, stop_rx), (ended_tx, mut ended_rx)) = (channel(), mpsc::unbounded_channel());
+        let ((stop_tx, stop_rx), (ended_tx, mut ended_rx)) = (channel(), mpsc::unbounded_channel());
         let thread_main = move || run_attempts(&arguments, config.as_deref(), &stop_rx, &ended_tx);
         let spawned = std::thread::Builder::new().name("paths".to_owned()).spawn(thread_main);
         let thread = spawned.map_err(|error| CliError::failed(format!("cannot start a thread: {error}")))?;
@@ -90,14 +90,14 @@ impl PathsThread {
         while start_time.elapsed() < STARTUP_TIMEOUT && !is_own_daemon(&run_dir) {
             if let Ok(AttemptEnded { reason, will_retry }) = ended_rx.try_recv() {
                 let retry_text = if will_retry { "; the edge keeps trying" } else { "" };
-                say(&format!("MPTCP paths are not managed by this edge: {reason}{retry_text}"));
+                print_notice(&format!("MPTCP paths are not managed by this edge: {reason}{retry_text}"));
                 state = PathsThreadState { active: false, reason: Some(reason) };
                 break;
             }
             std::thread::sleep(STARTUP_TIMEOUT / 100);
         }
         let state = watch::Sender::new(state);
-        Ok(Self { thread: Some(thread), stop_tx: Some(running), ended_rx: Some(ended_rx), run_dir, state })
+        Ok(Self { thread: Some(thread), stop_tx: Some(stop_tx), ended_rx: Some(ended_rx), run_dir, state })
     }
 
     /// Current and future states of the path manager.
@@ -122,7 +122,7 @@ impl PathsThread {
                     // A permanent cause is reported once, however many attempts fail.
                     if previous.active || previous.reason.as_ref() != Some(&reason) {
                         let next_step = if will_retry { "the edge keeps trying" } else { "restart the edge to manage them again" };
-                        say(&format!(
+                        print_notice(&format!(
                             "MPTCP paths are no longer managed by this edge: {reason}; the kernel alone selects links; {next_step}"
                         ));
                     }
@@ -134,7 +134,7 @@ impl PathsThread {
                 () = tokio::time::sleep(POLL_INTERVAL), if !previous.active => {
                     let run_dir = self.run_dir.clone();
                     if tokio::task::spawn_blocking(move || is_own_daemon(&run_dir)).await.unwrap_or_default() {
-                        say("MPTCP paths are managed by this edge again");
+                        print_notice("MPTCP paths are managed by this edge again");
                         self.state.send_replace(PathsThreadState { active: true, reason: None });
                     }
                 }
@@ -173,7 +173,7 @@ fn run_attempts(
         let started_at = Instant::now();
         let mut max_pause = longest;
         let (reason, will_retry) =
-            match parse_arguments(arguments).and_then(|steering| paths::run(steering, config)) {
+            match parse_arguments(arguments).and_then(|paths_args| paths::run(paths_args, config)) {
                 Ok(()) => ("the path manager was stopped".to_owned(), false),
                 Err(exit) => {
                     if exit.code == CliError::NETWORK {
@@ -211,7 +211,7 @@ fn missing_link_notices(link_args: &[String]) -> Vec<String> {
 fn parse_arguments(arguments: &[String]) -> Result<paths::PathsArgs, CliError> {
     let cli = crate::args::parse(arguments.iter().map(Into::into))?;
     match cli.command {
-        Command::Paths(steering) => Ok(*steering),
+        Command::Paths(paths_args) => Ok(*paths_args),
         _ => Err(CliError::failed(
             "internal error: the arguments of the path manager are not those of `marline paths`",
         )),

@@ -125,8 +125,9 @@ impl EdgeStatus {
         edge: &Edge,
         fleet: Option<&watch::Receiver<FleetStatus>>,
     ) -> Self {
-        let lan = edge_info.obstructions.as_ref().map(|found| {
-            let Obstructions { obstructions: stops, unchecked, is_closed: closed, .. } = found.borrow().clone();
+        let lan = edge_info.obstructions.as_ref().map(|obstructions| {
+            let Obstructions { obstructions: stops, unchecked, is_closed: closed, .. } =
+                obstructions.borrow().clone();
             LanState { interfaces: edge_info.lan.clone(), closed, obstructions: stops, unchecked }
         });
         Self {
@@ -139,7 +140,7 @@ impl EdgeStatus {
             listen_addrs: edge_info.listen_addrs.clone(),
             flows: edge.state().borrow().clone(),
             relays: edge.relays().into_iter().map(RelayReport::from).collect(),
-            fleet: fleet.map(|view| view.borrow().clone()),
+            fleet: fleet.map(|status| status.borrow().clone()),
             links: edge.links(),
             unused_links: edge.unused_links().borrow().clone(),
             steering: edge_info.steering.borrow().clone(),
@@ -191,7 +192,7 @@ fn render(status: &EdgeStatus) -> String {
         text += &fleet_text(fleet);
     }
     let are_failing = status.relays.iter().map(|relay| relay.relay.failing);
-    let mut rows = vec![string_row(&["relay", "state", "rate", "measured", "RTT", "flows", "sent", "received"])];
+    let mut rows = vec![to_cells(&["relay", "state", "rate", "measured", "RTT", "flows", "sent", "received"])];
     rows.extend(status.relays.iter().map(|relay| &relay.relay).enumerate().map(|(index, relay)| {
         let measured = status
             .fleet
@@ -206,7 +207,7 @@ fn render(status: &EdgeStatus) -> String {
         };
         let rate = measured.and_then(|measured| measured.rate).map_or_else(dash, |rate: Bitrate| rate.to_string());
         let age = measured.and_then(|measured| measured.rate_age_s).map_or_else(dash, |age| format!("{age} s ago"));
-        let rtt = measured.and_then(|measured| measured.rtt_ms).map_or_else(dash, |trip| format!("{trip} ms"));
+        let rtt = measured.and_then(|measured| measured.rtt_ms).map_or_else(dash, |rtt_ms| format!("{rtt_ms} ms"));
         let carried = flows.carried.get(&relay.label).copied().unwrap_or_default();
         let sent = DataSize::from_bytes(relay.sent_bytes).to_string();
         let received = DataSize::from_bytes(relay.received_bytes).to_string();
@@ -239,7 +240,7 @@ fn render(status: &EdgeStatus) -> String {
     }
     let all_bytes: u64 = status.links.iter().map(total_bytes).fold(0, u64::saturating_add);
     let header = ["link", "state", "sent", "received", "share", "up now", "down now", "peak up", "cost"];
-    let mut rows = vec![string_row(&header)];
+    let mut rows = vec![to_cells(&header)];
     rows.extend(status.links.iter().map(|link| {
         let share = if all_bytes == 0 { 0.0 } else { 100.0 * total_bytes(link) as f64 / all_bytes as f64 };
         vec![
@@ -404,8 +405,8 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-fn string_row(words: &[&str]) -> Vec<String> {
-    words.iter().map(|cell| (*cell).to_owned()).collect()
+fn to_cells(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -41,13 +41,13 @@ pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, 
         vec!["source".into(), origin.source.clone()],
         vec!["confidence".into(), origin.confidence.to_string()],
     ];
-    let remarks = [
+    let notes = [
         ("published", &origin.published),
         ("fitted", &origin.fitted),
         ("memory", &origin.from_memory),
         ("assumed", &origin.assumed),
     ];
-    for (label, remark) in remarks {
+    for (label, remark) in notes {
         rows.extend(remark.as_ref().map(|remark| vec![label.to_owned(), remark.clone()]));
     }
     let concurrent = model.concurrent();
@@ -159,14 +159,14 @@ impl RadioJson {
         let draw_json = |curve: PowerCurve| DrawJson {
             base_w: curve.base.as_watts_f64(),
             nj_per_bit: curve.per_bit.picojoules() as f64 / 1e3,
-            second_slope_from_mbps: curve.second_slope.map(|beyond| beyond.rate.as_mbps_f64()),
+            second_slope_from_mbps: curve.second_slope.map(|second_slope| second_slope.rate.as_mbps_f64()),
             second_slope_nj_per_bit: curve
                 .second_slope
-                .map(|beyond| (curve.per_bit + beyond.extra_per_bit).picojoules() as f64 / 1e3),
+                .map(|second_slope| (curve.per_bit + second_slope.extra_per_bit).picojoules() as f64 / 1e3),
         };
-        let stage = |stage_json: &PowerStage| StageJson {
-            power_w: stage_json.power.as_watts_f64(),
-            time_s: stage_json.time.as_secs_f64(),
+        let stage = |stage: &PowerStage| StageJson {
+            power_w: stage.power.as_watts_f64(),
+            time_s: stage.time.as_secs_f64(),
         };
         Self {
             kind,

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::args::parse_positive_duration;
 use crate::energy::{render_table, to_json};
-use crate::output::{print_result, say};
+use crate::output::{print_notice, print_result};
 use crate::{CliError, config, credentials};
 
 pub(super) const AFTER_HELP: &str = "\
@@ -187,29 +187,32 @@ fn init_authority(dir: &Path, name: &str, now: UtcSeconds) -> Result<(), CliErro
         error => to_cli_error(error),
     })?;
     print_result(&format!("{}\n", dir.join("ca.pem").display()))?;
-    say(&format!("SHA-256 {}, valid until {}", authority.fingerprint(), authority.not_after()));
-    say(&format!(
+    print_notice(&format!("SHA-256 {}, valid until {}", authority.fingerprint(), authority.not_after()));
+    print_notice(&format!(
         "{} is the secret of the fleet: keep a backup where nobody else has access",
         dir.join("ca.key").display()
     ));
-    say(&format!("next: marline fleet run --ca-dir {} --listen ADDRESS:4444 --address HOST", dir.display()));
+    print_notice(&format!(
+        "next: marline fleet run --ca-dir {} --listen ADDRESS:4444 --address HOST",
+        dir.display()
+    ));
     Ok(())
 }
 
 fn print_token(
     ca_dir_args: &CaDirArgs,
-    grant: &CertTemplate,
+    template: &CertTemplate,
     lifetime: Duration,
     now: UtcSeconds,
 ) -> Result<(), CliError> {
-    let token = ca_dir_args.open()?.create_token(grant, lifetime, now).map_err(to_cli_error)?;
+    let token = ca_dir_args.open()?.create_token(template, lifetime, now).map_err(to_cli_error)?;
     print_result(&format!("{}\n", token.reveal()))?;
-    say(&format!(
+    print_notice(&format!(
         "valid once, until {}: the first host that uses the token becomes {}",
         now.saturating_add(lifetime),
-        grant.identity()
+        template.identity()
     ));
-    say(
+    print_notice(
         "next: on the new member's host, run marline fleet enroll --fleet https://HOST:4444 with the token on standard input",
     );
     Ok(())
@@ -217,23 +220,24 @@ fn print_token(
 
 fn issue_certificate(
     ca_dir_args: &CaDirArgs,
-    grant: &CertTemplate,
+    template: &CertTemplate,
     out: &Path,
     csr: Option<&Path>,
     now: UtcSeconds,
 ) -> Result<(), CliError> {
-    let files = MemberFiles::of(out, &grant.identity().name).map_err(|error| CliError::usage(error.to_string()))?;
+    let files =
+        MemberFiles::of(out, &template.identity().name).map_err(|error| CliError::usage(error.to_string()))?;
     let request = csr.map(read_request).transpose()?;
     let authority = ca_dir_args.open()?;
     files.check_can_write(authority.certificate(), request.is_none()).map_err(to_cli_error)?;
     std::fs::create_dir_all(out).map_err(|error| CliError::failed(format!("{}: {error}", out.display())))?;
     // Before a certificate is issued, so that an existing file or a missing permission does not waste one.
     let revoked =
-        (grant.identity().role == Role::Relay).then(|| write_revocations(&authority, &files)).transpose()?;
+        (template.identity().role == Role::Relay).then(|| write_revocations(&authority, &files)).transpose()?;
     let (chain, key) = match &request {
-        Some(request) => (authority.issue(grant, request, now).map_err(to_cli_error)?, None),
+        Some(request) => (authority.issue(template, request, now).map_err(to_cli_error)?, None),
         None => {
-            let (chain, key) = authority.issue_with_key(grant, now).map_err(to_cli_error)?;
+            let (chain, key) = authority.issue_with_key(template, now).map_err(to_cli_error)?;
             (chain, Some(key))
         }
     };
@@ -242,10 +246,15 @@ fn issue_certificate(
     let written = paths.into_iter().chain([revoked.as_ref()]);
     let lines: String = written.flatten().map(|path| format!("{}\n", path.display())).collect();
     print_result(&lines)?;
-    say(&format!("{}, valid until {}, serial {}", grant.identity(), chain.record.not_after, chain.record.serial));
-    say(&format!(
+    print_notice(&format!(
+        "{}, valid until {}, serial {}",
+        template.identity(),
+        chain.record.not_after,
+        chain.record.serial
+    ));
+    print_notice(&format!(
         "next: {}",
-        credentials::next_command(grant.identity().role, &files.certificate, "https://HOST:4444")
+        credentials::next_command(template.identity().role, &files.certificate, "https://HOST:4444")
     ));
     Ok(())
 }

@@ -13,7 +13,7 @@ use marline_net::private_file::read_secret;
 use rustix::fs::Access;
 
 use super::operator::new_runtime;
-use crate::output::{print_result, say};
+use crate::output::{print_notice, print_result};
 use crate::{CliError, credentials};
 
 pub(super) const AFTER_HELP: &str = "\
@@ -47,17 +47,17 @@ pub(super) fn run(args: &EnrollArgs) -> Result<(), CliError> {
     check_output_dir(&args.out)?;
     let member = new_runtime()?.block_on(enrol_member(&args.fleet, &token, &args.out)).map_err(to_cli_error)?;
     print_result(&format!("{}\n", member.files.certificate.display()))?;
-    say(&format!("this host is now {}, valid until {}", member.identity, member.not_after));
+    print_notice(&format!("this host is now {}, valid until {}", member.identity, member.not_after));
     if member.trusts_others {
-        say(&format!(
+        print_notice(&format!(
             "{} existed already and was kept, but it trusts other authorities than the service does: compare it with the service's ca.pem",
             member.files.authority.display()
         ));
     }
     if let Err(error) = member.revocation_list {
-        say(&format!("the revocation list could not be downloaded: {error}"));
+        print_notice(&format!("the revocation list could not be downloaded: {error}"));
     }
-    say(&format!(
+    print_notice(&format!(
         "next: {}",
         credentials::next_command(member.identity.role, &member.files.certificate, &args.fleet)
     ));

@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::CliError;
 use crate::credentials::MemberFileArgs;
 use crate::energy::{render_table, to_json};
-use crate::output::{print_result, say};
+use crate::output::{print_notice, print_result};
 use crate::paths::repeat;
 
 /// Options for the service and the operator's credentials.
@@ -92,10 +92,10 @@ pub(super) fn drain(
     let path = format!("/v1/relays/{relay}/drain");
     let result: DrainReply = block_on(async { client.post(&path, &request).await })?.map_err(to_cli_error)?;
     if !result.known {
-        say(&format!("relay {relay} is not connected; it will be drained when it announces itself"));
+        print_notice(&format!("relay {relay} is not connected; it will be drained when it announces itself"));
     }
     if !result.durable {
-        say("the store of the service does not answer: the drain is lost when the service restarts");
+        print_notice("the store of the service does not answer: the drain is lost when the service restarts");
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ pub(super) fn drain(
 fn render(fleet: &FleetOverview) -> String {
     let now = UtcSeconds::now();
     let mut rows =
-        vec![string_row(&["relay", "state", "free", "capacity", "share", "edges", "last seen", "certificate"])];
+        vec![to_cells(&["relay", "state", "free", "capacity", "share", "edges", "last seen", "certificate"])];
     rows.extend(fleet.relays.iter().map(|relay| {
         let state = match relay {
             RelaySummary { healthy: false, .. } => "unresponsive",
@@ -123,7 +123,7 @@ fn render(fleet: &FleetOverview) -> String {
         ]
     }));
     let mut text = service_line(&fleet.service) + "\n" + &render_table(&rows) + "\n";
-    let mut rows = vec![string_row(&[
+    let mut rows = vec![to_cells(&[
         "edge",
         "relay",
         "reserved",
@@ -179,12 +179,12 @@ fn service_line(service: &ServiceStatus) -> String {
     };
     let region = service.region.as_ref().map_or_else(String::new, |region| format!(", region {region}"));
     let error_text =
-        service.error.as_ref().map_or_else(String::new, |trouble| format!("\nerror: {}", printable(trouble)));
+        service.error.as_ref().map_or_else(String::new, |error| format!("\nerror: {}", printable(error)));
     format!("{leader_text}{epoch}{region}, store {}{error_text}\n", printable(&service.store))
 }
 
-fn string_row(words: &[&str]) -> Vec<String> {
-    words.iter().map(|cell| (*cell).to_owned()).collect()
+fn to_cells(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
 fn age_text(millis: u64) -> String {

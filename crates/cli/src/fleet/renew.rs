@@ -11,7 +11,7 @@ use super::ca;
 use super::operator::new_runtime;
 use crate::CliError;
 use crate::credentials::MemberFileArgs;
-use crate::output::{print_result, say};
+use crate::output::{print_notice, print_result};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -40,7 +40,7 @@ pub(super) fn run(args: &RenewArgs) -> Result<(), CliError> {
     let renewed = new_runtime()?.block_on(renew(&args.fleet, &member.credentials)).map_err(to_cli_error)?;
     renewed.write(&member.files).map_err(ca::to_cli_error)?;
     print_result(&format!("{}\n", member.files.certificate.display()))?;
-    say(&format!("{}, valid until {}", member.identity, renewed.not_after));
+    print_notice(&format!("{}, valid until {}", member.identity, renewed.not_after));
     Ok(())
 }
 

@@ -36,7 +36,7 @@ use super::ca;
 use super::operator::new_runtime;
 use crate::args::parse_positive_duration;
 use crate::credentials::{CertificateArgs, Member};
-use crate::output::say;
+use crate::output::print_notice;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 use crate::{CliError, Secret};
@@ -132,7 +132,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
             // Opening with the key fails, with the reason as error message.
             return Authority::open(&dir).map(drop).map_err(ca::to_cli_error);
         }
-        say("the key of the authority is missing: this service neither issues nor renews certificates");
+        print_notice("the key of the authority is missing: this service neither issues nor renews certificates");
     }
     let cli_error = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let identity_source = IdentitySource::from_args(&args, &authority)?;
@@ -167,7 +167,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
         if let Some(port) = listener.addresses().first().map(SocketAddr::port).filter(|_| is_shared) {
             coordinator.set_address(&peer_endpoint(&args, port)?);
         }
-        say(&format!("{} listens on {}", peer.identity, listens.join(", ")));
+        print_notice(&format!("{} listens on {}", peer.identity, listens.join(", ")));
         let stop_requested = async {
             tokio::select! {
                 _ = term.recv() => {}
@@ -312,8 +312,8 @@ impl IdentitySource {
     /// The credentials, with their files if they were named.
     fn credentials(self, authority: &Authority) -> Result<(Credentials, Option<MemberCert>), CliError> {
         match self {
-            Self::Named(member) => Ok((member.credentials, Some(member.renewable))),
-            Self::SelfIssued(grant) => Ok((issue_credentials(&grant, authority)?, None)),
+            Self::Named(member) => Ok((member.credentials, Some(member.member_cert))),
+            Self::SelfIssued(template) => Ok((issue_credentials(&template, authority)?, None)),
         }
     }
 }
@@ -341,10 +341,10 @@ fn own_template(args: &RunArgs) -> Result<CertTemplate, CliError> {
     CertTemplate::new(identity, addresses, CERT_LIFETIME).map_err(|error| CliError::usage(error.to_string()))
 }
 
-fn issue_credentials(grant: &CertTemplate, authority: &Authority) -> Result<Credentials, CliError> {
-    let (chain, key) = authority.issue_with_key(grant, UtcSeconds::now()).map_err(ca::to_cli_error)?;
+fn issue_credentials(template: &CertTemplate, authority: &Authority) -> Result<Credentials, CliError> {
+    let (chain, key) = authority.issue_with_key(template, UtcSeconds::now()).map_err(ca::to_cli_error)?;
     let credentials = Credentials::new(chain.certificate, &key, chain.issuer);
-    let credentials = credentials.and_then(|own| own.with_bundle(&authority_bundle(authority)));
+    let credentials = credentials.and_then(|credentials| credentials.with_bundle(&authority_bundle(authority)));
     credentials.map_err(|error| CliError::failed(error.to_string()))
 }
 
@@ -371,11 +371,11 @@ async fn renew_own_certificate(trust: &TrustStore, args: &Arc<RunArgs>, dir: &Pa
             renewed.map_err(|exit| exit.message.unwrap_or_default())
         });
         let renewed = task.await.unwrap_or_else(|error| Err(error.to_string()));
-        match renewed.and_then(|own| trust.install(own).map_err(|error| error.to_string())) {
+        match renewed.and_then(|credentials| trust.install(credentials).map_err(|error| error.to_string())) {
             Ok(()) => (issued_at, last_error) = (now, String::new()),
             // A third of the lifetime is left for retries, for example until a full disk has space again.
             Err(error) if error != last_error => {
-                say(&format!("the certificate of the service cannot be renewed, retrying: {error}"));
+                print_notice(&format!("the certificate of the service cannot be renewed, retrying: {error}"));
                 last_error = error;
             }
             Err(_) => {}
@@ -392,7 +392,7 @@ async fn keep_credentials_fresh(
     dir: &Path,
     mut reload_requests: ReloadRequests,
 ) -> Infallible {
-    let Some(member_files) = member_cert else {
+    let Some(member_cert) = member_cert else {
         let bundle = dir.join("ca.pem");
         warn_without_crl(&bundle, &credentials);
         loop {
@@ -400,17 +400,17 @@ async fn keep_credentials_fresh(
             let credentials = trust.credentials().with_bundle(&bundle).map_err(TrustError::from);
             match credentials.and_then(|credentials| trust.install(credentials)) {
                 Ok(()) => {
-                    say("SIGHUP: authorities and revocation list reloaded");
+                    print_notice("SIGHUP: authorities and revocation list reloaded");
                     warn_without_crl(&bundle, &trust.credentials());
                 }
-                Err(error) => {
-                    say(&format!("SIGHUP: {error}: the previous authorities and revocation list stay in use"))
-                }
+                Err(error) => print_notice(&format!(
+                    "SIGHUP: {error}: the previous authorities and revocation list stay in use"
+                )),
             }
         }
     };
     let install = |own: &Credentials| trust.install(own.clone()).map_err(|error| error.to_string());
-    run_renewal(None, &member_files, credentials, reload_requests, install).await
+    run_renewal(None, &member_cert, credentials, reload_requests, install).await
 }
 
 /// Reloads the password and the authority of Redis. Invalid files are ignored.
@@ -418,7 +418,7 @@ async fn reload_store_secrets(coordinator: &Arc<Coordinator>, args: &RunArgs) {
     let Some(Ok(StoreUrl::Redis(nodes))) = args.store.as_ref().map(|store| store.expose().parse()) else { return };
     match store_secrets(args, &nodes) {
         Ok(secrets) => coordinator.set_secrets(secrets).await,
-        Err(exit) => say(&format!(
+        Err(exit) => print_notice(&format!(
             "SIGHUP: {}: the previous password and authority stay in use",
             exit.message.unwrap_or_default()
         )),
@@ -431,8 +431,10 @@ async fn report_store_errors(coordinator: &Coordinator) {
     // Never ends, since the coordinator exists as long as this function runs.
     while store_error.changed().await.is_ok() {
         match &*store_error.borrow_and_update() {
-            Some(error) => say(&format!("{error}; the service continues, but drains are lost when it restarts")),
-            None => say("the store answers again"),
+            Some(error) => {
+                print_notice(&format!("{error}; the service continues, but drains are lost when it restarts"))
+            }
+            None => print_notice("the store answers again"),
         }
     }
 }

@@ -48,13 +48,13 @@ pub(super) fn read_list(path: &Path) -> Result<Vec<ListEntry>, CliError> {
 }
 
 /// Reads the files of a Metalink file; `-` is standard input.
-pub(super) fn read_metalink(path: &Path, remarks: &mut InputNotices) -> Result<Vec<ListEntry>, CliError> {
+pub(super) fn read_metalink(path: &Path, notices: &mut InputNotices) -> Result<Vec<ListEntry>, CliError> {
     let (name, text) = read_input(path);
     let text = text.map_err(|error| CliError::usage(format!("{name}: {error}: cannot read --metalink")))?;
-    let metalink::Metalink { files, rejected: refused, notes } =
+    let metalink::Metalink { files, rejected, notes } =
         metalink::parse(&text).map_err(|error| CliError::usage(format!("{name}: {error}")))?;
-    remarks.skipped.extend(refused.iter().map(|reason| format!("{name}: {reason}")));
-    remarks.notes.extend(notes.iter().map(|note| format!("{name}: {note}")));
+    notices.skipped.extend(rejected.iter().map(|reason| format!("{name}: {reason}")));
+    notices.notes.extend(notes.iter().map(|note| format!("{name}: {note}")));
     if files.len() > MAX_LIST_FILES {
         return Err(CliError::usage(format!("{name}: a Metalink file has at most {MAX_LIST_FILES} files")));
     }

@@ -41,8 +41,8 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     let (json, quiet, reports_energy) = (args.json, args.quiet, args.energy_model.is_some());
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     let first_url = args.urls.first().map(|url| mask_secrets(url.expose())).unwrap_or_default();
-    let mut remarks = InputNotices::default();
-    let batch = build_batch(args, config, &mut remarks);
+    let mut notices = InputNotices::default();
+    let batch = build_batch(args, config, &mut notices);
     if let (true, Err(exit)) = (json && !to_stdout, &batch)
         && exit.code == CliError::STORAGE
     {
@@ -55,10 +55,10 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     }
     let batch = batch?;
     if !quiet {
-        remarks.notes.iter().for_each(|note| output::say(note));
+        notices.notes.iter().for_each(|note| output::print_notice(note));
     }
-    for reason in &remarks.skipped {
-        output::say(reason);
+    for reason in &notices.skipped {
+        output::print_notice(reason);
         if json && !to_stdout {
             reporter::print_failed("", reason, DownloadErrorKind::Usage, CliError::USAGE)?;
         }
@@ -87,7 +87,7 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
         Err(error) => reporter.on_start_failed(&urls, &error),
     }
     reporter.finish()?;
-    match remarks.skipped.len() {
+    match notices.skipped.len() {
         0 => Ok(()),
         skipped => {
             Err(CliError::usage(format!("{skipped} files of Metalink files were skipped; see the notices above")))
@@ -96,7 +96,7 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
 }
 
 /// Builds the batch, and creates its output directories.
-fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices) -> Result<Batch, CliError> {
+fn build_batch(args: GetArgs, config: Option<&Path>, notices: &mut InputNotices) -> Result<Batch, CliError> {
     let mut entries = Vec::new();
     let (metalink_paths, urls): (Vec<&Secret>, Vec<_>) =
         args.urls.iter().partition(|text| is_metalink(text.expose()));
@@ -113,7 +113,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
         headers.retain(|(known, _)| *known == "Cookie" || !known.eq_ignore_ascii_case(&name));
         headers.push((name, value));
     }
-    let route = args.request.proxy_route()?;
+    let connect_options = args.request.connect_options()?;
     let mut user = args.user.as_ref().map(|text| parse_user(text.expose(), "--user")).transpose()?;
     if args.trace.as_deref() == Some(Path::new("-")) {
         return Err(CliError::usage("--trace -: standard output is for results; name a file for the log"));
@@ -131,7 +131,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
         entries.extend(input_list::read_list(path)?);
     }
     for path in &metalinks {
-        entries.extend(input_list::read_metalink(path, remarks)?);
+        entries.extend(input_list::read_metalink(path, notices)?);
     }
     let has_several = entries.len() > 1;
     let single_file_error = |option: &str| {
@@ -157,7 +157,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
     {
         user = Some(parse_user(&text.to_string_lossy(), "MARLINE_USER")?);
     }
-    let logins = args.request.logins(&mut remarks.notes)?;
+    let logins = args.request.logins(&mut notices.notes)?;
     for source in entries.iter_mut().flat_map(|entry| &mut entry.sources).filter(|_| user.is_none()) {
         source.login = source.login.take().or_else(|| default_login(&logins, &source.url));
     }
@@ -204,7 +204,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, remarks: &mut InputNotices)
             rate_limit: limit,
             energy: EnergyOptions { model, power_supply_dir: power_supplies },
             mptcp: args.mptcp,
-            connect_options: route,
+            connect_options,
             cookie_files: args.request.cookie_files(),
             use_remote_time: args.remote_time,
         },

@@ -64,7 +64,7 @@ impl DownloadReporter {
         self.viewer.clear();
         match self.worst {
             None => self.message = Some(failure_message("", error)),
-            Some(_) => output::say(&failure_message("", error)),
+            Some(_) => output::print_notice(&failure_message("", error)),
         }
         self.record_failure(error);
     }
@@ -171,7 +171,7 @@ impl BatchObserver for DownloadReporter {
         } else if !matches!(error.kind(), DownloadErrorKind::Interrupted) {
             // An interruption ends all files and is reported once, in `finish`.
             self.viewer.clear();
-            output::say(&line);
+            output::print_notice(&line);
         }
     }
 }

@@ -100,7 +100,7 @@ impl RequestArgs {
     }
 
     /// Proxy rules and IP version for connections.
-    pub(super) fn proxy_route(&self) -> Result<ConnectOptions, CliError> {
+    pub(super) fn connect_options(&self) -> Result<ConnectOptions, CliError> {
         let settings = ProxySettings {
             proxy: self.proxy.as_ref().map(|proxy| proxy.expose().to_owned()),
             no_proxy: self.noproxy.clone(),

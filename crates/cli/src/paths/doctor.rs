@@ -7,7 +7,7 @@ use marline_net::printable::printable;
 use marline_paths::doctor::{self, Report, RequestedLink, Severity};
 
 use super::args::LinkOption;
-use super::{print_result, say, to_json};
+use super::{print_notice, print_result, to_json};
 use crate::{CliError, ConfigFile, energy};
 
 /// Checks the host for a run with this configuration. Fails if `marline paths run` would reject the configuration.
@@ -26,7 +26,7 @@ pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: boo
     let mut facts = facts.map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
     let links: Vec<Interface> = facts.survey.interfaces.iter().filter(|link| link.is_usable()).cloned().collect();
     if !servers.is_empty() && links.is_empty() {
-        say("--probe: skipped, since no link can be used");
+        print_notice("--probe: skipped, since no link can be used");
     }
     let mut probe_results = Vec::new();
     if !links.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: boo
     }
     let report = doctor::examine_host(&facts, &probe_results);
     print_result(&if json { to_json(&report)? } else { render(&report) })?;
-    if report.ok { Ok(()) } else { Err(CliError::silent(CliError::FAILED)) }
+    if report.ok { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }
 }
 
 fn render(report: &Report) -> String {

@@ -18,7 +18,7 @@ use marline_paths::control::{self, ControlError, ControlReply, ControlRequest};
 use marline_paths::host_config::{self, RUN_DIR};
 
 use self::args::{PathsCommand, RunDirArgs};
-use crate::output::{print_result, say};
+use crate::output::{print_notice, print_result};
 use crate::{CliError, ConfigFile};
 
 pub(crate) use self::args::{AFTER_HELP, AFTER_RESTORE, PathsArgs, RestoreArgs};
@@ -93,13 +93,13 @@ fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
         error => to_cli_error(error),
     })?;
     if !quiet {
-        result.restored.iter().for_each(|line| say(line));
+        result.restored.iter().for_each(|line| print_notice(line));
     }
     if !result.remaining.is_empty() {
         return Err(CliError::failed(result.remaining.join("; ")));
     }
     if !quiet && result.restored.is_empty() {
-        say("nothing to restore");
+        print_notice("nothing to restore");
     }
     Ok(())
 }
@@ -157,16 +157,16 @@ pub(crate) fn query_error(error: &ControlError) -> CliError {
 fn query_daemon(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, ControlError> {
     let user_dir = if location.is_explicit { None } else { user_run_dir() };
     match (control::query(&location.run_dir, request), user_dir) {
-        (Err(ControlError::NotRunning { .. }), Some(own)) if control::socket_path(&own).exists() => {
-            control::query(&own, request)
+        (Err(ControlError::NotRunning { .. }), Some(user_dir)) if control::socket_path(&user_dir).exists() => {
+            control::query(&user_dir, request)
         }
-        (asked, _) => asked,
+        (reply, _) => reply,
     }
 }
 
 /// Run directory of a user without privileges.
 pub(crate) fn user_run_dir() -> Option<PathBuf> {
-    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|place| !place.is_empty())?;
+    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty())?;
     Some(Path::new(&runtime_dir).join("marline"))
 }
 

@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::args::{LinkOption, RunArgs};
-use super::{explicit_run_dir, say, to_cli_error, user_run_dir};
+use super::{explicit_run_dir, print_notice, to_cli_error, user_run_dir};
 use crate::config::InterfaceName;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
@@ -68,8 +68,8 @@ impl PathsConfig {
 
     /// Programs whose plain TCP is forwarded; `None` without `transparent`.
     pub(super) fn forward_scope(&self) -> Result<Option<Scope>, CliError> {
-        let asked = self.transparent.then(|| scope("[paths] cgroup", self.cgroup.as_deref(), &self.ports));
-        asked.transpose()
+        let scope = self.transparent.then(|| scope("[paths] cgroup", self.cgroup.as_deref(), &self.ports));
+        scope.transpose()
     }
 }
 
@@ -140,10 +140,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
     let link_options: Vec<LinkOption> = if args.link.is_empty() {
         file.paths
             .link_options()
-            .map(|LinkOption { link, is_optional: later }| LinkOption {
-                link: file.with_config(link),
-                is_optional: later,
-            })
+            .map(|LinkOption { link, is_optional }| LinkOption { link: file.with_config(link), is_optional })
             .collect()
     } else {
         args.link
@@ -166,9 +163,9 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
         _ => Budgets::open(&budget_state_dir(run_dir.as_deref()))
             .map_err(|error| CliError::failed(format!("{error}: cannot store the usage of budgets there")))?,
     };
-    let SelectedLinks { link_configs: terms, choice, notices: lines, no_link_reason: waiting } =
+    let SelectedLinks { link_configs, choice, notices: lines, no_link_reason: waiting } =
         select_links(link_options, &budgets, bypass_vpn, file)?;
-    let mut config = Config::new(model, terms);
+    let mut config = Config::new(model, link_configs);
     config.policy = args.policy.or(file.paths.policy).unwrap_or_default();
     config.short_queues = args.short_queues;
     config.kernel_path_manager = mode == Mode::KernelPm;
@@ -265,15 +262,15 @@ fn select_links(
     file: &ConfigFile,
 ) -> Result<SelectedLinks, CliError> {
     let no_link_error = |error: &dyn std::fmt::Display| CliError::new(CliError::NETWORK, error.to_string());
-    let survey = list_interfaces().map_err(|error| no_link_error(&error))?;
-    let is_absent = |option: &&LinkOption| survey.by_name(&option.link.name).is_none();
+    let interfaces = list_interfaces().map_err(|error| no_link_error(&error))?;
+    let is_absent = |option: &&LinkOption| interfaces.by_name(&option.link.name).is_none();
     if let Some(missing) = link_options.iter().filter(is_absent).find(|option| !option.is_optional) {
         return Err(no_link_error(&format!(
             "link {0}: no such interface; `marline links` lists the interfaces, and `--link {0},optional` waits for it",
             missing.link.name
         )));
     }
-    let hints = MeteredHints::query(&survey);
+    let hints = MeteredHints::query(&interfaces);
     let is_named = !link_options.is_empty();
     let absent_notices = link_options
         .iter()
@@ -286,11 +283,11 @@ fn select_links(
     } else {
         LinkSelection::Auto { bypass_vpn, configured: file.described_links() }
     };
-    let mut waiting = None;
-    let selection = match choose_links(&survey, &choice, &hints) {
+    let mut no_link_reason = None;
+    let selection = match choose_links(&interfaces, &choice, &hints) {
         // At boot, interfaces appear and get their addresses after this program has started.
         Err(error @ LinksError::NoLink { .. }) => {
-            waiting = Some(format!("{error}; waiting for a usable link"));
+            no_link_reason = Some(format!("{error}; waiting for a usable link"));
             ChosenLinks { links: Vec::new(), warnings: Vec::new(), vpn_note: None }
         }
         other => other.map_err(|error| no_link_error(&error))?,
@@ -301,14 +298,14 @@ fn select_links(
     let pending_links = if is_named {
         let is_pending = |link: &LinkArg| !profiles.iter().any(|profile| profile.name == link.name);
         named.iter().filter(|link| is_pending(link)).cloned().collect()
-    } else if survey.vpn.is_some() {
+    } else if interfaces.vpn.is_some() {
         // While a VPN is active, the interfaces below it are not candidates.
         Vec::new()
     } else {
-        pending_interfaces(&survey).map(|name| file.with_config(LinkArg::new(name))).collect::<Vec<LinkArg>>()
+        pending_interfaces(&interfaces).map(|name| file.with_config(LinkArg::new(name))).collect::<Vec<LinkArg>>()
     };
     for link in pending_links {
-        if let Some(interface) = survey.by_name(&link.name) {
+        if let Some(interface) = interfaces.by_name(&link.name) {
             if is_named {
                 notices.push(format!(
                     "link {}: {}; it will be used when this changes",
@@ -326,7 +323,7 @@ fn select_links(
         kind: profile.kind,
         metered: profile.metered,
     });
-    Ok(SelectedLinks { link_configs: configs.collect(), choice, notices, no_link_reason: waiting })
+    Ok(SelectedLinks { link_configs: configs.collect(), choice, notices, no_link_reason })
 }
 
 /// Checks the host, takes the instance lock, opens the control socket, and runs the driver until it is stopped.
@@ -338,7 +335,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
             signal(kind).map_err(|error| CliError::failed(format!("cannot register signal handlers: {error}")))?,
         );
     }
-    let hangup = ReloadSignal::register()?;
+    let reload_signal = ReloadSignal::register()?;
     let is_dry_run = plan.mode == Mode::DryRun;
     let leftover_notice = match &plan.run_dir {
         Some(run_dir) if !is_dry_run => host_config::check(run_dir, plan.mode).map_err(to_cli_error)?,
@@ -370,13 +367,13 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let (driver, control_requests) = mpsc::channel(16);
     let control = open_control(&plan, daemon_info, policy.clone(), driver)?;
     if let Some(line) = &plan.no_link_reason {
-        say(line);
+        print_notice(line);
     }
     if !plan.quiet {
-        plan.notices.iter().for_each(|line| say(line));
-        say(&start_notice(&plan.config, plan.mode));
+        plan.notices.iter().for_each(|line| print_notice(line));
+        print_notice(&start_notice(&plan.config, plan.mode));
         if control.is_none() {
-            say(&no_control_notice(plan.run_dir.as_deref()));
+            print_notice(&no_control_notice(plan.run_dir.as_deref()));
         }
     }
     let route_config = RoutedLinks {
@@ -386,13 +383,13 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     let quiet = plan.quiet;
     let report_change = Box::new(move |line: &str| {
         if !quiet {
-            say(line);
+            print_notice(line);
         }
     });
     let (host_config, observer_lock): (Box<dyn HostConfigurator>, Option<InstanceLock>) =
         match (&plan.run_dir, instance_lock) {
-            (Some(run_dir), Some(claim)) if !is_dry_run => {
-                (Box::new(HostConfig::new(claim, run_dir, route_config, report_change)), None)
+            (Some(run_dir), Some(instance_lock)) if !is_dry_run => {
+                (Box::new(HostConfig::new(instance_lock, run_dir, route_config, report_change)), None)
             }
             (_, claim) => (Box::new(DryRun::new(plan.without_dry_run, route_config, report_change)), claim),
         };
@@ -427,7 +424,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
                 if has_signal { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
             }) => {}
             error = forwarder_task => forwarder_failure = Some(error),
-            never = hangup.ignore_with_notice(quiet) => match never {},
+            never = reload_signal.ignore_with_notice(quiet) => match never {},
         }
     };
     let result = drive(policy, job, stop).await;
@@ -439,7 +436,7 @@ async fn run_driver(mut plan: RunPlan) -> Result<(), CliError> {
     result.map_err(to_cli_error)?;
     forwarder_failure.map_or(Ok(()), |error| Err(forward_error(error)))?;
     if !quiet && !is_dry_run {
-        say(final_notice);
+        print_notice(final_notice);
     }
     Ok(())
 }

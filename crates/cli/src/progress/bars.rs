@@ -27,12 +27,12 @@ pub(crate) struct Bars {
     /// Time of the last redraw.
     last: Option<Instant>,
     /// Characters of the bars.
-    ink: Ink,
+    style: BarStyle,
 }
 
 /// Characters of which bars are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ink {
+pub(super) enum BarStyle {
     /// `━━━╸    `
     Unicode,
     /// `===>    `
@@ -42,7 +42,7 @@ pub(super) enum Ink {
 impl Bars {
     /// Creates the display; nothing is drawn yet.
     pub(crate) fn new() -> Self {
-        Self { drawn: 0, last: None, ink: Ink::of_locale() }
+        Self { drawn: 0, last: None, style: BarStyle::of_locale() }
     }
 
     /// Redraws the progress of one file, unless the last redraw was less than [`REDRAW`] ago.
@@ -55,14 +55,14 @@ impl Bars {
         self.redraw(|ink, columns, rows| files::draw(overview, ink, columns, rows));
     }
 
-    fn redraw(&mut self, lines: impl FnOnce(Ink, usize, usize) -> Vec<String>) {
+    fn redraw(&mut self, lines: impl FnOnce(BarStyle, usize, usize) -> Vec<String>) {
         if self.last.is_some_and(|last| last.elapsed() < REDRAW) {
             return;
         }
         self.last = Some(Instant::now());
-        let (columns, rows) = window();
-        let lines = lines(self.ink, columns, rows);
-        let mut text = self.back();
+        let (columns, rows) = terminal_size();
+        let lines = lines(self.style, columns, rows);
+        let mut text = self.cursor_up();
         for line in &lines {
             text += line;
             text += "\x1b[K\n";
@@ -70,26 +70,26 @@ impl Bars {
         // Erases the remaining lines if the previous drawing was longer.
         text += "\x1b[J";
         self.drawn = lines.len();
-        put(&text);
+        write_stderr(&text);
     }
 
     /// Writes `text` as a permanent line; the next redraw is below it.
-    pub(crate) fn line(&mut self, text: &str) {
+    pub(crate) fn print_message(&mut self, text: &str) {
         self.clear();
-        put(&format!("marline: {}\n", sanitize(text)));
+        write_stderr(&format!("marline: {}\n", sanitize(text)));
         self.last = None;
     }
 
     /// Erases the bars from the screen.
     pub(crate) fn clear(&mut self) {
         if self.drawn > 0 {
-            put(&(self.back() + "\x1b[J"));
+            write_stderr(&(self.cursor_up() + "\x1b[J"));
             self.drawn = 0;
         }
     }
 
     /// Escape sequence that moves the cursor to the first drawn line.
-    fn back(&self) -> String {
+    fn cursor_up(&self) -> String {
         match self.drawn {
             0 => "\r".into(),
             n => format!("\r\x1b[{n}A"),
@@ -97,7 +97,7 @@ impl Bars {
     }
 }
 
-impl Ink {
+impl BarStyle {
     /// Selects the characters by the locale: Unicode for UTF-8 locales.
     fn of_locale() -> Self {
         let names = ["LC_ALL", "LC_CTYPE", "LANG"];
@@ -125,7 +125,7 @@ impl Ink {
 }
 
 /// The lines of one drawing, none of them wider than `columns - 1`.
-fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<String> {
+fn draw(progress: &Progress, ink: BarStyle, columns: usize, rows: usize) -> Vec<String> {
     let names = progress.links.iter().map(|link| link.name.chars().count()).max().unwrap_or(0).clamp(3, 15);
     let carried: u64 = progress.links.iter().map(|link| link.bytes).sum();
     let width = columns.saturating_sub(names + FIGURES).min(50);
@@ -186,14 +186,14 @@ fn draw(progress: &Progress, ink: Ink, columns: usize, rows: usize) -> Vec<Strin
 }
 
 /// Columns and rows of the terminal of standard error; 80 × 24 if they are unknown.
-fn window() -> (usize, usize) {
+fn terminal_size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(std::io::stderr()) {
         Ok(size) if size.ws_col > 0 => (size.ws_col.into(), usize::from(size.ws_row).max(2)),
         _ => (80, 24),
     }
 }
 
-fn put(text: &str) {
+fn write_stderr(text: &str) {
     let mut out = std::io::stderr().lock();
     // Errors are ignored: a closed terminal must not end a download.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn each_link_and_the_total_have_a_line() {
-        let lines = draw(&two_links(), Ink::Ascii, 80, 24);
+        let lines = draw(&two_links(), BarStyle::Ascii, 80, 24);
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0], "wlan0 =======>                           60.0MB  48.3 Mbit/s  60%");
         assert!(lines[1].contains("40%  banned: "), "{}", lines[1]);
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         for columns in 0..200 {
-            for ink in [Ink::Ascii, Ink::Unicode] {
+            for ink in [BarStyle::Ascii, BarStyle::Unicode] {
                 for line in draw(&two_links(), ink, columns, 24) {
                     assert!(line.chars().count() <= columns.saturating_sub(1), "{columns}: {line}");
                 }
@@ -256,7 +256,8 @@ mod tests {
     #[test]
     fn a_narrow_terminal_shows_the_percentage_before_all_else() {
         for columns in [24, 30, 40, 47] {
-            for (line, share) in draw(&two_links(), Ink::Ascii, columns, 24).iter().zip(["60%", "40%", "40%"]) {
+            for (line, share) in draw(&two_links(), BarStyle::Ascii, columns, 24).iter().zip(["60%", "40%", "40%"])
+            {
                 assert!(line.contains(share), "{columns}: {line}");
             }
         }
@@ -266,22 +267,22 @@ mod tests {
     fn verification_of_the_checksum_is_shown_as_checking() {
         let progress = Progress { checked_bytes: Some(25_000_000), received: 250_000_000, ..two_links() };
         for columns in [30, 80] {
-            let lines = draw(&progress, Ink::Ascii, columns, 24);
+            let lines = draw(&progress, BarStyle::Ascii, columns, 24);
             assert!(lines[2].contains("checking") && lines[2].contains("10%"), "{}", lines[2]);
         }
     }
 
     #[test]
     fn a_terminal_with_few_rows_shows_only_the_total() {
-        assert_eq!(draw(&two_links(), Ink::Ascii, 80, 3).len(), 1);
-        assert_eq!(draw(&two_links(), Ink::Ascii, 80, 4).len(), 3);
+        assert_eq!(draw(&two_links(), BarStyle::Ascii, 80, 3).len(), 1);
+        assert_eq!(draw(&two_links(), BarStyle::Ascii, 80, 4).len(), 3);
     }
 
     #[test]
     fn a_single_link_has_one_bar() {
         let mut progress = two_links();
         progress.links.remove(0);
-        let lines = draw(&progress, Ink::Ascii, 200, 24);
+        let lines = draw(&progress, BarStyle::Ascii, 200, 24);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].starts_with("wwan0 ===") && lines[0].contains(" left  banned: "), "{}", lines[0]);
     }
@@ -290,10 +291,10 @@ mod tests {
     fn a_bar_has_the_requested_width_for_any_numbers() {
         for (part, whole) in [(0, None), (5, None), (0, Some(0)), (7, Some(0)), (u64::MAX, Some(1)), (1, Some(3))] {
             for width in [0, 1, 10] {
-                assert_eq!(Ink::Unicode.bar(part, whole, width).chars().count(), width, "{part}/{whole:?}");
+                assert_eq!(BarStyle::Unicode.bar(part, whole, width).chars().count(), width, "{part}/{whole:?}");
             }
         }
-        assert_eq!(Ink::Ascii.bar(1, Some(2), 4), "==> ");
-        assert_eq!(Ink::Ascii.bar(2, Some(2), 4), "====");
+        assert_eq!(BarStyle::Ascii.bar(1, Some(2), 4), "==> ");
+        assert_eq!(BarStyle::Ascii.bar(2, Some(2), 4), "====");
     }
 }

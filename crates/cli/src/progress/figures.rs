@@ -64,16 +64,16 @@ pub(super) fn summary(report: &Report) -> String {
     for link in &report.links {
         links.push(format!("{} {}%", link.name, share(link.bytes, carried)));
     }
-    let place = report.path.as_deref().unwrap_or("standard output");
+    let path = report.path.as_deref().unwrap_or("standard output");
     if report.links.is_empty() && report.resumed_bytes == report.bytes {
-        return format!("{place}: {}, already complete from an earlier run", size(report.bytes));
+        return format!("{path}: {}, already complete from an earlier run", size(report.bytes));
     }
     let resumed = match report.resumed_bytes {
         0 => String::new(),
         bytes => format!(", {} of it from an earlier run", size(bytes)),
     };
     format!(
-        "{place}: {}{resumed} in {:.2} s, {} ({})",
+        "{path}: {}{resumed} in {:.2} s, {} ({})",
         size(report.bytes),
         report.seconds,
         rate(report.goodput_mbps * 1e6),

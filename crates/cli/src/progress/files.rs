@@ -7,37 +7,37 @@ use marline_download::{BatchProgress, FileProgress};
 use marline_net::printable::printable;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::bars::Ink;
+use super::bars::BarStyle;
 use super::figures::{clock, percent, rate, size};
 
 /// The lines of one drawing, none of them wider than `columns - 1`.
-pub(super) fn draw(overview: &BatchProgress, ink: Ink, columns: usize, rows: usize) -> Vec<String> {
+pub(super) fn draw(overview: &BatchProgress, ink: BarStyle, columns: usize, rows: usize) -> Vec<String> {
     let width = columns.saturating_sub(1);
-    let head = head(overview);
+    let head = files_summary(overview);
     // One row is for the total and one for the cursor below it.
-    let room = rows.saturating_sub(2);
-    let hidden = overview.files.len().saturating_sub(room);
+    let file_rows = rows.saturating_sub(2);
+    let hidden = overview.files.len().saturating_sub(file_rows);
     let shown = overview.files.get(..overview.files.len() - hidden).unwrap_or_default();
     let longest = shown.iter().map(|file| printable(&file.name).width()).max().unwrap_or(0).max(head.width());
     // Names get a third of a wide terminal; on a narrow one, the columns that the figures leave.
     let names = longest.min((width / 3).max(12)).min(width.saturating_sub(FIGURES).max(width.saturating_sub(5)));
     let bar = width.saturating_sub(names + FIGURES).min(40);
-    let mut lines: Vec<String> = shown.iter().map(|file| line(file, ink, names, bar, width)).collect();
-    lines.push(total(overview, &head, ink, names, bar, width));
-    lines.into_iter().map(|line| cut(&line, width)).collect()
+    let mut lines: Vec<String> = shown.iter().map(|file| file_line(file, ink, names, bar, width)).collect();
+    lines.push(total_line(overview, &head, ink, names, bar, width));
+    lines.into_iter().map(|line| truncate(&line, width)).collect()
 }
 
 /// `2 of 5 files`.
-fn head(overview: &BatchProgress) -> String {
+fn files_summary(overview: &BatchProgress) -> String {
     match overview.failed {
         0 => format!("{} of {} files", overview.complete, overview.total),
         failed => format!("{} of {} files, {failed} failed", overview.complete, overview.total),
     }
 }
 
-fn line(file: &FileProgress, ink: Ink, names: usize, bar: usize, width: usize) -> String {
+fn file_line(file: &FileProgress, ink: BarStyle, names: usize, bar: usize, width: usize) -> String {
     let progress = &file.progress;
-    let name = padded(&middle(&printable(&file.name), names), names);
+    let name = padded(&shorten_middle(&printable(&file.name), names), names);
     let share = match (progress.checked_bytes, progress.total) {
         (Some(checked), total) => format!("check {:>3}%", percent(checked, total.unwrap_or(progress.received))),
         (None, Some(total)) => format!("{:>3}%", percent(progress.received, total)),
@@ -57,8 +57,15 @@ fn line(file: &FileProgress, ink: Ink, names: usize, bar: usize, width: usize) -
     }
 }
 
-fn total(overview: &BatchProgress, head: &str, ink: Ink, names: usize, bar: usize, width: usize) -> String {
-    let head = padded(&middle(head, names), names);
+fn total_line(
+    overview: &BatchProgress,
+    head: &str,
+    ink: BarStyle,
+    names: usize,
+    bar: usize,
+    width: usize,
+) -> String {
+    let head = padded(&shorten_middle(head, names), names);
     let share = overview.size.map_or("   -".to_owned(), |all| format!("{:>3}%", percent(overview.received, all)));
     let (done, speed) = (size(overview.received), rate(overview.rate));
     let left = eta(overview).map(clock).map(|left| format!("{left} left")).unwrap_or_default();
@@ -79,7 +86,7 @@ fn eta(overview: &BatchProgress) -> Option<f64> {
 
 /// One line for output without a terminal: `2 of 5 files, 41.2MB of 200.0MB (20%) at 78.4 Mbit/s, ETA 0:25; a.iso 12%, b.iso 50%`.
 pub(super) fn text(overview: &BatchProgress) -> String {
-    let mut text = head(overview);
+    let mut text = files_summary(overview);
     text += &match overview.size {
         Some(all) => {
             format!(", {} of {} ({}%)", size(overview.received), size(all), percent(overview.received, all))
@@ -90,30 +97,30 @@ pub(super) fn text(overview: &BatchProgress) -> String {
     if let Some(eta) = eta(overview) {
         text += &format!(", ETA {}", clock(eta));
     }
-    let mut mark = ';';
+    let mut separator = ';';
     for FileProgress { name, progress } in &overview.files {
-        text += &format!("{mark} {name} ");
+        text += &format!("{separator} {name} ");
         text += &match progress.total {
             Some(total) => format!("{}%", percent(progress.received, total)),
             None => size(progress.received),
         };
-        mark = ',';
+        separator = ',';
     }
     text
 }
 
 /// Replaces the middle of a text by `~` if it is wider than `width` columns.
-fn middle(text: &str, width: usize) -> String {
+fn shorten_middle(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
-    let room = width.saturating_sub(1);
-    let front = cut(text, room / 2);
+    let available = width.saturating_sub(1);
+    let front = truncate(text, available / 2);
     let mut back: Vec<char> = Vec::new();
     let mut used = front.width();
     for c in text.chars().rev() {
         used += c.width().unwrap_or(0);
-        if used > room {
+        if used > available {
             break;
         }
         back.push(c);
@@ -123,7 +130,7 @@ fn middle(text: &str, width: usize) -> String {
 }
 
 /// The beginning of a text, at most `width` columns.
-fn cut(text: &str, width: usize) -> String {
+fn truncate(text: &str, width: usize) -> String {
     let mut used = 0;
     let fits = |c: &char| {
         used += c.width().unwrap_or(0);
@@ -169,7 +176,7 @@ mod tests {
 
     #[test]
     fn each_file_and_the_total_have_a_line() {
-        let lines = draw(&overview(), Ink::Ascii, 80, 24);
+        let lines = draw(&overview(), BarStyle::Ascii, 80, 24);
         assert_eq!(lines.len(), 4);
         assert!(lines[0].starts_with("ubuntu-24.04~") && lines[0].contains("amd64.iso"), "{}", lines[0]);
         assert!(
@@ -184,12 +191,12 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal_and_names_and_shares_stay() {
         for columns in 0..220 {
-            for line in draw(&overview(), Ink::Unicode, columns, 24) {
+            for line in draw(&overview(), BarStyle::Unicode, columns, 24) {
                 assert!(line.width() <= columns.saturating_sub(1), "{columns}: {line}");
             }
         }
         for columns in [40, 60, 80, 120, 200] {
-            let lines = draw(&overview(), Ink::Ascii, columns, 24);
+            let lines = draw(&overview(), BarStyle::Ascii, columns, 24);
             for (line, share) in lines.iter().zip(["24%", "-", "90%", "20%"]) {
                 assert!(line.contains(share), "{columns}: {line}");
             }
@@ -199,10 +206,10 @@ mod tests {
 
     #[test]
     fn a_terminal_with_few_rows_shows_fewer_files_and_the_total() {
-        let lines = draw(&overview(), Ink::Ascii, 80, 4);
+        let lines = draw(&overview(), BarStyle::Ascii, 80, 4);
         assert_eq!(lines.len(), 3);
         assert!(lines[2].starts_with("3 of 20"));
-        assert_eq!(draw(&overview(), Ink::Ascii, 80, 2).len(), 1);
+        assert_eq!(draw(&overview(), BarStyle::Ascii, 80, 2).len(), 1);
     }
 
     #[test]

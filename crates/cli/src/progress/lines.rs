@@ -22,7 +22,7 @@ impl Lines {
         let second = progress.elapsed_s.max(0.0) as u64;
         if second > self.last {
             self.last = second;
-            self.line(&text(progress));
+            self.print_message(&text(progress));
         }
     }
 
@@ -31,13 +31,13 @@ impl Lines {
         let second = overview.elapsed_s.max(0.0) as u64;
         if second > self.last {
             self.last = second;
-            self.line(&files::text(overview));
+            self.print_message(&files::text(overview));
         }
     }
 
     /// Writes `text` as a line.
-    pub(crate) fn line(&mut self, text: &str) {
-        crate::output::say(text);
+    pub(crate) fn print_message(&mut self, text: &str) {
+        crate::output::print_notice(text);
     }
 }
 
@@ -57,13 +57,13 @@ fn text(progress: &Progress) -> String {
     if let Some(eta) = progress.eta_s {
         text += &format!(", ETA {}", clock(eta));
     }
-    let mut mark = ';';
+    let mut separator = ';';
     for link in &progress.links {
-        text += &format!("{mark} {} {}", link.name, rate(link.rate));
+        text += &format!("{separator} {} {}", link.name, rate(link.rate));
         if link.state != "up" {
             text += &format!(" ({})", link.state);
         }
-        mark = ',';
+        separator = ',';
     }
     text
 }

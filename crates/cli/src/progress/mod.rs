@@ -92,8 +92,8 @@ impl DownloadObserver for Viewer {
     fn on_message(&mut self, text: &str) {
         match self {
             Self::Quiet => {}
-            Self::Lines(lines) => lines.line(text),
-            Self::Bars(bars) => bars.line(text),
+            Self::Lines(lines) => lines.print_message(text),
+            Self::Bars(bars) => bars.print_message(text),
         }
     }
 }

@@ -57,10 +57,10 @@ pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), CliError
     };
     drop_privileges(Daemon::Proxy);
     block_on(async {
-        let hangup = ReloadSignal::register()?;
+        let reload_signal = ReloadSignal::register()?;
         tokio::select! {
             result = marline_proxy::run(options, started, std::future::pending()) => result.map_err(to_cli_error),
-            never = hangup.ignore_with_notice(quiet) => match never {},
+            never = reload_signal.ignore_with_notice(quiet) => match never {},
         }
     })?
 }
@@ -95,7 +95,7 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
     }
     let Some(player) = args.player else {
         if !is_proxy_running {
-            output::say(&format!("no proxy listens on {} yet: start `marline proxy`", args.listen));
+            output::print_notice(&format!("no proxy listens on {} yet: start `marline proxy`", args.listen));
         }
         return print_result(&format!("{url}\n"));
     };
@@ -176,11 +176,16 @@ fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Pa
 
 /// Prints the addresses of the proxy.
 fn print_addresses(addresses: &ProxyAddresses) {
-    addresses.notices.iter().for_each(|line| output::say(line));
-    output::say(&format!("play http://{}/URL; HTTP and SOCKS5 proxy on the same port", addresses.media_addr));
-    output::say(&format!("status {0}, player page {0}play", addresses.status_url));
+    addresses.notices.iter().for_each(|line| output::print_notice(line));
+    output::print_notice(&format!(
+        "play http://{}/URL; HTTP and SOCKS5 proxy on the same port",
+        addresses.media_addr
+    ));
+    output::print_notice(&format!("status {0}, player page {0}play", addresses.status_url));
     if let Some(name) = proxy_variable(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
-        output::say(&format!("{name} is set but ignored: this proxy connects to servers directly, over the links"));
+        output::print_notice(&format!(
+            "{name} is set but ignored: this proxy connects to servers directly, over the links"
+        ));
     }
 }
 
@@ -226,7 +231,7 @@ fn player_exit(status: ExitStatus) -> Result<(), CliError> {
         return Ok(());
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Err(CliError::silent(code.unwrap_or(CliError::FAILED)))
+    Err(CliError::without_message(code.unwrap_or(CliError::FAILED)))
 }
 
 fn to_cli_error(error: ProxyError) -> CliError {

@@ -23,7 +23,7 @@ pub(super) enum RelayCommand {
     /// Show tunnels, edges and destination servers of a relay on this host.
     Status {
         #[command(flatten)]
-        relay_ref: RelayRef,
+        relay_ref: RelaySelectorArgs,
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
@@ -31,7 +31,7 @@ pub(super) enum RelayCommand {
     /// Accept no new tunnels; existing ones continue, and the relay keeps running.
     Drain {
         #[command(flatten)]
-        relay_ref: RelayRef,
+        relay_ref: RelaySelectorArgs,
         /// Accept new tunnels again.
         #[arg(long)]
         undo: bool,
@@ -39,7 +39,7 @@ pub(super) enum RelayCommand {
     /// Accept no new tunnels and exit when the last one has ended, as after the first SIGTERM.
     Stop {
         #[command(flatten)]
-        relay_ref: RelayRef,
+        relay_ref: RelaySelectorArgs,
         /// Close all tunnels and exit at once, as after the second SIGTERM.
         #[arg(long)]
         now: bool,
@@ -48,7 +48,7 @@ pub(super) enum RelayCommand {
 
 /// Options that select a relay on this host.
 #[derive(Clone, Debug, Args)]
-pub(super) struct RelayRef {
+pub(super) struct RelaySelectorArgs {
     /// Name of the relay [default: the only relay that runs on this host].
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
@@ -75,13 +75,13 @@ pub(super) fn run(command: &RelayCommand) -> Result<(), CliError> {
     }
 }
 
-fn query(relay_ref: &RelayRef, request: Request) -> Result<Status, CliError> {
+fn query(relay_ref: &RelaySelectorArgs, request: Request) -> Result<Status, CliError> {
     let (run_dir, name) = find_relay(relay_ref)?;
     send_request(&run_dir, &name, request).map_err(|error| query_error(&error))
 }
 
 /// Finds the selected relay: its run directory and its name.
-fn find_relay(relay_ref: &RelayRef) -> Result<(PathBuf, Name), CliError> {
+fn find_relay(relay_ref: &RelaySelectorArgs) -> Result<(PathBuf, Name), CliError> {
     let dirs = run_dirs(relay_ref.run_dir.as_deref());
     let mut running = Vec::new();
     for dir in &dirs {

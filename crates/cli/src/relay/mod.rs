@@ -33,7 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::CliError;
 use crate::credentials::Member;
-use crate::output::say;
+use crate::output::print_notice;
 use crate::paths::run_dirs;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
@@ -54,7 +54,7 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     let member = args.files.read_member(Role::Relay)?;
     let revoked = args.revoked.existing_path(&member)?;
     let fleet = fleet_client(&args, &member)?;
-    let Member { renewable: member_cert, credentials, identity, .. } = member;
+    let Member { member_cert, credentials, identity, .. } = member;
     let trust =
         TrustStore::new(credentials.clone(), &revoked).map_err(|error| CliError::usage(error.to_string()))?;
     let fleet = fleet.map(|(heartbeat, client)| (heartbeat, client.with_tls(trust.client_config())));
@@ -77,25 +77,27 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     let listeners = main_runtime.block_on(async { Listeners::open(&relay) });
     let listeners = Arc::new(listeners.map_err(|error| CliError::failed(error.to_string()))?);
     let listens: Vec<String> = listeners.addresses().iter().map(ToString::to_string).collect();
-    say(&format!("{} listens on {}", identity, listens.join(", ")));
+    print_notice(&format!("{} listens on {}", identity, listens.join(", ")));
     if !listeners.has_mptcp() {
-        say("this kernel has no MPTCP, so each edge uses one link at a time (try sysctl net.mptcp.enabled=1)");
+        print_notice(
+            "this kernel has no MPTCP, so each edge uses one link at a time (try sysctl net.mptcp.enabled=1)",
+        );
     }
     if let Ok(extra_subflows @ 0..subflow_limit::MAX_SUBFLOWS) = subflow_limit::raise_subflow_limit() {
         let links = extra_subflows + 1;
-        say(&format!(
+        print_notice(&format!(
             "this kernel allows {links} links per connection, failed ones included: more need CAP_NET_ADMIN, or \
              ip mptcp limits set subflows 8"
         ));
     }
     if listeners.has_small_buffers() {
-        say(
+        print_notice(
             "the receive buffers of connections are too small for several links: larger ones need CAP_NET_ADMIN, or \
              sysctl -w net.core.rmem_max=4194304",
         );
     }
     if limits != requested {
-        say(&format!(
+        print_notice(&format!(
             "limit of {descriptors} open files: at most {} tunnels and {} connections instead of {} and {} (raise LimitNOFILE= in \
              systemd, or ulimit -Hn)",
             limits.tunnels, limits.connections, requested.tunnels, requested.connections
@@ -152,7 +154,7 @@ fn open_control(run_dir: Option<&Path>, name: &Name, relay: &Arc<Relay>) -> Opti
             Err(error) => first_error = first_error.or(Some(format!("{}: {error}", dir.display()))),
         }
     }
-    say(&format!(
+    print_notice(&format!(
         "cannot create the control socket for `marline relay status`: {}; use another --run-dir",
         first_error.unwrap_or_default()
     ));
@@ -187,7 +189,7 @@ async fn announce_if_configured(
     fleet: Option<(HeartbeatConfig, Client)>,
 ) -> std::convert::Infallible {
     match fleet {
-        Some((heartbeat, client)) => send_heartbeats(relay, &heartbeat, client, say).await,
+        Some((heartbeat, client)) => send_heartbeats(relay, &heartbeat, client, print_notice).await,
         None => std::future::pending().await,
     }
 }
@@ -210,7 +212,7 @@ async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), Cli
     relay.stop(false);
     let tunnels = relay.state().tunnels;
     if tunnels > 0 {
-        say(&format!("draining: {tunnels} tunnels are open; a second signal closes them"));
+        print_notice(&format!("draining: {tunnels} tunnels are open; a second signal closes them"));
     }
     tokio::select! {
         () = relay.wait_until_idle() => {}
@@ -218,7 +220,7 @@ async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), Cli
         _ = int.recv() => {}
         () = relay.wait_for_stop(true) => {}
         () = tokio::time::sleep(drain_timeout) => {
-            say(&format!("drain timeout: {} open tunnels are closed", relay.state().tunnels));
+            print_notice(&format!("drain timeout: {} open tunnels are closed", relay.state().tunnels));
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 pub(crate) const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 /// Limit for waiting; generous, because no test measures it.
-pub(crate) const LONG: Duration = Duration::from_secs(90);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A command that runs `marline` in `dir` with these arguments, separated by spaces.
 pub(crate) fn command(dir: &Path, words: &str) -> Command {
@@ -59,14 +59,14 @@ impl Running {
         let lines = BufReader::new(child.stderr.take().unwrap());
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut running = Self { child, address: nowhere, lines };
-        let mut said = String::new();
+        let mut output = String::new();
         while running.address == nowhere {
             let line = running.line();
-            assert!(!line.is_empty(), "{command:?} has ended: {said}");
+            assert!(!line.is_empty(), "{command:?} has ended: {output}");
             if let Some((_, rest)) = line.split_once("listens on ") {
                 running.address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
             }
-            said += &line;
+            output += &line;
         }
         running
     }
@@ -80,13 +80,13 @@ impl Running {
 
     /// Reads up to and including the next line that contains `words`, and returns everything that was read.
     pub(crate) fn line_with(&mut self, words: &str) -> String {
-        let mut said = String::new();
-        while !said.contains(words) {
+        let mut output = String::new();
+        while !output.contains(words) {
             let line = self.line();
-            assert!(!line.is_empty(), "never `{words}`: {said}");
-            said += &line;
+            assert!(!line.is_empty(), "never `{words}`: {output}");
+            output += &line;
         }
-        said
+        output
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -97,9 +97,9 @@ impl Running {
     /// Sends the signal; returns the exit code and the rest of the standard error.
     pub(crate) fn stop(mut self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
-        let mut said = String::new();
-        self.lines.read_to_string(&mut said).unwrap();
-        (self.child.wait().unwrap().code(), said)
+        let mut log = String::new();
+        self.lines.read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code(), log)
     }
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn server() -> SocketAddr {
 /// Opens a CONNECT tunnel through an edge; returns the status line of the response and the connection.
 pub(crate) fn tunnel(edge: SocketAddr, server: SocketAddr) -> (String, TcpStream) {
     let mut program = TcpStream::connect(edge).unwrap();
-    program.set_read_timeout(Some(LONG)).unwrap();
+    program.set_read_timeout(Some(TIMEOUT)).unwrap();
     program.write_all(format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n").as_bytes()).unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -144,16 +144,16 @@ pub(crate) fn tunnel(edge: SocketAddr, server: SocketAddr) -> (String, TcpStream
 }
 
 /// Status line of an established tunnel.
-pub(crate) const STANDS: &str = "HTTP/1.1 200 Connection established";
+pub(crate) const ESTABLISHED: &str = "HTTP/1.1 200 Connection established";
 
 /// Sends 100 kB through the echo server and compares what returns.
-pub(crate) fn says_back(program: &mut TcpStream) -> std::io::Result<()> {
+pub(crate) fn check_echo(program: &mut TcpStream) -> std::io::Result<()> {
     let sent: Vec<u8> = (0..100_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
     let (mut writer, copy) = (program.try_clone()?, sent.clone());
     let writing = std::thread::spawn(move || writer.write_all(&copy));
-    let mut heard = vec![0; sent.len()];
-    program.read_exact(&mut heard)?;
+    let mut received = vec![0; sent.len()];
+    program.read_exact(&mut received)?;
     writing.join().unwrap()?;
-    assert!(heard == sent);
+    assert!(received == sent);
     Ok(())
 }

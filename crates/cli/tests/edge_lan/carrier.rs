@@ -1,8 +1,8 @@
 //! The link of the default route loses its carrier and keeps its routes, as with static addresses and ifupdown: only one link works, and
 //! the kernel still prefers the route over the link without carrier.
 
-use super::in_a_world;
-use super::links::WORDS;
+use super::links::SHELL_FUNCTIONS;
+use super::run_in_network;
 
 #[test]
 fn flows_use_the_remaining_link_when_the_default_link_lost_its_carrier_but_kept_its_routes() {
@@ -33,7 +33,7 @@ carrier off
 timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token --out . >/dev/null 2>enroll.log || cat enroll.log
 timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new.pem 2>&1 | grep -o "it is renewed from"
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }

@@ -1,6 +1,6 @@
 //! Firewalls of the host: which rules the edge reports, which it cannot check, and that reading rules delays no connection.
 
-use super::in_a_world;
+use super::run_in_network;
 
 #[test]
 fn only_rules_that_block_forwarded_packets_are_reported_and_legacy_rules_are_reported_as_unchecked() {
@@ -38,7 +38,7 @@ until grep -q "not checked" edge.log; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" edge status --run-dir run | grep -o "not checked: iptables-legacy rules are loaded (tables: filter)"
 "$MARLINE" edge status --run-dir run --json | grep -A1 '"unchecked"' | grep -c "iptables-legacy -S FORWARD"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let stopped = |to: &str| format!("marline: chain {to}. To allow them: REMEDY");
     let mut expected = vec![
         stopped(
@@ -87,7 +87,7 @@ for n in $(seq 100); do "$MARLINE" edge status --run-dir run | grep -q "cannot b
 "$real" delete table inet fw
 says "no firewall or setting of this host blocks packets of the LAN anymore"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let expected = [
         "table inet fw (policy drop) drops",
         "not checked: the rules of other firewalls cannot be listed",
@@ -122,7 +122,7 @@ for n in $(seq 40); do "$real" list table inet marline-lan >/dev/null 2>&1 && ec
 kill -TERM $edge; wait $edge; free
 "$real" list table inet marline-lan >/dev/null 2>&1 || echo "gone with the edge"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     let expected = [
         "nft has not run",
         "203.0.113.1 to 203.0.113.5",

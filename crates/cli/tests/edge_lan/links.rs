@@ -2,11 +2,11 @@
 //! program, with a relay and without one. Further cases are enrolment and renewal over the other link, a VPN that takes the default route,
 //! and hundreds of flows at once.
 
-use super::in_a_world;
+use super::run_in_network;
 
 /// Shell functions for the scripts below. `fail` makes the link of the default route fail, for forwarded packets and for packets to the
 /// relay alike; `row` prints one test case.
-pub(super) const WORDS: &str = r#"
+pub(super) const SHELL_FUNCTIONS: &str = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 mkdir -m 755 run
 "$MARLINE" fleet ca issue relay r2 --ca-dir ca --address 203.0.113.1 --address relay.test --out . >/dev/null 2>&1
@@ -102,7 +102,7 @@ const DIRECTLY: [&str; 6] = ["silent", "unreachable", "reset", "portal", "certif
 fn flows_are_answered(of: &str, cases: &[(&str, &str, &[&str])]) {
     let rows = cases.iter().flat_map(|(when, client, ways)| ways.iter().map(move |how| (*when, *client, *how)));
     let script: String = rows.clone().map(|(when, client, how)| format!("{of} {when} {client} {how}\n")).collect();
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }
@@ -174,7 +174,7 @@ for how in silent unreachable reset portal certificate; do
 done
 ls new-*.pem | wc -l
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     let mut expected = vec!["it is renewed from"; 5];
     expected.push("5");
     assert_eq!(lines, expected);
@@ -222,7 +222,7 @@ until ip route show default | grep -q tun0; do sleep 0.02; done
 sleep 1
 programs | cut -d' ' -f1
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }
@@ -251,7 +251,7 @@ for n in 400 401; do perl -e "$crowd" $n; done
 perl -e "$crowd" 600
 "$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }

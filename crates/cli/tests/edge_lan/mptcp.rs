@@ -1,6 +1,6 @@
 //! Links that strip the MPTCP option from TCP segments, and relays without MPTCP.
 
-use super::in_a_world;
+use super::run_in_network;
 
 /// Shell functions for the scripts below: `strip` removes MPTCP options on links, `await_log` waits for a log line, `flags` prints the status.
 const STRIP: &str = r#"
@@ -32,7 +32,7 @@ flags
 grep -c "MPTCP is stripped" edge.log
 grep "does not reach\|disabled on" edge.log || true
 "#;
-    let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{STRIP}{script}")) else { return };
     assert_eq!(
         lines,
         [
@@ -56,7 +56,7 @@ heal
 await_log "MPTCP is no longer stripped over up1"
 grep "does not reach\|disabled on\|over up0," edge.log || true
 "#;
-    let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{STRIP}{script}")) else { return };
     assert_eq!(
         lines,
         [r#""without_mptcp":false"name":"up0""mptcp_stripped":false"name":"up1""mptcp_stripped":true"#]
@@ -82,7 +82,7 @@ await_log "relay 10.0.1.1: MPTCP works again"
 flags
 grep -c "stripped over up\|does not reach" edge.log || true
 "#;
-    let Some(lines) = in_a_world(&format!("{STRIP}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{STRIP}{script}")) else { return };
     assert_eq!(
         lines,
         [

@@ -1,10 +1,10 @@
 //! DNS of a LAN whose name server runs on the edge's host: the edge leads its queries to another link while the default one fails.
 
-use super::in_a_world;
+use super::run_in_network;
 
 /// Shell functions for the scripts below. `box_names UPSTREAM…` starts dnsmasq on the edge's host with the sample configuration for a
 /// hotspot; `UPSTREAM` are the name servers on the Internet.
-const NAMES: &str = r#"
+const SHELL_FUNCTIONS: &str = r#"
 mkdir -m 755 run
 [ -c /dev/net/tun ] || { echo "skipped: needs /dev/net/tun"; exit 0; }
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
@@ -67,7 +67,7 @@ fn sample() -> String {
 }
 
 fn lines_of(script: &str) -> Option<Vec<String>> {
-    let lines = in_a_world(&format!("{}{NAMES}{script}", sample()))?;
+    let lines = run_in_network(&format!("{}{SHELL_FUNCTIONS}{script}", sample()))?;
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         eprintln!("{}", lines[0]);
         return None;

@@ -1,10 +1,10 @@
 //! Captive portals that redirect port 80 and drop or refuse everything else, as most do. They never answer for a relay, so the edge needs a
 //! portal probe to detect them. Also what looks like a portal and is none: a relay with a wrong certificate, a network after the login.
 
-use super::in_a_world;
-use super::links::WORDS;
+use super::links::SHELL_FUNCTIONS;
+use super::run_in_network;
 
-const WITH: &str = r#"
+const SHELL_FUNCTIONS_OF_PORTALS: &str = r#"
 # A web server that answers each request with 204 and logs its path.
 empty='use IO::Socket::IP; $| = 1; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "203.0.113.6", LocalPort => 80, ReuseAddr => 1) or die;
     while (my $c = $l->accept) { my ($head, $part) = (""); $head .= $part while $head !~ /\r\n\r\n/ and sysread $c, $part, 4096;
@@ -25,7 +25,7 @@ page() { curl -s -m 5 -x socks5h://127.0.0.1:1088 http://203.0.113.5/ || true; }
 "#;
 
 fn lines_of(script: &str) -> Option<Vec<String>> {
-    let lines = in_a_world(&format!("{WORDS}{WITH}{script}"))?;
+    let lines = run_in_network(&format!("{SHELL_FUNCTIONS}{SHELL_FUNCTIONS_OF_PORTALS}{script}"))?;
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         eprintln!("{}", lines[0]);
         return None;

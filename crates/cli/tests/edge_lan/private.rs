@@ -1,6 +1,6 @@
 //! Private networks that the host has routes to: TCP of the LAN is forwarded there like UDP, by the host's current routes and rules.
 
-use super::in_a_world;
+use super::run_in_network;
 
 /// An office network behind the edge's host, with servers, and shell functions for the scripts below.
 const OFFICE: &str = r#"
@@ -43,7 +43,7 @@ both
 lan curl -sS -m 20 http://203.0.113.5/
 kill -TERM $edge; wait $edge && echo "ended well"
 "#;
-    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{OFFICE}{script}")) else { return };
     let answered = "hello, 10.50.0.1 | hello from 10.50.0.1";
     let expected = [
         answered,
@@ -75,7 +75,7 @@ lan curl -sS -m 20 http://203.0.113.5/
 kill -KILL $edge; wait $edge || true; free
 outside
 "#;
-    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{OFFICE}{script}")) else { return };
     let outside = ["hello, 10.50.0.2", "hello, 203.0.113.5"];
     let own = ["hello, 10.50.0.1", "203.0.113.1 to 203.0.113.5"];
     assert_eq!(lines, [outside, outside, own, outside].concat(), "{lines:#?}");
@@ -96,7 +96,7 @@ edge
 lan timeout -k 1 10 perl -e 'use IO::Socket::IP; my $s = IO::Socket::IP->new(PeerHost => "172.20.0.1", PeerPort => 3333) or die;
     print $s "x" x 300000; $s->flush; my $all = do { local $/; <$s> }; print length($all), substr($all, 300000) =~ s/^/ /r' || echo "it stalls"
 "#;
-    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{OFFICE}{script}")) else { return };
     assert_eq!(lines, ["300007 300000"], "{lines:#?}");
 }
 
@@ -145,7 +145,7 @@ kill -KILL $edge; wait $edge || true; free
 "$MARLINE" restore --run-dir run 2>&1 | grep -o "[0-9]* rules and routes of a LAN's gateway removed"
 ip rule | grep -c "fwmark 0x6d63" || true
 "#;
-    let Some(lines) = in_a_world(&format!("{OFFICE}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{OFFICE}{script}")) else { return };
     let expected = [
         "hello, 203.0.113.1",
         "hello, 10.50.0.1",

@@ -1,6 +1,6 @@
 //! Private networks by name, for programs that use the proxy: the relay resolves first, then the name servers of the host and its links.
 
-use super::in_a_world;
+use super::run_in_network;
 
 #[test]
 fn programs_reach_private_networks_by_name_when_the_relay_does_not_resolve_it() {
@@ -41,7 +41,7 @@ internet 172.20.0.1
 sleep 1
 greet 127.0.0.1 rebind.test
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }

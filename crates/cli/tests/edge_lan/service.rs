@@ -1,8 +1,8 @@
 //! The fleet service is reached over the other link while the link of the default route fails: by an enrolling edge, by a relay that
 //! registers itself, by an operator, and by an edge with `--fleet`.
 
-use super::in_a_world;
-use super::links::WORDS;
+use super::links::SHELL_FUNCTIONS;
+use super::run_in_network;
 
 #[test]
 fn members_reach_the_service_by_its_name_over_the_working_link() {
@@ -41,7 +41,7 @@ programs | cut -d' ' -f1
 until cmp -s ca/revoked.pem silent/revoked.pem; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" fleet status --fleet $url --certificate ann.pem | grep -o "^silent *r5" | tr -s ' '
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }
@@ -65,6 +65,6 @@ timeout 15 "$MARLINE" fleet status --fleet https://172.20.0.1:4445 --certificate
 "$MARLINE" edge --fleet https://172.20.0.1:4445 --certificate e1.pem --run-dir run --state-file state.json 2>edge.log & edge=$!
 until timeout 15 "$MARLINE" fleet status --fleet https://172.20.0.1:4445 --certificate ann.pem | grep -o "^e1"; do sleep 0.1; kill -0 $edge; done
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["relay state", "e1"], "{lines:#?}");
 }

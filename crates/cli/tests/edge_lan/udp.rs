@@ -1,9 +1,9 @@
 //! UDP of a LAN leaves a link that fails otherwise than by dropping everything, while no TCP flow reveals the failure.
 
-use super::in_a_world;
+use super::run_in_network;
 
 /// Shell functions for the scripts below: a client that sends ten packets a second, and failures of the first link.
-const WORDS: &str = r#"
+const SHELL_FUNCTIONS: &str = r#"
 mkdir -m 755 run
 RELAY=203.0.113.1
 ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -Huln | grep -q :5000; do sleep 0.02; done
@@ -49,7 +49,7 @@ for how in portal unreachable noisy; do
     stop
 done
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     let expected = [
         "portal: in time",
         "up0 unresponsive",
@@ -72,7 +72,7 @@ ip netns exec far nft delete table inet dead
 until "$MARLINE" edge status --run-dir run | grep -q "^up0 *up"; do sleep 0.1; kill -0 $edge; done
 echo "up again"
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     assert_eq!(lines, ["10.0.1.2 to 203.0.113.5", "silent: in time", "up again"], "{lines:#?}");
 }
 
@@ -89,7 +89,7 @@ tail -n 1 talk.log
 "$MARLINE" edge status --run-dir run | awk '$1 == "up0" || $1 == "up1" { print $1, $2 }'
 grep -c "go unanswered" edge.log || true
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     assert_eq!(lines, ["10.0.1.2", "up0 up", "up1 up", "0"], "{lines:#?}");
 }
 
@@ -116,6 +116,6 @@ sleep 5
 counted
 tail -n 1 talk.log
 "#;
-    let Some(lines) = in_a_world(&format!("{WORDS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     assert_eq!(lines, ["names 0", "relay 0", "names 0", "relay 0", "10.0.1.2"], "{lines:#?}");
 }

@@ -4,16 +4,16 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::program::{Ended, Program};
-use crate::server::{Answer, Asked, Resource, Server, Step};
+use crate::server::{Request, Resource, Response, Server, Step};
 
 const SIZE: usize = 6_000_000;
 
 /// Downloads a file whose responses `spoil` changes; the file must be correct nevertheless.
 #[track_caller]
-fn survives(spoil: impl Fn(&Asked, Answer) -> Answer + Send + Sync + 'static) -> (Ended, Server) {
+fn survives(spoil: impl Fn(&Request, Response) -> Response + Send + Sync + 'static) -> (Ended, Server) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = Server::start(move |asked| spoil(asked, all.answer(asked)));
+    let server = Server::start(move |request| spoil(request, all.respond(request)));
     let program = Program::new();
     let ended = program.get(&server.url("/file"));
     let report = ended.report();
@@ -24,23 +24,27 @@ fn survives(spoil: impl Fn(&Asked, Answer) -> Answer + Send + Sync + 'static) ->
 
 #[test]
 fn every_third_response_is_truncated() {
-    survives(|asked, answer| if asked.nth % 3 == 1 { answer.broken_after(70_000, [Step::Close]) } else { answer });
+    survives(
+        |request, answer| if request.nth % 3 == 1 { answer.broken_after(70_000, [Step::Close]) } else { answer },
+    );
 }
 
 #[test]
 fn every_third_response_is_reset_in_its_body() {
-    survives(|asked, answer| if asked.nth % 3 == 1 { answer.broken_after(70_000, [Step::Reset]) } else { answer });
+    survives(
+        |request, answer| if request.nth % 3 == 1 { answer.broken_after(70_000, [Step::Reset]) } else { answer },
+    );
 }
 
 #[test]
 fn the_first_connection_is_reset_before_the_response() {
-    survives(|asked, answer| if asked.conn == 0 { answer.then([Step::Reset]) } else { answer });
+    survives(|request, answer| if request.conn == 0 { answer.with_steps([Step::Reset]) } else { answer });
 }
 
 #[test]
 fn a_response_longer_than_its_content_length_does_no_harm() {
-    survives(|asked, mut answer| {
-        if asked.nth == 0 {
+    survives(|request, mut answer| {
+        if request.nth == 0 {
             answer.steps.push(Step::Raw(vec![b'x'; 5000]));
         }
         answer
@@ -49,8 +53,8 @@ fn a_response_longer_than_its_content_length_does_no_harm() {
 
 #[test]
 fn a_response_with_more_bytes_than_its_range_does_no_harm() {
-    survives(|asked, mut answer| {
-        if asked.nth == 1
+    survives(|request, mut answer| {
+        if request.nth == 1
             && let [Step::Data(span)] = &answer.steps[..]
         {
             let length = span.end - span.start + 777;
@@ -66,37 +70,37 @@ fn garbage_instead_of_a_response_head_is_retried() {
     for garbage in [&b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"[..], b"SSH-2.0-OpenSSH_9.2\r\n", b"\r\n\r\n\0\0\0"]
     {
         let garbage = garbage.to_vec();
-        survives(move |asked, answer| if asked.nth == 1 { Answer::garbage(&garbage) } else { answer });
+        survives(move |request, answer| if request.nth == 1 { Response::garbage(&garbage) } else { answer });
     }
 }
 
 #[test]
 fn a_server_that_sends_only_garbage_is_given_up_with_the_reason() {
-    let server = Server::start(|_| Answer::garbage(b"SSH-2.0-OpenSSH_9.2\r\n"));
+    let server = Server::start(|_| Response::garbage(b"SSH-2.0-OpenSSH_9.2\r\n"));
     let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 76);
     assert!(line.contains("the server does not speak HTTP/1.1"), "{line}");
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 }
 
 #[test]
 fn conflicting_lengths_in_a_response_head_are_rejected() {
-    survives(|asked, answer| if asked.nth == 1 { answer.with("content-length ", "7") } else { answer });
-    survives(|asked, answer| if asked.nth == 1 { answer.with("Content-Length", "7, 8") } else { answer });
+    survives(|request, answer| if request.nth == 1 { answer.with("content-length ", "7") } else { answer });
+    survives(|request, answer| if request.nth == 1 { answer.with("Content-Length", "7, 8") } else { answer });
 }
 
 #[test]
 fn a_hang_in_the_middle_is_waited_out_or_worked_around() {
-    let (ended, _) = survives(|asked, answer| {
-        if asked.nth == 1 { answer.broken_after(50_000, [Step::Wait(Duration::from_secs(2))]) } else { answer }
+    let (ended, _) = survives(|request, answer| {
+        if request.nth == 1 { answer.broken_after(50_000, [Step::Wait(Duration::from_secs(2))]) } else { answer }
     });
     assert!(ended.report()["wasted_bytes"].as_u64().unwrap() < 1_000_000, "{}", ended.report());
 }
 
 #[test]
 fn a_hang_before_the_first_byte_is_waited_out_or_worked_around() {
-    survives(|asked, answer| {
+    survives(|request, answer| {
         let mut answer = answer;
-        if asked.conn == 0 {
+        if request.conn == 0 {
             answer.steps.insert(0, Step::Wait(Duration::from_secs(2)));
         }
         answer
@@ -106,7 +110,7 @@ fn a_hang_before_the_first_byte_is_waited_out_or_worked_around() {
 #[test]
 fn a_response_that_arrives_byte_by_byte_is_read() {
     let resource = Resource::new(60);
-    let server = Server::honest(&resource).pace(100);
+    let server = Server::honest(&resource).limit_rate(100);
     let program = Program::new();
     program.get(&server.url("/file")).report();
     assert_eq!(program.file("out").unwrap(), *resource.data);
@@ -121,7 +125,7 @@ fn a_refused_connection_is_given_up_after_the_retries() {
 
 #[test]
 fn a_server_that_resets_every_connection_is_given_up() {
-    let server = Server::start(|_| Answer::garbage(b"").then([Step::Reset]));
+    let server = Server::start(|_| Response::garbage(b"").with_steps([Step::Reset]));
     let line = Program::new().refused(&[&server.url("/file"), "--retry", "2"], 68);
     assert!(line.contains("reset") || line.contains("closed"), "{line}");
 }
@@ -130,9 +134,9 @@ fn a_server_that_resets_every_connection_is_given_up() {
 fn a_single_response_that_breaks_off_is_requested_again_from_the_start() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = Server::start(move |asked| {
+    let server = Server::start(move |request| {
         let whole = all.whole();
-        if asked.nth < 2 { whole.broken_after(1_000_000, [Step::Close]) } else { whole }
+        if request.nth < 2 { whole.broken_after(1_000_000, [Step::Close]) } else { whole }
     });
     let program = Program::new();
     let ended = program.get(&server.url("/file"));
@@ -143,14 +147,14 @@ fn a_single_response_that_breaks_off_is_requested_again_from_the_start() {
 #[test]
 fn the_time_limit_ends_a_slow_download_and_keeps_its_bytes() {
     let resource = Resource::new(SIZE);
-    let server = Server::honest(&resource).pace(1_500_000);
+    let server = Server::honest(&resource).limit_rate(1_500_000);
     let program = Program::new();
     let url = server.url("/file");
     let line = program.refused(&[&url, "--max-time", "1500ms"], 1);
     assert!(line.ends_with("not complete within 1.5s; run the same command again to resume"), "{line}");
-    let server = server.pace(0);
+    let server = server.limit_rate(0);
     let report = program.get(&url).report();
     assert!(report["resumed_bytes"].as_u64().unwrap() > 1_000_000, "{report}");
     assert!(program.file("out").unwrap() == *resource.data);
-    assert!(server.sent() < resource.len() + 1_000_000);
+    assert!(server.sent_bytes() < resource.len() + 1_000_000);
 }

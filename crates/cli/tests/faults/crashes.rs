@@ -15,7 +15,7 @@ use crate::server::{Resource, Server};
 fn a_signal_stops_cleanly_and_the_next_run_resumes() {
     for signal in [Signal::INT, Signal::TERM] {
         let resource = Resource::new(12_000_000);
-        let server = Server::honest(&resource).pace(6_000_000);
+        let server = Server::honest(&resource).limit_rate(6_000_000);
         let program = Program::new();
         let url = server.url("/file");
         let running = program.start(&[&url, "-o", "out", "--json"]);
@@ -27,34 +27,34 @@ fn a_signal_stops_cleanly_and_the_next_run_resumes() {
         assert!(program.file("out").is_none());
         let printed = String::from_utf8_lossy(&ended.out);
         assert!(printed.contains(r#""kind":"interrupted","exit_code":130"#), "{printed}");
-        let server = server.pace(0);
+        let server = server.limit_rate(0);
         let report = program.get(&url).report();
         assert!(report["resumed_bytes"].as_u64().unwrap() >= 4_000_000, "{report}");
         assert!(program.file("out").unwrap() == *resource.data);
         assert_eq!(program.files(), ["out"]);
         // Only the bytes in flight at the stop were sent twice.
-        assert!(server.sent_again() < 1 << 20, "{}", server.sent_again());
+        assert!(server.resent_bytes() < 1 << 20, "{}", server.resent_bytes());
     }
 }
 
 /// Total number of kills.
 const KILLS: usize = 50;
 /// How many bytes each kill may cause to be sent again.
-const AGAIN: u64 = 4 << 20;
+const MAX_RESENT: u64 = 4 << 20;
 
 #[test]
 fn fifty_kills_at_random_times_corrupt_nothing_and_repeat_few_bytes() {
     let resource = Resource::new(40_000_000);
-    let (mut moments, mut killed) = (Moments(0x5eed), 0);
+    let (mut moments, mut killed) = (KillTimes(0x5eed), 0);
     while killed < KILLS {
         // Each completed file is followed by a new download in an empty directory.
         let program = Program::new();
-        let server = Server::honest(&resource).pace(20_000_000);
+        let server = Server::honest(&resource).limit_rate(20_000_000);
         let url = server.url("/file");
         let mut again = 0;
         let mut no_more_again = |killed: usize| {
-            let cost = server.sent_again() - again;
-            assert!(cost <= AGAIN, "kill {killed} cost {cost} bytes");
+            let cost = server.resent_bytes() - again;
+            assert!(cost <= MAX_RESENT, "kill {killed} cost {cost} bytes");
             again += cost;
         };
         while killed < KILLS && program.file("out").is_none() {
@@ -73,9 +73,9 @@ fn fifty_kills_at_random_times_corrupt_nothing_and_repeat_few_bytes() {
 }
 
 /// Pseudo-random times between 10 and 600 ms after the start, equal in each run of the test.
-struct Moments(u64);
+struct KillTimes(u64);
 
-impl Moments {
+impl KillTimes {
     fn next(&mut self) -> Duration {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         Duration::from_millis(10 + (self.0 >> 33) % 590)
@@ -90,23 +90,23 @@ fn a_date_that_changes_under_the_same_etag_between_runs_is_reported_once() {
         let dates = ["Sat, 01 Aug 2020 10:00:00 GMT", "Sun, 02 Aug 2020 10:00:00 GMT"];
         let run = Arc::new(AtomicUsize::new(0));
         let (all, now) = (resource.clone(), Arc::clone(&run));
-        let handler = move |asked: &crate::server::Asked| {
-            all.clone().with("Last-Modified", dates[now.load(Ordering::Relaxed).min(1)]).answer(asked)
+        let handler = move |request: &crate::server::Request| {
+            all.clone().with("Last-Modified", dates[now.load(Ordering::Relaxed).min(1)]).respond(request)
         };
         let server = match network {
             Some(network) => network.serve(handler),
             None => Server::start(handler),
         };
-        let server = server.pace(2_000_000);
+        let server = server.limit_rate(2_000_000);
         let program = network.map_or_else(Program::new, Network::program);
         let says = "under the same ETag: the ETag decides";
         for nth in 0..3 {
             run.store(nth, Ordering::Relaxed);
             let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--max-time", "1s"]);
-            let said = ended.notices().iter().filter(|line| line.contains(says)).count();
-            assert_eq!(said, usize::from(nth == 1), "run {nth}: {}", ended.err);
+            let notice_count = ended.notices().iter().filter(|line| line.contains(says)).count();
+            assert_eq!(notice_count, usize::from(nth == 1), "run {nth}: {}", ended.err);
         }
-        let server = server.pace(0);
+        let server = server.limit_rate(0);
         program.get(&server.url("/file")).report();
         assert!(program.file("out").unwrap() == *resource.data);
     }

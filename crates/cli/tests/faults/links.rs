@@ -15,18 +15,18 @@ const SIZE: usize = 12_000_000;
 fn honest(network: &Network, pace: u64) -> (Resource, Server) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    (resource, network.serve(move |asked| all.answer(asked)).pace(pace))
+    (resource, network.serve(move |request| all.respond(request)).limit_rate(pace))
 }
 
 /// Starts a download and waits until so many bytes have been sent.
-fn begun(program: &Program, server: &Server, bytes: u64) -> Running {
+fn started_download(program: &Program, server: &Server, bytes: u64) -> Running {
     let running = program.start(&[&server.url("/file"), "-o", "out", "--json"]);
     server.wait_sent(bytes);
     running
 }
 
 #[track_caller]
-fn whole(program: &Program, running: Running, resource: &Resource) -> (Ended, serde_json::Value) {
+fn assert_whole(program: &Program, running: Running, resource: &Resource) -> (Ended, serde_json::Value) {
     let ended = running.wait();
     let report = ended.report();
     assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
@@ -38,13 +38,13 @@ fn a_deleted_link_is_used_again_after_it_returns() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
-    let running = begun(&program, &server, 2_000_000);
+    let running = started_download(&program, &server, 2_000_000);
     network.client_ip("link del wifi0\n");
     thread::sleep(Duration::from_millis(500));
-    let before = server.asked().iter().filter(|asked| asked.over_wifi()).count();
+    let before = server.requests().iter().filter(|request| request.over_wifi()).count();
     network.add_link("wifi0");
-    let (_, report) = whole(&program, running, &resource);
-    let after = server.asked().iter().filter(|asked| asked.over_wifi()).count();
+    let (_, report) = assert_whole(&program, running, &resource);
+    let after = server.requests().iter().filter(|request| request.over_wifi()).count();
     assert!(after > before, "the link is not used again: {report}");
     assert_eq!(report["links"].as_array().unwrap().len(), 2, "{report}");
 }
@@ -54,13 +54,13 @@ fn a_link_that_was_set_down_is_used_again() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
-    let running = begun(&program, &server, 2_000_000);
+    let running = started_download(&program, &server, 2_000_000);
     network.client_ip("link set lte0 down\n");
     thread::sleep(Duration::from_millis(500));
-    let count = || server.asked().iter().filter(|asked| !asked.over_wifi()).count();
+    let count = || server.requests().iter().filter(|asked| !asked.over_wifi()).count();
     let before = count();
     network.client_ip("link set lte0 up\nroute add default via 10.77.2.1 dev lte0 metric 200\n");
-    let (_, report) = whole(&program, running, &resource);
+    let (_, report) = assert_whole(&program, running, &resource);
     assert!(count() > before, "the link is not used again: {report}");
 }
 
@@ -75,10 +75,10 @@ fn a_link_that_drops_everything_is_reported_and_used_again() {
     server.wait_sent(2_000_000);
     network.cut("wifi0");
     thread::sleep(Duration::from_millis(1500));
-    network.mend("wifi0");
-    let (ended, report) = whole(&program, running, &resource);
-    ended.says("link wifi0: no data for 1.0s; the other links continue");
-    ended.says("link wifi0: carries data again");
+    network.uncut("wifi0");
+    let (ended, report) = assert_whole(&program, running, &resource);
+    ended.assert_notice("link wifi0: no data for 1.0s; the other links continue");
+    ended.assert_notice("link wifi0: carries data again");
     assert!(report["wasted_bytes"].as_u64().unwrap() < 2_000_000, "{report}");
 }
 
@@ -87,9 +87,9 @@ fn a_link_that_stays_down_does_not_delay_the_file() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 4_000_000);
     let program = network.program();
-    let running = begun(&program, &server, 4_000_000);
+    let running = started_download(&program, &server, 4_000_000);
     network.cut("lte0");
-    let (_, report) = whole(&program, running, &resource);
+    let (_, report) = assert_whole(&program, running, &resource);
     assert_eq!(link(&report, "lte0")["state"], "silent", "{report}");
 }
 
@@ -98,13 +98,13 @@ fn a_changed_address_ends_connections_but_not_the_download() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
-    let running = begun(&program, &server, 2_000_000);
+    let running = started_download(&program, &server, 2_000_000);
     network.client_ip(
         "address del 10.77.1.2/24 dev wifi0\naddress add 10.77.1.7/24 dev wifi0\n\
          route add default via 10.77.1.1 dev wifi0 metric 100\n",
     );
-    let (_, report) = whole(&program, running, &resource);
-    let renewed = server.asked().iter().any(|asked| asked.from.to_string() == "10.77.1.7");
+    let (_, report) = assert_whole(&program, running, &resource);
+    let renewed = server.requests().iter().any(|request| request.from.to_string() == "10.77.1.7");
     assert!(renewed, "the new address is not used: {report}");
 }
 
@@ -118,7 +118,7 @@ fn a_link_that_appears_during_the_download_joins() {
     let running = program.start(&[&url, "-o", "out", "--json", "--limit-rate", "wifi0=24Mbit/s"]);
     server.wait_sent(1_000_000);
     network.add_link("lte0");
-    let (_, report) = whole(&program, running, &resource);
+    let (_, report) = assert_whole(&program, running, &resource);
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 500_000, "{report}");
 }
 
@@ -127,12 +127,12 @@ fn a_single_response_restarts_from_zero_when_its_link_is_removed() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = network.serve(move |_| all.whole()).pace(6_000_000);
+    let server = network.serve(move |_| all.whole()).limit_rate(6_000_000);
     let program = network.program();
-    let running = begun(&program, &server, 3_000_000);
-    let first = server.asked().last().unwrap().over_wifi();
+    let running = started_download(&program, &server, 3_000_000);
+    let first = server.requests().last().unwrap().over_wifi();
     network.client_ip(if first { "link del wifi0\n" } else { "link del lte0\n" });
-    whole(&program, running, &resource);
+    assert_whole(&program, running, &resource);
 }
 
 #[test]
@@ -140,11 +140,11 @@ fn when_the_last_link_is_removed_the_download_waits_for_another() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 2_000_000);
     let program = network.program();
-    let running = begun(&program, &server, 4_000_000);
+    let running = started_download(&program, &server, 4_000_000);
     network.client_ip("link del wifi0\nlink del lte0\n");
     thread::sleep(Duration::from_millis(700));
     network.add_link("lte0");
-    whole(&program, running, &resource);
+    assert_whole(&program, running, &resource);
 }
 
 #[test]
@@ -165,10 +165,10 @@ fn a_missing_named_link_is_reported_and_the_others_are_used() {
     let program = network.program();
     let words = ["--link", "wwan7", "--link", "wifi0"];
     let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &words].concat());
-    ended.says("link wwan7: no such interface; continuing with the other links");
+    ended.assert_notice("link wwan7: no such interface; continuing with the other links");
     assert_eq!(ended.report()["links"].as_array().unwrap().len(), 1);
     assert!(program.file("out").unwrap() == *resource.data);
-    assert!(server.asked().iter().all(|asked| asked.over_wifi()));
+    assert!(server.requests().iter().all(|request| request.over_wifi()));
 }
 
 #[test]
@@ -261,8 +261,8 @@ fn a_name_server_that_does_not_respond_at_first_is_queried_again() {
     assert!(program.file("out").unwrap() == *resource.data);
     for name in ["wifi0", "lte0"] {
         let notices = ended.notices();
-        let said = notices.iter().find(|line| line.starts_with(&format!("link {name}: no data for ")));
-        let waits = said.is_some_and(|line| line.ends_with("s (looking up the name); it is retried"));
+        let notice = notices.iter().find(|line| line.starts_with(&format!("link {name}: no data for ")));
+        let waits = notice.is_some_and(|line| line.ends_with("s (looking up the name); it is retried"));
         assert!(waits, "{}", ended.err);
     }
     assert!(ended.err.contains("wifi0 0 kbit/s (silent, looking up the name)"), "{}", ended.err);
@@ -272,7 +272,7 @@ fn a_name_server_that_does_not_respond_at_first_is_queried_again() {
 fn a_name_that_resolves_over_one_link_only_is_enough() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
-    network.name_server_of(|from| if from.starts_with("10.77.1.") { "other.test" } else { "file.test" });
+    network.name_server_by_client(|from| if from.starts_with("10.77.1.") { "other.test" } else { "file.test" });
     let program = network.program();
     let ended = program.get(&format!("http://file.test:{}/file", server.address.port()));
     let report = ended.report();
@@ -288,8 +288,8 @@ fn a_limit_for_an_unused_link_is_reported() {
     let words = ["--limit-rate", "wwan7=1Mbit/s", "--limit-rate", "lo=1Mbit/s", "--limit-rate", "lte0=900Mbit/s"];
     let ended = network.program().run(&[&[&url, "-o", "out", "--json"][..], &words].concat());
     ended.report();
-    ended.says("link wwan7: no such interface; its limit has no effect");
-    ended.says("link lo: it is the loopback interface; its limit has no effect");
+    ended.assert_notice("link wwan7: no such interface; its limit has no effect");
+    ended.assert_notice("link lo: it is the loopback interface; its limit has no effect");
     assert!(!ended.err.contains("lte0: "), "{}", ended.err);
 }
 
@@ -301,17 +301,17 @@ fn a_metered_link_is_unused_until_the_other_fails() {
     let program = network.program();
     let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &metered].concat());
     assert_eq!(link(&ended.report(), "lte0")["bytes"], 0);
-    assert!(server.asked().iter().all(|asked| asked.over_wifi()));
+    assert!(server.requests().iter().all(|request| request.over_wifi()));
 
     let program = network.program();
     let url = server.url("/file");
     let words = [&[&url, "-o", "out", "--json"][..], &metered].concat();
-    let before = server.sent();
+    let before = server.sent_bytes();
     let running = program.start(&words);
     server.wait_sent(before + 3_000_000);
     network.client_ip("link set wifi0 down\n");
-    let (ended, report) = whole(&program, running, &resource);
-    ended.says("link lte0: it is metered, and used because no other link works");
+    let (ended, report) = assert_whole(&program, running, &resource);
+    ended.assert_notice("link lte0: it is metered, and used because no other link works");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 5_000_000, "{report}");
 }
 

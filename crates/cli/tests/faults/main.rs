@@ -5,9 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod broken;
-mod copies;
 mod crashes;
 mod links;
+mod mirrors;
 mod mixed;
 mod mptcp;
 mod network;
@@ -15,12 +15,12 @@ mod nginx;
 mod odd;
 mod odd_servers;
 mod odd_storms;
-mod places;
 mod portals;
 mod program;
+mod proxies;
 mod ranges;
 mod real;
 mod requests;
 mod server;
 mod targets;
-mod upstream;
+mod urls;

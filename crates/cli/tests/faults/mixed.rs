@@ -10,32 +10,32 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::network::Network;
-use crate::server::{Answer, Asked, Resource, Server, Step};
+use crate::server::{Request, Resource, Response, Server, Step};
 
 /// What a path serves, and how it fails.
 #[derive(Clone)]
 struct Site {
     resource: Resource,
-    manner: Manner,
+    failure: FailureKind,
 }
 
 /// How a path fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Manner {
+enum FailureKind {
     Honest,
     /// Answers every request with this status.
     Refuses(u16),
     /// Every n-th response breaks off.
     BreaksOff(usize),
     /// Answers 404 after n responses.
-    Leaves(usize),
+    Disappears(usize),
 }
 
 type Sites = Arc<Mutex<BTreeMap<String, (Site, usize)>>>;
 
-struct Chance(u64);
+struct Rng(u64);
 
-impl Chance {
+impl Rng {
     fn below(&mut self, most: u64) -> u64 {
         // SplitMix64 (Steele, Lea, Flood 2014).
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -59,30 +59,30 @@ struct Counts {
     failed: u64,
 }
 
-fn serve(sites: &Sites, asked: &Asked) -> Answer {
+fn serve(sites: &Sites, request: &Request) -> Response {
     let mut sites = sites.lock().unwrap();
-    let Some((site, times)) = sites.get_mut(&asked.path) else { return Answer::status(404) };
+    let Some((site, times)) = sites.get_mut(&request.path) else { return Response::status(404) };
     *times += 1;
-    let answer = site.resource.answer(asked);
-    match site.manner {
-        Manner::Honest => answer,
-        Manner::Refuses(status) => Answer::status(status),
-        Manner::BreaksOff(every) if *times % every == 0 => answer.broken_after(5_000, [Step::Close]),
-        Manner::Leaves(after) if *times > after => Answer::status(404),
-        Manner::BreaksOff(_) | Manner::Leaves(_) => answer,
+    let answer = site.resource.respond(request);
+    match site.failure {
+        FailureKind::Honest => answer,
+        FailureKind::Refuses(status) => Response::status(status),
+        FailureKind::BreaksOff(every) if *times % every == 0 => answer.broken_after(5_000, [Step::Close]),
+        FailureKind::Disappears(after) if *times > after => Response::status(404),
+        FailureKind::BreaksOff(_) | FailureKind::Disappears(_) => answer,
     }
 }
 
 /// Runs one batch. Panics if a file differs from every file that it may be.
-fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &mut Counts) {
-    let mut chance = Chance(seed);
+fn run_batch(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &mut Counts) {
+    let mut chance = Rng(seed);
     let len = 20_000 + chance.below(900_000) as usize;
     let resource = |n: u64| Resource::other(len, seed.wrapping_mul(100) + n + 1).with("ETag", "\"same\"");
     let several = chance.one_in(2);
     let program = network.program().without_log();
     let path = |n: u64| format!("/{seed}/f{n}");
-    let put = |n: u64, of: u64, manner: Manner| {
-        let site = Site { resource: resource(of), manner };
+    let put = |n: u64, of: u64, manner: FailureKind| {
+        let site = Site { resource: resource(of), failure: manner };
         sites.lock().unwrap().insert(path(n), (site, 0));
         server.url(&path(n))
     };
@@ -91,7 +91,7 @@ fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &m
         let files = 2 + chance.below(4);
         let urls: Vec<String> = (0..files)
             .map(|n| {
-                let manner = if chance.one_in(4) { Manner::BreaksOff(3) } else { Manner::Honest };
+                let manner = if chance.one_in(4) { FailureKind::BreaksOff(3) } else { FailureKind::Honest };
                 put(n, n, manner)
             })
             .collect();
@@ -114,10 +114,10 @@ fn play(seed: u64, network: &Network, server: &Server, sites: &Sites, counts: &m
             .enumerate()
             .map(|(n, of)| {
                 let manner = match chance.below(6) {
-                    0 => Manner::Refuses([404, 403, 503][chance.below(3) as usize]),
-                    1 => Manner::BreaksOff(3),
-                    2 => Manner::Leaves(1 + chance.below(4) as usize),
-                    _ => Manner::Honest,
+                    0 => FailureKind::Refuses([404, 403, 503][chance.below(3) as usize]),
+                    1 => FailureKind::BreaksOff(3),
+                    2 => FailureKind::Disappears(1 + chance.below(4) as usize),
+                    _ => FailureKind::Honest,
                 };
                 put(n as u64, *of, manner)
             })
@@ -164,13 +164,13 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 /// Runs the batches in `networks` networks in parallel, because most of the time is spent waiting for servers that fail.
-fn play_all(seeds: std::ops::Range<u64>, networks: u64) -> Option<Counts> {
+fn run_batches(seeds: std::ops::Range<u64>, networks: u64) -> Option<Counts> {
     let all = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..networks)
             .map(|n| {
                 scope.spawn({
                     let seeds = seeds.clone().filter(move |seed| seed % networks == n).collect::<Vec<_>>();
-                    move || play_in_turn(seeds)
+                    move || run_batches_in_sequence(seeds)
                 })
             })
             .collect();
@@ -187,16 +187,16 @@ fn play_all(seeds: std::ops::Range<u64>, networks: u64) -> Option<Counts> {
     Some(sum)
 }
 
-fn play_in_turn(seeds: Vec<u64>) -> Option<Counts> {
+fn run_batches_in_sequence(seeds: Vec<u64>) -> Option<Counts> {
     let network = Network::two_links()?;
     let sites: Sites = Arc::default();
     let server = {
         let sites = Arc::clone(&sites);
-        network.serve(move |asked| serve(&sites, asked))
+        network.serve(move |request| serve(&sites, request))
     };
     let mut counts = Counts::default();
     for seed in seeds {
-        play(seed, &network, &server, &sites, &mut counts);
+        run_batch(seed, &network, &server, &sites, &mut counts);
     }
     Some(counts)
 }
@@ -207,7 +207,7 @@ fn random_batches_of_files_of_equal_length_are_never_mixed() {
         Some(seed) => seed..seed + 1,
         None => 0..24,
     };
-    if let Some(counts) = play_all(seeds, 8) {
+    if let Some(counts) = run_batches(seeds, 8) {
         assert!(counts.files > 0, "{counts:?}");
     }
 }
@@ -218,7 +218,7 @@ fn random_batches_of_files_of_equal_length_are_never_mixed() {
 fn a_thousand_random_batches_are_never_mixed() {
     let begun = Instant::now();
     let first = 1_000_000;
-    let Some(counts) = play_all(first..first + 1000, 16) else { return };
+    let Some(counts) = run_batches(first..first + 1000, 16) else { return };
     // `echo` prints the result past the test harness, which captures `println!`.
     let line = format!(
         "mixed files: 0 in {} batches ({} files; {} batches with further sources, {} of them with a digest; {} failed) in {} s",

@@ -17,7 +17,7 @@ use crate::server::{Resource, Server};
 const SIZE: usize = 3_000_000;
 
 /// Two links with an endpoint, and a server of a file, with MPTCP if `mptcp`. None, with a printed reason, if this kernel lacks MPTCP.
-fn world(mptcp: bool) -> Option<(Network, Resource, Server)> {
+fn setup(mptcp: bool) -> Option<(Network, Resource, Server)> {
     let network = Network::two_links()?;
     if socket(AddressFamily::INET, SocketType::STREAM, Some(MPTCP)).is_err() {
         eprintln!("skipped: this kernel has no MPTCP");
@@ -32,7 +32,7 @@ fn world(mptcp: bool) -> Option<(Network, Resource, Server)> {
         assert!(Command::new("tc").args(slow.split(' ')).status().unwrap().success());
     }
     network.client_ip("mptcp endpoint add 10.77.2.2 dev lte0 subflow\n");
-    let listener = network.inside(move || {
+    let listener = network.in_server_namespace(move || {
         let fd = socket(AddressFamily::INET, SocketType::STREAM, mptcp.then_some(MPTCP))?;
         bind(&fd, &SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 9), 0))?;
         listen(&fd, 64)?;
@@ -40,11 +40,11 @@ fn world(mptcp: bool) -> Option<(Network, Resource, Server)> {
     });
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    Some((network, resource, Server::on(listener, move |asked| all.answer(asked))))
+    Some((network, resource, Server::on(listener, move |request| all.respond(request))))
 }
 
 /// How many bytes the client has received over a link.
-fn came(network: &Network, link: &str) -> u64 {
+fn received_bytes(network: &Network, link: &str) -> u64 {
     let path = format!("/sys/class/net/{link}/statistics/rx_bytes");
     let words = ["netns", "exec", &network.client(), "cat", &path];
     let output = Command::new("ip").args(words).output().unwrap();
@@ -53,35 +53,39 @@ fn came(network: &Network, link: &str) -> u64 {
 
 #[test]
 fn one_connection_to_an_mptcp_server_uses_both_links() {
-    let Some((network, resource, server)) = world(true) else { return };
+    let Some((network, resource, server)) = setup(true) else { return };
     let program = network.program();
     let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
     let report = ended.report();
     assert!(fs::read(program.path("out")).unwrap() == *resource.data);
     assert_eq!(report["mptcp"], "spoken", "{report}");
     assert!(
-        server.asked().iter().all(super::server::Asked::over_wifi),
+        server.requests().iter().all(super::server::Request::over_wifi),
         "the other link has connections of its own"
     );
     assert_eq!(link(&report, "lte0")["connections"], 0, "{report}");
-    assert!(came(&network, "lte0") > 200_000, "the subflow was not used: {}", came(&network, "lte0"));
+    assert!(
+        received_bytes(&network, "lte0") > 200_000,
+        "the subflow was not used: {}",
+        received_bytes(&network, "lte0")
+    );
 }
 
 #[test]
 fn each_link_has_its_own_connections_to_a_server_without_mptcp() {
-    let Some((network, resource, server)) = world(false) else { return };
+    let Some((network, resource, server)) = setup(false) else { return };
     let program = network.program();
     let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
     let report = ended.report();
     assert!(fs::read(program.path("out")).unwrap() == *resource.data);
     assert_eq!(report["mptcp"], "fell-back", "{report}");
-    ended.says("does not support MPTCP; each link uses its own connections");
+    ended.assert_notice("does not support MPTCP; each link uses its own connections");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 0, "{report}");
 }
 
 #[test]
 fn when_the_first_link_is_removed_the_other_one_carries_the_rest() {
-    let Some((network, resource, server)) = world(true) else { return };
+    let Some((network, resource, server)) = setup(true) else { return };
     let program = network.program();
     let running = program.start(&[&server.url("/file"), "-o", "out", "--json", "--mptcp"]);
     server.wait_sent(500_000);
@@ -94,7 +98,7 @@ fn when_the_first_link_is_removed_the_other_one_carries_the_rest() {
 
 #[test]
 fn paths_transparent_carries_a_plain_tcp_program_over_both_links() {
-    let Some((network, resource, server)) = world(true) else { return };
+    let Some((network, resource, server)) = setup(true) else { return };
     if Command::new("nft").arg("--version").output().is_err() {
         return eprintln!("skipped: nft is not installed");
     }
@@ -129,7 +133,11 @@ fn paths_transparent_carries_a_plain_tcp_program_over_both_links() {
     };
     let output = curl();
     assert!(output.stdout == *resource.data, "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(came(&network, "lte0") > 200_000, "the other link was not used: {}", came(&network, "lte0"));
+    assert!(
+        received_bytes(&network, "lte0") > 200_000,
+        "the other link was not used: {}",
+        received_bytes(&network, "lte0")
+    );
     paths.kill().unwrap();
     paths.wait().unwrap();
     wait_for(false);

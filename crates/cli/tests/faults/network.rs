@@ -23,7 +23,7 @@ use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::program::Program;
-use crate::server::{Answer, Asked, Server};
+use crate::server::{Request, Response, Server};
 
 /// The namespaces of client and server; they are removed when this is dropped.
 pub(crate) struct Network {
@@ -89,15 +89,15 @@ impl Network {
     /// Drops everything on a link from now on, in both directions and without an error.
     pub(crate) fn cut(&self, name: &str) {
         // A queue of one byte holds no packet.
-        self.queues(name, "add", "bfifo limit 1");
+        self.change_qdisc(name, "add", "bfifo limit 1");
     }
 
     /// Ends the effect of [`Self::cut`].
-    pub(crate) fn mend(&self, name: &str) {
-        self.queues(name, "del", "");
+    pub(crate) fn uncut(&self, name: &str) {
+        self.change_qdisc(name, "del", "");
     }
 
-    fn queues(&self, name: &str, verb: &str, queue: &str) {
+    fn change_qdisc(&self, name: &str, verb: &str, queue: &str) {
         let peer = if name == "wifi0" { "peer1" } else { "peer2" };
         for (namespace, device) in [(self.client(), name), (self.server(), peer)] {
             let words = format!("-n {namespace} qdisc {verb} dev {device} root {queue}");
@@ -106,59 +106,64 @@ impl Network {
     }
 
     /// Starts a server that is reachable over both links.
-    pub(crate) fn serve(&self, handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Server {
-        let listener = self.inside(|| TcpListener::bind("203.0.113.9:0"));
+    pub(crate) fn serve(&self, handler: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Server {
+        let listener = self.in_server_namespace(|| TcpListener::bind("203.0.113.9:0"));
         Server::on(listener, handler)
     }
 
     /// Starts a second server at another address and the same port.
-    pub(crate) fn serve_beside(
+    pub(crate) fn serve_second(
         &self,
         first: &Server,
-        handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+        handler: impl Fn(&Request) -> Response + Send + Sync + 'static,
     ) -> Server {
         self.server_ip("address add 203.0.113.10/32 dev lo\n");
-        let address = SocketAddr::from((BESIDE, first.address.port()));
-        Server::on(self.inside(move || TcpListener::bind(address)), handler)
+        let address = SocketAddr::from((SECOND_ADDRESS, first.address.port()));
+        Server::on(self.in_server_namespace(move || TcpListener::bind(address)), handler)
     }
 
     /// Starts a name server that resolves `file.test` to 203.0.113.9 and answers "no such name" for everything else. `asked`
     /// is called with the client's address for each query; it returns whether the query is answered.
-    pub(crate) fn name_server(&self, asked: impl Fn(&str) -> bool + Send + 'static) {
-        self.names(move |from| asked(from).then_some(("file.test", ADDRESS)));
+    pub(crate) fn name_server(&self, is_answered: impl Fn(&str) -> bool + Send + 'static) {
+        self.serve_dns(move |from| is_answered(from).then_some(("file.test", ADDRESS)));
     }
 
     /// Starts a name server that knows one name, which depends on the client's address.
-    pub(crate) fn name_server_of(&self, known: impl Fn(&str) -> &'static str + Send + 'static) {
-        self.names(move |from| Some((known(from), ADDRESS)));
+    pub(crate) fn name_server_by_client(&self, known: impl Fn(&str) -> &'static str + Send + 'static) {
+        self.serve_dns(move |from| Some((known(from), ADDRESS)));
     }
 
     /// Starts a name server like that of a CDN: `file.test` resolves over `wifi0` to the first server, over `lte0` to the
     /// second one.
-    pub(crate) fn name_server_of_edges(&self) {
-        self.names(|from| Some(("file.test", if from.starts_with("10.77.1.") { ADDRESS } else { BESIDE })));
+    pub(crate) fn cdn_name_server(&self) {
+        self.serve_dns(|from| {
+            Some(("file.test", if from.starts_with("10.77.1.") { ADDRESS } else { SECOND_ADDRESS }))
+        });
     }
 
     /// Starts a name server that knows the name and address that `known` returns, and does not respond if it returns none.
-    fn names(&self, known: impl Fn(&str) -> Option<(&'static str, Ipv4Addr)> + Send + 'static) {
-        let socket = self.inside(|| UdpSocket::bind("203.0.113.9:53"));
+    fn serve_dns(&self, known: impl Fn(&str) -> Option<(&'static str, Ipv4Addr)> + Send + 'static) {
+        let socket = self.in_server_namespace(|| UdpSocket::bind("203.0.113.9:53"));
         thread::spawn(move || {
             let mut query = [0; 512];
             while let Ok((len, from)) = socket.recv_from(&mut query) {
                 if let Some((known, address)) = known(&from.ip().to_string()) {
-                    let _ = socket.send_to(&name_answer(&query[..len], known, address), from);
+                    let _ = socket.send_to(&dns_response(&query[..len], known, address), from);
                 }
             }
         });
     }
 
     /// Runs `make` in the server's namespace; the socket or process that it creates stays there.
-    pub(crate) fn inside<T: Send + 'static>(&self, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> T {
-        Self::within(&self.server(), make)
+    pub(crate) fn in_server_namespace<T: Send + 'static>(
+        &self,
+        make: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> T {
+        Self::in_namespace(&self.server(), make)
     }
 
     /// Runs `make` in the namespace of this name.
-    pub(crate) fn within<T: Send + 'static>(
+    pub(crate) fn in_namespace<T: Send + 'static>(
         namespace: &str,
         make: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> T {
@@ -173,11 +178,11 @@ impl Network {
     /// The program in the client's namespace, with the name server 203.0.113.9. Its `resolv.conf` is in a mount namespace of
     /// the program, so that nothing remains even if the test is killed.
     pub(crate) fn program(&self) -> Program {
-        Program::new().behind(self.words())
+        Program::new().with_prefix(self.client_prefix())
     }
 
     /// Command prefix that runs a program in the client's namespace.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn client_prefix(&self) -> Vec<String> {
         const SCRIPT: &str = "mount -t tmpfs none /mnt && echo nameserver 203.0.113.9 >/mnt/resolv.conf \
             && mount --bind /mnt/resolv.conf /etc/resolv.conf && umount --lazy /mnt && exec \"$@\"";
         let words = ["ip", "netns", "exec", &self.client(), "unshare", "--mount", "sh", "-c", SCRIPT, "sh"];
@@ -213,7 +218,7 @@ fn batch(namespace: &str, lines: &str) {
 }
 
 /// The response to a DNS query (RFC 1035 section 4.1): the address for type A of the known name, otherwise no such name.
-fn name_answer(query: &[u8], known: &str, address: Ipv4Addr) -> Vec<u8> {
+fn dns_response(query: &[u8], known: &str, address: Ipv4Addr) -> Vec<u8> {
     let mut wire: Vec<u8> =
         known.split('.').flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat()).collect();
     wire.push(0);
@@ -232,4 +237,4 @@ fn name_answer(query: &[u8], known: &str, address: Ipv4Addr) -> Vec<u8> {
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 /// Address of the second server.
-const BESIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
+const SECOND_ADDRESS: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);

@@ -5,18 +5,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::network::Network;
-use crate::odd_servers::{Manner, REFUSING, RELATED, REPORTED, SIZE, answer};
+use crate::odd_servers::{Behavior, REFUSING, RELATED, REPORTED, SIZE, answer};
 use crate::program::{Program, link};
-use crate::server::{Answer, Resource, Server, Step};
+use crate::server::{Resource, Response, Server, Step};
 
 /// Permitted excess over curl's time; smaller differences are only printed.
-const LATE: Duration = Duration::from_secs(10);
+const MAX_EXCESS: Duration = Duration::from_secs(10);
 
 /// Downloads from each path with curl and with marline, four paths in parallel.
-fn all_of(manners: &'static [Manner], network: Option<&Network>) {
+fn all_of(manners: &'static [Behavior], network: Option<&Network>) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let handler = move |asked: &crate::server::Asked| answer(manners, asked, &all);
+    let handler = move |request: &crate::server::Request| answer(manners, request, &all);
     let server = match network {
         Some(network) => network.serve(handler),
         None => Server::start(handler),
@@ -57,7 +57,7 @@ fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Optio
     if program.file("out").as_deref() != Some(&resource.data[..]) {
         return Err(format!("the file differs: {}", ended.err));
     }
-    if ours > curls + LATE {
+    if ours > curls + MAX_EXCESS {
         return Err(format!("{ours:?} against {curls:?}: {}", ended.err));
     }
     let lines = ended.notices();
@@ -69,7 +69,7 @@ fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Optio
 
 /// The bytes that curl downloads; none if curl is not installed or fails.
 fn curl(url: &str, program: &Program, network: Option<&Network>) -> Option<Vec<u8>> {
-    let mut words = network.map(Network::words).unwrap_or_default();
+    let mut words = network.map(Network::client_prefix).unwrap_or_default();
     words.extend(["curl", "-sSL", "--http0.9", "--max-time", "20", "-o", "curl", url].map(str::to_owned));
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(program.dir());
@@ -115,9 +115,9 @@ fn servers_that_refuse_all_but_one_request_work_over_two_links() {
 #[test]
 fn a_file_that_disappears_after_its_first_bytes_ends_the_run_soon_with_the_status() {
     let all = Resource::new(SIZE);
-    let server = Server::start(move |asked| match &asked.range {
-        Some(range) if asked.nth == 0 => all.part(range.start..65_536),
-        _ => Answer::status(410),
+    let server = Server::start(move |request| match &request.range {
+        Some(range) if request.nth == 0 => all.part(range.start..65_536),
+        _ => Response::status(410),
     });
     let began = Instant::now();
     let line = Program::new().refused(&[&server.url("/file")], 66);
@@ -126,7 +126,7 @@ fn a_file_that_disappears_after_its_first_bytes_ends_the_run_soon_with_the_statu
 
 #[test]
 fn an_empty_response_is_an_empty_file() {
-    let server = Server::start(|_| Answer::status(204).without("Content-Length"));
+    let server = Server::start(|_| Response::status(204).without("Content-Length"));
     let program = Program::new();
     program.get(&server.url("/nothing")).report();
     assert_eq!(program.file("out"), Some(Vec::new()));
@@ -135,10 +135,10 @@ fn an_empty_response_is_an_empty_file() {
 #[test]
 fn an_empty_file_is_downloaded_from_a_server_that_refuses_every_range_of_it() {
     for sized in [true, false] {
-        let server = Server::start(move |asked| match (&asked.range, sized) {
-            (None, _) => Answer::status(200),
-            (Some(_), true) => Answer::status(416).with("Content-Range", "bytes */0"),
-            (Some(_), false) => Answer::status(416),
+        let server = Server::start(move |request| match (&request.range, sized) {
+            (None, _) => Response::status(200),
+            (Some(_), true) => Response::status(416).with("Content-Range", "bytes */0"),
+            (Some(_), false) => Response::status(416),
         });
         let program = Program::new();
         program.get(&server.url("/empty")).report();
@@ -160,12 +160,12 @@ fn servers_behind_one_address_are_all_used() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = network.serve(move |asked| answer(REPORTED, asked, &all));
+    let server = network.serve(move |request| answer(REPORTED, request, &all));
     let program = network.program();
     let ended = program.get(&server.url("/flip"));
     let report = ended.report();
     assert!(program.file("out").unwrap() == *resource.data, "{report}");
-    ended.is_quiet();
+    ended.assert_no_notices();
     for name in ["wifi0", "lte0"] {
         assert!(link(&report, name)["bytes"].as_u64().unwrap() > 50_000, "{report}");
     }
@@ -181,8 +181,8 @@ fn two_files_of_equal_size_are_not_mixed_when_their_date_proves_nothing() {
         let now = "Thu, 26 Nov 2026 10:00:00 GMT";
         let files = [1, 2].map(|seed| Resource::other(SIZE, seed).with("Date", now));
         let [one, two] = [0, 1].map(|n| files[n].clone().with("Last-Modified", dates[n]));
-        let server =
-            network.serve(move |asked| if asked.over_wifi() { one.answer(asked) } else { two.answer(asked) });
+        let server = network
+            .serve(move |request| if request.over_wifi() { one.respond(request) } else { two.respond(request) });
         let program = network.program();
         program.get(&server.url("/file")).report();
         let got = program.file("out").unwrap();
@@ -193,7 +193,7 @@ fn two_files_of_equal_size_are_not_mixed_when_their_date_proves_nothing() {
 #[test]
 fn a_page_instead_of_the_file_is_not_kept() {
     let page = "<!DOCTYPE html><html><title>Log in</title></html>";
-    let server = Server::start(move |_| Answer::page(200, page));
+    let server = Server::start(move |_| Response::page(200, page));
     for name in ["big.zip", "v1/model.safetensors", "big.tar.gz?download=1"] {
         let kind = name.split('?').next().unwrap().rsplit('.').next().unwrap();
         let program = Program::new();
@@ -225,14 +225,14 @@ fn a_server_that_allows_one_connection_per_address_is_downloaded_over_one_link()
     let refused = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let refusals = refused.clone();
     // Both links share one public address (NAT): a second connection gets 503 while the first one is in use.
-    let server = network.serve(move |asked| {
+    let server = network.serve(move |request| {
         let mut busy = busy.lock().unwrap();
-        if busy.0 == usize::MAX || busy.0 == asked.conn || busy.1.elapsed() > Duration::from_secs(3) {
-            *busy = (asked.conn, Instant::now());
-            return all.answer(asked).slowly(20_000, Duration::from_millis(10));
+        if busy.0 == usize::MAX || busy.0 == request.conn || busy.1.elapsed() > Duration::from_secs(3) {
+            *busy = (request.conn, Instant::now());
+            return all.respond(request).slowly(20_000, Duration::from_millis(10));
         }
         refusals.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Answer::status(503)
+        Response::status(503)
     });
     let program = network.program();
     let ended = program.get(&server.url("/file"));
@@ -247,8 +247,8 @@ fn a_server_that_allows_one_connection_per_address_is_downloaded_over_one_link()
 fn slow_responses_are_waited_for() {
     let resource = Resource::new(30_000);
     let all = resource.clone();
-    let server = Server::start(move |asked| {
-        let mut answer = all.answer(asked).slowly(3000, Duration::from_millis(300));
+    let server = Server::start(move |request| {
+        let mut answer = all.respond(request).slowly(3000, Duration::from_millis(300));
         answer.steps.insert(0, Step::Wait(Duration::from_millis(700)));
         answer
     });

@@ -6,385 +6,432 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::server::{Answer, Asked, Resource, Step};
+use crate::server::{Request, Resource, Response, Step};
 
 /// The behavior of a server at one path.
-pub(crate) struct Manner {
+pub(crate) struct Behavior {
     /// The path, without its slash.
     pub(crate) name: &'static str,
-    pub(crate) answer: fn(&Asked, &Resource) -> Answer,
+    pub(crate) answer: fn(&Request, &Resource) -> Response,
 }
 
 /// The file's size in bytes: small, so that the cost of each request is visible.
 pub(crate) const SIZE: usize = 400_000;
 
 /// The response to a request: that of the behavior whose name is the path.
-pub(crate) fn answer(manners: &[Manner], asked: &Asked, all: &Resource) -> Answer {
-    let path = asked.path.trim_start_matches('/');
+pub(crate) fn answer(manners: &[Behavior], request: &Request, all: &Resource) -> Response {
+    let path = request.path.trim_start_matches('/');
     let path = path.split('?').next().unwrap_or(path);
     // A redirect's target is named after the path that leads to it.
     let name = path.strip_prefix("target-").unwrap_or(path);
     if name == "expired-302-page" {
-        return Answer::page(200, "<html>expired</html>");
+        return Response::page(200, "<html>expired</html>");
     }
     let manner = manners.iter().find(|manner| manner.name == name);
-    manner.map_or_else(|| Answer::status(404), |manner| (manner.answer)(asked, all))
+    manner.map_or_else(|| Response::status(404), |manner| (manner.answer)(request, all))
 }
 
-const fn manner(name: &'static str, answer: fn(&Asked, &Resource) -> Answer) -> Manner {
-    Manner { name, answer }
+const fn behavior(name: &'static str, answer: fn(&Request, &Resource) -> Response) -> Behavior {
+    Behavior { name, answer }
 }
 
 /// Behaviors from the reports.
-pub(crate) const REPORTED: &[Manner] = &[
-    manner("ok", |asked, all| all.clone().with("Last-Modified", OLD).with("Date", NOW).answer(asked)),
-    manner("slow", |asked, all| all.answer(asked).slowly(8000, Duration::from_millis(80))),
-    manner("whole206", |_, all| all.part(0..all.len())),
-    manner("creq", |asked, all| spelled(asked, all, |range, total| format!("bytes={range}/{total}"))),
-    manner("signed", |asked, all| signed(asked, all, 800, 403)),
-    manner("small", |asked, all| limited(asked, all, 131_072, 403)),
-    manner("flip", |asked, all| flip(asked, all, false)),
-    manner("gz", |asked, all| all.clone().with("Content-Encoding", "gzip").answer(asked)),
-    manner("chunk", chunked),
-    manner("crlf", |asked, all| behind(asked, all, b"\r\n")),
-    manner("junk", |asked, all| behind(asked, all, b"JUNK")),
+pub(crate) const REPORTED: &[Behavior] = &[
+    behavior("ok", |request, all| all.clone().with("Last-Modified", OLD).with("Date", NOW).respond(request)),
+    behavior("slow", |request, all| all.respond(request).slowly(8000, Duration::from_millis(80))),
+    behavior("whole206", |_, all| all.part(0..all.len())),
+    behavior("creq", |request, all| {
+        with_content_range(request, all, |range, total| format!("bytes={range}/{total}"))
+    }),
+    behavior("signed", |request, all| signed(request, all, 800, 403)),
+    behavior("small", |request, all| limited(request, all, 131_072, 403)),
+    behavior("flip", |request, all| flip(request, all, false)),
+    behavior("gz", |request, all| all.clone().with("Content-Encoding", "gzip").respond(request)),
+    behavior("chunk", chunked),
+    behavior("crlf", |request, all| with_trailing_bytes(request, all, b"\r\n")),
+    behavior("junk", |request, all| with_trailing_bytes(request, all, b"JUNK")),
 ];
 
 /// Behaviors related to those of the reports.
-pub(crate) const RELATED: &[Manner] = &[
+pub(crate) const RELATED: &[Behavior] = &[
     // Content-Range with an unusual spelling, a wrong value, or missing.
-    manner("range-colon", |asked, all| spelled(asked, all, |range, total| format!("bytes: {range}/{total}"))),
-    manner("range-bare", |asked, all| spelled(asked, all, |range, total| format!("{range}/{total}"))),
-    manner("range-blanks", |asked, all| {
-        spelled(asked, all, |range, total| format!("BYTES   {} / {total}", range.replace('-', " - ")))
+    behavior("range-colon", |request, all| {
+        with_content_range(request, all, |range, total| format!("bytes: {range}/{total}"))
     }),
-    manner("range-star", |asked, all| spelled(asked, all, |range, _| format!("bytes {range}/*"))),
-    manner("range-no-total", |asked, all| spelled(asked, all, |range, _| format!("bytes {range}"))),
-    manner("range-other-unit", |asked, all| spelled(asked, all, |range, total| format!("items {range}/{total}"))),
-    manner("range-missing", |asked, all| ranged(asked, all, |answer| answer.without("Content-Range"))),
-    manner("range-beyond", |asked, all| spelled(asked, all, |range, _| format!("bytes {range}/7"))),
-    manner("multipart", |asked, all| {
-        ranged(asked, all, |answer| {
+    behavior("range-bare", |request, all| {
+        with_content_range(request, all, |range, total| format!("{range}/{total}"))
+    }),
+    behavior("range-blanks", |request, all| {
+        with_content_range(request, all, |range, total| format!("BYTES   {} / {total}", range.replace('-', " - ")))
+    }),
+    behavior("range-star", |request, all| with_content_range(request, all, |range, _| format!("bytes {range}/*"))),
+    behavior("range-no-total", |request, all| {
+        with_content_range(request, all, |range, _| format!("bytes {range}"))
+    }),
+    behavior("range-other-unit", |request, all| {
+        with_content_range(request, all, |range, total| format!("items {range}/{total}"))
+    }),
+    behavior("range-missing", |request, all| ranged(request, all, |answer| answer.without("Content-Range"))),
+    behavior("range-beyond", |request, all| {
+        with_content_range(request, all, |range, _| format!("bytes {range}/7"))
+    }),
+    behavior("multipart", |request, all| {
+        ranged(request, all, |answer| {
             answer.without("Content-Range").with("Content-Type", "multipart/byteranges; boundary=x")
         })
     }),
-    manner("length-more", |asked, all| {
-        ranged(asked, all, |mut answer| {
+    behavior("length-more", |request, all| {
+        ranged(request, all, |mut answer| {
             let [Step::Data(span)] = &answer.steps[..] else { return answer };
             let length = span.end - span.start + 5;
             answer.steps.push(Step::Raw(b"12345".to_vec()));
             answer.with("Content-Length", &length.to_string())
         })
     }),
-    manner("length-less", |asked, all| {
-        ranged(asked, all, |answer| {
+    behavior("length-less", |request, all| {
+        ranged(request, all, |answer| {
             let [Step::Data(span)] = &answer.steps[..] else { return answer };
             let cut = span.start..span.end - 1;
-            answer.clone().with("Content-Length", &(cut.end - cut.start).to_string()).then([Step::Data(cut)])
+            answer.clone().with("Content-Length", &(cut.end - cut.start).to_string()).with_steps([Step::Data(cut)])
         })
     }),
-    manner("total-wrong", |asked, all| spelled(asked, all, |range, total| format!("bytes {range}/{}", total + 1))),
+    behavior("total-wrong", |request, all| {
+        with_content_range(request, all, |range, total| format!("bytes {range}/{}", total + 1))
+    }),
     // Responses with other ranges than the requested ones.
-    manner("aligned", |asked, all| wider(asked, all, |range| range.start / 65_536 * 65_536..range.end + 50_000)),
-    manner("open-end", |asked, all| wider(asked, all, |range| range.start..u64::MAX)),
-    manner("short", |asked, all| wider(asked, all, |range| range.start..range.end.min(range.start + 20_000))),
-    manner("tiny", |asked, all| wider(asked, all, |range| range.start..range.end.min(range.start + 10))),
-    manner("sometimes200", |asked, all| if asked.nth % 3 == 2 { all.whole() } else { all.answer(asked) }),
-    manner(
+    behavior("aligned", |request, all| {
+        with_other_range(request, all, |range| range.start / 65_536 * 65_536..range.end + 50_000)
+    }),
+    behavior("open-end", |request, all| with_other_range(request, all, |range| range.start..u64::MAX)),
+    behavior("short", |request, all| {
+        with_other_range(request, all, |range| range.start..range.end.min(range.start + 20_000))
+    }),
+    behavior("tiny", |request, all| {
+        with_other_range(request, all, |range| range.start..range.end.min(range.start + 10))
+    }),
+    behavior("sometimes200", |request, all| if request.nth % 3 == 2 { all.whole() } else { all.respond(request) }),
+    behavior(
         "sometimes206",
-        |asked, all| {
-            if asked.nth % 3 == 2 { all.part(0..all.len()) } else { all.answer(asked) }
+        |request, all| {
+            if request.nth % 3 == 2 { all.part(0..all.len()) } else { all.respond(request) }
         },
     ),
-    manner("accept-none", |asked, all| all.clone().with("Accept-Ranges", "none").answer(asked)),
+    behavior("accept-none", |request, all| all.clone().with("Accept-Ranges", "none").respond(request)),
     // Refusals.
-    manner("small-400", |asked, all| limited(asked, all, 100_000, 400)),
-    manner("small-413", |asked, all| limited(asked, all, 32_768, 413)),
-    manner("small-416", |asked, all| limited(asked, all, 65_536, 416)),
-    manner("small-500", |asked, all| limited(asked, all, 70_000, 500)),
-    manner(
-        "only-ranges",
-        |asked, all| {
-            if asked.range.is_none() { Answer::status(403) } else { limited(asked, all, 5000, 403) }
-        },
+    behavior("small-400", |request, all| limited(request, all, 100_000, 400)),
+    behavior("small-413", |request, all| limited(request, all, 32_768, 413)),
+    behavior("small-416", |request, all| limited(request, all, 65_536, 416)),
+    behavior("small-500", |request, all| limited(request, all, 70_000, 500)),
+    behavior("only-ranges", |request, all| {
+        if request.range.is_none() { Response::status(403) } else { limited(request, all, 5000, 403) }
+    }),
+    behavior(
+        "no-ranges-403",
+        |request, all| if request.range.is_some() { Response::status(403) } else { all.whole() },
     ),
-    manner("no-ranges-403", |asked, all| if asked.range.is_some() { Answer::status(403) } else { all.whole() }),
-    manner("no-ranges-501", |asked, all| if asked.range.is_some() { Answer::status(501) } else { all.whole() }),
-    manner("no-ranges-500", |asked, all| if asked.range.is_some() { Answer::status(500) } else { all.whole() }),
+    behavior(
+        "no-ranges-501",
+        |request, all| if request.range.is_some() { Response::status(501) } else { all.whole() },
+    ),
+    behavior(
+        "no-ranges-500",
+        |request, all| if request.range.is_some() { Response::status(500) } else { all.whole() },
+    ),
     // Redirect targets that expire.
-    manner("signed-410", |asked, all| signed(asked, all, 300, 410)),
-    manner("signed-404", |asked, all| signed(asked, all, 500, 404)),
-    manner("once", |asked, all| {
+    behavior("signed-410", |request, all| signed(request, all, 300, 410)),
+    behavior("signed-404", |request, all| signed(request, all, 500, 404)),
+    behavior("once", |request, all| {
         static USED: OnceLock<std::sync::Mutex<std::collections::BTreeSet<String>>> = OnceLock::new();
-        if !asked.path.starts_with("/target-") {
-            return Answer::redirect(302, &format!("/target-once?n={}", asked.nth));
+        if !request.path.starts_with("/target-") {
+            return Response::redirect(302, &format!("/target-once?n={}", request.nth));
         }
-        let fresh = USED.get_or_init(Default::default).lock().unwrap().insert(asked.path.clone());
-        if fresh { all.answer(asked).slowly(20_000, Duration::from_millis(40)) } else { Answer::status(403) }
+        let fresh = USED.get_or_init(Default::default).lock().unwrap().insert(request.path.clone());
+        if fresh { all.respond(request).slowly(20_000, Duration::from_millis(40)) } else { Response::status(403) }
     }),
     // Validators.
-    manner("flip-honest", |asked, all| flip(asked, all, true)),
-    manner("weak", |asked, all| all.clone().with("ETag", "W/\"1\"").answer(asked)),
-    manner("weak-dated", |asked, all| {
-        all.clone().with("ETag", "W/\"1\"").with("Last-Modified", OLD).with("Date", NOW).answer(asked)
+    behavior("flip-honest", |request, all| flip(request, all, true)),
+    behavior("weak", |request, all| all.clone().with("ETag", "W/\"1\"").respond(request)),
+    behavior("weak-dated", |request, all| {
+        all.clone().with("ETag", "W/\"1\"").with("Last-Modified", OLD).with("Date", NOW).respond(request)
     }),
-    manner("unquoted", |asked, all| all.clone().with("ETag", "abc").answer(asked)),
-    manner("no-tag", |asked, all| all.clone().with("ETag", "").answer(asked)),
-    manner("future", |asked, all| {
+    behavior("unquoted", |request, all| all.clone().with("ETag", "abc").respond(request)),
+    behavior("no-tag", |request, all| all.clone().with("ETag", "").respond(request)),
+    behavior("future", |request, all| {
         let all = all.clone().with("ETag", "").with("Last-Modified", "Sat, 01 Aug 2099 10:00:00 GMT");
-        all.with("Date", NOW).answer(asked)
+        all.with("Date", NOW).respond(request)
     }),
-    manner("no-date", |asked, all| all.clone().with("ETag", "").with("Last-Modified", OLD).answer(asked)),
-    manner("tag-each-time", |asked, all| all.clone().with("ETag", &format!("\"{}\"", asked.nth)).answer(asked)),
+    behavior("no-date", |request, all| all.clone().with("ETag", "").with("Last-Modified", OLD).respond(request)),
+    behavior("tag-each-time", |request, all| {
+        all.clone().with("ETag", &format!("\"{}\"", request.nth)).respond(request)
+    }),
     // Connections.
-    manner("close", |asked, all| all.answer(asked).with("Connection", "close")),
-    manner("close-3", |asked, all| {
-        let answer = all.answer(asked);
-        if asked.on_conn % 3 == 2 { answer.with("Connection", "close") } else { answer }
+    behavior("close", |request, all| all.respond(request).with("Connection", "close")),
+    behavior("close-3", |request, all| {
+        let answer = all.respond(request);
+        if request.on_conn % 3 == 2 { answer.with("Connection", "close") } else { answer }
     }),
-    manner("close-silently", |asked, all| {
-        let mut answer = all.answer(asked);
+    behavior("close-silently", |request, all| {
+        let mut answer = all.respond(request);
         answer.steps.push(Step::Close);
         answer
     }),
-    manner("reset-behind", |asked, all| {
-        let mut answer = all.answer(asked);
+    behavior("reset-behind", |request, all| {
+        let mut answer = all.respond(request);
         answer.steps.extend([Step::Wait(Duration::from_millis(20)), Step::Reset]);
         answer
     }),
-    manner("http10", |asked, all| all.answer(asked).old().with("Connection", "close")),
-    manner("http10-keeps", |asked, all| all.answer(asked).old().with("Connection", "keep-alive")),
-    manner("until-close", |_, all| {
-        all.whole().old().without("Content-Length").then([Step::Data(0..all.len()), Step::Close])
+    behavior("http10", |request, all| all.respond(request).http_1_0().with("Connection", "close")),
+    behavior("http10-keeps", |request, all| all.respond(request).http_1_0().with("Connection", "keep-alive")),
+    behavior("until-close", |_, all| {
+        all.whole().http_1_0().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close])
     }),
     // Response heads.
-    manner("icy", |_, all| {
-        let answer = all.whole().without("Content-Length").then([Step::Data(0..all.len()), Step::Close]);
-        answer.spelled(|head| head.replace("HTTP/1.1 ", "ICY "))
+    behavior("icy", |_, all| {
+        let answer = all.whole().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close]);
+        answer.rewrite_head(|head| head.replace("HTTP/1.1 ", "ICY "))
     }),
-    manner("line-feeds", |asked, all| all.answer(asked).spelled(|head| head.replace("\r\n", "\n"))),
-    manner("folded", |asked, all| {
-        let answer = all.answer(asked).with("X-Long", "one,");
-        answer.spelled(|head| head.replace("one,\r\n", "one,\r\n\t two\r\n"))
+    behavior("line-feeds", |request, all| all.respond(request).rewrite_head(|head| head.replace("\r\n", "\n"))),
+    behavior("folded", |request, all| {
+        let answer = all.respond(request).with("X-Long", "one,");
+        answer.rewrite_head(|head| head.replace("one,\r\n", "one,\r\n\t two\r\n"))
     }),
-    manner("blanks", |asked, all| all.answer(asked).spelled(|head| head.replace("ETag: ", "ETag : "))),
-    manner("no-value", |asked, all| all.answer(asked).with("X-Empty", "")),
-    manner("no-reason", |asked, all| all.answer(asked).spelled(|head| head.replace(" Reason", ""))),
-    manner("no-colon", |asked, all| {
-        all.answer(asked).with("X-Mark", "1").spelled(|head| head.replace("X-Mark: 1", "no colon here"))
+    behavior("blanks", |request, all| all.respond(request).rewrite_head(|head| head.replace("ETag: ", "ETag : "))),
+    behavior("no-value", |request, all| all.respond(request).with("X-Empty", "")),
+    behavior("no-reason", |request, all| all.respond(request).rewrite_head(|head| head.replace(" Reason", ""))),
+    behavior("no-colon", |request, all| {
+        all.respond(request).with("X-Mark", "1").rewrite_head(|head| head.replace("X-Mark: 1", "no colon here"))
     }),
-    manner("two-lengths", |asked, all| {
-        all.answer(asked).spelled(|head| {
+    behavior("two-lengths", |request, all| {
+        all.respond(request).rewrite_head(|head| {
             let line = head.lines().find(|line| line.starts_with("Content-Length")).unwrap_or_default().to_owned();
             head.replacen(&line, &format!("{line}\r\n{line}"), 1)
         })
     }),
-    manner("interim", |asked, all| {
-        all.answer(asked).spelled(|head| {
+    behavior("interim", |request, all| {
+        all.respond(request).rewrite_head(|head| {
             format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n{head}")
         })
     }),
     // Many small chunks: padded chunk sizes as of Apache httpd 2.0, signed chunks as of storage services.
-    manner("chunk-blanks", |_, all| in_small_chunks(all, |size| format!("{size:<32x}\r\n"))),
-    manner("chunk-zeros", |_, all| in_small_chunks(all, |size| format!("{size:032X}\r\n"))),
-    manner("chunk-signed", |_, all| {
+    behavior("chunk-blanks", |_, all| in_small_chunks(all, |size| format!("{size:<32x}\r\n"))),
+    behavior("chunk-zeros", |_, all| in_small_chunks(all, |size| format!("{size:032X}\r\n"))),
+    behavior("chunk-signed", |_, all| {
         in_small_chunks(all, |size| format!("{size:x};chunk-signature={}\r\n", "a".repeat(64)))
     }),
     // Status lines and lengths that other programs accept.
-    manner("line-2", |asked, all| all.answer(asked).spelled(|head| head.replacen("HTTP/1.1", "HTTP/2.0", 1))),
-    manner("line-glued", |asked, all| {
-        all.answer(asked)
-            .spelled(|head| head.replacen("206 Reason", "206Reason", 1).replacen("200 Reason", "200Reason", 1))
+    behavior("line-2", |request, all| {
+        all.respond(request).rewrite_head(|head| head.replacen("HTTP/1.1", "HTTP/2.0", 1))
     }),
-    manner("length-unit", |asked, all| {
-        all.answer(asked).spelled(|head| {
+    behavior("line-glued", |request, all| {
+        all.respond(request)
+            .rewrite_head(|head| head.replacen("206 Reason", "206Reason", 1).replacen("200 Reason", "200Reason", 1))
+    }),
+    behavior("length-unit", |request, all| {
+        all.respond(request).rewrite_head(|head| {
             head.replacen("Content-Length: ", "Content-Length:+", 1).replacen("\r\nETag", "B\r\nETag", 1)
         })
     }),
     // Redirects.
-    manner("hops", |asked, all| {
-        let hop = asked.path.rsplit('=').next().and_then(|hop| hop.parse::<u32>().ok()).unwrap_or(0);
-        if hop < 30 { Answer::redirect(302, &format!("/hops?n={}", hop + 1)) } else { all.answer(asked) }
+    behavior("hops", |request, all| {
+        let hop = request.path.rsplit('=').next().and_then(|hop| hop.parse::<u32>().ok()).unwrap_or(0);
+        if hop < 30 { Response::redirect(302, &format!("/hops?n={}", hop + 1)) } else { all.respond(request) }
     }),
-    manner("latin-1", |asked, all| match asked.path.split_once('?') {
-        Some((_, "f%E9")) => all.answer(asked),
-        _ => Answer::garbage(b"HTTP/1.1 302 Found\r\nLocation: /latin-1?f\xe9\r\nContent-Length: 0\r\n\r\n"),
+    behavior("latin-1", |request, all| match request.path.split_once('?') {
+        Some((_, "f%E9")) => all.respond(request),
+        _ => Response::garbage(b"HTTP/1.1 302 Found\r\nLocation: /latin-1?f\xe9\r\nContent-Length: 0\r\n\r\n"),
     }),
-    manner("redirect-login", |asked, all| {
-        if asked.field("Authorization") == Some("Basic dTpw") {
-            return all.answer(asked);
+    behavior("redirect-login", |request, all| {
+        if request.field("Authorization") == Some("Basic dTpw") {
+            return all.respond(request);
         }
-        let host = asked.field("Host").unwrap_or_default();
-        match asked.path.contains('?') {
-            true => Answer::status(401),
-            false => Answer::redirect(302, &format!("http://u:p@{host}/redirect-login?there")),
+        let host = request.field("Host").unwrap_or_default();
+        match request.path.contains('?') {
+            true => Response::status(401),
+            false => Response::redirect(302, &format!("http://u:p@{host}/redirect-login?there")),
         }
     }),
-    manner("length-and-chunks", |asked, all| {
-        let answer = chunked(asked, all);
+    behavior("length-and-chunks", |request, all| {
+        let answer = chunked(request, all);
         answer.with("Content-Length", "7")
     }),
-    manner("status-203", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 203 "))),
+    behavior("status-203", |_, all| all.whole().rewrite_head(|head| head.replace(" 200 ", " 203 "))),
 ];
 
 /// URLs that work once, range requests that are answered by something else, redirect targets that expire without an error status, slow
 /// servers, and response heads that curl accepts.
-pub(crate) const REFUSING: &[Manner] = &[
+pub(crate) const REFUSING: &[Behavior] = &[
     // URLs that work once.
-    manner("only-once-404", |asked, all| only_once(asked, all, || Answer::status(404))),
-    manner("only-once-403", |asked, all| only_once(asked, all, || Answer::status(403))),
-    manner("only-once-429", |asked, all| only_once(asked, all, || Answer::status(429).with("Retry-After", "3600"))),
-    manner("only-once-page", |asked, all| only_once(asked, all, || Answer::page(200, "<html>gone</html>"))),
-    manner("only-once-close", |asked, all| only_once(asked, all, || Answer::garbage(b""))),
-    manner("only-once-silent", |asked, all| only_once(asked, all, silent)),
+    behavior("only-once-404", |request, all| only_once(request, all, || Response::status(404))),
+    behavior("only-once-403", |request, all| only_once(request, all, || Response::status(403))),
+    behavior("only-once-429", |request, all| {
+        only_once(request, all, || Response::status(429).with("Retry-After", "3600"))
+    }),
+    behavior("only-once-page", |request, all| only_once(request, all, || Response::page(200, "<html>gone</html>"))),
+    behavior("only-once-close", |request, all| only_once(request, all, || Response::garbage(b""))),
+    behavior("only-once-silent", |request, all| only_once(request, all, no_response)),
     // Servers that refuse range requests in different ways.
-    manner("range-close", |asked, all| refusing(asked, all, || Answer::garbage(b""))),
-    manner("range-garbage", |asked, all| refusing(asked, all, || Answer::garbage(b"!!\r\n\r\n"))),
-    manner("range-silent", |asked, all| refusing(asked, all, silent)),
-    manner("range-429", |asked, all| refusing(asked, all, || Answer::status(429))),
-    manner("range-503", |asked, all| refusing(asked, all, || Answer::status(503))),
-    manner("range-404", |asked, all| refusing(asked, all, || Answer::status(404))),
-    manner("range-empty", |asked, all| refusing(asked, all, || Answer::page(200, ""))),
-    manner("range-416-within", |asked, all| {
-        refusing(asked, all, || Answer::status(416).with("Content-Range", "bytes */400000"))
+    behavior("range-close", |request, all| refusing(request, all, || Response::garbage(b""))),
+    behavior("range-garbage", |request, all| refusing(request, all, || Response::garbage(b"!!\r\n\r\n"))),
+    behavior("range-silent", |request, all| refusing(request, all, silent)),
+    behavior("range-429", |request, all| refusing(request, all, || Response::status(429))),
+    behavior("range-503", |request, all| refusing(request, all, || Response::status(503))),
+    behavior("range-404", |request, all| refusing(request, all, || Response::status(404))),
+    behavior("range-empty", |request, all| refusing(request, all, || Response::page(200, ""))),
+    behavior("range-416-within", |request, all| {
+        refusing(request, all, || Response::status(416).with("Content-Range", "bytes */400000"))
     }),
-    manner("range-204", |asked, all| refusing(asked, all, || Answer::status(204))),
-    manner("range-304", |asked, all| refusing(asked, all, || Answer::status(304).without("Content-Length"))),
-    manner("range-302", |asked, all| refusing(asked, all, || Answer::status(302))),
-    manner("range-nowhere", |asked, all| refusing(asked, all, || Answer::redirect(302, "/nowhere"))),
-    manner("range-circle", |asked, all| refusing(asked, all, || Answer::redirect(302, "/range-circle"))),
-    manner("range-page", |asked, all| {
-        refusing(asked, all, || Answer::page(200, "<!DOCTYPE html><html>log in</html>"))
+    behavior("range-204", |request, all| refusing(request, all, || Response::status(204))),
+    behavior("range-304", |request, all| {
+        refusing(request, all, || Response::status(304).without("Content-Length"))
     }),
-    manner("range-stub", |asked, all| {
-        let answer = all.answer(asked);
-        if asked.range.is_none() { answer } else { answer.broken_after(1000, [Step::Close]) }
+    behavior("range-302", |request, all| refusing(request, all, || Response::status(302))),
+    behavior("range-nowhere", |request, all| refusing(request, all, || Response::redirect(302, "/nowhere"))),
+    behavior("range-circle", |request, all| refusing(request, all, || Response::redirect(302, "/range-circle"))),
+    behavior("range-page", |request, all| {
+        refusing(request, all, || Response::page(200, "<!DOCTYPE html><html>log in</html>"))
+    }),
+    behavior("range-stub", |request, all| {
+        let answer = all.respond(request);
+        if request.range.is_none() { answer } else { answer.broken_after(1000, [Step::Close]) }
     }),
     // Targets that expire.
-    manner("expired-page", |asked, all| signed_by(asked, all, 300, || Answer::page(200, "<html>expired</html>"))),
-    manner("expired-json", |asked, all| {
-        signed_by(asked, all, 300, || Answer::page(200, "{}").with("Content-Type", "application/json"))
+    behavior("expired-page", |request, all| {
+        signed_by(request, all, 300, || Response::page(200, "<html>expired</html>"))
     }),
-    manner("expired-500", |asked, all| signed_by(asked, all, 300, || Answer::status(500))),
-    manner("expired-503", |asked, all| signed_by(asked, all, 300, || Answer::status(503))),
-    manner("expired-302", |asked, all| signed_by(asked, all, 300, || Answer::redirect(302, "/expired-302-page"))),
-    manner("thinks", |asked, all| {
+    behavior("expired-json", |request, all| {
+        signed_by(request, all, 300, || Response::page(200, "{}").with("Content-Type", "application/json"))
+    }),
+    behavior("expired-500", |request, all| signed_by(request, all, 300, || Response::status(500))),
+    behavior("expired-503", |request, all| signed_by(request, all, 300, || Response::status(503))),
+    behavior("expired-302", |request, all| {
+        signed_by(request, all, 300, || Response::redirect(302, "/expired-302-page"))
+    }),
+    behavior("thinks", |request, all| {
         std::thread::sleep(Duration::from_secs(11));
-        all.answer(asked)
+        all.respond(request)
     }),
     // Heads.
-    manner("blank-continuation", |asked, all| {
-        let answer = all.answer(asked).with("X-Long", "one,");
-        answer.spelled(|head| head.replace("one,\r\n", "one,\r\n \r\n two\r\n"))
+    behavior("blank-continuation", |request, all| {
+        let answer = all.respond(request).with("X-Long", "one,");
+        answer.rewrite_head(|head| head.replace("one,\r\n", "one,\r\n \r\n two\r\n"))
     }),
-    manner("blank-continuation-before-length", |asked, all| {
-        all.answer(asked).spelled(|head| head.replace("Content-Length", "X-Long: one,\r\n \r\nContent-Length"))
+    behavior("blank-continuation-before-length", |request, all| {
+        all.respond(request)
+            .rewrite_head(|head| head.replace("Content-Length", "X-Long: one,\r\n \r\nContent-Length"))
     }),
-    manner("long-head", |asked, all| {
-        (0..100).fold(all.answer(asked), |answer, n| answer.with(&format!("X-{n}"), &"y".repeat(2000)))
+    behavior("long-head", |request, all| {
+        (0..100).fold(all.respond(request), |answer, n| answer.with(&format!("X-{n}"), &"y".repeat(2000)))
     }),
-    manner("small-letters", |asked, all| all.answer(asked).spelled(|head| head.replace("HTTP/1.1", "http/1.1"))),
-    manner("length-plus", |_, all| {
-        all.whole().spelled(|head| head.replace("Content-Length: ", "Content-Length: +"))
+    behavior("small-letters", |request, all| {
+        all.respond(request).rewrite_head(|head| head.replace("HTTP/1.1", "http/1.1"))
     }),
-    manner("length-words", |_, all| {
-        all.whole().spelled(|head| head.replace("Content-Length: 400000", "Content-Length: 400000 bytes"))
+    behavior("length-plus", |_, all| {
+        all.whole().rewrite_head(|head| head.replace("Content-Length: ", "Content-Length: +"))
     }),
-    manner("total-plus", |asked, all| spelled(asked, all, |range, total| format!("bytes {range}/+{total}"))),
-    manner("coding-twice", |asked, all| {
+    behavior("length-words", |_, all| {
+        all.whole().rewrite_head(|head| head.replace("Content-Length: 400000", "Content-Length: 400000 bytes"))
+    }),
+    behavior("total-plus", |request, all| {
+        with_content_range(request, all, |range, total| format!("bytes {range}/+{total}"))
+    }),
+    behavior("coding-twice", |request, all| {
         const LINE: &str = "Transfer-Encoding: chunked\r\n";
-        let answer = chunked(asked, all);
-        if asked.range.is_none() { answer } else { answer.spelled(|head| head.replace(LINE, &LINE.repeat(2))) }
+        let answer = chunked(request, all);
+        if request.range.is_none() {
+            answer
+        } else {
+            answer.rewrite_head(|head| head.replace(LINE, &LINE.repeat(2)))
+        }
     }),
-    manner("status-300", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 300 "))),
-    manner("status-302", |_, all| all.whole().spelled(|head| head.replace(" 200 ", " 302 "))),
+    behavior("status-300", |_, all| all.whole().rewrite_head(|head| head.replace(" 200 ", " 300 "))),
+    behavior("status-302", |_, all| all.whole().rewrite_head(|head| head.replace(" 200 ", " 302 "))),
 ];
 
 /// Answers the first request of each program with the file, later ones with `otherwise`.
-fn only_once(asked: &Asked, all: &Resource, otherwise: impl Fn() -> Answer) -> Answer {
+fn only_once(request: &Request, all: &Resource, otherwise: impl Fn() -> Response) -> Response {
     static USED: OnceLock<std::sync::Mutex<std::collections::BTreeSet<String>>> = OnceLock::new();
-    let agent = asked.field("User-Agent").unwrap_or_default();
-    let program = format!("{} {} {}", asked.path, agent.contains("curl"), asked.from.is_loopback());
+    let agent = request.field("User-Agent").unwrap_or_default();
+    let program = format!("{} {} {}", request.path, agent.contains("curl"), request.from.is_loopback());
     let fresh = USED.get_or_init(Default::default).lock().unwrap().insert(program);
-    if fresh { all.answer(asked).slowly(20_000, Duration::from_millis(20)) } else { otherwise() }
+    if fresh { all.respond(request).slowly(20_000, Duration::from_millis(20)) } else { otherwise() }
 }
 
 /// Answers range requests with `otherwise`, others with the whole file.
-fn refusing(asked: &Asked, all: &Resource, otherwise: impl Fn() -> Answer) -> Answer {
-    if asked.range.is_some() { otherwise() } else { all.whole() }
+fn refusing(request: &Request, all: &Resource, otherwise: impl Fn() -> Response) -> Response {
+    if request.range.is_some() { otherwise() } else { all.whole() }
 }
 
 /// Sends nothing for longer than any program waits.
-fn silent() -> Answer {
-    Answer::garbage(b"").then([Step::Wait(Duration::from_secs(60)), Step::Close])
+fn no_response() -> Response {
+    Response::garbage(b"").with_steps([Step::Wait(Duration::from_secs(60)), Step::Close])
 }
 
 const OLD: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
 const NOW: &str = "Thu, 26 Nov 2026 10:00:00 GMT";
 
 /// The correct response, changed by `change` if it is a range.
-fn ranged(asked: &Asked, all: &Resource, change: impl Fn(Answer) -> Answer) -> Answer {
-    let answer = all.answer(asked);
-    if asked.range.as_ref().is_some_and(|range| range.start < all.len()) { change(answer) } else { answer }
+fn ranged(request: &Request, all: &Resource, change: impl Fn(Response) -> Response) -> Response {
+    let answer = all.respond(request);
+    if request.range.as_ref().is_some_and(|range| range.start < all.len()) { change(answer) } else { answer }
 }
 
 /// The correct response with a Content-Range that `spell` writes from a range such as `0-9` and the total.
-fn spelled(asked: &Asked, all: &Resource, spell: impl Fn(&str, u64) -> String) -> Answer {
-    let Some(range) = &asked.range else { return all.whole() };
+fn with_content_range(request: &Request, all: &Resource, spell: impl Fn(&str, u64) -> String) -> Response {
+    let Some(range) = &request.range else { return all.whole() };
     let text = format!("{}-{}", range.start, range.end.min(all.len()) - 1);
-    ranged(asked, all, |answer| answer.with("Content-Range", &spell(&text, all.len())))
+    ranged(request, all, |answer| answer.with("Content-Range", &spell(&text, all.len())))
 }
 
 /// Answers with another range, which `other` computes from the requested one.
-fn wider(asked: &Asked, all: &Resource, other: impl Fn(&Range<u64>) -> Range<u64>) -> Answer {
-    match &asked.range {
+fn with_other_range(request: &Request, all: &Resource, other: impl Fn(&Range<u64>) -> Range<u64>) -> Response {
+    match &request.range {
         Some(range) if range.start < all.len() => {
             let other = other(range);
             all.part(other.start..other.end.min(all.len()))
         }
-        _ => all.answer(asked),
+        _ => all.respond(request),
     }
 }
 
 /// Answers ranges larger than `limit` with `status`.
-fn limited(asked: &Asked, all: &Resource, limit: u64, status: u16) -> Answer {
-    let large = asked.range.as_ref().is_some_and(|range| range.end.min(all.len()) - range.start > limit);
-    if large { Answer::status(status) } else { all.answer(asked) }
+fn limited(request: &Request, all: &Resource, limit: u64, status: u16) -> Response {
+    let large = request.range.as_ref().is_some_and(|range| range.end.min(all.len()) - range.start > limit);
+    if large { Response::status(status) } else { all.respond(request) }
 }
 
 /// A redirect to a slow target that expires after `lives` milliseconds and then answers `status`.
-fn signed(asked: &Asked, all: &Resource, lives: u128, status: u16) -> Answer {
-    signed_by(asked, all, lives, || Answer::status(status))
+fn signed(request: &Request, all: &Resource, lives: u128, status: u16) -> Response {
+    signed_by(request, all, lives, || Response::status(status))
 }
 
 /// The same; `expired` is the response of the expired target.
-fn signed_by(asked: &Asked, all: &Resource, lives: u128, expired: impl Fn() -> Answer) -> Answer {
+fn signed_by(request: &Request, all: &Resource, lives: u128, expired: impl Fn() -> Response) -> Response {
     static START: OnceLock<Instant> = OnceLock::new();
     let now = START.get_or_init(Instant::now).elapsed().as_millis();
-    match asked.path.split_once("?until=") {
+    match request.path.split_once("?until=") {
         Some((_, until)) if now <= until.parse().unwrap_or(0) => {
-            all.answer(asked).slowly(8000, Duration::from_millis(40))
+            all.respond(request).slowly(8000, Duration::from_millis(40))
         }
         Some(_) => expired(),
-        None => Answer::redirect(302, &format!("/target-{}?until={}", &asked.path[1..], now + lives)),
+        None => Response::redirect(302, &format!("/target-{}?until={}", &request.path[1..], now + lives)),
     }
 }
 
 /// Two back ends behind one address: the ETag depends on the connection, and If-Range is compared with it. `honest` back ends
 /// also compare dates.
-fn flip(asked: &Asked, all: &Resource, honest: bool) -> Answer {
-    let tag = format!("\"b{}\"", asked.conn % 2);
+fn flip(request: &Request, all: &Resource, honest: bool) -> Response {
+    let tag = format!("\"b{}\"", request.conn % 2);
     let all = all.clone().with("ETag", &tag);
     let dated = all.clone().with("Last-Modified", OLD).with("Date", NOW);
-    let condition = asked.field("If-Range").filter(|_| asked.range.is_some());
+    let condition = request.field("If-Range").filter(|_| request.range.is_some());
     if condition.is_some_and(|condition| condition != tag && !(honest && condition == OLD)) {
         return if honest { dated.whole() } else { all.whole() };
     }
-    dated.answer(asked).slowly(4000, Duration::from_millis(20))
+    dated.respond(request).slowly(4000, Duration::from_millis(20))
 }
 
 /// The whole file in chunks of 128 bytes; `size` writes the size line of a chunk.
-fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Answer {
+fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Response {
     let mut wire = Vec::new();
     for chunk in all.data.chunks(128) {
         wire.extend_from_slice(size(chunk.len()).as_bytes());
@@ -393,23 +440,26 @@ fn in_small_chunks(all: &Resource, size: impl Fn(usize) -> String) -> Answer {
     }
     wire.extend_from_slice(size(0).as_bytes());
     wire.extend_from_slice(b"\r\n");
-    Answer::status(200).without("Content-Length").with("Transfer-Encoding", "chunked").then([Step::Raw(wire)])
+    Response::status(200)
+        .without("Content-Length")
+        .with("Transfer-Encoding", "chunked")
+        .with_steps([Step::Raw(wire)])
 }
 
 /// The correct response with chunked transfer coding if it is a range.
-fn chunked(asked: &Asked, all: &Resource) -> Answer {
-    ranged(asked, all, |answer| {
+fn chunked(request: &Request, all: &Resource) -> Response {
+    ranged(request, all, |answer| {
         let [Step::Data(span)] = &answer.steps[..] else { return answer };
         let span = span.clone();
         let chunks = (span.start..span.end).step_by(50_000).map(|at| Step::Chunk(at..(at + 50_000).min(span.end)));
         let steps: Vec<Step> = chunks.chain([Step::Raw(b"0;last=1\r\n\r\n".to_vec())]).collect();
-        answer.without("Content-Length").with("Transfer-Encoding", "chunked").then(steps)
+        answer.without("Content-Length").with("Transfer-Encoding", "chunked").with_steps(steps)
     })
 }
 
 /// The correct response followed by bytes that do not belong to it.
-fn behind(asked: &Asked, all: &Resource, what: &[u8]) -> Answer {
-    let mut answer = all.answer(asked);
+fn with_trailing_bytes(request: &Request, all: &Resource, what: &[u8]) -> Response {
+    let mut answer = all.respond(request);
     answer.steps.push(Step::Raw(what.to_vec()));
     answer
 }

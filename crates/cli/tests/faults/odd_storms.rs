@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::network::Network;
 use crate::program::Program;
-use crate::server::{Answer, Resource, Server, Step};
+use crate::server::{Resource, Response, Server, Step};
 
 const BODY: &[u8] = b"small file\n";
 
-fn small(status: u16) -> Answer {
-    let answer = Answer::status(status).with("ETag", "\"x\"").with("Content-Length", "11");
-    answer.then([Step::Raw(BODY.to_vec())])
+fn small(status: u16) -> Response {
+    let answer = Response::status(status).with("ETag", "\"x\"").with("Content-Length", "11");
+    answer.with_steps([Step::Raw(BODY.to_vec())])
 }
 
 /// Servers of a small file, by how they end responses and connections.
@@ -26,15 +26,15 @@ fn servers(network: &Network) -> Vec<(&'static str, Server)> {
         (
             "http10",
             network.serve(|_| {
-                let mut answer = small(200).old().without("Content-Length").without("ETag");
+                let mut answer = small(200).http_1_0().without("Content-Length").without("ETag");
                 answer.steps.push(Step::Close);
                 answer
             }),
         ),
         (
             "keep206",
-            network.serve(|asked| match &asked.range {
-                Some(range) if range.start >= 11 => Answer::status(416).with("Content-Range", "bytes */11"),
+            network.serve(|request| match &request.range {
+                Some(range) if range.start >= 11 => Response::status(416).with("Content-Range", "bytes */11"),
                 _ => small(206).with("Content-Range", "bytes 0-10/11"),
             }),
         ),
@@ -46,9 +46,9 @@ fn servers(network: &Network) -> Vec<(&'static str, Server)> {
                 answer
             }),
         ),
-        ("close403", network.serve(|_| Answer::status(403).with("Connection", "close"))),
-        ("close503", network.serve(|_| Answer::status(503).with("Connection", "close"))),
-        ("close-nothing", network.serve(|_| Answer::garbage(b""))),
+        ("close403", network.serve(|_| Response::status(403).with("Connection", "close"))),
+        ("close503", network.serve(|_| Response::status(503).with("Connection", "close"))),
+        ("close-nothing", network.serve(|_| Response::garbage(b""))),
     ]
 }
 
@@ -64,9 +64,9 @@ fn an_unresponsive_link_does_not_multiply_requests() {
                 let program = network.program();
                 let ended =
                     program.run(&[&server.url("/f"), "-o", "out", "--json", "--retry", "3", "--max-time", "15s"]);
-                let asked = server.asked().len();
-                println!("{name}: {:?} after {asked} requests: {:?}", ended.code, ended.notices());
-                assert!(asked <= 8, "{name}: {asked} requests for {} bytes", BODY.len());
+                let request_count = server.requests().len();
+                println!("{name}: {:?} after {request_count} requests: {:?}", ended.code, ended.notices());
+                assert!(request_count <= 8, "{name}: {request_count} requests for {} bytes", BODY.len());
                 if name.starts_with("keep") || name.starts_with("close200") || *name == "http10" {
                     assert_eq!(program.file("out").as_deref(), Some(BODY), "{name}: {}", ended.err);
                 }
@@ -76,23 +76,23 @@ fn an_unresponsive_link_does_not_multiply_requests() {
 }
 
 /// A server that answers only the first request of each read and ignores the pipelined ones; counts those.
-fn forgetful(resource: &Resource, reads_of_two: &Arc<AtomicUsize>) -> Server {
+fn ignoring_pipelined(resource: &Resource, reads_of_two: &Arc<AtomicUsize>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (data, twos) = (Arc::clone(&resource.data), Arc::clone(reads_of_two));
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let (data, twos) = (Arc::clone(&data), Arc::clone(&twos));
-            thread::spawn(move || forget(stream, &data, &twos));
+            thread::spawn(move || answer_first_of_each_read(stream, &data, &twos));
         }
     });
     // This server is a placeholder: only its address is used.
-    let mut server = Server::start(|_| Answer::status(404));
+    let mut server = Server::start(|_| Response::status(404));
     server.address = address;
     server
 }
 
-fn forget(mut stream: TcpStream, data: &[u8], twos: &AtomicUsize) -> Option<()> {
+fn answer_first_of_each_read(mut stream: TcpStream, data: &[u8], twos: &AtomicUsize) -> Option<()> {
     let _ = stream.set_nodelay(true);
     loop {
         let mut heads = Vec::new();
@@ -124,7 +124,7 @@ fn forget(mut stream: TcpStream, data: &[u8], twos: &AtomicUsize) -> Option<()> 
 fn a_server_that_ignores_pipelined_requests_gets_no_more_of_them() {
     let resource = Resource::new(4_000_000);
     let forgotten = Arc::new(AtomicUsize::new(0));
-    let server = forgetful(&resource, &forgotten);
+    let server = ignoring_pipelined(&resource, &forgotten);
     let program = Program::new();
     let report = program.get(&server.url("/file")).report();
     assert!(program.file("out").unwrap() == *resource.data, "{report}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::network::Network;
 use crate::program::{Ended, Program, link};
-use crate::server::{Answer, Asked, Resource, Server, Step};
+use crate::server::{Request, Resource, Response, Server, Step};
 
 const SIZE: usize = 8_000_000;
 
@@ -15,12 +15,12 @@ const SIZE: usize = 8_000_000;
 fn portal(
     network: &Network,
     resource: &Resource,
-    portal: impl Fn(&Asked, &Resource) -> Answer + Send + Sync + 'static,
+    portal: impl Fn(&Request, &Resource) -> Response + Send + Sync + 'static,
 ) -> Server {
     let all = resource.clone();
-    let server =
-        network.serve(move |asked| if asked.over_wifi() { portal(asked, &all) } else { all.answer(asked) });
-    server.pace(10_000_000)
+    let server = network
+        .serve(move |request| if request.over_wifi() { portal(request, &all) } else { all.respond(request) });
+    server.limit_rate(10_000_000)
 }
 
 /// Downloads over both links; the file must be `resource`.
@@ -37,7 +37,7 @@ fn both_links_carry_the_file() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     // The download takes two seconds, so that a link that is not scheduled for some time still carries its part.
-    let server = portal(&network, &resource, |asked, all| all.answer(asked)).pace(2_000_000);
+    let server = portal(&network, &resource, |request, all| all.respond(request)).limit_rate(2_000_000);
     let report = fetched(&network.program(), &server, &resource).report();
     for name in ["wifi0", "lte0"] {
         assert!(link(&report, name)["bytes"].as_u64().unwrap() > 2_000_000, "{report}");
@@ -47,25 +47,25 @@ fn both_links_carry_the_file() {
 
 #[test]
 fn no_byte_of_a_portal_gets_into_the_file() {
-    type Portal = fn(&Asked, &Resource) -> Answer;
+    type Portal = fn(&Request, &Resource) -> Response;
     let table: [(Portal, &str); 5] = [
-        (|_, _| Answer::page(200, "<html>log in"), "(a captive portal?)"),
+        (|_, _| Response::page(200, "<html>log in"), "(a captive portal?)"),
         (
-            |_, _| Answer::page(511, "<html>log in"),
+            |_, _| Response::page(511, "<html>log in"),
             "it answers 511 (network authentication required) (a captive portal?)",
         ),
-        (|_, _| Answer::page(404, "<html>no"), "its server answers 404 (not found)"),
+        (|_, _| Response::page(404, "<html>no"), "its server answers 404 (not found)"),
         (
-            |_, _| Answer::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
+            |_, _| Response::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
             "(a captive portal?)",
         ),
-        (|_, _| Answer::page(200, "\x1f\u{8b}").with("Content-Encoding", "gzip"), "(a captive portal?)"),
+        (|_, _| Response::page(200, "\x1f\u{8b}").with("Content-Encoding", "gzip"), "(a captive portal?)"),
     ];
     for (say, says) in table {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
         // Slow enough that the portal answers before the other link has fetched everything.
-        let server = portal(&network, &resource, say).pace(2_000_000);
+        let server = portal(&network, &resource, say).limit_rate(2_000_000);
         let ended = fetched(&network.program(), &server, &resource);
         let report = ended.report();
         let lines: Vec<_> = ended.notices().into_iter().filter(|line| line.contains("not used")).collect();
@@ -85,18 +85,21 @@ fn two_versions_of_a_file_are_never_mixed() {
     for (other, ranges) in table {
         let Some(network) = Network::two_links() else { return };
         let (resource, theirs) = (Resource::new(SIZE), other.clone());
-        let server =
-            portal(&network, &resource, move |asked, _| if ranges { theirs.answer(asked) } else { theirs.whole() });
+        let server = portal(
+            &network,
+            &resource,
+            move |request, _| if ranges { theirs.respond(request) } else { theirs.whole() },
+        );
         let program = network.program();
         let ended = program.get(&server.url("/file"));
         let report = ended.report();
         let file = program.file("out").unwrap();
-        let believed = if file == *resource.data { "lte0" } else { "wifi0" };
+        let accepted_link = if file == *resource.data { "lte0" } else { "wifi0" };
         assert!(file == *resource.data || file == *other.data, "mixed: {report}");
-        assert!(link(&report, believed)["bytes"].as_u64().unwrap() >= file.len() as u64, "{report}");
+        assert!(link(&report, accepted_link)["bytes"].as_u64().unwrap() >= file.len() as u64, "{report}");
         let lines: Vec<_> = ended.notices().into_iter().filter(|line| line.contains("not used")).collect();
-        let doubted = if believed == "lte0" { "link wifi0: " } else { "link lte0: " };
-        assert!(!lines.is_empty() && lines.iter().all(|line| line.starts_with(doubted)), "{lines:?}");
+        let rejected_prefix = if accepted_link == "lte0" { "link wifi0: " } else { "link lte0: " };
+        assert!(!lines.is_empty() && lines.iter().all(|line| line.starts_with(rejected_prefix)), "{lines:?}");
     }
 }
 
@@ -104,12 +107,14 @@ fn two_versions_of_a_file_are_never_mixed() {
 fn a_portal_that_redirects_to_its_login_is_banned() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
-    let server = portal(&network, &resource, |asked, _| match asked.path.as_str() {
-        "/file" => Answer::redirect(302, "/login?from=file"),
-        _ => Answer::page(200, "<html>log in"),
+    let server = portal(&network, &resource, |request, _| match request.path.as_str() {
+        "/file" => Response::redirect(302, "/login?from=file"),
+        _ => Response::page(200, "<html>log in"),
     });
     let ended = fetched(&network.program(), &server, &resource);
-    ended.says("link wifi0: not used for now, it sends an HTML page instead of the file (a captive portal?)");
+    ended.assert_notice(
+        "link wifi0: not used for now, it sends an HTML page instead of the file (a captive portal?)",
+    );
     assert!(link(&ended.report(), "wifi0")["state"].as_str().unwrap().starts_with("banned: "), "{:?}", ended);
 }
 
@@ -119,8 +124,8 @@ fn a_link_is_used_again_after_the_login_at_its_portal() {
     let resource = Resource::new(SIZE);
     let open = Arc::new(AtomicBool::new(false));
     let is_open = open.clone();
-    let server = portal(&network, &resource, move |asked, all| {
-        if is_open.load(Ordering::Relaxed) { all.answer(asked) } else { Answer::page(511, "<html>log in") }
+    let server = portal(&network, &resource, move |request, all| {
+        if is_open.load(Ordering::Relaxed) { all.respond(request) } else { Response::page(511, "<html>log in") }
     });
     let program = network.program();
     // Slow enough that the link's ban of 5 s ends before the download.
@@ -130,14 +135,14 @@ fn a_link_is_used_again_after_the_login_at_its_portal() {
     let ended = running.wait();
     let report = ended.report();
     assert!(program.file("out").unwrap() == *resource.data);
-    ended.says("link wifi0: carries data again");
+    ended.assert_notice("link wifi0: carries data again");
     assert!(link(&report, "wifi0")["bytes"].as_u64().unwrap() > 200_000, "{report}");
 }
 
 #[test]
 fn a_portal_on_every_link_yields_no_file() {
     let Some(network) = Network::two_links() else { return };
-    let server = network.serve(|_| Answer::page(511, "<html>log in"));
+    let server = network.serve(|_| Response::page(511, "<html>log in"));
     let line = network.program().refused(&[&server.url("/file")], 75);
     assert!(line.contains("the server answers 511"), "{line}");
 }
@@ -146,7 +151,7 @@ fn a_portal_on_every_link_yields_no_file() {
 fn without_validators_both_links_are_used_only_with_a_checksum() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE).with("ETag", "");
-    let server = portal(&network, &resource, |asked, all| all.answer(asked));
+    let server = portal(&network, &resource, |request, all| all.respond(request));
     let report = fetched(&network.program(), &server, &resource).report();
     let used = |report: &serde_json::Value| {
         ["wifi0", "lte0"].iter().filter(|name| link(report, name)["bytes"].as_u64() > Some(1_000_000)).count()
@@ -164,15 +169,15 @@ fn a_changed_file_is_accepted_when_all_links_confirm_it() {
     let Some(network) = Network::two_links() else { return };
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
     let (before, after) = (old, new.clone());
-    let server = network.serve(move |asked| match asked.nth {
+    let server = network.serve(move |request| match request.nth {
         // A running response continues with the old file.
-        0 => before.answer(asked).broken_after(1_000_000, [Step::Close]),
-        1 | 2 => before.answer(asked),
-        _ => after.answer(asked),
+        0 => before.respond(request).broken_after(1_000_000, [Step::Close]),
+        1 | 2 => before.respond(request),
+        _ => after.respond(request),
     });
-    let server = server.pace(6_000_000);
+    let server = server.limit_rate(6_000_000);
     let ended = fetched(&network.program(), &server, &new);
-    ended.says("the file has changed on the server: starting again");
+    ended.assert_notice("the file has changed on the server: starting again");
 }
 
 #[test]
@@ -183,17 +188,18 @@ fn each_link_may_use_its_own_cdn_node_if_the_nodes_agree() {
     for (tags, both) in [(["\"v1\"", "\"v1\""], true), (["\"v1\"", "\"edge-b\""], false)] {
         let edges = tags.map(|tag| {
             let all = resource.clone().with("ETag", tag);
-            network.serve(move |asked| all.answer(asked)).pace(6_000_000)
+            network.serve(move |request| all.respond(request)).limit_rate(6_000_000)
         });
         let urls = [edges[0].url("/edge"), edges[1].url("/edge")];
-        let server = network.serve(move |asked| Answer::redirect(302, &urls[usize::from(!asked.over_wifi())]));
+        let server =
+            network.serve(move |request| Response::redirect(302, &urls[usize::from(!request.over_wifi())]));
         let program = network.program();
         let ended = fetched(&program, &server, &resource);
         let report = ended.report();
-        let asked = |edge: &Server| edge.asked().len();
+        let request_count = |edge: &Server| edge.requests().len();
         if both {
-            ended.is_quiet();
-            assert!(asked(&edges[0]) > 0 && asked(&edges[1]) > 0, "{report}");
+            ended.assert_no_notices();
+            assert!(request_count(&edges[0]) > 0 && request_count(&edges[1]) > 0, "{report}");
         } else {
             // Both links use one CDN node.
             for name in ["wifi0", "lte0"] {
@@ -210,30 +216,30 @@ fn each_link_may_use_its_own_address_if_the_cdn_nodes_agree() {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
         let [here, there] = tags.map(|tag| resource.clone().with("ETag", tag));
-        let first = network.serve(move |asked| here.answer(asked)).pace(6_000_000);
-        let second = network.serve_beside(&first, move |asked| there.answer(asked)).pace(6_000_000);
-        network.name_server_of_edges();
+        let first = network.serve(move |request| here.respond(request)).limit_rate(6_000_000);
+        let second = network.serve_second(&first, move |request| there.respond(request)).limit_rate(6_000_000);
+        network.cdn_name_server();
         let program = network.program();
         let ended = program.get(&format!("http://file.test:{}/file", first.address.port()));
         let report = ended.report();
         assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
-        ended.is_quiet();
+        ended.assert_no_notices();
         for name in ["wifi0", "lte0"] {
             assert!(link(&report, name)["bytes"].as_u64().unwrap() > 500_000, "{report}");
         }
-        let asked = [&first, &second].map(Server::asked);
+        let requests = [&first, &second].map(Server::requests);
         let [by_wifi, by_lte] =
-            asked.each_ref().map(|asked| asked.iter().filter(|asked| asked.over_wifi()).count());
+            requests.each_ref().map(|request| request.iter().filter(|asked| asked.over_wifi()).count());
         if both {
-            let by_others = asked[0].len() - by_wifi + by_lte;
+            let by_others = requests[0].len() - by_wifi + by_lte;
             // The first response, over the link that connects first, may carry the whole share of that link.
-            let both = by_wifi > 0 && !asked[1].is_empty() && asked[0].len() + asked[1].len() > 2;
+            let both = by_wifi > 0 && !requests[1].is_empty() && requests[0].len() + requests[1].len() > 2;
             assert!(by_others == 0 && both, "{report}");
         } else {
             // The first response decides; the other CDN node gets hardly more than one request.
-            let strayed = by_lte.max(asked[0].len() - by_wifi);
+            let strayed = by_lte.max(requests[0].len() - by_wifi);
             assert!(strayed > 1, "no link used the other CDN node: {report}");
-            assert!(asked.iter().map(Vec::len).min() <= Some(4), "{report}");
+            assert!(requests.iter().map(Vec::len).min() <= Some(4), "{report}");
         }
     }
 }
@@ -244,19 +250,19 @@ fn a_portal_that_answers_for_every_address_is_banned() {
     let Some(network) = Network::two_links() else { return };
     let (resource, page) = (Resource::new(SIZE), Resource::other(SIZE, 2));
     let (all, theirs) = (resource.clone(), page.clone());
-    let first =
-        network.serve(move |asked| if asked.over_wifi() { all.answer(asked) } else { theirs.answer(asked) });
-    let first = first.pace(6_000_000);
+    let first = network
+        .serve(move |request| if request.over_wifi() { all.respond(request) } else { theirs.respond(request) });
+    let first = first.limit_rate(6_000_000);
     // Its first response comes late, so the version of the other link is accepted.
-    let second = network.serve_beside(&first, move |asked| {
+    let second = network.serve_second(&first, move |request| {
         thread::sleep(Duration::from_millis(300));
-        page.answer(asked)
+        page.respond(request)
     });
-    network.name_server_of_edges();
+    network.cdn_name_server();
     let program = network.program();
     let ended = program.get(&format!("http://file.test:{}/file", first.address.port()));
     let report = ended.report();
     assert!(program.file("out").unwrap() == *resource.data, "mixed: {report}");
-    ended.says("link lte0: not used for now, its server has another version of the file");
-    assert!(second.asked().len() <= 4, "{report}");
+    ended.assert_notice("link lte0: not used for now, its server has another version of the file");
+    assert!(second.requests().len() <= 4, "{report}");
 }

@@ -17,24 +17,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// Far longer than any download of these tests: only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A temporary directory, and how the program is started in it.
 pub(crate) struct Program {
     dir: TempDir,
     /// Command prefix, for example to enter a namespace.
-    before: Vec<String>,
+    prefix: Vec<String>,
     replays: bool,
 }
 
 impl Program {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), before: Vec::new(), replays: true }
+        Self { dir: tempfile::tempdir().unwrap(), prefix: Vec::new(), replays: true }
     }
 
     /// Adds a command prefix.
-    pub(crate) fn behind(mut self, words: impl IntoIterator<Item = String>) -> Self {
-        self.before.extend(words);
+    pub(crate) fn with_prefix(mut self, words: impl IntoIterator<Item = String>) -> Self {
+        self.prefix.extend(words);
         self
     }
 
@@ -68,7 +68,7 @@ impl Program {
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut all: Vec<String> = self.before.clone();
+        let mut all: Vec<String> = self.prefix.clone();
         all.extend([env!("CARGO_BIN_EXE_marline"), "get"].map(str::to_owned));
         all.extend(words.iter().map(|word| (*word).to_owned()));
         if self.replays {
@@ -153,17 +153,17 @@ impl Running {
     }
 
     pub(crate) fn wait(mut self) -> Ended {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
             if Instant::now() > end {
                 self.child.kill().unwrap();
-                let said = self.err.join().unwrap();
+                let stderr = self.err.join().unwrap();
                 let log = self.log.and_then(|log| std::fs::read_to_string(log).ok()).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().take(40).collect();
-                panic!("the program hangs: {}\n{lines:#?}", String::from_utf8_lossy(&said));
+                panic!("the program hangs: {}\n{lines:#?}", String::from_utf8_lossy(&stderr));
             }
             thread::sleep(Duration::from_millis(2));
         };
@@ -171,9 +171,9 @@ impl Running {
         let err = String::from_utf8(self.err.join().unwrap()).unwrap();
         if let Some(log) = self.log.filter(|log| log.exists()) {
             let replay = Command::new(env!("CARGO_BIN_EXE_marline")).arg("replay").arg(&log).output().unwrap();
-            let said = String::from_utf8_lossy(&replay.stdout).into_owned();
+            let stderr = String::from_utf8_lossy(&replay.stdout).into_owned();
             let wrong = String::from_utf8_lossy(&replay.stderr).into_owned();
-            assert!(replay.status.success() && said.starts_with("equal: "), "replay: {said}{wrong}");
+            assert!(replay.status.success() && stderr.starts_with("equal: "), "replay: {stderr}{wrong}");
         }
         Ended { code: status.code(), out, err }
     }
@@ -201,13 +201,13 @@ impl Ended {
     }
 
     /// Expects that exactly one notice contains this text.
-    pub(crate) fn says(&self, what: &str) {
+    pub(crate) fn assert_notice(&self, what: &str) {
         let count = self.notices().iter().filter(|line| line.contains(what)).count();
         assert_eq!(count, 1, "`{what}` is not reported exactly once: {}", self.err);
     }
 
     /// Expects no notices.
-    pub(crate) fn is_quiet(&self) {
+    pub(crate) fn assert_no_notices(&self) {
         assert!(self.notices().is_empty(), "{}", self.err);
     }
 }

@@ -17,7 +17,7 @@ fn connections_that_end_after_one_or_three_responses_waste_no_bytes() {
         let program = Program::new();
         let ended = program.get(&format!("http://{}/file", nginx.address));
         let report = ended.report();
-        ended.is_quiet();
+        ended.assert_no_notices();
         assert!(program.file("out").unwrap() == *resource.data);
         // The first response carries the whole file.
         assert_eq!(report["links"][0]["connections"], 1, "{report}");
@@ -33,7 +33,7 @@ fn ranges_that_nginx_does_not_serve_are_not_requested_again() {
     let program = Program::new();
     let ended = program.get(&format!("http://{}/file", nginx.address));
     ended.report();
-    ended.says("the server does not serve ranges");
+    ended.assert_notice("the server does not serve ranges");
     assert!(program.file("out").unwrap() == *resource.data);
 }
 
@@ -53,7 +53,7 @@ fn a_file_that_is_replaced_during_the_download_is_never_mixed() {
         let ended = running.wait();
         let report = ended.report();
         if let Some(says) = says {
-            ended.says(says);
+            ended.assert_notice(says);
         }
         let file = program.file("out").unwrap();
         // A response that runs when the file is replaced continues with the whole old file.
@@ -71,7 +71,7 @@ fn http_2_carries_a_download() {
     let authority = nginx.authority();
     let ended = program.run(&[&url, "-o", "out", "--json", "--ca-file", authority.to_str().unwrap()]);
     ended.report();
-    ended.is_quiet();
+    ended.assert_no_notices();
     assert!(program.file("out").unwrap() == *resource.data);
 }
 
@@ -86,7 +86,7 @@ fn http_2_with_few_requests_for_each_connection_carries_a_download() {
     let authority = nginx.authority();
     let ended = program.run(&[&url, "-o", "out", "--json", "--ca-file", authority.to_str().unwrap()]);
     ended.report();
-    ended.is_quiet();
+    ended.assert_no_notices();
     assert!(program.file("out").unwrap() == *resource.data);
 }
 
@@ -137,6 +137,6 @@ fn a_redirect_away_from_https_is_not_followed() {
     let url = format!("https://localhost:{}/file", nginx.address.port());
     let ended = program.run(&[&url, "-o", "out", "--ca-file", nginx.authority().to_str().unwrap()]);
     assert_eq!(ended.code, Some(76), "{}", ended.err);
-    ended.says("the redirect from https to http://localhost/other is not followed");
+    ended.assert_notice("the redirect from https to http://localhost/other is not followed");
     assert!(program.files().is_empty(), "{:?}", program.files());
 }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::program::Program;
-use crate::server::{Answer, Asked, Resource, Server};
+use crate::server::{Request, Resource, Response, Server};
 
 const SIZE: usize = 100_000;
 
@@ -15,16 +15,16 @@ fn basic(login: &str) -> String {
     format!("Basic {}", STANDARD.encode(login))
 }
 
-fn fields(asked: &Asked, names: &[&str]) -> Vec<Option<String>> {
-    names.iter().map(|name| asked.field(name).map(str::to_owned)).collect()
+fn fields(request: &Request, names: &[&str]) -> Vec<Option<String>> {
+    names.iter().map(|name| request.field(name).map(str::to_owned)).collect()
 }
 
 /// A server that redirects to another origin, and that origin, which has the file.
 fn redirected(resource: &Resource) -> (Server, Server) {
     let all = resource.clone();
-    let other = Server::start(move |asked| all.answer(asked));
+    let other = Server::start(move |request| all.respond(request));
     let target = other.url("/file");
-    (Server::start(move |_| Answer::redirect(302, &target)), other)
+    (Server::start(move |_| Response::redirect(302, &target)), other)
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn fields_set_by_options_reach_the_server_and_no_other_origin() {
     assert!(program.file("out").unwrap() == *resource.data);
     let names = ["User-Agent", "Referer", "Cookie"];
     let all = ["me/1", "http://from.example/", "k=secret"].map(|value| Some(value.to_owned()));
-    assert_eq!(fields(&first.asked()[0], &names), all);
-    assert_eq!(fields(&other.asked()[0], &names), [Some("me/1".to_owned()), None, None]);
+    assert_eq!(fields(&first.requests()[0], &names), all);
+    assert_eq!(fields(&other.requests()[0], &names), [Some("me/1".to_owned()), None, None]);
 }
 
 #[test]
@@ -46,14 +46,14 @@ fn cookies_are_loaded_sent_and_saved() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     // Redirects set two cookies; the file needs both and one from the loaded file.
-    let server = Server::start(move |asked| {
-        let cookies = asked.field("Cookie").unwrap_or_default().to_owned();
+    let server = Server::start(move |request| {
+        let cookies = request.field("Cookie").unwrap_or_default().to_owned();
         let has = |pair: &str| cookies.split("; ").any(|own| own == pair);
         match (has("kept=1"), has("a=1"), has("b=2")) {
-            (false, ..) => Answer::status(403),
-            (_, false, _) => Answer::redirect(302, "/file").with("Set-Cookie", "a=1; Path=/; Max-Age=1000"),
-            (_, _, false) => Answer::redirect(302, "/file").with("Set-Cookie", "b=2; Path=/"),
-            _ => all.answer(asked),
+            (false, ..) => Response::status(403),
+            (_, false, _) => Response::redirect(302, "/file").with("Set-Cookie", "a=1; Path=/; Max-Age=1000"),
+            (_, _, false) => Response::redirect(302, "/file").with("Set-Cookie", "b=2; Path=/"),
+            _ => all.respond(request),
         }
     });
     let program = Program::new();
@@ -66,9 +66,9 @@ fn cookies_are_loaded_sent_and_saved() {
         assert!(saved.contains(cookie), "{saved}");
     }
     // The next run loads the saved cookies; `-b FILE` is curl's option for that.
-    let before = server.asked().len();
+    let before = server.requests().len();
     program.run(&[&url, "-o", "again", "--json", "-b", "saved"]).report();
-    assert!(server.asked()[before..].iter().all(|asked| asked.field("Cookie").unwrap().contains("b=2")));
+    assert!(server.requests()[before..].iter().all(|request| request.field("Cookie").unwrap().contains("b=2")));
     let line = Program::new().refused(&[&url, "--load-cookies", "missing"], 64);
     assert!(line.contains("missing: cookies cannot be loaded") && line.contains("loaded: No such file"), "{line}");
 }
@@ -77,11 +77,11 @@ fn cookies_are_loaded_sent_and_saved() {
 fn logins_of_a_netrc_file_go_to_their_hosts_only() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = Server::start(move |asked| match asked.path.as_str() {
-        "/file" => all.answer(asked),
-        _ => Answer::redirect(
+    let server = Server::start(move |request| match request.path.as_str() {
+        "/file" => all.respond(request),
+        _ => Response::redirect(
             302,
-            &format!("http://localhost:{}/file", asked.field("Host").unwrap().split(':').nth(1).unwrap()),
+            &format!("http://localhost:{}/file", request.field("Host").unwrap().split(':').nth(1).unwrap()),
         ),
     });
     let program = Program::new();
@@ -89,18 +89,18 @@ fn logins_of_a_netrc_file_go_to_their_hosts_only() {
     std::fs::write(program.path("netrc"), netrc).unwrap();
     std::fs::write(program.path(".netrc"), netrc.replace("two", "three")).unwrap();
     for (words, second) in [(&["--netrc-file", "netrc"][..], "two:2"), (&["-n"], "three:2")] {
-        let before = server.asked().len();
+        let before = server.requests().len();
         program.run(&[&[&server.url("/login"), "-o", "out", "--json"][..], words].concat()).report();
-        let asked = &server.asked()[before..];
-        for asked in asked {
-            let login = if asked.path == "/file" { second } else { "one:1" };
-            assert_eq!(asked.field("Authorization"), Some(basic(login).as_str()), "{}", asked.path);
+        let requests = &server.requests()[before..];
+        for request in requests {
+            let login = if request.path == "/file" { second } else { "one:1" };
+            assert_eq!(request.field("Authorization"), Some(basic(login).as_str()), "{}", request.path);
         }
     }
     // The command line has priority.
-    let before = server.asked().len();
+    let before = server.requests().len();
     program.run(&[&server.url("/login"), "-o", "out", "--json", "-n", "--user", "me:x"]).report();
-    assert_eq!(server.asked()[before].field("Authorization"), Some(basic("me:x").as_str()));
+    assert_eq!(server.requests()[before].field("Authorization"), Some(basic("me:x").as_str()));
     let program = Program::new();
     std::fs::write(program.path("broken"), "secret h login secret\n").unwrap();
     let line = program.refused(&[&server.url("/file"), "--netrc-file", "broken"], 64);
@@ -111,10 +111,10 @@ fn logins_of_a_netrc_file_go_to_their_hosts_only() {
 fn max_redirs_limits_consecutive_redirects() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = Server::start(move |asked| match asked.path[1..].parse::<u32>() {
-        Ok(0) => all.answer(asked),
-        Ok(n) => Answer::redirect(302, &format!("/{}", n - 1)),
-        Err(_) => Answer::redirect(302, &asked.path),
+    let server = Server::start(move |request| match request.path[1..].parse::<u32>() {
+        Ok(0) => all.respond(request),
+        Ok(n) => Response::redirect(302, &format!("/{}", n - 1)),
+        Err(_) => Response::redirect(302, &request.path),
     });
     let program = Program::new();
     program.run(&[&server.url("/20"), "-o", "out", "--json"]).report();
@@ -137,7 +137,7 @@ fn remote_time_sets_the_modification_time_of_the_file() {
     let server = Server::honest(&Resource::new(SIZE));
     let ended = program.run(&[&server.url("/file"), "-o", "other", "--json", "-R"]);
     ended.report();
-    ended.says("the server sends no Last-Modified; the file keeps the time of the download");
+    ended.assert_notice("the server sends no Last-Modified; the file keeps the time of the download");
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn a_login_does_not_follow_a_redirect_to_another_port() {
     let words = ["--user", "me:secret", "-H", "X-Token: secret", "-b", "k=secret"];
     program.run(&[&words[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
     let secrets = ["Authorization", "X-Token", "Cookie"];
-    assert!(fields(&first.asked()[0], &secrets).iter().all(Option::is_some));
-    assert!(other.asked().iter().all(|asked| fields(asked, &secrets).iter().all(Option::is_none)));
-    let before = other.asked().len();
+    assert!(fields(&first.requests()[0], &secrets).iter().all(Option::is_some));
+    assert!(other.requests().iter().all(|request| fields(request, &secrets).iter().all(Option::is_none)));
+    let before = other.requests().len();
     let url = first.url("/file");
     program.run(&[&words[..], &["--location-trusted", &url, "-o", "again", "--json"]].concat()).report();
-    assert!(fields(&other.asked()[before], &secrets).iter().all(Option::is_some));
+    assert!(fields(&other.requests()[before], &secrets).iter().all(Option::is_some));
 }

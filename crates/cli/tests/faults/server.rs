@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// A request as the server received it.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     /// Path and query of the request target.
     pub(crate) path: String,
     /// The requested byte range; its end is `u64::MAX` if the request leaves it open.
@@ -36,7 +36,7 @@ pub(crate) struct Asked {
     pub(crate) from: IpAddr,
 }
 
-impl Asked {
+impl Request {
     /// The value of a header field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
@@ -67,21 +67,21 @@ pub(crate) enum Step {
 
 /// A response: head and steps of the body.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    line: String,
+pub(crate) struct Response {
+    status_line: String,
     fields: Vec<(String, String)>,
     /// Rewrites the text of the head, for heads that violate HTTP.
-    spelling: Option<fn(&str) -> String>,
+    head_rewriter: Option<fn(&str) -> String>,
     resource: Option<Resource>,
     pub(crate) steps: Vec<Step>,
 }
 
-impl Answer {
+impl Response {
     /// A response without a body.
     pub(crate) fn status(status: u16) -> Self {
         let fields = vec![("Content-Length".to_owned(), "0".to_owned())];
         let line = format!("HTTP/1.1 {status} Reason");
-        Self { line, fields, spelling: None, resource: None, steps: Vec::new() }
+        Self { status_line: line, fields, head_rewriter: None, resource: None, steps: Vec::new() }
     }
 
     /// An HTML page.
@@ -89,7 +89,7 @@ impl Answer {
         Self::status(status)
             .with("Content-Type", "text/html")
             .with("Content-Length", &text.len().to_string())
-            .then([Step::Raw(text.as_bytes().to_vec())])
+            .with_steps([Step::Raw(text.as_bytes().to_vec())])
     }
 
     /// A redirect to the URL `to`.
@@ -100,7 +100,7 @@ impl Answer {
     /// Sends these bytes and nothing else, not even a head.
     pub(crate) fn garbage(bytes: &[u8]) -> Self {
         let steps = vec![Step::Raw(bytes.to_vec()), Step::Close];
-        Self { line: String::new(), fields: Vec::new(), spelling: None, resource: None, steps }
+        Self { status_line: String::new(), fields: Vec::new(), head_rewriter: None, resource: None, steps }
     }
 
     /// Sets a header field.
@@ -117,14 +117,14 @@ impl Answer {
     }
 
     /// Makes it a response of HTTP/1.0.
-    pub(crate) fn old(mut self) -> Self {
-        self.line = self.line.replace("HTTP/1.1", "HTTP/1.0");
+    pub(crate) fn http_1_0(mut self) -> Self {
+        self.status_line = self.status_line.replace("HTTP/1.1", "HTTP/1.0");
         self
     }
 
     /// Sets a function that rewrites the text of the head.
-    pub(crate) fn spelled(mut self, spelling: fn(&str) -> String) -> Self {
-        self.spelling = Some(spelling);
+    pub(crate) fn rewrite_head(mut self, spelling: fn(&str) -> String) -> Self {
+        self.head_rewriter = Some(spelling);
         self
     }
 
@@ -138,7 +138,7 @@ impl Answer {
     }
 
     /// Replaces the steps.
-    pub(crate) fn then(mut self, steps: impl IntoIterator<Item = Step>) -> Self {
+    pub(crate) fn with_steps(mut self, steps: impl IntoIterator<Item = Step>) -> Self {
         self.steps = steps.into_iter().collect();
         self
     }
@@ -196,11 +196,11 @@ impl Resource {
     }
 
     /// The response of a correct server (RFC 9110 section 14).
-    pub(crate) fn answer(&self, asked: &Asked) -> Answer {
-        let current = asked.field("If-Range").is_none_or(|tag| self.fields.iter().any(|(_, value)| value == tag));
-        match &asked.range {
+    pub(crate) fn respond(&self, request: &Request) -> Response {
+        let current = request.field("If-Range").is_none_or(|tag| self.fields.iter().any(|(_, value)| value == tag));
+        match &request.range {
             Some(range) if current && range.start >= self.len() => {
-                Answer::status(416).with("Content-Range", &format!("bytes */{}", self.len()))
+                Response::status(416).with("Content-Range", &format!("bytes */{}", self.len()))
             }
             Some(range) if current => self.part(range.start..range.end.min(self.len())),
             _ => self.whole(),
@@ -208,34 +208,34 @@ impl Resource {
     }
 
     /// The response 206 with this range.
-    pub(crate) fn part(&self, range: Range<u64>) -> Answer {
+    pub(crate) fn part(&self, range: Range<u64>) -> Response {
         self.body(206, range.clone())
             .with("Content-Range", &format!("bytes {}-{}/{}", range.start, range.end - 1, self.len()))
     }
 
     /// The response 200 with the whole file.
-    pub(crate) fn whole(&self) -> Answer {
+    pub(crate) fn whole(&self) -> Response {
         self.body(200, 0..self.len())
     }
 
-    fn body(&self, status: u16, range: Range<u64>) -> Answer {
-        let mut answer = Answer::status(status).with("Content-Length", &(range.end - range.start).to_string());
+    fn body(&self, status: u16, range: Range<u64>) -> Response {
+        let mut answer = Response::status(status).with("Content-Length", &(range.end - range.start).to_string());
         for (name, value) in &self.fields {
             answer = answer.with(name, value);
         }
         answer.resource = Some(self.clone());
-        answer.then([Step::Data(range)])
+        answer.with_steps([Step::Data(range)])
     }
 }
 
-type Handler = dyn Fn(&Asked) -> Answer + Send + Sync;
+type Handler = dyn Fn(&Request) -> Response + Send + Sync;
 
 /// State that all threads of a server share.
-struct Desk {
+struct ServerState {
     handler: Box<Handler>,
     /// Rate limit of each connection in bytes per second; zero means none.
-    pace: AtomicU64,
-    asked: Mutex<Vec<Asked>>,
+    rate_limit: AtomicU64,
+    requests: Mutex<Vec<Request>>,
     sent: Mutex<Vec<Range<u64>>>,
     conns: AtomicUsize,
 }
@@ -243,25 +243,28 @@ struct Desk {
 /// A running server. It serves until the test's process ends.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    desk: Arc<Desk>,
+    state: Arc<ServerState>,
 }
 
 impl Server {
     /// Starts a server on the loopback interface at a free port.
-    pub(crate) fn start(handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(handler: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), handler)
     }
 
     /// Starts a server on this socket.
-    pub(crate) fn on(listener: TcpListener, handler: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
-        let desk = Arc::new(Desk {
+    pub(crate) fn on(
+        listener: TcpListener,
+        handler: impl Fn(&Request) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        let desk = Arc::new(ServerState {
             handler: Box::new(handler),
-            pace: AtomicU64::new(0),
-            asked: Mutex::new(Vec::new()),
+            rate_limit: AtomicU64::new(0),
+            requests: Mutex::new(Vec::new()),
             sent: Mutex::new(Vec::new()),
             conns: AtomicUsize::new(0),
         });
-        let server = Self { address: listener.local_addr().unwrap(), desk: Arc::clone(&desk) };
+        let server = Self { address: listener.local_addr().unwrap(), state: Arc::clone(&desk) };
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let desk = Arc::clone(&desk);
@@ -274,12 +277,12 @@ impl Server {
     /// Starts a correct server of one file.
     pub(crate) fn honest(resource: &Resource) -> Self {
         let resource = resource.clone();
-        Self::start(move |asked| resource.answer(asked))
+        Self::start(move |request| resource.respond(request))
     }
 
     /// Limits each connection to so many bytes per second from now on.
-    pub(crate) fn pace(self, bytes: u64) -> Self {
-        self.desk.pace.store(bytes, Ordering::Relaxed);
+    pub(crate) fn limit_rate(self, bytes: u64) -> Self {
+        self.state.rate_limit.store(bytes, Ordering::Relaxed);
         self
     }
 
@@ -289,18 +292,18 @@ impl Server {
     }
 
     /// All requests received until now.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.desk.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.state.requests.lock().unwrap().clone()
     }
 
     /// How many bytes of resources were sent, duplicates included.
-    pub(crate) fn sent(&self) -> u64 {
-        self.desk.sent.lock().unwrap().iter().map(|span| span.end - span.start).sum()
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.state.sent.lock().unwrap().iter().map(|span| span.end - span.start).sum()
     }
 
     /// How many bytes were sent more than once. A snapshot: the server's threads continue.
-    pub(crate) fn sent_again(&self) -> u64 {
-        let mut spans = self.desk.sent.lock().unwrap().clone();
+    pub(crate) fn resent_bytes(&self) -> u64 {
+        let mut spans = self.state.sent.lock().unwrap().clone();
         spans.sort_by_key(|span| span.start);
         let (mut again, mut upto) = (0, 0);
         for span in spans {
@@ -313,14 +316,14 @@ impl Server {
     /// Waits until this many bytes of resources were sent; panics after 20 s.
     pub(crate) fn wait_sent(&self, bytes: u64) {
         let end = Instant::now() + Duration::from_secs(20);
-        while self.sent() < bytes {
-            assert!(Instant::now() < end, "{bytes} bytes were never requested; {} were sent", self.sent());
+        while self.sent_bytes() < bytes {
+            assert!(Instant::now() < end, "{bytes} bytes were never requested; {} were sent", self.sent_bytes());
             thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-impl Desk {
+impl ServerState {
     fn serve(&self, stream: TcpStream) {
         let conn = self.conns.fetch_add(1, Ordering::Relaxed);
         let _ = stream.set_nodelay(true);
@@ -333,33 +336,33 @@ impl Desk {
         while let Some((path, fields)) = read_request(&mut reading) {
             let range = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case("range"));
             let range = range.and_then(|(_, value)| parse_range(value));
-            let asked = {
-                let mut all = self.asked.lock().unwrap();
-                let asked = Asked { path, range, fields, nth: all.len(), conn, on_conn, from: from.ip() };
+            let request = {
+                let mut all = self.requests.lock().unwrap();
+                let request = Request { path, range, fields, nth: all.len(), conn, on_conn, from: from.ip() };
                 on_conn += 1;
-                all.push(asked.clone());
-                asked
+                all.push(request.clone());
+                request
             };
-            let answer = (self.handler)(&asked);
-            if self.say(&stream, &answer).is_none() {
+            let answer = (self.handler)(&request);
+            if self.send_response(&stream, &answer).is_none() {
                 break;
             }
         }
     }
 
     /// Sends the response. None if the connection has ended or must be closed.
-    fn say(&self, mut stream: &TcpStream, answer: &Answer) -> Option<()> {
-        if !answer.line.is_empty() {
+    fn send_response(&self, mut stream: &TcpStream, answer: &Response) -> Option<()> {
+        if !answer.status_line.is_empty() {
             let fields: String = answer.fields.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
-            let head = format!("{}\r\n{fields}\r\n", answer.line);
-            stream.write_all(answer.spelling.map_or(head.clone(), |spell| spell(&head)).as_bytes()).ok()?;
+            let head = format!("{}\r\n{fields}\r\n", answer.status_line);
+            stream.write_all(answer.head_rewriter.map_or(head.clone(), |spell| spell(&head)).as_bytes()).ok()?;
         }
         for step in &answer.steps {
             match step {
-                Step::Data(span) => self.data(stream, answer.resource.as_ref()?, span.clone())?,
+                Step::Data(span) => self.send_data(stream, answer.resource.as_ref()?, span.clone())?,
                 Step::Chunk(span) => {
                     stream.write_all(format!("{:x}\r\n", span.end - span.start).as_bytes()).ok()?;
-                    self.data(stream, answer.resource.as_ref()?, span.clone())?;
+                    self.send_data(stream, answer.resource.as_ref()?, span.clone())?;
                     stream.write_all(b"\r\n").ok()?;
                 }
                 Step::Raw(bytes) => stream.write_all(bytes).ok()?,
@@ -378,7 +381,7 @@ impl Desk {
         (!answer.fields.iter().any(closes)).then_some(())
     }
 
-    fn data(&self, mut stream: &TcpStream, resource: &Resource, span: Range<u64>) -> Option<()> {
+    fn send_data(&self, mut stream: &TcpStream, resource: &Resource, span: Range<u64>) -> Option<()> {
         let entry = {
             let mut sent = self.sent.lock().unwrap();
             sent.push(span.start..span.start);
@@ -387,7 +390,7 @@ impl Desk {
         let started = Instant::now();
         let mut at = span.start;
         while at < span.end {
-            let pace = self.pace.load(Ordering::Relaxed);
+            let pace = self.rate_limit.load(Ordering::Relaxed);
             let most = if pace == 0 { 256 * 1024 } else { (pace / 100).clamp(1, 64 * 1024) };
             let end = (at + most).min(span.end);
             stream.write_all(&resource.data[at as usize..end as usize]).ok()?;

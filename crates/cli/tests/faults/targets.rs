@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::program::{Ended, Program, Running, digest};
-use crate::server::{Answer, Asked, Resource, Server, Step};
+use crate::server::{Request, Resource, Response, Server, Step};
 
 const SIZE: usize = 6_000_000;
 
@@ -39,11 +39,11 @@ fn an_existing_file_is_replaced_only_by_a_complete_one() {
     let resource = Resource::new(SIZE);
     let program = Program::new();
     fs::write(program.path("out"), "old").unwrap();
-    let server = Server::honest(&resource).pace(1_000_000);
+    let server = Server::honest(&resource).limit_rate(1_000_000);
     let ended = program.run(&[&server.url("/file"), "-o", "out", "--max-time", "500ms"]);
     assert_eq!(ended.code, Some(1));
     assert_eq!(program.file("out").unwrap(), b"old");
-    let server = server.pace(0);
+    let server = server.limit_rate(0);
     program.get(&server.url("/file")).report();
     assert!(program.file("out").unwrap() == *resource.data);
 }
@@ -60,12 +60,12 @@ fn an_unwritable_target_is_reported_before_any_request() {
         assert_eq!(ended.err.matches('\n').count(), 1, "{to}: {}", ended.err);
         ended.err
     };
-    let said = fails("absent/out");
-    assert!(said.contains("absent/out: the directory absent does not exist"), "{said}");
+    let stderr = fails("absent/out");
+    assert!(stderr.contains("absent/out: the directory absent does not exist"), "{stderr}");
     fs::write(program.path("plain"), "").unwrap();
     assert!(fails("plain/out").contains("plain/out"));
     assert!(fails(&"n".repeat(300)).contains("too long"));
-    assert_eq!(server.asked().len(), 0);
+    assert_eq!(server.requests().len(), 0);
 }
 
 #[test]
@@ -77,13 +77,13 @@ fn a_read_only_directory_is_reported() {
     let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"].map(str::to_owned);
     let mut program = Program::new().without_log();
     if root {
-        program = program.behind(as_nobody);
+        program = program.with_prefix(as_nobody);
     }
     fs::set_permissions(program.dir(), Permissions::from_mode(0o555)).unwrap();
     let line = program.refused(&[&server.url("/file")], 74);
     fs::set_permissions(program.dir(), Permissions::from_mode(0o755)).unwrap();
     assert!(line.contains("cannot be written: Permission denied"), "{line}");
-    assert_eq!(server.asked().len(), 0);
+    assert_eq!(server.requests().len(), 0);
 }
 
 #[test]
@@ -118,13 +118,13 @@ fn small_disk(options: &str) -> Option<Program> {
     fs::create_dir(program.path("small")).unwrap();
     let mount = format!("mount -t tmpfs -o {options} none small && exec \"$@\"");
     let words = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
-    Some(program.behind(words))
+    Some(program.with_prefix(words))
 }
 
 #[test]
 fn a_second_run_on_the_same_file_is_refused() {
     let resource = Resource::new(SIZE);
-    let server = Server::honest(&resource).pace(4_000_000);
+    let server = Server::honest(&resource).limit_rate(4_000_000);
     let program = Program::new();
     let url = server.url("/file");
     let first = program.start(&[&url, "-o", "out", "--json"]);
@@ -143,16 +143,16 @@ fn a_journal_of_another_url_is_not_used() {
     let (resource, other) = (Resource::new(SIZE), Resource::other(SIZE, 9));
     let server = {
         let (a, b) = (resource.clone(), other.clone());
-        Server::start(move |asked| if asked.path == "/a" { a.answer(asked) } else { b.answer(asked) })
+        Server::start(move |request| if request.path == "/a" { a.respond(request) } else { b.respond(request) })
     };
-    let server = server.pace(2_000_000);
+    let server = server.limit_rate(2_000_000);
     let program = Program::new();
     let stopped = program.run(&[&server.url("/a"), "-o", "out", "-q", "--max-time", "1500ms"]);
     assert_eq!(stopped.code, Some(1));
     assert!(program.files().iter().any(|name| name.ends_with(".journal")), "{:?}", program.files());
-    let server = server.pace(0);
+    let server = server.limit_rate(0);
     let ended = program.get(&server.url("/b"));
-    ended.says("starting from zero: the earlier run's bytes belong to another URL");
+    ended.assert_notice("starting from zero: the earlier run's bytes belong to another URL");
     assert_eq!(ended.report()["resumed_bytes"], 0);
     assert!(program.file("out").unwrap() == *other.data);
 }
@@ -163,19 +163,16 @@ fn bytes_of_an_older_version_from_an_earlier_run_are_not_mixed_with_the_new_one(
     let program = Program::new();
     let changed = Arc::new(AtomicBool::new(false));
     let (is_new, before, after) = (changed.clone(), old, new.clone());
-    let server =
-        Server::start(
-            move |asked| {
-                if is_new.load(Ordering::Relaxed) { after.answer(asked) } else { before.answer(asked) }
-            },
-        );
-    let server = server.pace(2_000_000);
+    let server = Server::start(move |request| {
+        if is_new.load(Ordering::Relaxed) { after.respond(request) } else { before.respond(request) }
+    });
+    let server = server.limit_rate(2_000_000);
     let url = server.url("/file");
     program.run(&[&url, "-o", "out", "-q", "--max-time", "1500ms"]);
     changed.store(true, Ordering::Relaxed);
-    let server = server.pace(0);
+    let server = server.limit_rate(0);
     let ended = program.get(&url);
-    ended.says("the file has changed on the server: starting again");
+    ended.assert_notice("the file has changed on the server: starting again");
     assert!(program.file("out").unwrap() == *new.data);
     assert_eq!(ended.report()["resumed_bytes"], 0);
     drop(server);
@@ -212,26 +209,26 @@ fn a_stream_is_in_order_and_its_memory_bounded_with_a_slow_reader() {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let report: serde_json::Value = serde_json::from_str(ended.err.trim()).unwrap();
     assert_eq!(report["path"], serde_json::Value::Null);
-    assert!(report["peak_rss_bytes"].as_u64().unwrap() < most_memory(), "{report}");
+    assert!(report["peak_rss_bytes"].as_u64().unwrap() < memory_limit(), "{report}");
 }
 
 /// The memory limit in bytes of a download with a window of 16 MiB: the peak of a tiny download, most of which is the program's code,
 /// plus twice the window.
-fn most_memory() -> u64 {
+fn memory_limit() -> u64 {
     let server = Server::honest(&Resource::new(1000));
     let report = Program::new().get(&server.url("/file")).report();
     report["peak_rss_bytes"].as_u64().unwrap() + (32 << 20)
 }
 
 /// Servers that answer every request with the whole file, in three encodings of its length.
-const ONE_ANSWERS: [fn(&Resource) -> Answer; 3] = [
+const ONE_ANSWERS: [fn(&Resource) -> Response; 3] = [
     |all| all.whole(),
     |all| all.whole().without("Content-Length").with("Connection", "close"),
     |all| {
         let starts = (0..all.len()).step_by(100_000);
         let pieces = starts.map(|at| Step::Chunk(at..(at + 100_000).min(all.len())));
         let steps: Vec<Step> = pieces.chain([Step::Raw(b"0\r\n\r\n".to_vec())]).collect();
-        all.whole().without("Content-Length").with("Transfer-Encoding", "chunked").then(steps)
+        all.whole().without("Content-Length").with("Transfer-Encoding", "chunked").with_steps(steps)
     },
 ];
 
@@ -248,13 +245,13 @@ fn a_slow_reader_of_a_single_response_slows_the_server_down() {
         let running = Running::new(child, Some(program.path("decisions.log")));
         read_slowly(&mut pipe, &resource, 6_000_000, |got| {
             // Beyond the window, only the pipe and the kernel's buffers hold bytes.
-            let ahead = server.sent().saturating_sub(got as u64);
+            let ahead = server.sent_bytes().saturating_sub(got as u64);
             assert!(ahead < WINDOW + (12 << 20), "{ahead} bytes ahead of the reader at {got}");
         });
         let ended = running.wait();
         assert_eq!(ended.code, Some(0), "{}", ended.err);
         let report: serde_json::Value = serde_json::from_str(ended.err.trim()).unwrap();
-        assert!(report["peak_rss_bytes"].as_u64().unwrap() < most_memory(), "{report}");
+        assert!(report["peak_rss_bytes"].as_u64().unwrap() < memory_limit(), "{report}");
     }
 }
 
@@ -281,7 +278,7 @@ fn a_stream_without_reads_ends_on_a_signal_and_at_the_time_limit() {
         let ended = running.wait();
         drop(pipe);
         assert_eq!(ended.code, Some(code), "{}", ended.err);
-        ended.says(says);
+        ended.assert_notice(says);
     }
 }
 
@@ -350,19 +347,19 @@ fn a_rate_limit_is_not_exceeded() {
 
 /// A first run stops before the end; for the second run the server answers with `ways`. Returns the program, the result of the
 /// second run, and the server, which is correct again afterwards.
-fn resumed(ways: fn(&Asked, &Resource) -> Answer, words: &[&str]) -> (Program, Ended, Server) {
+fn resumed(ways: fn(&Request, &Resource) -> Response, words: &[&str]) -> (Program, Ended, Server) {
     let program = Program::new();
     let other_ways = Arc::new(AtomicBool::new(false));
     let (resource, is_other) = (Resource::new(SIZE), other_ways.clone());
-    let server = Server::start(move |asked| {
-        if is_other.load(Ordering::Relaxed) { ways(asked, &resource) } else { resource.answer(asked) }
+    let server = Server::start(move |request| {
+        if is_other.load(Ordering::Relaxed) { ways(request, &resource) } else { resource.respond(request) }
     });
-    let server = server.pace(3_000_000);
+    let server = server.limit_rate(3_000_000);
     let url = server.url("/file");
     let first = program.run(&[&url, "-o", "out", "-q", "--max-time", "1500ms"]);
     assert_eq!(first.code, Some(1), "{}", first.err);
     other_ways.store(true, Ordering::Relaxed);
-    let server = server.pace(0);
+    let server = server.limit_rate(0);
     let ended = program.run(&[&[&url, "-o", "out", "--json"][..], words].concat());
     other_ways.store(false, Ordering::Relaxed);
     (program, ended, server)
@@ -370,11 +367,12 @@ fn resumed(ways: fn(&Asked, &Resource) -> Answer, words: &[&str]) -> (Program, E
 
 #[test]
 fn a_server_that_stopped_serving_ranges_gives_the_whole_file() {
-    let table: [fn(&Asked, &Resource) -> Answer; 2] = [|_, all| all.whole(), |_, all| all.whole().without("ETag")];
+    let table: [fn(&Request, &Resource) -> Response; 2] =
+        [|_, all| all.whole(), |_, all| all.whole().without("ETag")];
     for ways in table {
         let (program, ended, _) = resumed(ways, &[]);
         ended.report();
-        ended.says("the server does not serve ranges");
+        ended.assert_notice("the server does not serve ranges");
         assert!(program.file("out").unwrap() == *Resource::new(SIZE).data);
     }
 }
@@ -382,12 +380,15 @@ fn a_server_that_stopped_serving_ranges_gives_the_whole_file() {
 #[test]
 fn a_file_with_a_new_length_is_fetched_as_a_whole() {
     for (ways, len) in [
-        ((|asked, _| Resource::other(SIZE / 2, 7).answer(asked)) as fn(&Asked, &Resource) -> Answer, SIZE / 2),
-        (|asked, _| Resource::other(SIZE * 2, 7).answer(asked), SIZE * 2),
+        (
+            (|request, _| Resource::other(SIZE / 2, 7).respond(request)) as fn(&Request, &Resource) -> Response,
+            SIZE / 2,
+        ),
+        (|request, _| Resource::other(SIZE * 2, 7).respond(request), SIZE * 2),
     ] {
         let (program, ended, _) = resumed(ways, &[]);
         ended.report();
-        ended.says("the file has changed on the server: starting again");
+        ended.assert_notice("the file has changed on the server: starting again");
         assert!(program.file("out").unwrap() == *Resource::other(len, 7).data);
     }
 }
@@ -395,7 +396,7 @@ fn a_file_with_a_new_length_is_fetched_as_a_whole() {
 #[test]
 fn a_portal_does_not_destroy_bytes_of_an_earlier_run() {
     let (program, ended, server) = resumed(
-        |_, _| Answer::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
+        |_, _| Response::page(200, "<html>log in").without("Content-Length").with("Connection", "close"),
         &["--max-time", "1s"],
     );
     assert_eq!(ended.code, Some(1), "{}", ended.err);
@@ -407,11 +408,11 @@ fn a_portal_does_not_destroy_bytes_of_an_earlier_run() {
 #[test]
 fn bytes_already_passed_on_are_not_mixed_with_a_newer_version() {
     let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE, 2));
-    let server = Server::start(move |asked| {
-        if asked.range.as_ref().is_some_and(|range| range.start > 0) {
-            new.answer(asked)
+    let server = Server::start(move |request| {
+        if request.range.as_ref().is_some_and(|range| range.start > 0) {
+            new.respond(request)
         } else {
-            old.answer(asked)
+            old.respond(request)
         }
     });
     let program = Program::new();
@@ -447,16 +448,18 @@ fn files_planted_by_a_server_never_become_part_of_another_download() {
                 .clone()
                 .with("Content-Disposition", &format!("attachment; filename*=UTF-8''{}", name.replace(' ', "%20"))),
         );
-        program.run(&[&planted.url("/x"), "--json"]).says("this extension is reserved for unfinished downloads");
+        program
+            .run(&[&planted.url("/x"), "--json"])
+            .assert_notice("this extension is reserved for unfinished downloads");
         let by_url = Server::honest(&evil);
-        program.run(&[&by_url.url(&format!("/plant/{name}")), "--json"]).says("is changed to");
+        program.run(&[&by_url.url(&format!("/plant/{name}")), "--json"]).assert_notice("is changed to");
     }
     let own = |name: &String| !name.contains(".download");
     assert_eq!(program.files().into_iter().filter(own).count(), 0, "{:?}", program.files());
     // A browser might have saved both files: a part in the documented format and a genuine journal of another key.
     let victim = Program::new();
     let attacker = Program::new();
-    let slow = Server::honest(&evil).pace(2_000_000);
+    let slow = Server::honest(&evil).limit_rate(2_000_000);
     let mut attack = attacker.command(&[&slow.url("/file"), "-o", "file", "-q", "--max-time", "1500ms"]);
     attack.env("XDG_STATE_HOME", attacker.dir()).status().unwrap();
     for name in ["file.part", "file.part.journal"] {
@@ -468,6 +471,6 @@ fn files_planted_by_a_server_never_become_part_of_another_download() {
     assert!(victim.file("file").is_none());
     // Without the planted part, the download is the server's file.
     std::fs::remove_file(victim.path("file.part")).unwrap();
-    victim.run(&[&real.url("/file"), "-o", "file", "--json"]).says("was not written with this user's key");
+    victim.run(&[&real.url("/file"), "-o", "file", "--json"]).assert_notice("was not written with this user's key");
     assert!(victim.file("file").unwrap() == *genuine.data);
 }

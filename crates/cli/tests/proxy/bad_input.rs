@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::memory::{KERNEL, peak};
+use crate::memory::{KERNEL_BUFFERS, peak};
 use crate::network::Network;
 use crate::proxy::{Player, Proxy};
 use crate::server::{Answer, Resource, Server};
 
 /// Sends these bytes, closes the sending direction, and returns everything the proxy sends.
-fn told(proxy: &Proxy, bytes: &[u8]) -> Vec<u8> {
+fn exchange(proxy: &Proxy, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(proxy.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     // The proxy may close the connection before it has read everything.
@@ -53,7 +53,7 @@ fn invalid_requests_are_refused_or_closed_and_disturb_no_other_client() {
         (b"CONNECT nowhere HTTP/1.1\r\nHost: nowhere\r\n\r\n".to_vec(), &[b"400"]),
         (b"CONNECT :0 HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), &[b"400", b"502"]),
     ] {
-        let answer = told(&proxy, &bytes);
+        let answer = exchange(&proxy, &bytes);
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
         let status = answer.get(9..12).unwrap_or_default();
         let good = answer.is_empty() || statuses.iter().any(|good| *good == status);
@@ -66,12 +66,12 @@ fn invalid_requests_are_refused_or_closed_and_disturb_no_other_client() {
         (get("http://host/a<b"), "percent-encoded"),
         (b"GET\r\n\r\n".to_vec(), "not valid HTTP"),
     ] {
-        let answer = String::from_utf8(told(&proxy, &bytes)).unwrap();
+        let answer = String::from_utf8(exchange(&proxy, &bytes)).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 400") && head.contains("text/plain"), "{answer}");
         assert!(body.contains(line) && body.lines().count() == 1, "{answer}");
     }
-    let own = proxy.status.replace("http://", "");
+    let own = proxy.status_url.replace("http://", "");
     let mut page = TcpStream::connect(own.split('/').next().unwrap()).unwrap();
     page.write_all(&get("/<")).unwrap();
     let mut answer = String::new();
@@ -81,7 +81,7 @@ fn invalid_requests_are_refused_or_closed_and_disturb_no_other_client() {
     for bytes in
         [&[5][..], &[5, 200, 0], &[5, 1, 2], &[5, 1, 0, 4, 1, 0, 1], &[5, 1, 0, 5, 1, 0, 3, 2, 0, 255, 0, 80]]
     {
-        let answer = told(&proxy, bytes);
+        let answer = exchange(&proxy, bytes);
         assert!(answer.len() <= 12 && answer.get(3) != Some(&0), "{bytes:?}: {answer:?}");
     }
     got.extend(player.read(1_900_000));
@@ -94,17 +94,17 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
     let resource = Resource::new(3_000_000);
     let served = resource.clone();
     // The server responds half a second later over LTE than over Wi-Fi.
-    let server = network.serve(move |asked| {
-        if !asked.over_wifi() {
+    let server = network.serve(move |request| {
+        if !request.over_wifi() {
             std::thread::sleep(Duration::from_millis(500));
         }
         served.whole()
     });
-    let proxy = Proxy::behind(network.words(), &["--metered", "use"]);
+    let proxy = Proxy::with_prefix(network.words(), &["--metered", "use"]);
     let got = proxy.get(&server.url("/film"), &[]);
     assert!(got.status == 200 && got.body == *resource.data, "{}", got.status);
     assert_eq!(got.field("accept-ranges"), Some("none"));
-    let now = proxy.now();
+    let now = proxy.status();
     let session = &now["sessions"][0];
     assert_eq!(session["reason"], "one response over one link: no provable ranges", "{now:#}");
     let over = |name: &str| {
@@ -144,13 +144,13 @@ fn playlists_that_attack_stack_or_memory_are_passed_on_unchanged() {
     let endless = format!("#EXTM3U\n#EXTINF:1,\n/{}.ts\n", "x".repeat(6_000_000));
     let served = [("/deep.mpd", deep), ("/wide.m3u8", wide), ("/long.m3u8", endless)];
     let lists = served.clone();
-    let server = Server::start(move |asked| {
-        let found = lists.iter().find(|(path, _)| *path == asked.path);
+    let server = Server::start(move |request| {
+        let found = lists.iter().find(|(path, _)| *path == request.path);
         found.map_or_else(
             || Answer::status(404),
             |(_, text)| {
                 let kind =
-                    if asked.path.ends_with("mpd") { "application/dash+xml" } else { "application/x-mpegurl" };
+                    if request.path.ends_with("mpd") { "application/dash+xml" } else { "application/x-mpegurl" };
                 Answer::page(200, text).with("Content-Type", kind)
             },
         )
@@ -197,7 +197,7 @@ fn two_hundred_players_in_little_memory_play_or_get_503_with_retry_after() {
         }
     }
     assert!(played >= 8, "{played} played, {refused} were refused");
-    assert!(peak(proxy.pid()) < BOUND + (64 << 20) + KERNEL, "{} resident", peak(proxy.pid()));
+    assert!(peak(proxy.pid()) < BOUND + (64 << 20) + KERNEL_BUFFERS, "{} resident", peak(proxy.pid()));
     // A later attempt succeeds.
     assert!(proxy.get(&url, &[]).body == *resource.data);
 }

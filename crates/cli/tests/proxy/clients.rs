@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::lan::{Form, Lan};
+use crate::lan::{Lan, ProxyProtocol};
 use crate::network::Network;
 use crate::proxy::Proxy;
 use crate::server::{Answer, Resource, Server};
@@ -28,7 +28,7 @@ fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> V
 fn idle_connections_of_one_host_do_not_lock_out_other_clients() {
     let Some(lan) = Lan::new() else { return };
     let resource = Resource::new(20_000);
-    let server = lan.network.serve(move |asked| resource.answer(asked));
+    let server = lan.network.serve(move |request| resource.answer(request));
     let proxy = lan.proxy(&[]);
     let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
     lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);
@@ -40,8 +40,8 @@ fn idle_connections_of_one_host_do_not_lock_out_other_clients() {
         let other =
             Command::new("ip").args(words).arg(format!("http://{at}/{}", server.url("/file"))).output().unwrap();
         assert_eq!(other.stdout.len(), 20_000, "{}", String::from_utf8_lossy(&other.stderr));
-        assert_eq!(lan.ask_here(&proxy, Form::Media, &server.url("/file")).status, 200);
-        assert!(proxy.now()["links"].as_array().is_some_and(|links| links.len() == 2));
+        assert_eq!(lan.request_locally(&proxy, ProxyProtocol::Media, &server.url("/file")).status, 200);
+        assert!(proxy.status()["links"].as_array().is_some_and(|links| links.len() == 2));
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
 }
@@ -54,11 +54,11 @@ fn prefetched_segments_are_given_only_to_the_login_that_they_were_fetched_with()
         "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n1.ts\n#EXTINF:2,\n2.ts\n#EXTINF:2,\n3.ts\n#EXT-X-ENDLIST\n";
     let resource = Resource::new(20_000);
     let served = resource.clone();
-    let server = Server::start(move |asked| match asked.field("authorization") {
-        Some(LOGIN) if asked.path == "/list.m3u8" => {
+    let server = Server::start(move |request| match request.field("authorization") {
+        Some(LOGIN) if request.path == "/list.m3u8" => {
             Answer::page(200, LIST).with("Content-Type", "application/x-mpegurl")
         }
-        Some(LOGIN) => served.answer(asked),
+        Some(LOGIN) => served.answer(request),
         _ => Answer::status(401),
     });
     let proxy = Proxy::start(&[]);
@@ -67,7 +67,7 @@ fn prefetched_segments_are_given_only_to_the_login_that_they_were_fetched_with()
     for (login, language) in [("", "en"), ("me:wrong@", "en"), ("other:pw@", "en")] {
         assert_eq!(proxy.get(&url("me:pw@", "list.m3u8"), &player).status, 200);
         assert_eq!(proxy.get(&url("me:pw@", "1.ts"), &player).status, 200);
-        proxy.wait("a segment ahead", |now| now["ahead"][0]["bytes_ahead"].as_u64() >= Some(20_000));
+        proxy.wait_for_status("a segment ahead", |now| now["ahead"][0]["bytes_ahead"].as_u64() >= Some(20_000));
         let field = format!("Accept-Language: {language}");
         assert_eq!(proxy.get(&url(login, "2.ts"), &["-A", "player", "-H", &field]).status, 401, "{login}");
         assert_eq!(proxy.get(&url(login, "2.ts"), &player).status, 401, "{login}");
@@ -81,13 +81,13 @@ fn unread_responses_of_one_host_do_not_lock_out_other_clients() {
     let Some(lan) = Lan::new() else { return };
     let film = Resource::new(4_000_000);
     let (film, short) = (film, Resource::new(20_000));
-    let server = lan.network.serve(move |asked| match asked.path.as_str() {
-        "/file" => short.answer(asked),
+    let server = lan.network.serve(move |request| match request.path.as_str() {
+        "/file" => short.answer(request),
         "/list.m3u8" => {
             let list = format!("#EXTM3U\n{}", "#EXTINF:2,\nhttp://h/1.ts\n".repeat(20_000));
             Answer::page(200, &list).with("Content-Type", "application/x-mpegurl")
         }
-        _ => film.answer(asked),
+        _ => film.answer(request),
     });
     // 32 windows, of which other hosts may use 28.
     let proxy = lan.proxy(&["--memory", "64M"]);
@@ -103,9 +103,9 @@ fn unread_responses_of_one_host_do_not_lock_out_other_clients() {
                 ["netns", "exec", lan.name(), "curl", "-sS", "--max-time", "20", "--interface", "192.168.91.3"];
             let other = Command::new("ip").args(words).arg(format!("http://{at}/{url}")).output().unwrap();
             assert_eq!(other.stdout.len(), 20_000, "{path} {n}: {}", String::from_utf8_lossy(&other.stdout));
-            let here = lan.ask_here(&proxy, Form::Media, &url);
+            let here = lan.request_locally(&proxy, ProxyProtocol::Media, &url);
             assert_eq!(here.status, 200, "{path} {n}: {}", here.text());
-            let list = lan.ask_here(&proxy, Form::Media, &server.url(&format!("/list.m3u8?{n}")));
+            let list = lan.request_locally(&proxy, ProxyProtocol::Media, &server.url(&format!("/list.m3u8?{n}")));
             assert_eq!(list.status, 200, "{path} {n}: {}", list.text());
         }
     }

@@ -67,16 +67,16 @@ fn an_ignored_proxy_variable_is_reported() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = String::new();
+    let mut stderr = String::new();
     for line in BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok) {
-        said += &line;
+        stderr += &line;
         if line.contains("https_proxy is set but ignored") {
             break;
         }
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(!said.contains("secret"), "{said}");
+    assert!(!stderr.contains("secret"), "{stderr}");
 }
 
 #[test]
@@ -107,10 +107,13 @@ fn play_prints_the_address_or_starts_the_player() {
     let listen = proxy.address.to_string();
     let url = server.url("/film");
     let printed = marline(&["play", "--listen", &listen, &url]);
-    assert_eq!(String::from_utf8(printed.stdout).unwrap(), format!("{}\n", proxy.of(&url)));
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), format!("{}\n", proxy.media_url(&url)));
     assert!(printed.stderr.is_empty());
     let printed = marline(&["play", "--listen", &listen, "example.org/a<b"]);
-    assert_eq!(String::from_utf8(printed.stdout).unwrap(), format!("{}\n", proxy.of("http://example.org/a%3Cb")));
+    assert_eq!(
+        String::from_utf8(printed.stdout).unwrap(),
+        format!("{}\n", proxy.media_url("http://example.org/a%3Cb"))
+    );
 
     let dir = tempfile::tempdir().unwrap();
     let player = dir.path().join("player");
@@ -122,9 +125,9 @@ fn play_prints_the_address_or_starts_the_player() {
         let out = dir.path().join(out);
         let with = format!("{} {}", player.display(), out.display());
         let played = marline(&["play", "--player", &with, "--listen", listen, &url]);
-        let said = String::from_utf8_lossy(&played.stderr).into_owned();
-        assert_eq!(played.status.code(), Some(3), "{said}");
-        assert!(!said.contains("marline: ") || said.contains("status http"), "{said}");
+        let stderr = String::from_utf8_lossy(&played.stderr).into_owned();
+        assert_eq!(played.status.code(), Some(3), "{stderr}");
+        assert!(!stderr.contains("marline: ") || stderr.contains("status http"), "{stderr}");
         assert!(std::fs::read(&out).unwrap() == *resource.data);
     }
 }

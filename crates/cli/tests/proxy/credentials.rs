@@ -18,18 +18,18 @@ fn list(segments: impl Iterator<Item = String>) -> Answer {
 }
 
 /// The port of the requested host.
-fn port(asked: &Asked) -> &str {
-    asked.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap()
+fn port(request: &Asked) -> &str {
+    request.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap()
 }
 
 /// A server whose playlists have segments next to them, at another host name, or at another port of the same host.
 fn channel(file: impl Fn(&Asked) -> Answer + Send + Sync + 'static, other: u16) -> Server {
-    Server::start(move |asked| match asked.path.as_str() {
+    Server::start(move |request| match request.path.as_str() {
         "/list.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
-        "/cdn.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/{n}.ts", port(asked)))),
+        "/cdn.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/{n}.ts", port(request)))),
         "/port.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://127.0.0.1:{other}/{n}.ts"))),
-        "/moved.m3u8" => Answer::redirect(302, &format!("http://localhost:{}/list.m3u8", port(asked))),
-        _ => file(asked),
+        "/moved.m3u8" => Answer::redirect(302, &format!("http://localhost:{}/list.m3u8", port(request))),
+        _ => file(request),
     })
 }
 
@@ -37,14 +37,14 @@ fn channel(file: impl Fn(&Asked) -> Answer + Send + Sync + 'static, other: u16) 
 fn play(proxy: &Proxy, list: &str, words: &[&str]) -> Vec<(u16, Vec<u8>)> {
     let got = proxy.get(list, words);
     assert_eq!(got.status, 200, "{}", got.text());
-    let base = url::Url::parse(&proxy.of(list)).unwrap();
+    let base = url::Url::parse(&proxy.media_url(list)).unwrap();
     let text = got.text();
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let urls: Vec<String> = lines.map(|line| base.join(line).unwrap().to_string()).collect();
     assert_eq!(urls.len(), SEGMENTS, "{text}");
     urls.iter()
         .map(|url| {
-            let got = proxy.ask(url, words);
+            let got = proxy.request(url, words);
             assert!(got.field("set-cookie").is_none());
             (got.status, got.body)
         })
@@ -55,20 +55,22 @@ fn play(proxy: &Proxy, list: &str, words: &[&str]) -> Vec<(u16, Vec<u8>)> {
 fn cookies_are_returned_to_their_server_and_never_reach_the_player() {
     let resource = Resource::new(20_000);
     let file = resource.clone();
-    let server = Server::start(move |asked| {
-        let cookie = asked.field("cookie").unwrap_or_default();
+    let server = Server::start(move |request| {
+        let cookie = request.field("cookie").unwrap_or_default();
         let has = |pair: &str| cookie.split("; ").any(|own| own == pair);
-        match asked.path.as_str() {
+        match request.path.as_str() {
             // As CloudFront does: the master playlist sets the cookie that segments need.
             "/ck/m.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))).with("Set-Cookie", "k=1; Path=/ck"),
-            "/ck/other.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/ck/{n}.ts", port(asked))))
-                .with("Set-Cookie", "k=1; Path=/; Domain=localhost"),
+            "/ck/other.m3u8" => {
+                list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/ck/{n}.ts", port(request))))
+                    .with("Set-Cookie", "k=1; Path=/; Domain=localhost")
+            }
             // A redirect to the same address until the cookie comes back.
             "/gate" if !has("gate=open") => {
                 Answer::redirect(302, "/gate").with("Set-Cookie", "gate=open; Path=/; HttpOnly")
             }
-            "/gate" => file.answer(asked),
-            path if path.starts_with("/ck/") && has("k=1") => file.answer(asked),
+            "/gate" => file.answer(request),
+            path if path.starts_with("/ck/") && has("k=1") => file.answer(request),
             _ => Answer::status(403),
         }
     });
@@ -88,9 +90,9 @@ fn cookies_are_returned_to_their_server_and_never_reach_the_player() {
 
 #[test]
 fn playlist_variables_of_one_user_are_not_visible_to_another() {
-    let server = Server::start(move |asked| {
-        let is_let_in = asked.field("authorization").is_some() || asked.field("x-token").is_some();
-        match asked.path.as_str() {
+    let server = Server::start(move |request| {
+        let is_let_in = request.field("authorization").is_some() || request.field("x-token").is_some();
+        match request.path.as_str() {
             "/master.m3u8" if !is_let_in => Answer::status(401),
             "/master.m3u8" => {
                 let define = "#EXT-X-DEFINE:NAME=\"tok\",VALUE=\"SECRET\"";
@@ -136,7 +138,7 @@ fn playlist_variables_of_one_user_are_not_visible_to_another() {
 }
 
 /// Header fields that a player sends by itself, as options of curl.
-const OWN: [&str; 14] = [
+const PLAYER_FIELDS: [&str; 14] = [
     "-A",
     "Mozilla/5.0 player",
     "-H",
@@ -157,56 +159,60 @@ const OWN: [&str; 14] = [
 fn header_fields_of_a_player_reach_their_origin_and_no_other() {
     let resource = Resource::new(20_000);
     let (one, other) = (resource.clone(), resource.clone());
-    let elsewhere = Server::start(move |asked| other.answer(asked));
-    let server = channel(move |asked| one.answer(asked), elsewhere.address.port());
+    let elsewhere = Server::start(move |request| other.answer(request));
+    let server = channel(move |request| one.answer(request), elsewhere.address.port());
     let proxy = Proxy::start(&[]);
-    let has = |asked: &Asked, name: &str, value: &str| asked.field(name) == Some(value);
+    let has = |request: &Asked, name: &str, value: &str| request.field(name) == Some(value);
     for path in ["/list.m3u8", "/cdn.m3u8", "/port.m3u8", "/moved.m3u8"] {
         let (before, before_elsewhere) = (server.asked().len(), elsewhere.asked().len());
-        let got = play(&proxy, &server.url(path), &OWN);
+        let got = play(&proxy, &server.url(path), &PLAYER_FIELDS);
         assert!(got.iter().all(|(status, body)| *status == 200 && *body == *resource.data), "{path}");
-        let asked = [&server.asked()[before..], &elsewhere.asked()[before_elsewhere..]].concat();
+        let requests = [&server.asked()[before..], &elsewhere.asked()[before_elsewhere..]].concat();
         let home = format!("{}", server.address);
         let (at_home, away): (Vec<_>, Vec<_>) =
-            asked.iter().partition(|asked| asked.field("host") == Some(home.as_str()));
+            requests.iter().partition(|request| request.field("host") == Some(home.as_str()));
         assert_eq!(at_home.len() > SEGMENTS, path == "/list.m3u8", "{path}: {}", at_home.len());
         assert_eq!(away.len() >= SEGMENTS, path != "/list.m3u8", "{path}");
-        for asked in at_home {
-            assert!(has(asked, "x-tok", "secret") && has(asked, "cookie", "a=secret"), "{path}: {asked:?}");
-            assert!(has(asked, "authorization", "Bearer secret"), "{path}: {asked:?}");
-            assert!(has(asked, "referer", "https://site.example/page?secret"), "{path}: {asked:?}");
+        for request in at_home {
+            assert!(has(request, "x-tok", "secret") && has(request, "cookie", "a=secret"), "{path}: {request:?}");
+            assert!(has(request, "authorization", "Bearer secret"), "{path}: {request:?}");
+            assert!(has(request, "referer", "https://site.example/page?secret"), "{path}: {request:?}");
         }
-        for asked in asked.iter().filter(|asked| asked.field("host") != Some(home.as_str())) {
-            assert!(!format!("{asked:?}").contains("secret"), "{path}: {asked:?}");
-            assert!(has(asked, "referer", "https://site.example/"), "{path}: {asked:?}");
+        for request in requests.iter().filter(|asked| asked.field("host") != Some(home.as_str())) {
+            assert!(!format!("{request:?}").contains("secret"), "{path}: {request:?}");
+            assert!(has(request, "referer", "https://site.example/"), "{path}: {request:?}");
         }
-        for asked in &asked {
-            assert!(has(asked, "origin", "https://site.example"), "{path}: {asked:?}");
-            assert!(has(asked, "user-agent", "Mozilla/5.0 player"), "{path}: {asked:?}");
-            assert!(asked.field("icy-metadata").is_none(), "{path}: {asked:?}");
+        for request in &requests {
+            assert!(has(request, "origin", "https://site.example"), "{path}: {request:?}");
+            assert!(has(request, "user-agent", "Mozilla/5.0 player"), "{path}: {request:?}");
+            assert!(request.field("icy-metadata").is_none(), "{path}: {request:?}");
         }
     }
     // For a browser all sites behind the proxy are one origin, so its secrets are not forwarded.
     let before = server.asked().len();
-    let browser = [&OWN[..2], &OWN[6..], &["-H", "Sec-Fetch-Site: none"]].concat();
+    let browser = [&PLAYER_FIELDS[..2], &PLAYER_FIELDS[6..], &["-H", "Sec-Fetch-Site: none"]].concat();
     assert_eq!(proxy.get(&server.url("/1.ts"), &browser).status, 200);
-    let asked = &server.asked()[before..];
-    assert!(!asked.is_empty() && !format!("{asked:?}").contains("secret"), "{asked:?}");
+    let requests = &server.asked()[before..];
+    assert!(!requests.is_empty() && !format!("{requests:?}").contains("secret"), "{requests:?}");
 }
 
 #[test]
 fn users_with_other_credentials_never_get_each_others_bytes() {
     let of = |user: &str| Resource::other(20_000, 1 + u64::from(user == "b"));
     // "a:pw" and "b:pw"
-    let user = |asked: &Asked| match (asked.field("cookie"), asked.field("authorization"), asked.field("x-user")) {
+    let user = |request: &Asked| match (
+        request.field("cookie"),
+        request.field("authorization"),
+        request.field("x-user"),
+    ) {
         (Some("u=a"), ..) | (_, Some("Basic YTpwdw==" | "Bearer a"), _) | (_, _, Some("a")) => Some("a"),
         (Some("u=b"), ..) | (_, Some("Basic Yjpwdw==" | "Bearer b"), _) | (_, _, Some("b")) => Some("b"),
         _ => None,
     };
-    let answer = move |asked: &Asked| match (user(asked), asked.path.as_str()) {
+    let answer = move |request: &Asked| match (user(request), request.path.as_str()) {
         (None, _) => Answer::status(401),
         (_, "/list.m3u8") => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
-        (Some(user), _) => of(user).answer(asked),
+        (Some(user), _) => of(user).answer(request),
     };
     let server = Server::start(answer);
     let proxy = Proxy::start(&[]);
@@ -225,7 +231,7 @@ fn users_with_other_credentials_never_get_each_others_bytes() {
             assert_eq!((a.status, b.status, nobody.status), (200, 200, 401), "{field} {path}");
             if path == "/1.ts" {
                 // The next segment is prefetched for one of them, and must not be given to another.
-                proxy.wait("a segment ahead", |now| {
+                proxy.wait_for_status("a segment ahead", |now| {
                     let mut ahead = now["ahead"].as_array().into_iter().flatten();
                     ahead.any(|of_user| of_user["bytes_ahead"].as_u64() >= Some(20_000))
                 });
@@ -246,8 +252,8 @@ fn header_fields_of_the_command_line_are_sent_only_for_its_player() {
     let resource = Resource::new(20_000);
     let file = resource.clone();
     let server = channel(
-        move |asked| match asked.field("x-tok") {
-            Some("secret") => file.answer(asked),
+        move |request| match request.field("x-tok") {
+            Some("secret") => file.answer(request),
             _ => Answer::status(403),
         },
         9,
@@ -279,9 +285,9 @@ curl -sS -o /dev/null -w '%{http_code}' "$address/${url%list.m3u8}1.ts" > bare
         let with = format!("{} {}", player.display(), out.display());
         let url = server.url("/list.m3u8");
         let played = marline(&["play", "--player", &with, "-H", "X-Tok: secret", "--listen", listen, &url]);
-        let said = String::from_utf8_lossy(&played.stderr).into_owned();
-        assert_eq!(played.status.code(), Some(0), "{said}");
-        assert!(!said.contains("secret"), "{said}");
+        let stderr = String::from_utf8_lossy(&played.stderr).into_owned();
+        assert_eq!(played.status.code(), Some(0), "{stderr}");
+        assert!(!stderr.contains("secret"), "{stderr}");
         assert!(std::fs::read(out.join("one")).unwrap() == *resource.data);
         assert_eq!(std::fs::read_to_string(out.join("second")).unwrap().trim(), "2.ts");
         assert_eq!(std::fs::read_to_string(out.join("bare")).unwrap(), "403");
@@ -293,8 +299,8 @@ curl -sS -o /dev/null -w '%{http_code}' "$address/${url%list.m3u8}1.ts" > bare
         (&["play", "-H", "Host: secret", "--page", &url], "sets this field itself"),
     ] {
         let refused = marline(words);
-        let said = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!((refused.status.code(), said.lines().count()), (Some(64), 1), "{said}");
-        assert!(said.contains(says) && !said.contains("secret"), "{said}");
+        let stderr = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!((refused.status.code(), stderr.lines().count()), (Some(64), 1), "{stderr}");
+        assert!(stderr.contains(says) && !stderr.contains("secret"), "{stderr}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};
 
-use crate::proxy::{Got, Player, Proxy};
+use crate::proxy::{Player, Proxy, Reply};
 use crate::server::{Answer, Asked, Resource, Server, Step};
 
 /// A segment address: a path that at the proxy would lead to another host than the playlist's.
@@ -18,7 +18,7 @@ fn list() -> String {
 }
 
 fn body(kind: &str, body: &[u8]) -> Answer {
-    in_two(kind, body, body.len(), Duration::ZERO)
+    in_two_parts(kind, body, body.len(), Duration::ZERO)
 }
 
 /// The same with this status.
@@ -28,7 +28,7 @@ fn body_of(status: u16, kind: &str, body: &[u8]) -> Answer {
 }
 
 /// A body whose first bytes come at once, and the others after a pause.
-fn in_two(kind: &str, body: &[u8], first: usize, pause: Duration) -> Answer {
+fn in_two_parts(kind: &str, body: &[u8], first: usize, pause: Duration) -> Answer {
     let (first, rest) = body.split_at(first);
     let steps = [Step::Raw(first.to_vec()), Step::Wait(pause), Step::Raw(rest.to_vec())];
     Answer::page(200, "").with("Content-Type", kind).with("Content-Length", &body.len().to_string()).then(steps)
@@ -46,7 +46,7 @@ fn count(server: &Server, path: &str) -> usize {
 }
 
 /// Asserts that the playlist arrived with rewritten addresses.
-fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Got, what: &str) {
+fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Reply, what: &str) {
     let own = format!("http://{}/{}", proxy.address, server.url(TARGET));
     assert_eq!((got.status, got.field("content-encoding")), (200, None), "{what}: {}", got.text());
     assert_eq!(got.text(), list().replace(TARGET, &own), "{what}");
@@ -56,16 +56,16 @@ fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Got, what: &str) {
 fn every_response_for_a_url_is_inspected() {
     let (named, flips) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let film = Resource::new(300_000).with("Content-Type", "video/mp4");
-    let server = Server::start(move |asked| {
+    let server = Server::start(move |request| {
         let list = list();
-        let is_range = asked.field("range").is_some();
-        match asked.path.as_str() {
+        let is_range = request.field("range").is_some();
+        match request.path.as_str() {
             // The first response is no playlist, the next one is.
             "/named.m3u8" if named.fetch_add(1, Ordering::SeqCst) == 0 => body("text/plain", b"\0 nothing\n"),
             "/typed" if flips.fetch_add(1, Ordering::SeqCst) < 3 => body("audio/mpegurl", b"\0 nothing\n"),
             "/typed" => body("audio/mpegurl", list.as_bytes()),
             "/ranges.m3u8" if !is_range => body("application/x-mpegurl", b"\0 nothing\n"),
-            "/film.m3u8" => film.answer(asked),
+            "/film.m3u8" => film.answer(request),
             _ => body("text/plain", list.as_bytes()),
         }
     });
@@ -120,8 +120,8 @@ fn a_playlist_in_any_encoding_is_rewritten_or_refused() {
         ("/zipped", &["gzip"], gzip(&subtitles)),
     ];
     let answers = served.clone();
-    let server = Server::start(move |asked| {
-        let Some((_, encodings, bytes)) = answers.iter().find(|(path, ..)| *path == asked.path) else {
+    let server = Server::start(move |request| {
+        let Some((_, encodings, bytes)) = answers.iter().find(|(path, ..)| *path == request.path) else {
             return Answer::status(404);
         };
         let answer = body("text/plain", bytes).with("Content-Encoding", &encodings.join("#"));
@@ -159,15 +159,15 @@ fn a_slow_playlist_is_waited_for_and_slow_media_is_not() {
         ("/gzip", gzip(list().as_bytes()), 5),
     ];
     let answers = served.clone();
-    let server = Server::start(move |asked| match answers.iter().find(|(path, ..)| *path == asked.path) {
+    let server = Server::start(move |request| match answers.iter().find(|(path, ..)| *path == request.path) {
         Some((path, bytes, first)) => {
-            let answer = in_two("text/plain", bytes, *first, PAUSE);
+            let answer = in_two_parts("text/plain", bytes, *first, PAUSE);
             if *path == "/gzip" { answer.with("Content-Encoding", "gzip") } else { answer }
         }
-        None if asked.path == "/cut.m3u8" => {
+        None if request.path == "/cut.m3u8" => {
             body("text/plain", b"#EXT").with("Content-Length", "100").then([Step::Close])
         }
-        None => in_two("video/mp2t", &b"\x47\x40\x11\x10".repeat(1000), 1, Duration::from_secs(8)),
+        None => in_two_parts("video/mp2t", &b"\x47\x40\x11\x10".repeat(1000), 1, Duration::from_secs(8)),
     });
     let proxy = Proxy::start(&[]);
     std::thread::scope(|scope| {
@@ -185,7 +185,8 @@ fn a_slow_playlist_is_waited_for_and_slow_media_is_not() {
     });
     // The response head of a media file follows its first byte.
     let began = Instant::now();
-    let head = proxy.curl(&["-o", "/dev/null", "-w", "%{time_starttransfer}", &proxy.of(&server.url("/film.ts"))]);
+    let head =
+        proxy.curl(&["-o", "/dev/null", "-w", "%{time_starttransfer}", &proxy.media_url(&server.url("/film.ts"))]);
     let first: f64 = String::from_utf8_lossy(&head.stdout).parse().unwrap();
     assert!(first < 4.0 && began.elapsed() > Duration::from_secs(7), "{first}");
     // A body that breaks off before its kind is known is not passed on.
@@ -196,8 +197,8 @@ fn a_slow_playlist_is_waited_for_and_slow_media_is_not() {
 fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running() {
     let first = Resource::new(4_000_000).with("ETag", "\"1\"").with("Content-Type", "video/mp2t");
     let (length, changes) = (list().len(), AtomicUsize::new(0));
-    let ranges = move |asked: &Asked, text: &[u8]| {
-        let (last, status) = match asked.field("range") {
+    let ranges = move |request: &Asked, text: &[u8]| {
+        let (last, status) = match request.field("range") {
             Some("bytes=0-0") => (0, 206),
             Some(_) => (length - 1, 206),
             None => (length - 1, 200),
@@ -205,7 +206,7 @@ fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running()
         let answer = body_of(status, "text/plain", &text[..=last]).with("ETag", "\"a\"");
         if status == 200 { answer } else { answer.with("Content-Range", &format!("bytes 0-{last}/{length}")) }
     };
-    let server = Server::start(move |asked| match asked.path.as_str() {
+    let server = Server::start(move |request| match request.path.as_str() {
         "/a.m3u8" => {
             let segments = ["/1.ts", "/b", "/3.ts"].map(|path| format!("#EXTINF:4,\n{path}\n")).concat();
             let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:4\n{segments}#EXT-X-ENDLIST\n");
@@ -215,11 +216,11 @@ fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running()
             let text = "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\n/1.ts\n#EXTINF:4,\n/d\n#EXT-X-ENDLIST\n";
             body("application/x-mpegurl", text.as_bytes())
         }
-        "/b" => ranges(asked, list().as_bytes()),
+        "/b" => ranges(request, list().as_bytes()),
         // The first byte differs from that of the later response.
-        "/d" if changes.fetch_add(1, Ordering::SeqCst) == 0 => ranges(asked, &b"G".repeat(length)),
-        "/d" => ranges(asked, list().as_bytes()),
-        _ => first.answer(asked),
+        "/d" if changes.fetch_add(1, Ordering::SeqCst) == 0 => ranges(request, &b"G".repeat(length)),
+        "/d" => ranges(request, list().as_bytes()),
+        _ => first.answer(request),
     })
     .pace(800_000);
     let proxy = Proxy::start(&[]);
@@ -228,7 +229,7 @@ fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running()
         assert_eq!(proxy.get(&server.url(list), &words).status, 200);
         let mut player = Player::start(&proxy, &server.url("/1.ts"), 0);
         player.read(10_000);
-        let output = proxy.curl(&["-A", "Player", &proxy.of(&server.url(second))]);
+        let output = proxy.curl(&["-A", "Player", &proxy.media_url(&server.url(second))]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(!text.contains(&format!("\n{TARGET}")), "{second}: {text}");
         drop(player);
@@ -242,7 +243,7 @@ fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running()
 fn a_playlist_without_a_header_is_read_by_its_type_or_name() {
     let text = format!("http://radio.example/stream\n{TARGET}\nnext.mp3\n");
     let served = text.clone();
-    let server = Server::start(move |asked| match asked.path.as_str() {
+    let server = Server::start(move |request| match request.path.as_str() {
         "/radio" => body("audio/x-mpegurl", served.as_bytes()),
         "/text" => body("text/plain", served.as_bytes()),
         "/zipped.m3u" => body("text/plain", &gzip(served.as_bytes())).with("Content-Encoding", "gzip"),
@@ -271,8 +272,8 @@ fn playlists_of_other_formats_are_recognized() {
     let served = [("/a", "", &pls), ("/b.pls", "", &text), ("/c", "audio/x-scpls", &text), ("/d", "", &asx)];
     let served = served.map(|(path, kind, text)| (path, kind, text.clone()));
     let answers = served.clone();
-    let server = Server::start(move |asked| {
-        let found = answers.iter().find(|(path, ..)| *path == asked.path);
+    let server = Server::start(move |request| {
+        let found = answers.iter().find(|(path, ..)| *path == request.path);
         found.map_or_else(|| Answer::status(404), |(_, kind, text)| body(kind, text.as_bytes()))
     });
     let proxy = Proxy::start(&[]);
@@ -286,14 +287,14 @@ fn playlists_of_other_formats_are_recognized() {
 fn a_server_with_a_late_first_byte_is_waited_for() {
     let film = Resource::new(1000).with("Content-Type", "video/mp4");
     let first = std::sync::Mutex::new(std::collections::BTreeSet::new());
-    let server = Server::start(move |asked| {
-        if first.lock().unwrap().insert(asked.path.clone()) {
+    let server = Server::start(move |request| {
+        if first.lock().unwrap().insert(request.path.clone()) {
             std::thread::sleep(Duration::from_millis(20_500));
         }
-        if asked.path == "/slow.m3u8" {
+        if request.path == "/slow.m3u8" {
             body("application/x-mpegurl", list().as_bytes())
         } else {
-            film.answer(asked)
+            film.answer(request)
         }
     });
     let proxy = Proxy::start(&[]);
@@ -312,12 +313,12 @@ fn a_server_with_a_late_first_byte_is_waited_for() {
 
 #[test]
 fn a_playlist_with_another_success_status_is_rewritten() {
-    let server = Server::start(|asked| {
+    let server = Server::start(|request| {
         let text = list();
         let (last, all) = (text.len() - 1, text.len());
         let answer = |status| body_of(status, "application/x-mpegurl", text.as_bytes());
         let part = |total: String| answer(206).with("Content-Range", &format!("bytes 0-{last}/{total}"));
-        match asked.path.as_str() {
+        match request.path.as_str() {
             "/part.m3u8" => part(all.to_string()),
             "/open.m3u8" => part("*".to_owned()),
             "/half.m3u8" => part((2 * all).to_string()),

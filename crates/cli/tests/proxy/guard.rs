@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lan::{FORMS, Form, Lan};
+use crate::lan::{Lan, PROXY_PROTOCOLS, ProxyProtocol};
 use crate::proxy::Proxy;
 use crate::server::{Answer, Resource, Server, Step};
 
@@ -15,7 +15,7 @@ const NOT_ALLOWED: u16 = 2;
 /// A public server with a file, redirects (`/to?URL`), and playlists that contain the URL after their `?`.
 fn public(lan: &Lan) -> Server {
     let resource = Resource::new(20_000);
-    lan.network.serve(move |asked| match asked.path.split_once('?') {
+    lan.network.serve(move |request| match request.path.split_once('?') {
         Some(("/to", target)) => Answer::redirect(302, target),
         Some(("/list.m3u8", target)) => {
             Answer::page(200, &list(target)).with("Content-Type", "application/x-mpegurl")
@@ -93,7 +93,7 @@ fn public(lan: &Lan) -> Server {
             let comment = "x".repeat(9000);
             Answer::page(200, &format!("<!--{comment}--><MPD><BaseURL>/{target}</BaseURL></MPD>"))
         }
-        _ => resource.answer(asked),
+        _ => resource.answer(request),
     })
 }
 
@@ -114,7 +114,7 @@ const NAMES: [(&str, &[&str]); 9] = [
 ];
 
 /// Hosts that denote this host, whoever requests them.
-const OWN: [&str; 18] = [
+const OWN_HOSTS: [&str; 18] = [
     "127.0.0.1",
     "127.9.9.9",
     "localhost",
@@ -138,21 +138,21 @@ const OWN: [&str; 18] = [
 #[test]
 fn other_hosts_reach_nothing_of_this_host_by_any_proxy_protocol() {
     let Some(lan) = Lan::new() else { return };
-    lan.names(&NAMES);
+    lan.name_server(&NAMES);
     let proxy = lan.proxy(&[]);
-    for form in FORMS {
-        for host in OWN {
+    for form in PROXY_PROTOCOLS {
+        for host in OWN_HOSTS {
             let began = Instant::now();
-            let got = lan.ask(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
+            let got = lan.request_from_lan(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
             // Refused also for IPv6 addresses, although no link has IPv6.
-            let refused = if form == Form::Socks { NOT_ALLOWED } else { 403 };
+            let refused = if form == ProxyProtocol::Socks { NOT_ALLOWED } else { 403 };
             assert_eq!(got.status, refused, "{form:?} {host}: {}", got.text());
             assert!(began.elapsed() < AT_ONCE, "{form:?} {host}: {:?}", began.elapsed());
         }
         // An address that is added later is protected at once.
         let late = format!("10.77.1.{}", 20 + form as u8);
         lan.network.client_ip(&format!("address add {late}/24 dev wifi0\n"));
-        let got = lan.ask(&proxy, form, &format!("http://{late}:{}/", lan.own.port));
+        let got = lan.request_from_lan(&proxy, form, &format!("http://{late}:{}/", lan.own.port));
         assert!(matches!(got.status, 403 | NOT_ALLOWED), "{form:?} {late}: {}", got.status);
     }
     assert_eq!(lan.own.connections(), 0, "refused, but connected to");
@@ -161,23 +161,23 @@ fn other_hosts_reach_nothing_of_this_host_by_any_proxy_protocol() {
 #[test]
 fn other_hosts_reach_only_their_own_network_and_the_internet() {
     let Some(lan) = Lan::new() else { return };
-    lan.names(&NAMES);
+    lan.name_server(&NAMES);
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
-    for form in FORMS {
-        let refused = if form == Form::Socks { NOT_ALLOWED } else { 403 };
+    for form in PROXY_PROTOCOLS {
+        let refused = if form == ProxyProtocol::Socks { NOT_ALLOWED } else { 403 };
         for host in ["10.77.1.1", "10.77.2.1", "router.test", "169.254.169.254", "100.100.100.200", "[fe80::1]"] {
-            let got = lan.ask(&proxy, form, &format!("http://{host}:{}/", lan.router.port));
+            let got = lan.request_from_lan(&proxy, form, &format!("http://{host}:{}/", lan.router.port));
             assert_eq!(got.status, refused, "{form:?} {host}: {}", got.text());
         }
-        let got = lan.ask(&proxy, form, &server.url("/file"));
+        let got = lan.request_from_lan(&proxy, form, &server.url("/file"));
         assert!(got.status == 200 || got.status == 206, "{form:?}: {}", got.status);
-        let got = lan.ask(&proxy, form, &format!("http://public.test:{}/file", server.address.port()));
+        let got = lan.request_from_lan(&proxy, form, &format!("http://public.test:{}/file", server.address.port()));
         assert!(got.status == 200 || got.status == 206, "{form:?} by name: {} {}", got.status, got.text());
     }
     assert_eq!(lan.router.connections(), 0);
     let neighbour = format!("http://192.168.91.2:{}/", lan.neighbour.port);
-    for form in FORMS {
-        let got = lan.ask(&proxy, form, &neighbour);
+    for form in PROXY_PROTOCOLS {
+        let got = lan.request_from_lan(&proxy, form, &neighbour);
         assert_eq!((got.status, got.text().trim()), (200, "SECRET"), "{form:?}");
     }
 }
@@ -185,19 +185,19 @@ fn other_hosts_reach_only_their_own_network_and_the_internet() {
 #[test]
 fn local_programs_reach_every_host_they_name() {
     let Some(lan) = Lan::new() else { return };
-    lan.names(&NAMES);
+    lan.name_server(&NAMES);
     let proxy = lan.proxy(&[]);
-    for form in FORMS {
+    for form in PROXY_PROTOCOLS {
         for host in ["127.0.0.1", "localhost", "10.77.1.2", "10.77.1.3", "10.77.2.2", "loop.test", "own.test"] {
-            let got = lan.ask_here(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
+            let got = lan.request_locally(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
             assert_eq!((got.status, got.text().trim()), (200, "SECRET"), "{form:?} {host}");
         }
-        let got = lan.ask_here(&proxy, form, &format!("http://router.test:{}/", lan.router.port));
+        let got = lan.request_locally(&proxy, form, &format!("http://router.test:{}/", lan.router.port));
         assert_eq!(got.status, 200, "{form:?}: {}", got.text());
         // Hosts of the LAN, which no link reaches.
         for host in ["192.168.91.2", "neighbour.test", "[fd91::2]"] {
             let began = Instant::now();
-            let got = lan.ask_here(&proxy, form, &format!("http://{host}:{}/", lan.neighbour.port));
+            let got = lan.request_locally(&proxy, form, &format!("http://{host}:{}/", lan.neighbour.port));
             assert_eq!((got.status, got.text().trim()), (200, "SECRET"), "{form:?} {host}");
             assert!(began.elapsed() < AT_ONCE, "{form:?} {host}: {:?}", began.elapsed());
         }
@@ -207,7 +207,7 @@ fn local_programs_reach_every_host_they_name() {
 #[test]
 fn a_public_server_leads_no_client_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
-    lan.names(&NAMES);
+    lan.name_server(&NAMES);
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
     let (own, router) = (lan.own.port, lan.router.port);
     let targets = [
@@ -232,23 +232,24 @@ fn a_public_server_leads_no_client_into_local_networks() {
         let twice = server.url(&format!("/to?{redirect}"));
         for url in [&redirect, &twice] {
             let began = Instant::now();
-            let here = lan.ask_here(&proxy, Form::Media, url);
+            let here = lan.request_locally(&proxy, ProxyProtocol::Media, url);
             assert_eq!(here.status, 403, "{url}: {}", here.text());
             assert!(began.elapsed() < AT_ONCE, "{url}: {:?}", began.elapsed());
             assert!(here.text().contains("refused; request that URL directly"), "{}", here.text());
-            assert_eq!(lan.ask(&proxy, Form::Media, url).status, 403, "{url}");
+            assert_eq!(lan.request_from_lan(&proxy, ProxyProtocol::Media, url).status, 403, "{url}");
         }
         let list = server.url(&format!("/list.m3u8?{target}"));
         let play = || [list.clone(), server.url("/1.ts"), target.clone()];
         for (n, url) in play().iter().enumerate() {
-            let got = lan.ask_here(&proxy, Form::Media, url);
+            let got = lan.request_locally(&proxy, ProxyProtocol::Media, url);
             assert_eq!(got.status, if n == 2 { 403 } else { 200 }, "{url}: {}", got.text());
             if n == 1 {
                 // Time in which the proxy would prefetch the next segment.
                 std::thread::sleep(Duration::from_millis(700));
             }
         }
-        let got: Vec<u16> = play().iter().map(|url| lan.ask(&proxy, Form::Media, url).status).collect();
+        let got: Vec<u16> =
+            play().iter().map(|url| lan.request_from_lan(&proxy, ProxyProtocol::Media, url).status).collect();
         assert_eq!(got, [200, 200, 403], "{target}");
     }
     assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
@@ -261,8 +262,8 @@ fn no_kind_of_address_in_a_playlist_leads_into_local_networks() {
     let target = format!("http://10.77.1.1:{}/admin", lan.router.port);
     for (list, asked) in [("key.m3u8", ""), ("channels.m3u", ""), ("template.mpd", "?a")] {
         let list = server.url(&format!("/{list}?{target}"));
-        assert_eq!(lan.ask_here(&proxy, Form::Media, &list).status, 200, "{list}");
-        let got = lan.ask_here(&proxy, Form::Media, &format!("{target}{asked}"));
+        assert_eq!(lan.request_locally(&proxy, ProxyProtocol::Media, &list).status, 200, "{list}");
+        let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("{target}{asked}"));
         assert_eq!(got.status, 403, "{list}: {}", got.text());
     }
     assert_eq!(lan.router.connections(), 0);
@@ -275,9 +276,9 @@ fn no_invalid_playlist_that_players_accept_leads_into_local_networks() {
     let target = format!("http://10.77.1.1:{}/admin", lan.router.port);
     for name in ["video", "quote", "latin1", "return", "map", "id.mpd"] {
         // The User-Agent makes each a different player for the proxy.
-        let got = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}")));
+        let got = lan.request_as_player(name, &proxy, &server.url(&format!("/{name}?{target}")));
         assert_eq!(got.status, 200, "{name}: {}", got.text());
-        let got = lan.ask_as(name, &proxy, &target);
+        let got = lan.request_as_player(name, &proxy, &target);
         assert_eq!(got.status, 403, "{name}: {}", got.text());
     }
     for (name, why) in [
@@ -288,22 +289,22 @@ fn no_invalid_playlist_that_players_accept_leads_into_local_networks() {
         ("utf7.mpd", "an encoding that the proxy does not read"),
         ("case.mpd", "in another case"),
     ] {
-        let got = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}")));
+        let got = lan.request_as_player(name, &proxy, &server.url(&format!("/{name}?{target}")));
         assert!(got.status == 502 && got.text().contains(why), "{name}: {} {}", got.status, got.text());
     }
     // The target becomes a part of a path on the playlist's own server.
     let own = |path: &str| format!("http://127.0.0.1:{}/{}", proxy.address.port(), server.url(path));
     for (name, path) in [("bases.mpd", "/a/b/c/d/"), ("comment.mpd", "/"), ("comment", "/")] {
-        let text = lan.ask_as(name, &proxy, &server.url(&format!("/{name}?{target}"))).text();
+        let text = lan.request_as_player(name, &proxy, &server.url(&format!("/{name}?{target}"))).text();
         let want = own(&format!("{path}{target}"));
         assert!(text.contains(&want) && text.matches(&target).count() == 1, "{name}: {want}: {text}");
     }
     // A player with another name is refused as well.
-    assert_eq!(lan.ask_as("another", &proxy, &target).status, 403);
+    assert_eq!(lan.request_as_player("another", &proxy, &target).status, 403);
     assert_eq!(lan.router.connections(), 0);
     // A service of the host that no playlist named is allowed.
     let own = format!("http://10.77.1.2:{}/", lan.own.port);
-    assert_eq!(lan.ask_as("video", &proxy, &own).status, 200);
+    assert_eq!(lan.request_as_player("video", &proxy, &own).status, 200);
 }
 
 /// The addresses in a text that lead to the proxy.
@@ -317,28 +318,28 @@ fn addresses(text: &str, proxy: &Proxy) -> Vec<String> {
 #[test]
 fn an_address_from_a_playlist_is_restricted_for_every_client_at_any_time() {
     let Some(lan) = Lan::new() else { return };
-    lan.names(&NAMES);
+    lan.name_server(&NAMES);
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
     let target = format!("http://router.test:{}/admin", lan.router.port);
     for list in ["list.m3u8", "key.m3u8", "channels.m3u", "template.mpd"] {
-        let text = lan.ask_as("reader", &proxy, &server.url(&format!("/{list}?{target}"))).text();
+        let text = lan.request_as_player("reader", &proxy, &server.url(&format!("/{list}?{target}"))).text();
         let all = addresses(&text, &proxy);
         let named = all.iter().find(|address| address.contains("router.test")).unwrap();
         for agent in ["reader", "player"] {
-            assert_eq!(lan.ask_as(agent, &proxy, named).status, 403, "{list}: {named}");
+            assert_eq!(lan.request_as_player(agent, &proxy, named).status, 403, "{list}: {named}");
         }
         // Also by a proxy that has never read the playlist.
-        assert_eq!(lan.ask_as("player", &lan.proxy(&[]), named).status, 403, "{list}: {named}");
+        assert_eq!(lan.request_as_player("player", &lan.proxy(&[]), named).status, 403, "{list}: {named}");
     }
     assert_eq!(lan.router.connections(), 0);
     let proxy = lan.proxy(&[]);
     for (mark, status) in [("", 200), ("from-list-private/", 200), ("from-list-private/from-list/", 403)] {
-        let got = lan.ask_as("user", &proxy, &format!("{mark}{target}x"));
+        let got = lan.request_as_player("user", &proxy, &format!("{mark}{target}x"));
         assert_eq!(got.status, status, "{mark}: {}", got.text());
     }
     let own = format!("http://127.0.0.1:{}/", lan.own.port);
     for (mark, status) in [("", 200), ("from-list-private/", 403), ("from-list/", 403), ("from-list-local/", 200)] {
-        assert_eq!(lan.ask_as("user", &proxy, &format!("{mark}{own}")).status, status, "{mark}");
+        assert_eq!(lan.request_as_player("user", &proxy, &format!("{mark}{own}")).status, status, "{mark}");
     }
 }
 
@@ -355,10 +356,13 @@ fn odd_addresses_in_a_playlist_restrict_only_themselves() {
         "http://10.77.2.1/x".to_owned(),
     ] {
         for list in ["list.m3u8", "channels.m3u"] {
-            assert_eq!(lan.ask_here(&proxy, Form::Media, &server.url(&format!("/{list}?{odd}"))).status, 200);
+            assert_eq!(
+                lan.request_locally(&proxy, ProxyProtocol::Media, &server.url(&format!("/{list}?{odd}"))).status,
+                200
+            );
             for user in [format!("http://10.77.1.1:{port}/mine"), format!("http://127.0.0.1:{}/mine", lan.own.port)]
             {
-                let got = lan.ask_here(&proxy, Form::Media, &user);
+                let got = lan.request_locally(&proxy, ProxyProtocol::Media, &user);
                 assert_eq!(got.status, 200, "{list} {odd}: {user}: {}", got.text());
             }
         }
@@ -371,20 +375,26 @@ fn a_private_server_may_redirect_to_private_servers_and_the_loopback_to_itself()
     let proxy = lan.proxy(&[]);
     let listener =
         crate::network::Network::within(&lan.network.server(), || std::net::TcpListener::bind("0.0.0.0:0"));
-    let private = Server::on(listener, |asked| match asked.path.split_once('?') {
+    let private = Server::on(listener, |request| match request.path.split_once('?') {
         Some((_, target)) => Answer::redirect(302, target),
         None => Answer::status(404),
     });
     let url = |target: &str| format!("http://10.77.1.1:{}/to?{target}", private.address.port());
-    let got = lan.ask_here(&proxy, Form::Media, &url(&format!("http://10.77.2.1:{}/", lan.router.port)));
+    let got =
+        lan.request_locally(&proxy, ProxyProtocol::Media, &url(&format!("http://10.77.2.1:{}/", lan.router.port)));
     assert_eq!(got.status, 200, "{}", got.text());
     let before = lan.own.connections();
-    let got = lan.ask_here(&proxy, Form::Media, &url(&format!("http://127.0.0.1:{}/", lan.own.port)));
+    let got =
+        lan.request_locally(&proxy, ProxyProtocol::Media, &url(&format!("http://127.0.0.1:{}/", lan.own.port)));
     assert_eq!((got.status, lan.own.connections()), (403, before), "{}", got.text());
     let listener =
         crate::network::Network::within(&lan.network.client(), || std::net::TcpListener::bind("127.0.0.1:0"));
-    let local = Server::on(listener, |asked| Answer::redirect(302, asked.path.split_once('?').unwrap().1));
-    let got = lan.ask_here(&proxy, Form::Media, &local.url(&format!("/?http://127.0.0.1:{}/", lan.own.port)));
+    let local = Server::on(listener, |request| Answer::redirect(302, request.path.split_once('?').unwrap().1));
+    let got = lan.request_locally(
+        &proxy,
+        ProxyProtocol::Media,
+        &local.url(&format!("/?http://127.0.0.1:{}/", lan.own.port)),
+    );
     assert_eq!((got.status, got.text().trim()), (200, "SECRET"));
 }
 
@@ -394,27 +404,27 @@ fn a_name_that_starts_to_resolve_to_this_host_is_refused() {
     // The name is resolved over both links, hence two public answers first.
     let public_first: &[&str] = &["203.0.113.9", "203.0.113.9", "127.0.0.1"];
     let names = ["a.test", "b.test", "c.test", "d.test", "get.test"].map(|name| (name, public_first));
-    lan.names(&[&names[..], &[("mixed.test", &["127.0.0.1 203.0.113.9"])]].concat());
+    lan.name_server(&[&names[..], &[("mixed.test", &["127.0.0.1 203.0.113.9"])]].concat());
     let resource = Resource::new(300_000);
     let served = resource.clone();
     // Equal ports on both hosts: the name alone decides.
     let port = lan.own.port;
     let listener = lan.network.inside(move || std::net::TcpListener::bind(("203.0.113.9", port)));
-    let server = Server::on(listener, move |asked| served.answer(asked)).pace(200_000);
+    let server = Server::on(listener, move |request| served.answer(request)).pace(200_000);
     let proxy = lan.proxy(&[]);
-    for (form, name) in FORMS.into_iter().zip(["a.test", "b.test", "c.test", "d.test"]) {
+    for (form, name) in PROXY_PROTOCOLS.into_iter().zip(["a.test", "b.test", "c.test", "d.test"]) {
         let url = format!("http://{name}:{port}/file");
-        assert_eq!(lan.ask_here(&proxy, form, &url).status, 200, "{form:?}");
+        assert_eq!(lan.request_locally(&proxy, form, &url).status, 200, "{form:?}");
         for _ in 0..3 {
             // The proxy caches an answer for two seconds.
             std::thread::sleep(Duration::from_millis(2200));
-            let got = lan.ask_here(&proxy, form, &url.replace("file", "other"));
+            let got = lan.request_locally(&proxy, form, &url.replace("file", "other"));
             assert_ne!(got.text().trim(), "SECRET", "{form:?}");
         }
     }
     let got = lan.network.program().get(&format!("http://get.test:{port}/file"));
     assert_eq!(got.code, Some(0), "{}", got.err);
-    let got = lan.ask_here(&proxy, Form::Media, &format!("http://mixed.test:{port}/file"));
+    let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("http://mixed.test:{port}/file"));
     assert_eq!(got.status, 200);
     assert_eq!(lan.own.connections(), 0);
     assert!(!server.asked().is_empty());
@@ -424,7 +434,7 @@ fn a_name_that_starts_to_resolve_to_this_host_is_refused() {
 fn a_public_name_that_becomes_private_is_refused_over_every_link() {
     let Some(lan) = Lan::new() else { return };
     // Together with a public address, then alone, and over one of the links.
-    lan.names(&[
+    lan.name_server(&[
         ("beside.test", &["10.77.1.1 203.0.113.9", "10.77.1.1 203.0.113.9", "10.77.1.1"]),
         ("later.test", &["203.0.113.9", "10.77.1.1"]),
         ("only.test", &["10.77.1.1"]),
@@ -436,32 +446,32 @@ fn a_public_name_that_becomes_private_is_refused_over_every_link() {
     let port = listener.local_addr().unwrap().port();
     let router = lan.network.inside(move || std::net::TcpListener::bind(("10.77.1.1", port)));
     let router = Server::on(router, |_| Answer::page(200, "SECRET"));
-    let server = Server::on(listener, move |asked| match asked.path.as_str() {
+    let server = Server::on(listener, move |request| match request.path.as_str() {
         "/list.m3u8" => {
             Answer::page(200, "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/1.ts\n#EXTINF:2,\n/admin\n")
         }
-        _ => served.answer(asked),
+        _ => served.answer(request),
     });
     let proxy = lan.proxy(&[]);
     for name in ["beside.test", "later.test"] {
         let url = |path: &str| format!("http://{name}:{port}{path}");
-        assert_eq!(lan.ask_here(&proxy, Form::Media, &url("/list.m3u8")).status, 200, "{name}");
-        for form in FORMS {
+        assert_eq!(lan.request_locally(&proxy, ProxyProtocol::Media, &url("/list.m3u8")).status, 200, "{name}");
+        for form in PROXY_PROTOCOLS {
             std::thread::sleep(Duration::from_millis(2200));
-            let got = lan.ask_here(&proxy, form, &url("/admin"));
+            let got = lan.request_locally(&proxy, form, &url("/admin"));
             assert_ne!(got.text().trim(), "SECRET", "{name} {form:?}");
         }
     }
     assert!(router.asked().is_empty() && !server.asked().is_empty());
     // A name that has been private from the start is allowed.
-    let got = lan.ask_here(&proxy, Form::Media, &format!("http://only.test:{port}/admin"));
+    let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("http://only.test:{port}/admin"));
     assert_eq!(got.text().trim(), "SECRET");
 }
 
 #[test]
 fn a_download_follows_no_redirect_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
-    lan.names(&NAMES);
+    lan.name_server(&NAMES);
     let server = public(&lan);
     let program = lan.network.program();
     for target in [
@@ -472,8 +482,8 @@ fn a_download_follows_no_redirect_into_local_networks() {
         "http://169.254.169.254/latest/meta-data/".to_owned(),
     ] {
         let began = std::time::Instant::now();
-        let said = program.refused(&[&server.url(&format!("/to?{target}"))], 68);
-        assert!(said.contains("refused; request that URL directly if you mean it"), "{said}");
+        let message = program.refused(&[&server.url(&format!("/to?{target}"))], 68);
+        assert!(message.contains("refused; request that URL directly if you mean it"), "{message}");
         assert!(began.elapsed() < Duration::from_secs(10), "{target}: {:?}", began.elapsed());
     }
     assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
@@ -485,15 +495,15 @@ fn a_download_follows_no_redirect_into_local_networks() {
 #[test]
 fn requests_that_lead_back_to_the_proxy_are_refused_as_loops() {
     let Some(lan) = Lan::new() else { return };
-    lan.names(&NAMES);
+    lan.name_server(&NAMES);
     let proxy = lan.proxy(&[]);
     let port = proxy.address.port();
-    for form in FORMS {
-        let looped = if form == Form::Socks { NOT_ALLOWED } else { 508 };
+    for form in PROXY_PROTOCOLS {
+        let looped = if form == ProxyProtocol::Socks { NOT_ALLOWED } else { 508 };
         for host in ["127.0.0.1", "localhost", "127.0.0.2", "10.77.1.2", "10.77.2.2", "192.168.91.1", "own.test"] {
             let url = format!("http://{host}:{port}/http://{host}:{port}/http://203.0.113.9/x");
-            assert_eq!(lan.ask_here(&proxy, form, &url).status, looped, "{form:?} {host}");
-            assert_eq!(lan.ask(&proxy, form, &url).status, looped, "{form:?} {host} from the LAN");
+            assert_eq!(lan.request_locally(&proxy, form, &url).status, looped, "{form:?} {host}");
+            assert_eq!(lan.request_from_lan(&proxy, form, &url).status, looped, "{form:?} {host} from the LAN");
         }
     }
 }

@@ -156,15 +156,15 @@ fn all() -> Vec<Hostile> {
 fn hostile_playlists_need_little_memory_and_delay_no_other_client() {
     let hostile = all();
     let lists: Vec<_> = hostile.iter().map(|list| (list.path.clone(), list.encoding, list.body.clone())).collect();
-    let server = Server::start(move |asked| {
-        if asked.path == "/small.m3u8" {
+    let server = Server::start(move |request| {
+        if request.path == "/small.m3u8" {
             return Answer::page(200, "#EXTM3U\n#EXTINF:2,\n/seg.ts\n#EXT-X-ENDLIST\n")
                 .with("Content-Type", "application/x-mpegurl");
         }
-        let Some((_, encoding, body)) = lists.iter().find(|(path, ..)| *path == asked.path) else {
+        let Some((_, encoding, body)) = lists.iter().find(|(path, ..)| *path == request.path) else {
             return Answer::status(404);
         };
-        let kind = if asked.path.ends_with("mpd") { "application/dash+xml" } else { "application/x-mpegurl" };
+        let kind = if request.path.ends_with("mpd") { "application/dash+xml" } else { "application/x-mpegurl" };
         let answer =
             Answer::page(200, "").with("Content-Type", kind).with("Content-Length", &body.len().to_string());
         let answer = if encoding.is_empty() { answer } else { answer.with("Content-Encoding", encoding) };
@@ -227,10 +227,10 @@ fn hostile_playlists_need_little_memory_and_delay_no_other_client() {
     assert!(!waits.is_empty());
     // Refusals have a reason, and the proxy continues to work.
     assert_eq!(proxy.get(&small, &[]).status, 200);
-    let said = proxy.get(&server.url(&hostile[1].path), &[]);
+    let refusal = proxy.get(&server.url(&hostile[1].path), &[]);
     assert!(
-        said.status == 502 && said.text().starts_with("this playlist cannot be played through the proxy: "),
+        refusal.status == 502 && refusal.text().starts_with("this playlist cannot be played through the proxy: "),
         "{}",
-        said.text()
+        refusal.text()
     );
 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::network::Network;
-use crate::proxy::{Got, Proxy};
+use crate::proxy::{Proxy, Reply};
 
 /// The networks and services; see the [module documentation](self).
 pub(crate) struct Lan {
@@ -64,7 +64,7 @@ impl Service {
 
 /// How a program sends a request through the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ProxyProtocol {
     /// `GET /http://…` at the proxy's media port.
     Media,
     /// `GET http://…` (absolute form, RFC 9112 section 3.2.2).
@@ -73,7 +73,8 @@ pub(crate) enum Form {
     Socks,
 }
 
-pub(crate) const FORMS: [Form; 4] = [Form::Media, Form::Absolute, Form::Connect, Form::Socks];
+pub(crate) const PROXY_PROTOCOLS: [ProxyProtocol; 4] =
+    [ProxyProtocol::Media, ProxyProtocol::Absolute, ProxyProtocol::Connect, ProxyProtocol::Socks];
 
 impl Lan {
     /// Creates the networks. None, with a printed reason, where that is not permitted.
@@ -117,30 +118,30 @@ impl Lan {
 
     /// Starts a proxy with `--allow-lan` on all addresses of this host.
     pub(crate) fn proxy(&self, words: &[&str]) -> Proxy {
-        Proxy::at(self.network.words(), "0.0.0.0:0", &[&["--allow-lan"], words].concat())
+        Proxy::listening_at(self.network.words(), "0.0.0.0:0", &[&["--allow-lan"], words].concat())
     }
 
     /// The response that the LAN host gets through the proxy.
-    pub(crate) fn ask(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
+    pub(crate) fn request_from_lan(&self, proxy: &Proxy, form: ProxyProtocol, url: &str) -> Reply {
         let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
         let words = ["ip", "netns", "exec", self.name()].map(str::to_owned).to_vec();
-        through(words, at, form, url, &[])
+        curl_through(words, at, form, url, &[])
     }
 
     /// The response that a program of this host gets through the proxy.
-    pub(crate) fn ask_here(&self, proxy: &Proxy, form: Form, url: &str) -> Got {
+    pub(crate) fn request_locally(&self, proxy: &Proxy, form: ProxyProtocol, url: &str) -> Reply {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
-        through(self.network.words(), at, form, url, &[])
+        curl_through(self.network.words(), at, form, url, &[])
     }
 
     /// The response that a player with this User-Agent gets from the media port.
-    pub(crate) fn ask_as(&self, player: &str, proxy: &Proxy, url: &str) -> Got {
+    pub(crate) fn request_as_player(&self, player: &str, proxy: &Proxy, url: &str) -> Reply {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
-        through(self.network.words(), at, Form::Media, url, &["-A", player])
+        curl_through(self.network.words(), at, ProxyProtocol::Media, url, &["-A", player])
     }
 
     /// Starts a name server reachable over both links. Each name's answers are given in turn, the last one repeatedly; other names do not exist.
-    pub(crate) fn names(&self, names: &[(&str, &[&str])]) {
+    pub(crate) fn name_server(&self, names: &[(&str, &[&str])]) {
         let socket = self.network.inside(|| UdpSocket::bind("203.0.113.9:53"));
         let names: BTreeMap<String, Vec<Vec<IpAddr>>> = names
             .iter()
@@ -153,7 +154,7 @@ impl Lan {
         thread::spawn(move || {
             let mut query = [0; 512];
             while let Ok((len, from)) = socket.recv_from(&mut query) {
-                let _ = socket.send_to(&answer(&query[..len], &names, &given), from);
+                let _ = socket.send_to(&dns_response(&query[..len], &names, &given), from);
             }
         });
     }
@@ -167,14 +168,14 @@ impl Drop for Lan {
 
 /// Runs curl with the command prefix `before` through a proxy at this address. For a refused CONNECT the status is that of the
 /// proxy's response, for a refused SOCKS request it is the reply code.
-fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str, more: &[&str]) -> Got {
+fn curl_through(before: Vec<String>, proxy: SocketAddr, form: ProxyProtocol, url: &str, more: &[&str]) -> Reply {
     let (http, socks) = (format!("http://{proxy}"), proxy.to_string());
     let media = format!("{http}/{url}");
     let form_words: &[&str] = match form {
-        Form::Media => &[&media],
-        Form::Absolute => &["-x", &http, url],
-        Form::Connect => &["-p", "-x", &http, url],
-        Form::Socks => &["--socks5-hostname", &socks, url],
+        ProxyProtocol::Media => &[&media],
+        ProxyProtocol::Absolute => &["-x", &http, url],
+        ProxyProtocol::Connect => &["-p", "-x", &http, url],
+        ProxyProtocol::Socks => &["--socks5-hostname", &socks, url],
     };
     let mut all = before;
     all.extend(["curl", "-sS", "-g", "-i", "--noproxy", "", "--max-time", "30"].map(str::to_owned));
@@ -188,11 +189,11 @@ fn through(before: Vec<String>, proxy: SocketAddr, form: Form, url: &str, more: 
         err.rsplit_once('(').and_then(|(_, code)| code.trim_end().trim_end_matches([')', '.']).parse().ok());
     let body = out.rsplit_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
     let body = if body.is_empty() { err.to_string() } else { body.to_owned() };
-    Got { status: status.or(socks).unwrap_or(0), fields: Vec::new(), body: body.into_bytes() }
+    Reply { status: status.or(socks).unwrap_or(0), fields: Vec::new(), body: body.into_bytes() }
 }
 
 /// The response to a DNS query (RFC 1035 section 4.1), with a TTL of zero.
-fn answer(
+fn dns_response(
     query: &[u8],
     names: &BTreeMap<String, Vec<Vec<IpAddr>>>,
     given: &Mutex<BTreeMap<String, usize>>,

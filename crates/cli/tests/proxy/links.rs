@@ -1,7 +1,7 @@
 //! The proxy over two links: media uses both, other connections use one working link.
 
 use crate::network::Network;
-use crate::proxy::{Got, Proxy};
+use crate::proxy::{Proxy, Reply};
 use crate::server::{Answer, Resource, Step};
 
 #[test]
@@ -9,10 +9,10 @@ fn media_comes_over_both_links_and_survives_the_failure_of_one() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(12_000_000);
     let served = resource.clone();
-    let server = network.serve(move |asked| served.answer(asked)).pace(1_500_000);
-    let proxy = Proxy::behind(network.words(), &[]);
+    let server = network.serve(move |request| served.answer(request)).pace(1_500_000);
+    let proxy = Proxy::with_prefix(network.words(), &[]);
     let url = server.url("/film");
-    let address = proxy.of(&url);
+    let address = proxy.media_url(&url);
     let out = std::thread::scope(|scope| {
         let playing = scope.spawn(|| proxy.curl(&[&address]));
         server.wait_sent(4_000_000);
@@ -22,7 +22,7 @@ fn media_comes_over_both_links_and_survives_the_failure_of_one() {
     assert!(out.stdout == *resource.data, "{}", String::from_utf8_lossy(&out.stderr));
     let over = |wifi| server.asked().iter().any(|asked| asked.over_wifi() == wifi);
     assert!(over(true) && over(false));
-    let links = proxy.now()["links"].as_array().unwrap().len();
+    let links = proxy.status()["links"].as_array().unwrap().len();
     assert_eq!(links, 2);
 }
 
@@ -32,12 +32,12 @@ fn a_connection_takes_a_working_link_and_a_host_keeps_its_link() {
     let resource = Resource::new(10_000);
     let served = resource.clone();
     network.name_server(|_| true);
-    let server = network.serve(move |asked| served.answer(asked));
-    let proxy = Proxy::behind(network.words(), &[]);
+    let server = network.serve(move |request| served.answer(request));
+    let proxy = Proxy::with_prefix(network.words(), &[]);
     let url = format!("http://file.test:{}/file", server.address.port());
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
-    let through = |words: &[&str]| -> Got {
-        let got = proxy.ask(&url, words);
+    let through = |words: &[&str]| -> Reply {
+        let got = proxy.request(&url, words);
         assert!(got.body == *resource.data, "{words:?}: {}", got.text());
         got
     };
@@ -47,13 +47,13 @@ fn a_connection_takes_a_working_link_and_a_host_keeps_its_link() {
         through(&["--socks5-hostname", &socks]);
     }
     let first = server.asked()[0].over_wifi();
-    assert!(server.asked().iter().all(|asked| asked.over_wifi() == first), "the host changed its link");
+    assert!(server.asked().iter().all(|request| request.over_wifi() == first), "the host changed its link");
     // That link drops everything: the next connection takes the other one.
     network.cut(if first { "wifi0" } else { "lte0" });
     let before = server.asked().len();
     through(&["--socks5-hostname", &socks]);
     through(&["-x", &address]);
-    assert!(server.asked()[before..].iter().all(|asked| asked.over_wifi() != first));
+    assert!(server.asked()[before..].iter().all(|request| request.over_wifi() != first));
 }
 
 #[test]
@@ -61,13 +61,13 @@ fn a_proxy_without_links_answers_503_and_uses_the_first_link_that_appears() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(100_000);
     let served = resource.clone();
-    let server = network.serve(move |asked| served.answer(asked));
+    let server = network.serve(move |request| served.answer(request));
     network.client_ip("link del wifi0\nlink del lte0\n");
-    let proxy = Proxy::behind(network.words(), &[]);
+    let proxy = Proxy::with_prefix(network.words(), &[]);
     let url = server.url("/film");
     assert_eq!(proxy.get(&url, &[]).status, 503);
     network.add_link("lte0");
-    proxy.wait("a link", |now| now["links"].as_array().is_some_and(|links| !links.is_empty()));
+    proxy.wait_for_status("a link", |now| now["links"].as_array().is_some_and(|links| !links.is_empty()));
     assert!(proxy.get(&url, &[]).body == *resource.data);
 }
 
@@ -88,16 +88,16 @@ fn an_unresponsive_link_does_not_multiply_requests_of_a_player() {
         }),
         network.serve(move |_| small(200)),
     ];
-    let proxy = Proxy::behind(network.words(), &[]);
+    let proxy = Proxy::with_prefix(network.words(), &[]);
     network.cut("lte0");
     std::thread::scope(|scope| {
         for server in &servers {
             let proxy = &proxy;
             scope.spawn(move || {
                 let got = proxy.get(&server.url("/f"), &["--max-time", "20"]);
-                let asked = server.asked().len();
+                let request_count = server.asked().len();
                 assert!(got.status == 200 && got.body == body, "{}: {}", got.status, got.text());
-                assert!(asked <= 8, "{asked} requests for {} bytes", body.len());
+                assert!(request_count <= 8, "{request_count} requests for {} bytes", body.len());
             });
         }
     });
@@ -108,11 +108,11 @@ fn many_connections_of_a_program_to_a_host_use_both_links() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(400_000);
     let served = resource.clone();
-    let server = network.serve(move |asked| served.answer(asked)).pace(20_000);
+    let server = network.serve(move |request| served.answer(request)).pace(20_000);
     let url = server.url("/file");
     for (spread, both) in [("auto", true), ("always", true), ("never", false)] {
         for form in ["--socks5-hostname", "-px"] {
-            let proxy = Proxy::behind(network.words(), &["--metered", "use", "--spread", spread]);
+            let proxy = Proxy::with_prefix(network.words(), &["--metered", "use", "--spread", spread]);
             let address = proxy.address.to_string();
             let before = server.asked().len();
             std::thread::scope(|scope| {
@@ -129,9 +129,9 @@ fn many_connections_of_a_program_to_a_host_use_both_links() {
                     assert!(asking.join().unwrap().stdout == resource.data[part], "{spread} {form}");
                 }
             });
-            let asked = server.asked();
-            let over_wifi = asked[before..].iter().filter(|asked| asked.over_wifi()).count();
-            assert_eq!(asked.len() - before, 8);
+            let requests = server.asked();
+            let over_wifi = requests[before..].iter().filter(|request| request.over_wifi()).count();
+            assert_eq!(requests.len() - before, 8);
             let expected = if both { 2..7 } else { 0..9 };
             assert!(expected.contains(&over_wifi), "{spread} {form}: {over_wifi} of 8 over wifi0");
             assert!(both || over_wifi % 8 == 0, "{spread} {form}: {over_wifi} of 8 over wifi0");

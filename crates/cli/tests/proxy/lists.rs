@@ -16,10 +16,10 @@ fn segment(number: usize) -> Resource {
 }
 
 /// Serves segments by the number in their name (`…7.ts`); a test adds its playlists.
-fn segments(asked: &Asked) -> Answer {
-    let name = asked.path.trim_end_matches(".ts");
+fn segments(request: &Asked) -> Answer {
+    let name = request.path.trim_end_matches(".ts");
     let number = name.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
-    number.map_or_else(|| Answer::status(404), |number| segment(number).answer(asked))
+    number.map_or_else(|| Answer::status(404), |number| segment(number).answer(request))
 }
 
 fn playlist(lines: impl IntoIterator<Item = String>) -> String {
@@ -27,8 +27,8 @@ fn playlist(lines: impl IntoIterator<Item = String>) -> String {
     format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{}#EXT-X-ENDLIST\n", segments.collect::<String>())
 }
 
-fn is_asked(server: &Server, path: &str) -> bool {
-    server.asked().iter().any(|asked| asked.path == path)
+fn is_requested(server: &Server, path: &str) -> bool {
+    server.asked().iter().any(|request| request.path == path)
 }
 
 fn wait(what: &str, until: impl Fn() -> bool) {
@@ -41,7 +41,7 @@ fn wait(what: &str, until: impl Fn() -> bool) {
 
 #[test]
 fn addresses_of_a_playlist_lead_to_the_proxy_and_the_rest_is_unchanged() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/live" => Answer::redirect(302, "/edge/live.m3u8?token=x"),
         "/edge/live.m3u8?token=x" => {
             let text = "#EXTM3U\r\n#EXT-X-OWN:7\r\n#EXT-X-KEY:METHOD=AES-128,URI=\"/key\"\r\n#EXTINF:2,\r\nseg1.ts\r\n\
@@ -79,7 +79,7 @@ fn addresses_of_a_playlist_lead_to_the_proxy_and_the_rest_is_unchanged() {
 
 #[test]
 fn addresses_of_a_manifest_lead_to_the_proxy() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/a/m.mpd" => list("application/dash+xml", "<MPD><BaseURL>/b/</BaseURL><!-- x --></MPD>"),
         _ => Answer::status(404),
     });
@@ -105,8 +105,8 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
         let length = body.len().to_string();
         Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(body)])
     };
-    let server = Server::start(move |asked| {
-        let name = asked.path.trim_start_matches('/').trim_end_matches(".m3u8");
+    let server = Server::start(move |request| {
+        let name = request.path.trim_start_matches('/').trim_end_matches(".m3u8");
         match BODIES.iter().find(|(of, ..)| *of == name) {
             Some((_, body, _)) => raw(body.to_vec()),
             None if name == "utf16" => {
@@ -116,11 +116,11 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
             }
             None if name == "broken.mpd" => list("application/dash+xml", "<MPD><BaseURL>/http://h/x</MPD>"),
             // A film with the name of a playlist.
-            None => Resource::new(100_000).with("Content-Type", "video/mp4").answer(asked),
+            None => Resource::new(100_000).with("Content-Type", "video/mp4").answer(request),
         }
     });
     let proxy = Proxy::start(&[]);
-    let via = proxy.of(&server.url(""));
+    let via = proxy.media_url(&server.url(""));
     for (name, _, want) in BODIES {
         let got = proxy.get(&server.url(&format!("/{name}.m3u8")), &[]).body;
         let at = want.iter().position(|byte| *byte == b'@').unwrap();
@@ -133,7 +133,7 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
     assert_eq!(got.field("content-type"), Some("application/vnd.apple.mpegurl"));
     let broken = proxy.get(&server.url("/broken.mpd"), &[]).text();
     assert_eq!(broken, "<MPD><BaseURL>/from-list-local/http://h/x</MPD>");
-    let now = proxy.now();
+    let now = proxy.status();
     let mut reasons = now["sessions"].as_array().unwrap().iter().map(|session| session["reason"].as_str().unwrap());
     assert!(
         reasons.any(|reason| reason.starts_with("the playlist is passed on unchanged: it is not well-formed XML")),
@@ -145,17 +145,17 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
 
 #[test]
 fn the_next_segments_are_prefetched_and_requested_once() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/list.m3u8" => list("application/x-mpegurl", &playlist((1..=9).map(|n| format!("s{n}.ts")))),
-        _ => segments(asked),
+        _ => segments(request),
     });
     let proxy = Proxy::start(&[]);
     proxy.get(&server.url("/list.m3u8"), &[]);
     assert!(proxy.get(&server.url("/s1.ts"), &[]).body == *segment(1).data);
-    wait("asked for the fourth", || is_asked(&server, "/s4.ts"));
-    let now = proxy.wait("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+    wait("asked for the fourth", || is_requested(&server, "/s4.ts"));
+    let now = proxy.wait_for_status("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
     assert_eq!((&now["ahead"][0]["segments_ahead"], &now["ahead"][0]["seconds_ahead"]), (&3.into(), &6.0.into()));
-    assert!(!is_asked(&server, "/s5.ts"), "at most three segments are prefetched");
+    assert!(!is_requested(&server, "/s5.ts"), "at most three segments are prefetched");
     for number in 2..=9 {
         let before = server.asked().len();
         let words = [&["-r", "0-"][..], &[]][number % 2];
@@ -164,57 +164,57 @@ fn the_next_segments_are_prefetched_and_requested_once() {
         assert_eq!(got.status, [206, 200][number % 2]);
         let path = format!("/s{number}.ts");
         assert!(
-            server.asked()[before..].iter().all(|asked| asked.path != path),
+            server.asked()[before..].iter().all(|request| request.path != path),
             "segment {number} was requested again"
         );
-        wait("ahead", || number > 6 || is_asked(&server, &format!("/s{}.ts", number + 3)));
+        wait("ahead", || number > 6 || is_requested(&server, &format!("/s{}.ts", number + 3)));
     }
 }
 
 #[test]
 fn prefetched_segments_are_dropped_after_a_seek_or_a_change_of_rendition() {
     let master = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlow.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=2\nhigh.m3u8\n";
-    let server = Server::start(move |asked| match asked.path.as_str() {
+    let server = Server::start(move |request| match request.path.as_str() {
         "/master.m3u8" => list("application/x-mpegurl", master),
         "/low.m3u8" => list("application/x-mpegurl", &playlist((10..40).map(|n| format!("l{n}.ts")))),
         "/high.m3u8" => list("application/x-mpegurl", &playlist((10..40).map(|n| format!("h{n}.ts")))),
-        _ => segments(asked),
+        _ => segments(request),
     });
     let proxy = Proxy::start(&[]);
     for path in ["/master.m3u8", "/low.m3u8", "/high.m3u8", "/l10.ts"] {
         assert_eq!(proxy.get(&server.url(path), &[]).status, 200);
     }
-    wait("ahead", || is_asked(&server, "/l13.ts"));
+    wait("ahead", || is_requested(&server, "/l13.ts"));
     // A seek.
     proxy.get(&server.url("/l30.ts"), &[]);
-    wait("ahead", || is_asked(&server, "/l33.ts"));
+    wait("ahead", || is_requested(&server, "/l33.ts"));
     let tracks = |now: &serde_json::Value| now["ahead"].as_array().unwrap().len();
-    let now = proxy.wait("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+    let now = proxy.wait_for_status("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
     assert_eq!(tracks(&now), 1);
     // Another rendition: prefetched segments of the first one are dropped.
     proxy.get(&server.url("/h31.ts"), &[]);
-    let now = proxy.wait("ahead of the other", |now| {
+    let now = proxy.wait_for_status("ahead of the other", |now| {
         tracks(now) == 1 && now["ahead"][0]["playlist"].as_str().unwrap().ends_with("high.m3u8")
     });
     assert!(now["window_bytes"].as_u64() <= Some(32_000_000), "{now:#}");
-    assert!(!is_asked(&server, "/l14.ts") && !is_asked(&server, "/l34.ts"));
+    assert!(!is_requested(&server, "/l14.ts") && !is_requested(&server, "/l34.ts"));
 }
 
 #[test]
 fn a_segment_requested_during_the_previous_one_gets_its_head_at_once_and_its_bytes_in_order() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/list.m3u8" => list("application/x-mpegurl", &playlist((1..=9).map(|n| format!("s{n}.ts")))),
-        _ => segments(asked),
+        _ => segments(request),
     })
     .pace(100_000);
     let proxy = Proxy::start(&[]);
-    proxy.ask(&proxy.of(&server.url("/list.m3u8")), &["-A", "Player"]);
+    proxy.request(&proxy.media_url(&server.url("/list.m3u8")), &["-A", "Player"]);
     let mut first = Player::start(&proxy, &server.url("/s1.ts"), 0);
     assert!(first.read(1000) == segment(1).data[..1000]);
     // Its response head has arrived, for which the proxy requested a single byte.
     let mut second = Player::start(&proxy, &server.url("/s2.ts"), 0);
     let of = |path: &str| server.asked().into_iter().filter(|asked| asked.path == path).collect::<Vec<_>>();
-    assert_eq!(of("/s2.ts").iter().map(|asked| asked.range.clone()).collect::<Vec<_>>(), [Some(0..1)]);
+    assert_eq!(of("/s2.ts").iter().map(|request| request.range.clone()).collect::<Vec<_>>(), [Some(0..1)]);
     assert!(first.read(SEGMENT - 1000) == segment(1).data[1000..]);
     assert!(second.read(SEGMENT) == *segment(2).data);
 }
@@ -223,12 +223,12 @@ fn a_segment_requested_during_the_previous_one_gets_its_head_at_once_and_its_byt
 fn segments_that_are_ranges_of_one_file_are_prefetched() {
     let file = Resource::new(4 * SEGMENT);
     let served = file.clone();
-    let server = Server::start(move |asked| match asked.path.as_str() {
+    let server = Server::start(move |request| match request.path.as_str() {
         "/list.m3u8" => {
             let piece = |n: usize| format!("#EXT-X-BYTERANGE:{SEGMENT}@{}\nfile.ts", n * SEGMENT);
             list("application/x-mpegurl", &playlist((0..4).map(piece)))
         }
-        _ => served.answer(asked),
+        _ => served.answer(request),
     });
     let proxy = Proxy::start(&[]);
     proxy.get(&server.url("/list.m3u8"), &[]);
@@ -238,7 +238,7 @@ fn segments_that_are_ranges_of_one_file_are_prefetched() {
         assert_eq!(got.status, 206);
         assert!(got.body == file.data[n * SEGMENT..(n + 1) * SEGMENT], "{n}");
         if n == 0 {
-            proxy.wait("ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+            proxy.wait_for_status("ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
         }
     }
     assert!(server.sent() <= 4 * SEGMENT as u64 + 100_000, "{} bytes were sent", server.sent());
@@ -248,11 +248,11 @@ fn segments_that_are_ranges_of_one_file_are_prefetched() {
 fn unrequested_content_encodings_are_passed_on_or_refused() {
     let file = segment(1).with("Content-Encoding", "gzip");
     let served = file.clone();
-    let server = Server::start(move |asked| match asked.path.as_str() {
+    let server = Server::start(move |request| match request.path.as_str() {
         "/list.m3u8" => list("application/x-mpegurl", "\u{1f}gzip or so").with("Content-Encoding", "gzip"),
         "/named.m3u8" => list("text/plain", &playlist(["/1.ts".to_owned()])).with("Content-Encoding", "utf-8"),
         "/unknown.m3u8" => list("text/plain", "zstandard or so").with("Content-Encoding", "zstd"),
-        _ => served.answer(asked),
+        _ => served.answer(request),
     });
     let proxy = Proxy::start(&[]);
     for (path, len) in [("/list.m3u8", 11), ("/1.ts", SEGMENT)] {
@@ -261,7 +261,7 @@ fn unrequested_content_encodings_are_passed_on_or_refused() {
     }
     let named = proxy.get(&server.url("/named.m3u8"), &[]);
     assert_eq!((named.status, named.field("content-encoding")), (200, None));
-    assert_eq!(named.text(), playlist([proxy.of(&server.url("/1.ts"))]));
+    assert_eq!(named.text(), playlist([proxy.media_url(&server.url("/1.ts"))]));
     let unknown = proxy.get(&server.url("/unknown.m3u8"), &[]);
     assert!(unknown.status == 502 && unknown.text().contains("its encoding is not known"), "{}", unknown.text());
     let part = proxy.get(&server.url("/1.ts"), &["-r", "1000-1999"]);

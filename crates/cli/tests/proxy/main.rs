@@ -5,9 +5,9 @@
 #![allow(dead_code, reason = "servers and networks are shared with tests/faults, which uses more of them")]
 
 mod bad_input;
-mod calm;
 mod clients;
 mod command;
+mod cpu_pressure;
 mod credentials;
 mod first_bytes;
 mod guard;

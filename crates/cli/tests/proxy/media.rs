@@ -32,8 +32,8 @@ fn a_file_is_delivered_unchanged_whole_and_in_ranges() {
     ] {
         let part = proxy.get(&url, &["-r", range]);
         assert_eq!(part.status, 206, "{range}");
-        let said = format!("bytes {from}-{}/{SIZE}", to - 1);
-        assert_eq!(part.field("content-range"), Some(said.as_str()), "{range}");
+        let content_range = format!("bytes {from}-{}/{SIZE}", to - 1);
+        assert_eq!(part.field("content-range"), Some(content_range.as_str()), "{range}");
         assert_eq!(part.field("etag"), Some(etag), "{range}");
         assert!(part.body == resource.data[from..to], "{range}");
     }
@@ -91,7 +91,7 @@ fn conditional_requests_are_answered_with_the_origins_validators() {
 
 #[test]
 fn errors_are_explained_in_one_line() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/page" => Answer::page(200, "<script>alert(1)</script>"),
         "/forbidden" => Answer::page(403, "<h1>no</h1>"),
         _ => Answer::status(404),
@@ -107,7 +107,7 @@ fn errors_are_explained_in_one_line() {
         ("nonsense".to_owned(), &[], 400, "the path is not a URL"),
         ("ftp://127.0.0.1/x".to_owned(), &[], 400, "only http and https"),
         (server.url("/page"), &["-d", "x"], 405, "only GET and HEAD"),
-        (proxy.of(&server.url("/page")), &[], 508, "the proxy itself"),
+        (proxy.media_url(&server.url("/page")), &[], 508, "the proxy itself"),
     ] {
         let got = proxy.get(&url, words);
         let text = got.text();
@@ -132,13 +132,13 @@ fn a_server_without_ranges_or_validators_is_played() {
         assert_eq!((got.status, got.field("accept-ranges")), (200, Some("none")), "{words:?}");
         assert!(got.body == *resource.data, "{words:?}");
     }
-    let reason = proxy.now()["sessions"][0]["reason"].as_str().unwrap().to_owned();
+    let reason = proxy.status()["sessions"][0]["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("no provable ranges"), "{reason}");
 
     // Without a validator, ranges are passed on one by one.
     let small = Resource::new(300_000);
     let served = small.clone();
-    let server = Server::start(move |asked| served.answer(asked).without("ETag").without("Last-Modified"));
+    let server = Server::start(move |request| served.answer(request).without("ETag").without("Last-Modified"));
     let url = server.url("/file");
     let part = proxy.get(&url, &["-r", "1000-199999"]);
     assert_eq!((part.status, part.field("content-range")), (206, Some("bytes 1000-199999/300000")));
@@ -150,29 +150,29 @@ fn a_server_without_ranges_or_validators_is_played() {
 fn redirects_are_followed_and_remembered() {
     let resource = Resource::new(300_000);
     let served = resource.clone();
-    let server = Server::start(move |asked| match asked.path.as_str() {
+    let server = Server::start(move |request| match request.path.as_str() {
         "/film" => Answer::redirect(302, "/edge"),
-        _ => served.answer(asked),
+        _ => served.answer(request),
     });
     let proxy = Proxy::start(&[]);
     let url = server.url("/film");
     assert!(proxy.get(&url, &[]).body == *resource.data);
     assert!(proxy.get(&url, &["-r", "1000-"]).body == resource.data[1000..]);
-    let asked = server.asked();
-    assert_eq!(asked.iter().filter(|asked| asked.path == "/film").count(), 1, "{asked:?}");
+    let requests = server.asked();
+    assert_eq!(requests.iter().filter(|request| request.path == "/film").count(), 1, "{requests:?}");
 }
 
 #[test]
 fn an_expired_redirect_target_is_resolved_again() {
     let resource = Resource::new(300_000);
     let served = resource.clone();
-    let server = Server::start(move |asked| match (asked.path.as_str(), asked.nth) {
+    let server = Server::start(move |request| match (request.path.as_str(), request.nth) {
         ("/film", 0) => Answer::redirect(302, "/signed?1"),
         ("/film", _) => Answer::redirect(302, "/signed?2"),
         // The first signed URL is valid for the first 20 requests.
         ("/signed?1", nth) if nth > 20 => Answer::status(403),
-        ("/signed?1", _) => served.answer(asked).with("Connection", "close"),
-        _ => served.answer(asked),
+        ("/signed?1", _) => served.answer(request).with("Connection", "close"),
+        _ => served.answer(request),
     });
     let proxy = Proxy::start(&[]);
     let url = server.url("/film");
@@ -181,7 +181,7 @@ fn an_expired_redirect_target_is_resolved_again() {
         proxy.get(&url, &["-r", "0-9"]);
     }
     assert!(proxy.get(&url, &["-r", "1000-"]).body == resource.data[1000..]);
-    assert!(server.asked().iter().any(|asked| asked.path == "/signed?2"));
+    assert!(server.asked().iter().any(|request| request.path == "/signed?2"));
 }
 
 #[test]
@@ -222,9 +222,9 @@ fn a_changed_file_ends_the_response_and_the_next_request_gets_the_new_file() {
 fn a_response_that_breaks_off_is_continued_without_the_player_noticing() {
     let resource = Resource::new(2_000_000);
     let served = resource.clone();
-    let server = Server::start(move |asked| match asked.nth {
-        0..3 => served.answer(asked).broken_after(100_000, [Step::Reset]),
-        _ => served.answer(asked),
+    let server = Server::start(move |request| match request.nth {
+        0..3 => served.answer(request).broken_after(100_000, [Step::Reset]),
+        _ => served.answer(request),
     });
     let proxy = Proxy::start(&[]);
     assert!(proxy.get(&server.url("/file"), &[]).body == *resource.data);
@@ -238,13 +238,14 @@ fn a_seek_uses_a_spare_connection() {
     let url = server.url("/file");
     let mut player = Player::start(&proxy, &url, 0);
     assert!(player.read(100_000) == resource.data[..100_000]);
-    proxy.wait("a spare connection", |now| now["idle_connections"].as_u64() > Some(0));
-    let busy = server.asked().iter().map(|asked| asked.conn).max().unwrap();
+    proxy.wait_for_status("a spare connection", |now| now["idle_connections"].as_u64() > Some(0));
+    let busy = server.asked().iter().map(|request| request.conn).max().unwrap();
     drop(player);
     let mut player = Player::start(&proxy, &url, 20_000_000);
     assert!(player.read(100_000) == resource.data[20_000_000..20_100_000]);
-    let asked = server.asked();
-    let seek = asked.iter().find(|asked| asked.range.as_ref().is_some_and(|r| r.start == 20_000_000)).unwrap();
+    let requests = server.asked();
+    let seek =
+        requests.iter().find(|request| request.range.as_ref().is_some_and(|r| r.start == 20_000_000)).unwrap();
     // The spare connection was the last one opened; a new connection for the seek would have a higher number.
     assert_eq!(seek.conn, busy + 1);
 }
@@ -257,7 +258,7 @@ fn a_player_that_disconnects_stops_the_transfer() {
     let mut player = Player::start(&proxy, &server.url("/file"), 0);
     player.read(100_000);
     drop(player);
-    proxy.wait("over", |now| now["sessions"][0]["state"] == "idle");
+    proxy.wait_for_status("over", |now| now["sessions"][0]["state"] == "idle");
     let before = server.sent();
     std::thread::sleep(Duration::from_millis(500));
     // Only what the server had already handed to its kernel.
@@ -280,9 +281,9 @@ fn a_pause_longer_than_the_servers_timeouts_loses_no_byte() {
 fn random_seeks_get_the_right_bytes_from_a_server_that_breaks_off() {
     let resource = Resource::new(3_000_000);
     let served = resource.clone();
-    let server = Server::start(move |asked| match asked.nth % 4 {
-        3 => served.answer(asked).broken_after(asked.nth as u64 * 997 % 200_000, [Step::Reset]),
-        _ => served.answer(asked),
+    let server = Server::start(move |request| match request.nth % 4 {
+        3 => served.answer(request).broken_after(request.nth as u64 * 997 % 200_000, [Step::Reset]),
+        _ => served.answer(request),
     });
     let proxy = Proxy::start(&["--window", "1MiB"]);
     let url = server.url("/file");
@@ -302,7 +303,7 @@ fn random_seeks_get_the_right_bytes_from_a_server_that_breaks_off() {
 
 #[test]
 fn an_empty_file_is_delivered_although_the_server_refuses_ranges_of_it() {
-    let server = Server::start(|asked| match asked.range {
+    let server = Server::start(|request| match request.range {
         Some(_) => Answer::status(416).with("Content-Range", "bytes */0"),
         None => Answer::status(200),
     });

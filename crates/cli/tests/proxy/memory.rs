@@ -13,7 +13,7 @@ pub(crate) fn peak(pid: u32) -> u64 {
 }
 
 /// How many bytes of one connection the kernels of both ends may buffer: their buffers grow to some megabytes.
-pub(crate) const KERNEL: u64 = 16_000_000;
+pub(crate) const KERNEL_BUFFERS: u64 = 16_000_000;
 
 #[test]
 fn a_player_that_stops_reading_stops_the_server_and_can_continue() {
@@ -22,16 +22,16 @@ fn a_player_that_stops_reading_stops_the_server_and_can_continue() {
     let proxy = Proxy::start(&["--window", "8MiB"]);
     let mut player = Player::start(&proxy, &server.url("/file"), 0);
     let mut got = player.read(100_000);
-    let now = proxy.wait("full", |now| {
+    let now = proxy.wait_for_status("full", |now| {
         let answer = &now["sessions"][0]["answers"][0];
         let waits = answer["ready_bytes"].as_u64().unwrap_or(0) + answer["held_bytes"].as_u64().unwrap_or(0);
         waits > 7 << 20
     });
     std::thread::sleep(Duration::from_millis(300));
-    let answer = &proxy.now()["sessions"][0]["answers"][0];
+    let answer = &proxy.status()["sessions"][0]["answers"][0];
     let waits = answer["ready_bytes"].as_u64().unwrap() + answer["held_bytes"].as_u64().unwrap();
     assert!(waits <= 8 << 20, "{answer}");
-    assert!(server.sent() < (8 << 20) + 2 * KERNEL, "{} were sent: {now}", server.sent());
+    assert!(server.sent() < (8 << 20) + 2 * KERNEL_BUFFERS, "{} were sent: {now}", server.sent());
     got.extend(player.read(60_000_000 - 100_000));
     assert!(got == *resource.data);
 }
@@ -48,7 +48,7 @@ fn fifty_players_at_once_stay_within_the_memory_limit() {
         assert!(player.read(1000) == resource.data[n * 1000..][..1000], "player {n}");
     }
     std::thread::sleep(Duration::from_millis(1500));
-    let now = proxy.now();
+    let now = proxy.status();
     assert!(now["window_bytes"].as_u64().unwrap() <= BOUND, "{}", now["window_bytes"]);
     // The program itself, and a buffer for each response.
     let most = BOUND + (64 << 20);

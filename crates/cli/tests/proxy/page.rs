@@ -9,7 +9,7 @@ const STATE: &str =
 #[test]
 fn the_page_runs_only_its_own_script_and_cannot_be_framed() {
     let proxy = Proxy::start(&[]);
-    let page = proxy.ask(&format!("{}play", proxy.status), &[]);
+    let page = proxy.request(&format!("{}play", proxy.status_url), &[]);
     assert_eq!((page.status, page.field("content-type")), (200, Some("text/html; charset=utf-8")));
     let policy = page.field("content-security-policy").unwrap();
     let media = format!("media-src http://{}/;", proxy.address);
@@ -19,7 +19,7 @@ fn the_page_runs_only_its_own_script_and_cannot_be_framed() {
     }
     assert!(!page.text().contains("<script>") && page.text().contains(&format!("http://{}/", proxy.address)));
     for (file, kind) in [("page.js", "text/javascript"), ("page.css", "text/css")] {
-        let got = proxy.ask(&format!("{}{file}", proxy.status), &[]);
+        let got = proxy.request(&format!("{}{file}", proxy.status_url), &[]);
         assert!(got.status == 200 && got.field("content-type").unwrap().starts_with(kind), "{got:?}");
         assert_eq!(got.field("cross-origin-resource-policy"), Some("same-origin"));
     }
@@ -32,12 +32,12 @@ fn the_page_runs_only_its_own_script_and_cannot_be_framed() {
         assert_eq!((got.status, got.field("cross-origin-resource-policy")), (status, Some(policy)), "{site}");
     }
     // The page is refused without the token, for pages of other sites, and on the media port.
-    let (root, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
-    assert_eq!(proxy.ask(&format!("{root}/play"), &[]).status, 404);
-    let own = format!("{}page.js", proxy.status);
-    assert_eq!(proxy.ask(&own, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
-    assert_eq!(proxy.ask(&own, &["-H", "Sec-Fetch-Site: same-site"]).status, 403);
-    assert_eq!(proxy.ask(&format!("http://{}/{token}/play", proxy.address), &[]).status, 400);
+    let (root, token) = proxy.status_url.trim_end_matches('/').rsplit_once('/').unwrap();
+    assert_eq!(proxy.request(&format!("{root}/play"), &[]).status, 404);
+    let own = format!("{}page.js", proxy.status_url);
+    assert_eq!(proxy.request(&own, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
+    assert_eq!(proxy.request(&own, &["-H", "Sec-Fetch-Site: same-site"]).status, 403);
+    assert_eq!(proxy.request(&format!("http://{}/{token}/play", proxy.address), &[]).status, 400);
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn a_state_reported_by_the_page_is_in_the_status_and_one_from_another_site_is_re
     let proxy = Proxy::start(&[]);
     let url = server.url("/file?token=secret");
     proxy.get(&url, &[]);
-    let (root, _) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
-    let address = format!("{}state", proxy.status);
+    let (root, _) = proxy.status_url.trim_end_matches('/').rsplit_once('/').unwrap();
+    let address = format!("{}state", proxy.status_url);
     let state = STATE.replace("URL", &url);
     let own = format!("Origin: {root}");
     let json = "Content-Type: application/json";
@@ -64,13 +64,13 @@ fn a_state_reported_by_the_page_is_in_the_status_and_one_from_another_site_is_re
         (&["-H", json, "-d", "{}"], 400),
         (&["-H", json, "-d", &long], 413),
     ] {
-        let got = proxy.ask(&address, words);
+        let got = proxy.request(&address, words);
         assert_eq!(got.status, status, "{words:?}: {}", got.text());
     }
-    assert_eq!(proxy.ask(&address, &[]).status, 404, "the state can only be posted");
-    let now = proxy.now();
-    let told = &now["sessions"][0]["told"];
-    assert_eq!((told["source"].as_str(), told["position_s"].as_f64()), (Some("page"), Some(12.5)));
-    assert_eq!((told["buffer_s"].as_f64(), told["stalls"].as_u64()), (Some(3.25), Some(1)));
+    assert_eq!(proxy.request(&address, &[]).status, 404, "the state can only be posted");
+    let now = proxy.status();
+    let page_report = &now["sessions"][0]["told"];
+    assert_eq!((page_report["source"].as_str(), page_report["position_s"].as_f64()), (Some("page"), Some(12.5)));
+    assert_eq!((page_report["buffer_s"].as_f64(), page_report["stalls"].as_u64()), (Some(3.25), Some(1)));
     assert!(!now.to_string().contains("secret"));
 }

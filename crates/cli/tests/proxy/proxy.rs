@@ -13,19 +13,19 @@ pub(crate) struct Proxy {
     child: Child,
     pub(crate) address: SocketAddr,
     /// URL of the status port, with the token and a trailing slash.
-    pub(crate) status: String,
-    before: Vec<String>,
+    pub(crate) status_url: String,
+    prefix: Vec<String>,
 }
 
 /// A response: status, header fields with lower-case names, body.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Got {
+impl Reply {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
@@ -37,16 +37,16 @@ impl Got {
 
 impl Proxy {
     pub(crate) fn start(words: &[&str]) -> Self {
-        Self::behind(Vec::new(), words)
+        Self::with_prefix(Vec::new(), words)
     }
 
     /// Starts the proxy, and later its clients, with a command prefix.
-    pub(crate) fn behind(before: Vec<String>, words: &[&str]) -> Self {
-        Self::at(before, "127.0.0.1:0", words)
+    pub(crate) fn with_prefix(before: Vec<String>, words: &[&str]) -> Self {
+        Self::listening_at(before, "127.0.0.1:0", words)
     }
 
     /// The same with this listening address.
-    pub(crate) fn at(before: Vec<String>, listen: &str, words: &[&str]) -> Self {
+    pub(crate) fn listening_at(before: Vec<String>, listen: &str, words: &[&str]) -> Self {
         let mut all = before.clone();
         let own = [env!("CARGO_BIN_EXE_marline"), "proxy", "--listen", listen, "--json", "--quiet"];
         all.extend(own.iter().chain(words).map(|word| (*word).to_owned()));
@@ -61,34 +61,34 @@ impl Proxy {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let ready_line: serde_json::Value = serde_json::from_str(&line).unwrap();
         Self {
             child,
-            address: said["listen"].as_str().unwrap().parse().unwrap(),
-            status: said["status"].as_str().unwrap().to_owned(),
-            before,
+            address: ready_line["listen"].as_str().unwrap().parse().unwrap(),
+            status_url: ready_line["status"].as_str().unwrap().to_owned(),
+            prefix: before,
         }
     }
 
     /// The address at the media port under which a player requests a URL.
-    pub(crate) fn of(&self, url: &str) -> String {
+    pub(crate) fn media_url(&self, url: &str) -> String {
         format!("http://{}/{url}", self.address)
     }
 
     /// Runs curl with these arguments in the proxy's namespace.
     pub(crate) fn curl(&self, words: &[&str]) -> Output {
-        let mut all = self.before.clone();
+        let mut all = self.prefix.clone();
         all.extend(["curl", "-sS", "--max-time", "60"].iter().chain(words).map(|word| (*word).to_owned()));
         Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap()
     }
 
     /// The response of the media port for a URL.
-    pub(crate) fn get(&self, url: &str, words: &[&str]) -> Got {
-        self.ask(&self.of(url), words)
+    pub(crate) fn get(&self, url: &str, words: &[&str]) -> Reply {
+        self.request(&self.media_url(url), words)
     }
 
     /// The response at an address, with further options of curl.
-    pub(crate) fn ask(&self, address: &str, words: &[&str]) -> Got {
+    pub(crate) fn request(&self, address: &str, words: &[&str]) -> Reply {
         let mut all = vec!["-i", "--suppress-connect-headers", address];
         all.extend(words);
         let output = self.curl(&all);
@@ -99,21 +99,25 @@ impl Proxy {
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         let fields = lines.filter_map(|line| line.split_once(": "));
         let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
-        Got { status, fields, body: output.stdout[end + 4..].to_vec() }
+        Reply { status, fields, body: output.stdout[end + 4..].to_vec() }
     }
 
     /// The current status.
-    pub(crate) fn now(&self) -> serde_json::Value {
-        let output = self.curl(&[&format!("{}status", self.status)]);
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let output = self.curl(&[&format!("{}status", self.status_url)]);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// Waits until the status satisfies a condition; `what` is for the error message.
-    pub(crate) fn wait(&self, what: &str, said: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    pub(crate) fn wait_for_status(
+        &self,
+        what: &str,
+        condition: impl Fn(&serde_json::Value) -> bool,
+    ) -> serde_json::Value {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
-            let now = self.now();
-            if said(&now) {
+            let now = self.status();
+            if condition(&now) {
                 return now;
             }
             assert!(Instant::now() < end, "never {what}: {now:#}");

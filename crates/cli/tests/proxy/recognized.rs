@@ -30,8 +30,8 @@ fn gzip(text: &[u8]) -> Vec<u8> {
 fn playlists_are_rewritten_whatever_their_type_and_name() {
     let hls = "#EXTM3U\n#EXTINF:2,\n/abs/s0.ts\n#EXTINF:2,\nhttp://other.example/s1.ts\n";
     let dash = "<?xml version=\"1.0\"?>\n<!-- packager -->\n<MPD><BaseURL>/b/</BaseURL></MPD>";
-    let server = Server::start(move |asked| {
-        let (path, kind) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+    let server = Server::start(move |request| {
+        let (path, kind) = request.path.split_once('?').unwrap_or((&request.path, ""));
         match path {
             "/live/list" | "/live/get.php" => bytes(kind, hls.as_bytes()),
             "/live/mark" => bytes(kind, format!("\u{feff}\r\n {hls}").as_bytes()),
@@ -73,9 +73,9 @@ fn other_files_pass_unchanged() {
         ("/picture", "<?xml version=\"1.0\"?><svg/>"),
         ("/spaces", "   \n\n  "),
     ];
-    let server = Server::start(move |asked| match texts.iter().find(|(path, _)| *path == asked.path) {
+    let server = Server::start(move |request| match texts.iter().find(|(path, _)| *path == request.path) {
         Some((_, text)) => bytes("text/plain", text.as_bytes()),
-        None => film.answer(asked),
+        None => film.answer(request),
     });
     let proxy = Proxy::start(&[]);
     for (path, text) in texts {
@@ -104,8 +104,8 @@ fn compressed_playlists_are_decompressed_and_rewritten() {
         ("/d.m3u8", "br", brotli),
     ];
     let served = bodies.clone();
-    let server = Server::start(move |asked| {
-        let Some((_, encoding, body)) = served.iter().find(|(path, ..)| *path == asked.path) else {
+    let server = Server::start(move |request| {
+        let Some((_, encoding, body)) = served.iter().find(|(path, ..)| *path == request.path) else {
             return Answer::status(404);
         };
         bytes("text/plain", body).with("Content-Encoding", encoding)
@@ -125,22 +125,22 @@ fn a_response_held_back_on_purpose_is_requested_once() {
     let Some(network) = Network::two_links() else { return };
     let list =
         "#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\ns7.mp4\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"p8.mp4\"\n";
-    let server = network.serve(move |asked| {
+    let server = network.serve(move |request| {
         let kind = "application/x-mpegurl";
-        if asked.path.contains("_HLS_msn") || asked.path == "/p8.mp4" {
+        if request.path.contains("_HLS_msn") || request.path == "/p8.mp4" {
             std::thread::sleep(Duration::from_secs(4));
         }
-        if asked.path == "/p8.mp4" { bytes("video/mp4", b"part") } else { bytes(kind, list.as_bytes()) }
+        if request.path == "/p8.mp4" { bytes("video/mp4", b"part") } else { bytes(kind, list.as_bytes()) }
     });
-    let proxy = Proxy::behind(network.words(), &["--metered", "use"]);
+    let proxy = Proxy::with_prefix(network.words(), &["--metered", "use"]);
     assert_eq!(proxy.get(&server.url("/block.m3u8"), &[]).status, 200);
     for path in ["/block.m3u8?_HLS_msn=8&_HLS_part=1", "/p8.mp4"] {
         let got = proxy.get(&server.url(path), &[]);
         assert_eq!(got.status, 200, "{}", got.text());
-        let asked = server.asked().into_iter().filter(|asked| asked.path == path).count();
-        assert_eq!(asked, 1, "{path} was requested over both links");
+        let request_count = server.asked().into_iter().filter(|asked| asked.path == path).count();
+        assert_eq!(request_count, 1, "{path} was requested over both links");
     }
     // Each reload has another URL, and all belong to one playlist.
-    let now = proxy.now();
+    let now = proxy.status();
     assert!(now["ahead"].as_array().unwrap().len() <= 1, "{now:#}");
 }

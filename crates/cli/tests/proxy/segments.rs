@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::calm::Calm;
+use crate::cpu_pressure::CpuPressure;
 use crate::network::Network;
 use crate::nginx::Nginx;
 use crate::proxy::Proxy;
 use crate::server::Resource;
-use crate::watching::{LTE, WIFI, over, shape};
+use crate::watching::{LTE, WIFI, bytes_over, shape};
 
 /// Size of a segment of two seconds, at half the rate of Wi-Fi.
 const SEGMENT: usize = WIFI as usize * 1000 / 8;
-const LASTS: Duration = Duration::from_secs(2);
+const SEGMENT_DURATION: Duration = Duration::from_secs(2);
 const COUNT: usize = 60;
 /// Buffer that the player keeps.
-const HAND: Duration = Duration::from_secs(10);
+const BUFFER: Duration = Duration::from_secs(10);
 
 /// Two links and a server of segments and playlists.
 struct Channel {
@@ -82,9 +82,9 @@ impl<'a> Viewer<'a> {
 
     /// Requests the next segment when the buffer has space for it.
     fn step(&mut self) {
-        let has = LASTS * self.next as u32;
+        let has = SEGMENT_DURATION * self.next as u32;
         if let Some(began) = self.began {
-            let room = began + self.waited + has.saturating_sub(HAND);
+            let room = began + self.waited + has.saturating_sub(BUFFER);
             std::thread::sleep(room.saturating_duration_since(Instant::now()));
         }
         let got = self.proxy.get(&format!("{}/{}.ts", self.channel.url, self.next), &[]);
@@ -98,7 +98,7 @@ impl<'a> Viewer<'a> {
 }
 
 /// Whether `lte0` is the unused link of the newest segment.
-fn rests(now: &Value) -> bool {
+fn lte_is_unused(now: &Value) -> bool {
     let newest = now["sessions"]
         .as_array()
         .unwrap()
@@ -108,28 +108,30 @@ fn rests(now: &Value) -> bool {
 }
 
 /// Plays until the costly link is unused, and checks that it stays unused. Then the other link fails.
-fn rests_while_one_is_enough(list: &str) {
-    let calm = Calm::begin();
+fn costly_link_is_unused_while_one_suffices(list: &str) {
+    let calm = CpuPressure::begin();
     let Some(channel) = Channel::open() else { return };
-    let proxy = Proxy::behind(channel.network.words(), &[]);
+    let proxy = Proxy::with_prefix(channel.network.words(), &[]);
     let mut viewer = Viewer::start(&channel, &proxy, list);
-    while !rests(&proxy.now()) {
-        assert!(viewer.next < 20, "the costly link is never unused: {:#}", proxy.now()["ahead"]);
+    while !lte_is_unused(&proxy.status()) {
+        assert!(viewer.next < 20, "the costly link is never unused: {:#}", proxy.status()["ahead"]);
         viewer.step();
     }
     viewer.step();
     viewer.step();
-    let before = proxy.now();
+    let before = proxy.status();
     (0..6).for_each(|_| viewer.step());
-    let after = proxy.now();
-    let (dear, cheap) =
-        (over(&after, "lte0") - over(&before, "lte0"), over(&after, "wifi0") - over(&before, "wifi0"));
+    let after = proxy.status();
+    let (dear, cheap) = (
+        bytes_over(&after, "lte0") - bytes_over(&before, "lte0"),
+        bytes_over(&after, "wifi0") - bytes_over(&before, "wifi0"),
+    );
     eprintln!("after the start: {dear} bytes over the costly link, {cheap} over the other one");
     channel.network.cut("wifi0");
     (0..8).for_each(|_| viewer.step());
-    let end = proxy.now();
-    assert!(over(&end, "lte0") > over(&after, "lte0"), "{end:#}");
-    if calm.held() {
+    let end = proxy.status();
+    assert!(bytes_over(&end, "lte0") > bytes_over(&after, "lte0"), "{end:#}");
+    if calm.was_low() {
         assert!(dear * 20 < cheap, "{dear} of {cheap}: {after:#}");
         assert_eq!(viewer.waited, Duration::ZERO, "{end:#}");
         assert_eq!(end["ahead"][0]["stalls"], 0, "{end:#}");
@@ -138,15 +140,15 @@ fn rests_while_one_is_enough(list: &str) {
 
 #[test]
 fn the_costly_link_is_unused_for_hls_and_used_when_the_other_fails() {
-    rests_while_one_is_enough("list.m3u8");
+    costly_link_is_unused_while_one_suffices("list.m3u8");
 }
 
 #[test]
 fn the_costly_link_is_unused_for_dash_and_used_when_the_other_fails() {
-    rests_while_one_is_enough("film.mpd");
+    costly_link_is_unused_while_one_suffices("film.mpd");
 }
 
 #[test]
 fn the_costly_link_is_unused_for_a_live_playlist() {
-    rests_while_one_is_enough("live.m3u8");
+    costly_link_is_unused_while_one_suffices("live.m3u8");
 }

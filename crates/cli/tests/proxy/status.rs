@@ -15,10 +15,10 @@ fn the_status_shows_sessions_without_their_secrets() {
     let mut player = Player::start(&proxy, &url, 1000);
     player.read(100_000);
     // The bytes of each link are counted a moment after their delivery.
-    let told = |session: &serde_json::Value| {
+    let has_traffic = |session: &serde_json::Value| {
         session["rate_bps"].as_u64() > Some(0) && session["links"][0]["bytes"].as_u64() > Some(100_000)
     };
-    let now = proxy.wait("a rate and a link's bytes", |now| told(&now["sessions"][0]));
+    let now = proxy.wait_for_status("a rate and a link's bytes", |now| has_traffic(&now["sessions"][0]));
     let session = &now["sessions"][0];
     assert_eq!(session["url"], format!("http://{}/file?…", server.address));
     assert_eq!((session["total"].as_u64(), session["state"].as_str()), (Some(20_000_000), Some("playing")));
@@ -34,8 +34,8 @@ fn the_status_shows_sessions_without_their_secrets() {
 #[test]
 fn the_status_is_refused_without_the_token_and_to_foreign_pages() {
     let proxy = Proxy::start(&[]);
-    let good = format!("{}status", proxy.status);
-    let (root, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
+    let good = format!("{}status", proxy.status_url);
+    let (root, token) = proxy.status_url.trim_end_matches('/').rsplit_once('/').unwrap();
     let host = root.trim_start_matches("http://");
     let port = host.rsplit_once(':').unwrap().1;
     let wrong = format!("{root}/{}/status", token.replace(|c: char| c.is_ascii_digit(), "0").replace('a', "b"));
@@ -54,12 +54,12 @@ fn the_status_is_refused_without_the_token_and_to_foreign_pages() {
         (&format!("{root}/status"), &[], 404),
         (&format!("{root}/"), &[], 404),
     ] {
-        let got = proxy.ask(address, words);
+        let got = proxy.request(address, words);
         assert_eq!(got.status, status, "{address} {words:?}: {}", got.text());
         assert!(got.field("access-control-allow-origin").is_none());
     }
     // The media port does not serve the status, with or without the token.
-    let media = proxy.ask(&format!("http://{}/{token}/status", proxy.address), &[]);
+    let media = proxy.request(&format!("http://{}/{token}/status", proxy.address), &[]);
     assert_eq!(media.status, 400);
 }
 
@@ -67,24 +67,26 @@ fn the_status_is_refused_without_the_token_and_to_foreign_pages() {
 fn the_proxys_own_page_explains_its_use_and_shows_no_secret() {
     let proxy = Proxy::start(&[]);
     let root = format!("http://{}/", proxy.address);
-    let (status, token) = proxy.status.trim_end_matches('/').rsplit_once('/').unwrap();
-    let page = proxy.ask(&root, &[]);
+    let (status, token) = proxy.status_url.trim_end_matches('/').rsplit_once('/').unwrap();
+    let page = proxy.request(&root, &[]);
     assert_eq!((page.status, page.field("content-type")), (200, Some("text/html; charset=utf-8")));
     let text = page.text();
-    for said in [format!("{root}https://"), format!("curl -x {}", root.trim_end_matches('/')), "SOCKS".to_owned()] {
-        assert!(text.contains(&said), "{said}: {text}");
+    for expected in
+        [format!("{root}https://"), format!("curl -x {}", root.trim_end_matches('/')), "SOCKS".to_owned()]
+    {
+        assert!(text.contains(&expected), "{expected}: {text}");
     }
     assert!(!text.contains(token) && !text.contains(status) && !text.contains("{{"), "{text}");
     let policy = page.field("content-security-policy").unwrap();
     assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
     assert!(!policy.contains("unsafe") && !text.contains("<script"), "{policy}");
-    let head = proxy.ask(&root, &["-I"]);
+    let head = proxy.request(&root, &["-I"]);
     assert_eq!((head.status, head.body.len()), (200, 0));
     assert_eq!(head.field("content-length").unwrap().parse(), Ok(page.body.len()));
     // The page is refused to other sites and under foreign host names, like everything else.
-    assert_eq!(proxy.ask(&root, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
-    assert_eq!(proxy.ask(&root, &["-H", "Host: evil.example"]).status, 421);
-    assert_eq!(proxy.ask(&root, &["-X", "POST"]).status, 405);
+    assert_eq!(proxy.request(&root, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
+    assert_eq!(proxy.request(&root, &["-H", "Host: evil.example"]).status, 421);
+    assert_eq!(proxy.request(&root, &["-X", "POST"]).status, 405);
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn events_are_streamed_as_they_happen() {
     let resource = Resource::new(1_000_000);
     let server = Server::honest(&resource);
     let proxy = Proxy::start(&[]);
-    let (host, path) = proxy.status.trim_start_matches("http://").split_once('/').unwrap();
+    let (host, path) = proxy.status_url.trim_start_matches("http://").split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     write!(stream, "GET /{path}events HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);

@@ -58,15 +58,16 @@ fn tls_passes_through_untouched() {
 
 #[test]
 fn a_forwarded_request_arrives_without_proxy_fields() {
-    let server = Server::start(|asked| {
-        let said = |name: &str| asked.field(name).unwrap_or("none").to_owned();
-        let text = ["host", "proxy-connection", "proxy-authorization", "x-mine", "via"].map(said).join(" ");
+    let server = Server::start(|request| {
+        let field_or_none = |name: &str| request.field(name).unwrap_or("none").to_owned();
+        let text =
+            ["host", "proxy-connection", "proxy-authorization", "x-mine", "via"].map(field_or_none).join(" ");
         Answer::status(201).with("Content-Length", &text.len().to_string()).then([Step::Raw(text.into_bytes())])
     });
     let proxy = Proxy::start(&[]);
     let address = format!("http://me:secret@{}", proxy.address);
     let words = ["-x", &address, "--noproxy", "", "-H", "X-Mine: yes"];
-    let got = proxy.ask(&server.url("/x?y=z"), &words);
+    let got = proxy.request(&server.url("/x?y=z"), &words);
     assert_eq!((got.status, got.text()), (201, format!("{} none none yes none", server.address)));
     assert_eq!(server.asked()[0].path, "/x?y=z");
 }
@@ -75,7 +76,7 @@ fn a_forwarded_request_arrives_without_proxy_fields() {
 fn a_refused_connection_is_reported_in_the_clients_protocol() {
     let proxy = Proxy::start(&[]);
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
-    let got = proxy.ask("http://127.0.0.1:9/", &["-x", &address, "--noproxy", ""]);
+    let got = proxy.request("http://127.0.0.1:9/", &["-x", &address, "--noproxy", ""]);
     assert!(got.status == 502 && got.text().contains("connection refused"), "{}", got.text());
     // curl exits with 56 for a refused CONNECT, 97 for SOCKS.
     let connect = proxy.curl(&["-p", "-x", &address, "--noproxy", "", "http://127.0.0.1:9/"]);
@@ -83,7 +84,7 @@ fn a_refused_connection_is_reported_in_the_clients_protocol() {
     let refused = proxy.curl(&["--socks5-hostname", &socks, "--noproxy", "", "http://127.0.0.1:9/"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("(5)"), "{refused:?}");
     let https =
-        proxy.ask("http://127.0.0.1:9/", &["-x", &address, "--noproxy", "", "--request-target", "https://h/"]);
+        proxy.request("http://127.0.0.1:9/", &["-x", &address, "--noproxy", "", "--request-target", "https://h/"]);
     assert_eq!(https.status, 400);
 }
 
@@ -97,14 +98,14 @@ fn bytes_after_a_connect_request_are_not_lost() {
         server.address
     );
     client.write_all(request.as_bytes()).unwrap();
-    let mut said = [0; 200];
+    let mut buffer = [0; 200];
     let mut all = Vec::new();
-    while !all.windows(12).any(|said| said == b"HTTP/1.1 200")
+    while !all.windows(12).any(|window| window == b"HTTP/1.1 200")
         || all.windows(8).filter(|s| *s == b"HTTP/1.1").count() < 2
     {
-        let len = client.read(&mut said).unwrap();
+        let len = client.read(&mut buffer).unwrap();
         assert!(len > 0, "{}", String::from_utf8_lossy(&all));
-        all.extend_from_slice(&said[..len]);
+        all.extend_from_slice(&buffer[..len]);
     }
     assert_eq!(server.asked()[0].path, "/early");
 }
@@ -126,9 +127,9 @@ fn a_connect_request_for_more_than_a_host_and_a_port_is_refused() {
         let mut client = TcpStream::connect(proxy.address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         write!(client, "CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        let mut said = [0; 12];
-        client.read_exact(&mut said).unwrap();
-        assert_eq!(String::from_utf8_lossy(&said), format!("HTTP/1.1 {status}"), "{target}");
+        let mut status_line = [0; 12];
+        client.read_exact(&mut status_line).unwrap();
+        assert_eq!(String::from_utf8_lossy(&status_line), format!("HTTP/1.1 {status}"), "{target}");
     }
 }
 
@@ -139,9 +140,9 @@ fn a_connect_request_with_a_body_is_refused() {
         let mut client = TcpStream::connect(proxy.address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         write!(client, "CONNECT 127.0.0.1:9 HTTP/1.1\r\nHost: x\r\n{field}\r\n\r\n").unwrap();
-        let mut said = [0; 12];
-        client.read_exact(&mut said).unwrap();
-        assert_eq!(&said, b"HTTP/1.1 400", "{field}");
+        let mut status_line = [0; 12];
+        client.read_exact(&mut status_line).unwrap();
+        assert_eq!(&status_line, b"HTTP/1.1 400", "{field}");
     }
 }
 
@@ -164,9 +165,9 @@ fn upgrading() -> SocketAddr {
                     return;
                 }
                 // The first bytes of the new protocol follow the head directly.
-                let said = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                let upgrade_head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                             Sec-WebSocket-Accept: x\r\n\r\nhi";
-                stream.write_all(said.as_bytes()).unwrap();
+                stream.write_all(upgrade_head.as_bytes()).unwrap();
                 let mut bytes = [0; 1000];
                 while let Ok(len @ 1..) = stream.read(&mut bytes) {
                     bytes[..len].iter_mut().for_each(|byte| *byte += 1);
@@ -193,13 +194,13 @@ fn a_websocket_passes_through_the_plain_proxy() {
         client
     };
     let read_until = |client: &mut TcpStream, end: &str| {
-        let mut said = String::new();
-        while !said.ends_with(end) {
+        let mut text = String::new();
+        while !text.ends_with(end) {
             let mut byte = [0];
             client.read_exact(&mut byte).unwrap();
-            said.push(char::from(byte[0]));
+            text.push(char::from(byte[0]));
         }
-        said.to_ascii_lowercase()
+        text.to_ascii_lowercase()
     };
     let mut client = ask("/chat");
     let head = read_until(&mut client, "\r\n\r\n");
@@ -210,12 +211,12 @@ fn a_websocket_passes_through_the_plain_proxy() {
         client.write_all(sent.as_bytes()).unwrap();
         read_until(&mut client, back);
     }
-    let now = proxy.wait("a tunnel", |now| now["open_tunnels"] == 1);
+    let now = proxy.wait_for_status("a tunnel", |now| now["open_tunnels"] == 1);
     let tunnel = &now["tunnels"][0];
     assert_eq!((tunnel["kind"].as_str(), tunnel["host"].as_str()), (Some("upgrade"), Some("127.0.0.1")), "{now:#}");
     assert!(tunnel["sent_bytes"].as_u64() >= Some(6) && tunnel["bytes"].as_u64() >= Some(8), "{now:#}");
     drop(client);
-    proxy.wait("no tunnel", |now| now["open_tunnels"] == 0);
+    proxy.wait_for_status("no tunnel", |now| now["open_tunnels"] == 0);
     // A server that does not upgrade sends a normal response.
     let mut client = ask("/other");
     assert!(read_until(&mut client, "plain").starts_with("http/1.1 200"));
@@ -226,8 +227,8 @@ fn the_status_counts_forwarded_and_tunnelled_bytes() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let served = resource.clone();
-    let server = network.serve(move |asked| served.answer(asked)).pace(4_000_000);
-    let proxy = Proxy::behind(network.words(), &["--metered", "use"]);
+    let server = network.serve(move |request| served.answer(request)).pace(4_000_000);
+    let proxy = Proxy::with_prefix(network.words(), &["--metered", "use"]);
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
     let url = server.url("/file");
     let links = |now: &serde_json::Value, field: &str| -> u64 {
@@ -241,7 +242,7 @@ fn the_status_counts_forwarded_and_tunnelled_bytes() {
         let words = [words, &[url.as_str()]].concat();
         let output = std::thread::scope(|scope| {
             let asking = scope.spawn(|| proxy.curl(&words));
-            let now = proxy.wait(kind, |now| {
+            let now = proxy.wait_for_status(kind, |now| {
                 let bytes = now["tunnels"][0]["bytes"].as_u64();
                 now["tunnels"][0]["kind"] == kind && bytes > Some(100_000)
             });
@@ -250,15 +251,15 @@ fn the_status_counts_forwarded_and_tunnelled_bytes() {
             asking.join().unwrap()
         });
         assert!(output.stdout == *resource.data, "{kind}");
-        let now = proxy.wait("the end", |now| now["open_tunnels"] == 0);
+        let now = proxy.wait_for_status("the end", |now| now["open_tunnels"] == 0);
         let whole = (n as u64 + 1) * SIZE as u64;
         assert!((whole..whole + 10_000).contains(&links(&now, "bytes")), "{kind}: {now:#}");
         assert!(links(&now, "sent_bytes") > 50 && links(&now, "tunnels") == n as u64 + 1, "{now:#}");
     }
     // Requests for media count as well.
-    let before = links(&proxy.now(), "sent_bytes");
+    let before = links(&proxy.status(), "sent_bytes");
     assert!(proxy.get(&url, &[]).body == *resource.data);
-    let now = proxy.now();
+    let now = proxy.status();
     assert!(links(&now, "sent_bytes") > before + 50, "{before}, {now:#}");
 }
 
@@ -291,5 +292,5 @@ fn an_idle_tunnel_ends_and_a_busy_one_continues() {
     // A close or a reset.
     assert!(matches!(idle.read(&mut bytes), Ok(0) | Err(_)));
     assert!(began.elapsed() < Duration::from_secs(30), "the proxy kept the idle tunnel open");
-    proxy.wait("one tunnel", |now| now["open_tunnels"] == 1);
+    proxy.wait_for_status("one tunnel", |now| now["open_tunnels"] == 1);
 }

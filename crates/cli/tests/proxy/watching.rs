@@ -4,7 +4,7 @@
 //! The film is an MP4 head with the duration, followed by noise. The player is a thread that reads at the film's rate, half a
 //! second ahead, and measures how long it had nothing to play. nginx serves the film.
 
-use crate::calm::Calm;
+use crate::cpu_pressure::CpuPressure;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Cinema {
     }
 
     fn proxy(&self, words: &[&str]) -> Proxy {
-        Proxy::behind(self.network.words(), words)
+        Proxy::with_prefix(self.network.words(), words)
     }
 
     fn player(&self, proxy: &Proxy, from: u64) -> Player {
@@ -64,7 +64,7 @@ pub(crate) fn shape(network: &Network, peer: &str, kbit: u32) {
 }
 
 /// Offset of the film's noise: behind `ftyp` and `moov`.
-const MEDIA: usize = 16 + 8 + 8 + 100;
+const MEDIA_OFFSET: usize = 16 + 8 + 8 + 100;
 
 /// An MP4 file of noise with this duration and rate.
 fn film(seconds: u32, bytes_per_second: usize) -> Resource {
@@ -102,12 +102,12 @@ fn watch(player: &mut Player, bytes_per_second: usize, time: Duration) -> (Vec<u
     (got, waited)
 }
 
-fn rests(now: &Value) -> Vec<&str> {
+fn unused_links(now: &Value) -> Vec<&str> {
     let rests = now["sessions"][0]["decided"]["rests"].as_array();
     rests.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-pub(crate) fn over(now: &Value, name: &str) -> u64 {
+pub(crate) fn bytes_over(now: &Value, name: &str) -> u64 {
     let links = now["links"].as_array().unwrap();
     links.iter().find(|link| link["name"] == name).and_then(|link| link["played"]["bytes"].as_u64()).unwrap_or(0)
 }
@@ -115,90 +115,90 @@ pub(crate) fn over(now: &Value, name: &str) -> u64 {
 #[test]
 fn a_film_that_no_single_link_can_carry_plays_without_stalls_over_both() {
     // 1.3 times the rate of the better link, 0.74 of that of both.
-    let calm = Calm::begin();
+    let calm = CpuPressure::begin();
     let rate = WIFI as usize * 1000 / 8 * 13 / 10;
     let Some(cinema) = Cinema::open(25, rate) else { return };
     let proxy = cinema.proxy(&[]);
     let mut player = cinema.player(&proxy, 0);
     let (got, waited) = watch(&mut player, rate, Duration::from_secs(15));
-    let now = proxy.now();
+    let now = proxy.status();
     assert!(got == cinema.film.data[..got.len()]);
     let video = &now["sessions"][0]["video"];
-    if calm.held() {
+    if calm.was_low() {
         assert_eq!((waited, video["stalls"].as_u64()), (Duration::ZERO, Some(0)), "{now:#}");
     }
     assert_eq!(video["source"], "mp4 mvhd", "{now:#}");
     assert_eq!(video["duration_s"].as_f64(), Some(25.0));
     // Each link has carried its share.
-    assert!(over(&now, "wifi0") > 5_000_000 && over(&now, "lte0") > 3_000_000, "{now:#}");
+    assert!(bytes_over(&now, "wifi0") > 5_000_000 && bytes_over(&now, "lte0") > 3_000_000, "{now:#}");
     assert!(now["energy"]["energy_j"].as_f64() > Some(1.0), "{now:#}");
     assert_eq!(now["sessions"][0]["reason"], "ranges over all links", "nothing is held back: {now:#}");
 }
 
 #[test]
 fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
-    let calm = Calm::begin();
+    let calm = CpuPressure::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let folder = tempfile::tempdir().unwrap();
     let proxy = cinema.proxy(&["--trace", folder.path().to_str().unwrap()]);
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(6));
-    let before = proxy.wait("rests", |now| rests(now) == ["lte0"]);
+    let before = proxy.wait_for_status("rests", |now| unused_links(now) == ["lte0"]);
     assert_eq!(before["sessions"][0]["decided"]["why"], "the other links suffice at lower cost");
     let (more, waited_too) = watch(&mut player, rate, Duration::from_secs(4));
     got.extend(more);
-    let after = proxy.now();
+    let after = proxy.status();
     // Requested bytes still arrived, and then nothing more.
-    let late = over(&after, "lte0") - over(&before, "lte0");
-    assert!(over(&after, "wifi0") > over(&before, "wifi0"));
+    let late = bytes_over(&after, "lte0") - bytes_over(&before, "lte0");
+    assert!(bytes_over(&after, "wifi0") > bytes_over(&before, "wifi0"));
     // The only link in use drops everything during playback.
     cinema.network.cut("wifi0");
     let (more, waited_last) = watch(&mut player, rate, Duration::from_secs(8));
     got.extend(more);
-    let end = proxy.now();
+    let end = proxy.status();
     assert!(got == cinema.film.data[..got.len()]);
-    assert!(rests(&end).is_empty(), "{end:#}");
-    if calm.held() {
+    assert!(unused_links(&end).is_empty(), "{end:#}");
+    if calm.was_low() {
         assert!(late < 300_000, "{late} bytes: {after:#}");
         assert_eq!((waited, waited_too, waited_last), Default::default(), "{end:#}");
         assert_eq!(end["sessions"][0]["video"]["stalls"], 0, "{end:#}");
     }
     drop(player);
-    proxy.wait("over", |now| now["sessions"][0]["state"] == "idle");
-    replays(folder.path());
+    proxy.wait_for_status("over", |now| now["sessions"][0]["state"] == "idle");
+    assert_logs_replay(folder.path());
 }
 
 #[test]
 fn the_metered_link_is_unused_until_the_buffer_needs_it_and_stays_within_its_budget() {
-    let calm = Calm::begin();
+    let calm = CpuPressure::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let words = ["--link", "wifi0", "--link", "lte0,metered=yes,budget=3MB", "--metered", "use"];
     let proxy = cinema.proxy(&[&words[..], &["--goal", "cost"]].concat());
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(10));
-    let after = proxy.now();
-    assert_eq!(after["metered_bytes"].as_u64(), Some(over(&after, "lte0")));
+    let after = proxy.status();
+    assert_eq!(after["metered_bytes"].as_u64(), Some(bytes_over(&after, "lte0")));
     // The unmetered link drops everything: the metered one is used, unless a slow machine has made it necessary before.
     cinema.network.cut("wifi0");
-    let end = proxy.wait("steps in", |now| over(now, "lte0") > 0);
-    assert!(rests(&end).is_empty(), "{end:#}");
+    let end = proxy.wait_for_status("steps in", |now| bytes_over(now, "lte0") > 0);
+    assert!(unused_links(&end).is_empty(), "{end:#}");
     std::thread::sleep(Duration::from_secs(5));
     // The film continues when the other link has recovered.
     cinema.network.mend("wifi0");
     got.extend(player.read(12 * rate));
     assert!(got == cinema.film.data[..got.len()]);
-    let spent = over(&proxy.now(), "lte0");
+    let spent = bytes_over(&proxy.status(), "lte0");
     assert!(spent <= 3_000_000, "{spent} bytes over the metered link");
-    if calm.held() {
-        assert_eq!((waited, over(&after, "lte0")), (Duration::ZERO, 0), "{after:#}");
+    if calm.was_low() {
+        assert_eq!((waited, bytes_over(&after, "lte0")), (Duration::ZERO, 0), "{after:#}");
     }
 }
 
 #[test]
 fn playback_continues_without_stalls_after_a_seek() {
-    let calm = Calm::begin();
+    let calm = CpuPressure::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let proxy = cinema.proxy(&["--policy", "greenbag-e"]);
@@ -209,32 +209,32 @@ fn playback_continues_without_stalls_after_a_seek() {
     let mut player = cinema.player(&proxy, from as u64);
     let (got, waited) = watch(&mut player, rate, Duration::from_secs(3));
     assert!(got == cinema.film.data[from..from + got.len()]);
-    let now = proxy.now();
+    let now = proxy.status();
     let position = now["sessions"][0]["video"]["position_s"].as_f64().unwrap();
-    if calm.held() {
+    if calm.was_low() {
         assert!((40.0..48.0).contains(&position), "{now:#}");
         assert_eq!((waited, &now["sessions"][0]["video"]["stalls"]), (Duration::ZERO, &0.into()), "{now:#}");
     }
 }
 
 /// A film whose rate is 1.5 times the payload rate of both links.
-fn too_much() -> Option<(Cinema, usize)> {
+fn film_above_capacity() -> Option<(Cinema, usize)> {
     let rate = (WIFI + LTE) as usize * 1000 / 8 * 94 / 100 * 15 / 10;
     Some((Cinema::open(20, rate)?, rate))
 }
 
 #[test]
 fn a_film_above_the_rate_of_all_links_is_held_back_once_before_its_first_picture() {
-    let calm = Calm::begin();
-    let Some((cinema, rate)) = too_much() else { return };
+    let calm = CpuPressure::begin();
+    let Some((cinema, rate)) = film_above_capacity() else { return };
     let proxy = cinema.proxy(&[]);
     let mut player = cinema.player(&proxy, 0);
-    let head = player.read(MEDIA);
-    let held = proxy.wait("held", |now| now["sessions"][0]["decided"]["held"]["expected_s"].is_f64());
+    let head = player.read(MEDIA_OFFSET);
+    let held = proxy.wait_for_status("held", |now| now["sessions"][0]["decided"]["held"]["expected_s"].is_f64());
     let session = &held["sessions"][0];
     assert!(session["reason"].as_str().unwrap().starts_with("held back: "), "{held:#}");
     assert_eq!(
-        session["delivered_bytes"], MEDIA as u64,
+        session["delivered_bytes"], MEDIA_OFFSET as u64,
         "only the head may be delivered while held back: {held:#}"
     );
     assert_eq!(session["video"]["player"], "buffering", "{held:#}");
@@ -244,30 +244,32 @@ fn a_film_above_the_rate_of_all_links_is_held_back_once_before_its_first_picture
         "both links have to be used: {held:#}"
     );
     let (got, waited) = watch(&mut player, rate, Duration::from_secs(19));
-    let now = proxy.now();
-    assert!(cinema.film.data[..MEDIA] == head && cinema.film.data[MEDIA..MEDIA + got.len()] == got);
+    let now = proxy.status();
+    assert!(
+        cinema.film.data[..MEDIA_OFFSET] == head && cinema.film.data[MEDIA_OFFSET..MEDIA_OFFSET + got.len()] == got
+    );
     assert!(now["sessions"][0]["decided"]["held"].is_null(), "{now:#}");
     assert!(now["sessions"][0]["reason"].as_str().unwrap().contains("was held back for"), "{now:#}");
-    if calm.held() {
+    if calm.was_low() {
         assert_eq!(waited, Duration::ZERO, "playback stalled after the first wait: {now:#}");
     }
 }
 
 #[test]
 fn a_fast_start_and_a_seek_are_not_held_back() {
-    let Some((cinema, rate)) = too_much() else { return };
+    let Some((cinema, rate)) = film_above_capacity() else { return };
     for (words, from) in [(&["--start", "fast"][..], 0), (&[], 10 * rate)] {
         let proxy = cinema.proxy(words);
         let mut player = cinema.player(&proxy, from as u64);
         let got = player.read(4 * rate);
-        let now = proxy.now();
+        let now = proxy.status();
         assert!(cinema.film.data[from..from + got.len()] == got);
         assert_eq!(now["sessions"][0]["reason"], "ranges over all links", "{now:#}");
     }
 }
 
 /// Asserts that every decision log of the folder replays with equal decisions.
-fn replays(folder: &std::path::Path) {
+fn assert_logs_replay(folder: &std::path::Path) {
     let logs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(!logs.is_empty());
     for log in logs {

@@ -8,12 +8,12 @@
 mod world;
 
 /// Runs the script in the network of [`WORLD`] and returns the lines that it printed; none where the test is skipped.
-pub(crate) fn in_a_world(script: &str) -> Option<Vec<String>> {
-    world::in_a_world(&["nft", "tc", "perl"], &format!("{WORLD}{script}"))
+pub(crate) fn run_in_network(script: &str) -> Option<Vec<String>> {
+    world::run_in_namespaces(&["nft", "tc", "perl"], &format!("{NETWORK}{script}"))
 }
 
 /// This namespace ── link NAME ── router `gN` (NAT) ── `srv`, with an MPTCP server and a relay.
-const WORLD: &str = r#"
+const NETWORK: &str = r#"
 mount -t tmpfs tmpfs /run
 ip link set lo up
 sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0

@@ -11,7 +11,7 @@ const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 ///
 /// # Panics
 /// If the script fails.
-pub(crate) fn in_a_world(programs: &[&str], script: &str) -> Option<Vec<String>> {
+pub(crate) fn run_in_namespaces(programs: &[&str], script: &str) -> Option<Vec<String>> {
     let home = tempfile::tempdir().unwrap();
     let command = |program: &str| {
         let mut command = Command::new(program);
@@ -41,7 +41,7 @@ pub(crate) fn in_a_world(programs: &[&str], script: &str) -> Option<Vec<String>>
     bounded.args(["bash", "-ec", script]).env("MARLINE", MARLINE);
     let output = bounded.stderr(Stdio::piped()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{:?}\n{text}\n{said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}\n{text}\n{stderr}", output.status);
     Some(text.lines().map(str::to_owned).collect())
 }

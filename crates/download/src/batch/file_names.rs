@@ -208,7 +208,7 @@ mod tests {
         (names, first)
     }
 
-    fn claim(names: &mut FileNames, id: usize, suggested: Option<&str>) -> String {
+    fn assign_name(names: &mut FileNames, id: usize, suggested: Option<&str>) -> String {
         let first = names.entries[id].initial.clone();
         let name = names.assign_final(id, suggested.map(OsStr::new), |_| false).map_or(first, |name| name.name);
         name.into_string().unwrap()
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(first, ["a", "a.1", "b", "a.1.1", "a.2"]);
         // The order in which the files finish does not matter.
         for (id, name) in [(4, "a.2"), (1, "a.1"), (0, "a"), (3, "a.1.1"), (2, "b")] {
-            assert_eq!(claim(&mut names, id, None), name);
+            assert_eq!(assign_name(&mut names, id, None), name);
         }
     }
 
@@ -231,11 +231,15 @@ mod tests {
         let (mut names, first) = names(dir.path(), &["dl", "dl", "report.pdf", "dl"]);
         assert_eq!(first, ["dl", "dl.1", "report.pdf", "dl.2"]);
         assert!(names.is_next(0) && !names.is_next(1));
-        assert_eq!(claim(&mut names, 0, Some("report.pdf")), "report.pdf.1", "the third is stored as report.pdf");
+        assert_eq!(
+            assign_name(&mut names, 0, Some("report.pdf")),
+            "report.pdf.1",
+            "the third is stored as report.pdf"
+        );
         assert!(names.is_next(1));
-        assert_eq!(claim(&mut names, 1, Some("report.pdf")), "report.pdf.2");
-        assert_eq!(claim(&mut names, 2, None), "report.pdf");
-        assert_eq!(claim(&mut names, 3, Some("x")), "x");
+        assert_eq!(assign_name(&mut names, 1, Some("report.pdf")), "report.pdf.2");
+        assert_eq!(assign_name(&mut names, 2, None), "report.pdf");
+        assert_eq!(assign_name(&mut names, 3, Some("x")), "x");
     }
 
     #[test]
@@ -257,7 +261,7 @@ mod tests {
             None,
             "the old file is replaced, as by a single download"
         );
-        assert_eq!(claim(&mut names, 1, None), "a.2");
+        assert_eq!(assign_name(&mut names, 1, None), "a.2");
         let third = names.assign_final(2, Some(OsStr::new("s")), |path| path.ends_with("s")).unwrap();
         assert_eq!(third, FinalName { name: "s".into(), replace_existing: true });
     }

@@ -56,9 +56,9 @@ use file_names::{FileNames, NameSource};
 /// Returns an error only if the run cannot begin (no usable link, unreadable certificate authorities or cookies) or
 /// the cookies cannot be saved. The result of each file is passed to the observer.
 pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), DownloadError> {
-    let Batch { settings, files, parallel, skip_completed: keep_finished, max_time } = batch;
+    let Batch { settings, files, parallel, skip_completed, max_time } = batch;
     let started = std::time::Instant::now();
-    let shared = Rc::new(BatchContext::new(settings, &files, (max_time, keep_finished), observer)?);
+    let shared = Rc::new(BatchContext::new(settings, &files, (max_time, skip_completed), observer)?);
     let mut runner = BatchDriver::new(shared, files, parallel, started, observer);
     // The time limit counts from the call, so it can expire even before the first download starts.
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
@@ -117,7 +117,7 @@ impl BatchContext {
     fn new(
         settings: Settings,
         files: &[FileRequest],
-        (max_time, keep_finished): (Option<Duration>, bool),
+        (max_time, skip_completed): (Option<Duration>, bool),
         observer: &mut dyn BatchObserver,
     ) -> Result<Self, DownloadError> {
         let mut trust = TlsContext::new(settings.ca_file.as_deref());
@@ -169,7 +169,7 @@ impl BatchContext {
             stop_flag: Cell::new(None),
             max_time,
             is_single,
-            completed_files: keep_finished.then(|| RefCell::new(CompletedFiles::load())),
+            completed_files: skip_completed.then(|| RefCell::new(CompletedFiles::load())),
             link_bytes: RefCell::default(),
         })
     }
@@ -185,8 +185,8 @@ impl BatchContext {
 
     /// The record of a file that an earlier run has completed at this path, if the file has not changed since.
     pub(super) fn find_completed(&self, file: &FileRequest, target_path: Option<&Path>) -> Option<CompletedFile> {
-        let finished = self.completed_files.as_ref()?.borrow();
-        finished.find(&file.mirrors.first()?.url, target_path?).cloned()
+        let completed = self.completed_files.as_ref()?.borrow();
+        completed.find(&file.mirrors.first()?.url, target_path?).cloned()
     }
 
     /// Records a completed file, so that a later run can skip it.
@@ -197,8 +197,8 @@ impl BatchContext {
         validator: Option<Validator>,
         digest: Option<&Checksum>,
     ) {
-        if let Some(finished) = &self.completed_files {
-            finished.borrow_mut().add(of, path, validator, digest);
+        if let Some(completed) = &self.completed_files {
+            completed.borrow_mut().add(of, path, validator, digest);
         }
     }
 
@@ -213,18 +213,18 @@ impl BatchContext {
 
     /// A connection table for a download.
     pub(super) fn connections_for(&self, file: &FileRequest) -> ConnTable {
-        let mut sockets = match &self.context {
+        let mut conns = match &self.context {
             None => ConnTable::new(self.trust.clone()),
             Some(context) => {
                 let https =
-                    file.mirrors.iter().find(|source| source.url.scheme() == "https").or(file.mirrors.first());
-                let trust = https.map(|source| context.trust_for(&source.url)).unwrap_or_default();
+                    file.mirrors.iter().find(|mirror| mirror.url.scheme() == "https").or(file.mirrors.first());
+                let trust = https.map(|mirror| context.trust_for(&mirror.url)).unwrap_or_default();
                 context.connections(trust)
             }
         };
-        sockets.mptcp = self.settings.mptcp;
-        sockets.connect_options = self.settings.connect_options.clone();
-        sockets
+        conns.mptcp = self.settings.mptcp;
+        conns.connect_options = self.settings.connect_options.clone();
+        conns
     }
 
     /// Sets how many bytes a download has carried over a link with a data budget.
@@ -290,9 +290,9 @@ impl<'a> BatchDriver<'a> {
                 observer.on_message(None, &note);
             }
             target_paths.push(target_path);
-            urls.push(file.mirrors.first().map(|source| source.url.to_string()).unwrap_or_default());
+            urls.push(file.mirrors.first().map(|mirror| mirror.url.to_string()).unwrap_or_default());
         }
-        let overview = BatchProgress { total: files.len(), ..BatchProgress::default() };
+        let progress = BatchProgress { total: files.len(), ..BatchProgress::default() };
         let mut machine = scheduler::Batch::new(config);
         machine.tick(Instant::ZERO);
         Self {
@@ -305,7 +305,7 @@ impl<'a> BatchDriver<'a> {
             active: VecDeque::new(),
             links: Vec::new(),
             observer,
-            progress: overview,
+            progress,
             finished_bytes: (0, 0),
             progress_at: None,
             recent_messages: VecDeque::new(),
@@ -331,15 +331,15 @@ impl<'a> BatchDriver<'a> {
             self.has_new_decisions = false;
             // Rotated, so that no download is always the first to use up a shared rate limit.
             self.active.rotate_left(usize::from(!self.active.is_empty()));
-            let mut finished = Vec::new();
+            let mut ended = Vec::new();
             for active in &mut self.active {
                 if let Poll::Ready(result) = active.future.as_mut().poll(cx) {
-                    finished.push((active.id, result));
+                    ended.push((active.id, result));
                 }
             }
             self.forward_messages();
-            let any_finished = !finished.is_empty();
-            for (id, result) in finished {
+            let any_finished = !ended.is_empty();
+            for (id, result) in ended {
                 self.finish_file(id, result);
             }
             // The scheduler runs after the downloads: it needs the loads that they have just reported.
@@ -548,7 +548,7 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
             (Some(if keeps_name { path.clone() } else { initial }), None)
         }
         Target::Directory(dir) => {
-            let suggestion = file.mirrors.first().map(|source| suggest_name(None, &source.url));
+            let suggestion = file.mirrors.first().map(|mirror| suggest_name(None, &mirror.url));
             let (name, note) = suggestion
                 .map_or_else(|| ("download".to_owned(), None), |suggested| (suggested.name, suggested.note));
             (Some(names.add(dir, name.as_ref(), NameSource::Url, None)), note)

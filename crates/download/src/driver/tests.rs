@@ -19,41 +19,41 @@ impl DownloadObserver for NullObserver {
 fn with_driver(test: impl FnOnce(&mut DownloadDriver<'_, Fetch>, &mut Context<'_>)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/file", silent.local_addr().unwrap()).parse().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/file", listener.local_addr().unwrap()).parse().unwrap();
         let store = Store::open(std::path::Path::new("/dev/null"), &[]).unwrap().store;
-        let mut watcher = NullObserver;
-        let mut pump = DownloadDriver::new(
+        let mut observer = NullObserver;
+        let mut driver = DownloadDriver::new(
             Logged::new(Config::default(), None),
             BodySink::new(store),
             ConnTable::new(marline_net::http::TlsContext::default()),
             UrlTable::new(&url, &[], None),
             Uplinks::local(LinkSelection::Named(Vec::new())).unwrap().0,
-            &mut watcher,
+            &mut observer,
             std::time::Instant::now(),
         );
-        test(&mut pump, &mut Context::from_waker(std::task::Waker::noop()));
+        test(&mut driver, &mut Context::from_waker(std::task::Waker::noop()));
     });
 }
 
 #[test]
 fn sockets_are_polled_again_after_an_output() {
-    with_driver(|pump, cx| {
-        assert!(!pump.poll_once(cx), "no input, no work");
-        pump.link_up(LinkId(0));
-        assert_eq!(pump.conns.ids().len(), 1);
-        pump.poll_once(cx);
+    with_driver(|driver, cx| {
+        assert!(!driver.poll_once(cx), "no input, no work");
+        driver.link_up(LinkId(0));
+        assert_eq!(driver.conns.ids().len(), 1);
+        driver.poll_once(cx);
         // The backoff ends: the output comes from a tick, after the sockets were polled.
-        let conn = pump.conns.ids()[0];
-        pump.close_conn(conn);
-        let trouble = ConnError { kind: ConnErrorKind::Refused, text: String::new() };
-        pump.feed_machine(Input::Closed { conn, error: trouble });
-        assert!(pump.conns.ids().is_empty(), "the machine backs off first");
-        while pump.logged.machine().deadline().is_some_and(|(at, _)| at > pump.now()) {
+        let conn = driver.conns.ids()[0];
+        driver.close_conn(conn);
+        let error = ConnError { kind: ConnErrorKind::Refused, text: String::new() };
+        driver.feed_machine(Input::Closed { conn, error });
+        assert!(driver.conns.ids().is_empty(), "the machine backs off first");
+        while driver.logged.machine().deadline().is_some_and(|(at, _)| at > driver.now()) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(pump.poll_once(cx), "the new connection needs a poll");
-        assert_eq!(pump.conns.ids().len(), 1);
+        assert!(driver.poll_once(cx), "the new connection needs a poll");
+        assert_eq!(driver.conns.ids().len(), 1);
     });
 }
 
@@ -70,40 +70,40 @@ fn all_connections_are_served_under_a_rate_limit() {
 fn verifying_a_checksum_yields_to_other_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
-    with_driver(|pump, cx| {
+    with_driver(|driver, cx| {
         let mut store = Store::open(&path, &[]).unwrap().store;
         store.expect_checksum(format!("sha256={}", "0".repeat(64)).parse().unwrap());
         let validator = Validator::Etag("\"1\"".to_owned());
         store.on_identified(Some(DataSize::from_mib(1)), Some(&validator)).unwrap();
         store.write(0, &[1; 1 << 20]).unwrap();
-        pump.body = BodySink::new(store);
-        let mut turns = 0;
-        let mut check = std::pin::pin!(crate::download::verify_checksum(pump));
-        while check.as_mut().poll(cx).is_pending() {
-            turns += 1;
+        driver.body = BodySink::new(store);
+        let mut polls = 0;
+        let mut verification = std::pin::pin!(crate::download::verify_checksum(driver));
+        while verification.as_mut().poll(cx).is_pending() {
+            polls += 1;
         }
         // Between any two of these polls, a signal or the time limit would be noticed.
-        assert!(turns > 2, "{turns}");
+        assert!(polls > 2, "{polls}");
     });
     assert!(!path.exists());
 }
 
 #[test]
 fn an_output_that_cannot_be_executed_has_a_result() {
-    with_driver(|pump, cx| {
-        pump.link_up(LinkId(0));
-        let conn = pump.conns.ids()[0];
+    with_driver(|driver, cx| {
+        driver.link_up(LinkId(0));
+        let conn = driver.conns.ids()[0];
         // The connection is still being dialed, so no request can be sent on it.
-        pump.request(ReqId(7), conn, RequestRange::Full, None);
-        assert!(matches!(pump.pending_inputs[..], [Input::Closed { conn: of, .. }] if of == conn));
-        pump.poll_once(cx);
-        assert!(pump.pending_inputs.is_empty());
-        assert_eq!(pump.link_stats[0].requests, 0);
+        driver.request(ReqId(7), conn, RequestRange::Full, None);
+        assert!(matches!(driver.pending_inputs[..], [Input::Closed { conn: of, .. }] if of == conn));
+        driver.poll_once(cx);
+        assert!(driver.pending_inputs.is_empty());
+        assert_eq!(driver.link_stats[0].requests, 0);
         // The machine has received the result: it backs off before it opens another connection.
-        assert!(pump.conns.ids().is_empty());
-        pump.connect(ConnId(9), LinkId(0), UrlId(5), None);
-        pump.request(ReqId(8), ConnId(10), RequestRange::Full, None);
+        assert!(driver.conns.ids().is_empty());
+        driver.connect(ConnId(9), LinkId(0), UrlId(5), None);
+        driver.request(ReqId(8), ConnId(10), RequestRange::Full, None);
         let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
-        assert_eq!(pump.pending_inputs.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
+        assert_eq!(driver.pending_inputs.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
     });
 }

@@ -66,13 +66,13 @@ impl CompletedFiles {
         mac_key::state_dir().map(|dir| Self::load_from(&dir.join(FILE_NAME))).unwrap_or_default()
     }
 
-    fn load_from(log: &Path) -> Self {
-        let mut completed = Self { path: Some(log.to_owned()), records: BTreeMap::new() };
-        match open_private(log, OpenOptions::new().read(true)) {
+    fn load_from(list_path: &Path) -> Self {
+        let mut completed = Self { path: Some(list_path.to_owned()), records: BTreeMap::new() };
+        match open_private(list_path, OpenOptions::new().read(true)) {
             Ok(file) => completed.read(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(path = %log.display(), %error, "the list of completed files cannot be used: completed files are downloaded again");
+                tracing::warn!(path = %list_path.display(), %error, "the list of completed files cannot be used: completed files are downloaded again");
                 completed.path = None;
             }
         }
@@ -96,9 +96,9 @@ impl CompletedFiles {
     fn compact(&mut self, lines: &[String]) {
         let newest: std::collections::BTreeSet<&String> = lines.iter().rev().take(KEPT_RECORDS).collect();
         self.records.retain(|key, _| newest.contains(key));
-        let Some(log) = &self.path else { return };
+        let Some(list_path) = &self.path else { return };
         let text: String = self.records.values().filter_map(json_line).collect();
-        if let Err(error) = atomic_file::replace(log, text.as_bytes(), 0o600) {
+        if let Err(error) = atomic_file::replace(list_path, text.as_bytes(), 0o600) {
             tracing::debug!(%error, "the list of completed files cannot be compacted");
         }
     }
@@ -130,11 +130,11 @@ impl CompletedFiles {
         let Ok(path) = path.canonicalize() else { return };
         let modified = (meta.mtime(), meta.mtime_nsec());
         let record = CompletedFile { key: key.clone(), path, size: meta.len(), mtime: modified, validator, digest };
-        if let (Some(log), Some(line)) = (&self.path, json_line(&record)) {
-            let written = open_private(log, OpenOptions::new().append(true).create(true))
+        if let (Some(list_path), Some(line)) = (&self.path, json_line(&record)) {
+            let written = open_private(list_path, OpenOptions::new().append(true).create(true))
                 .and_then(|mut file| file.write_all(line.as_bytes()));
             if let Err(error) = written {
-                tracing::debug!(path = %log.display(), %error, "a completed file cannot be recorded");
+                tracing::debug!(path = %list_path.display(), %error, "a completed file cannot be recorded");
             }
         }
         self.records.insert(key, record);
@@ -203,32 +203,32 @@ mod tests {
     #[test]
     fn a_completed_file_is_recognized_until_it_or_the_server_changes() {
         let dir = tempfile::tempdir().unwrap();
-        let (log, file) = (dir.path().join("finished"), dir.path().join("a.1"));
-        let place = dir.path().join("a");
+        let (list_path, file) = (dir.path().join("finished"), dir.path().join("a.1"));
+        let target_path = dir.path().join("a");
         std::fs::write(&file, "content").unwrap();
         let etag = Validator::Etag("\"1\"".into());
         let size = Some(DataSize::from_bytes(7));
         let digest: Checksum = format!("sha256={}", "ab".repeat(32)).parse().unwrap();
-        let mut first = CompletedFiles::load_from(&log);
-        assert!(first.find(&url(), &place).is_none());
-        first.add((&url(), &place), &file, Some(etag.clone()), Some(&digest));
-        let text = std::fs::read_to_string(&log).unwrap();
+        let mut first = CompletedFiles::load_from(&list_path);
+        assert!(first.find(&url(), &target_path).is_none());
+        first.add((&url(), &target_path), &file, Some(etag.clone()), Some(&digest));
+        let text = std::fs::read_to_string(&list_path).unwrap();
         assert!(!text.contains("secret") && !text.contains("hidden"), "{text}");
-        assert_eq!(log.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(list_path.metadata().unwrap().mode() & 0o777, 0o600);
 
-        let next = CompletedFiles::load_from(&log);
-        let record = next.find(&url(), &place).unwrap();
+        let next = CompletedFiles::load_from(&list_path);
+        let record = next.find(&url(), &target_path).unwrap();
         assert_eq!(record.path, file.canonicalize().unwrap());
         assert!(record.matches(size, Some(&etag)) && record.has_digest(&digest));
         assert!(!record.matches(size, Some(&Validator::Etag("\"2\"".into()))) && !record.matches(size, None));
         assert!(!record.matches(Some(DataSize::from_bytes(8)), Some(&etag)) && !record.matches(None, Some(&etag)));
         assert!(next.find(&url(), &dir.path().join("b")).is_none(), "another path");
-        assert!(next.find(&"https://h.example/b".parse().unwrap(), &place).is_none());
+        assert!(next.find(&"https://h.example/b".parse().unwrap(), &target_path).is_none());
 
         std::fs::write(&file, "changed").unwrap();
         let changed = OpenOptions::new().write(true).open(&file).unwrap();
         changed.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-        assert!(next.find(&url(), &place).is_none());
+        assert!(next.find(&url(), &target_path).is_none());
     }
 
     #[test]
@@ -245,14 +245,19 @@ mod tests {
     fn a_list_that_others_could_have_written_is_not_used() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let (log, file) = (dir.path().join("finished"), dir.path().join("a"));
+        let (list_path, file) = (dir.path().join("finished"), dir.path().join("a"));
         std::fs::write(&file, "x").unwrap();
-        CompletedFiles::load_from(&log).add((&url(), &file), &file, Some(Validator::Etag("\"1\"".into())), None);
-        std::fs::set_permissions(&log, std::fs::Permissions::from_mode(0o622)).unwrap();
-        assert!(CompletedFiles::load_from(&log).find(&url(), &file).is_none());
-        std::fs::remove_file(&log).unwrap();
-        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &log).unwrap();
-        let mut all = CompletedFiles::load_from(&log);
+        CompletedFiles::load_from(&list_path).add(
+            (&url(), &file),
+            &file,
+            Some(Validator::Etag("\"1\"".into())),
+            None,
+        );
+        std::fs::set_permissions(&list_path, std::fs::Permissions::from_mode(0o622)).unwrap();
+        assert!(CompletedFiles::load_from(&list_path).find(&url(), &file).is_none());
+        std::fs::remove_file(&list_path).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &list_path).unwrap();
+        let mut all = CompletedFiles::load_from(&list_path);
         all.add((&url(), &file), &file, Some(Validator::Etag("\"1\"".into())), None);
         assert!(!dir.path().join("elsewhere").exists());
     }
@@ -260,17 +265,17 @@ mod tests {
     #[test]
     fn a_long_list_loses_its_oldest_records() {
         let dir = tempfile::tempdir().unwrap();
-        let (log, file) = (dir.path().join("finished"), dir.path().join("a"));
+        let (list_path, file) = (dir.path().join("finished"), dir.path().join("a"));
         std::fs::write(&file, "x").unwrap();
         let of = |n: usize| -> Url { format!("https://h.example/{n}").parse().unwrap() };
-        let mut all = CompletedFiles::load_from(&log);
+        let mut all = CompletedFiles::load_from(&list_path);
         let etag = || Some(Validator::Etag(format!("\"{}\"", "e".repeat(1000))));
         (0..KEPT_RECORDS + 5).for_each(|n| all.add((&of(n), &file), &file, etag(), None));
-        assert!(log.metadata().unwrap().len() > MAX_LEN);
+        assert!(list_path.metadata().unwrap().len() > MAX_LEN);
         std::fs::write(dir.path().join("odd"), "").unwrap();
-        let short = CompletedFiles::load_from(&log);
+        let short = CompletedFiles::load_from(&list_path);
         assert!(short.find(&of(4), &file).is_none() && short.find(&of(5), &file).is_some());
-        let again = CompletedFiles::load_from(&log);
+        let again = CompletedFiles::load_from(&list_path);
         assert_eq!(again.records, short.records);
         assert_eq!(again.records.len(), KEPT_RECORDS);
     }

@@ -31,13 +31,13 @@ enum Step {
     /// kill -9, with or without dropping the page cache.
     Kill { caches: bool },
     /// The power fails.
-    Cut,
+    PowerFailure,
     /// The user interrupts the run (SIGINT).
     Suspend,
     /// The disk becomes full after `room` more bytes, which ends the run.
-    Full { room: u32 },
+    DiskFull { free_bytes: u32 },
     /// The next sync fails.
-    BadSync,
+    FailNextSync,
     /// All missing bytes arrive.
     Finish,
 }
@@ -48,10 +48,10 @@ fn step() -> impl Strategy<Value = Step> {
         20 => (0..2500_u16).prop_map(|millis| Step::Tick { millis }),
         1 => Just(Step::Change),
         3 => any::<bool>().prop_map(|caches| Step::Kill { caches }),
-        4 => Just(Step::Cut),
+        4 => Just(Step::PowerFailure),
         1 => Just(Step::Suspend),
-        1 => (0..400_000_u32).prop_map(|room| Step::Full { room }),
-        1 => Just(Step::BadSync),
+        1 => (0..400_000_u32).prop_map(|free_bytes| Step::DiskFull { free_bytes }),
+        1 => Just(Step::FailNextSync),
         1 => Just(Step::Finish),
     ]
 }
@@ -61,8 +61,8 @@ fn step() -> impl Strategy<Value = Step> {
 fn content(version: u64, start: u64, end: u64) -> Vec<u8> {
     const PERIOD: u64 = 65_521;
     static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        let dice = TestRng::new(5);
-        (0..PERIOD).map(|_| dice.next_below(255) as u8 + 1).collect()
+        let rng = TestRng::new(5);
+        (0..PERIOD).map(|_| rng.next_below(255) as u8 + 1).collect()
     });
     let mut from = (start + version * 7919) % PERIOD;
     let mut bytes = Vec::with_capacity((end - start) as usize);
@@ -96,10 +96,10 @@ fn path() -> &'static Path {
 
 impl CrashHistory {
     fn new(seed: u64) -> Self {
-        let model = FakeFs::new(seed);
-        model.write_file(path(), &content(0, 0, 1000));
-        let mut tale = Self {
-            fs: model,
+        let fs = FakeFs::new(seed);
+        fs.write_file(path(), &content(0, 0, 1000));
+        let mut history = Self {
+            fs,
             part: None,
             version: 1,
             now: Instant::ZERO,
@@ -108,8 +108,8 @@ impl CrashHistory {
             only_kills: true,
             durable: RangeSet::default(),
         };
-        tale.reopen();
-        tale
+        history.reopen();
+        history
     }
 
     fn validator(&self) -> Validator {
@@ -188,7 +188,7 @@ impl CrashHistory {
                 assert!(!self.only_kills || lost < DataSize::from_mib(4), "{lost} lost by a kill");
                 Ok(())
             }
-            Step::Cut => {
+            Step::PowerFailure => {
                 self.cut_power();
                 Ok(())
             }
@@ -204,8 +204,8 @@ impl CrashHistory {
                 }
                 Ok(())
             }
-            Step::Full { room } => {
-                self.fs.set_free_space(Some(u64::from(room)));
+            Step::DiskFull { free_bytes } => {
+                self.fs.set_free_space(Some(u64::from(free_bytes)));
                 let mut conn = 0;
                 while self.held.missing_before(TOTAL) > DataSize::ZERO && self.receive(conn, 200_000).is_ok() {
                     conn = (conn + 1) % 4;
@@ -220,7 +220,7 @@ impl CrashHistory {
                 self.reopen();
                 Ok(())
             }
-            Step::BadSync => {
+            Step::FailNextSync => {
                 self.fs.fail_next_sync();
                 Ok(())
             }
@@ -285,13 +285,13 @@ proptest! {
 
     #[test]
     fn every_recorded_byte_is_stored_after_any_history(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
-        let mut tale = CrashHistory::new(seed);
+        let history = CrashHistory::new(seed);
         for step in &steps {
-            tale.apply(step);
+            history.apply(step);
         }
-        tale.fs.stop_failing();
-        while tale.finish().is_err() {
-            tale.fail_sync();
+        history.fs.stop_failing();
+        while history.finish().is_err() {
+            history.fail_sync();
         }
     }
 }
@@ -299,12 +299,12 @@ proptest! {
 #[test]
 fn a_kill_at_any_write_costs_less_than_four_mebibytes() {
     for seed in 0..50 {
-        let dice = TestRng::new(seed);
-        let mut tale = CrashHistory::new(seed);
-        for _ in 0..5 + dice.next_below(60) {
-            tale.apply(&Step::Write { conn: dice.next_below(4) as u8, len: 100_000 });
-            tale.apply(&Step::Tick { millis: 20 });
+        let rng = TestRng::new(seed);
+        let mut history = CrashHistory::new(seed);
+        for _ in 0..5 + rng.next_below(60) {
+            history.apply(&Step::Write { conn: rng.next_below(4) as u8, len: 100_000 });
+            history.apply(&Step::Tick { millis: 20 });
         }
-        tale.apply(&Step::Kill { caches: dice.next_below(2) == 0 });
+        history.apply(&Step::Kill { caches: rng.next_below(2) == 0 });
     }
 }

@@ -84,7 +84,7 @@ pub enum StoreError {
     #[error(
         "{}: {what}, and marline does not overwrite it; move it away, or choose another name with -o", part.display()
     )]
-    NotOurs {
+    ForeignFile {
         /// The path that is taken.
         part: PathBuf,
         /// What has this name.
@@ -197,20 +197,20 @@ pub enum StoreError {
         /// Expected digest, in hexadecimal digits.
         want: String,
         /// Where the bytes are now.
-        kept: Recoverable,
+        kept: MismatchedBytes,
     },
 }
 
 /// Location of the bytes that do not match their checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Recoverable {
+pub enum MismatchedBytes {
     /// In this file, for inspection; the next run starts from zero.
     InFile(PathBuf),
     /// Delivered to the reader of the stream.
     Delivered,
 }
 
-impl fmt::Display for Recoverable {
+impl fmt::Display for MismatchedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InFile(path) => {

@@ -109,13 +109,13 @@ impl DataChange {
     }
 
     /// Applies what a power failure leaves of this change.
-    fn survive(&self, bytes: &mut Vec<u8>, dice: &TestRng) {
-        match (self, dice.next_below(5)) {
+    fn apply_partly(&self, bytes: &mut Vec<u8>, rng: &TestRng) {
+        match (self, rng.next_below(5)) {
             (_, 0 | 1) => {}
             (_, 2) | (Self::Truncate(_), _) => self.apply(bytes),
             (Self::Write(at, new), 3) => {
                 let (from, to) =
-                    (dice.next_below(new.len() as u64) as usize, dice.next_below(new.len() as u64 + 1) as usize);
+                    (rng.next_below(new.len() as u64) as usize, rng.next_below(new.len() as u64 + 1) as usize);
                 if from < to {
                     Self::Write(at + from, new[from..to].to_vec()).apply(bytes);
                 }
@@ -158,7 +158,11 @@ impl FakeFsState {
         let begun = stored.changes.partition_point(|(at, _)| *at <= until);
         for (_, change) in stored.changes.drain(..begun) {
             // A page that could not be written is marked clean by the kernel, and its contents are lost.
-            if fails { change.survive(&mut stored.durable, &self.rng) } else { change.apply(&mut stored.durable) }
+            if fails {
+                change.apply_partly(&mut stored.durable, &self.rng)
+            } else {
+                change.apply(&mut stored.durable)
+            }
         }
         let begun = stored.tag_changes.partition_point(|(at, _)| *at <= until);
         stored.durable_tag =
@@ -173,7 +177,7 @@ impl FakeFsState {
         }
     }
 
-    fn make(&mut self, path: &Path) -> usize {
+    fn create_file(&mut self, path: &Path) -> usize {
         self.files.push(FakeFile::default());
         let file = self.files.len() - 1;
         self.change_name(NameChange::Set(path.to_owned(), file));
@@ -183,10 +187,10 @@ impl FakeFsState {
 
 impl FakeFs {
     pub(super) fn new(seed: u64) -> Self {
-        let model = Self::default();
-        model.state.borrow_mut().rng = TestRng::new(seed);
-        model.state.borrow_mut().boots = 1;
-        model
+        let fs = Self::default();
+        fs.state.borrow_mut().rng = TestRng::new(seed);
+        fs.state.borrow_mut().boots = 1;
+        fs
     }
 
     /// The process is killed; the kernel and its page cache survive.
@@ -204,30 +208,30 @@ impl FakeFs {
 
     /// The power fails: chance decides which unsynced changes survive.
     pub(super) fn cut_power(&self) {
-        let world = &mut *self.state.borrow_mut();
-        world.pending_sync = None;
-        world.boots += 1;
-        for file in &mut world.files {
+        let state = &mut *self.state.borrow_mut();
+        state.pending_sync = None;
+        state.boots += 1;
+        for file in &mut state.files {
             for (_, change) in file.changes.drain(..) {
-                change.survive(&mut file.durable, &world.rng);
+                change.apply_partly(&mut file.durable, &state.rng);
             }
             file.visible = file.durable.clone();
             for (_, tag) in file.tag_changes.drain(..) {
-                file.durable_tag = if world.rng.next_below(2) == 0 { Some(tag) } else { file.durable_tag };
+                file.durable_tag = if state.rng.next_below(2) == 0 { Some(tag) } else { file.durable_tag };
             }
             file.tag = file.durable_tag;
         }
-        for (_, change) in world.name_changes.drain(..) {
-            if world.rng.next_below(2) == 0 {
-                change.apply(&mut world.durable_names);
+        for (_, change) in state.name_changes.drain(..) {
+            if state.rng.next_below(2) == 0 {
+                change.apply(&mut state.durable_names);
             }
         }
-        world.visible_names = world.durable_names.clone();
+        state.visible_names = state.durable_names.clone();
     }
 
     /// Sets how many more bytes fit on the disk.
-    pub(super) fn set_free_space(&self, room: Option<u64>) {
-        self.state.borrow_mut().free_space = room;
+    pub(super) fn set_free_space(&self, free_space: Option<u64>) {
+        self.state.borrow_mut().free_space = free_space;
     }
 
     pub(super) fn fail_next_sync(&self) {
@@ -241,18 +245,18 @@ impl FakeFs {
 
     /// Creates a complete file that existed before.
     pub(super) fn write_file(&self, path: &Path, bytes: &[u8]) {
-        let world = &mut *self.state.borrow_mut();
-        let file = world.make(path);
-        world.change(file, DataChange::Write(0, bytes.to_vec()));
-        let now = world.clock;
-        world.sync(file, now).unwrap();
-        world.sync_names(now);
+        let state = &mut *self.state.borrow_mut();
+        let file = state.create_file(path);
+        state.change(file, DataChange::Write(0, bytes.to_vec()));
+        let now = state.clock;
+        state.sync(file, now).unwrap();
+        state.sync_names(now);
     }
 
     /// The contents that programs read under this path.
     pub(super) fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
-        let world = self.state.borrow();
-        world.visible_names.get(path).map(|file| world.files[*file].visible.clone())
+        let state = self.state.borrow();
+        state.visible_names.get(path).map(|file| state.files[*file].visible.clone())
     }
 
     /// All existing paths.
@@ -288,13 +292,13 @@ impl FileSystem for FakeFs {
     }
 
     fn set_tag(&self, file: &FileHandle) {
-        let world = &mut *self.state.borrow_mut();
-        world.clock += 1;
-        world.nonces += 1;
-        let tag = (u128::from(world.nonces) << 8).to_be_bytes();
-        let stored = &mut world.files[file.0];
+        let state = &mut *self.state.borrow_mut();
+        state.clock += 1;
+        state.nonces += 1;
+        let tag = (u128::from(state.nonces) << 8).to_be_bytes();
+        let stored = &mut state.files[file.0];
         stored.tag = Some(tag);
-        stored.tag_changes.push((world.clock, tag));
+        stored.tag_changes.push((state.clock, tag));
     }
 
     fn file_id(&self, file: &FileHandle) -> [u8; 16] {
@@ -310,11 +314,11 @@ impl FileSystem for FakeFs {
     }
 
     fn create(&self, path: &Path) -> io::Result<FileHandle> {
-        let world = &mut *self.state.borrow_mut();
-        if world.visible_names.contains_key(path) {
+        let state = &mut *self.state.borrow_mut();
+        if state.visible_names.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        Ok(FileHandle(world.make(path)))
+        Ok(FileHandle(state.create_file(path)))
     }
 
     fn read(&self, path: &Path, limit: u64) -> io::Result<Option<(Vec<u8>, Ownership)>> {
@@ -334,18 +338,18 @@ impl FileSystem for FakeFs {
     }
 
     fn write_at(&self, file: &FileHandle, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let world = &mut *self.state.borrow_mut();
-        let fits = world.free_space.map_or(bytes.len(), |room| bytes.len().min(room as usize));
-        world.free_space = world.free_space.map(|room| room - fits as u64);
+        let state = &mut *self.state.borrow_mut();
+        let fits = state.free_space.map_or(bytes.len(), |free_space| bytes.len().min(free_space as usize));
+        state.free_space = state.free_space.map(|free_space| free_space - fits as u64);
         if fits > 0 {
-            world.change(file.0, DataChange::Write(at as usize, bytes[..fits].to_vec()));
+            state.change(file.0, DataChange::Write(at as usize, bytes[..fits].to_vec()));
         }
         if fits < bytes.len() { Err(rustix::io::Errno::NOSPC.into()) } else { Ok(()) }
     }
 
     fn read_at(&self, file: &FileHandle, at: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        let world = self.state.borrow();
-        let seen = world.files[file.0].visible.get(at as usize..).unwrap_or_default();
+        let state = self.state.borrow();
+        let seen = state.files[file.0].visible.get(at as usize..).unwrap_or_default();
         let len = seen.len().min(bytes.len());
         bytes[..len].copy_from_slice(&seen[..len]);
         Ok(len)
@@ -362,40 +366,40 @@ impl FileSystem for FakeFs {
     }
 
     fn sync(&self, file: &FileHandle) -> io::Result<()> {
-        let world = &mut *self.state.borrow_mut();
-        let now = world.clock;
-        world.sync(file.0, now)
+        let state = &mut *self.state.borrow_mut();
+        let now = state.clock;
+        state.sync(file.0, now)
     }
 
     fn start_sync(&mut self, file: &Arc<FileHandle>, dir: Option<&Path>) {
-        let world = &mut *self.state.borrow_mut();
-        assert!(world.pending_sync.is_none(), "two syncs at once");
-        world.pending_sync = Some((file.0, dir.is_some(), world.clock));
+        let state = &mut *self.state.borrow_mut();
+        assert!(state.pending_sync.is_none(), "two syncs at once");
+        state.pending_sync = Some((file.0, dir.is_some(), state.clock));
     }
 
     fn poll_sync(&mut self) -> Option<io::Result<()>> {
-        let world = &mut *self.state.borrow_mut();
-        if world.rng.next_below(2) == 0 {
+        let state = &mut *self.state.borrow_mut();
+        if state.rng.next_below(2) == 0 {
             return None;
         }
-        let (file, names, until) = world.pending_sync.take()?;
+        let (file, names, until) = state.pending_sync.take()?;
         if names {
-            world.sync_names(until);
+            state.sync_names(until);
         }
-        Some(world.sync(file, until))
+        Some(state.sync(file, until))
     }
 
     fn sync_dir(&self, _: &Path) -> io::Result<()> {
-        let world = &mut *self.state.borrow_mut();
-        let now = world.clock;
-        world.sync_names(now);
+        let state = &mut *self.state.borrow_mut();
+        let now = state.clock;
+        state.sync_names(now);
         Ok(())
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let world = &mut *self.state.borrow_mut();
-        let file = *world.visible_names.get(from).ok_or(io::ErrorKind::NotFound)?;
-        world.change_name(NameChange::Rename(from.to_owned(), to.to_owned(), file));
+        let state = &mut *self.state.borrow_mut();
+        let file = *state.visible_names.get(from).ok_or(io::ErrorKind::NotFound)?;
+        state.change_name(NameChange::Rename(from.to_owned(), to.to_owned(), file));
         Ok(())
     }
 
@@ -407,9 +411,9 @@ impl FileSystem for FakeFs {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let world = &mut *self.state.borrow_mut();
-        if world.visible_names.contains_key(path) {
-            world.change_name(NameChange::Remove(path.to_owned()));
+        let state = &mut *self.state.borrow_mut();
+        if state.visible_names.contains_key(path) {
+            state.change_name(NameChange::Remove(path.to_owned()));
         }
         Ok(())
     }
@@ -419,9 +423,9 @@ impl FileSystem for FakeFs {
     }
 
     fn nonce(&self) -> u64 {
-        let world = &mut *self.state.borrow_mut();
-        world.nonces += 1;
-        world.nonces
+        let state = &mut *self.state.borrow_mut();
+        state.nonces += 1;
+        state.nonces
     }
 
     fn preallocate(&self, _: &FileHandle, _: u64) -> io::Result<()> {

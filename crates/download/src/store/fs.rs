@@ -254,10 +254,10 @@ impl FileSystem for OsFileSystem {
         if rustix::fs::fgetxattr(file, PART_XATTR, &mut tag) == Ok(tag.len()) {
             return tag;
         }
-        let renumbered = rustix::fs::fstatfs(file).map(|fs| UNSTABLE_INODE_FS.contains(&fs_magic(&fs)));
+        let has_unstable_inodes = rustix::fs::fstatfs(file).map(|fs| UNSTABLE_INODE_FS.contains(&fs_magic(&fs)));
         let flags = StatxFlags::INO | StatxFlags::BTIME;
         match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, flags) {
-            Ok(found) if renumbered == Ok(false) => {
+            Ok(found) if has_unstable_inodes == Ok(false) => {
                 // Inode numbers are reused, but not together with the same creation time. The device number is left
                 // out, because it changes from boot to boot.
                 let mut digest = Sha256::new();
@@ -279,9 +279,9 @@ impl FileSystem for OsFileSystem {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let probe = rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666)).map(File::from);
         let mode = |file: &File| file.metadata().map(|meta| meta.mode() & 0o777);
-        let public = probe.ok().and_then(|probe| mode(&probe).ok()).or_else(|| Some(0o666 & !umask()?));
-        if let Some(public) = public.filter(|public| mode(file).is_ok_and(|now| now != *public)) {
-            let _ = file.set_permissions(PermissionsExt::from_mode(public));
+        let final_mode = probe.ok().and_then(|probe| mode(&probe).ok()).or_else(|| Some(0o666 & !umask()?));
+        if let Some(final_mode) = final_mode.filter(|final_mode| mode(file).is_ok_and(|now| now != *final_mode)) {
+            let _ = file.set_permissions(PermissionsExt::from_mode(final_mode));
         }
     }
 
@@ -297,12 +297,12 @@ impl FileSystem for OsFileSystem {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        let custody = file_ownership(&file)?;
+        let ownership = file_ownership(&file)?;
         let mut bytes = Vec::new();
-        if !matches!(custody, Ownership::Foreign(_)) {
+        if !matches!(ownership, Ownership::Foreign(_)) {
             file.take(limit).read_to_end(&mut bytes)?;
         }
-        Ok(Some((bytes, custody)))
+        Ok(Some((bytes, ownership)))
     }
 
     fn lock(&self, file: &File) -> io::Result<bool> {
@@ -491,8 +491,8 @@ fn file_ownership(file: &File) -> io::Result<Ownership> {
     }
     // FAT and NTFS show one mode for all files, which cannot be changed and has no meaning. So a mode that cannot
     // be narrowed is ignored.
-    let narrowed = file.set_permissions(PermissionsExt::from_mode(mode & !others));
-    if narrowed.is_err() || file.metadata()?.mode() & others != 0 {
+    let restricted = file.set_permissions(PermissionsExt::from_mode(mode & !others));
+    if restricted.is_err() || file.metadata()?.mode() & others != 0 {
         return Ok(Ownership::Private);
     }
     file.set_permissions(PermissionsExt::from_mode(mode))?;

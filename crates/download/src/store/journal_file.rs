@@ -111,36 +111,36 @@ impl RecordedRanges {
 impl<D: FileSystem> JournalFile<D> {
     /// Creates a journal under its name. Fails if the name is taken.
     pub(super) fn create(
-        disk: &D,
+        fs: &D,
         paths: &DownloadPaths,
         data: &D::File,
         identity_and_key: (&JournalIdentity, MacKey),
         ranges: &RecordedRanges,
     ) -> io::Result<Self> {
-        Self::write_new(disk, &paths.journal, data, identity_and_key, ranges)
+        Self::write_new(fs, &paths.journal, data, identity_and_key, ranges)
     }
 
     /// Writes a new journal, and replaces the old one atomically. After a crash there is either the old or the new
     /// one.
     pub(super) fn replace(
-        disk: &D,
+        fs: &D,
         paths: &DownloadPaths,
         data: &D::File,
         identity_and_key: (&JournalIdentity, MacKey),
         ranges: &RecordedRanges,
     ) -> io::Result<Self> {
         // An earlier attempt of this run may have failed half-way.
-        disk.remove(&paths.new_journal)?;
-        let log = Self::write_new(disk, &paths.new_journal, data, identity_and_key, ranges)?;
+        fs.remove(&paths.new_journal)?;
+        let journal = Self::write_new(fs, &paths.new_journal, data, identity_and_key, ranges)?;
         // The contents must be on the disk before the rename. Otherwise a crash could leave an empty journal under
         // the name.
-        disk.sync(&log.file)?;
-        disk.rename(&paths.new_journal, &paths.journal)?;
-        Ok(log)
+        fs.sync(&journal.file)?;
+        fs.rename(&paths.new_journal, &paths.journal)?;
+        Ok(journal)
     }
 
     /// Appends records.
-    pub(super) fn append(&mut self, disk: &D, records: impl Iterator<Item = Record>) -> io::Result<()> {
+    pub(super) fn append(&mut self, fs: &D, records: impl Iterator<Item = Record>) -> io::Result<()> {
         let mut bytes = [0; MAX_RUNS * RECORD_LEN];
         let mut records = records.peekable();
         while records.peek().is_some() {
@@ -149,7 +149,7 @@ impl<D: FileSystem> JournalFile<D> {
                 *slot = record.emit(&self.header_mac, |bytes| self.key.mac(bytes));
                 len += RECORD_LEN;
             }
-            disk.write_at(&self.file, self.len, bytes.get(..len).unwrap_or_default())?;
+            fs.write_at(&self.file, self.len, bytes.get(..len).unwrap_or_default())?;
             self.len += len as u64;
         }
         Ok(())
@@ -161,13 +161,13 @@ impl<D: FileSystem> JournalFile<D> {
     }
 
     fn write_new(
-        disk: &D,
+        fs: &D,
         path: &Path,
         data: &D::File,
         (identity, key): (&JournalIdentity, MacKey),
         ranges: &RecordedRanges,
     ) -> io::Result<Self> {
-        let (nonce, epoch, part) = (disk.nonce(), disk.page_cache_epoch(data), disk.file_id(data));
+        let (nonce, epoch, part) = (fs.nonce(), fs.page_cache_epoch(data), fs.file_id(data));
         let validator = identity.stored_validator();
         let header = Header {
             nonce,
@@ -185,8 +185,8 @@ impl<D: FileSystem> JournalFile<D> {
         {
             bytes.extend(record.emit(&header, mac));
         }
-        let file = disk.create(path)?;
-        disk.write_at(&file, 0, &bytes)?;
+        let file = fs.create(path)?;
+        fs.write_at(&file, 0, &bytes)?;
         let len = bytes.len() as u64;
         Ok(Self { file: Arc::new(file), key, header_mac: header, len, compacted_len: len, is_dir_synced: false })
     }

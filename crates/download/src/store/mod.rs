@@ -70,7 +70,7 @@ use tokio::sync::Notify;
 use url::Url;
 
 pub(crate) use completed_files::{CompletedFile, CompletedFiles};
-pub use error::{Recoverable, StoreError};
+pub use error::{MismatchedBytes, StoreError};
 pub use memory_stream::{Reader, StreamIdentity};
 pub use paths::MAX_NAME_LEN;
 pub(crate) use paths::PART_SUFFIXES;
@@ -157,32 +157,28 @@ impl Store {
                     STREAM_WINDOW,
                 ))
             };
-            let kind = if null { Backend::Null } else { Backend::Stream(stream()) };
-            return Ok(Opened { store: Self::new(kind, Some(path)), resume: None, restart_reason: None });
+            let backend = if null { Backend::Null } else { Backend::Stream(stream()) };
+            return Ok(Opened { store: Self::new(backend, Some(path)), resume: None, restart_reason: None });
         }
         // A symbolic link is followed, as by a plain write. The rename at the end would replace the link itself.
-        let real = if path.is_symlink() { path.canonicalize().ok() } else { None };
-        let real = real.unwrap_or_else(|| path.to_owned());
-        let max_len = OsFileSystem::default().max_name_len(paths::parent_dir(&real));
-        let paths = DownloadPaths::new(&real, max_len);
-        if real.file_name().is_none_or(|name| name.len() > max_len) {
+        let resolved = if path.is_symlink() { path.canonicalize().ok() } else { None };
+        let resolved = resolved.unwrap_or_else(|| path.to_owned());
+        let max_len = OsFileSystem::default().max_name_len(paths::parent_dir(&resolved));
+        let paths = DownloadPaths::new(&resolved, max_len);
+        if resolved.file_name().is_none_or(|name| name.len() > max_len) {
             return Err(StoreError::NameTooLong { path: path.to_owned(), most: max_len });
         }
         if !paths.dir.is_dir() {
             return Err(StoreError::NoDirectory { path: path.to_owned(), dir: paths.dir });
         }
-        if paths::is_partial_state(&real) {
+        if paths::is_partial_state(&resolved) {
             return Err(StoreError::IsPartialState { path: path.to_owned() });
         }
         let urls: Vec<_> = urls.iter().map(digest::url_digest).collect();
         match PartialFile::open(OsFileSystem::default(), paths.clone(), &urls) {
             Ok((part, existing)) if part.supports_random_writes() => {
-                let (resume, start_over) = existing.into_resume(&urls);
-                Ok(Opened {
-                    store: Self::new(Backend::File(Box::new(part)), Some(path)),
-                    resume,
-                    restart_reason: start_over,
-                })
+                let (resume, restart_reason) = existing.into_resume(&urls);
+                Ok(Opened { store: Self::new(Backend::File(Box::new(part)), Some(path)), resume, restart_reason })
             }
             Ok((part, _)) => {
                 Self::open_sequential(part.abandon()?, path).map_err(|e| StoreError::io(&paths.part, "opening", e))
@@ -259,10 +255,10 @@ impl Store {
         (Self::new(Backend::Reader(writer), None), reader)
     }
 
-    fn new(kind: Backend, called: Option<&Path>) -> Self {
+    fn new(backend: Backend, requested_path: Option<&Path>) -> Self {
         Self {
-            backend: kind,
-            requested_path: called.map(Path::to_owned),
+            backend,
+            requested_path: requested_path.map(Path::to_owned),
             checksum: None,
             checksum_run: None,
             total: None,
@@ -465,24 +461,23 @@ impl Store {
     /// Bytes are missing, the checksum differs, or the disk fails.
     pub fn check_step(&mut self) -> Result<Option<u64>, StoreError> {
         let Backend::File(part) = &mut self.backend else { return Ok(None) };
-        let mut checking = match (self.checksum_run.take(), &self.checksum) {
-            (Some(checking), _) => checking,
+        let mut run = match (self.checksum_run.take(), &self.checksum) {
+            (Some(run), _) => run,
             (None, None) => return Ok(None),
             (None, Some(checksum)) => {
                 let hasher = Hasher::new(checksum);
                 ChecksumRun { hasher, offset: 0, total: part.check_complete()?, buffer: vec![0; CHECK_LEN] }
             }
         };
-        let len =
-            if checking.offset < checking.total { part.read(checking.offset, &mut checking.buffer)? } else { 0 };
+        let len = if run.offset < run.total { part.read(run.offset, &mut run.buffer)? } else { 0 };
         if len > 0 {
-            checking.hasher.update(checking.buffer.get(..len).unwrap_or_default());
-            checking.offset += len as u64;
-            let at = checking.offset;
-            self.checksum_run = Some(checking);
+            run.hasher.update(run.buffer.get(..len).unwrap_or_default());
+            run.offset += len as u64;
+            let at = run.offset;
+            self.checksum_run = Some(run);
             return Ok(Some(at));
         }
-        checking.hasher.finish().map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
+        run.hasher.finish().map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
             // A resume must not continue with these bytes, so the journal is removed. The bytes stay for
             // inspection.
             let path = part.paths().final_path.clone();
@@ -492,7 +487,7 @@ impl Store {
                     name,
                     got,
                     want,
-                    kept: Recoverable::InFile(part_path.to_owned()),
+                    kept: MismatchedBytes::InFile(part_path.to_owned()),
                 },
                 Err(e) => e,
             }
@@ -509,19 +504,19 @@ impl Store {
     /// Bytes are missing, the checksum differs, or the disk fails.
     pub fn finish(mut self) -> Result<Option<PathBuf>, StoreError> {
         while self.check_step()?.is_some() {}
-        let Self { backend: kind, requested_path: called, total, .. } = self;
-        match kind {
+        let Self { backend, requested_path, total, .. } = self;
+        match backend {
             Backend::File(mut part) => {
                 part.complete_and_sync()?;
                 let path = part.publish()?;
-                Ok(Some(called.unwrap_or(path)))
+                Ok(Some(requested_path.unwrap_or(path)))
             }
             Backend::Sequential(file) => {
                 let path = file.finish(total.map(DataSize::bytes))?;
-                Ok(Some(called.unwrap_or(path)))
+                Ok(Some(requested_path.unwrap_or(path)))
             }
-            Backend::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| called),
-            Backend::Reader(_) | Backend::Null => Ok(called),
+            Backend::Stream(stream) => stream.finish(total.map(DataSize::bytes)).map(|()| requested_path),
+            Backend::Reader(_) | Backend::Null => Ok(requested_path),
         }
     }
 

@@ -125,14 +125,14 @@ impl<D: FileSystem> PartialFile<D> {
     /// Takes the lock, and reads the state that an earlier run of any of these URLs (as digests) has left. A new
     /// journal records the first one.
     pub(super) fn open(
-        disk: D,
+        fs: D,
         paths: DownloadPaths,
         urls: &[[u8; 32]],
     ) -> Result<(Self, ExistingDownload), StoreError> {
-        let (data, shared) = open_locked(&disk, &paths)?;
+        let (data, shared) = open_locked(&fs, &paths)?;
         let data = Arc::new(data);
         let mut part = Self {
-            fs: disk,
+            fs,
             paths,
             file: data,
             journal: None,
@@ -297,23 +297,23 @@ impl<D: FileSystem> PartialFile<D> {
 
     /// Renames the complete file to its final name, and removes the journal (rule 7).
     pub(super) fn publish(self) -> Result<PathBuf, StoreError> {
-        let Self { fs: disk, paths, file: data, journal: log, .. } = self;
+        let Self { fs, paths, file: data, journal, .. } = self;
         // Another program may have put its own file under the unfinished name meanwhile. The rename must not
         // publish it.
-        if !disk
+        if !fs
             .is_at_path(&data, &paths.part)
             .map_err(|e| StoreError::io(&paths.part, "reading its attributes", e))?
         {
             return Err(StoreError::PartReplaced { path: paths.final_path, part: paths.part });
         }
         let path =
-            paths.publish(&disk).map_err(|e| StoreError::io(&paths.final_path, "renaming the complete file", e))?;
+            paths.publish(&fs).map_err(|e| StoreError::io(&paths.final_path, "renaming the complete file", e))?;
         // The mark is removed after the rename: if the run is killed in between, the next one must still recognize
         // its file.
-        disk.finalize(&data, &paths.dir);
-        if log.is_some() {
-            disk.remove(&paths.journal).map_err(|e| StoreError::io(&paths.journal, "removing", e))?;
-            disk.sync_dir(&paths.dir).map_err(|e| StoreError::io(&paths.dir, "syncing the directory", e))?;
+        fs.finalize(&data, &paths.dir);
+        if journal.is_some() {
+            fs.remove(&paths.journal).map_err(|e| StoreError::io(&paths.journal, "removing", e))?;
+            fs.sync_dir(&paths.dir).map_err(|e| StoreError::io(&paths.dir, "syncing the directory", e))?;
         }
         Ok(path)
     }
@@ -342,8 +342,8 @@ impl<D: FileSystem> PartialFile<D> {
         self.sync_data()?;
         let newly_synced = self.ranges.mark_all_synced();
         self.append_records(journal_file::synced_records(&newly_synced))?;
-        let Some(log) = &self.journal else { return Ok(false) };
-        let synced = self.fs.sync(&log.file).and_then(|()| self.fs.sync_dir(&self.paths.dir));
+        let Some(journal) = &self.journal else { return Ok(false) };
+        let synced = self.fs.sync(&journal.file).and_then(|()| self.fs.sync_dir(&self.paths.dir));
         synced.map_err(|e| StoreError::io(&self.paths.journal, "syncing", e))?;
         Ok(true)
     }
@@ -400,8 +400,8 @@ impl<D: FileSystem> PartialFile<D> {
     ) -> Result<ExistingDownload, StoreError> {
         self.remove_stale_journal()?;
         let (len, marked) = (self.len()?, self.fs.is_marked(&self.file));
-        let life = self.fs.page_cache_epoch(&self.file);
-        let present = ResumeContext { len, part_id: self.fs.file_id(&self.file), epoch: life, url_digests: urls };
+        let epoch = self.fs.page_cache_epoch(&self.file);
+        let present = ResumeContext { len, part_id: self.fs.file_id(&self.file), epoch, url_digests: urls };
         let existing = ExistingDownload::read(&self.fs, &self.paths.journal, &present);
         let existing = existing.map_err(|e| open_error(&self.paths.journal, "reading", e))?;
         let existing = match existing {
@@ -414,7 +414,7 @@ impl<D: FileSystem> PartialFile<D> {
             found => found,
         };
         if let ExistingDownload::Foreign(what) = existing {
-            return Err(StoreError::NotOurs { part: self.paths.journal.clone(), what });
+            return Err(StoreError::ForeignFile { part: self.paths.journal.clone(), what });
         }
         // The file of the journal was replaced by `open_locked`, so the journal no longer applies.
         let existing = shared.map_or(existing, |what| ExistingDownload::Unusable(RestartReason::Untrusted(what)));
@@ -426,7 +426,7 @@ impl<D: FileSystem> PartialFile<D> {
         };
         if len > 0 && !by_journal && !marked {
             let what = "a file with this name exists, and no journal of this user proves that marline wrote it";
-            return Err(StoreError::NotOurs { part: self.paths.part.clone(), what });
+            return Err(StoreError::ForeignFile { part: self.paths.part.clone(), what });
         }
         self.is_marked = self.fs.set_mark(&self.file);
         match existing {
@@ -483,14 +483,14 @@ impl<D: FileSystem> PartialFile<D> {
     /// Appends `written` records for all bytes since the last call.
     fn record_writes(&mut self) -> Result<(), StoreError> {
         self.unrecorded_bytes = 0;
-        let Self { runs, ranges, journal: log, fs: disk, paths, .. } = self;
+        let Self { runs, ranges, journal, fs, paths, .. } = self;
         let drained = runs.drain().map(|run| {
             ranges.dirty.insert(run);
             Record::Written { start: run.start, end: run.end }
         });
-        match log {
-            Some(log) => {
-                log.append(disk, drained).map_err(|e| StoreError::io(&paths.journal, "writing", e))?;
+        match journal {
+            Some(journal) => {
+                journal.append(fs, drained).map_err(|e| StoreError::io(&paths.journal, "writing", e))?;
             }
             None => drained.for_each(drop),
         }
@@ -505,28 +505,28 @@ impl<D: FileSystem> PartialFile<D> {
         let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
         // With a new tag, no older journal matches the present contents of the file.
         self.fs.set_tag(&self.file);
-        let log = JournalFile::create(
+        let journal = JournalFile::create(
             &self.fs,
             &self.paths,
             &self.file,
             (&identity_and_key.0, identity_and_key.1),
             &self.ranges,
         );
-        self.journal = Some(log.map_err(|e| open_error(&self.paths.journal, "writing", e))?);
+        self.journal = Some(journal.map_err(|e| open_error(&self.paths.journal, "writing", e))?);
         Ok(())
     }
 
     /// Rewrites the journal with the fewest records (rule 6).
     fn compact_journal(&mut self) -> Result<(), StoreError> {
         let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
-        let log = JournalFile::replace(
+        let journal = JournalFile::replace(
             &self.fs,
             &self.paths,
             &self.file,
             (&identity_and_key.0, identity_and_key.1),
             &self.ranges,
         );
-        self.journal = Some(log.map_err(|e| StoreError::io(&self.paths.new_journal, "writing", e))?);
+        self.journal = Some(journal.map_err(|e| StoreError::io(&self.paths.new_journal, "writing", e))?);
         Ok(())
     }
 
@@ -575,13 +575,13 @@ impl<D: FileSystem> PartialFile<D> {
             }
             Some(_) => NOT_A_JOURNAL,
         };
-        Err(StoreError::NotOurs { part: path.clone(), what })
+        Err(StoreError::ForeignFile { part: path.clone(), what })
     }
 
     /// Appends records, if there is a journal.
     fn append_records(&mut self, records: impl Iterator<Item = Record>) -> Result<(), StoreError> {
-        let Some(log) = &mut self.journal else { return Ok(()) };
-        log.append(&self.fs, records).map_err(|e| StoreError::io(&self.paths.journal, "writing", e))
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        journal.append(&self.fs, records).map_err(|e| StoreError::io(&self.paths.journal, "writing", e))
     }
 
     /// Starts to sync everything that has been written so far (rule 3).
@@ -611,10 +611,11 @@ impl<D: FileSystem> PartialFile<D> {
                     self.compact_journal()?;
                 }
                 // Before the first sync of a new journal, its directory entry is synced as well.
-                let Some(log) = &mut self.journal else { return Ok(()) };
-                let dir = (!std::mem::replace(&mut log.is_dir_synced, true)).then_some(self.paths.dir.as_path());
+                let Some(journal) = &mut self.journal else { return Ok(()) };
+                let dir =
+                    (!std::mem::replace(&mut journal.is_dir_synced, true)).then_some(self.paths.dir.as_path());
                 self.sync_stage = SyncStage::Journal;
-                self.fs.start_sync(&log.file, dir);
+                self.fs.start_sync(&journal.file, dir);
             }
             (SyncStage::Data, Err(e)) => return Err(self.on_sync_failure(e)),
             (SyncStage::Journal, Err(why)) => {
@@ -668,7 +669,7 @@ fn open_error(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
         }
         _ => return StoreError::io(path, doing, why),
     };
-    StoreError::NotOurs { part: path.to_owned(), what }
+    StoreError::ForeignFile { part: path.to_owned(), what }
 }
 
 /// Opens the unfinished file and takes its lock. Waits for a short time if it is locked: a child process of the
@@ -677,24 +678,24 @@ fn open_error(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
 /// A file of marline that others could have written to is replaced by a new one, and the reason is returned (rule
 /// 10).
 fn open_locked<D: FileSystem>(
-    disk: &D,
+    fs: &D,
     paths: &DownloadPaths,
 ) -> Result<(D::File, Option<&'static str>), StoreError> {
     let failed = |e| open_error(&paths.part, "opening", e);
-    let foreign = |what| Err(StoreError::NotOurs { part: paths.part.clone(), what });
+    let foreign = |what| Err(StoreError::ForeignFile { part: paths.part.clone(), what });
     let (mut tries, mut shared) = (0, None);
     loop {
-        let (file, is_new) = disk.open(&paths.part).map_err(failed)?;
-        let custody = if is_new { Ownership::Private } else { disk.ownership(&file).map_err(failed)? };
+        let (file, is_new) = fs.open(&paths.part).map_err(failed)?;
+        let ownership = if is_new { Ownership::Private } else { fs.ownership(&file).map_err(failed)? };
         // Checked before the lock, which the owner of a foreign file could hold forever.
-        match custody {
+        match ownership {
             Ownership::Foreign(what) => return foreign(what),
-            Ownership::Shared(_) if !disk.is_marked(&file) => {
+            Ownership::Shared(_) if !fs.is_marked(&file) => {
                 return foreign("a file with this name exists, and others can write to it, or it has a hard link");
             }
             _ => {}
         }
-        if !disk.lock(&file).map_err(failed)? {
+        if !fs.lock(&file).map_err(failed)? {
             if tries == MAX_LOCK_TRIES {
                 return Err(StoreError::Locked { path: paths.final_path.clone(), part: paths.part.clone() });
             }
@@ -703,12 +704,12 @@ fn open_locked<D: FileSystem>(
             continue;
         }
         // Between opening and locking, the previous owner may have finished and renamed this file.
-        if !disk.is_at_path(&file, &paths.part).map_err(failed)? {
+        if !fs.is_at_path(&file, &paths.part).map_err(failed)? {
             continue;
         }
-        match custody {
+        match ownership {
             Ownership::Shared(what) if shared.is_none() => {
-                disk.remove(&paths.part).map_err(failed)?;
+                fs.remove(&paths.part).map_err(failed)?;
                 shared = Some(what);
             }
             // It happened again: another process replaces the file faster than this one can.

@@ -69,16 +69,16 @@ impl DownloadPaths {
 
     /// Sets another final name in the same directory, which does not replace an existing file. Returns a message if
     /// the name had to be adapted to the file system. A name that is not a plain file name is ignored.
-    pub(super) fn suggest_name<D: FileSystem>(&mut self, disk: &D, name: &OsStr) -> Option<String> {
+    pub(super) fn suggest_name<D: FileSystem>(&mut self, fs: &D, name: &OsStr) -> Option<String> {
         let name = name.to_str().filter(|name| Path::new(name).file_name() == Some(OsStr::new(name)))?;
         // Tested now, not at the end of the download.
         let is_possible = |name: &String| {
             let mut part = OsString::from(name);
             part.push(".part");
-            !portable_name::needs_probe(name) || disk.probe_name(&self.dir.join(part)).is_ok()
+            !portable_name::needs_probe(name) || fs.probe_name(&self.dir.join(part)).is_ok()
         };
         let Some(best) =
-            portable_name::name_candidates(name, disk.max_name_len(&self.dir)).into_iter().find(is_possible)
+            portable_name::name_candidates(name, fs.max_name_len(&self.dir)).into_iter().find(is_possible)
         else {
             let current_name = quote_name(&self.final_path.file_name().unwrap_or_default().to_string_lossy());
             return Some(format!(
@@ -92,14 +92,14 @@ impl DownloadPaths {
     }
 
     /// Renames the unfinished file to its final name, and returns that name.
-    pub(super) fn publish<D: FileSystem>(&self, disk: &D) -> io::Result<PathBuf> {
+    pub(super) fn publish<D: FileSystem>(&self, fs: &D) -> io::Result<PathBuf> {
         if !self.keep_existing {
-            disk.rename(&self.part, &self.final_path)?;
+            fs.rename(&self.part, &self.final_path)?;
             return Ok(self.final_path.clone());
         }
         for number in 0..1000 {
             let path = if number == 0 { self.final_path.clone() } else { with_number(&self.final_path, number) };
-            if disk.rename_new(&self.part, &path)? {
+            if fs.rename_new(&self.part, &path)? {
                 return Ok(path);
             }
         }
@@ -149,9 +149,9 @@ pub(super) fn is_partial_state(path: &Path) -> bool {
     if !path.file_name().is_some_and(|name| has_reserved_suffix(&name.to_string_lossy())) {
         return false;
     }
-    let disk = OsFileSystem::default();
+    let fs = OsFileSystem::default();
     let journal =
-        |path: &Path| disk.read(path, 8).is_ok_and(|read| read.is_some_and(|(first, _)| is_journal(&first)));
+        |path: &Path| fs.read(path, 8).is_ok_and(|read| read.is_some_and(|(first, _)| is_journal(&first)));
     let mut journal_path = path.as_os_str().to_owned();
     journal_path.push(".journal");
     OsFileSystem::is_marked_at(path) || journal(path) || journal(Path::new(&journal_path))

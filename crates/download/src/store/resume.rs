@@ -112,20 +112,20 @@ pub(super) struct ResumeContext<'a> {
 
 impl ExistingDownload {
     /// Reads a journal and checks it against the unfinished file and the download.
-    pub(super) fn read<D: FileSystem>(disk: &D, journal: &Path, present: &ResumeContext<'_>) -> io::Result<Self> {
-        let Some((bytes, custody)) = disk.read(journal, MAX_JOURNAL_LEN)? else { return Ok(Self::Absent) };
-        Ok(match custody {
+    pub(super) fn read<D: FileSystem>(fs: &D, journal: &Path, context: &ResumeContext<'_>) -> io::Result<Self> {
+        let Some((bytes, ownership)) = fs.read(journal, MAX_JOURNAL_LEN)? else { return Ok(Self::Absent) };
+        Ok(match ownership {
             Ownership::Foreign(what) => Self::Foreign(what),
             _ if !Header::is_remnant(&bytes) => Self::NotAJournal,
             Ownership::Shared(what) => Self::Unusable(RestartReason::Untrusted(what)),
-            Ownership::Private => match disk.user_key() {
-                Ok(key) => Self::validate(&bytes, &key.for_purpose(super::KEY_PURPOSE), present),
+            Ownership::Private => match fs.user_key() {
+                Ok(key) => Self::validate(&bytes, &key.for_purpose(super::KEY_PURPOSE), context),
                 Err(why) => Self::Unusable(RestartReason::NoKey(why.to_string())),
             },
         })
     }
 
-    fn validate(bytes: &[u8], key: &super::mac_key::MacKey, present: &ResumeContext<'_>) -> Self {
+    fn validate(bytes: &[u8], key: &super::mac_key::MacKey, context: &ResumeContext<'_>) -> Self {
         let mac = |bytes: &[u8]| key.mac(bytes);
         let (header, header_mac, records_start) = match Header::parse(bytes, mac) {
             Ok(parsed) => parsed,
@@ -133,13 +133,13 @@ impl ExistingDownload {
         };
         // The header is authentic. If it describes this unfinished file, the file is marline's, whatever else is
         // wrong (`proves_ownership`).
-        if header.partial_file != present.part_id {
+        if header.partial_file != context.part_id {
             return Self::Unusable(RestartReason::OtherPartialFile);
         }
-        if !present.url_digests.contains(&header.url_digest) {
+        if !context.url_digests.contains(&header.url_digest) {
             return Self::Unusable(RestartReason::OtherUrl);
         }
-        let is_same_epoch = header.epoch.is_valid_in(&present.epoch);
+        let is_same_epoch = header.epoch.is_valid_in(&context.epoch);
         let (mut synced, mut written) = (RangeSet::default(), RangeSet::default());
         for record in valid_records(bytes.get(records_start..).unwrap_or_default(), header_mac, mac) {
             match record {
@@ -154,8 +154,8 @@ impl ExistingDownload {
         if claimed > header.file_size {
             return Self::Unusable(RestartReason::BeyondTotal);
         }
-        if claimed > present.len {
-            let [claimed, len] = [claimed, present.len].map(DataSize::from_bytes);
+        if claimed > context.len {
+            let [claimed, len] = [claimed, context.len].map(DataSize::from_bytes);
             return Self::Unusable(RestartReason::Truncated { claimed, len });
         }
         Self::Valid { header, synced, written }

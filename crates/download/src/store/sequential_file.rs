@@ -41,9 +41,9 @@ impl SequentialFile {
 
     /// Checks before the first byte whether the file system has enough free space.
     pub(super) fn check_space(&self, total: DataSize) -> Result<(), StoreError> {
-        let (path, disk) = (&self.paths.final_path, OsFileSystem::default());
+        let (path, fs) = (&self.paths.final_path, OsFileSystem::default());
         let Ok(dir) = File::open(&self.paths.dir) else { return Ok(()) };
-        let free = disk.free_bytes(&dir).map_or(DataSize::from_bytes(u64::MAX), DataSize::from_bytes);
+        let free = fs.free_bytes(&dir).map_or(DataSize::from_bytes(u64::MAX), DataSize::from_bytes);
         if total > free {
             let on = self.paths.dir.clone();
             return Err(StoreError::NotEnoughSpace { path: path.clone(), need: total, free, on });

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::StoreError;
 use super::digest::{Hasher, Mismatch};
-use super::error::Recoverable;
+use super::error::MismatchedBytes;
 use super::reorder_buffer::ReorderBuffer;
 
 /// Puts pieces in order, and passes them to the writing thread.
@@ -72,7 +72,7 @@ impl SharedQueue {
 }
 
 impl StreamWriter {
-    pub(super) fn new(path: PathBuf, sink: StreamTarget, window: DataSize) -> Self {
+    pub(super) fn new(path: PathBuf, target: StreamTarget, window: DataSize) -> Self {
         Self {
             path,
             window: window.bytes(),
@@ -80,7 +80,7 @@ impl StreamWriter {
             shared: Arc::default(),
             thread: None,
             hasher: None,
-            target: Some(sink),
+            target: Some(target),
         }
     }
 
@@ -161,7 +161,7 @@ impl StreamWriter {
         self.check_reader()?;
         checked.map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
             let path = self.path.clone();
-            StoreError::ChecksumMismatch { path, name, got, want, kept: Recoverable::Delivered }
+            StoreError::ChecksumMismatch { path, name, got, want, kept: MismatchedBytes::Delivered }
         })
     }
 
@@ -172,11 +172,11 @@ impl StreamWriter {
 
     /// Starts the thread, once.
     fn start_thread(&mut self) -> Result<(), StoreError> {
-        let Some(sink) = self.target.take() else { return Ok(()) };
+        let Some(target) = self.target.take() else { return Ok(()) };
         let (shared, hasher) = (self.shared.clone(), self.hasher.take());
         let thread = std::thread::Builder::new()
             .name("marline-out".into())
-            .spawn(move || write_pieces(&shared, sink, hasher));
+            .spawn(move || write_pieces(&shared, target, hasher));
         self.thread = Some(thread.map_err(|e| StoreError::io(&self.path, "starting a thread", e))?);
         Ok(())
     }
@@ -204,9 +204,9 @@ const SYNC_UNSUPPORTED: [i32; 3] =
 
 /// The thread: writes pieces until the queue is closed and empty. Returns a checksum mismatch; other errors go to
 /// the queue.
-fn write_pieces(shared: &SharedQueue, sink: StreamTarget, mut hasher: Option<Hasher>) -> Result<(), Mismatch> {
-    let is_synced = matches!(sink, StreamTarget::SyncedFile(_));
-    let opened = match sink {
+fn write_pieces(shared: &SharedQueue, target: StreamTarget, mut hasher: Option<Hasher>) -> Result<(), Mismatch> {
+    let is_synced = matches!(target, StreamTarget::SyncedFile(_));
+    let opened = match target {
         StreamTarget::OpenFile(file) | StreamTarget::SyncedFile(file) => Ok(file),
         StreamTarget::PathToOpen(path) => File::options().write(true).open(path),
     };

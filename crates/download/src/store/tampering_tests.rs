@@ -76,7 +76,7 @@ impl TestDownload {
     /// Runs the genuine download. Whatever was planted, the file is genuine or does not exist. Returns the error,
     /// if any.
     fn download(&self, planted: &str) -> Option<StoreError> {
-        let Opened { mut store, resume, restart_reason: start_over } = match self.open() {
+        let Opened { mut store, resume, restart_reason } = match self.open() {
             Ok(opened) => opened,
             Err(error) => {
                 assert!(!self.file().exists(), "{planted}");
@@ -85,7 +85,7 @@ impl TestDownload {
         };
         assert_eq!(resume, None, "{planted}: foreign bytes count");
         // If there was any state, one line gives the reason why it is not used.
-        let line = start_over.map(|why| why.to_string()).unwrap_or_default();
+        let line = restart_reason.map(|why| why.to_string()).unwrap_or_default();
         assert!(line.is_empty() || line.starts_with("starting from zero: ") && !line.contains('\n'), "{planted}");
         let data = genuine_data();
         store.on_identified(Some(DataSize::from_bytes(TOTAL as u64)), Some(&etag())).unwrap();
@@ -134,14 +134,14 @@ fn malicious_data() -> Vec<u8> {
 
 #[test]
 fn forged_journals_prove_nothing() {
-    let attackers = MacKey::from_bytes(&[7; 32]);
+    let other_key = MacKey::from_bytes(&[7; 32]);
     let (empty, zero) = (MacKey::from_bytes(&[]), MacKey::from_bytes(&[0; 32]));
     let journals: Vec<(&str, Vec<u8>)> = vec![
         ("no MAC", forged_journal([0; 16], |_| [0; 16])),
-        ("another key", forged_journal([0; 16], |bytes| attackers.mac(bytes))),
+        ("another key", forged_journal([0; 16], |bytes| other_key.mac(bytes))),
         (
             "another key for the same purpose",
-            forged_journal([0; 16], |bytes| attackers.for_purpose(KEY_PURPOSE).mac(bytes)),
+            forged_journal([0; 16], |bytes| other_key.for_purpose(KEY_PURPOSE).mac(bytes)),
         ),
         ("an empty key", forged_journal([0; 16], |bytes| empty.for_purpose(KEY_PURPOSE).mac(bytes))),
         ("a zero key", forged_journal([0; 16], |bytes| zero.for_purpose(KEY_PURPOSE).mac(bytes))),
@@ -155,12 +155,12 @@ fn forged_journals_prove_nothing() {
         std::fs::write(site.part(), malicious_data()).unwrap();
         std::fs::write(site.journal(), &journal).unwrap();
         let error = site.download(what).unwrap();
-        assert!(matches!(error, StoreError::NotOurs { .. }), "{what}: {error}");
+        assert!(matches!(error, StoreError::ForeignFile { .. }), "{what}: {error}");
         assert!(std::fs::read(site.part()).unwrap() == malicious_data(), "{what}: a stranger's file was changed");
         assert!(std::fs::read(site.journal()).unwrap() == journal, "{what}: a stranger's file was changed");
         // Now the unfinished file alone, then the journal alone.
         std::fs::remove_file(site.journal()).unwrap();
-        assert!(matches!(site.download(what), Some(StoreError::NotOurs { .. })), "{what}");
+        assert!(matches!(site.download(what), Some(StoreError::ForeignFile { .. })), "{what}");
         std::fs::remove_file(site.part()).unwrap();
         std::fs::write(site.journal(), &journal).unwrap();
         match site.download(what) {
@@ -186,9 +186,9 @@ fn a_planted_mark_does_not_make_bytes_count() {
         }
         let tag = value.clone().try_into().unwrap_or([0; 16]);
         std::fs::write(site.journal(), forged_journal(tag, |_| [0; 16])).unwrap();
-        let ours = matches!(value.len(), 1 | 16);
+        let is_marked = matches!(value.len(), 1 | 16);
         let error = site.download("a mark");
-        assert_eq!(error.is_none(), ours, "{error:?}");
+        assert_eq!(error.is_none(), is_marked, "{error:?}");
     }
 }
 
@@ -198,12 +198,12 @@ fn a_genuine_journal_of_something_else_proves_nothing() {
     let (donor, site) = (TestDownload::with_partial(URL, &genuine_data()), TestDownload::new());
     std::fs::copy(donor.journal(), site.journal()).unwrap();
     std::fs::write(site.part(), malicious_data()).unwrap();
-    assert!(matches!(site.download("another file's journal"), Some(StoreError::NotOurs { .. })));
+    assert!(matches!(site.download("another file's journal"), Some(StoreError::ForeignFile { .. })));
     // A journal of another URL, with its own unfinished file.
     let foreign: Vec<u8> = vec![b'E'; TOTAL];
     let site = TestDownload::with_partial("http://b.test:8080/plant/ubuntu.iso", &foreign);
-    let Opened { resume, restart_reason: start_over, .. } = site.open().unwrap();
-    assert_eq!((resume, start_over), (None, Some(RestartReason::OtherUrl)));
+    let Opened { resume, restart_reason, .. } = site.open().unwrap();
+    assert_eq!((resume, restart_reason), (None, Some(RestartReason::OtherUrl)));
     let site = TestDownload::with_partial("http://b.test:8080/plant/ubuntu.iso", &foreign);
     assert!(site.download("another URL's").is_none());
     // An older journal of the same unfinished file, which was restarted since.
@@ -230,7 +230,7 @@ fn an_unfinished_file_that_was_replaced_or_copied_starts_from_zero_and_a_moved_o
     let site = TestDownload::with_partial(URL, &genuine_data());
     std::fs::remove_file(site.part()).unwrap();
     std::fs::write(site.part(), malicious_data()).unwrap();
-    assert!(matches!(site.download("a replaced part"), Some(StoreError::NotOurs { .. })));
+    assert!(matches!(site.download("a replaced part"), Some(StoreError::ForeignFile { .. })));
     let (from, to) = (TestDownload::with_partial(URL, &genuine_data()), TestDownload::new());
     for name in [".part", ".part.journal"] {
         std::fs::rename(from.with_suffix(name), to.with_suffix(name)).unwrap();
@@ -252,9 +252,12 @@ fn files_that_others_could_have_written_to_are_not_trusted() {
             // The attacker has it open, or has another name for it.
             let held = File::options().write(true).open(site.with_suffix(name)).unwrap();
             spoil(&site.with_suffix(name));
-            let Opened { store, resume, restart_reason: start_over } = site.open().unwrap();
+            let Opened { store, resume, restart_reason } = site.open().unwrap();
             assert_eq!(resume, None, "{what} {name}");
-            assert!(matches!(start_over, Some(RestartReason::Untrusted(_))), "{what} {name}: {start_over:?}");
+            assert!(
+                matches!(restart_reason, Some(RestartReason::Untrusted(_))),
+                "{what} {name}: {restart_reason:?}"
+            );
             drop(store);
             held.write_all_at(&malicious_data(), 0).unwrap();
             assert!(site.download(what).is_none(), "{what} {name}");
@@ -262,7 +265,7 @@ fn files_that_others_could_have_written_to_are_not_trusted() {
             let site = TestDownload::new();
             std::fs::write(site.with_suffix(name), if name == ".part" { "" } else { "precious" }).unwrap();
             spoil(&site.with_suffix(name));
-            assert!(matches!(site.open(), Err(StoreError::NotOurs { .. })), "{what} {name}");
+            assert!(matches!(site.open(), Err(StoreError::ForeignFile { .. })), "{what} {name}");
         }
     }
 }
@@ -289,14 +292,14 @@ fn links_pipes_and_directories_are_left_alone() {
         let site = TestDownload::new();
         let fifo = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, site.with_suffix(name), fifo, 0o600.into(), 0).unwrap();
-        assert!(matches!(site.download("a pipe"), Some(StoreError::NotOurs { .. })), "{name}");
+        assert!(matches!(site.download("a pipe"), Some(StoreError::ForeignFile { .. })), "{name}");
         let site = TestDownload::new();
         std::fs::create_dir(site.with_suffix(name)).unwrap();
         assert!(site.download("a directory").is_some(), "{name}");
         if name == ".part.journal.new" {
             let site = TestDownload::new();
             std::fs::write(site.with_suffix(name), "precious").unwrap();
-            assert!(matches!(site.download("a file"), Some(StoreError::NotOurs { .. })));
+            assert!(matches!(site.download("a file"), Some(StoreError::ForeignFile { .. })));
             assert_eq!(std::fs::read(site.with_suffix(name)).unwrap(), b"precious");
         }
     }
@@ -321,7 +324,7 @@ fn files_of_another_user_are_left_alone_also_by_root() {
     // A genuine file that was given to another user meanwhile.
     let site = TestDownload::with_partial(URL, &genuine_data());
     chown(site.part(), Some(65534), None).unwrap();
-    assert!(matches!(site.download("given away"), Some(StoreError::NotOurs { .. })));
+    assert!(matches!(site.download("given away"), Some(StoreError::ForeignFile { .. })));
 }
 
 #[test]
@@ -367,5 +370,5 @@ fn the_state_of_another_download_is_rejected_as_target() {
     assert_eq!(std::fs::read(&path).unwrap(), b"x");
     // Such a file is not mistaken for the state of a download of `x`.
     let error = Store::open(&site.dir.path().join("x"), &urls(URL)).unwrap_err();
-    assert!(matches!(error, StoreError::NotOurs { .. }), "{error}");
+    assert!(matches!(error, StoreError::ForeignFile { .. }), "{error}");
 }

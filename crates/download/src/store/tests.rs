@@ -106,9 +106,9 @@ fn bytes_of_a_killed_run_are_resumed() {
     }
     // Like a kill: the store is not suspended, and no further records are written.
     drop(store);
-    let Opened { mut store, resume, restart_reason: start_over } = Store::open(&path, &urls()).unwrap();
+    let Opened { mut store, resume, restart_reason } = Store::open(&path, &urls()).unwrap();
     let resume = resume.unwrap();
-    assert_eq!((start_over, resume.total.bytes(), &resume.validator), (None, 5_000_000, &etag("a")));
+    assert_eq!((restart_reason, resume.total.bytes(), &resume.validator), (None, 5_000_000, &etag("a")));
     let [have] = resume.ranges[..] else { panic!("{:?}", resume.ranges) };
     assert_eq!(have.start, 1_000_000);
     assert!(have.end > 4_000_000 - (1 << 20) && have.end <= 4_000_000, "{have}");
@@ -465,7 +465,7 @@ fn inside_a_file_system_without_extended_attributes() {
     assert!(opened.resume.is_some());
     drop(opened);
     std::fs::remove_file(journal_path(&path)).unwrap();
-    assert!(matches!(Store::open(&path, &urls()), Err(StoreError::NotOurs { .. })));
+    assert!(matches!(Store::open(&path, &urls()), Err(StoreError::ForeignFile { .. })));
     std::fs::remove_file(part_path(&path)).unwrap();
     // Bytes that cannot be resumed must not block the next run.
     let mut store = new_store(&path);
@@ -495,7 +495,7 @@ fn fifty_kills_at_any_moment_cost_less_than_four_mebibytes_each_and_no_wrong_byt
     let path = dir.path().join("file");
     let (me, data) = (std::env::current_exe().unwrap(), bytes(KILL_SIZE));
     let seed = std::process::id();
-    let dice = super::fake_fs::TestRng::new(seed.into());
+    let rng = super::fake_fs::TestRng::new(seed.into());
     let mut kills = 0;
     while kills < 50 {
         let mut child = Command::new(&me)
@@ -505,7 +505,7 @@ fn fifty_kills_at_any_moment_cost_less_than_four_mebibytes_each_and_no_wrong_byt
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_micros(dice.next_below(80_000)));
+        std::thread::sleep(std::time::Duration::from_micros(rng.next_below(80_000)));
         child.kill().unwrap();
         child.wait().unwrap();
         if path.exists() {
@@ -555,7 +555,7 @@ fn a_foreign_file_under_the_unfinished_name_is_left_alone() {
     let path = dir.path().join("file");
     std::fs::write(part_path(&path), "precious").unwrap();
     let error = Store::open(&path, &urls()).unwrap_err();
-    assert!(matches!(error, StoreError::NotOurs { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::ForeignFile { .. }), "{error:?}");
     assert!(error.to_string().contains("move it away, or choose another name with -o"), "{error}");
     assert_eq!(std::fs::read(part_path(&path)).unwrap(), b"precious");
     // An empty file has no contents to lose.
@@ -605,7 +605,7 @@ fn the_file_of_a_run_killed_in_its_first_second_is_recognized() {
     store.finish().unwrap();
     // Publishing has removed the mark, so the complete file is foreign under the unfinished name.
     std::fs::rename(&path, part_path(&path)).unwrap();
-    assert!(matches!(Store::open(&path, &urls()), Err(StoreError::NotOurs { .. })));
+    assert!(matches!(Store::open(&path, &urls()), Err(StoreError::ForeignFile { .. })));
 }
 
 #[test]

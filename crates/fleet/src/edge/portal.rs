@@ -27,7 +27,7 @@ use std::time::Duration;
 use marline_core::fetch::{ReqId, RequestRange};
 use marline_core::link_choice::PortalProbeResult;
 use marline_core::units::DataSize;
-use marline_net::dns::AnswerSource;
+use marline_net::dns::ResolutionSource;
 use marline_net::egress::AddressZone;
 use marline_net::http::{Connection, Event, GetRequest, Sink};
 use marline_net::links::Interface;
@@ -179,20 +179,20 @@ impl Target {
 }
 
 /// Whether a link is responsible for an address from this source, which was queried over it.
-async fn is_of_link(source: &AnswerSource, dialer: &LinkDialer) -> bool {
+async fn is_of_link(source: &ResolutionSource, dialer: &LinkDialer) -> bool {
     let mut is_dynamic = false;
     if may_be_of_another_link(source) {
         for link in dialer.links() {
             is_dynamic |= dialer.resolver.has_link_servers(&link).await;
         }
     }
-    *source != AnswerSource::System && !is_dynamic
+    *source != ResolutionSource::System && !is_dynamic
 }
 
 /// A public server of `/etc/resolv.conf` can be one that another link's DHCP server has announced, if some links have such servers. A
 /// private one is in the link's network, or the kernel routes it over the link.
-fn may_be_of_another_link(source: &AnswerSource) -> bool {
-    matches!(source, AnswerSource::ResolvConf { server, .. } if AddressZone::of(*server) == AddressZone::Internet)
+fn may_be_of_another_link(source: &ResolutionSource) -> bool {
+    matches!(source, ResolutionSource::ResolvConf { server, .. } if AddressZone::of(*server) == AddressZone::Internet)
 }
 
 /// What a status shows; `is_of_link`: the link is responsible for the address that it comes from. 511 is defined in RFC 6585 section 6.
@@ -242,15 +242,17 @@ mod tests {
 
     #[test]
     fn a_public_dns_server_without_a_known_link_may_belong_to_another_link() {
-        let of =
-            |server: &str| AnswerSource::ResolvConf { server: server.parse().unwrap(), link: "wan1".to_owned() };
+        let of = |server: &str| ResolutionSource::ResolvConf {
+            server: server.parse().unwrap(),
+            link: "wan1".to_owned(),
+        };
         assert!(
             may_be_of_another_link(&of("198.51.100.53"))
                 && !may_be_of_another_link(&of("192.168.7.1"))
                 && !may_be_of_another_link(&of("fe80::1"))
         );
-        let lease = AnswerSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
-        assert!(!may_be_of_another_link(&lease) && !may_be_of_another_link(&AnswerSource::Literal));
+        let lease = ResolutionSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
+        assert!(!may_be_of_another_link(&lease) && !may_be_of_another_link(&ResolutionSource::Literal));
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn is_local_name(target: &Target, domains: &[LocalDomain]) -> bool {
 
 /// The access of a proxy client: programs on this host and hosts of the LAN reach private networks by routing, too.
 pub(super) fn private_access(edge: &Edge, client_addr: SocketAddr) -> PrivateAccess {
-    match !EgressPolicy::for_peer(client_addr).is_for_remote_host()
+    match !EgressPolicy::for_peer(client_addr).has_remote_requester()
         || (edge.config.lan && is_outside_links(client_addr.ip()))
     {
         true => PrivateAccess::Full,

@@ -15,7 +15,7 @@ use crate::tunnel::Target;
 
 /// Whether a client at this address may not reach the target, neither through a relay nor directly.
 pub(super) fn is_forbidden(client_addr: SocketAddr, target: &Target) -> bool {
-    if !EgressPolicy::for_peer(client_addr).is_for_remote_host() {
+    if !EgressPolicy::for_peer(client_addr).has_remote_requester() {
         return false;
     }
     match target.host.parse() {

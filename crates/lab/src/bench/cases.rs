@@ -120,7 +120,7 @@ mod tests {
         assert!(wants(&["upload 8+8"], "upload", "8+8") && !wants(&["upload 8+8"], "upload", "20+2"));
         assert_eq!(cases(&["cut silent"]).unwrap().selected_cases(), ["cut"]);
         assert_eq!(cases(&[]).unwrap().selected_cases(), ["upload", "cut"]);
-        let said = cases(&["uplod"]).unwrap_err().to_string();
-        assert!(said.contains("no case `uplod` of the fleet; there are: upload, cut, all"), "{said}");
+        let message = cases(&["uplod"]).unwrap_err().to_string();
+        assert!(message.contains("no case `uplod` of the fleet; there are: upload, cut, all"), "{message}");
     }
 }

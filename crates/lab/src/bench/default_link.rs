@@ -87,7 +87,7 @@ pub(super) fn run(args: &DefaultLinkArgs) -> Result<u8, LabError> {
                         return Ok(());
                     }
                     let row = DefaultLinkRun { case, failure, phase, run, program: program.clone() };
-                    row.run(&mut report)?;
+                    row.measure(&mut report)?;
                 }
             }
         }
@@ -105,7 +105,7 @@ struct DefaultLinkRun<'a> {
 }
 
 impl DefaultLinkRun<'_> {
-    fn run(&self, report: &mut ReportTable) -> Result<(), LabError> {
+    fn measure(&self, report: &mut ReportTable) -> Result<(), LabError> {
         let name = format!("{} {}, {}", self.case, self.failure, self.phase);
         let links = [
             parse_link("l0,kind=ethernet,rate=20Mbit/s,up=8Mbit/s,rtt=40ms"),

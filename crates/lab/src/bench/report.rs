@@ -102,14 +102,14 @@ impl ReportTable {
         let index = self.rows.iter().position(|row| row.case == case && row.metric == metric);
         let index = index.unwrap_or_else(|| {
             let (marline, threshold) = (marline_and_threshold.0.to_owned(), marline_and_threshold.1.clone());
-            let (figures, suspect) = (Vec::new(), Vec::new());
+            let (figures, unreliable_reasons) = (Vec::new(), Vec::new());
             self.rows.push(ReportRow {
                 case: case.into(),
                 metric,
                 threshold,
                 marline,
                 figures,
-                unreliable_reasons: suspect,
+                unreliable_reasons,
                 is_summed,
             });
             self.rows.len() - 1
@@ -270,7 +270,7 @@ mod tests {
     fn a_threshold_compares_the_median_with_the_best_other_client() {
         let mut report = ReportTable::default();
         let threshold = Threshold::AtLeastTimes(0.97, vec!["single:wifi".into(), "single:lte".into()]);
-        let mut add = |who, figure| report.add("50+5", "Mbit/s", ("marline", &threshold), who, figure);
+        let mut add = |client, figure| report.add("50+5", "Mbit/s", ("marline", &threshold), client, figure);
         add("single:wifi", 40.0);
         add("single:lte", 4.0);
         add("mptcp", 30.0);

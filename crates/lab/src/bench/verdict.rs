@@ -86,7 +86,7 @@ fn case_verdict(
     let best_other = |figure: &dyn Fn(&ClientOutcomes<'_>) -> Option<f64>| best(groups, is_other_client, figure);
     let ratio = |group: &ClientOutcomes<'_>| group.median(DownloadOutcome::ratio);
     let memory = |group: &ClientOutcomes<'_>| {
-        let peak_rss = group.good().filter_map(|outcome| outcome.peak_rss_bytes).max();
+        let peak_rss = group.complete().filter_map(|outcome| outcome.peak_rss_bytes).max();
         peak_rss.map(|bytes| bytes as f64 / 1e6)
     };
     match threshold {
@@ -207,7 +207,7 @@ fn new_verdict(
     best_other: Option<(f64, String)>,
     group: &ClientOutcomes<'_>,
 ) -> Verdict {
-    let (runs, unreliable_runs) = (group.good().count(), group.unreliable().map_or(0, |(n, _)| n));
+    let (runs, unreliable_runs) = (group.complete().count(), group.unreliable().map_or(0, |(n, _)| n));
     Verdict {
         case: case.name.clone(),
         metric: metric.into(),
@@ -277,13 +277,13 @@ mod tests {
         let scenario = scenarios::load("floor-a").unwrap();
         let mut outcomes = runs("floor-a", "marline", &[6.0, 6.5, 6.1]);
         outcomes.extend(runs("floor-a", "aria2-s2", &[6.24, 6.24, 6.24]));
-        let judged = verdicts(&scenario, &outcomes);
+        let found = verdicts(&scenario, &outcomes);
         assert_eq!(
-            judged.iter().map(|v| v.metric.as_str()).collect::<Vec<_>>(),
+            found.iter().map(|v| v.metric.as_str()).collect::<Vec<_>>(),
             ["time ÷ ideal", "link Δ s", "wasted kB"]
         );
-        assert_eq!(judged.iter().map(Verdict::as_text).collect::<Vec<_>>(), ["met", "met", "met"]);
-        assert_eq!(judged[0].best_other.as_ref().unwrap().1, "aria2-s2");
+        assert_eq!(found.iter().map(Verdict::as_text).collect::<Vec<_>>(), ["met", "met", "met"]);
+        assert_eq!(found[0].best_other.as_ref().unwrap().1, "aria2-s2");
         let slow = verdicts(&scenario, &runs("floor-a", "marline", &[6.3]));
         assert_eq!(slow[0].as_text(), "missed");
         assert!(verdicts(&scenario, &[]).is_empty());

@@ -77,8 +77,8 @@ impl VethTestbed {
         let mut command = task.command(&[("{url}", self.server.url())]);
         let memory = PeakRss::start();
         let started = self.namespaces.client.run(|| {
-            if let Some(room) = &self.pid_namespace {
-                room.enter()?;
+            if let Some(pid_namespace) = &self.pid_namespace {
+                pid_namespace.enter()?;
             }
             let start_time = clock::now();
             Ok((command.spawn()?, start_time))
@@ -91,8 +91,8 @@ impl VethTestbed {
     /// Starts a command in the client namespace, in the testbed's PID namespace.
     pub(super) fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
         self.namespaces.client.run(|| {
-            if let Some(room) = &self.pid_namespace {
-                room.enter()?;
+            if let Some(pid_namespace) = &self.pid_namespace {
+                pid_namespace.enter()?;
             }
             command.spawn()
         })
@@ -114,8 +114,8 @@ impl VethTestbed {
 
 impl Drop for VethTestbed {
     fn drop(&mut self) {
-        if let Some(room) = &self.pid_namespace {
-            room.kill_all();
+        if let Some(pid_namespace) = &self.pid_namespace {
+            pid_namespace.kill_all();
         }
         self.server.reap();
         // The PID namespace must be waited for before the thread that opened it may end.

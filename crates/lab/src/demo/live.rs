@@ -90,12 +90,12 @@ pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
         links = DEFAULT_LINKS.iter().map(|words| words.parse().expect("the default links parse")).collect();
     }
     let broadcast_config = BroadcastConfig { length: Duration::from_secs(args.seconds.into()), rate: args.bitrate };
-    let cuts = failures(args.failures, broadcast_config.length, links.len())?;
+    let failures = failures(args.failures, broadcast_config.length, links.len())?;
     let file = ResultFile::open_if(args.json.as_ref())?;
     prepare_run(Backend::Lab)?;
     live::check_installed()?;
     let program = crate::program::marline()?;
-    announce(args, &links, &cuts);
+    announce(args, &links, &failures);
     let config = FleetConfig {
         links: &links,
         relays: args.relays,
@@ -105,7 +105,7 @@ pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
         seed: 1,
         program: Path::new(&program),
     };
-    let Some(broadcast) = broadcast(&config, broadcast_config, &cuts)? else {
+    let Some(broadcast) = broadcast(&config, broadcast_config, &failures)? else {
         notice("interrupted");
         return Ok(130);
     };
@@ -125,18 +125,18 @@ pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
         });
         file.write(&format!("{record:#}\n"))?;
     }
-    let is_whole = broadcast.is_complete();
-    print_line(if is_whole {
+    let is_complete = broadcast.is_complete();
+    print_line(if is_complete {
         "All packets that were sent were received."
     } else {
         "NOT all packets that were sent were received."
     });
-    Ok(u8::from(!is_whole))
+    Ok(u8::from(!is_complete))
 }
 
 /// The failures of the first and the second link.
-fn failures(cuts: FailureChoice, length: Duration, links: usize) -> Result<Vec<LinkFailure>, LabError> {
-    let modes = match cuts {
+fn failures(choice: FailureChoice, length: Duration, links: usize) -> Result<Vec<LinkFailure>, LabError> {
+    let modes = match choice {
         FailureChoice::None => return Ok(Vec::new()),
         FailureChoice::Carrier => [FailureMode::CarrierLost; 2],
         FailureChoice::Silent => [FailureMode::Silent; 2],
@@ -148,7 +148,7 @@ fn failures(cuts: FailureChoice, length: Duration, links: usize) -> Result<Vec<L
     Ok(two_failures(length, modes).to_vec())
 }
 
-fn announce(args: &LiveArgs, links: &[LinkSpec], cuts: &[LinkFailure]) {
+fn announce(args: &LiveArgs, links: &[LinkSpec], failures: &[LinkFailure]) {
     let link_lines: Vec<String> = links.iter().map(|link| format!("  {link}")).collect();
     print_line(&format!(
         "{} s of live video at {}, pushed by ffmpeg over RTMP through marline edge and one of {} relays to nginx:\n{}",
@@ -157,10 +157,10 @@ fn announce(args: &LiveArgs, links: &[LinkSpec], cuts: &[LinkFailure]) {
         args.relays,
         link_lines.join("\n")
     ));
-    for cut in cuts {
-        let name = links.get(cut.link).map_or("?", |link| &link.name);
-        let (start_s, end_s) = (cut.at.as_secs_f64(), (cut.at + cut.length).as_secs_f64());
-        print_line(&format!("  from {start_s:.0} s to {end_s:.0} s {name} fails ({})", cut.mode.name()));
+    for failure in failures {
+        let name = links.get(failure.link).map_or("?", |link| &link.name);
+        let (start_s, end_s) = (failure.at.as_secs_f64(), (failure.at + failure.length).as_secs_f64());
+        print_line(&format!("  from {start_s:.0} s to {end_s:.0} s {name} fails ({})", failure.mode.name()));
     }
 }
 

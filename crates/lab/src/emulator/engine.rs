@@ -337,9 +337,9 @@ mod tests {
 
     #[test]
     fn packets_within_a_millisecond_share_one_sample() {
-        let mut signs = Vec::new();
+        let mut samples = Vec::new();
         let mut put = |micros: u64, direction, bytes| {
-            add_traffic_sample(&mut signs, direction, Instant::from_nanos(micros * 1000), &vec![0; bytes]);
+            add_traffic_sample(&mut samples, direction, Instant::from_nanos(micros * 1000), &vec![0; bytes]);
         };
         put(1_200, Direction::Down, 1500);
         put(1_900, Direction::Up, 52);
@@ -347,7 +347,7 @@ mod tests {
         put(2_000, Direction::Down, 1500);
         let at = Duration::from_micros;
         assert_eq!(
-            signs,
+            samples,
             [
                 TrafficSample { at: at(1_200), down: 1600, up: 52, payload: 0 },
                 TrafficSample { at: at(2_000), down: 1500, up: 0, payload: 0 }

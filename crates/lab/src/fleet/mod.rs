@@ -183,7 +183,7 @@ impl LabFleet {
             ..LabSpec::new(config.links.to_vec())
         })?;
         lab.start_links()?;
-        let zero = Instant::now();
+        let start_time = Instant::now();
         let folder = TempDir::new().map_err(LabError::at_step("directory of the fleet"))?;
         let addresses: Vec<Ipv4Addr> = (0..config.relays).map(relay_address).collect();
         let members = MemberFiles::new(config.program, folder.path(), &addresses)?;
@@ -193,7 +193,7 @@ impl LabFleet {
             _fleet_service: None,
             lan: None,
             lab,
-            start_time: zero,
+            start_time,
             member_files: members,
             temp_dir: folder,
         };

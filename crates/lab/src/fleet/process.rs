@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn the_relay_in_use_is_the_last_one_in_the_edges_log() {
-        let said = "marline: it listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through relay-2, assigned\n";
-        assert_eq!(relay_in_use(said), Some("relay-2"));
-        assert_eq!(relay_in_use(said.rsplit_once("marline").unwrap().0), Some("10.99.0.3"));
+        let edge_log = "marline: it listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through relay-2, assigned\n";
+        assert_eq!(relay_in_use(edge_log), Some("relay-2"));
+        assert_eq!(relay_in_use(edge_log.rsplit_once("marline").unwrap().0), Some("10.99.0.3"));
         assert_eq!(relay_in_use("marline: new flows go directly, over one link: no relay is available"), None);
     }
 

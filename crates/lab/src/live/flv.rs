@@ -127,8 +127,11 @@ pub(crate) mod tests {
         let mut whole = FlvReader::default();
         whole.push(&stream());
         let whole = whole.packets().unwrap();
-        let told: Vec<_> = whole.iter().map(|packet| (packet.kind, packet.millis)).collect();
-        assert_eq!(told, [(MediaKind::Video, 40), (MediaKind::Audio, 46), (MediaKind::Video, 0x0123_4567)]);
+        let kinds_and_times: Vec<_> = whole.iter().map(|packet| (packet.kind, packet.millis)).collect();
+        assert_eq!(
+            kinds_and_times,
+            [(MediaKind::Video, 40), (MediaKind::Audio, 46), (MediaKind::Video, 0x0123_4567)]
+        );
         let (mut reader, mut single) = (FlvReader::default(), Vec::new());
         for byte in stream() {
             reader.push(&[byte]);

@@ -71,9 +71,9 @@ pub(crate) struct LinkFailure {
 /// length.
 pub(crate) fn two_failures(length: Duration, modes: [FailureMode; 2]) -> [LinkFailure; 2] {
     let [first, second] = modes;
-    let cut =
+    let failure =
         |position: f64, link, mode| LinkFailure { at: length.mul_f64(position), length: length / 6, link, mode };
-    [cut(0.25, 0, first), cut(0.6, 1, second)]
+    [failure(0.25, 0, first), failure(0.6, 1, second)]
 }
 
 /// Effect of a failure on the stream.
@@ -180,7 +180,7 @@ pub(crate) fn broadcast(
         .unreliable_reason()
         .or_else(|| (max_lateness > MAX_LATENESS).then(|| format!("a packet was {max_lateness:.1?} late")));
     // The zero values below are filled in by `with_comparison`.
-    let cuts = failure_impacts(config.links, failures, &recorded, start);
+    let link_failures = failure_impacts(config.links, failures, &recorded, start);
     Ok(Some(with_comparison(
         &sent_packets,
         recorded,
@@ -190,7 +190,7 @@ pub(crate) fn broadcast(
             encoder_lag_s: required_buffer(&sent_packets).as_secs_f64(),
             stall_s: 0.0,
             required_buffer_s: 0.0,
-            failures: cuts,
+            failures: link_failures,
             links,
             timeline,
             disconnects: 0,

@@ -91,9 +91,9 @@ mod tests {
 
     /// Frames with these content bytes and times in milliseconds.
     fn seen(all: &[(u8, u64)]) -> Vec<TimedPacket> {
-        let zero = Instant::now();
+        let start_time = Instant::now();
         let one = |(n, (sum, millis)): (usize, &(u8, u64))| TimedPacket {
-            seen_at: zero + Duration::from_millis(*millis),
+            seen_at: start_time + Duration::from_millis(*millis),
             packet: FlvPacket { kind: MediaKind::Video, millis: n as u32 * 40, digest: [*sum; 32] },
         };
         all.iter().enumerate().map(one).collect()

@@ -28,7 +28,7 @@ pub(crate) fn promotions(emulation: &EmulationReport, model: Model) -> Vec<u32> 
 pub(crate) fn energy_until(emulation: &EmulationReport, model: Model, time: Duration) -> EnergyBreakdown {
     let end = Instant::ZERO + time;
     let mut cut = emulation.clone();
-    cut.links.iter_mut().for_each(|link| link.traffic_samples.retain(|sign| sign.at <= time));
+    cut.links.iter_mut().for_each(|link| link.traffic_samples.retain(|sample| sample.at <= time));
     meter_with_packets(&cut, model, |_, _| {}).energy_so_far(end)
 }
 
@@ -55,16 +55,16 @@ fn meter_with_packets(
     mut before: impl FnMut(&Meter, Duration),
 ) -> Meter {
     let mut meter = Meter::new(model, Instant::ZERO);
-    let mut signs: Vec<(LinkId, TrafficSample)> = Vec::new();
+    let mut samples: Vec<(LinkId, TrafficSample)> = Vec::new();
     for (id, link) in (0..).map(LinkId).zip(&emulation.links) {
         meter.add_link(Instant::ZERO, id, link.kind);
-        signs.extend(link.traffic_samples.iter().map(|sign| (id, *sign)));
+        samples.extend(link.traffic_samples.iter().map(|sample| (id, *sample)));
     }
-    signs.sort_by_key(|(id, sign)| (sign.at, *id));
-    for (id, sign) in signs {
-        before(&meter, sign.at);
-        let at = Instant::ZERO + sign.at;
-        for (direction, bytes) in [(Direction::Down, sign.down), (Direction::Up, sign.up)] {
+    samples.sort_by_key(|(id, sample)| (sample.at, *id));
+    for (id, sample) in samples {
+        before(&meter, sample.at);
+        let at = Instant::ZERO + sample.at;
+        for (direction, bytes) in [(Direction::Down, sample.down), (Direction::Up, sample.up)] {
             if bytes > 0 {
                 meter.on_bytes(at, id, direction, DataSize::from_bytes(bytes.into()));
             }
@@ -87,7 +87,7 @@ mod tests {
     use crate::results::energy::device_model;
     use crate::{Lateness, LinkReport};
 
-    fn link(name: &str, kind: LinkKind, signs: Vec<TrafficSample>) -> LinkReport {
+    fn link(name: &str, kind: LinkKind, samples: Vec<TrafficSample>) -> LinkReport {
         LinkReport {
             name: name.into(),
             kind,
@@ -97,15 +97,15 @@ mod tests {
             up_timeline: Vec::new(),
             down_span: None,
             dropped_before_emulator: 0,
-            traffic_samples: signs,
+            traffic_samples: samples,
             mp_prio_requests: Vec::new(),
         }
     }
 
     #[test]
     fn the_energy_curve_is_monotonic_and_agrees_with_the_totals() {
-        let sign = |millis, down| TrafficSample { at: Duration::from_millis(millis), down, up: 0, payload: 0 };
-        let links = vec![link("lte", LinkKind::Lte, vec![sign(100, 1500), sign(4000, 1500)])];
+        let sample = |millis, down| TrafficSample { at: Duration::from_millis(millis), down, up: 0, payload: 0 };
+        let links = vec![link("lte", LinkKind::Lte, vec![sample(100, 1500), sample(4000, 1500)])];
         let emulation =
             EmulationReport { links, lateness: Lateness::default(), cpu_time: Duration::ZERO, is_real_time: false };
         let model = || device_model("emptcp-s3");
@@ -121,9 +121,9 @@ mod tests {
 
     #[test]
     fn a_second_lte_packet_costs_only_a_longer_tail() {
-        let sign = |millis, down, up| TrafficSample { at: Duration::from_millis(millis), down, up, payload: 0 };
-        let energy = |signs| {
-            let links = vec![link("wifi", LinkKind::Wifi, Vec::new()), link("lte", LinkKind::Lte, signs)];
+        let sample = |millis, down, up| TrafficSample { at: Duration::from_millis(millis), down, up, payload: 0 };
+        let energy = |samples| {
+            let links = vec![link("wifi", LinkKind::Wifi, Vec::new()), link("lte", LinkKind::Lte, samples)];
             let emulation = EmulationReport {
                 links,
                 lateness: Lateness::default(),
@@ -133,11 +133,11 @@ mod tests {
             energy_of_packets(&emulation, device_model("emptcp-s3"))
         };
         assert_eq!(link_energy(&energy(Vec::new()), 1), 0.0);
-        let one = energy(vec![sign(5, 0, 60)]);
+        let one = energy(vec![sample(5, 0, 60)]);
         assert!((link_energy(&one, 1) - 12.59).abs() < 0.01, "{}", link_energy(&one, 1));
         assert_eq!(link_energy(&one, 0), 0.0);
         // After one second the radio is still active: the second packet only extends the tail by a second.
-        let two = energy(vec![sign(5, 0, 60), sign(1005, 1500, 0)]);
+        let two = energy(vec![sample(5, 0, 60), sample(1005, 1500, 0)]);
         let more = link_energy(&two, 1) - link_energy(&one, 1);
         assert!((0.7..1.5).contains(&more), "{more}");
     }

@@ -29,21 +29,21 @@ impl SuspendedTraffic {
     /// less than [`MIN_SUSPENSION`].
     pub(crate) fn measure(emulation: &EmulationReport, link_index: usize, end: Duration) -> Option<Self> {
         let link = emulation.links.get(link_index)?;
-        let asked = link.mp_prio_requests.iter().rfind(|priority| !priority.is_dropped && priority.at < end)?;
+        let request = link.mp_prio_requests.iter().rfind(|priority| !priority.is_dropped && priority.at < end)?;
         // Start with the first of consecutive requests: a request may be repeated to protect it from loss.
-        let since = link.mp_prio_requests.iter().rev().skip_while(|priority| priority.at > asked.at);
+        let since = link.mp_prio_requests.iter().rev().skip_while(|priority| priority.at > request.at);
         let first = since.take_while(|priority| priority.backup).last()?.at;
         let (drained, mut sum) = (first + DRAIN_TIME, (0_u64, 0_u64));
         let watched = end.checked_sub(drained).filter(|time| *time >= MIN_SUSPENSION)?;
-        for sign in link.traffic_samples.iter().filter(|sign| sign.at >= drained && sign.at < end) {
-            sum.0 += u64::from(sign.payload);
-            sum.1 += u64::from(sign.down) + u64::from(sign.up) - u64::from(sign.payload);
+        for sample in link.traffic_samples.iter().filter(|sign| sign.at >= drained && sign.at < end) {
+            sum.0 += u64::from(sample.payload);
+            sum.1 += u64::from(sample.down) + u64::from(sample.up) - u64::from(sample.payload);
         }
-        let last = link.traffic_samples.iter().rfind(|sign| sign.payload > 0 && sign.at < drained);
+        let last = link.traffic_samples.iter().rfind(|sample| sample.payload > 0 && sample.at < drained);
         Some(Self {
             payload: sum.0,
             control_per_minute: sum.1 as f64 * 60.0 / watched.as_secs_f64(),
-            drain_s: last.map_or(Duration::ZERO, |sign| sign.at.saturating_sub(first)).as_secs_f64(),
+            drain_s: last.map_or(Duration::ZERO, |sample| sample.at.saturating_sub(first)).as_secs_f64(),
             watched_s: watched.as_secs_f64(),
         })
     }
@@ -63,9 +63,10 @@ mod tests {
 
     #[test]
     fn traffic_after_the_drain_is_distinguished_from_the_drain() {
-        let sign =
+        let sample =
             |millis, down, payload| TrafficSample { at: Duration::from_millis(millis), down, up: 60, payload };
-        let asked = |seconds, backup| MpPrioRequest { at: Duration::from_secs(seconds), backup, is_dropped: false };
+        let request =
+            |seconds, backup| MpPrioRequest { at: Duration::from_secs(seconds), backup, is_dropped: false };
         let mut lte = LinkReport {
             name: "lte".into(),
             kind: LinkKind::Lte,
@@ -75,8 +76,8 @@ mod tests {
             up_timeline: Vec::new(),
             down_span: None,
             dropped_before_emulator: 0,
-            traffic_samples: vec![sign(10_100, 1500, 1448), sign(10_300, 1500, 1448), sign(30_000, 60, 0)],
-            mp_prio_requests: vec![asked(5, true), asked(7, false), asked(10, true), asked(11, true)],
+            traffic_samples: vec![sample(10_100, 1500, 1448), sample(10_300, 1500, 1448), sample(30_000, 60, 0)],
+            mp_prio_requests: vec![request(5, true), request(7, false), request(10, true), request(11, true)],
         };
         let suspended = |lte: &LinkReport, end| {
             let links = vec![lte.clone()];
@@ -89,9 +90,9 @@ mod tests {
         assert_eq!((after.payload, after.drain_s, after.watched_s), (0, 0.3, 60.0));
         assert!((after.control_per_minute - 120.0).abs() < 1e-9);
         assert_eq!(suspended(&lte, 40), None);
-        lte.traffic_samples.push(sign(50_000, 1500, 1448));
+        lte.traffic_samples.push(sample(50_000, 1500, 1448));
         assert_eq!(suspended(&lte, 72).unwrap().payload, 1448);
-        lte.mp_prio_requests.push(asked(60, false));
+        lte.mp_prio_requests.push(request(60, false));
         assert_eq!(suspended(&lte, 72), None);
     }
 }

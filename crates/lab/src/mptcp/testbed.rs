@@ -109,7 +109,7 @@ pub(crate) struct Testbed {
 
 impl Testbed {
     /// Builds the lab and starts the path manager.
-    pub(crate) fn start(config: &TestbedConfig<'_>, who: PathVariant) -> Result<Self, LabError> {
+    pub(crate) fn start(config: &TestbedConfig<'_>, variant: PathVariant) -> Result<Self, LabError> {
         let lab = Lab::start(&LabSpec {
             events: config.events.to_vec(),
             congestion: config.congestion,
@@ -118,14 +118,14 @@ impl Testbed {
             sender: ServerTcp {
                 mptcp: true,
                 keeps_cwnd: [PathVariant::EMPTCP, PathVariant::EMPTCP_SETTLED, PathVariant::EMPTCP_TABLE]
-                    .contains(&who),
+                    .contains(&variant),
             },
             ..LabSpec::new(config.links.to_vec())
         })?;
         let links: Vec<String> = config.links.iter().map(|link| link.name.clone()).collect();
         let others: Vec<(usize, &str)> = links.iter().map(String::as_str).enumerate().skip(1).collect();
         let (mut daemon, mut peer) = (None, None);
-        match who {
+        match variant {
             PathVariant::SingleLinkTcp(_) | PathVariant::SingleLinkMptcp => {}
             PathVariant::KernelMptcp => endpoint::add_endpoints(&lab, &others, false)?,
             PathVariant::Mptcpd => peer = Some(Mptcpd::start(&lab, links.len())?),
@@ -143,7 +143,7 @@ impl Testbed {
                 daemon = Some(PathsDaemon::start(&lab, configs)?);
             }
         }
-        Ok(Self { daemon, _mptcpd: peer, lab, links, variant: who })
+        Ok(Self { daemon, _mptcpd: peer, lab, links, variant })
     }
 
     /// Protocol of the client's sockets.

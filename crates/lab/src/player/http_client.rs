@@ -37,8 +37,8 @@ impl HttpResponse {
         if head.status != 200 {
             let mut stream = stream;
             let _ = Read::by_ref(&mut stream).take(head.length.unwrap_or(0).min(1000)).read_to_end(&mut early);
-            let said = String::from_utf8_lossy(&early);
-            return Err(format!("the proxy responds {}: {}", head.status, said.trim()));
+            let body_text = String::from_utf8_lossy(&early);
+            return Err(format!("the proxy responds {}: {}", head.status, body_text.trim()));
         }
         let length = head.length.ok_or("the proxy's response has no Content-Length")?;
         Ok(Self { stream, buffered: early, length })
@@ -118,8 +118,8 @@ impl StatusClient {
         let left = length.saturating_sub(body.len() as u64);
         Read::by_ref(&mut stream).take(left).read_to_end(&mut body)?;
         if head.status != 200 {
-            let said = format!("{}: {}", head.status, String::from_utf8_lossy(&body).trim());
-            return Err(io::Error::other(said));
+            let body_text = format!("{}: {}", head.status, String::from_utf8_lossy(&body).trim());
+            return Err(io::Error::other(body_text));
         }
         self.stream = Some(stream);
         Ok(body)

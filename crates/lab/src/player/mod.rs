@@ -70,18 +70,18 @@ pub(crate) struct PlaybackResult {
 /// A description of the failure: the proxy refused, closed the connection, sent wrong bytes, or took too long.
 pub(crate) fn play(config: &PlayerConfig) -> Result<PlaybackResult, String> {
     let page = StatusClient::new(&config.status_url)?;
-    let mut viewer = EmulatedPlayer::new(config, page);
+    let mut emulated_player = EmulatedPlayer::new(config, page);
     let mut response = HttpResponse::get(config.media_addr, &config.url, config.time_limit)?;
     let size = config.video.size().bytes();
     if response.length != size {
         return Err(format!("the proxy announces {} bytes, the video has {size}", response.length));
     }
     let mut buffer = vec![0; 1 << 18];
-    while viewer.player.arrived() < size {
-        let now = viewer.advance()?;
-        let at = viewer.player.arrived();
-        let wanted = viewer.player.read_limit().saturating_sub(at);
-        let wait = viewer.next_action().since(now).clamp(MIN_WAIT, MAX_WAIT);
+    while emulated_player.player.arrived() < size {
+        let now = emulated_player.advance()?;
+        let at = emulated_player.player.arrived();
+        let wanted = emulated_player.player.read_limit().saturating_sub(at);
+        let wait = emulated_player.next_action().since(now).clamp(MIN_WAIT, MAX_WAIT);
         if wanted == 0 {
             std::thread::sleep(wait);
             continue;
@@ -95,12 +95,12 @@ pub(crate) fn play(config: &PlayerConfig) -> Result<PlaybackResult, String> {
                 if !Mp4Fixture::matches_at(at, part.get(..length).unwrap_or_default(), &config.video) {
                     return Err(format!("wrong bytes at offset {at}"));
                 }
-                let now = viewer.now();
-                viewer.player.on_arrival(now, at + length as u64);
+                let now = emulated_player.now();
+                emulated_player.player.on_arrival(now, at + length as u64);
             }
         }
     }
-    viewer.into_result()
+    emulated_player.into_result()
 }
 
 /// The player and its connection to the proxy's status port.

@@ -86,14 +86,14 @@ impl Mp4Fixtures {
     /// Those of [`Mp4Fixture::new`].
     pub(crate) fn get_or_create(&self, video: &MediaProfile) -> io::Result<Arc<Mp4Fixture>> {
         let poisoned = |_| io::Error::other("another thread failed to write a video");
-        let mut films = self.0.lock().map_err(poisoned)?;
-        films.retain(|_, fixture| fixture.strong_count() > 0);
+        let mut fixtures = self.0.lock().map_err(poisoned)?;
+        fixtures.retain(|_, fixture| fixture.strong_count() > 0);
         let key = (video.size(), video.duration());
-        if let Some(fixture) = films.get(&key).and_then(Weak::upgrade) {
+        if let Some(fixture) = fixtures.get(&key).and_then(Weak::upgrade) {
             return Ok(fixture);
         }
         let fixture = Arc::new(Mp4Fixture::new(video)?);
-        films.insert(key, Arc::downgrade(&fixture));
+        fixtures.insert(key, Arc::downgrade(&fixture));
         Ok(fixture)
     }
 }
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn parallel_labs_share_a_video_and_the_last_one_removes_it() {
-        let films = Mp4Fixtures::default();
+        let fixtures = Mp4Fixtures::default();
         let (one, other) =
-            (films.get_or_create(&video(800, 1)).unwrap(), films.get_or_create(&video(800, 1)).unwrap());
+            (fixtures.get_or_create(&video(800, 1)).unwrap(), fixtures.get_or_create(&video(800, 1)).unwrap());
         assert_eq!(one.path(), other.path());
-        let path = films.get_or_create(&video(800, 2)).unwrap().path();
+        let path = fixtures.get_or_create(&video(800, 2)).unwrap().path();
         assert!(!path.exists() && one.path().exists());
     }
 }

@@ -60,8 +60,8 @@ impl<N: MeasurementId, F: MeasuredValues> Persist for Measurement<N, F> {
 
 impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
     /// A measurement from its result.
-    pub(super) fn new(name: N, came: Result<F, String>) -> Self {
-        match came {
+    pub(super) fn new(name: N, result: Result<F, String>) -> Self {
+        match result {
             Ok(measured) => Self { id: name, problem: None, values: Some(measured) },
             Err(reason) => Self { id: name, problem: Some(reason), values: None },
         }
@@ -85,9 +85,9 @@ impl<N: MeasurementId, F: MeasuredValues> Measurement<N, F> {
         match self.result() {
             Err(reason) => format!("{}: FAILED: {reason}", self.id),
             Ok(measured) => {
-                let suspect =
+                let unreliable_text =
                     measured.unreliable_reason().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
-                format!("{}: {}{suspect}", self.id, measured.to_line())
+                format!("{}: {}{unreliable_text}", self.id, measured.to_line())
             }
         }
     }
@@ -111,7 +111,7 @@ pub(super) fn latest_values<'a, N: MeasurementId, F: MeasuredValues>(
 
 /// Why values are unreliable, from the stored counters of the emulator: its p99 lateness in seconds, and the number
 /// of packets dropped before they reached it.
-pub(super) fn suspect(late_s: f64, dropped: u64) -> Option<String> {
+pub(super) fn unreliable_reason_of(late_s: f64, dropped: u64) -> Option<String> {
     match (dropped, late_s) {
         (0, late) if late <= MAX_P99_LATENESS_S => None,
         (0, late) => Some(format!("one packet in a hundred was {:.1} ms late or more", late * 1e3)),
@@ -153,7 +153,7 @@ pub(super) mod tests {
 
     impl MeasuredValues for Late {
         fn unreliable_reason(&self) -> Option<String> {
-            suspect(self.late_s, 0)
+            unreliable_reason_of(self.late_s, 0)
         }
 
         fn to_line(&self) -> String {
@@ -172,8 +172,8 @@ pub(super) mod tests {
         assert_eq!(kept, json!({"artefact": "F1", "run": 2, "problem": null, "values": {"late_s": 0.002}}));
         let reread: Measurement<Named, Late> = serde_json::from_value(kept).unwrap();
         assert!(reread == cell && reread.is_done() && !reread.is_reliable());
-        let said = "F1 run 2: 5.00 Mbit/s; suspect: one packet in a hundred was 2.0 ms late or more";
-        assert_eq!(reread.to_line(), said);
+        let message = "F1 run 2: 5.00 Mbit/s; suspect: one packet in a hundred was 2.0 ms late or more";
+        assert_eq!(reread.to_line(), message);
     }
 
     #[test]
@@ -187,12 +187,12 @@ pub(super) mod tests {
         assert_eq!(latest_values(&cells, &named(1)).unwrap_err(), "no lab");
         assert_eq!(latest_values(&cells, &named(2)).unwrap_err(), "was not run");
         assert!(cells[1].to_line().ends_with("F1 run 1: FAILED: no lab") && !cells[1].is_done());
-        assert!(suspect(0.0, 3).unwrap().starts_with("3 packets"));
+        assert!(unreliable_reason_of(0.0, 3).unwrap().starts_with("3 packets"));
     }
 
     /// Checks that every measurement that the repository stores for this paper can be read, and that writing it
     /// again gives the same ID and problem.
-    pub(in super::super) fn is_understood<N: MeasurementId, F: MeasuredValues>(paper: &str) {
+    pub(in super::super) fn check_committed_measurements<N: MeasurementId, F: MeasuredValues>(paper: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../evidence").join(paper).join("lab.jsonl");
         let Ok(text) = std::fs::read_to_string(file) else { return };
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

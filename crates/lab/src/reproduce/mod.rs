@@ -235,21 +235,21 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         notice(&format!("the downloads take at least {least}; stop with Ctrl-C, resume with --continue"));
     }
     let mut outcomes = store.as_mut().map(|store| std::mem::take(&mut store.earlier_results)).unwrap_or_default();
-    let there = outcomes.clone();
+    let earlier_outcomes = outcomes.clone();
     let done = |case: &str, client: &marline_sim::scenario::Client, run: u32| {
         let client = client.to_string();
-        there.iter().any(|o| o.case == case && o.client == client && o.run == run)
+        earlier_outcomes.iter().any(|o| o.case == case && o.client == client && o.run == run)
     };
-    let mut broken = None;
+    let mut store_error = None;
     let results = run_plan(&scenario, runs, backend).run(done, |outcome| {
         if !args.json || backend == Backend::Lab {
             notice(&outcome_line(outcome));
         }
         if let Some(Err(error)) = store.as_mut().map(|store| store.append(outcome)) {
-            broken.get_or_insert(error);
+            store_error.get_or_insert(error);
         }
     })?;
-    if let Some(error) = broken {
+    if let Some(error) = store_error {
         return Err(error);
     }
     outcomes.extend(results.outcomes);
@@ -266,9 +266,9 @@ fn quick(args: &ReproduceArgs, paper: &ThesisFigures, scenario: &Scenario) -> Re
     // Acquire privileges first: that is only possible while there is one thread.
     let lab = if args.sim { None } else { Some(prepare_run(Backend::Lab)) };
     let runs = args.runs.unwrap_or(1);
-    let tell =
+    let report =
         |outcome: &DownloadOutcome| notice(&format!("{}: {}", outcome.backend.name(), outcome_line(outcome)));
-    let simulated = run_plan(scenario, runs, Backend::Sim).run(|_, _, _| false, tell)?;
+    let simulated = run_plan(scenario, runs, Backend::Sim).run(|_, _, _| false, report)?;
     print_results(args, paper, &simulated.outcomes, Backend::Sim, 1.0);
     let mut small = scaled_scenario(scenario, QUICK_LAB_SCALE);
     small.cases.retain(|case| case.name == QUICK_CASE);
@@ -278,7 +278,7 @@ fn quick(args: &ReproduceArgs, paper: &ThesisFigures, scenario: &Scenario) -> Re
             notice(&format!("skipped: the lab: {error}"));
             Results::default()
         }
-        Some(Ok(())) => run_plan(&small, runs, Backend::Lab).run(|_, _, _| false, tell).or_else(|error| {
+        Some(Ok(())) => run_plan(&small, runs, Backend::Lab).run(|_, _, _| false, report).or_else(|error| {
             notice(&format!("skipped: the lab: {error}"));
             Ok::<_, LabError>(Results::default())
         })?,

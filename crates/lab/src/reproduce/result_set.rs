@@ -42,8 +42,8 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
     }
 
     /// Sets the prefix of each line for people; `None` suppresses the lines.
-    pub(super) fn with_line_prefix(self, told: Option<&'static str>) -> Self {
-        Self { line_prefix: told, ..self }
+    pub(super) fn with_line_prefix(self, prefix: Option<&'static str>) -> Self {
+        Self { line_prefix: prefix, ..self }
     }
 
     /// Whether a stored, reliable measurement with this ID exists.
@@ -69,8 +69,8 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
                 if is_interrupted() {
                     break;
                 }
-                if let Some(came) = measure_one(thing)?.filter(|_| !is_interrupted()) {
-                    self.add(Measurement::new(name(thing), came))?;
+                if let Some(result) = measure_one(thing)?.filter(|_| !is_interrupted()) {
+                    self.add(Measurement::new(name(thing), result))?;
                 }
             }
             Ok(())
@@ -82,12 +82,12 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
     /// Reports and stores one measurement.
     fn add(&self, cell: Measurement<N, F>) -> Result<(), LabError> {
         // A worker that panicked here left only complete lines, so the poisoned lock can be used.
-        let mut pages = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(told) = self.line_prefix {
-            notice(&format!("{told}{}", cell.to_line()));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(prefix) = self.line_prefix {
+            notice(&format!("{prefix}{}", cell.to_line()));
         }
-        let kept = pages.store.as_mut().map_or(Ok(()), |store| store.append(&cell));
-        pages.new_results.push(cell);
+        let kept = state.store.as_mut().map_or(Ok(()), |store| store.append(&cell));
+        state.new_results.push(cell);
         kept
     }
 

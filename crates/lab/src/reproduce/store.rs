@@ -126,10 +126,10 @@ impl<T: Persist> fmt::Display for StoredResults<T> {
             .filter(|(at, one)| self.results[at + 1..].iter().all(|later| !later.is_same(one)))
             .map(|(_, one)| one)
             .collect();
-        let suspect = last.iter().filter(|one| one.is_unreliable()).count();
+        let unreliable_count = last.iter().filter(|one| one.is_unreliable()).count();
         write!(
             f,
-            "kept results of {} sessions ({}; + is a changed tree) on {}; {suspect} of {} results are suspect",
+            "kept results of {} sessions ({}; + is a changed tree) on {}; {unreliable_count} of {} results are suspect",
             self.sessions.len(),
             commits.join(", "),
             machines.join("; "),

@@ -70,7 +70,7 @@ impl Threshold {
 }
 
 /// Table of all thresholds for people; `None` if there are none.
-pub(super) fn table(floors: &[Threshold]) -> Option<Table> {
+pub(super) fn table(thresholds: &[Threshold]) -> Option<Table> {
     let line = |threshold: &Threshold| {
         vec![
             threshold.artefact.to_owned(),
@@ -83,12 +83,12 @@ pub(super) fn table(floors: &[Threshold]) -> Option<Table> {
             threshold.note.clone().unwrap_or_default(),
         ]
     };
-    let met = floors.iter().filter(|threshold| threshold.is_met()).count();
+    let met = thresholds.iter().filter(|threshold| threshold.is_met()).count();
     let header = ["artefact", "case", "metric", "requirement", "ours", "floor", "", ""];
-    (!floors.is_empty()).then(|| Table {
+    (!thresholds.is_empty()).then(|| Table {
         header: header.map(String::from).into(),
-        rows: floors.iter().map(line).collect(),
-        note: Some(format!("{met} of {} floors are met.", floors.len())),
+        rows: thresholds.iter().map(line).collect(),
+        note: Some(format!("{met} of {} floors are met.", thresholds.len())),
     })
 }
 

@@ -77,9 +77,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8, LabError> {
         file.write(&format!("{:#}\n", result_record(&scenario, &results)))?;
     }
     if let Some(file) = html {
-        let told = format!("page: {}", file.path().display());
+        let message = format!("page: {}", file.path().display());
         file.write(&page(&scenario, &results).to_html())?;
-        notice(&told);
+        notice(&message);
     }
     print_unfinished(&results, plan.download_count());
     Ok(exit_code(&results))
@@ -165,11 +165,13 @@ pub(crate) fn page(scenario: &Scenario, results: &Results) -> Page {
 pub(crate) fn outcome_line(outcome: &DownloadOutcome) -> String {
     let DownloadOutcome { case, client, run, seconds, .. } = outcome;
     let ratio = outcome.ratio().map(|ratio| format!(", {ratio:.3} × ideal")).unwrap_or_default();
-    let suspect =
+    let unreliable_text =
         outcome.unreliable_reason.as_ref().map(|reason| format!("; suspect: {reason}")).unwrap_or_default();
     match &outcome.problem {
-        Some(problem) => format!("{case} run {run} {client}: FAILED after {seconds:.2} s: {problem}{suspect}"),
-        None => format!("{case} run {run} {client}: {seconds:.3} s{ratio}{suspect}"),
+        Some(problem) => {
+            format!("{case} run {run} {client}: FAILED after {seconds:.2} s: {problem}{unreliable_text}")
+        }
+        None => format!("{case} run {run} {client}: {seconds:.3} s{ratio}{unreliable_text}"),
     }
 }
 

@@ -91,7 +91,7 @@ impl RunPlan<'_> {
     pub(crate) fn run(
         &self,
         is_done: impl Fn(&str, &Client, u32) -> bool,
-        mut tell: impl FnMut(&DownloadOutcome),
+        mut on_outcome: impl FnMut(&DownloadOutcome),
     ) -> Result<Results, LabError> {
         let mut results = Results::default();
         let mut runner = DownloadRunner::new(self)?;
@@ -124,7 +124,7 @@ impl RunPlan<'_> {
                         results.is_stopped = true;
                         return Ok(results);
                     }
-                    tell(&outcome);
+                    on_outcome(&outcome);
                     results.outcomes.push(outcome);
                 }
             }

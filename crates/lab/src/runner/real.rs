@@ -59,7 +59,7 @@ pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcom
     let (run, samples) =
         sampler::with_samples(download.samples_process.then_some(Path::new(&task.program)), || lab.run(&task));
     let run = run?;
-    let pressed = cpu_pressure_s()
+    let cpu_pressure = cpu_pressure_s()
         .zip(before)
         .map(|(after, before)| ((after - before) / run.wall.as_secs_f64().max(1e-3)).min(1.0));
     let granted = lab.congestion().is_granted();
@@ -73,11 +73,12 @@ pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcom
         .zip(&run.emulation.links)
         .map(|(spec, did)| link_outcome(did, spec.mtu.bytes(), report.as_ref()));
     let links: Vec<LinkOutcome> = links.collect();
-    let suspect = run.emulation.unreliable_reason().or_else(|| {
-        let busy = pressed.filter(|share| *share > MAX_CPU_PRESSURE);
+    let unreliable_reason = run.emulation.unreliable_reason().or_else(|| {
+        let busy = cpu_pressure.filter(|share| *share > MAX_CPU_PRESSURE);
         busy.map(|share| format!("processes waited for a CPU {:.0} % of the time", share * 100.0))
     });
-    let suspect = suspect.or_else(|| (!granted).then(|| "the kernel refused the congestion control".to_string()));
+    let unreliable_reason =
+        unreliable_reason.or_else(|| (!granted).then(|| "the kernel refused the congestion control".to_string()));
     Ok(DownloadOutcome {
         case: case.name.clone(),
         client: download.client.to_string(),
@@ -93,12 +94,12 @@ pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcom
             .map_or_else(|| (!download.uses_tls).then(|| excess_bytes(&run, case)), |r| r["wasted_bytes"].as_u64()),
         links,
         cpu_s: Some((run.user + run.system).as_secs_f64()),
-        cpu_pressure: pressed,
+        cpu_pressure,
         peak_rss_bytes: Some(run.peak_memory.bytes()),
         energy_j: report.as_ref().and_then(|r| r["energy_j"].as_f64()),
         energy_model: report.as_ref().and_then(|r| Some(r["energy_model"].as_str()?.to_owned())),
         process: ProcessUsage::from_samples(&samples),
-        unreliable_reason: suspect,
+        unreliable_reason,
     })
 }
 
@@ -112,8 +113,8 @@ fn failure_reason(run: &CommandRun, file: &Path, payload: &Payload) -> Option<St
         return Some(format!("not complete after {:.0} s", run.wall.as_secs_f64()));
     }
     if !run.status.success() {
-        let said = String::from_utf8_lossy(&run.stderr);
-        let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        let line = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         return Some(format!("{}: {}", run.status, line.trim()));
     }
     match sha256(file) {
@@ -142,7 +143,7 @@ fn link_outcome(link_report: &LinkReport, mtu: u64, report: Option<&Value>) -> L
     let used = |bytes: &u64| *bytes >= 3 * mtu;
     let seen = timeline.iter().position(used).zip(timeline.iter().rposition(used));
     let span = seen.map(|(first, last)| (first as f64 * SLOT_S, (last + 1) as f64 * SLOT_S));
-    let told = report.and_then(|report| {
+    let link_json = report.and_then(|report| {
         report["links"].as_array().into_iter().flatten().find(|link| link["name"] == link_report.name.as_str())
     });
     let ends = |link: &Value| Some((link["first_byte_s"].as_f64()?, link["last_byte_s"].as_f64()?));
@@ -150,9 +151,9 @@ fn link_outcome(link_report: &LinkReport, mtu: u64, report: Option<&Value>) -> L
         name: link_report.name.clone(),
         kind: link_report.kind,
         ip_bytes: link_report.downlink.delivered.bytes.bytes(),
-        span_s: if report.is_some() { told.and_then(ends) } else { span },
+        span_s: if report.is_some() { link_json.and_then(ends) } else { span },
         median_mbps: None,
-        energy_j: told.and_then(|link| link["energy_j"].as_f64()),
+        energy_j: link_json.and_then(|link| link["energy_j"].as_f64()),
         timeline,
     }
     .with_median()

@@ -49,11 +49,11 @@ fn sample_process(name: &[u8], before: &BTreeSet<u32>, is_over: &AtomicBool) -> 
             return Vec::new();
         }
     };
-    let (zero, mut samples) = (Instant::now(), Vec::new());
+    let (start_time, mut samples) = (Instant::now(), Vec::new());
     let (mut last_at, mut last_ticks) = (0.0, 0);
     while wait(SAMPLE_INTERVAL) {
         let Some((ticks, pages)) = ticks_and_pages(child) else { break };
-        let at = zero.elapsed().as_secs_f64();
+        let at = start_time.elapsed().as_secs_f64();
         let busy = (ticks - last_ticks) as f64 / TICKS_PER_S;
         samples.push(ProcessSample {
             at_s: at,

@@ -38,13 +38,13 @@ pub(crate) fn groups<'a>(
 
 impl<'a> ClientOutcomes<'a> {
     /// The successful outcomes.
-    pub(crate) fn good(&self) -> impl Iterator<Item = &'a DownloadOutcome> + '_ {
+    pub(crate) fn complete(&self) -> impl Iterator<Item = &'a DownloadOutcome> + '_ {
         self.outcomes.iter().copied().filter(|outcome| outcome.is_complete())
     }
 
     /// The median of a figure over the successful runs that have it.
     pub(crate) fn median(&self, figure: impl Fn(&DownloadOutcome) -> Option<f64>) -> Option<f64> {
-        stats::median(&self.good().filter_map(figure).collect::<Vec<_>>())
+        stats::median(&self.complete().filter_map(figure).collect::<Vec<_>>())
     }
 
     /// The median time in seconds.
@@ -60,7 +60,7 @@ impl<'a> ClientOutcomes<'a> {
     }
 
     fn row(&self) -> Vec<String> {
-        let times: Vec<f64> = self.good().map(|outcome| outcome.seconds).collect();
+        let times: Vec<f64> = self.complete().map(|outcome| outcome.seconds).collect();
         let Some((least, most)) = stats::range(&times) else {
             let problem = self.outcomes.first().and_then(|outcome| outcome.problem.clone()).unwrap_or_default();
             let mut row = vec![self.client.to_string(), "failed".into(), problem];
@@ -69,7 +69,7 @@ impl<'a> ClientOutcomes<'a> {
         };
         let digits = if most < 2.0 { 3 } else { 2 };
         let number = |value: Option<f64>, digits: usize| value.map_or("–".into(), |v| format!("{v:.digits$}"));
-        let mark = if self.good().count() < self.outcomes.len() { " (some failed)" } else { "" };
+        let mark = if self.complete().count() < self.outcomes.len() { " (some failed)" } else { "" };
         vec![
             format!("{}{mark}", self.client),
             number(self.seconds(), digits),
@@ -90,7 +90,7 @@ const TABLE_HEADER: [&str; 10] =
 
 /// The table of a case.
 pub(crate) fn table(groups: &[ClientOutcomes<'_>]) -> Table {
-    let suspects: Vec<String> = groups
+    let unreliable_notes: Vec<String> = groups
         .iter()
         .filter_map(|group| {
             group.unreliable().map(|(n, reason)| format!("{}: {n} suspect ({reason})", group.client))
@@ -99,7 +99,7 @@ pub(crate) fn table(groups: &[ClientOutcomes<'_>]) -> Table {
     Table {
         header: TABLE_HEADER.map(str::to_owned).to_vec(),
         rows: groups.iter().map(ClientOutcomes::row).collect(),
-        note: (!suspects.is_empty()).then(|| suspects.join("; ")),
+        note: (!unreliable_notes.is_empty()).then(|| unreliable_notes.join("; ")),
     }
 }
 
@@ -125,7 +125,7 @@ fn chart(group: &ClientOutcomes<'_>, all: &[ClientOutcomes<'_>]) -> Chart {
     let series = names.into_iter().enumerate().map(|(n, name)| Series {
         name: name.to_string(),
         runs: group
-            .good()
+            .complete()
             .filter_map(|o| o.links.get(n))
             .map(|l| l.rates_mbps())
             .filter(|r| !r.is_empty())

@@ -145,9 +145,9 @@ impl LabServer {
     fn into_error(mut self, what: &str) -> LabError {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let said = self.temp_dir.as_ref().map(|folder| last_line(&folder.path().join("stderr.log")));
-        match said.filter(|text| !text.is_empty()) {
-            Some(said) => LabError::Server(format!("{what}: {said}")),
+        let last_stderr_line = self.temp_dir.as_ref().map(|folder| last_line(&folder.path().join("stderr.log")));
+        match last_stderr_line.filter(|text| !text.is_empty()) {
+            Some(last_stderr_line) => LabError::Server(format!("{what}: {last_stderr_line}")),
             None => LabError::Server(what.to_string()),
         }
     }

@@ -41,7 +41,7 @@ pub struct AdmissionDenied;
 impl<T> ConnAdmission<T> {
     /// At most `max_total` connections, and `max_per_address` for each address; both are at least one.
     pub fn new(max_total: usize, max_per_address: usize) -> Self {
-        let (by_address, networks) = (BTreeMap::new(), BTreeMap::new());
+        let (by_address, per_network) = (BTreeMap::new(), BTreeMap::new());
         let (max_total, max_per_address) = (max_total.max(1), max_per_address.max(1));
         Self {
             max_total,
@@ -50,7 +50,7 @@ impl<T> ConnAdmission<T> {
             count: 0,
             next_number: 0,
             by_address,
-            per_network: networks,
+            per_network,
         }
     }
 

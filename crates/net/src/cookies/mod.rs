@@ -24,9 +24,9 @@ impl CookieJar {
     pub fn store_cookies(&self, url: &Url, lines: &[String]) {
         // A field with a control character could not be sent back, and would make the other cookies of the request
         // unsendable.
-        let is_good =
+        let is_storable =
             |line: &&String| line.len() <= MAX_COOKIE_LEN && !line.chars().any(|c| c.is_control() && c != '\t');
-        for line in lines.iter().filter(is_good) {
+        for line in lines.iter().filter(is_storable) {
             let Ok(cookie) = RawCookie::parse(line.as_str()) else { continue };
             if let Some(cookie) = restrict_domain(cookie.into_owned(), url) {
                 self.insert(&cookie, url);
@@ -36,16 +36,15 @@ impl CookieJar {
 
     fn insert(&self, cookie: &RawCookie<'_>, url: &Url) {
         let mut store = self.0.borrow_mut();
-        let of_url = store.matches(url);
-        if of_url.len() >= MAX_PER_DOMAIN && !of_url.iter().any(|known| known.name() == cookie.name()) {
+        let url_cookies = store.matches(url);
+        if url_cookies.len() >= MAX_PER_DOMAIN && !url_cookies.iter().any(|known| known.name() == cookie.name()) {
             return;
         }
         if store.iter_any().count() >= MAX_COOKIES {
             // Servers that set this many cookies do not justify an eviction order: the cookies of all other hosts are
             // dropped, and those hosts require a new login.
-            let of_url_only: Vec<_> = of_url.into_iter().cloned().collect();
-            let Ok(of_url_only) =
-                CookieStore::from_cookies(of_url_only.into_iter().map(Ok::<_, Infallible>), false);
+            let kept: Vec<_> = url_cookies.into_iter().cloned().collect();
+            let Ok(of_url_only) = CookieStore::from_cookies(kept.into_iter().map(Ok::<_, Infallible>), false);
             *store = of_url_only;
         }
         // An error means that the cookie is not for this host or scheme, or that it has expired.
@@ -91,11 +90,11 @@ pub(crate) fn cookie_text(value: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains(is_private) => Cow::Borrowed(text),
         _ => {
-            let of_byte = |byte: &u8| match byte {
+            let encode_byte = |byte: &u8| match byte {
                 0x80.. => char::from_u32(PRIVATE_BASE + u32::from(*byte)).unwrap_or('?'),
                 _ => char::from(*byte),
             };
-            Cow::Owned(value.iter().map(of_byte).collect())
+            Cow::Owned(value.iter().map(encode_byte).collect())
         }
     }
 }
@@ -289,8 +288,8 @@ mod tests {
         let jar = CookieJar::default();
         jar.store_cookies(&url("http://h/"), &lines);
         jar.store_cookies(&url("http://h/"), &[format!("long={}; Path=/", "x".repeat(5000))]);
-        let own = cookies_sent(&jar, "http://h/", None).unwrap();
-        assert!(own.contains("n0=x") && !own.contains("n60=x") && !own.contains("long"), "{own}");
+        let sent = cookies_sent(&jar, "http://h/", None).unwrap();
+        assert!(sent.contains("n0=x") && !sent.contains("n60=x") && !sent.contains("long"), "{sent}");
         for n in 0..100 {
             jar.store_cookies(&url(&format!("http://h{n}/")), &lines);
             assert!(jar.0.borrow().iter_any().count() <= MAX_COOKIES);

@@ -81,19 +81,19 @@ impl CookieJar {
         let ipv6: Result<std::net::Ipv6Addr, _> = host.parse();
         let host = ipv6.map_or_else(|_| host.to_owned(), |address| format!("[{address}]"));
         let url = Url::parse(&format!("{scheme}://{host}/")).ok().filter(|_| !name.is_empty())?;
-        let mut set = format!("{name}={value}; Path={path}");
+        let mut set_cookie = format!("{name}={value}; Path={path}");
         if include_subdomains.eq_ignore_ascii_case("true") {
-            set.push_str(&format!("; Domain={host}"));
+            set_cookie.push_str(&format!("; Domain={host}"));
         }
         if scheme == "https" {
-            set.push_str("; Secure");
+            set_cookie.push_str("; Secure");
         }
         match expires {
             0 => {}
             expires if expires <= now => return Some(true),
-            expires => set.push_str(&format!("; Max-Age={}", expires - now)),
+            expires => set_cookie.push_str(&format!("; Max-Age={}", expires - now)),
         }
-        self.store_cookies(&url, &[set]);
+        self.store_cookies(&url, &[set_cookie]);
         Some(true)
     }
 
@@ -108,7 +108,7 @@ impl CookieJar {
 
     fn to_netscape(&self) -> String {
         let store = self.0.borrow();
-        let yes = |it: bool| if it { "TRUE" } else { "FALSE" };
+        let flag_text = |it: bool| if it { "TRUE" } else { "FALSE" };
         let mut lines: Vec<String> = store
             .iter_any()
             .filter_map(|cookie| {
@@ -125,11 +125,11 @@ impl CookieJar {
                     return None;
                 }
                 let http_only = if cookie.http_only() == Some(true) { "#HttpOnly_" } else { "" };
-                let secure = yes(cookie.secure() == Some(true));
+                let secure = flag_text(cookie.secure() == Some(true));
                 let (path, name, value) = (String::from(&cookie.path), cookie.name(), cookie.value());
                 Some(format!(
                     "{http_only}{domain}\t{}\t{path}\t{secure}\t{expires}\t{name}\t{value}\n",
-                    yes(include_subdomains)
+                    flag_text(include_subdomains)
                 ))
             })
             .collect();
@@ -195,14 +195,14 @@ mod tests {
     fn written_cookies_are_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cookies");
-        let first = CookieJar::default();
+        let saved = CookieJar::default();
         let lines = ["a=1; Path=/; Domain=example.com", "b=2; Path=/x; Secure; HttpOnly; Max-Age=1000"];
-        first.store_cookies(&"https://h.example.com/x/y".parse().unwrap(), &lines.map(str::to_owned));
-        first.save(&path).unwrap();
-        let second = CookieJar::default();
-        second.load(&path).unwrap();
-        assert_eq!(cookies_sent(&second, "https://h.example.com/x/z").as_deref(), Some("b=2; a=1"));
-        assert_eq!(cookies_sent(&second, "http://g.example.com/x/z").as_deref(), Some("a=1"));
+        saved.store_cookies(&"https://h.example.com/x/y".parse().unwrap(), &lines.map(str::to_owned));
+        saved.save(&path).unwrap();
+        let loaded = CookieJar::default();
+        loaded.load(&path).unwrap();
+        assert_eq!(cookies_sent(&loaded, "https://h.example.com/x/z").as_deref(), Some("b=2; a=1"));
+        assert_eq!(cookies_sent(&loaded, "http://g.example.com/x/z").as_deref(), Some("a=1"));
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }

@@ -2,18 +2,18 @@
 
 use std::net::IpAddr;
 
-use super::message::{Family, Reply, question, reply};
+use super::message::{DnsResponse, Family, decode_response, encode_query};
 
 /// Encodes a query for the addresses of `name`; `v6` selects AAAA. `None`: the name is not valid.
-pub fn dns_question(id: u16, name: &str, v6: bool) -> Option<Vec<u8>> {
-    question(id, name, family(v6), true)
+pub fn dns_query(id: u16, name: &str, v6: bool) -> Option<Vec<u8>> {
+    encode_query(id, name, family(v6), true)
 }
 
 /// Decodes the response to that query. `Some(addresses)` or `Some(None)` for another result; `None`: it is not a
 /// response to the query.
 pub fn dns_reply(bytes: &[u8], id: u16, name: &str, v6: bool) -> Option<Option<Vec<IpAddr>>> {
-    reply(bytes, id, name, family(v6)).map(|reply| match reply {
-        Reply::Addresses { addresses, .. } => Some(addresses),
+    decode_response(bytes, id, name, family(v6)).map(|reply| match reply {
+        DnsResponse::Addresses { addresses, .. } => Some(addresses),
         _ => None,
     })
 }

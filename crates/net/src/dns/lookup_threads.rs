@@ -44,22 +44,22 @@ impl LookupThreads {
         if let Some(requester) = requester {
             // The host's own permit comes first: while waiting for it, this task holds no permit that another host
             // could use.
-            permits.push(acquire_permit(&self.permits_of(client_network(requester))).await?);
+            permits.push(acquire_permit(&self.host_permits_of(client_network(requester))).await?);
             permits.push(acquire_permit(&self.remote_permits).await?);
         }
         permits.push(acquire_permit(&self.total_permits).await?);
         let (sender, receiver) = oneshot::channel();
         let work = move || {
-            let done = work();
+            let result = work();
             drop(permits);
             // The requester may have given up.
-            drop(sender.send(done));
+            drop(sender.send(result));
         };
         std::thread::Builder::new().name("resolver".to_owned()).stack_size(STACK_LEN).spawn(work).ok()?;
         receiver.await.ok()
     }
 
-    fn permits_of(&self, host: IpAddr) -> Arc<Semaphore> {
+    fn host_permits_of(&self, host: IpAddr) -> Arc<Semaphore> {
         let mut hosts = self.host_permits.lock().unwrap_or_else(PoisonError::into_inner);
         // Removes entries without users.
         hosts.retain(|_, permits| Arc::strong_count(permits) > 1);
@@ -103,29 +103,29 @@ mod tests {
                 move || drop(held.lock().map(|held| held.recv()))
             };
             let host = |n: u8| Some(IpAddr::from([192, 0, 2, n]));
-            let mut asked = tokio::task::JoinSet::new();
+            let mut requests = tokio::task::JoinSet::new();
             for n in 0..40 {
                 let from = host(if n % 2 == 0 { 1 } else { 10 + n });
                 let (threads, work) = (Arc::clone(&threads), hang());
-                asked.spawn(async move { threads.run(from, work).await });
+                requests.spawn(async move { threads.run(from, work).await });
             }
             while threads.total_permits.available_permits() > MAX_TOTAL - MAX_PER_HOST - 20 {
                 tokio::task::yield_now().await;
             }
-            let soon = Duration::from_secs(20);
-            assert_eq!(timeout(soon, threads.run(host(2), || 5)).await.unwrap(), Some(5));
+            let limit = Duration::from_secs(20);
+            assert_eq!(timeout(limit, threads.run(host(2), || 5)).await.unwrap(), Some(5));
             // All remote hosts together leave permits for this machine.
             for n in 0..100 {
                 let (threads, work) = (Arc::clone(&threads), hang());
-                asked.spawn(async move { threads.run(host(100 + n), work).await });
+                requests.spawn(async move { threads.run(host(100 + n), work).await });
             }
             while threads.remote_permits.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(timeout(soon, threads.run(None, || 6)).await.unwrap(), Some(6));
+            assert_eq!(timeout(limit, threads.run(None, || 6)).await.unwrap(), Some(6));
             // A requester that gives up returns no permit before its look-up ends.
-            asked.abort_all();
-            while asked.join_next().await.is_some() {}
+            requests.abort_all();
+            while requests.join_next().await.is_some() {}
             assert_eq!(threads.remote_permits.available_permits(), 0);
             drop(release);
             while threads.total_permits.available_permits() < MAX_TOTAL {

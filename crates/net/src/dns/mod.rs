@@ -40,7 +40,7 @@ mod resolver;
 mod servers;
 mod system_resolver;
 
-pub use resolution::{AnswerSource, Resolution, ResolveError};
+pub use resolution::{Resolution, ResolutionSource, ResolveError};
 pub use resolver::Resolver;
 pub use system_resolver::resolve_absolute;
 

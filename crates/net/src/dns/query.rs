@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, UdpSocket};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::message::{FORMAT_ERROR, Family, NOT_IMPLEMENTED, Reply, question, reply};
+use super::message::{DnsResponse, FORMAT_ERROR, Family, NOT_IMPLEMENTED, decode_response, encode_query};
 
 /// The address records that a server returned for a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,13 +47,13 @@ const RETRY_TIMEOUTS: [Duration; 2] = [Duration::from_millis(800), Duration::fro
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
 /// A query that was not answered yet.
-struct PendingQuestion {
+struct PendingQuery {
     family: Family,
     id: u16,
     edns: bool,
 }
 
-impl PendingQuestion {
+impl PendingQuery {
     fn new(family: Family) -> Self {
         Self { family, id: random_id(), edns: true }
     }
@@ -68,38 +68,38 @@ pub(super) async fn query(
 ) -> Result<AddressRecords, QueryError> {
     let failed = |error: io::Error| QueryError::ServerFailed(format!("DNS server {server}: {error}"));
     let socket = udp_socket(server, device).map_err(failed)?;
-    let mut talk = QueryExchange {
+    let mut exchange = QueryExchange {
         server,
         device,
         name,
-        pending: families.iter().copied().map(PendingQuestion::new).collect(),
+        pending: families.iter().copied().map(PendingQuery::new).collect(),
         records: None,
         error: None,
     };
     let mut buffer = vec![0; 4096];
     // Each round sends what is still unanswered. A received address shortens the wait for the other family.
     for round in RETRY_TIMEOUTS {
-        for open in &talk.pending {
-            talk.send(&socket, open).await.map_err(failed)?;
+        for question in &exchange.pending {
+            exchange.send(&socket, question).await.map_err(failed)?;
         }
         let mut deadline = Instant::now() + round;
-        while !talk.pending.is_empty() {
+        while !exchange.pending.is_empty() {
             match timeout_at(deadline, socket.recv(&mut buffer)).await {
                 Ok(received) => {
                     let bytes = buffer.get(..received.map_err(failed)?).unwrap_or_default();
-                    if talk.on_datagram(&socket, bytes).await.map_err(failed)? && talk.records.is_some() {
+                    if exchange.on_datagram(&socket, bytes).await.map_err(failed)? && exchange.records.is_some() {
                         deadline = deadline.min(Instant::now() + RESOLUTION_DELAY);
                     }
                 }
                 Err(_) => break,
             }
         }
-        if talk.records.is_some() || talk.pending.is_empty() {
+        if exchange.records.is_some() || exchange.pending.is_empty() {
             break;
         }
     }
     let timed_out = || QueryError::ServerFailed(format!("DNS server {server} does not answer"));
-    talk.records.ok_or_else(|| talk.error.filter(|_| talk.pending.is_empty()).unwrap_or_else(timed_out))
+    exchange.records.ok_or_else(|| exchange.error.filter(|_| exchange.pending.is_empty()).unwrap_or_else(timed_out))
 }
 
 /// The state of one exchange with a server.
@@ -107,27 +107,27 @@ struct QueryExchange<'a> {
     server: SocketAddr,
     device: Option<&'a str>,
     name: &'a str,
-    pending: Vec<PendingQuestion>,
+    pending: Vec<PendingQuery>,
     records: Option<AddressRecords>,
     error: Option<QueryError>,
 }
 
 impl QueryExchange<'_> {
-    async fn send(&self, socket: &UdpSocket, open: &PendingQuestion) -> io::Result<()> {
-        let bytes = self.encode(open)?;
+    async fn send(&self, socket: &UdpSocket, question: &PendingQuery) -> io::Result<()> {
+        let bytes = self.encode(question)?;
         // A server that was just stopped makes this fail (ICMP error); the next round may succeed.
         socket.send(&bytes).await.map(|_| ())
     }
 
-    fn encode(&self, open: &PendingQuestion) -> io::Result<Vec<u8>> {
+    fn encode(&self, pending: &PendingQuery) -> io::Result<Vec<u8>> {
         let invalid =
             || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` is not a valid host name", self.name));
-        question(open.id, self.name, open.family, open.edns).ok_or_else(invalid)
+        encode_query(pending.id, self.name, pending.family, pending.edns).ok_or_else(invalid)
     }
 
     /// Handles a datagram; returns whether it was a response to a pending query.
     async fn on_datagram(&mut self, socket: &UdpSocket, bytes: &[u8]) -> io::Result<bool> {
-        let matching_reply = |open: &PendingQuestion| reply(bytes, open.id, self.name, open.family);
+        let matching_reply = |open: &PendingQuery| decode_response(bytes, open.id, self.name, open.family);
         let Some((at, parsed)) =
             self.pending.iter().enumerate().find_map(|(at, open)| Some((at, matching_reply(open)?)))
         else {
@@ -135,36 +135,36 @@ impl QueryExchange<'_> {
         };
         let mut open = self.pending.swap_remove(at);
         match parsed {
-            Reply::Truncated => {
-                let tcp_reply = timeout(RETRY_TIMEOUTS[1], self.over_tcp(&open)).await;
+            DnsResponse::Truncated => {
+                let tcp_reply = timeout(RETRY_TIMEOUTS[1], self.query_over_tcp(&open)).await;
                 match tcp_reply.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                     Ok(reply) => self.on_reply(reply),
                     Err(error) => self.set_error(format!("over TCP: {error}")),
                 }
             }
-            Reply::Failure(FORMAT_ERROR | NOT_IMPLEMENTED) if open.edns => {
+            DnsResponse::Failure(FORMAT_ERROR | NOT_IMPLEMENTED) if open.edns => {
                 open.edns = false;
                 self.send(socket, &open).await?;
                 self.pending.push(open);
             }
-            said => self.on_reply(said),
+            reply => self.on_reply(reply),
         }
         Ok(true)
     }
 
-    fn on_reply(&mut self, reply: Reply) {
+    fn on_reply(&mut self, reply: DnsResponse) {
         match reply {
-            Reply::Addresses { addresses, ttl } if !addresses.is_empty() => {
+            DnsResponse::Addresses { addresses, ttl } if !addresses.is_empty() => {
                 let records = self.records.get_or_insert_with(|| AddressRecords { addresses: Vec::new(), ttl });
                 records.addresses.extend(addresses);
                 records.ttl = records.ttl.min(ttl);
             }
-            Reply::Addresses { .. } => {
+            DnsResponse::Addresses { .. } => {
                 self.error.get_or_insert_with(|| {
                     QueryError::NoAddress(format!("{} has no address that this link can use", self.name))
                 });
             }
-            Reply::NoSuchName => {
+            DnsResponse::NoSuchName => {
                 self.error = Some(QueryError::NoAddress(format!(
                     "{}: no such name according to {}",
                     self.name,
@@ -172,8 +172,8 @@ impl QueryExchange<'_> {
                 )));
                 self.pending.clear();
             }
-            Reply::Failure(code) => self.set_error(format!("response code {code}")),
-            Reply::Truncated => self.set_error("truncated even over TCP".to_owned()),
+            DnsResponse::Failure(code) => self.set_error(format!("response code {code}")),
+            DnsResponse::Truncated => self.set_error("truncated even over TCP".to_owned()),
         }
     }
 
@@ -182,17 +182,17 @@ impl QueryExchange<'_> {
     }
 
     /// Repeats the query over TCP.
-    async fn over_tcp(&self, open: &PendingQuestion) -> io::Result<Reply> {
+    async fn query_over_tcp(&self, pending: &PendingQuery) -> io::Result<DnsResponse> {
         let socket = if self.server.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.bind_device(self.device.map(str::as_bytes))?;
         let mut stream = socket.connect(self.server).await?;
-        let question = self.encode(open)?;
+        let question = self.encode(pending)?;
         let framed = [&(question.len() as u16).to_be_bytes()[..], &question].concat();
         stream.write_all(&framed).await?;
         let mut bytes = vec![0; usize::from(stream.read_u16().await?)];
         stream.read_exact(&mut bytes).await?;
         let mismatch = || io::Error::new(io::ErrorKind::InvalidData, "the response belongs to another query");
-        reply(&bytes, open.id, self.name, open.family).ok_or_else(mismatch)
+        decode_response(&bytes, pending.id, self.name, pending.family).ok_or_else(mismatch)
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::dns::message::tests::answer;
+    use crate::dns::message::tests::response;
 
     const A: u16 = 1;
     const AAAA: u16 = 28;
@@ -244,11 +244,11 @@ mod tests {
     ) -> Result<AddressRecords, QueryError> {
         server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = server.local_addr().unwrap();
-        let over = std::sync::atomic::AtomicBool::new(false);
+        let is_done = std::sync::atomic::AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut buffer = [0; 1500];
-                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
                     let Ok((length, from)) = server.recv_from(&mut buffer) else { continue };
                     for datagram in script(&buffer[..length]) {
                         server.send_to(&datagram, from).unwrap();
@@ -257,13 +257,13 @@ mod tests {
             });
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let result = runtime.block_on(query(address, None, "edge.test", families));
-            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
             result
         })
     }
 
     fn answer_v4(question: &[u8]) -> Vec<u8> {
-        answer(question, 0, &[("", A, vec![203, 0, 113, 5])])
+        response(question, 0, &[("", A, vec![203, 0, 113, 5])])
     }
 
     fn found(texts: &[&str]) -> Vec<IpAddr> {
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn forged_responses_are_ignored_and_the_real_one_is_awaited() {
         let result = query_scripted(&[Family::V4], |question| {
-            let evil = |question: &[u8]| answer(question, 0, &[("", A, vec![6, 6, 6, 6])]);
+            let forged = |question: &[u8]| response(question, 0, &[("", A, vec![6, 6, 6, 6])]);
             let mut other_id = question.to_vec();
             other_id[0] ^= 0x55;
             let mut other_name = question.to_vec();
@@ -287,9 +287,9 @@ mod tests {
                 Vec::new(),
                 vec![0xff; 700],
                 question.to_vec(),
-                evil(&other_id),
-                evil(&other_name),
-                evil(&other_type),
+                forged(&other_id),
+                forged(&other_name),
+                forged(&other_type),
                 not_an_answer,
                 answer_v4(question)[..20].to_vec(),
                 answer_v4(question),
@@ -300,13 +300,13 @@ mod tests {
 
     #[test]
     fn a_lost_datagram_is_sent_again() {
-        let mut asked = 0;
+        let mut query_count = 0;
         let result = query_scripted(&[Family::V4], |question| {
-            asked += 1;
-            if asked == 1 { Vec::new() } else { vec![answer_v4(question)] }
+            query_count += 1;
+            if query_count == 1 { Vec::new() } else { vec![answer_v4(question)] }
         });
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
-        assert_eq!(asked, 2);
+        assert_eq!(query_count, 2);
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         let both = query_scripted(&[Family::V4, Family::V6], |question| {
             let six = vec![0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
             vec![if question_type(question) == AAAA {
-                answer(question, 0, &[("", AAAA, six)])
+                response(question, 0, &[("", AAAA, six)])
             } else {
                 answer_v4(question)
             }]
@@ -330,14 +330,18 @@ mod tests {
 
     #[test]
     fn timeouts_and_errors_are_failures_and_no_such_name_is_definitive() {
-        let silent = query_scripted(&[Family::V4, Family::V6], |_| Vec::new()).unwrap_err();
-        assert!(matches!(&silent, QueryError::ServerFailed(why) if why.ends_with("does not answer")), "{silent:?}");
-        let broken = query_scripted(&[Family::V4], |question| vec![answer(question, 2, &[])]).unwrap_err();
+        let timed_out = query_scripted(&[Family::V4, Family::V6], |_| Vec::new()).unwrap_err();
+        assert!(
+            matches!(&timed_out, QueryError::ServerFailed(why) if why.ends_with("does not answer")),
+            "{timed_out:?}"
+        );
+        let broken = query_scripted(&[Family::V4], |question| vec![response(question, 2, &[])]).unwrap_err();
         assert!(matches!(&broken, QueryError::ServerFailed(why) if why.ends_with("response code 2")), "{broken:?}");
-        let no = query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 3, &[])]).unwrap_err();
-        assert_eq!(no, QueryError::NoAddress("edge.test: no such name according to 127.0.0.1".into()));
+        let no_such_name =
+            query_scripted(&[Family::V4, Family::V6], |question| vec![response(question, 3, &[])]).unwrap_err();
+        assert_eq!(no_such_name, QueryError::NoAddress("edge.test: no such name according to 127.0.0.1".into()));
         let empty =
-            query_scripted(&[Family::V4, Family::V6], |question| vec![answer(question, 0, &[])]).unwrap_err();
+            query_scripted(&[Family::V4, Family::V6], |question| vec![response(question, 0, &[])]).unwrap_err();
         assert_eq!(empty, QueryError::NoAddress("edge.test has no address that this link can use".into()));
         let closed = Server::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -349,7 +353,7 @@ mod tests {
     fn a_server_without_edns_is_queried_without_it() {
         let result = query_scripted(&[Family::V4], |question| {
             let additional = question[11];
-            vec![if additional == 1 { answer(question, FORMAT_ERROR.into(), &[]) } else { answer_v4(question) }]
+            vec![if additional == 1 { response(question, FORMAT_ERROR.into(), &[]) } else { answer_v4(question) }]
         });
         assert_eq!(result.unwrap().addresses, found(&["203.0.113.5"]));
     }
@@ -372,7 +376,7 @@ mod tests {
                 stream.read_exact(&mut question).unwrap();
                 stream.write_all(&script(&question)).unwrap();
             });
-            query_server_script(server, &[Family::V4], |question| vec![answer(question, 0x0200, &[])])
+            query_server_script(server, &[Family::V4], |question| vec![response(question, 0x0200, &[])])
         })
     }
 
@@ -381,13 +385,16 @@ mod tests {
         let framed = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
         let whole = query_truncated(|question| framed(answer_v4(question)));
         assert_eq!(whole.unwrap().addresses, found(&["203.0.113.5"]));
-        for lie in [
-            query_truncated(|question| framed(answer(question, 0x0200, &[]))),
+        for invalid in [
+            query_truncated(|question| framed(response(question, 0x0200, &[]))),
             query_truncated(|question| framed(answer_v4(question))[..9].to_vec()),
             query_truncated(|_| framed(vec![7; 40])),
             query_truncated(|_| Vec::new()),
         ] {
-            assert!(matches!(&lie, Err(QueryError::ServerFailed(why)) if why.contains("over TCP")), "{lie:?}");
+            assert!(
+                matches!(&invalid, Err(QueryError::ServerFailed(why)) if why.contains("over TCP")),
+                "{invalid:?}"
+            );
         }
     }
 }

@@ -94,22 +94,22 @@ mod tests {
 
     /// The addresses that remain of each answer, in turn.
     fn filtered(answers: &[&[&str]]) -> Vec<Vec<String>> {
-        let mut names = RebindingGuard::default();
+        let mut guard = RebindingGuard::default();
         let now = Instant::now();
-        let one = |addresses: &&[&str]| {
+        let filter_answer = |addresses: &&[&str]| {
             let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
             let zone = |address| AddressZone::classify(address, |_| false);
-            names.filter(now, "h.test", addresses, zone).iter().map(ToString::to_string).collect()
+            guard.filter(now, "h.test", addresses, zone).iter().map(ToString::to_string).collect()
         };
-        answers.iter().map(one).collect()
+        answers.iter().map(filter_answer).collect()
     }
 
     #[test]
     fn a_public_name_does_not_become_local() {
         for local in LOCAL_ADDRESSES {
             assert_eq!(filtered(&[&["198.51.100.7"], &[local]])[1], Vec::<String>::new(), "{local}");
-            let both = filtered(&[&["198.51.100.7"], &[local, "203.0.113.1"]]);
-            assert_eq!(both[1], ["203.0.113.1"], "{local}");
+            let mixed = filtered(&[&["198.51.100.7"], &[local, "203.0.113.1"]]);
+            assert_eq!(mixed[1], ["203.0.113.1"], "{local}");
         }
     }
 
@@ -145,13 +145,13 @@ mod tests {
 
     #[test]
     fn the_number_of_records_is_bounded() {
-        let (mut names, now) = (RebindingGuard::default(), Instant::now());
+        let (mut guard, now) = (RebindingGuard::default(), Instant::now());
         for n in 0..MAX_NAMES as u64 + 10 {
             let at = now + Duration::from_millis(n);
-            names.filter(at, &format!("n{n}.test"), vec![IpAddr::from([192, 0, 2, 1])], |_| AddressZone::Internet);
+            guard.filter(at, &format!("n{n}.test"), vec![IpAddr::from([192, 0, 2, 1])], |_| AddressZone::Internet);
         }
-        assert_eq!(names.entries.len(), MAX_NAMES);
-        names.filter(now + ENTRY_TTL * 2, "x", Vec::new(), |_| AddressZone::Internet);
-        assert_eq!(names.entries.len(), 1);
+        assert_eq!(guard.entries.len(), MAX_NAMES);
+        guard.filter(now + ENTRY_TTL * 2, "x", Vec::new(), |_| AddressZone::Internet);
+        assert_eq!(guard.entries.len(), 1);
     }
 }

@@ -12,13 +12,13 @@ pub struct Resolution {
     /// In the order in which to try them (RFC 8305 section 4), only of families that the link has. Never empty.
     pub addresses: Vec<IpAddr>,
     /// Where the addresses come from.
-    pub source: AnswerSource,
+    pub source: ResolutionSource,
 }
 
 /// Source of the addresses of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "source")]
-pub enum AnswerSource {
+pub enum ResolutionSource {
     /// The host was an address literal.
     Literal,
     /// `/etc/hosts`, or the rule about `localhost` (RFC 6761 section 6.3).
@@ -71,7 +71,7 @@ impl From<ResolveError> for ConnError {
     }
 }
 
-impl fmt::Display for AnswerSource {
+impl fmt::Display for ResolutionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Literal => f.write_str("the address itself"),

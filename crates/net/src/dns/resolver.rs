@@ -13,7 +13,7 @@ use super::nat64::{self, Nat64Prefix};
 use super::query::{QueryError, query};
 use super::rebinding::RebindingGuard;
 use super::servers::{ServerSource, SystemPaths, link_servers};
-use super::{AnswerSource, Resolution, ResolveError, hosts};
+use super::{Resolution, ResolutionSource, ResolveError, hosts};
 use crate::egress::{AddressZone, EgressPolicy};
 use crate::links::Interface;
 
@@ -100,7 +100,7 @@ impl Resolver {
         let timed_out = || transient_error(format!("{host}: no answer within {} s", timeout.as_secs_f64()));
         if let Some(address) = parse_literal(host)? {
             let addresses = timeout_at(deadline, self.reachable_over(requester, vec![address], link)).await;
-            return non_empty_resolution(addresses.map_err(|_| timed_out())?, AnswerSource::Literal, host);
+            return non_empty_resolution(addresses.map_err(|_| timed_out())?, ResolutionSource::Literal, host);
         }
         if host.len() > MAX_NAME_LEN {
             return Err(definitive_error("the host name is longer than 253 characters".to_owned()));
@@ -135,13 +135,13 @@ impl Resolver {
 
     /// Removes addresses to which the name may not resolve ([`RebindingGuard`]).
     fn filter_rebinding(&self, name: &str, mut resolution: Resolution) -> Result<Resolution, ResolveError> {
-        if resolution.source == AnswerSource::Hosts {
+        if resolution.source == ResolutionSource::Hosts {
             return Ok(resolution);
         }
-        let mut names = self.rebinding.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = resolution.addresses.clone();
-        resolution.addresses = names.filter(Instant::now(), name, resolution.addresses, AddressZone::of);
-        match (before.first(), resolution.addresses.is_empty()) {
+        let mut guard = self.rebinding.lock().unwrap_or_else(PoisonError::into_inner);
+        let all_addresses = resolution.addresses.clone();
+        resolution.addresses = guard.filter(Instant::now(), name, resolution.addresses, AddressZone::of);
+        match (all_addresses.first(), resolution.addresses.is_empty()) {
             (Some(address), true) => Err(definitive_error(format!(
                 "{name} now resolves to {address}, {}, and resolved to a public address before: refused (DNS rebinding)",
                 AddressZone::of(*address).name()
@@ -183,12 +183,12 @@ impl Resolver {
         let local = hosts::localhost(name).unwrap_or_else(|| hosts::lookup(&self.paths.read("etc/hosts"), name));
         if !local.is_empty() {
             let addresses = self.reachable_over(requester, local, link).await;
-            return non_empty_resolution(addresses, AnswerSource::Hosts, name)
+            return non_empty_resolution(addresses, ResolutionSource::Hosts, name)
                 .map(|resolution| (resolution, MIN_TTL));
         }
         let Some(link) = link else { return self.query_system(requester, name, None).await };
         let families = link_families(link);
-        let mut why = None;
+        let mut server_error = None;
         if is_public_name(name) {
             for (source, server) in self.link_servers(requester, link).await {
                 match self.query_server(source, server, name, link, &families).await {
@@ -199,16 +199,16 @@ impl Resolver {
                         if let Some(resolution) = self.query_nat64(requester, (source, server), name, link).await {
                             return Ok(resolution);
                         }
-                        why = Some(definitive_error(text));
+                        server_error = Some(definitive_error(text));
                         break;
                     }
-                    Err(QueryError::ServerFailed(text)) => why = Some(transient_error(text)),
+                    Err(QueryError::ServerFailed(text)) => server_error = Some(transient_error(text)),
                 }
             }
         }
         let resolution = self.query_system(requester, name, Some(link)).await;
         // The errors of the link's own servers are more informative than the system's.
-        resolution.map_err(|system_error| why.unwrap_or(system_error))
+        resolution.map_err(|system_error| server_error.unwrap_or(system_error))
     }
 
     async fn query_server(
@@ -224,7 +224,7 @@ impl Resolver {
         })?;
         let resolution = Resolution {
             addresses: interleave(records.addresses, link),
-            source: source.source(server, &link.name),
+            source: source.resolution_source(server, &link.name),
         };
         Ok((resolution, records.ttl.clamp(MIN_TTL, MAX_TTL)))
     }
@@ -257,11 +257,11 @@ impl Resolver {
             return Vec::new();
         }
         let Some(prefix) = self.nat64_prefix(requester, link).await else { return Vec::new() };
-        let to_ipv6 = |address| match address {
-            IpAddr::V4(four) => prefix.translate(four).map(IpAddr::V6),
+        let translate = |address| match address {
+            IpAddr::V4(v4) => prefix.translate(v4).map(IpAddr::V6),
             IpAddr::V6(_) => None,
         };
-        addresses.into_iter().filter_map(to_ipv6).collect()
+        addresses.into_iter().filter_map(translate).collect()
     }
 
     /// The prefix of the link's NAT64 (RFC 7050), from the link's servers, or from the system's resolver if it has no
@@ -307,7 +307,8 @@ impl Resolver {
         }
         let records = query(server, Some(&link.name), name, &[Family::V4]).await.ok()?;
         let addresses = self.translate_nat64(requester, records.addresses, link).await;
-        let resolution = non_empty_resolution(addresses, source.source(server, &link.name), name).ok()?;
+        let resolution =
+            non_empty_resolution(addresses, source.resolution_source(server, &link.name), name).ok()?;
         Some((resolution, records.ttl.clamp(MIN_TTL, MAX_TTL)))
     }
 }
@@ -369,7 +370,7 @@ impl Resolver {
         if let Some(link) = link {
             addresses = interleave(addresses, link);
         }
-        non_empty_resolution(addresses, AnswerSource::System, name).map(|resolution| (resolution, SYSTEM_TTL))
+        non_empty_resolution(addresses, ResolutionSource::System, name).map(|resolution| (resolution, SYSTEM_TTL))
     }
 
     /// All addresses that the system's own resolver returns for a name.
@@ -411,8 +412,8 @@ fn is_public_name(name: &str) -> bool {
 
 /// Alternates the two families, the preferred one first (RFC 8305 section 4), without duplicates.
 fn interleave(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
-    let (to_ipv6, four): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv6);
-    let (mut first, mut second) = if link.has_public_v6() { (to_ipv6, four) } else { (four, to_ipv6) };
+    let (v6, v4): (Vec<IpAddr>, Vec<IpAddr>) = addresses.into_iter().partition(IpAddr::is_ipv6);
+    let (mut first, mut second) = if link.has_public_v6() { (v6, v4) } else { (v4, v6) };
     let longest = first.len().max(second.len());
     first.reverse();
     second.reverse();
@@ -427,7 +428,7 @@ fn interleave(addresses: Vec<IpAddr>, link: &Interface) -> Vec<IpAddr> {
 
 fn non_empty_resolution(
     addresses: Vec<IpAddr>,
-    source: AnswerSource,
+    source: ResolutionSource,
     name: &str,
 ) -> Result<Resolution, ResolveError> {
     if addresses.is_empty() {

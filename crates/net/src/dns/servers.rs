@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{AnswerSource, leases};
+use super::{ResolutionSource, leases};
 use crate::links::{Bus, BusValue, Interface, route_interface};
 
 /// Where the configuration of the machine is found; tests use other locations.
@@ -55,13 +55,13 @@ pub(super) enum ServerSource {
 
 impl ServerSource {
     /// The source of an answer from this server.
-    pub(super) fn source(self, server: SocketAddr, link: &str) -> AnswerSource {
+    pub(super) fn resolution_source(self, server: SocketAddr, link: &str) -> ResolutionSource {
         let (server, link) = (server.ip(), link.to_owned());
         match self {
-            Self::SystemdResolved => AnswerSource::Resolved { server, link },
-            Self::NetworkManager => AnswerSource::NetworkManager { server, link },
-            Self::DhcpLease => AnswerSource::Lease { server, link },
-            Self::ResolvConf => AnswerSource::ResolvConf { server, link },
+            Self::SystemdResolved => ResolutionSource::Resolved { server, link },
+            Self::NetworkManager => ResolutionSource::NetworkManager { server, link },
+            Self::DhcpLease => ResolutionSource::Lease { server, link },
+            Self::ResolvConf => ResolutionSource::ResolvConf { server, link },
         }
     }
 }
@@ -244,7 +244,7 @@ mod tests {
     use crate::dns::tests::{system_files, test_link};
 
     fn texts(found: Option<(ServerSource, Vec<SocketAddr>)>) -> Option<(ServerSource, Vec<String>)> {
-        found.map(|(namer, servers)| (namer, servers.iter().map(ToString::to_string).collect()))
+        found.map(|(source, servers)| (source, servers.iter().map(ToString::to_string).collect()))
     }
 
     /// A host route to a provider's server over link 5.
@@ -264,13 +264,16 @@ mod tests {
             ("run/systemd/resolve/netif/3", "# private\nLLMNR=yes\nSERVERS=192.168.1.1 9.9.9.9:5353#tls.example\n");
         let networkd = ("run/systemd/netif/links/3", "DNS=192.168.1.2\nDOMAINS=lan\n");
         let conf = ("etc/resolv.conf", "nameserver 1.1.1.1\n");
-        let named = |namer, servers: &[&str]| Some((namer, servers.iter().map(|s| s.to_string()).collect()));
+        let expected = |source, servers: &[&str]| Some((source, servers.iter().map(|s| s.to_string()).collect()));
         assert_eq!(
             servers_of(&[resolved, networkd, conf], &wifi),
-            named(ServerSource::SystemdResolved, &["192.168.1.1:53", "9.9.9.9:5353"])
+            expected(ServerSource::SystemdResolved, &["192.168.1.1:53", "9.9.9.9:5353"])
         );
-        assert_eq!(servers_of(&[networkd, conf], &wifi), named(ServerSource::SystemdResolved, &["192.168.1.2:53"]));
-        assert_eq!(servers_of(&[conf], &wifi), named(ServerSource::ResolvConf, &["1.1.1.1:53"]));
+        assert_eq!(
+            servers_of(&[networkd, conf], &wifi),
+            expected(ServerSource::SystemdResolved, &["192.168.1.2:53"])
+        );
+        assert_eq!(servers_of(&[conf], &wifi), expected(ServerSource::ResolvConf, &["1.1.1.1:53"]));
         assert_eq!(
             servers_of(&[("run/systemd/netif/links/4", "DNS=192.168.1.2\n")], &wifi),
             None,
@@ -280,7 +283,7 @@ mod tests {
         let emulated = Interface { emulated: true, ..wifi };
         assert_eq!(
             servers_of(&[resolved, networkd, conf], &emulated),
-            named(ServerSource::ResolvConf, &["1.1.1.1:53"])
+            expected(ServerSource::ResolvConf, &["1.1.1.1:53"])
         );
     }
 
@@ -318,10 +321,10 @@ mod tests {
             let found = servers_of(&[("etc/resolv.conf", servers)], &wifi);
             assert_eq!(found.map(|(_, servers)| servers.join(" ")).as_deref(), want, "{servers}");
         }
-        let six = test_link("wlan0", 3, &["2001:db8::20/64"]);
+        let v6_link = test_link("wlan0", 3, &["2001:db8::20/64"]);
         let own = servers_of(
             &[("run/systemd/netif/links/3", "DNS=fe80::1%wlan0 fe80::2%eth0 [2001:db8::53]:54 192.168.1.1\n")],
-            &six,
+            &v6_link,
         );
         assert_eq!(own.unwrap().1, ["[fe80::1%3]:53", "[2001:db8::53]:54"]);
     }

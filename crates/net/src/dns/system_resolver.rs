@@ -45,10 +45,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         std::fs::write(dir.path().join("etc/hosts"), "192.0.2.7 ingest.example\n").unwrap();
-        let places = SystemPaths { root: dir.path().to_owned(), ..SystemPaths::default() };
+        let paths = SystemPaths { root: dir.path().to_owned(), ..SystemPaths::default() };
         let address: Vec<IpAddr> = vec!["192.0.2.7".parse().unwrap()];
-        assert_eq!(resolve_with(&places, "ingest.example").unwrap(), address);
-        assert_eq!(resolve_with(&places, "ingest.example.").unwrap(), address);
-        assert_eq!(resolve_with(&places, "localhost").unwrap().len(), 2);
+        assert_eq!(resolve_with(&paths, "ingest.example").unwrap(), address);
+        assert_eq!(resolve_with(&paths, "ingest.example.").unwrap(), address);
+        assert_eq!(resolve_with(&paths, "localhost").unwrap().len(), 2);
     }
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use marline_core::link::LinkKind;
 use marline_sys::namespace::{NetNs, is_privileged};
 
-use super::message::tests::answer;
+use super::message::tests::response;
 use super::resolver::Resolver;
 use super::servers::SystemPaths;
-use super::{AnswerSource, Resolution, ResolveError};
+use super::{Resolution, ResolutionSource, ResolveError};
 use crate::links::{DefaultRoute, Interface, Subnet, Usability};
 
 /// A usable interface with these addresses and prefix lengths, and default routes for their families.
@@ -26,8 +26,8 @@ pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface
         })
         .collect();
     let addresses: Vec<IpAddr> = networks.iter().map(|network| network.address).collect();
-    let route = |is: fn(&IpAddr) -> bool| {
-        addresses.iter().any(is).then_some(DefaultRoute { metric: 0, table: 254, gateway: None })
+    let route = |is_family: fn(&IpAddr) -> bool| {
+        addresses.iter().any(is_family).then_some(DefaultRoute { metric: 0, table: 254, gateway: None })
     };
     Interface {
         name: name.into(),
@@ -111,7 +111,7 @@ fn an_address_literal_resolves_to_itself() {
     ] {
         let got = resolve(&[], host, link);
         let want = want
-            .map(|a| Resolution { addresses: addresses(&[a]), source: AnswerSource::Literal })
+            .map(|a| Resolution { addresses: addresses(&[a]), source: ResolutionSource::Literal })
             .map_err(str::to_owned);
         assert_eq!(got, want, "{host}");
     }
@@ -122,7 +122,7 @@ fn the_hosts_file_takes_precedence_over_servers() {
     let files = [("etc/hosts", "192.0.2.9 nas.lan\n2001:db8::9 nas.lan\n")];
     let four = test_link("eth0", 2, &["192.0.2.2/24"]);
     let answer = resolve(&files, "NAS.lan.", Some(&four)).unwrap();
-    assert_eq!(answer, Resolution { addresses: addresses(&["192.0.2.9"]), source: AnswerSource::Hosts });
+    assert_eq!(answer, Resolution { addresses: addresses(&["192.0.2.9"]), source: ResolutionSource::Hosts });
     assert_eq!(resolve(&files, "nas.lan", None).unwrap().addresses.len(), 2);
     let local = resolve(&files, "localhost", Some(&four)).unwrap();
     assert_eq!(local.addresses, addresses(&["127.0.0.1", "::1"]));
@@ -144,14 +144,14 @@ fn in_network_namespace(work: impl FnOnce(&Interface) + Send) {
     let ip = |arguments: &str| {
         assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
     };
-    let inside = || -> io::Result<()> {
+    let in_namespace = || -> io::Result<()> {
         ip("link set lo up");
         ip("address add 10.53.0.1/24 dev lo");
         ip("address add 2001:db8:53::1/64 dev lo nodad");
         work(&test_link("lo", 1, &["10.53.0.1/24", "2001:db8:53::1/64"]));
         Ok(())
     };
-    NetNs::new().unwrap().run(inside).unwrap();
+    NetNs::new().unwrap().run(in_namespace).unwrap();
 }
 
 /// A real DNS server, which ends with the test.
@@ -181,7 +181,7 @@ impl Dnsmasq {
         probe.connect("10.53.0.1:53").unwrap();
         probe.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let started = Instant::now();
-        let question = super::message::question(1, "ready.test", super::message::Family::V4, false).unwrap();
+        let question = super::message::encode_query(1, "ready.test", super::message::Family::V4, false).unwrap();
         while started.elapsed() < Duration::from_secs(10) {
             if probe.send(&question).is_ok() && probe.recv(&mut [0; 512]).is_ok() {
                 return Some(server);
@@ -216,7 +216,7 @@ fn a_real_server_is_queried_over_the_link() {
         options.extend(many.iter().map(String::as_str));
         let Some(_server) = Dnsmasq::start(&options) else { return };
         let server = "10.53.0.1".parse().unwrap();
-        let source = AnswerSource::Resolved { server, link: "lo".into() };
+        let source = ResolutionSource::Resolved { server, link: "lo".into() };
         let edge = Resolution { addresses: addresses(&["2001:db8::5", "203.0.113.5"]), source: source.clone() };
         assert_eq!(resolve(&[RESOLVED_CONF], "edge.test", Some(lo)), Ok(edge.clone()));
         assert_eq!(resolve(&[RESOLVED_CONF], "WWW.Test.", Some(lo)), Ok(edge), "through a CNAME");
@@ -261,7 +261,7 @@ fn after_an_unresponsive_server_the_next_one_is_queried() {
 #[test]
 fn a_link_can_resolve_if_one_of_its_servers_responds_at_all() {
     in_network_namespace(|link| {
-        let gives = |text: &str| {
+        let can_resolve = |text: &str| {
             let root = system_files(&[("etc/resolv.conf", text)]);
             let resolver = Resolver::with_paths(SystemPaths {
                 root: root.path().to_owned(),
@@ -272,9 +272,9 @@ fn a_link_can_resolve_if_one_of_its_servers_responds_at_all() {
         };
         // The server denies the name; the other address has no server.
         let Some(_dnsmasq) = Dnsmasq::start(&["--address=/arpa/"]) else { return };
-        assert_eq!(gives("nameserver 10.53.0.9\nnameserver 10.53.0.1\n"), Some(true));
-        assert_eq!(gives("nameserver 10.53.0.9\n"), Some(false));
-        assert_eq!(gives("nameserver 127.0.0.53\n"), None);
+        assert_eq!(can_resolve("nameserver 10.53.0.9\nnameserver 10.53.0.1\n"), Some(true));
+        assert_eq!(can_resolve("nameserver 10.53.0.9\n"), Some(false));
+        assert_eq!(can_resolve("nameserver 127.0.0.53\n"), None);
     });
 }
 
@@ -293,7 +293,7 @@ fn without_a_server_of_the_link_the_system_is_queried_and_reported() {
     });
     // Only the system's resolver accepts this notation of an address.
     let answer = resolve(&[], "0x7f000001", None).unwrap();
-    assert_eq!(answer, Resolution { addresses: addresses(&["127.0.0.1"]), source: AnswerSource::System });
+    assert_eq!(answer, Resolution { addresses: addresses(&["127.0.0.1"]), source: ResolutionSource::System });
     assert_eq!(answer.source.to_string(), "the system's resolver, not queried over the link");
 }
 
@@ -310,23 +310,23 @@ fn a_result_is_cached_for_its_link_only() {
         let four = test_link("lo", 1, &["10.53.0.1/24"]);
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
-                let mut asked = 0;
+                let mut query_count = 0;
                 socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
                 let mut buffer = [0; 512];
                 while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                    asked += 1;
+                    query_count += 1;
                     socket
-                        .send_to(&answer(&buffer[..length], 0, &[("", 1, vec![203, 0, 113, asked])]), from)
+                        .send_to(&response(&buffer[..length], 0, &[("", 1, vec![203, 0, 113, query_count])]), from)
                         .unwrap();
                 }
-                asked
+                query_count
             });
             block_on(async {
-                let ask = || resolver.resolve_for(None, "edge.test", Some(&four), Duration::from_secs(5));
-                let first = ask().await.unwrap();
-                assert_eq!(ask().await.unwrap(), first);
+                let resolve = || resolver.resolve_for(None, "edge.test", Some(&four), Duration::from_secs(5));
+                let first = resolve().await.unwrap();
+                assert_eq!(resolve().await.unwrap(), first);
                 resolver.clear_cache();
-                assert_ne!(ask().await.unwrap(), first);
+                assert_ne!(resolve().await.unwrap(), first);
             });
             assert_eq!(server.join().unwrap(), 2);
         });
@@ -344,9 +344,9 @@ fn a_look_up_ends_at_its_time_limit() {
             dns_port: 53,
             route_lookup: |_| None,
         });
-        let trouble =
+        let error =
             block_on(resolver.resolve_for(None, "edge.test", Some(lo), Duration::from_millis(300))).unwrap_err();
-        assert_eq!(trouble.message, "edge.test: no answer within 0.3 s");
+        assert_eq!(error.message, "edge.test: no answer within 0.3 s");
     });
 }
 
@@ -371,11 +371,11 @@ fn addresses_that_translate_to_private_ones_count_as_private() {
             dns_port: 53,
             route_lookup: |_| None,
         });
-        let led = EgressPolicy::user().referred_by_zone(AddressZone::Internet);
+        let policy = EgressPolicy::user().referred_by_zone(AddressZone::Internet);
         for (host, is_refused) in [("six.test", true), ("2a0e:b107:64::7f00:1", true), ("out.test", false)] {
             let answer =
-                block_on(resolver.resolve_checked(&led, host, Some(&both), Duration::from_secs(20))).unwrap();
-            let checked = led.check((answer.addresses[0], 80).into());
+                block_on(resolver.resolve_checked(&policy, host, Some(&both), Duration::from_secs(20))).unwrap();
+            let checked = policy.check((answer.addresses[0], 80).into());
             assert_eq!(checked.is_err(), is_refused, "{host}: {answer:?}");
         }
     });

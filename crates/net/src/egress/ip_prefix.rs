@@ -13,8 +13,8 @@ pub struct IpPrefix {
 
 impl IpPrefix {
     /// The addresses whose first `bits` bits equal those of `base`.
-    pub const fn new(base: IpAddr, bits: u8) -> Self {
-        Self { address: base, prefix_len: bits }
+    pub const fn new(address: IpAddr, prefix_len: u8) -> Self {
+        Self { address, prefix_len }
     }
 
     /// Whether this is an IPv4 prefix.

@@ -100,7 +100,7 @@ impl EgressPolicy {
     }
 
     /// Whether a remote host sent the request.
-    pub const fn is_for_remote_host(&self) -> bool {
+    pub const fn has_remote_requester(&self) -> bool {
         self.requester.is_some()
     }
 
@@ -192,12 +192,12 @@ impl Forbidden {
             return format!("{host} is {zone}, which other hosts may not reach through this proxy");
         }
         let address = self.address.to_string();
-        let which = if address == host { String::new() } else { format!(" ({address})") };
+        let address_text = if address == host { String::new() } else { format!(" ({address})") };
         let referrer = self
             .policy
             .referrer_zone
             .map_or_else(String::new, |referrer| format!(", and a server with {} referred to it", referrer.name()));
-        format!("{host}{which} is {zone}{referrer}: refused; request that URL directly if you mean it")
+        format!("{host}{address_text} is {zone}{referrer}: refused; request that URL directly if you mean it")
     }
 }
 
@@ -213,8 +213,8 @@ mod tests {
         AddressZone::Host,
     ];
 
-    fn allowed(right: EgressPolicy, is_neighbour: bool) -> Vec<AddressZone> {
-        ALL.into_iter().filter(|zone| right.allows_zone(*zone, || is_neighbour)).collect()
+    fn allowed(policy: EgressPolicy, is_neighbour: bool) -> Vec<AddressZone> {
+        ALL.into_iter().filter(|zone| policy.allows_zone(*zone, || is_neighbour)).collect()
     }
 
     fn peer(address: &str) -> EgressPolicy {
@@ -289,16 +289,19 @@ mod tests {
     #[test]
     fn a_refusal_names_the_remedy_and_hides_the_address_from_remote_hosts() {
         let address: SocketAddr = "127.0.0.1:80".parse().unwrap();
-        let led = EgressPolicy::user().referred_by_zone(AddressZone::Internet).check(address).unwrap_err();
-        assert_eq!(led.describe("127.0.0.1"), led.describe("a.test").replace("a.test (127.0.0.1)", "127.0.0.1"));
+        let referred = EgressPolicy::user().referred_by_zone(AddressZone::Internet).check(address).unwrap_err();
         assert_eq!(
-            led.describe("127.0.0.1"),
+            referred.describe("127.0.0.1"),
+            referred.describe("a.test").replace("a.test (127.0.0.1)", "127.0.0.1")
+        );
+        assert_eq!(
+            referred.describe("127.0.0.1"),
             "127.0.0.1 is an address of this machine, and a server with a public address referred to it: refused; request that \
              URL directly if you mean it"
         );
-        let other = peer("192.0.2.9:1").check(address).unwrap_err().describe("a.test");
+        let refusal = peer("192.0.2.9:1").check(address).unwrap_err().describe("a.test");
         assert_eq!(
-            other,
+            refusal,
             "a.test is an address of this machine, which other hosts may not reach through this proxy"
         );
     }

@@ -10,18 +10,18 @@ use super::IpPrefix;
 
 /// Whether the networks of one interface contain both addresses: then these hosts can reach each other without this
 /// machine. A link-local `one` belongs to the interface with index `scope`. `false` if the kernel cannot be queried.
-pub(super) fn is_same_network(one: IpAddr, scope: u32, other: IpAddr) -> bool {
+pub(super) fn is_same_network(one: IpAddr, scope_id: u32, other: IpAddr) -> bool {
     let networks = interface_networks()
         .inspect_err(|error| tracing::warn!(%error, "cannot read the addresses of this machine's interfaces"));
-    have_common_network(&networks.unwrap_or_default(), one.to_canonical(), scope, other.to_canonical())
+    have_common_network(&networks.unwrap_or_default(), one.to_canonical(), scope_id, other.to_canonical())
 }
 
 fn have_common_network(networks: &[(u32, IpPrefix)], one: IpAddr, scope: u32, other: IpAddr) -> bool {
-    let is_on = |link: u32, address: IpAddr| {
+    let has_subnet_with = |link: u32, address: IpAddr| {
         networks.iter().any(|(index, network)| *index == link && network.contains(address))
     };
-    let is_at = |link: u32| if is_link_local(one) { link == scope } else { is_on(link, one) };
-    networks.iter().any(|(link, _)| is_at(*link) && is_on(*link, other))
+    let is_host_on = |link: u32| if is_link_local(one) { link == scope } else { has_subnet_with(link, one) };
+    networks.iter().any(|(link, _)| is_host_on(*link) && has_subnet_with(*link, other))
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -75,7 +75,7 @@ impl ChunkDecoder {
                     self.state = ChunkState::DataCr;
                 }
             } else {
-                self.state = self.step(bytes[at])?;
+                self.state = self.step_framing(bytes[at])?;
                 at += 1;
             }
         }
@@ -83,7 +83,7 @@ impl ChunkDecoder {
     }
 
     /// Processes one byte of framing.
-    fn step(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
+    fn step_framing(&mut self, byte: u8) -> Result<ChunkState, ChunkError> {
         use ChunkState::*;
         let max_extra = match self.state {
             Digits(0) | Extension => MAX_SIZE_LINE_LEN,
@@ -147,11 +147,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn decode(pieces: &[&[u8]]) -> Result<(Vec<u8>, usize, bool), ChunkError> {
-        let (mut chunks, mut out, mut used) = (ChunkDecoder::new(), Vec::new(), 0);
+        let (mut decoder, mut out, mut used) = (ChunkDecoder::new(), Vec::new(), 0);
         for piece in pieces {
-            used += chunks.feed(piece, |bytes| out.extend_from_slice(bytes))?;
+            used += decoder.feed(piece, |bytes| out.extend_from_slice(bytes))?;
         }
-        Ok((out, used, chunks.is_done()))
+        Ok((out, used, decoder.is_done()))
     }
 
     fn encode(parts: &[Vec<u8>]) -> Vec<u8> {

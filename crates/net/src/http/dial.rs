@@ -102,11 +102,11 @@ impl DialRequest {
             Some(tunnel) => tunnel.open(socket).await?,
             None => socket,
         };
-        let exchange = match &self.tls {
+        let protocol_state = match &self.tls {
             None => ProtocolState::Http1(Box::new(Http1::new(Transport::plain(socket, self.sent_bytes.clone())))),
             Some(config) => self.handshake_tls(socket, config).await?,
         };
-        Ok(Connection { protocol_state: exchange, handshake, local, peer })
+        Ok(Connection { protocol_state, handshake, local, peer })
     }
 
     async fn handshake_tls(
@@ -170,7 +170,7 @@ impl DialRequest {
                     }
                     // All addresses were tried. The task is woken by a running attempt; `next_attempt` no longer
                     // matters.
-                    None if running.is_empty() => return Poll::Ready(Err(self.all_failed(&failed, forbidden))),
+                    None if running.is_empty() => return Poll::Ready(Err(self.dial_error(&failed, forbidden))),
                     None => return Poll::Pending,
                 }
             }
@@ -178,7 +178,7 @@ impl DialRequest {
         .await
     }
 
-    fn all_failed(&self, failed: &[(SocketAddr, io::Error)], forbidden: Option<Forbidden>) -> ConnError {
+    fn dial_error(&self, failed: &[(SocketAddr, io::Error)], forbidden: Option<Forbidden>) -> ConnError {
         let first = self.addresses.iter().find_map(|a| failed.iter().find(|(address, _)| address == a));
         match (first, forbidden) {
             (Some((address, error)), _) => socket_error(&address.to_string(), error),

@@ -95,12 +95,12 @@ impl GetRequest {
 }
 
 /// The Range field (RFC 9110 section 14.2); none for the whole resource, or for an empty range.
-fn range_value(ask: RequestRange) -> Option<HeaderValue> {
-    let text = match ask {
+fn range_value(range: RequestRange) -> Option<HeaderValue> {
+    let text = match range {
         RequestRange::Full => return None,
         RequestRange::From(start) => format!("bytes={start}-"),
-        RequestRange::Bounded(span) if span.is_empty() => return None,
-        RequestRange::Bounded(span) => format!("bytes={}-{}", span.start, span.end - 1),
+        RequestRange::Bounded(range) if range.is_empty() => return None,
+        RequestRange::Bounded(range) => format!("bytes={}-{}", range.start, range.end - 1),
     };
     HeaderValue::try_from(text).ok()
 }
@@ -141,11 +141,11 @@ mod tests {
     use super::*;
     use marline_core::fetch::ByteRange;
 
-    fn get(ask: RequestRange) -> GetRequest {
+    fn get(range: RequestRange) -> GetRequest {
         GetRequest {
             path_and_query: "/a?b".into(),
             authority: "h:81".into(),
-            range: ask,
+            range,
             if_range: Some(Validator::Etag("\"x\"".into())),
             headers: vec![
                 (header::USER_AGENT, HeaderValue::from_static("me")),

@@ -87,20 +87,20 @@ enum StreamProgress {
 
 impl Http2 {
     pub(super) async fn start(stream: Transport, windows: Http2Windows) -> Result<Self, ConnError> {
-        let size = |size: DataSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX).min(MAX_WINDOW);
-        let (stream, meter) = LimitedStream::new(stream);
+        let window_len = |size: DataSize| u32::try_from(size.bytes()).unwrap_or(u32::MAX).min(MAX_WINDOW);
+        let (stream, read_budget) = LimitedStream::new(stream);
         let built = client::Builder::new()
             .enable_push(false)
-            .initial_window_size(size(windows.stream))
-            .initial_connection_window_size(size(windows.connection))
+            .initial_window_size(window_len(windows.stream))
+            .initial_connection_window_size(window_len(windows.connection))
             .initial_max_send_streams(INITIAL_STREAMS)
             .handshake(stream)
             .await;
-        let (sender, driver) = built.map_err(|error| http2_error(&error, ConnErrorKind::Reset))?;
+        let (sender, connection) = built.map_err(|error| http2_error(&error, ConnErrorKind::Reset))?;
         Ok(Self {
             sender,
-            connection: driver,
-            read_budget: meter,
+            connection,
+            read_budget,
             queued: VecDeque::new(),
             streams: VecDeque::new(),
             events: VecDeque::new(),
@@ -125,12 +125,12 @@ impl Http2 {
 
     pub(super) fn accept(&mut self, req: ReqId, limit: Option<DataSize>) {
         let Some(index) = self.streams.iter().position(|exchange| exchange.req == req) else { return };
-        let Some(StreamExchange { stage, send_stream: reset, .. }) = self.streams.remove(index) else { return };
+        let Some(StreamExchange { stage, send_stream, .. }) = self.streams.remove(index) else { return };
         let stage = match stage {
             StreamStage::HeadReported(body) => StreamStage::Body(body, limit.map_or(u64::MAX, DataSize::bytes)),
             other => other,
         };
-        self.streams.insert(index, StreamExchange { req, stage, send_stream: reset });
+        self.streams.insert(index, StreamExchange { req, stage, send_stream });
     }
 
     pub(super) fn cancel(&mut self, req: ReqId) {
@@ -216,11 +216,11 @@ impl Http2 {
             }
             let Some((req, request)) = self.queued.pop_front() else { return };
             match self.sender.send_request(request, true) {
-                Ok((response, reset)) => {
+                Ok((response, send_stream)) => {
                     self.streams.push_back(StreamExchange {
                         req,
                         stage: StreamStage::AwaitHead(response),
-                        send_stream: reset,
+                        send_stream,
                     });
                 }
                 Err(error) if error.reason().is_none() && !error.is_io() => {
@@ -235,12 +235,12 @@ impl Http2 {
     fn poll_streams(&mut self, cx: &mut Context<'_>, sink: &mut dyn Sink, max_body: DataSize) {
         for _ in 0..self.streams.len() {
             let Some(mut exchange) = self.streams.pop_front() else { return };
-            let turn = match &exchange.stage {
+            let progress = match &exchange.stage {
                 StreamStage::AwaitHead(_) => self.poll_head(cx, &mut exchange),
                 StreamStage::HeadReported(_) => StreamProgress::Idle,
                 StreamStage::Body(..) => self.poll_body(cx, &mut exchange, sink, max_body.bytes()),
             };
-            if !matches!(turn, StreamProgress::Ended) {
+            if !matches!(progress, StreamProgress::Ended) {
                 self.streams.push_back(exchange);
             }
             if !self.events.is_empty() {

@@ -91,12 +91,12 @@ mod tests {
     use super::*;
 
     fn urls(links: &[&str]) -> Vec<String> {
-        let described = ResponseMeta {
+        let meta = ResponseMeta {
             links: links.iter().map(|link| (*link).to_owned()).collect(),
             ..ResponseMeta::default()
         };
         let base = "http://h.example/d/f".parse().unwrap();
-        described.mirrors(&base).into_iter().map(String::from).collect()
+        meta.mirrors(&base).into_iter().map(String::from).collect()
     }
 
     #[test]

@@ -144,8 +144,9 @@ impl Connection {
     pub fn from_socket(socket: tokio::net::TcpStream) -> io::Result<Self> {
         let (local, peer, handshake) =
             (socket.local_addr()?, socket.peer_addr()?, socket_path_sample(socket.as_fd()).rtt);
-        let exchange = ProtocolState::Http1(Box::new(http1::Http1::new(transport::Transport::plain(socket, None))));
-        Ok(Self { protocol_state: exchange, handshake, local, peer })
+        let protocol_state =
+            ProtocolState::Http1(Box::new(http1::Http1::new(transport::Transport::plain(socket, None))));
+        Ok(Self { protocol_state, handshake, local, peer })
     }
 
     /// Queues a complete request head of another program unchanged, including its empty line. Only for HTTP/1.1: an

@@ -226,10 +226,10 @@ impl ResponseParser {
     fn feed_head(&mut self, bytes: &[u8]) -> (usize, Option<Event>) {
         let Some(&req) = self.pending.front() else { return self.on_unsolicited(bytes) };
         // The bytes may still become one of the nonstandard prefixes: wait for more.
-        let may_begin = |prefix: &[u8]| {
+        let may_become = |prefix: &[u8]| {
             prefix.get(..bytes.len()).is_some_and(|first| starts_with(first, bytes, prefix == HTTP_PREFIX))
         };
-        if NONSTANDARD_PREFIXES.iter().any(|(prefix, _)| may_begin(prefix)) {
+        if NONSTANDARD_PREFIXES.iter().any(|(prefix, _)| may_become(prefix)) {
             return (0, None);
         }
         if !self.may_hold_head_end(bytes) {
@@ -466,36 +466,36 @@ mod tests {
         pieces: &[&[u8]],
         error: Option<ConnError>,
     ) -> (Vec<String>, RecordedBodies) {
-        let (mut answers, mut bodies, mut told) = (ResponseParser::new(), RecordedBodies(Vec::new()), Vec::new());
-        (0..requests).for_each(|req| answers.expect_response(ReqId(req)));
-        let mut tell = |answers: &mut ResponseParser, event: Event| match event {
+        let (mut parser, mut bodies, mut events) = (ResponseParser::new(), RecordedBodies(Vec::new()), Vec::new());
+        (0..requests).for_each(|req| parser.expect_response(ReqId(req)));
+        let mut on_event = |answers: &mut ResponseParser, event: Event| match event {
             Event::Head { req, head, .. } => {
-                told.push(format!("head {} {}", req.0, head.status));
+                events.push(format!("head {} {}", req.0, head.status));
                 answers.accept(req, limit.map(DataSize::from_bytes));
             }
             Event::Data { .. } => {}
-            Event::End { req, .. } => told.push(format!("end {}", req.0)),
+            Event::End { req, .. } => events.push(format!("end {}", req.0)),
             Event::Aborted { .. } => panic!("HTTP/1.1 aborts nothing"),
-            Event::Closed { error: trouble } => told.push(format!("closed {:?}", trouble.kind)),
+            Event::Closed { error } => events.push(format!("closed {:?}", error.kind)),
         };
-        let mut held = Vec::new();
+        let mut unparsed = Vec::new();
         for piece in pieces {
-            held.extend_from_slice(piece);
+            unparsed.extend_from_slice(piece);
             loop {
-                let (used, event) = answers.feed(&held, &mut bodies);
-                held.drain(..used);
-                match event.or_else(|| answers.next_event()) {
-                    Some(event) => tell(&mut answers, event),
+                let (used, event) = parser.feed(&unparsed, &mut bodies);
+                unparsed.drain(..used);
+                match event.or_else(|| parser.next_event()) {
+                    Some(event) => on_event(&mut parser, event),
                     None if used == 0 => break,
                     None => {}
                 }
             }
         }
-        answers.on_eof(error, held.len());
-        while let Some(event) = answers.next_event() {
-            tell(&mut answers, event);
+        parser.on_eof(error, unparsed.len());
+        while let Some(event) = parser.next_event() {
+            on_event(&mut parser, event);
         }
-        (told, bodies)
+        (events, bodies)
     }
 
     fn close_kind(requests: u32, wire: &[u8]) -> String {
@@ -726,14 +726,14 @@ mod tests {
 
     #[test]
     fn a_cancelled_response_stops_the_connection() {
-        let (mut answers, mut bodies) = (ResponseParser::new(), RecordedBodies(Vec::new()));
-        answers.expect_response(ReqId(0));
-        let (used, event) = answers.feed(PIPELINED, &mut bodies);
+        let (mut parser, mut bodies) = (ResponseParser::new(), RecordedBodies(Vec::new()));
+        parser.expect_response(ReqId(0));
+        let (used, event) = parser.feed(PIPELINED, &mut bodies);
         assert!(matches!(event, Some(Event::Head { .. })));
-        answers.cancel(ReqId(0));
-        answers.accept(ReqId(0), None);
-        assert_eq!(answers.feed(&PIPELINED[used..], &mut bodies), (0, None));
-        assert!(answers.next_event().is_none() && bodies.0.is_empty());
+        parser.cancel(ReqId(0));
+        parser.accept(ReqId(0), None);
+        assert_eq!(parser.feed(&PIPELINED[used..], &mut bodies), (0, None));
+        assert!(parser.next_event().is_none() && bodies.0.is_empty());
     }
 
     proptest! {

@@ -99,8 +99,8 @@ pub(super) fn parse_head<'a>(
     for (name, value) in fields {
         collected.add(name, value)?;
     }
-    let empty = matches!(status, 204 | 304);
-    let framing = match (empty, collected.is_chunked, collected.content_length) {
+    let has_no_body = matches!(status, 204 | 304);
+    let framing = match (has_no_body, collected.is_chunked, collected.content_length) {
         (true, ..) => Framing::Length(0),
         (_, true, _) => Framing::Chunked,
         (.., Some(length)) => Framing::Length(length),
@@ -136,53 +136,53 @@ pub(super) fn parse_head<'a>(
 impl<'a> HeadFields<'a> {
     fn add(&mut self, name: &str, value: &'a [u8]) -> Result<(), ConnError> {
         let text = std::str::from_utf8(value).ok().map(str::trim);
-        let is = |field_name: &str| name.eq_ignore_ascii_case(field_name);
-        if is("content-length") {
+        let is_field = |field_name: &str| name.eq_ignore_ascii_case(field_name);
+        if is_field("content-length") {
             return self.add_content_length(text);
         }
-        if is("transfer-encoding") {
+        if is_field("transfer-encoding") {
             return self.add_transfer_encoding(text);
         }
-        if is("content-disposition") {
+        if is_field("content-disposition") {
             let text = || unfolded(&String::from_utf8_lossy(value));
             self.content_disposition.get_or_insert_with(text);
         }
-        if is("location") && !value.trim_ascii().is_empty() {
+        if is_field("location") && !value.trim_ascii().is_empty() {
             self.location.get_or_insert_with(|| unfolded(&url_text(value)));
-        } else if is("set-cookie") && self.set_cookies.len() < MAX_COOKIES && !value.contains(&b'\n') {
+        } else if is_field("set-cookie") && self.set_cookies.len() < MAX_COOKIES && !value.contains(&b'\n') {
             self.set_cookies.push(cookies::cookie_text(value.trim_ascii()));
         }
         let Some(text) = text else { return Ok(()) };
-        if is("content-range") {
+        if is_field("content-range") {
             self.content_range.get_or_insert(text);
         } else if text.contains(['\r', '\n']) {
             // RFC 9112 section 5.2 forbids folded lines. A folded value of any of these fields is ignored.
-        } else if is("content-type") {
+        } else if is_field("content-type") {
             self.content_type.get_or_insert(text);
-        } else if is("etag") {
+        } else if is_field("etag") {
             self.etag.get_or_insert(text);
-        } else if is("last-modified") {
+        } else if is_field("last-modified") {
             self.last_modified_text.get_or_insert(text);
             self.last_modified = self.last_modified.or_else(|| httpdate::parse_http_date(text).ok());
-        } else if is("date") {
+        } else if is_field("date") {
             self.date = self.date.or_else(|| httpdate::parse_http_date(text).ok());
-        } else if is("accept-ranges") {
+        } else if is_field("accept-ranges") {
             self.refuses_ranges = text.eq_ignore_ascii_case("none");
-        } else if is("content-encoding") {
+        } else if is_field("content-encoding") {
             if tokens(text).any(|token| !token.eq_ignore_ascii_case("identity")) {
                 // Several fields form one list (RFC 9110 section 5.2).
                 self.content_encodings.push(text);
             }
-        } else if is("retry-after") {
+        } else if is_field("retry-after") {
             self.retry_after.get_or_insert(text);
-        } else if is("connection") {
+        } else if is_field("connection") {
             self.has_close |= tokens(text).any(|token| token.eq_ignore_ascii_case("close"));
             self.has_keep_alive |= tokens(text).any(|token| token.eq_ignore_ascii_case("keep-alive"));
-        } else if is("link") && text.contains("duplicate") && self.links.len() < MAX_FIELD_VALUES {
+        } else if is_field("link") && text.contains("duplicate") && self.links.len() < MAX_FIELD_VALUES {
             self.links.push(text);
-        } else if is("repr-digest") && self.repr_digests.len() < MAX_FIELD_VALUES {
+        } else if is_field("repr-digest") && self.repr_digests.len() < MAX_FIELD_VALUES {
             self.repr_digests.push(text);
-        } else if is("digest") && self.digests.len() < MAX_FIELD_VALUES {
+        } else if is_field("digest") && self.digests.len() < MAX_FIELD_VALUES {
             self.digests.push(text);
         }
         Ok(())
@@ -222,16 +222,16 @@ impl<'a> HeadFields<'a> {
 
     fn response_meta(&self) -> ResponseMeta {
         let owned = |text: Option<&str>| text.map(str::to_owned);
-        let all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let owned_all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
         ResponseMeta {
             content_type: owned(self.content_type),
             etag: owned(self.etag),
             last_modified: owned(self.last_modified_text),
             content_encoding: (!self.content_encodings.is_empty()).then(|| self.content_encodings.join(", ")),
             set_cookies: self.set_cookies.iter().map(|text| text.clone().into_owned()).collect(),
-            links: all(&self.links),
-            repr_digests: all(&self.repr_digests),
-            digests: all(&self.digests),
+            links: owned_all(&self.links),
+            repr_digests: owned_all(&self.repr_digests),
+            digests: owned_all(&self.digests),
         }
     }
 
@@ -366,7 +366,7 @@ mod tests {
         parse_head(status, true, fields, SystemTime::UNIX_EPOCH)
     }
 
-    fn span(first: u64, end: u64, total: Option<u64>) -> Option<ContentRange> {
+    fn content_range(first: u64, end: u64, total: Option<u64>) -> Option<ContentRange> {
         Some(ContentRange { range: Some(ByteRange::new(first, end)), total: total.map(DataSize::from_bytes) })
     }
 
@@ -379,19 +379,19 @@ mod tests {
             (b"http://h/\xc3/\xe9\r\n a", "http://h/%C3/%E9 a"),
         ] {
             let fields = [("Location", sent), ("Set-Cookie", &b"k=\xe9"[..]), ("Set-Cookie", b"l=1")];
-            let answer = parse_head(302, true, fields.into_iter(), SystemTime::UNIX_EPOCH).unwrap();
-            assert_eq!(answer.location.as_deref(), Some(want));
-            assert!(answer.head.has_location);
-            assert_eq!(answer.meta.set_cookies, ["k=\u{f7e9}", "l=1"]);
+            let parsed = parse_head(302, true, fields.into_iter(), SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(parsed.location.as_deref(), Some(want));
+            assert!(parsed.head.has_location);
+            assert_eq!(parsed.meta.set_cookies, ["k=\u{f7e9}", "l=1"]);
         }
     }
 
     #[test]
     fn a_content_range_is_parsed_or_ignored() {
         for (text, want) in [
-            ("bytes 0-9/20", span(0, 10, Some(20))),
-            ("Bytes 0-0/1", span(0, 1, Some(1))),
-            ("bytes 5-9/*", span(5, 10, None)),
+            ("bytes 0-9/20", content_range(0, 10, Some(20))),
+            ("Bytes 0-0/1", content_range(0, 1, Some(1))),
+            ("bytes 5-9/*", content_range(5, 10, None)),
             ("bytes */20", Some(ContentRange { range: None, total: Some(DataSize::from_bytes(20)) })),
             ("bytes */*", None),
             ("bytes 9-5/20", None),
@@ -399,15 +399,15 @@ mod tests {
             ("bytes 0-18446744073709551615/*", None),
             ("bytes 0-9/-20", None),
             ("bytes +0-9/20", None),
-            ("bytes 0-9", span(0, 10, None)),
+            ("bytes 0-9", content_range(0, 10, None)),
             ("items 0-9/20", None),
-            ("bytes=0-9/20", span(0, 10, Some(20))),
-            ("bytes: 0-9/20", span(0, 10, Some(20))),
-            ("BYTES  0 - 9 / 20", span(0, 10, Some(20))),
-            ("bytes:0-9/20", span(0, 10, Some(20))),
-            ("bytes = 0-9/*", span(0, 10, None)),
-            ("0-9/20", span(0, 10, Some(20))),
-            ("bytes 5-/20", span(5, 20, Some(20))),
+            ("bytes=0-9/20", content_range(0, 10, Some(20))),
+            ("bytes: 0-9/20", content_range(0, 10, Some(20))),
+            ("BYTES  0 - 9 / 20", content_range(0, 10, Some(20))),
+            ("bytes:0-9/20", content_range(0, 10, Some(20))),
+            ("bytes = 0-9/*", content_range(0, 10, None)),
+            ("0-9/20", content_range(0, 10, Some(20))),
+            ("bytes 5-/20", content_range(5, 20, Some(20))),
             ("bytes 4-/4", Some(ContentRange { range: None, total: Some(DataSize::from_bytes(4)) })),
             ("*/20", Some(ContentRange { range: None, total: Some(DataSize::from_bytes(20)) })),
             ("bytes 5-/*", None),
@@ -423,7 +423,7 @@ mod tests {
         // A part of the file with status 200.
         assert_eq!(
             head(200, &[("Content-Range", "bytes 0-9/20")]).expect("read").head.range,
-            span(0, 10, Some(20))
+            content_range(0, 10, Some(20))
         );
         assert_eq!(head(404, &[("Content-Range", "bytes 0-9/20")]).expect("read").head.range, None);
     }
@@ -516,7 +516,7 @@ mod tests {
 
     #[test]
     fn the_other_fields_are_parsed() {
-        let answer = head(
+        let parsed = head(
             302,
             &[
                 ("CONNECTION", "x, Close"),
@@ -528,10 +528,10 @@ mod tests {
             ],
         )
         .expect("read");
-        assert!(answer.head.closes_connection && answer.head.refuses_ranges && answer.head.is_encoded);
-        assert_eq!(answer.meta.content_encoding.as_deref(), Some("gzip"));
+        assert!(parsed.head.closes_connection && parsed.head.refuses_ranges && parsed.head.is_encoded);
+        assert_eq!(parsed.meta.content_encoding.as_deref(), Some("gzip"));
         assert_eq!(
-            (answer.location.as_deref(), answer.content_disposition.as_deref()),
+            (parsed.location.as_deref(), parsed.content_disposition.as_deref()),
             (Some("/b"), Some("attachment"))
         );
         assert!(

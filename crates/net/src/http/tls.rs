@@ -66,13 +66,13 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let builder = match ca_file {
         Some(path) => {
-            let (roots, exact) = read_roots(path)?;
-            let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let (roots, pinned) = read_roots(path)?;
+            let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
             let chain =
-                chain.map_err(|error| TrustRootsError::File { path: path.to_owned(), text: error.to_string() })?;
+                webpki.map_err(|error| TrustRootsError::File { path: path.to_owned(), text: error.to_string() })?;
             builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(PinnedOrChainVerifier { webpki: chain, pinned: exact }))
+                .with_custom_certificate_verifier(Arc::new(PinnedOrChainVerifier { webpki: chain, pinned }))
         }
         None => builder.with_root_certificates(system_roots()?),
     };
@@ -199,7 +199,7 @@ impl ServerCertVerifier for PinnedOrChainVerifier {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
-            verdict => verdict,
+            result => result,
         }
     }
 
@@ -228,13 +228,13 @@ impl ServerCertVerifier for PinnedOrChainVerifier {
 
 fn read_roots(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), TrustRootsError> {
     let file_error = |text: String| TrustRootsError::File { path: path.to_owned(), text };
-    let (mut roots, mut exact) = (RootCertStore::empty(), Vec::new());
+    let (mut roots, mut pinned) = (RootCertStore::empty(), Vec::new());
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| file_error(pem_error_text(error)))? {
         let certificate = certificate.map_err(|error| file_error(pem_error_text(error)))?;
-        exact.push(certificate.clone());
+        pinned.push(certificate.clone());
         roots.add(certificate).map_err(|error| file_error(readable_text(&error.to_string())))?;
     }
-    if roots.is_empty() { Err(file_error("it holds no certificate".to_owned())) } else { Ok((roots, exact)) }
+    if roots.is_empty() { Err(file_error("it holds no certificate".to_owned())) } else { Ok((roots, pinned)) }
 }
 
 fn system_roots() -> Result<RootCertStore, TrustRootsError> {

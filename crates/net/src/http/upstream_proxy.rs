@@ -368,8 +368,8 @@ impl Tunnel {
         let within = RESPONSE_TIMEOUT.as_secs();
         let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
         // A proxy that has never responded would most likely not respond to a retry either.
-        let has_answered = pending.timer.lock().has_responded;
-        Err(conn_error(if has_answered { ConnErrorKind::TimedOut } else { ConnErrorKind::Forbidden }, text))
+        let has_responded = pending.timer.lock().has_responded;
+        Err(conn_error(if has_responded { ConnErrorKind::TimedOut } else { ConnErrorKind::Forbidden }, text))
     }
 }
 
@@ -474,22 +474,22 @@ mod tests {
 
     #[test]
     fn a_pause_between_attempts_does_not_count_as_unresponsive() {
-        let silence = ProxyResponseTimer::default();
-        let first = silence.start_attempt().deadline;
-        assert_eq!(silence.start_attempt().deadline, first, "the next attempt, soon after");
+        let timer = ProxyResponseTimer::default();
+        let first = timer.start_attempt().deadline;
+        assert_eq!(timer.start_attempt().deadline, first, "the next attempt, soon after");
         let aged = |by: Duration| {
-            let mut quiet = silence.lock();
-            quiet.idle_since = quiet.idle_since.map(|left| left - by);
+            let mut state = timer.lock();
+            state.idle_since = state.idle_since.map(|left| left - by);
         };
         aged(MAX_ATTEMPT_GAP + Duration::from_millis(1));
-        let later = silence.start_attempt();
+        let later = timer.start_attempt();
         assert!(later.deadline > first);
         // While an attempt is pending, the measurement continues.
-        assert_eq!(silence.start_attempt().deadline, later.deadline);
+        assert_eq!(timer.start_attempt().deadline, later.deadline);
         later.on_response();
-        assert!(silence.lock().has_responded && silence.lock().unresponsive_since.is_none());
+        assert!(timer.lock().has_responded && timer.lock().unresponsive_since.is_none());
         drop(later);
-        assert_eq!(silence.lock().pending, 0);
+        assert_eq!(timer.lock().pending, 0);
     }
 
     fn proxies(settings: &ProxySettings, variables: &[(&str, &str)]) -> Result<ProxyRules, ProxyError> {
@@ -639,15 +639,15 @@ mod tests {
 
     #[test]
     fn socks5_requests_the_host_and_logs_in() {
-        let ask = b"\x05\x01\x00\x03\x0chost.example\x01\xbb";
+        let request = b"\x05\x01\x00\x03\x0chost.example\x01\xbb";
         let granted = b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00";
-        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (ask, granted)];
+        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (request, granted)];
         assert!(run_script_blocking("socks5h://127.0.0.1:PORT", script).is_ok());
         let script: &[(&[u8], &[u8])] =
-            &[(b"\x05\x01\x02", b"\x05\x02"), (b"\x01\x02me\x01x", b"\x01\x00"), (ask, granted)];
+            &[(b"\x05\x01\x02", b"\x05\x02"), (b"\x01\x02me\x01x", b"\x01\x00"), (request, granted)];
         assert!(run_script_blocking("socks5://me:x@127.0.0.1:PORT", script).is_ok());
         let refused = b"\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00";
-        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (ask, refused)];
+        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (request, refused)];
         let line = run_script_blocking("socks5h://127.0.0.1:PORT", script).unwrap_err().text;
         assert!(line.contains("no tunnel to host.example:443"), "{line}");
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::dbus::{Bus, Value};
 use super::metered::query_bus;
 use super::{Call, MeteredSource, MeteredStatus, Service};
-use crate::testing::Daemon;
+use crate::testing::DbusDaemon;
 use crate::testing::bus::network_manager;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,17 +31,17 @@ fn resolve1(call: &Call) -> Option<(&'static str, Vec<u8>)> {
 
 #[test]
 fn network_manager_reports_which_link_is_metered() {
-    let Some(daemon) = Daemon::start() else { return };
+    let Some(daemon) = DbusDaemon::start() else { return };
     let _service = Service::start(&daemon.socket(), "org.freedesktop.NetworkManager", network_manager);
-    let answers = query_bus(&daemon.socket(), vec!["wwan0".into(), "eth0".into()]);
+    let replies = query_bus(&daemon.socket(), vec!["wwan0".into(), "eth0".into()]);
     let metered = MeteredStatus { metered: true, source: MeteredSource::NetworkManager };
-    assert_eq!(answers.get("wwan0"), Some(&Some(metered)));
-    assert_eq!(answers.get("eth0"), None, "the service knows no such device");
+    assert_eq!(replies.get("wwan0"), Some(&Some(metered)));
+    assert_eq!(replies.get("eth0"), None, "the service knows no such device");
 }
 
 #[test]
 fn an_absent_service_or_bus_is_an_error() {
-    let Some(daemon) = Daemon::start() else { return };
+    let Some(daemon) = DbusDaemon::start() else { return };
     let mut bus = Bus::connect(&daemon.socket(), TIMEOUT).unwrap();
     let error = bus.property("org.freedesktop.NetworkManager", "/x", "a.b", "C").unwrap_err();
     assert_eq!(error.to_string(), "org.freedesktop.DBus.Error.NameHasNoOwner");
@@ -58,7 +58,7 @@ fn an_absent_service_or_bus_is_an_error() {
 
 #[test]
 fn name_servers_of_a_link_are_read_from_the_bus() {
-    let Some(daemon) = Daemon::start() else { return };
+    let Some(daemon) = DbusDaemon::start() else { return };
     let servers = |name: &str, index| {
         let link = crate::dns::tests::test_link(name, index, &["198.51.100.2/24", "2001:db8::2/64"]);
         crate::dns::tests::servers_in(daemon.root(), &link)

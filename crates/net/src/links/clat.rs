@@ -35,25 +35,30 @@ mod tests {
 
     #[test]
     fn a_clat_is_recognized_by_its_address_or_its_name() {
-        let facts = |index, name: &str| (index, DeviceInfo { index, name: name.into(), ..DeviceInfo::default() });
+        let device = |index, name: &str| (index, DeviceInfo { index, name: name.into(), ..DeviceInfo::default() });
         let all: BTreeMap<u32, DeviceInfo> =
             ["wlan0", "cl-wlan0", "cl-tech", "clat", "clat4", "clatter", "tun0", "v4-wlan0"]
                 .into_iter()
                 .zip(1..)
-                .map(|(name, index)| facts(index, name))
+                .map(|(name, index)| device(index, name))
                 .collect();
-        let is = |name: &str, addresses: &[&str]| {
+        let is_clat_with = |name: &str, addresses: &[&str]| {
             let networks: Vec<Subnet> =
                 addresses.iter().map(|text| Subnet { address: text.parse().unwrap(), prefix_len: 32 }).collect();
             is_clat(all.values().find(|link| link.name == name).unwrap(), &networks, &all)
         };
-        assert!(is("tun0", &["192.0.0.1"]) && is("tun0", &["192.0.0.4", "2001:db8::4"]));
-        assert!(is("cl-wlan0", &["10.0.0.1"]) && is("v4-wlan0", &["10.0.0.1"]));
-        assert!(is("clat", &["172.16.0.1"]) && is("clat4", &["172.16.0.1"]));
+        assert!(is_clat_with("tun0", &["192.0.0.1"]) && is_clat_with("tun0", &["192.0.0.4", "2001:db8::4"]));
+        assert!(is_clat_with("cl-wlan0", &["10.0.0.1"]) && is_clat_with("v4-wlan0", &["10.0.0.1"]));
+        assert!(is_clat_with("clat", &["172.16.0.1"]) && is_clat_with("clat4", &["172.16.0.1"]));
         assert!(
-            !is("tun0", &["10.8.0.2"]) && !is("tun0", &["192.0.0.8"]) && !is("tun0", &["192.0.0.1", "10.8.0.2"])
+            !is_clat_with("tun0", &["10.8.0.2"])
+                && !is_clat_with("tun0", &["192.0.0.8"])
+                && !is_clat_with("tun0", &["192.0.0.1", "10.8.0.2"])
         );
-        assert!(!is("cl-tech", &["10.8.0.2"]) && !is("clatter", &["10.8.0.2"]), "a VPN with such a name");
-        assert!(!is("clat", &[]) && !is("tun0", &["2001:db8::4"]), "no IPv4 address");
+        assert!(
+            !is_clat_with("cl-tech", &["10.8.0.2"]) && !is_clat_with("clatter", &["10.8.0.2"]),
+            "a VPN with such a name"
+        );
+        assert!(!is_clat_with("clat", &[]) && !is_clat_with("tun0", &["2001:db8::4"]), "no IPv4 address");
     }
 }

@@ -93,14 +93,14 @@ fn internet_route(socket: &RouteSocket, family: u8) -> io::Result<Vec<u8>> {
 }
 
 /// Builds the list from the kernel's replies.
-fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
-    let facts: BTreeMap<u32, DeviceInfo> =
-        messages(&recording.links).filter_map(|m| device_info(&m)).map(|link| (link.index, link)).collect();
+fn interfaces_from(dumps: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
+    let devices: BTreeMap<u32, DeviceInfo> =
+        messages(&dumps.links).filter_map(|m| device_info(&m)).map(|link| (link.index, link)).collect();
     let mut networks: BTreeMap<u32, Vec<Subnet>> = BTreeMap::new();
     let mut transient: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
     // Addresses that can be used as a source, permanent and transient ones apart.
-    for address in messages(&recording.addresses).filter_map(|m| Address::parse(&m)) {
-        if !facts.get(&address.interface).is_some_and(|link| is_usable_source(&address, link)) {
+    for address in messages(&dumps.addresses).filter_map(|m| Address::parse(&m)) {
+        if !devices.get(&address.interface).is_some_and(|link| is_usable_source(&address, link)) {
             continue;
         }
         if is_transient(&address) {
@@ -112,19 +112,19 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
     }
     // The default route with the lowest metric for each interface and address family.
     let mut routes: BTreeMap<(u32, u8), DefaultRoute> = BTreeMap::new();
-    for (index, family, route) in messages(&recording.routes).flat_map(|m| default_routes(&m)) {
+    for (index, family, route) in messages(&dumps.routes).flat_map(|m| default_routes(&m)) {
         routes.entry((index, family)).and_modify(|best| *best = route.min(*best)).or_insert(route);
     }
-    let none = Vec::new();
-    let clats: BTreeSet<u32> = facts
+    let no_subnets = Vec::new();
+    let clats: BTreeSet<u32> = devices
         .values()
-        .filter(|link| is_tunnel(link, link_kind(link, &facts, sysfs)))
-        .filter(|link| is_clat(link, networks.get(&link.index).unwrap_or(&none), &facts))
+        .filter(|link| is_tunnel(link, link_kind(link, &devices, sysfs)))
+        .filter(|link| is_clat(link, networks.get(&link.index).unwrap_or(&no_subnets), &devices))
         .map(|link| link.index)
         .collect();
     let internet_routes = [
-        (family::V4, parse_internet_route(&recording.internet_route_v4)),
-        (family::V6, parse_internet_route(&recording.internet_route_v6)),
+        (family::V4, parse_internet_route(&dumps.internet_route_v4)),
+        (family::V6, parse_internet_route(&dumps.internet_route_v6)),
     ];
     for (family, internet_route) in internet_routes {
         if let Some((index, route)) = internet_route {
@@ -134,10 +134,10 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
     }
     // The interface that carries the Internet traffic, by IPv4 or else by IPv6. A CLAT is skipped, because its
     // packets leave over an IPv6 link.
-    let exit = internet_routes.iter().find_map(|(_, internet_route)| {
+    let internet_index = internet_routes.iter().find_map(|(_, internet_route)| {
         internet_route.map(|(index, _)| index).filter(|index| !clats.contains(index))
     });
-    let mut interfaces: Vec<Interface> = facts
+    let mut interfaces: Vec<Interface> = devices
         .values()
         .map(|link| {
             let mut networks = networks.remove(&link.index).unwrap_or_default();
@@ -150,7 +150,7 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
             let mut interface = Interface {
                 name: link.name.clone(),
                 index: link.index,
-                kind: link_kind(link, &facts, sysfs),
+                kind: link_kind(link, &devices, sysfs),
                 addresses,
                 transient_addresses: transient,
                 subnets: networks,
@@ -162,17 +162,19 @@ fn interfaces_from(recording: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
                 usability: Usability::Usable,
             };
             // `judge_usability` does not know CLATs and reports them as tunnels.
-            interface.usability = match judge_usability(link, &facts, &interface, exit == Some(link.index)) {
+            interface.usability = match usability_of(link, &devices, &interface, internet_index == Some(link.index))
+            {
                 Usability::Unused(UnusedReason::Tunnel) if clats.contains(&link.index) => {
                     Usability::Unused(UnusedReason::Clat)
                 }
-                verdict => verdict,
+                usability => usability,
             };
             interface
         })
         .collect();
     // If that interface is a usable tunnel, it is a VPN, and all links below it are not used by default.
-    let is_vpn = |i: &&Interface| exit == Some(i.index) && is_tunnel(&facts[&i.index], i.kind) && i.is_usable();
+    let is_vpn =
+        |i: &&Interface| internet_index == Some(i.index) && is_tunnel(&devices[&i.index], i.kind) && i.is_usable();
     let vpn = interfaces.iter().find(is_vpn).map(|interface| interface.name.clone());
     if let Some(vpn) = &vpn {
         for interface in interfaces.iter_mut().filter(|i| i.is_usable() && i.name != *vpn) {
@@ -194,7 +196,7 @@ const IFF_RUNNING: u32 = 0x40;
 
 /// Whether the interface is usable, or the first reason why not. `is_exit`: the kernel routes Internet traffic over
 /// it.
-fn judge_usability(
+fn usability_of(
     link: &DeviceInfo,
     devices: &BTreeMap<u32, DeviceInfo>,
     interface: &Interface,
@@ -279,14 +281,8 @@ fn is_transient(address: &Address) -> bool {
 /// Writes the kernel's present replies to a file: five parts, each preceded by its length.
 #[cfg(test)]
 pub(super) fn save_dumps(path: &std::path::Path) -> io::Result<()> {
-    let recording = NetlinkDumps::capture()?;
-    let parts = [
-        recording.links,
-        recording.addresses,
-        recording.routes,
-        recording.internet_route_v4,
-        recording.internet_route_v6,
-    ];
+    let dumps = NetlinkDumps::capture()?;
+    let parts = [dumps.links, dumps.addresses, dumps.routes, dumps.internet_route_v4, dumps.internet_route_v6];
     let bytes: Vec<u8> =
         parts.iter().flat_map(|part| [&(part.len() as u32).to_le_bytes()[..], part].concat()).collect();
     std::fs::write(path, bytes)
@@ -321,16 +317,16 @@ mod tests {
         }
     }
 
-    fn interfaces_here(recording: &NetlinkDumps) -> InterfaceList {
+    fn interfaces_without_sysfs(recording: &NetlinkDumps) -> InterfaceList {
         interfaces_from(recording, &Sysfs::at(Path::new("/nonexistent")))
     }
 
     #[cfg(target_endian = "little")]
     #[test]
     fn recorded_replies_give_the_expected_list() {
-        let survey = interfaces_here(&recorded_dumps());
-        assert_eq!(survey.vpn, None);
-        let text: String = survey.interfaces.iter().map(|i| serde_json::to_string(i).unwrap() + "\n").collect();
+        let list = interfaces_without_sysfs(&recorded_dumps());
+        assert_eq!(list.vpn, None);
+        let text: String = list.interfaces.iter().map(|i| serde_json::to_string(i).unwrap() + "\n").collect();
         assert_eq!(text, include_str!("survey.golden"));
     }
 
@@ -338,11 +334,11 @@ mod tests {
     #[test]
     fn a_tunnel_that_carries_the_internet_route_is_a_vpn() {
         let mut recording = recorded_dumps();
-        let tunnel = interfaces_here(&recording).by_name("tun0").unwrap().index;
+        let tunnel = interfaces_without_sysfs(&recording).by_name("tun0").unwrap().index;
         // The reply that the kernel would send with a route over tun0.
         let at = recording.internet_route_v4.windows(4).position(|w| w == [8, 0, 4, 0]).unwrap() + 4;
         recording.internet_route_v4[at..at + 4].copy_from_slice(&tunnel.to_ne_bytes());
-        let survey = interfaces_here(&recording);
+        let survey = interfaces_without_sysfs(&recording);
         assert_eq!(survey.vpn.as_deref(), Some("tun0"));
         let usable: Vec<_> = survey.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect();
         assert_eq!(usable, ["tun0"]);
@@ -354,7 +350,10 @@ mod tests {
 
     #[test]
     fn empty_replies_give_an_empty_list() {
-        assert_eq!(interfaces_here(&NetlinkDumps::default()), InterfaceList { interfaces: Vec::new(), vpn: None });
+        assert_eq!(
+            interfaces_without_sysfs(&NetlinkDumps::default()),
+            InterfaceList { interfaces: Vec::new(), vpn: None }
+        );
     }
 
     proptest! {
@@ -367,7 +366,7 @@ mod tests {
                     part[at % length] = byte;
                 }
             }
-            interfaces_here(&recording);
+            interfaces_without_sysfs(&recording);
         }
     }
 }

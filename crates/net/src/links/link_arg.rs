@@ -96,25 +96,25 @@ impl FromStr for LinkArg {
         if !is_interface_name(name) {
             return Err(ParseLinkArgError::Name(name.to_owned()));
         }
-        let mut named = Self::new(name);
+        let mut link_arg = Self::new(name);
         for part in parts {
             let (key, text) = part.split_once('=').ok_or_else(|| ParseLinkArgError::UnknownKey(part.to_owned()))?;
-            let twice = match key {
-                "kind" => named.kind.replace(parse_value("kind", text)?).is_some(),
-                "metered" => named.metered.replace(parse_yes_no(text)?).is_some(),
-                "budget" => named.budget.replace(parse_value("budget", text)?).is_some(),
+            let is_duplicate = match key {
+                "kind" => link_arg.kind.replace(parse_value("kind", text)?).is_some(),
+                "metered" => link_arg.metered.replace(parse_yes_no(text)?).is_some(),
+                "budget" => link_arg.budget.replace(parse_value("budget", text)?).is_some(),
                 "limit" => {
                     let limit =
                         parse_rate_limit(text).map_err(|why| ParseLinkArgError::Value { key: "limit", why })?;
-                    named.rate_limit.replace(limit).is_some()
+                    link_arg.rate_limit.replace(limit).is_some()
                 }
                 _ => return Err(ParseLinkArgError::UnknownKey(part.to_owned())),
             };
-            if twice {
+            if is_duplicate {
                 return Err(ParseLinkArgError::Duplicate(key.to_owned()));
             }
         }
-        Ok(named)
+        Ok(link_arg)
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn invalid_links_are_rejected_with_the_reason() {
-        for (text, says) in [
+        for (text, expected) in [
             ("", "is not an interface name"),
             ("../../etc", "is not an interface name"),
             ("a-name-that-is-too-long", "1 to 15 bytes"),
@@ -189,7 +189,7 @@ mod tests {
             ("eth0,kind=wifi,kind=lte", "`kind=` is given twice"),
         ] {
             let error = text.parse::<LinkArg>().unwrap_err().to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

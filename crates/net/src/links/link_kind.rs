@@ -234,14 +234,14 @@ mod tests {
         }
     }
 
-    fn kind_alone(link: &DeviceInfo) -> LinkKind {
+    fn kind_without_others(link: &DeviceInfo) -> LinkKind {
         link_kind(link, &BTreeMap::new(), &Sysfs::at(Path::new("/nonexistent")))
     }
 
     #[test]
     fn an_emulated_link_has_the_kind_of_its_alias() {
         let mut tun = test_device("wifi", ARPHRD_NONE, Some("tun"));
-        assert_eq!(kind_alone(&tun), LinkKind::Tunnel);
+        assert_eq!(kind_without_others(&tun), LinkKind::Tunnel);
         for (alias, kind) in [
             ("marline-lab kind=wifi", Some(LinkKind::Wifi)),
             ("marline-lab kind=lte rate=5Mbit/s", Some(LinkKind::Lte)),
@@ -250,7 +250,7 @@ mod tests {
         ] {
             tun.alias = Some(alias.into());
             assert_eq!(tun.emulated_kind(), kind, "{alias}");
-            assert_eq!(kind_alone(&tun), kind.unwrap_or(LinkKind::Tunnel), "{alias}");
+            assert_eq!(kind_without_others(&tun), kind.unwrap_or(LinkKind::Tunnel), "{alias}");
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
             ("he", ARPHRD_SIT, None, LinkKind::Tunnel),
             ("dummy0", ARPHRD_ETHER, Some("dummy"), LinkKind::Other),
         ] {
-            assert_eq!(kind_alone(&test_device(name, hardware, info)), kind, "{name} {info:?}");
+            assert_eq!(kind_without_others(&test_device(name, hardware, info)), kind, "{name} {info:?}");
         }
     }
 

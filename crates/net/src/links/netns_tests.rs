@@ -21,9 +21,9 @@ fn add_tun(name: &str, address: &str) -> Tun {
 }
 
 /// `name: kind, usability` of each interface, sorted.
-fn interface_lines(survey: &InterfaceList) -> Vec<String> {
+fn interface_lines(list: &InterfaceList) -> Vec<String> {
     let mut lines: Vec<String> =
-        survey.interfaces.iter().map(|i| format!("{}: {}, {}", i.name, i.kind, i.usability)).collect();
+        list.interfaces.iter().map(|i| format!("{}: {}, {}", i.name, i.kind, i.usability)).collect();
     lines.sort();
     lines
 }
@@ -33,16 +33,16 @@ fn interface_lines(survey: &InterfaceList) -> Vec<String> {
 fn wait_until(condition: impl Fn(&InterfaceList) -> bool) -> InterfaceList {
     let started = Instant::now();
     loop {
-        let survey = list_interfaces().unwrap();
-        if condition(&survey) || started.elapsed() > Duration::from_secs(10) {
-            return survey;
+        let list = list_interfaces().unwrap();
+        if condition(&list) || started.elapsed() > Duration::from_secs(10) {
+            return list;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-fn usable_names(survey: &InterfaceList) -> Vec<&str> {
-    survey.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect()
+fn usable_names(list: &InterfaceList) -> Vec<&str> {
+    list.interfaces.iter().filter(|i| i.is_usable()).map(|i| i.name.as_str()).collect()
 }
 
 #[test]
@@ -138,8 +138,8 @@ fn with_vpn(set_up: impl FnOnce() + Send) {
         assert_eq!(chosen.links.len(), 1);
         assert!(chosen.vpn_note.unwrap().contains("tun0"));
         let bypass = LinkSelection::Auto { bypass_vpn: true, configured: Vec::new() };
-        let below = choose_links(&survey, &bypass, &MeteredHints::unknown()).unwrap();
-        assert_eq!(below.links.iter().map(|(i, _)| i.name.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
+        let bypassing = choose_links(&survey, &bypass, &MeteredHints::unknown()).unwrap();
+        assert_eq!(bypassing.links.iter().map(|(i, _)| i.name.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
     });
 }
 
@@ -171,13 +171,13 @@ fn neither_an_ipv6_tunnel_beside_ipv4_nor_an_emulated_link_is_a_vpn() {
         ip("route add default via 10.1.0.1 dev eth0 metric 100");
         let _six = add_tun("he6", "2001:db8:8::2/64");
         ip("-6 route add default dev he6");
-        let wide = wait_until(|survey| usable_names(survey) == ["eth0"]);
-        assert_eq!((wide.vpn.as_deref(), usable_names(&wide)), (None, vec!["eth0"]));
+        let without_lab_link = wait_until(|survey| usable_names(survey) == ["eth0"]);
+        assert_eq!((without_lab_link.vpn.as_deref(), usable_names(&without_lab_link)), (None, vec!["eth0"]));
         let _lab = add_tun("lte", "10.9.0.2/24");
         ip("link set lte alias marline-lab~kind=lte");
         ip("route add default dev lte metric 1");
-        let lab = wait_until(|survey| usable_names(survey) == ["eth0", "lte"]);
-        assert_eq!((lab.vpn.as_deref(), usable_names(&lab)), (None, vec!["eth0", "lte"]));
+        let with_lab_link = wait_until(|survey| usable_names(survey) == ["eth0", "lte"]);
+        assert_eq!((with_lab_link.vpn.as_deref(), usable_names(&with_lab_link)), (None, vec!["eth0", "lte"]));
     });
 }
 
@@ -274,9 +274,9 @@ fn the_monitor_reports_changes_of_links_addresses_and_routes() {
                 // An interface that was just set up keeps changing for a moment.
                 while tokio::time::timeout(Duration::from_millis(50), monitor.changed()).await.is_ok() {}
                 ip(change);
-                let heard = tokio::time::timeout(Duration::from_secs(5), monitor.changed()).await;
-                assert!(heard.is_ok(), "not reported: {change}");
-                heard.unwrap().unwrap();
+                let changed = tokio::time::timeout(Duration::from_secs(5), monitor.changed()).await;
+                assert!(changed.is_ok(), "not reported: {change}");
+                changed.unwrap().unwrap();
             }
             assert!(list_interfaces().unwrap().by_name("eth0").is_none());
         });
@@ -294,13 +294,13 @@ fn a_burst_of_changes_is_reported_as_a_change_and_not_an_error() {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), commands).unwrap();
             ip(&format!("-batch {}", file.path().display()));
-            let mut heard = 0;
+            let mut change_count = 0;
             while let Ok(change) = tokio::time::timeout(Duration::from_millis(50), monitor.changed()).await {
                 change.unwrap();
-                heard += 1;
+                change_count += 1;
             }
             // Simultaneous changes are reported as one; the kernel may add a late one.
-            assert!((1..10).contains(&heard), "{heard} changes");
+            assert!((1..10).contains(&change_count), "{change_count} changes");
         });
     });
 }

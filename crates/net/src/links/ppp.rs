@@ -178,11 +178,11 @@ mod tests {
     use super::*;
 
     fn links(names: &[&str]) -> BTreeMap<u32, DeviceInfo> {
-        let facts = |(index, name): (u32, &&str)| {
+        let device = |(index, name): (u32, &&str)| {
             let info = name.starts_with("ppp").then(|| "ppp".to_owned());
             (index, DeviceInfo { index, name: (*name).into(), info_kind: info, ..DeviceInfo::default() })
         };
-        (1..).zip(names).map(facts).collect()
+        (1..).zip(names).map(device).collect()
     }
 
     fn fake_root(files: &[(&str, &str)]) -> TempDir {
@@ -256,16 +256,22 @@ mod tests {
             PppTransport::Vpn,
             "a link to a pseudo-terminal"
         );
-        let blue = [("run/pppd2.tdb", "PPPD_PID=77;DEVICE=/dev/rfcomm0;IFNAME=ppp0;"), COMM];
+        let bluetooth = [("run/pppd2.tdb", "PPPD_PID=77;DEVICE=/dev/rfcomm0;IFNAME=ppp0;"), COMM];
         let class = ("sys/class/tty/rfcomm0/uevent", "");
-        assert_eq!(transport_of("ppp0", &["eth0", "ppp0"], &[&blue[..], &[class]].concat()), PppTransport::Modem);
+        assert_eq!(
+            transport_of("ppp0", &["eth0", "ppp0"], &[&bluetooth[..], &[class]].concat()),
+            PppTransport::Modem
+        );
     }
 
     #[test]
     fn files_of_a_dead_pppd_prove_nothing() {
-        let left = ("run/pppd2.tdb", "PPPD_PID=77;DEVICE=eth1;IFNAME=ppp0;");
-        assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[left]), PppTransport::Vpn);
-        assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[left, ("proc/77/comm", "bash\n")]), PppTransport::Vpn);
+        let stale = ("run/pppd2.tdb", "PPPD_PID=77;DEVICE=eth1;IFNAME=ppp0;");
+        assert_eq!(transport_of("ppp0", &["eth1", "ppp0"], &[stale]), PppTransport::Vpn);
+        assert_eq!(
+            transport_of("ppp0", &["eth1", "ppp0"], &[stale, ("proc/77/comm", "bash\n")]),
+            PppTransport::Vpn
+        );
         let noise = ("run/pppd2.tdb", "PPPD_PID=../../x;DEVICE=eth1;IFNAME=ppp0;IFNAME=;;==;");
         assert_eq!(
             transport_of("ppp0", &["eth1", "ppp0"], &[noise, ("run/ppp0.pid", "../../etc\n")]),

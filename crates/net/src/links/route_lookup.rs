@@ -153,9 +153,9 @@ mod tests {
             ip("route add local 198.51.100.0/24 dev lo");
             for own in ["192.0.2.1", "192.0.2.7", "192.0.2.9", "2001:db8::1", "::1", "198.51.100.200"] {
                 // The kernel adds the local route of an IPv6 address from a work queue, after `ip` has returned.
-                let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
+                let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
                 while !is_local(own) {
-                    assert!(std::time::Instant::now() < patience, "{own}");
+                    assert!(std::time::Instant::now() < deadline, "{own}");
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
             }
@@ -175,23 +175,23 @@ mod tests {
             ip("route add 128.0.0.0/1 via 192.168.7.9");
             ip("route add 10.60.0.0/16 via 192.168.7.9");
             ip("route add unreachable 10.61.0.0/16");
-            let routed = |address: &str| has_non_default_route(address.parse().unwrap());
+            let has_route = |address: &str| has_non_default_route(address.parse().unwrap());
             for is in ["10.0.1.1", "192.168.7.9", "10.60.7.7", "::ffff:10.60.7.7", "fd01::9"] {
-                assert!(routed(is), "{is}");
+                assert!(has_route(is), "{is}");
             }
             for other in ["10.9.0.1", "172.16.0.1", "10.61.0.1", "10.0.1.2", "127.0.0.1", "fd09::1"] {
-                assert!(!routed(other), "{other}");
+                assert!(!has_route(other), "{other}");
             }
             ip("route add prohibit 10.62.0.0/16");
             ip("route add blackhole 10.63.0.0/16");
             ip("route add unreachable fd07::/32");
             ip("route add blackhole fd08::/32");
-            let refused = |address: &str| is_rejected_by_route(address.parse().unwrap());
+            let is_rejected = |address: &str| is_rejected_by_route(address.parse().unwrap());
             for is in ["10.61.0.1", "10.62.0.1", "10.63.0.1", "::ffff:10.61.0.1", "fd07::1", "fd08::1"] {
-                assert!(refused(is), "{is}");
+                assert!(is_rejected(is), "{is}");
             }
             for other in ["10.0.1.1", "10.60.7.7", "10.9.0.1", "172.16.0.1", "127.0.0.1", "fd01::9", "fd09::1"] {
-                assert!(!refused(other), "{other}");
+                assert!(!is_rejected(other), "{other}");
             }
         });
     }
@@ -203,22 +203,22 @@ mod tests {
             cable("d1", "192.168.7.1/24");
             ip("route add default via 192.0.2.2 dev d0");
             ip("route add 10.9.0.0/16 via 192.168.7.2 dev d1");
-            let beside = |address: &str| is_outside_links(address.parse().unwrap());
-            assert!(beside("192.168.7.9") && beside("::ffff:192.168.7.9"));
+            let is_outside = |address: &str| is_outside_links(address.parse().unwrap());
+            assert!(is_outside("192.168.7.9") && is_outside("::ffff:192.168.7.9"));
             assert!(
                 is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d0")
                     && !is_outside_links_and_not_on("192.168.7.9".parse().unwrap(), "d1")
             );
             for other in ["192.0.2.9", "203.0.113.1", "127.0.0.1", "192.168.7.1", "10.9.0.1", "2001:db8::1"] {
-                assert!(!beside(other), "{other}");
+                assert!(!is_outside(other), "{other}");
             }
             ip("route add 0.0.0.0/1 dev d1");
             assert!(
-                !beside("50.0.0.1") && beside("192.168.7.9"),
+                !is_outside("50.0.0.1") && is_outside("192.168.7.9"),
                 "the half of the Internet that a VPN routes is not a LAN"
             );
             ip("route add default via 192.168.7.2 dev d1 metric 9");
-            assert!(!beside("192.168.7.9"), "with a default route it is a link");
+            assert!(!is_outside("192.168.7.9"), "with a default route it is a link");
         });
     }
 }

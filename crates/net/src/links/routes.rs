@@ -43,11 +43,11 @@ fn parse_default_routes(message: &Message<'_>) -> Option<Vec<(u32, u8, DefaultRo
     const CLONED: u8 = 2;
     let fixed: [u8; RTMSG_LEN] = message.body.get(..RTMSG_LEN)?.try_into().ok()?;
     let [family, prefix, _, _, table, protocol, _, route_type, ..] = fixed;
-    let [dead, cloned, ..] = u32::from_ne_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]).to_le_bytes();
+    let [low_flags, cloned, ..] = u32::from_ne_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]).to_le_bytes();
     if message.kind != kind::NEW_ROUTE || protocol == RTPROT_MARLINE {
         return None;
     }
-    if route_type != RTN_UNICAST || dead & NEXTHOP_DEAD_FLAGS != 0 || cloned & CLONED != 0 {
+    if route_type != RTN_UNICAST || low_flags & NEXTHOP_DEAD_FLAGS != 0 || cloned & CLONED != 0 {
         return None;
     }
     let mut route = DefaultRoute { metric: 0, table: u32::from(table), gateway: None };

@@ -76,10 +76,11 @@ fn select_auto(
         let link_arg = configured.iter().find(|candidate| candidate.name == interface.name);
         interface_link(interface, &link_arg.cloned().unwrap_or_else(|| LinkArg::new(&interface.name)), metered)
     };
-    let unused = |link_arg: &&LinkArg| link_arg.is_explicit && !interfaces.iter().any(|i| i.name == link_arg.name);
+    let is_unused =
+        |link_arg: &&LinkArg| link_arg.is_explicit && !interfaces.iter().any(|i| i.name == link_arg.name);
     let warnings = configured
         .iter()
-        .filter(unused)
+        .filter(is_unused)
         .map(|link_arg| format!("{}; its limit has no effect", unused_message(interface_list, link_arg)));
     let warnings = warnings.collect();
     let vpn = interface_list.vpn.as_ref().map(|vpn| {
@@ -213,7 +214,7 @@ mod tests {
     use crate::links::{DefaultRoute, MeteredSource, MeteredStatus};
 
     /// An interface with an address, and with a default route if `metric` is given.
-    fn interface(index: u32, name: &str, kind: LinkKind, metric: Option<u32>, verdict: Usability) -> Interface {
+    fn interface(index: u32, name: &str, kind: LinkKind, metric: Option<u32>, usability: Usability) -> Interface {
         Interface {
             name: name.into(),
             index,
@@ -226,7 +227,7 @@ mod tests {
             metered: None,
             mtu: 1500,
             emulated: false,
-            usability: verdict,
+            usability,
         }
     }
 
@@ -328,15 +329,16 @@ mod tests {
 
     #[test]
     fn an_unused_link_that_the_user_mentions_causes_a_warning() {
-        let spoken = |name: &str| LinkArg {
+        let explicit = |name: &str| LinkArg {
             is_explicit: true,
             rate_limit: Some(Bitrate::from_mbps(1)),
             ..LinkArg::new(name)
         };
-        let known = vec![spoken("eth0"), spoken("wwan9"), spoken("eth2"), LinkArg::new("only-configured")];
+        let configured =
+            vec![explicit("eth0"), explicit("wwan9"), explicit("eth2"), LinkArg::new("only-configured")];
         let chosen = choose_links(
             &laptop(),
-            &LinkSelection::Auto { bypass_vpn: false, configured: known },
+            &LinkSelection::Auto { bypass_vpn: false, configured },
             &MeteredHints::unknown(),
         )
         .unwrap();
@@ -414,9 +416,11 @@ mod tests {
         let known = vec!["wwan0,metered=no,budget=2GB,limit=10Mbit/s,kind=nr".parse().unwrap()];
         let chosen =
             choose_links(&laptop(), &LinkSelection::Auto { bypass_vpn: false, configured: known }, &hints).unwrap();
-        let [(ethernet, unknown), (wifi, paid), (modem, said)] = &chosen.links[..] else { panic!("three links") };
-        assert_eq!((ethernet.metered, unknown.metered), (None, false));
-        assert_eq!((wifi.metered.unwrap().source, paid.metered), (MeteredSource::NetworkManager, true));
+        let [(ethernet, ethernet_profile), (wifi, wifi_profile), (modem, modem_profile)] = &chosen.links[..] else {
+            panic!("three links")
+        };
+        assert_eq!((ethernet.metered, ethernet_profile.metered), (None, false));
+        assert_eq!((wifi.metered.unwrap().source, wifi_profile.metered), (MeteredSource::NetworkManager, true));
         assert_eq!(modem.metered, Some(MeteredStatus { metered: false, source: MeteredSource::User }));
         let expected = LinkProfile {
             name: "wwan0".into(),
@@ -425,7 +429,7 @@ mod tests {
             budget: Some(DataSize::from_bytes(2_000_000_000)),
             rate_limit: Some(Bitrate::from_mbps(10)),
         };
-        assert_eq!(*said, expected);
+        assert_eq!(*modem_profile, expected);
     }
 
     #[test]

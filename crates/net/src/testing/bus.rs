@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use crate::links::{Call, Service};
 
 /// A private bus that ends with the test.
-pub struct Daemon {
+pub struct DbusDaemon {
     child: Child,
     root: tempfile::TempDir,
 }
 
-impl Daemon {
+impl DbusDaemon {
     pub fn start() -> Option<Self> {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("run/dbus")).unwrap();
@@ -53,7 +53,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for DbusDaemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -62,8 +62,8 @@ impl Drop for Daemon {
 
 /// Replies of a NetworkManager with one metered modem, `wwan0`.
 pub(crate) fn network_manager(call: &Call) -> Option<(&'static str, Vec<u8>)> {
-    let words: Vec<&str> = call.arguments.iter().map(String::as_str).collect();
-    Some(match (call.object.as_str(), call.method.as_str(), &words[..]) {
+    let arguments: Vec<&str> = call.arguments.iter().map(String::as_str).collect();
+    Some(match (call.object.as_str(), call.method.as_str(), &arguments[..]) {
         ("/org/freedesktop/NetworkManager", "GetDeviceByIpIface", ["wwan0"]) => ("o", text("/nm/Devices/1")),
         ("/nm/Devices/1", "Get", ["org.freedesktop.NetworkManager.Device", "Metered"]) => {
             ("v", [&[1, b'u', 0, 0][..], &1_u32.to_le_bytes()].concat())

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use marline_sys::namespace::{NetNs, is_privileged, mount_sysfs, unshare_mounts};
 
-pub use bus::Daemon;
+pub use bus::DbusDaemon;
 
 /// Runs the work in a new network namespace with its own `/sys`, or prints why the test is skipped.
 pub fn in_a_network(work: impl FnOnce() + Send) {

@@ -63,11 +63,11 @@ pub(crate) fn dial_to(address: SocketAddr) -> DialRequest {
 }
 
 /// A GET request for a range of `/data`.
-pub(crate) fn get_request(ask: RequestRange) -> GetRequest {
+pub(crate) fn get_request(range: RequestRange) -> GetRequest {
     GetRequest {
         path_and_query: "/data".into(),
         authority: "localhost".into(),
-        range: ask,
+        range,
         if_range: None,
         headers: Vec::new(),
     }
@@ -96,9 +96,9 @@ impl TestClient {
         self.next_event_within(DataSize::MAX)
     }
 
-    pub(crate) fn next_event_within(&mut self, most: DataSize) -> Event {
+    pub(crate) fn next_event_within(&mut self, max_body: DataSize) -> Event {
         let Self { runtime, conn, bodies, scratch, .. } = self;
-        let event = poll_fn(|cx| conn.poll_event(cx, scratch, bodies, most));
+        let event = poll_fn(|cx| conn.poll_event(cx, scratch, bodies, max_body));
         let event =
             runtime.block_on(async { tokio::time::timeout(TIMEOUT, event).await }).expect("an event in time");
         if let Event::Data { req, len } = event {
@@ -108,16 +108,16 @@ impl TestClient {
     }
 
     /// Whether no event is ready when about `most` body bytes may be read.
-    pub(crate) fn is_pending(&mut self, most: DataSize) -> bool {
+    pub(crate) fn is_pending(&mut self, max_body: DataSize) -> bool {
         let Self { runtime, conn, bodies, scratch, .. } = self;
-        let once = poll_fn(|cx| Poll::Ready(conn.poll_event(cx, scratch, bodies, most).is_pending()));
+        let once = poll_fn(|cx| Poll::Ready(conn.poll_event(cx, scratch, bodies, max_body).is_pending()));
         runtime.block_on(once)
     }
 
     /// Accepts every response until `ends` have ended, a response was cut off, or the connection has ended. Returns
     /// all events except data events, whose sums are compared with the bodies.
     pub(crate) fn run_until_ends(&mut self, ends: usize) -> Vec<Event> {
-        let (mut told, mut ended) = (Vec::new(), 0);
+        let (mut events, mut ended) = (Vec::new(), 0);
         while ended < ends {
             let event = self.next_event();
             match &event {
@@ -127,13 +127,13 @@ impl TestClient {
                 Event::Closed { .. } => ended = ends,
             }
             if !matches!(event, Event::Data { .. }) {
-                told.push(event);
+                events.push(event);
             }
         }
         for (&req, &bytes) in &self.byte_counts {
             assert_eq!(self.bodies.0.get(&req).map_or(0, |body| body.len() as u64), bytes, "request {req}");
         }
-        told
+        events
     }
 }
 

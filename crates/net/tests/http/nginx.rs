@@ -75,17 +75,17 @@ fn tls_uses_http_1_1_if_nothing_else_is_offered() {
 fn a_certificate_for_another_name_is_refused_with_a_clear_text() {
     let identity = make_identity("other.example", None);
     let Some(nginx) = Nginx::start("", 10, Some(&identity)) else { return };
-    let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
-    assert_eq!(trouble.kind, ConnErrorKind::Tls);
-    assert_eq!(trouble.text, "localhost: the certificate is for other.example, not for localhost");
+    let error = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
+    assert_eq!(error.kind, ConnErrorKind::Tls);
+    assert_eq!(error.text, "localhost: the certificate is for other.example, not for localhost");
 }
 
 #[test]
 fn an_expired_certificate_is_refused_with_a_clear_text() {
     let old = make_identity("localhost", Some(2020));
     let Some(nginx) = Nginx::start("", 10, Some(&old)) else { return };
-    let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
-    assert!(trouble.text.contains("expired") && trouble.text.contains("days ago"), "{}", trouble.text);
+    let error = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
+    assert!(error.text.contains("expired") && error.text.contains("days ago"), "{}", error.text);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_certificate_of_an_unknown_authority_is_refused_with_a_clear_text() {
     let own = make_identity("localhost", None);
     let Some(nginx) = Nginx::start("", 10, Some(&own)) else { return };
     std::fs::write(nginx.dir.path().join("ca.pem"), make_identity("localhost", None).ca_pem).expect("written");
-    let trouble = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
-    assert_eq!(trouble.kind, ConnErrorKind::Tls);
-    assert!(trouble.text.contains("not trusted"), "{}", trouble.text);
+    let error = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
+    assert_eq!(error.kind, ConnErrorKind::Tls);
+    assert!(error.text.contains("not trusted"), "{}", error.text);
 }

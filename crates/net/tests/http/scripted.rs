@@ -153,17 +153,19 @@ fn the_next_address_is_tried_at_once_when_one_refuses() {
 #[test]
 fn the_next_address_is_tried_when_one_does_not_respond() {
     // A full backlog drops SYNs, like an unreachable host.
-    let deaf = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
-    deaf.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
-    deaf.listen(0).expect("listening");
-    let silent = deaf.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
-    let _filler = std::net::TcpStream::connect(silent).expect("the only slot of the backlog");
+    let unresponsive = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    unresponsive.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bound");
+    unresponsive.listen(0).expect("listening");
+    let unresponsive_addr =
+        unresponsive.local_addr().ok().and_then(|address| address.as_socket()).expect("an address");
+    let _filler = std::net::TcpStream::connect(unresponsive_addr).expect("the only slot of the backlog");
     let live = serve_canned(1, vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
     let client =
-        TestClient::dial(DialRequest { addresses: vec![silent, live], ..dial_to(silent) }).expect("connected");
+        TestClient::dial(DialRequest { addresses: vec![unresponsive_addr, live], ..dial_to(unresponsive_addr) })
+            .expect("connected");
     assert_eq!(client.conn.peer_addr(), live);
-    let alone = DialRequest { timeout: Duration::from_millis(300), ..dial_to(silent) };
-    assert_eq!(TestClient::dial(alone).err().expect("late").kind, ConnErrorKind::TimedOut);
+    let only_unresponsive = DialRequest { timeout: Duration::from_millis(300), ..dial_to(unresponsive_addr) };
+    assert_eq!(TestClient::dial(only_unresponsive).err().expect("late").kind, ConnErrorKind::TimedOut);
 }
 
 #[test]
@@ -194,10 +196,10 @@ fn a_server_without_tls_is_a_tls_error() {
 #[test]
 fn a_tls_handshake_that_was_cut_off_may_be_retried() {
     // No response at all, and the alert internal_error.
-    for said in [&b""[..], b"\x15\x03\x03\x00\x02\x02\x50"] {
+    for sent in [&b""[..], b"\x15\x03\x03\x00\x02\x02\x50"] {
         let address = serve_script(move |mut stream| {
             let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write_all(said);
+            let _ = stream.write_all(sent);
         });
         let identity = crate::driver::make_identity("localhost", None);
         let file = tempfile::NamedTempFile::new().expect("a file");

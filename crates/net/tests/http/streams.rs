@@ -196,9 +196,9 @@ fn after_goaway_unserved_requests_are_aborted_while_others_continue() {
     assert!(matches!(client.next_event(), Event::Data { .. }));
     client.conn.request(ReqId(1), &get_request(RequestRange::Full));
     let events = client.run_until_ends(2);
-    let told: Vec<_> = events.iter().filter(|event| !matches!(event, Event::Data { .. })).collect();
-    let [Event::Aborted { req: ReqId(1), error: trouble }, Event::End { req: ReqId(0), .. }] = told[..] else {
-        panic!("{told:?}");
+    let events: Vec<_> = events.iter().filter(|event| !matches!(event, Event::Data { .. })).collect();
+    let [Event::Aborted { req: ReqId(1), error: trouble }, Event::End { req: ReqId(0), .. }] = events[..] else {
+        panic!("{events:?}");
     };
     assert_eq!(trouble.kind, ConnErrorKind::CleanClose);
 }

@@ -368,8 +368,8 @@ pub(super) mod tests {
         assert_finding(&hidden, "path manager", Severity::Blocks, "`sudo marline paths doctor` shows its name");
         let other = HostFacts { event_listeners: listener("steerd"), ..userspace.clone() };
         assert_finding(&other, "path manager", Severity::Blocks, "another one is active: steerd (process 812)");
-        let looks = HostFacts { event_listeners: listener("ip"), ..healthy_facts() };
-        assert_finding(&looks, "path manager", Severity::Ok, "the kernel's own");
+        let monitoring = HostFacts { event_listeners: listener("ip"), ..healthy_facts() };
+        assert_finding(&monitoring, "path manager", Severity::Ok, "the kernel's own");
         let bpf = HostFacts { path_manager: Some("bpf".into()), ..healthy_facts() };
         assert_finding(&bpf, "path manager", Severity::Note, "`bpf`, which marline does not know");
     }

@@ -362,7 +362,7 @@ impl<M: Policy> Driver<M> {
             return Some(CommandError::Other(rustix::io::Errno::IO.raw_os_error()));
         }
         let requests = endpoints.iter().map(|endpoint| endpoint.add(manager.family_id())).collect();
-        let acks = match carried(manager, requests) {
+        let acks = match execute_requests(manager, requests) {
             Ok(acks) => acks,
             Err(error) => return Some(error),
         };
@@ -384,7 +384,7 @@ impl<M: Policy> Driver<M> {
                 endpoint.set_backup(manager.family_id())
             })
             .collect();
-        let outcome = carried(manager, to_change);
+        let outcome = execute_requests(manager, to_change);
         self.aggregate.as_mut()?.endpoints.insert(link, own_endpoints);
         outcome.err()
     }
@@ -401,7 +401,7 @@ impl<M: Policy> Driver<M> {
             endpoint.backup = backup;
         }
         let requests = endpoints.iter().map(|endpoint| endpoint.set_backup(manager.family_id())).collect();
-        match carried(manager, requests) {
+        match execute_requests(manager, requests) {
             Ok(acks) => acks.iter().find_map(command_error),
             Err(error) => Some(error),
         }
@@ -425,7 +425,10 @@ impl<M: Policy> Driver<M> {
             return error;
         }
         let deletions = aggregate.endpoints.remove(&link).unwrap_or_default();
-        match carried(manager, deletions.iter().map(|endpoint| endpoint.delete(manager.family_id())).collect()) {
+        match execute_requests(
+            manager,
+            deletions.iter().map(|endpoint| endpoint.delete(manager.family_id())).collect(),
+        ) {
             Ok(acks) => acks.iter().find_map(command_error),
             Err(error) => Some(error),
         }
@@ -532,7 +535,7 @@ impl AggregateConn {
     }
 }
 
-fn carried(manager: &PathManager, requests: Vec<Request>) -> Result<Vec<Ack>, CommandError> {
+fn execute_requests(manager: &PathManager, requests: Vec<Request>) -> Result<Vec<Ack>, CommandError> {
     manager.execute(requests).map_err(|error| CommandError::Other(error.raw_os_error().unwrap_or(0)))
 }
 

@@ -140,8 +140,8 @@ mod tests {
                 ip(&format!("link set far{link} up"));
                 ip(&format!("route add default via 10.{link}.0.1 dev d{link} metric 10{link}"));
             }
-            let lines_said = Rc::new(RefCell::new(Vec::new()));
-            let sink = Rc::clone(&lines_said);
+            let reported = Rc::new(RefCell::new(Vec::new()));
+            let sink = Rc::clone(&reported);
             let routed_links = RoutedLinks { links: vec!["d1".into(), "d2".into()], is_explicit: true };
             let notify = Box::new(move |message: &str| sink.borrow_mut().push(message.to_owned()));
             let mut dry_run = DryRun::new(Mode::Userspace, routed_links, notify);
@@ -152,7 +152,7 @@ mod tests {
             let index = survey.interfaces.iter().find(|interface| interface.name == "d2").unwrap().index;
             let table = 7_310_000 + index;
             assert_eq!(
-                *lines_said.borrow(),
+                *reported.borrow(),
                 [
                     format!("would set the route default via 10.2.0.1 dev d2 table {table}"),
                     "would add the rule 20000 from 10.2.0.2 lookup main suppress_prefixlength 1".to_owned(),

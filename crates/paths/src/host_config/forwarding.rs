@@ -201,9 +201,9 @@ fn accept_ra_sysctl(interface: &str) -> String {
 
 /// Whether it is the `accept_ra` setting of a valid interface name.
 pub(super) fn is_accept_ra_sysctl(name: &str) -> bool {
-    let interface_part =
+    let interface =
         name.strip_prefix("net.ipv6.conf.").and_then(|prefix_removed| prefix_removed.strip_suffix(".accept_ra"));
-    interface_part.is_some_and(|interface_part| {
+    interface.is_some_and(|interface_part| {
         // In the path, dots of the name become slashes and slashes dots, so that names such as `..` must be excluded.
         let is_plain = interface_part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'.');
         is_plain && (1..=15).contains(&interface_part.len()) && !matches!(interface_part, "/" | "//")

@@ -117,11 +117,11 @@ impl HostConfig {
 
 impl HostConfigurator for HostConfig {
     fn apply(&mut self, mode: Mode) -> Result<(), PathsError> {
-        let Preflight { sysctls, undo_log: mut ledger, is_abandoned } = preflight(&self.run_dir, mode)?;
-        match sysctls.apply(mode, is_abandoned, &mut ledger) {
+        let Preflight { sysctls, mut undo_log, is_abandoned } = preflight(&self.run_dir, mode)?;
+        match sysctls.apply(mode, is_abandoned, &mut undo_log) {
             Ok(messages) => self.notify_all(messages),
             Err((name, error)) => {
-                let (_, errors) = sysctls.restore(&mut ledger);
+                let (_, errors) = sysctls.restore(&mut undo_log);
                 self.notify_all(errors);
                 return Err(if name.is_empty() { undo_log_error(error) } else { sysctl_error(&name, &error) });
             }
@@ -133,12 +133,12 @@ impl HostConfigurator for HostConfig {
         }
         if mode != Mode::KernelPm {
             // Endpoints of a crashed run, which this mode does not use.
-            let (messages, errors) = endpoints::restore(&mut ledger);
+            let (messages, errors) = endpoints::restore(&mut undo_log);
             self.notify_all(messages.into_iter().chain(errors));
         }
         // From now on `recheck_sysctls` keeps these values, and `restore` undoes all changes.
-        self.held_sysctls = sysctls_to_hold(&sysctls, mode, &ledger);
-        self.undo_log = Some(ledger);
+        self.held_sysctls = sysctls_to_hold(&sysctls, mode, &undo_log);
+        self.undo_log = Some(undo_log);
         Ok(())
     }
 

@@ -66,9 +66,9 @@ pub(super) fn supervise(socket: OwnedFd) -> u8 {
     }
     drop(socket);
     loop {
-        let Ok(answering) = daemonize::fork_child(|| handle_calls(&listener, congestion)) else {
+        let Ok(answering) = daemonize::fork_child(|| handle_notifications(&listener, congestion)) else {
             // If no process can be created, the calls are handled here.
-            return handle_calls(&listener, congestion);
+            return handle_notifications(&listener, congestion);
         };
         let ended = loop {
             match waitpid(Some(answering), WaitOptions::empty()) {
@@ -99,7 +99,7 @@ fn receive_listener(socket: &OwnedFd) -> io::Result<(SeccompListener, [u8; MAX_N
 }
 
 /// Main function of the handling process; returns its exit code.
-fn handle_calls(listener: &SeccompListener, congestion: Option<&str>) -> u8 {
+fn handle_notifications(listener: &SeccompListener, congestion: Option<&str>) -> u8 {
     let Ok(own_netns) = current_netns() else { return 1 };
     loop {
         match listener.next_call() {

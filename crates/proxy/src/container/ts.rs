@@ -9,10 +9,10 @@ use super::{ScanStep, VideoTiming, big_endian};
 
 /// Whether a file begins with three packets; `None`: too few bytes are held.
 pub(super) fn is_ts(held: &[u8]) -> Option<bool> {
-    if held.first() != Some(&SYNC) {
+    if held.first() != Some(&SYNC_BYTE) {
         return Some(false);
     }
-    held.get(2 * PACKET).map(|third| *third == SYNC && held.get(PACKET) == Some(&SYNC))
+    held.get(2 * PACKET_LEN).map(|third| *third == SYNC_BYTE && held.get(PACKET_LEN) == Some(&SYNC_BYTE))
 }
 
 /// Rate of the first program that has a clock.
@@ -28,8 +28,8 @@ pub(super) struct PcrRate {
 impl PcrRate {
     /// Parses the packet at offset `at`.
     pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
-        let Some(packet) = held.get(..PACKET) else { return ScanStep::NeedMore };
-        if packet.first() != Some(&SYNC) {
+        let Some(packet) = held.get(..PACKET_LEN) else { return ScanStep::NeedMore };
+        if packet.first() != Some(&SYNC_BYTE) {
             return ScanStep::Done;
         }
         let pid = (big_endian(packet.get(1..3).unwrap_or_default()) & 0x1fff) as u16;
@@ -50,7 +50,7 @@ impl PcrRate {
             }
             _ => {}
         }
-        ScanStep::SkipTo(at + PACKET as u64)
+        ScanStep::SkipTo(at + PACKET_LEN as u64)
     }
 }
 
@@ -65,8 +65,8 @@ fn read_pcr(packet: &[u8]) -> Option<u64> {
     Some((field >> 15) * 300 + (field & 0x1ff))
 }
 
-const SYNC: u8 = 0x47;
-const PACKET: usize = 188;
+const SYNC_BYTE: u8 = 0x47;
+const PACKET_LEN: usize = 188;
 /// A shorter file is a segment, whose rate does not describe the whole.
 const MIN_DURATION: Duration = Duration::from_secs(15);
 /// Beyond this, the rate hardly changes.
@@ -81,14 +81,14 @@ mod tests {
 
     fn packet(pid: u16, pcr: Option<u64>) -> Vec<u8> {
         let [high, low] = pid.to_be_bytes();
-        let mut packet = vec![SYNC, high, low, 0x10];
+        let mut packet = vec![SYNC_BYTE, high, low, 0x10];
         if let Some(shows) = pcr {
             packet[3] = 0x30;
             let field = ((shows / 300) << 15) | (shows % 300);
             packet.extend([7, 0x10]);
             packet.extend(&field.to_be_bytes()[2..]);
         }
-        packet.resize(PACKET, 0xff);
+        packet.resize(PACKET_LEN, 0xff);
         packet
     }
 
@@ -100,7 +100,7 @@ mod tests {
             let shows = (n % 10 == 0).then_some(5_000_000_000 + n * 270_000);
             file.extend(packet(256, shows));
             if n % 10 == 5 {
-                file.truncate(file.len() - PACKET);
+                file.truncate(file.len() - PACKET_LEN);
                 file.extend(packet(257, Some(n)));
             }
         }

@@ -2,11 +2,11 @@
 
 use url::Url;
 
-use super::super::url_rewrite::tests::{VIA, affordable, same_url_context};
+use super::super::url_rewrite::tests::{PROXY_PREFIX, same_url_context, test_budget};
 use super::*;
 
-fn rewrite(text: &str, place: &RewriteContext) -> Result<RewrittenPlaylist, PlaylistError> {
-    super::rewrite(text, place, &mut affordable())
+fn rewrite(text: &str, context: &RewriteContext) -> Result<RewrittenPlaylist, PlaylistError> {
+    super::rewrite(text, context, &mut test_budget())
 }
 
 fn urls_after(rendition: &Rendition, first: &str, most: usize) -> Vec<String> {
@@ -31,13 +31,13 @@ initialization="/init-$RepresentationID$.mp4"/>
 fn urls_are_rewritten_and_the_rest_is_preserved_to_the_byte() {
     let out = rewrite(NUMBERS, &same_url_context("https://h/d/live.mpd")).unwrap();
     let want = NUMBERS
-        .replace("https://h/d", &format!("{VIA}https://h/d"))
-        .replace("<![CDATA[https://cdn/x/]]>", &format!("{VIA}from-list/https://cdn/x/"))
-        .replace("\"/period.xml", &format!("\"{VIA}from-list/https://cdn/period.xml"))
-        .replace("\"/init-", &format!("\"{VIA}from-list/https://cdn/init-"));
+        .replace("https://h/d", &format!("{PROXY_PREFIX}https://h/d"))
+        .replace("<![CDATA[https://cdn/x/]]>", &format!("{PROXY_PREFIX}from-list/https://cdn/x/"))
+        .replace("\"/period.xml", &format!("\"{PROXY_PREFIX}from-list/https://cdn/period.xml"))
+        .replace("\"/init-", &format!("\"{PROXY_PREFIX}from-list/https://cdn/init-"));
     assert_eq!((out.text.as_str(), out.changed_urls, out.can_choose), (want.as_str(), 4, true));
     // The result can be parsed again.
-    assert_eq!(XmlTree::parse(&out.text, &mut affordable()).unwrap().name(XmlTree::ROOT), "MPD");
+    assert_eq!(XmlTree::parse(&out.text, &mut test_budget()).unwrap().name(XmlTree::ROOT), "MPD");
 }
 
 #[test]
@@ -47,7 +47,9 @@ fn representations_whose_ids_are_urls_get_their_own_templates() {
         <m:Representation id='https://cdn/x'><m:SubRepresentation/></m:Representation><m:Representation id='../../../up'>\
         <m:SegmentTemplate startNumber='7' initialization='$RepresentationID$'/></m:Representation></m:AdaptationSet></m:Period></m:MPD>";
     let out = rewrite(text, &same_url_context("https://h/a/b.mpd")).unwrap();
-    let own = |media: &str| format!("<m:SegmentTemplate media=\"{VIA}{media}/$Number$.m4s\"/></m:Representation>");
+    let own = |media: &str| {
+        format!("<m:SegmentTemplate media=\"{PROXY_PREFIX}{media}/$Number$.m4s\"/></m:Representation>")
+    };
     let want = text
         .replace("id='/abs'/>", &format!("id='/abs'>{}", own("https://h/abs")))
         .replace(
@@ -56,9 +58,9 @@ fn representations_whose_ids_are_urls_get_their_own_templates() {
         )
         .replace(
             "<m:SegmentTemplate startNumber",
-            &format!("<m:SegmentTemplate media=\"{VIA}https://h/up/$Number$.m4s\" startNumber"),
+            &format!("<m:SegmentTemplate media=\"{PROXY_PREFIX}https://h/up/$Number$.m4s\" startNumber"),
         )
-        .replace("initialization='$RepresentationID$'", &format!("initialization='{VIA}https://h/up'"));
+        .replace("initialization='$RepresentationID$'", &format!("initialization='{PROXY_PREFIX}https://h/up'"));
     assert_eq!(out.text, want);
 }
 
@@ -67,7 +69,10 @@ fn an_id_that_is_a_request_to_the_proxy_is_marked() {
     let text = "<MPD><Period><AdaptationSet><SegmentTemplate media='$RepresentationID$'/>\
         <Representation id='/http://10.0.0.1/x'/></AdaptationSet></Period></MPD>";
     let out = rewrite(text, &same_url_context("https://h/a/b.mpd")).unwrap().text;
-    assert!(out.contains(&format!("<SegmentTemplate media=\"{VIA}https://h/http://10.0.0.1/x\"/>")), "{out}");
+    assert!(
+        out.contains(&format!("<SegmentTemplate media=\"{PROXY_PREFIX}https://h/http://10.0.0.1/x\"/>")),
+        "{out}"
+    );
     assert!(out.contains("id='/from-list/http://10.0.0.1/x'"), "{out}");
 }
 
@@ -76,7 +81,9 @@ fn a_template_above_a_base_of_another_host_uses_that_host() {
     let text = "<MPD><Period><AdaptationSet><SegmentTemplate media='/$RepresentationID$.m4s'/><Representation id='a'>\
         <BaseURL>https://cdn/</BaseURL></Representation><Representation id='b'/></AdaptationSet></Period></MPD>";
     let out = rewrite(text, &same_url_context("https://h/a/b.mpd")).unwrap().text;
-    let own = format!("</BaseURL><SegmentTemplate media=\"{VIA}from-list/https://cdn/a.m4s\"/></Representation>");
+    let own = format!(
+        "</BaseURL><SegmentTemplate media=\"{PROXY_PREFIX}from-list/https://cdn/a.m4s\"/></Representation>"
+    );
     assert!(out.contains(&own) && out.contains("<Representation id='b'/>"), "{out}");
 }
 
@@ -91,7 +98,7 @@ fn time_servers_are_queried_through_the_proxy() {
     };
     let out =
         rewrite(&text("/time", "/time  https://clock/?iso time"), &same_url_context("https://h/a/b.mpd")).unwrap();
-    let iso = format!("{VIA}https://h/time {VIA}from-list/https://clock/?iso time");
+    let iso = format!("{PROXY_PREFIX}https://h/time {PROXY_PREFIX}from-list/https://clock/?iso time");
     assert_eq!(out.text, text("https://h/time", &iso));
 }
 
@@ -146,7 +153,7 @@ fn no_base_of_several_turns_a_url_into_a_request_to_the_proxy() {
         let text = format!("<MPD>{bases}<Period><AdaptationSet>{inner}</AdaptationSet></Period></MPD>");
         rewrite(&text, &same_url_context("https://h/m.mpd")).unwrap().text
     };
-    let whole = format!("{VIA}https://h/a/b/10.0.0.1/x");
+    let whole = format!("{PROXY_PREFIX}https://h/a/b/10.0.0.1/x");
     let rep = "<Representation id='1' bandwidth='1'/>";
     for (bases, inner) in [
         (several, format!("<SegmentTemplate media='{up}'/>{rep}")),
@@ -194,7 +201,8 @@ fn no_empty_id_turns_a_template_into_a_request_to_the_proxy() {
         let out = rewrite(&text, &same_url_context("https://h/m.mpd")).unwrap().text;
         let own = out.rsplit_once("<SegmentTemplate media=\"").unwrap().1;
         assert!(
-            own.starts_with(&format!("{VIA}https://h/10")) || own.starts_with(&format!("{VIA}from-list/http://10")),
+            own.starts_with(&format!("{PROXY_PREFIX}https://h/10"))
+                || own.starts_with(&format!("{PROXY_PREFIX}from-list/http://10")),
             "{out}"
         );
     }
@@ -243,10 +251,10 @@ fn in_templates_two_dollars_stand_for_one() {
 
 /// What a player reads in a manifest: its attributes and texts, with references, CDATA sections and comments resolved.
 fn values(text: &str) -> Vec<String> {
-    let tree = XmlTree::parse(text, &mut affordable()).unwrap();
+    let tree = XmlTree::parse(text, &mut test_budget()).unwrap();
     let ids = || 0..tree.len();
     let attributes = ids().flat_map(|id| tree.attributes(id)).map(|attribute| attribute.value().into_owned());
-    attributes.chain(ids().flat_map(|id| tree.own_and_nested_text(id, &mut affordable()).unwrap())).collect()
+    attributes.chain(ids().flat_map(|id| tree.own_and_nested_text(id, &mut test_budget()).unwrap())).collect()
 }
 
 #[test]
@@ -291,7 +299,7 @@ fn text_that_players_read_is_marked_in_every_spelling() {
         let out = rewrite(&text, &same_url_context("https://h/m.mpd")).unwrap().text;
         let context = same_url_context("https://h/m.mpd");
         for value in values(&out) {
-            assert_eq!(context.mark_value(&value, &mut affordable()).unwrap(), None, "{inner}: {out}");
+            assert_eq!(context.mark_value(&value, &mut test_budget()).unwrap(), None, "{inner}: {out}");
         }
         assert!(out.contains("/from-list/"), "{inner}: {out}");
     }
@@ -332,13 +340,13 @@ fn steering_imports_and_reports_go_through_the_proxy() {
         &same_url_context("https://h/d/m.mpd"),
     )
     .unwrap();
-    let via = |url: &str| format!("{VIA}{url}");
+    let via = |url: &str| format!("{PROXY_PREFIX}{url}");
     let want = text(&via("from-list/https://steer/s?a=1&amp;b"), &via("https://h/next.mpd"), &via("https://h/r"));
     assert_eq!(out.text, want);
     let odd = text("&#47;http:&#47;&#47;10.0.0.1&#47;s", "/http&#58;//10.0.0.1/i", "/http&#58;//10.0.0.1/r");
     let out = rewrite(&odd, &same_url_context("https://h/d/m.mpd")).unwrap().text;
-    let meant = |name: &str| via(&format!("https://h/http://10.0.0.1/{name}"));
-    assert_eq!(out, text(&meant("s"), &meant("i"), &meant("r")));
+    let expected = |name: &str| via(&format!("https://h/http://10.0.0.1/{name}"));
+    assert_eq!(out, text(&expected("s"), &expected("i"), &expected("r")));
 }
 
 #[test]
@@ -366,7 +374,7 @@ proptest::proptest! {
         let text = format!("<MPD><Event>{value}</Event></MPD>");
         if let Ok(out) = rewrite(&text, &context) {
             for value in values(&out.text) {
-                proptest::prop_assert_eq!(context.mark_value(&value, &mut affordable()).unwrap(), None, "{}", out.text);
+                proptest::prop_assert_eq!(context.mark_value(&value, &mut test_budget()).unwrap(), None, "{}", out.text);
             }
         }
     }
@@ -379,7 +387,7 @@ proptest::proptest! {
         let text = format!("<MPD><Period><AdaptationSet>{template}{inner}</AdaptationSet></Period></MPD>");
         let context = same_url_context("https://h/a/m.mpd");
         let once = rewrite(&text, &context).unwrap();
-        proptest::prop_assert!(XmlTree::parse(&once.text, &mut affordable()).is_ok(), "{}", once.text);
+        proptest::prop_assert!(XmlTree::parse(&once.text, &mut test_budget()).is_ok(), "{}", once.text);
         proptest::prop_assert!(once.changed_urls > 0 || once.text == text);
     }
 }

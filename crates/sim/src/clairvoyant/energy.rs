@@ -105,11 +105,11 @@ struct Bin {
 }
 
 impl Bin {
-    fn push(&mut self, lane: BinLink, radio: &GreenBagRadio) {
+    fn push(&mut self, link_bin: BinLink, radio: &GreenBagRadio) {
         if has_tail(radio) {
-            self.with_tail = Some(lane);
+            self.with_tail = Some(link_bin);
         } else {
-            self.tailless.push(lane);
+            self.tailless.push(link_bin);
         }
     }
 }
@@ -279,7 +279,7 @@ impl Program {
         for (remaining, state) in states.iter().enumerate() {
             relax(&mut next[remaining.saturating_sub(1)], state, self.tail.bin_costs[remaining], range);
         }
-        let Some(link) = bin.with_tail.filter(|lane| lane.max_grains > 0) else { return };
+        let Some(link) = bin.with_tail.filter(|link_bin| link_bin.max_grains > 0) else { return };
         // The bound's tail is one bin shorter, so in its last bin it is unknown how much of the real tail is left.
         let certain_bins = if self.rounding == Rounding::LowerBound { 2 } else { 1 };
         let unreachable = vec![f64::INFINITY; self.total_grains + 1];
@@ -323,7 +323,7 @@ fn sum_of_rises(bins: &[Bin]) -> f64 {
         let prices = bins
             .iter()
             .map(|bin| bin.tailless[link])
-            .filter(|lane| lane.max_grains > 0)
+            .filter(|link_bin| link_bin.max_grains > 0)
             .map(|lane| lane.grain_joules);
         price_rise(prices)
     });

@@ -230,9 +230,9 @@ mod tests {
     }
 
     fn on_off() -> RateChain {
-        let course: Vec<Bitrate> =
+        let rates: Vec<Bitrate> =
             (0..400).map(|second| Bitrate::from_mbps(if second / 20 % 2 == 0 { 1 } else { 15 })).collect();
-        RateChain::new(&course, 8)
+        RateChain::new(&rates, 8)
     }
 
     #[test]

@@ -292,10 +292,10 @@ impl TailProgram {
         let mut states = vec![f64::INFINITY; self.full() + 1];
         states[0] = 0.0;
         for bin in bins {
-            let best = |used: TailUse| {
+            let best = |tail_use: TailUse| {
                 let linear = Bin { modes: bin.modes.iter().map(|mode| mode.linearized()).collect(), ..*bin };
                 let values =
-                    self.cost_points(&linear, used).into_iter().map(|point| point.joules - price * point.bits);
+                    self.cost_points(&linear, tail_use).into_iter().map(|point| point.joules - price * point.bits);
                 values.fold(f64::INFINITY, f64::min)
             };
             let mut next = vec![f64::INFINITY; states.len()];

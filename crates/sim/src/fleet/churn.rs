@@ -46,20 +46,13 @@ impl RematchResult {
 
 impl Churn {
     /// Draws a fleet; no edge has a relay yet.
-    pub fn new(plan: &FleetSpec) -> Self {
-        let mut fleet = Fleet::new(plan);
-        let members = fleet.edges();
-        let rooms = fleet.capacities(&members);
-        let relays = vec![None; members.len()];
-        let rng = RandomStream::new(plan.seed, "churn", 0, Purpose::Other);
-        Self {
-            fleet,
-            edges: members,
-            prices: Prices::zero(rooms.len()),
-            capacities: rooms,
-            assignment: relays,
-            rng,
-        }
+    pub fn new(spec: &FleetSpec) -> Self {
+        let mut fleet = Fleet::new(spec);
+        let edges = fleet.edges();
+        let capacities = fleet.capacities(&edges);
+        let assignment = vec![None; edges.len()];
+        let rng = RandomStream::new(spec.seed, "churn", 0, Purpose::Other);
+        Self { fleet, edges, prices: Prices::zero(capacities.len()), capacities, assignment, rng }
     }
 
     /// Replaces this fraction of the edges, drawn at random with repetition.

@@ -131,9 +131,9 @@ impl Fleet {
 
     /// Capacity of each relay, such that these edges cause the specified load.
     pub fn capacities(&self, edges: &[EdgeSpec]) -> Vec<Bitrate> {
-        let best = |member: &EdgeSpec| {
-            let rates = member.candidates.iter().map(|candidate| candidate.rate);
-            rates.max().filter(|rate| *rate > member.direct_rate).unwrap_or_default().bits_per_sec() as f64
+        let best = |edge: &EdgeSpec| {
+            let rates = edge.candidates.iter().map(|candidate| candidate.rate);
+            rates.max().filter(|rate| *rate > edge.direct_rate).unwrap_or_default().bits_per_sec() as f64
         };
         let total_capacity = edges.iter().map(best).sum::<f64>() / self.spec.load.as_f64();
         let shares: f64 = self.relays.iter().map(|relay| relay.capacity_share).sum();
@@ -157,8 +157,8 @@ impl Fleet {
 /// If an edge names an unknown relay, or the total capacity exceeds what an instance can represent.
 pub fn instance(capacities: &[Bitrate], edges: &[EdgeSpec]) -> Instance {
     let mut instance = Instance::new(capacities).expect("the capacities derive from the demand of the edges");
-    for member in edges {
-        instance.add(member.direct_rate, &member.candidates).expect("each edge lists existing relays, each once");
+    for edge in edges {
+        instance.add(edge.direct_rate, &edge.candidates).expect("each edge lists existing relays, each once");
     }
     instance
 }
@@ -218,9 +218,9 @@ impl Sampler {
     }
 }
 
-fn nearest(relays: &[Relay], place: Position, count: usize) -> Vec<usize> {
+fn nearest(relays: &[Relay], position: Position, count: usize) -> Vec<usize> {
     let mut by_distance: Vec<(f64, usize)> =
-        relays.iter().enumerate().map(|(at, relay)| (place.distance_to(relay.position), at)).collect();
+        relays.iter().enumerate().map(|(at, relay)| (position.distance_to(relay.position), at)).collect();
     by_distance.sort_by(|a, b| a.0.total_cmp(&b.0));
     by_distance.into_iter().take(count).map(|(_, at)| at).collect()
 }

@@ -63,7 +63,7 @@ struct Conn {
     /// Whether a step is in the event queue.
     step_scheduled: bool,
     /// Hangs forever without an error.
-    is_silent: bool,
+    is_unresponsive: bool,
     response_count: u32,
     /// Size in bytes of the last piece delivered.
     last_chunk: u64,
@@ -284,10 +284,10 @@ impl<M: Subject> Driver<M> {
                     self.reference.on_output(&output).map_err(|defect| format!("at {}: {defect}", self.now))?;
                     self.execute(output, &mut unreachable);
                 }
-                stream::Output::Stream(StreamEvent::Deliver { end: upto }) => {
-                    self.reference.on_deliver(upto).map_err(|defect| format!("at {}: {defect}", self.now))?;
+                stream::Output::Stream(StreamEvent::Deliver { end }) => {
+                    self.reference.on_deliver(end).map_err(|defect| format!("at {}: {defect}", self.now))?;
                     if let Some(player) = &mut self.player {
-                        player.readable_end = upto;
+                        player.readable_end = end;
                         self.schedule_read(Duration::ZERO);
                     }
                 }
@@ -308,18 +308,18 @@ impl<M: Subject> Driver<M> {
                 if !self.link_present[link] {
                     return unreachable.push(conn);
                 }
-                let (open, moving, mute) = (false, true, false);
-                let (response_count, last_chunk, queue) = (0, 0, VecDeque::new());
+                let (is_open, step_scheduled, is_unresponsive) = (false, true, false);
+                let (response_count, last_chunk, responses) = (0, 0, VecDeque::new());
                 self.conns.insert(
                     conn,
                     Conn {
                         link,
-                        is_open: open,
-                        step_scheduled: moving,
-                        is_silent: mute,
+                        is_open,
+                        step_scheduled,
+                        is_unresponsive: is_unresponsive,
                         response_count,
                         last_chunk,
-                        responses: queue,
+                        responses,
                     },
                 );
                 self.schedule(self.fault_plan.links[link].rtt, Event::ConnStep(conn));
@@ -368,7 +368,7 @@ impl<M: Subject> Driver<M> {
             }
             Output::Done => {
                 let sizes: Vec<DataSize> =
-                    self.fault_plan.server.versions.iter().map(|edition| edition.size).collect();
+                    self.fault_plan.server.versions.iter().map(|version| version.size).collect();
                 let accepts_any_page = self.fault_plan.config.policy == Policy::Single;
                 self.result = Some(self.reference.on_done(&sizes, accepts_any_page));
             }
@@ -409,7 +409,7 @@ impl<M: Subject> Driver<M> {
     /// Schedules the connection's next step, unless one is scheduled or the connection hangs.
     fn schedule_step(&mut self, id: ConnId, is_delayed: bool) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.step_scheduled || conn.is_silent {
+        if conn.step_scheduled || conn.is_unresponsive {
             return;
         }
         conn.step_scheduled = true;
@@ -421,7 +421,7 @@ impl<M: Subject> Driver<M> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
         conn.step_scheduled = false;
         let behavior = self.fault_plan.links[conn.link].clone();
-        if !self.link_present[conn.link] || conn.is_silent {
+        if !self.link_present[conn.link] || conn.is_unresponsive {
             return Ok(());
         }
         // Faults are drawn first, so that a handshake can fail as well.
@@ -511,21 +511,21 @@ impl<M: Subject> Driver<M> {
         }
         let ServerResponse { head, body, .. } = response;
         let source = match (body.version, &head.validator) {
-            (Some(edition), Some(_)) => ByteSource::Version(edition),
+            (Some(version), Some(_)) => ByteSource::Version(version),
             (Some(_), None) => ByteSource::Unverified(pending.req, ResponseTruth::File),
             (None, _) => ByteSource::Unverified(pending.req, ResponseTruth::OtherPage),
         };
-        pending.remaining_body = Some(body.span);
+        pending.remaining_body = Some(body.range);
         pending.closes_connection = is_last;
         let req = pending.req;
-        self.reference.on_head(req, source, body.span.start);
+        self.reference.on_head(req, source, body.range.start);
         self.feed(Input::Head { req, head })
     }
 
     fn schedule_next_step(&mut self, id: ConnId, behavior: &LinkBehavior) {
         let active_conns = self.conns.values().filter(|conn| !conn.responses.is_empty()).count() as u64;
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.step_scheduled || conn.is_silent || conn.responses.is_empty() {
+        if conn.step_scheduled || conn.is_unresponsive || conn.responses.is_empty() {
             return;
         }
         conn.step_scheduled = true;
@@ -539,7 +539,7 @@ impl<M: Subject> Driver<M> {
         let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
         match self.rng.below(6) {
             0 => {
-                conn.is_silent = true;
+                conn.is_unresponsive = true;
                 Ok(())
             }
             1 if conn.is_open && self.fault_plan.protocol == Protocol::Http2 => match conn.responses.pop_front() {
@@ -589,8 +589,8 @@ fn closed_input(conn: ConnId, kind: ConnErrorKind) -> Input {
 /// Replaces or damages a response, as a captive portal, a broken server or another CDN node would.
 fn corrupt_response(rng: &mut RandomStream, response: &mut ServerResponse) {
     let page = |rng: &mut RandomStream, status: u16| {
-        let body = ResponseBody { version: None, span: ByteRange::new(0, rng.below(20_000)) };
-        let head = ResponseHead { status, length: Some(body.span.len()), ..ResponseHead::default() };
+        let body = ResponseBody { version: None, range: ByteRange::new(0, rng.below(20_000)) };
+        let head = ResponseHead { status, length: Some(body.range.len()), ..ResponseHead::default() };
         ServerResponse { head, body, fault: None }
     };
     match rng.below(12) {
@@ -613,10 +613,10 @@ fn corrupt_response(rng: &mut RandomStream, response: &mut ServerResponse) {
             response.head.validator = etag(OTHER_CDN_VERSION);
         }
         _ => {
-            if let Some(ContentRange { range: Some(span), .. }) = &mut response.head.range {
-                span.start += 1 + rng.below(1000);
-                span.end = span.end.max(span.start);
-                response.body.span = *span;
+            if let Some(ContentRange { range: Some(range), .. }) = &mut response.head.range {
+                range.start += 1 + rng.below(1000);
+                range.end = range.end.max(range.start);
+                response.body.range = *range;
             }
         }
     }

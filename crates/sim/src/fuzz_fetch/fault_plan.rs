@@ -35,8 +35,8 @@ pub(super) struct LinkBehavior {
 }
 
 /// A strong validator that is different for each version.
-pub(super) fn etag(edition: usize) -> Option<Validator> {
-    Some(Validator::Etag(format!("\"{edition}\"")))
+pub(super) fn etag(version: usize) -> Option<Validator> {
+    Some(Validator::Etag(format!("\"{version}\"")))
 }
 
 impl FaultPlan {
@@ -54,8 +54,8 @@ impl FaultPlan {
         }
         config.resume = match validator {
             Some(validator) if one_in(rng, 4) => {
-                let (have, source) = (random_ranges(rng, size.bytes()), Some(UrlId(0)));
-                Some(Resume { total: size, validator, ranges: have, mirror: source })
+                let (ranges, mirror) = (random_ranges(rng, size.bytes()), Some(UrlId(0)));
+                Some(Resume { total: size, validator, ranges, mirror })
             }
             _ => None,
         };
@@ -99,10 +99,10 @@ impl LinkBehavior {
                 flap_interval: None,
             };
         }
-        let trouble = random_ratio(rng, 300_000);
-        let lies = random_ratio(rng, 500_000);
-        let flaps = one_in(rng, 3).then(|| Duration::from_millis(50 + rng.below(4000)));
-        Self { rate, rtt: latency, fault_rate: trouble, corruption_rate: lies, flap_interval: flaps }
+        let fault_rate = random_ratio(rng, 300_000);
+        let corruption_rate = random_ratio(rng, 500_000);
+        let flap_interval = one_in(rng, 3).then(|| Duration::from_millis(50 + rng.below(4000)));
+        Self { rate, rtt: latency, fault_rate, corruption_rate, flap_interval }
     }
 }
 
@@ -130,9 +130,9 @@ fn random_server(rng: &mut RandomStream, size: DataSize, validator: Option<Valid
     server.keepalive_requests = one_in(rng, 4).then(|| u32::try_from(1 + rng.below(20)).unwrap_or(1));
     server.response_delay = Duration::from_millis(rng.below(20));
     if validator.is_some() && one_in(rng, 6) {
-        let since = AvailableFrom::Served(DataSize::from_bytes(rng.below(size.bytes() + 1)));
+        let available = AvailableFrom::Served(DataSize::from_bytes(rng.below(size.bytes() + 1)));
         let size = if one_in(rng, 2) { size } else { DataSize::from_bytes(rng.below(2_000_000)) };
-        server.versions.push(FileVersion { available: since, size, validator: etag(1) });
+        server.versions.push(FileVersion { available, size, validator: etag(1) });
     }
     if one_in(rng, 5) {
         let status = [503, 429, 500, 502][usize::try_from(rng.below(4)).unwrap_or(0)];
@@ -148,6 +148,6 @@ fn random_ranges(rng: &mut RandomStream, size: u64) -> Vec<ByteRange> {
     let count = rng.below(5);
     (0..count)
         .map(|_| ByteRange::new(random_offset(rng), random_offset(rng)))
-        .filter(|span| !span.is_empty())
+        .filter(|range| !range.is_empty())
         .collect()
 }

@@ -56,7 +56,7 @@ impl RandomPlayer {
         if !one_in(&mut rng, 3) {
             fault_plan.make_long(&mut rng);
         }
-        let size = fault_plan.server.versions.first().map_or(0, |edition| edition.size.bytes());
+        let size = fault_plan.server.versions.first().map_or(0, |version| version.size.bytes());
         let sum: Bitrate = fault_plan.links.iter().map(|behavior| behavior.rate).sum();
         let kinds = fault_plan.links.iter().map(|_| (pick(&mut rng, &LINK_KINDS), one_in(&mut rng, 3))).collect();
         let config = config(&mut rng, fault_plan, policy, size, sum);

@@ -59,16 +59,16 @@ impl ReferenceModel {
     /// Starts with the ranges of version 0 that an earlier run has saved.
     pub fn resume(&mut self, total: DataSize, ranges: &[ByteRange]) {
         self.file_size = Some(total);
-        for span in ranges {
-            self.record_bytes(*span, ByteSource::Version(0));
+        for range in ranges {
+            self.record_bytes(*range, ByteSource::Version(0));
         }
     }
 
     /// The reader seeks: data before `offset` and outstanding requests are no longer wanted.
     pub fn seek(&mut self, offset: u64) {
-        let to = offset.min(self.file_end());
+        let offset = offset.min(self.file_end());
         self.sources.clear();
-        (self.wanted_from, self.delivered_end) = (to, to);
+        (self.wanted_from, self.delivered_end) = (offset, offset);
     }
 
     /// Sets the end of the window: bounded requests must not extend beyond this offset.
@@ -77,17 +77,17 @@ impl ReferenceModel {
     }
 
     /// Checks that everything before `upto`, which the machine delivers to the reader, has arrived.
-    pub fn on_deliver(&mut self, upto: u64) -> CheckResult {
-        if upto <= self.delivered_end {
-            return Err(format!("delivers up to {upto} after {}", self.delivered_end));
+    pub fn on_deliver(&mut self, end: u64) -> CheckResult {
+        if end <= self.delivered_end {
+            return Err(format!("delivers up to {end} after {}", self.delivered_end));
         }
-        if upto > self.in_order_end() {
+        if end > self.in_order_end() {
             return Err(format!(
-                "delivers up to {upto}, but only the bytes before {} have arrived",
+                "delivers up to {end}, but only the bytes before {} have arrived",
                 self.in_order_end()
             ));
         }
-        self.delivered_end = upto;
+        self.delivered_end = end;
         Ok(())
     }
 
@@ -196,24 +196,24 @@ impl ReferenceModel {
     /// `accepts_any_page` is set for policies that use only one link and therefore cannot distinguish a captive
     /// portal's page from the file.
     pub fn on_done(&self, sizes: &[DataSize], accepts_any_page: bool) -> CheckResult {
-        let frontier = self.in_order_end();
+        let in_order_end = self.in_order_end();
         let sources: BTreeSet<ByteSource> = self.sources.values().map(|(_, source)| *source).collect();
-        if self.covered_with_skipped() != DataSize::from_bytes(frontier) {
-            return Err(format!("done with a gap at {frontier}"));
+        if self.covered_with_skipped() != DataSize::from_bytes(in_order_end) {
+            return Err(format!("done with a gap at {in_order_end}"));
         }
         let mut sources = sources.into_iter();
-        let is_size = |size: &DataSize| size.bytes() == frontier;
+        let is_size = |size: &DataSize| size.bytes() == in_order_end;
         // Exactly one source is allowed, and the length must be that of this source.
         match (sources.next(), sources.next()) {
             (Some(first), Some(second)) => Err(format!("done with a mixture of {first:?} and {second:?}")),
             // A version that the server does not have comes from another CDN node.
-            (Some(ByteSource::Version(edition)), None) if sizes.get(edition).is_none_or(is_size) => Ok(()),
+            (Some(ByteSource::Version(version)), None) if sizes.get(version).is_none_or(is_size) => Ok(()),
             (Some(ByteSource::Unverified(_, ResponseTruth::File)) | None, None) if sizes.iter().any(is_size) => {
                 Ok(())
             }
             (Some(ByteSource::Unverified(_, ResponseTruth::OtherPage)), None) if accepts_any_page => Ok(()),
             (source, _) => {
-                Err(format!("done with {frontier} bytes of {source:?}, but the versions have {sizes:?}"))
+                Err(format!("done with {in_order_end} bytes of {source:?}, but the versions have {sizes:?}"))
             }
         }
     }
@@ -227,8 +227,8 @@ impl ReferenceModel {
         }
         let total = self.file_size.map_or(u64::MAX, DataSize::bytes);
         match range {
-            RequestRange::Bounded(span) if span.is_empty() || span.end > total => {
-                return Err(format!("{req:?} requests {span} of {total} bytes"));
+            RequestRange::Bounded(range) if range.is_empty() || range.end > total => {
+                return Err(format!("{req:?} requests {range} of {total} bytes"));
             }
             RequestRange::Bounded(span) if self.request_limit.is_some_and(|limit| span.end > limit) => {
                 return Err(format!("{req:?} requests {span}, but the window ends at {:?}", self.request_limit));
@@ -298,23 +298,24 @@ mod tests {
 
     #[test]
     fn the_last_writer_determines_the_source_of_a_byte() {
-        let mut ledger = ReferenceModel::default();
-        ledger.record_bytes(ByteRange::new(0, 100), ONE);
-        ledger.record_bytes(ByteRange::new(40, 60), TWO);
-        let runs: Vec<_> = ledger.sources.iter().map(|(start, (end, source))| (*start, *end, *source)).collect();
+        let mut reference = ReferenceModel::default();
+        reference.record_bytes(ByteRange::new(0, 100), ONE);
+        reference.record_bytes(ByteRange::new(40, 60), TWO);
+        let runs: Vec<_> = reference.sources.iter().map(|(start, (end, source))| (*start, *end, *source)).collect();
         assert_eq!(runs, [(0, 40, ONE), (40, 60, TWO), (60, 100, ONE)]);
-        ledger.record_bytes(ByteRange::new(30, 70), ONE);
-        assert_eq!((ledger.covered().bytes(), ledger.in_order_end()), (100, 100));
-        assert!(ledger.on_done(&[DataSize::from_bytes(100)], false).is_ok());
+        reference.record_bytes(ByteRange::new(30, 70), ONE);
+        assert_eq!((reference.covered().bytes(), reference.in_order_end()), (100, 100));
+        assert!(reference.on_done(&[DataSize::from_bytes(100)], false).is_ok());
     }
 
     #[test]
     fn mixed_sources_gaps_and_portal_pages_are_detected() {
         let sizes = [DataSize::from_bytes(100)];
         let done = |runs: &[(u64, u64, ByteSource)]| {
-            let mut ledger = ReferenceModel::default();
-            runs.iter().for_each(|(start, end, source)| ledger.record_bytes(ByteRange::new(*start, *end), *source));
-            ledger.on_done(&sizes, false).is_ok()
+            let mut reference = ReferenceModel::default();
+            runs.iter()
+                .for_each(|(start, end, source)| reference.record_bytes(ByteRange::new(*start, *end), *source));
+            reference.on_done(&sizes, false).is_ok()
         };
         let page = ByteSource::Unverified(ReqId(1), ResponseTruth::OtherPage);
         assert!(done(&[(0, 100, ONE)]));

@@ -47,14 +47,8 @@ pub(super) struct StreamSnapshot<'a> {
 
 impl StreamInvariants {
     pub(super) fn new(config: &Config) -> Self {
-        let (policy, minimise) = (config.policy, config.objective);
-        Self {
-            policy,
-            objective: minimise,
-            starving_since: None,
-            banned_links: BTreeSet::new(),
-            is_single_response: false,
-        }
+        let (policy, objective) = (config.policy, config.objective);
+        Self { policy, objective, starving_since: None, banned_links: BTreeSet::new(), is_single_response: false }
     }
 
     /// Records that the machine has sent a request on this link.
@@ -84,18 +78,18 @@ impl StreamInvariants {
         }
         let links = || (0..snapshot.links.len()).zip((0..).map(LinkId));
         let player_waits =
-            snapshot.stream.player().is_some_and(|player| self.must_not_buffer(player, snapshot.now));
+            snapshot.stream.player().is_some_and(|player| self.needs_all_links(player, snapshot.now));
         if let Some((link, _)) = links().find(|(_, id)| player_waits && snapshot.stream.is_standby(*id)) {
             return Err(format!("the player is buffering and link {link} is on standby"));
         }
-        let idle = |(link, id): (usize, LinkId)| {
+        let is_idle = |(link, id): (usize, LinkId)| {
             snapshot.links[link].is_honest()
                 && !self.banned_links.contains(&id)
                 && !snapshot.busy_links.contains(&link)
         };
         let missing = reference.in_order_end() < reference.file_end().min(reference.request_limit());
         let is_marline = self.policy == Policy::Marline;
-        let is_starving = is_marline && player_waits && missing && !self.is_single_response && links().any(idle);
+        let is_starving = is_marline && player_waits && missing && !self.is_single_response && links().any(is_idle);
         self.starving_since = self.starving_since.or(Some(snapshot.now)).filter(|_| is_starving);
         match self.starving_since {
             Some(since) if snapshot.now.since(since) > MAX_STARVATION => {
@@ -106,7 +100,7 @@ impl StreamInvariants {
     }
 
     /// The player is buffering and all links should help to end that.
-    fn must_not_buffer(&self, player: &Player, now: Instant) -> bool {
+    fn needs_all_links(&self, player: &Player, now: Instant) -> bool {
         let can_wait = self.objective == Objective::MeteredBytes
             && player.first_frame().is_none()
             && now < Instant::ZERO + METERED_START_WAIT;

@@ -64,8 +64,8 @@ impl Subject for Stream {
         self.status()
     }
 
-    fn player_input(viewer: PlayerInput) -> Option<stream::Input> {
-        Some(viewer.into())
+    fn player_input(input: PlayerInput) -> Option<stream::Input> {
+        Some(input.into())
     }
 
     fn stream(&self) -> Option<&Stream> {

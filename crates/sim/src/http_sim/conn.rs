@@ -105,7 +105,7 @@ impl Conn {
     /// Processes a segment that has arrived at the server; a SYN creates the server's side.
     pub(super) fn on_segment_at_server(&mut self, now: Instant, segment: &Segment, config: TcpConfig) {
         match &mut self.server_conn {
-            Some(peer) => peer.socket.on_segment(now, segment),
+            Some(server_conn) => server_conn.socket.on_segment(now, segment),
             None if segment.flags.syn => {
                 let socket = Socket::accept(config, segment, now);
                 self.server_conn = Some(ServerConn::new(socket, self.link, self.protocol, self.tls.is_some(), now));
@@ -135,14 +135,14 @@ impl Conn {
         while let Some(segment) = self.client.poll(now) {
             send(OutgoingSegment::Up(segment));
         }
-        let Some(peer) = &mut self.server_conn else { return };
-        peer.socket.on_timer(now);
-        let (requests, script) = (&mut self.requests, &mut self.response_stream);
-        let mut context = ServerContext { server, served_bytes, requests, response_stream: script };
+        let Some(server_conn) = &mut self.server_conn else { return };
+        server_conn.socket.on_timer(now);
+        let (requests, response_stream) = (&mut self.requests, &mut self.response_stream);
+        let mut context = ServerContext { server, served_bytes, requests, response_stream };
         loop {
-            peer.run(now, &mut context);
+            server_conn.run(now, &mut context);
             let mut is_idle = true;
-            while let Some(segment) = peer.socket.poll(now) {
+            while let Some(segment) = server_conn.socket.poll(now) {
                 is_idle = false;
                 send(OutgoingSegment::Down(segment));
             }
@@ -154,7 +154,7 @@ impl Conn {
 
     /// When [`Self::run`] or [`Self::next_input`] must be called even if nothing arrives.
     pub(super) fn next_event(&self, server: &HttpServer) -> Option<Instant> {
-        let server_conn = self.server_conn.as_ref().and_then(|peer| peer.next_event(server));
+        let server_conn = self.server_conn.as_ref().and_then(|server_conn| server_conn.next_event(server));
         [self.client.timer(), server_conn, self.next_sample].into_iter().flatten().min()
     }
 
@@ -205,7 +205,7 @@ impl Conn {
         let is_closed = |socket: &Socket| matches!(socket.state(), TcpState::Closed(_));
         self.is_closed_by_machine
             && is_closed(&self.client)
-            && self.server_conn.as_ref().is_none_or(|peer| is_closed(&peer.socket))
+            && self.server_conn.as_ref().is_none_or(|server_conn| is_closed(&server_conn.socket))
     }
 
     /// Body bytes that have reached the client.
@@ -279,13 +279,13 @@ impl Conn {
             return None;
         };
         match piece {
-            StreamPiece::Body(_, version, span) => {
-                let accepted_len = accepted.remaining.map_or(span.len(), |left| left.min(span.len()));
-                self.has_protocol_error |= accepted_len < span.len();
+            StreamPiece::Body(_, version, range) => {
+                let accepted_len = accepted.remaining.map_or(range.len(), |left| left.min(range.len()));
+                self.has_protocol_error |= accepted_len < range.len();
                 if accepted_len.is_zero() {
                     return None;
                 }
-                file_check.record(version, ByteRange::at(span.start, accepted_len), accepted.offset);
+                file_check.record(version, ByteRange::at(range.start, accepted_len), accepted.offset);
                 accepted.offset += accepted_len.bytes();
                 accepted.remaining = accepted.remaining.map(|left| left - accepted_len);
                 Some(Input::Data { req, len: accepted_len })

@@ -19,11 +19,11 @@ impl FileCheck {
     /// The client stores `range` of this version at offset `at`.
     pub(super) fn record(&mut self, version: Option<usize>, range: ByteRange, at: u64) {
         match version {
-            Some(edition) if range.start == at => {
-                if self.versions.len() <= edition {
-                    self.versions.resize_with(edition + 1, RangeSet::default);
+            Some(version) if range.start == at => {
+                if self.versions.len() <= version {
+                    self.versions.resize_with(version + 1, RangeSet::default);
                 }
-                self.versions[edition].insert(range);
+                self.versions[version].insert(range);
             }
             _ => self.misplaced += range.len(),
         }
@@ -43,7 +43,7 @@ impl FileCheck {
     /// size of each version.
     pub(super) fn complete_version(&self, sizes: impl IntoIterator<Item = DataSize>) -> Option<usize> {
         let covered = self.covered();
-        let bytes_of = |edition: usize| self.versions.get(edition).map_or(DataSize::ZERO, RangeSet::len);
+        let bytes_of = |version: usize| self.versions.get(version).map_or(DataSize::ZERO, RangeSet::len);
         let mut sizes = sizes.into_iter().enumerate();
         let complete = sizes.find(|(edition, size)| *size == covered && bytes_of(*edition) == covered);
         complete.map(|(edition, _)| edition).filter(|_| self.misplaced.is_zero())
@@ -58,20 +58,20 @@ mod tests {
 
     #[test]
     fn bytes_of_two_versions_are_no_file() {
-        let mut store = FileCheck::default();
-        store.record(Some(0), ByteRange::new(0, 5), 0);
-        assert_eq!(store.complete_version(SIZES), None);
-        store.record(Some(0), ByteRange::new(5, 10), 5);
-        assert_eq!(store.complete_version(SIZES), Some(0));
-        store.record(Some(1), ByteRange::new(5, 7), 5);
-        assert_eq!(store.complete_version(SIZES), None);
+        let mut file_check = FileCheck::default();
+        file_check.record(Some(0), ByteRange::new(0, 5), 0);
+        assert_eq!(file_check.complete_version(SIZES), None);
+        file_check.record(Some(0), ByteRange::new(5, 10), 5);
+        assert_eq!(file_check.complete_version(SIZES), Some(0));
+        file_check.record(Some(1), ByteRange::new(5, 7), 5);
+        assert_eq!(file_check.complete_version(SIZES), None);
     }
 
     #[test]
     fn bytes_at_a_wrong_offset_are_no_file() {
-        let mut store = FileCheck::default();
-        store.record(Some(0), ByteRange::new(0, 10), 0);
-        store.record(Some(0), ByteRange::new(3, 4), 4);
-        assert_eq!(store.complete_version(SIZES), None);
+        let mut file_check = FileCheck::default();
+        file_check.record(Some(0), ByteRange::new(0, 10), 0);
+        file_check.record(Some(0), ByteRange::new(3, 4), 4);
+        assert_eq!(file_check.complete_version(SIZES), None);
     }
 }

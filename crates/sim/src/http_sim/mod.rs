@@ -144,7 +144,7 @@ where
             }
         }
         let mut stuck_steps = 0_u32;
-        while !self.is_over() || self.player.as_ref().is_some_and(|viewer| !viewer.is_over()) {
+        while !self.is_over() || self.player.as_ref().is_some_and(|player| !player.is_over()) {
             self.step();
             let Some(next) = self.next_event().filter(|next| *next <= end) else { return };
             // A few steps at one instant are normal; an endless number is an error of the simulator or the machine.
@@ -177,12 +177,12 @@ where
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let links = self.links.iter().filter_map(|site| site.link.next_event());
+        let links = self.links.iter().filter_map(|link| link.link.next_event());
         let conns = self.conns.values().filter_map(|conn| conn.next_event(&self.scenario.server));
         let presence = self.presence_changes.last().map(|presence| Instant::ZERO + presence.at);
         let machine = self.machine.deadline().map(|(at, _)| at);
-        let viewer = self.player.as_ref().and_then(SimPlayer::next_event);
-        links.chain(conns).chain(presence).chain(machine).chain(viewer).min()
+        let player = self.player.as_ref().and_then(SimPlayer::next_event);
+        links.chain(conns).chain(presence).chain(machine).chain(player).min()
     }
 
     fn apply_presence_changes(&mut self) {
@@ -272,10 +272,10 @@ where
 
     /// Lets the player play and read, and reports to the machine what it has read.
     fn run_player(&mut self) {
-        let Some(viewer) = &mut self.player else { return };
-        viewer.read(self.now);
-        if let Some(upto) = viewer.unreported_end().filter(|_| !self.is_over()) {
-            self.feed(Input::Consumed { end: upto });
+        let Some(player) = &mut self.player else { return };
+        player.read(self.now);
+        if let Some(end) = player.unreported_end().filter(|_| !self.is_over()) {
+            self.feed(Input::Consumed { end });
         }
     }
 
@@ -299,9 +299,9 @@ where
                     unreachable.push(conn);
                 }
                 MachineOutput::Fetch(output) => self.execute(output),
-                MachineOutput::Deliver(upto) => {
-                    if let Some(viewer) = &mut self.player {
-                        viewer.set_readable_end(self.now, upto);
+                MachineOutput::Deliver(end) => {
+                    if let Some(player) = &mut self.player {
+                        player.set_readable_end(self.now, end);
                     }
                 }
                 MachineOutput::Ignored => {}
@@ -314,8 +314,9 @@ where
 
     fn connect(&mut self, id: ConnId, link: LinkId) -> bool {
         let link = usize::from(link.0);
-        let Some(site) = self.links.get(link).filter(|site| site.is_present) else { return false };
-        let conn = Conn::new(id, link, site.config, self.scenario.protocol, self.scenario.uses_tls, self.now);
+        let Some(scenario_link) = self.links.get(link).filter(|site| site.is_present) else { return false };
+        let conn =
+            Conn::new(id, link, scenario_link.config, self.scenario.protocol, self.scenario.uses_tls, self.now);
         self.conns.insert(id.0, conn);
         self.outcome.links[link].connections += 1;
         self.run_conn(id.0);
@@ -366,7 +367,7 @@ where
         self.outcome.covered = covered;
         self.outcome.wasted = self.received_body_bytes + open_conn_bytes - covered;
         self.outcome.version =
-            self.file_check.complete_version(self.scenario.server.versions.iter().map(|edition| edition.size));
+            self.file_check.complete_version(self.scenario.server.versions.iter().map(|version| version.size));
         self.outcome.link_delta = outcome::link_delta(&self.outcome.links);
         self.outcome.playback = self.player.map(SimPlayer::into_outcome);
         (self.outcome, self.machine)

@@ -64,11 +64,11 @@ impl HttpLinkOutcome {
         self.body_bytes += len;
         self.first_byte.get_or_insert(at);
         self.last_byte = Some(at);
-        let slice = usize::try_from(at.as_nanos() / TIMELINE_STEP.as_nanos()).unwrap_or(usize::MAX);
-        if self.timeline.len() <= slice {
-            self.timeline.resize(slice + 1, DataSize::ZERO);
+        let index = usize::try_from(at.as_nanos() / TIMELINE_STEP.as_nanos()).unwrap_or(usize::MAX);
+        if self.timeline.len() <= index {
+            self.timeline.resize(index + 1, DataSize::ZERO);
         }
-        self.timeline[slice] += len;
+        self.timeline[index] += len;
     }
 }
 

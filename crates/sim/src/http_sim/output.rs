@@ -23,7 +23,7 @@ impl From<stream::Output> for MachineOutput {
     fn from(output: stream::Output) -> Self {
         match output {
             stream::Output::Fetch(output) => Self::Fetch(output),
-            stream::Output::Stream(stream::StreamEvent::Deliver { end: upto }) => Self::Deliver(upto),
+            stream::Output::Stream(stream::StreamEvent::Deliver { end }) => Self::Deliver(end),
             stream::Output::Stream(_) => Self::Ignored,
         }
     }

@@ -36,8 +36,8 @@ impl SimPlayer {
     }
 
     /// Makes all bytes before `upto` readable.
-    pub(super) fn set_readable_end(&mut self, now: Instant, upto: u64) {
-        self.readable_end = self.readable_end.max(upto);
+    pub(super) fn set_readable_end(&mut self, now: Instant, end: u64) {
+        self.readable_end = self.readable_end.max(end);
         self.read(now);
     }
 

@@ -36,12 +36,12 @@ impl ResponseStream {
     /// The server writes a piece of `len` bytes; adjacent parts of one body are merged.
     pub(super) fn write(&mut self, piece: StreamPiece, len: u64) {
         self.bytes_written += len;
-        if let (StreamPiece::Body(req, version, added), Some((end, StreamPiece::Body(last, last_version, span)))) =
+        if let (StreamPiece::Body(req, version, added), Some((end, StreamPiece::Body(last, last_version, range)))) =
             (&piece, self.pieces.back_mut())
-            && (*req, *version, added.start) == (*last, *last_version, span.end)
+            && (*req, *version, added.start) == (*last, *last_version, range.end)
         {
             *end = self.bytes_written;
-            span.end = added.end;
+            range.end = added.end;
             return;
         }
         self.pieces.push_back((self.bytes_written, piece));
@@ -94,18 +94,18 @@ mod tests {
 
     #[test]
     fn a_body_is_read_as_it_arrives_and_a_head_only_whole() {
-        let mut script = ResponseStream::default();
-        script.write(StreamPiece::Head(REQ, Box::default()), 300);
-        script.write(body(50, 60), 10);
-        script.write(body(60, 80), 20);
-        script.write(StreamPiece::End(REQ), 0);
-        assert_eq!(script.read(299), None);
-        assert_eq!(script.read(305), Some(StreamPiece::Head(REQ, Box::default())));
-        assert_eq!(script.read(305), Some(body(50, 55)));
-        assert_eq!(script.read(305), None);
-        assert_eq!(script.read(330), Some(body(55, 80)));
-        assert_eq!(script.read(330), Some(StreamPiece::End(REQ)));
-        assert!(script.is_drained());
-        assert_eq!(script.overhead(), 300);
+        let mut stream = ResponseStream::default();
+        stream.write(StreamPiece::Head(REQ, Box::default()), 300);
+        stream.write(body(50, 60), 10);
+        stream.write(body(60, 80), 20);
+        stream.write(StreamPiece::End(REQ), 0);
+        assert_eq!(stream.read(299), None);
+        assert_eq!(stream.read(305), Some(StreamPiece::Head(REQ, Box::default())));
+        assert_eq!(stream.read(305), Some(body(50, 55)));
+        assert_eq!(stream.read(305), None);
+        assert_eq!(stream.read(330), Some(body(55, 80)));
+        assert_eq!(stream.read(330), Some(StreamPiece::End(REQ)));
+        assert!(stream.is_drained());
+        assert_eq!(stream.overhead(), 300);
     }
 }

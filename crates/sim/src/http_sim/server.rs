@@ -69,8 +69,8 @@ pub struct Fault {
 
 impl Fault {
     /// A fault that affects every request on all links.
-    pub const fn always(what: FaultKind) -> Self {
-        Self { link: None, from: Duration::ZERO, until: None, times: None, kind: what }
+    pub const fn always(kind: FaultKind) -> Self {
+        Self { link: None, from: Duration::ZERO, until: None, times: None, kind }
     }
 
     /// Limits the number of occurrences.
@@ -123,7 +123,7 @@ pub(crate) struct ResponseBody {
     /// Index of the version; `None` for a page that is not the file.
     pub(crate) version: Option<usize>,
     /// Bytes of the version that the body consists of.
-    pub(crate) span: ByteRange,
+    pub(crate) range: ByteRange,
 }
 
 /// How the connection or response ends after this body.
@@ -154,7 +154,7 @@ impl HttpServer {
 
     /// Whether a connection over this link is refused now.
     pub(crate) fn refuses_connection(&mut self, link: usize, now: Instant) -> bool {
-        self.take_fault(link, now, |what| what == FaultKind::RefuseConnection).is_some()
+        self.take_fault(link, now, |kind| kind == FaultKind::RefuseConnection).is_some()
     }
 
     /// The response to a request; `served_bytes` is the number of body bytes of all responses so far.
@@ -170,11 +170,11 @@ impl HttpServer {
         if !self.sends_content_length {
             response.head.length = None;
         }
-        match self.take_fault(link, now, |what| what != FaultKind::RefuseConnection) {
+        match self.take_fault(link, now, |kind| kind != FaultKind::RefuseConnection) {
             None | Some(FaultKind::RefuseConnection) => {}
             Some(FaultKind::Status(status, retry_after)) => {
-                response.body = ResponseBody { version: None, span: ByteRange::new(0, ERROR_PAGE) };
-                let length = Some(response.body.span.len());
+                response.body = ResponseBody { version: None, range: ByteRange::new(0, ERROR_PAGE) };
+                let length = Some(response.body.range.len());
                 response.head = ResponseHead {
                     status,
                     retry_after,
@@ -184,7 +184,7 @@ impl HttpServer {
                 };
             }
             Some(FaultKind::Portal(size)) => {
-                response.body = ResponseBody { version: None, span: ByteRange::at(0, size) };
+                response.body = ResponseBody { version: None, range: ByteRange::at(0, size) };
                 response.head = ResponseHead {
                     status: 200,
                     length: Some(size),
@@ -196,7 +196,7 @@ impl HttpServer {
             Some(FaultKind::Reset(after)) => response.cut_body(after, BodyFault::Reset),
             Some(FaultKind::Stall(after)) => response.cut_body(after, BodyFault::Stalled),
             Some(FaultKind::Abort(after)) => response.cut_body(after, BodyFault::Aborted),
-            Some(FaultKind::Excess(more)) => response.body.span.end += more.bytes(),
+            Some(FaultKind::Excess(more)) => response.body.range.end += more.bytes(),
         }
         response
     }
@@ -220,10 +220,10 @@ impl HttpServer {
         let requested = match request.range {
             RequestRange::Full => None,
             RequestRange::From(start) => Some(ByteRange::new(start, u64::MAX)),
-            RequestRange::Bounded(span) => Some(span),
+            RequestRange::Bounded(range) => Some(range),
         };
         let Some(requested) = requested.filter(|_| self.supports_ranges && is_if_range_met) else {
-            let body = ResponseBody { version: Some(version_index), span: ByteRange::at(0, total) };
+            let body = ResponseBody { version: Some(version_index), range: ByteRange::at(0, total) };
             return ServerResponse {
                 head: ResponseHead { status: 200, length: Some(total), ..head },
                 body,
@@ -231,7 +231,7 @@ impl HttpServer {
             };
         };
         let span = requested.intersect(ByteRange::at(0, total));
-        let body = ResponseBody { version: Some(version_index), span };
+        let body = ResponseBody { version: Some(version_index), range: span };
         let (status, range) = if span.is_empty() {
             (416, ContentRange { range: None, total: Some(total) })
         } else {
@@ -242,7 +242,7 @@ impl HttpServer {
     }
 
     fn current_version(&self, now: Instant, served_bytes: DataSize) -> usize {
-        let is_available = |edition: &FileVersion| match edition.available {
+        let is_available = |version: &FileVersion| match version.available {
             AvailableFrom::Time(time) => time <= now.since(Instant::ZERO),
             AvailableFrom::Served(bytes) => bytes <= served_bytes,
         };
@@ -273,8 +273,8 @@ pub(crate) struct ServerRequest<'a> {
 
 impl ServerResponse {
     fn cut_body(&mut self, after: DataSize, fault: BodyFault) {
-        if after < self.body.span.len() {
-            self.body.span.end = self.body.span.start + after.bytes();
+        if after < self.body.range.len() {
+            self.body.range.end = self.body.range.start + after.bytes();
             self.fault = Some(fault);
         }
     }
@@ -287,38 +287,38 @@ const ERROR_PAGE: u64 = 150;
 mod tests {
     use super::*;
 
-    fn ask(what: RequestRange) -> ServerRequest<'static> {
+    fn request(what: RequestRange) -> ServerRequest<'static> {
         ServerRequest { range: what, if_range: None, is_last: false }
     }
 
-    fn answer(server: &mut HttpServer, asking: ServerRequest<'_>) -> ServerResponse {
+    fn response(server: &mut HttpServer, asking: ServerRequest<'_>) -> ServerResponse {
         server.respond(0, Instant::ZERO, DataSize::ZERO, asking)
     }
 
     #[test]
     fn ranges_are_limited_to_the_file() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
-        let cut = answer(&mut server, ask(RequestRange::Bounded(ByteRange::new(90, 200))));
-        assert_eq!((cut.head.status, cut.body.span), (206, ByteRange::new(90, 100)));
-        let beyond = answer(&mut server, ask(RequestRange::From(100)));
-        assert_eq!((beyond.head.status, beyond.body.span.len()), (416, DataSize::ZERO));
+        let cut = response(&mut server, request(RequestRange::Bounded(ByteRange::new(90, 200))));
+        assert_eq!((cut.head.status, cut.body.range), (206, ByteRange::new(90, 100)));
+        let beyond = response(&mut server, request(RequestRange::From(100)));
+        assert_eq!((beyond.head.status, beyond.body.range.len()), (416, DataSize::ZERO));
     }
 
     #[test]
     fn a_failed_if_range_gets_the_whole_file() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         let old = Validator::Etag("\"0\"".to_string());
-        let asking = ServerRequest { if_range: Some(&old), ..ask(RequestRange::From(50)) };
-        let whole = answer(&mut server, asking);
-        assert_eq!((whole.head.status, whole.body.span), (200, ByteRange::new(0, 100)));
+        let asking = ServerRequest { if_range: Some(&old), ..request(RequestRange::From(50)) };
+        let whole = response(&mut server, asking);
+        assert_eq!((whole.head.status, whole.body.range), (200, ByteRange::new(0, 100)));
     }
 
     #[test]
     fn a_fault_occurs_the_given_number_of_times() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         server.faults = vec![Fault::always(FaultKind::Status(503, None)).times(1)];
-        assert_eq!(answer(&mut server, ask(RequestRange::Full)).head.status, 503);
-        assert_eq!(answer(&mut server, ask(RequestRange::Full)).head.status, 200);
+        assert_eq!(response(&mut server, request(RequestRange::Full)).head.status, 503);
+        assert_eq!(response(&mut server, request(RequestRange::Full)).head.status, 200);
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         let since = AvailableFrom::Served(DataSize::from_bytes(60));
         server.versions.push(FileVersion { available: since, size: DataSize::from_bytes(70), validator: None });
-        let late = server.respond(0, Instant::ZERO, DataSize::from_bytes(60), ask(RequestRange::Full));
-        assert_eq!(late.body, ResponseBody { version: Some(1), span: ByteRange::new(0, 70) });
+        let late = server.respond(0, Instant::ZERO, DataSize::from_bytes(60), request(RequestRange::Full));
+        assert_eq!(late.body, ResponseBody { version: Some(1), range: ByteRange::new(0, 70) });
     }
 }

@@ -78,7 +78,7 @@ impl ServerConn {
             self.socket.write(DataSize::from_bytes(TLS_SERVER_FLIGHT));
             context.response_stream.write(StreamPiece::Handshake, TLS_SERVER_FLIGHT);
         }
-        while context.requests.front().is_some_and(|asked| asked.stream_end <= received) {
+        while context.requests.front().is_some_and(|request| request.stream_end <= received) {
             self.received_requests.extend(context.requests.pop_front().map(|request| (now, request)));
         }
         while self.ending_fault.is_none()
@@ -118,17 +118,17 @@ impl ServerConn {
         self.response_count += 1;
         let is_last = context.server.keepalive_requests.is_some_and(|limit| self.response_count >= limit);
         let server_request = ServerRequest { range: request.range, if_range: request.if_range.as_ref(), is_last };
-        let ServerResponse { head, body, fault: mut spoiled } =
+        let ServerResponse { head, body, mut fault } =
             context.server.respond(self.link, now, *context.served_bytes, server_request);
-        if spoiled == Some(BodyFault::Aborted) && self.protocol == Protocol::Http1 {
-            spoiled = Some(BodyFault::Reset);
+        if fault == Some(BodyFault::Aborted) && self.protocol == Protocol::Http1 {
+            fault = Some(BodyFault::Reset);
         }
-        if is_last && spoiled.is_none() {
-            spoiled = Some(BodyFault::CloseAfter);
+        if is_last && fault.is_none() {
+            fault = Some(BodyFault::CloseAfter);
         }
         self.socket.write(HEAD_SIZE);
         context.response_stream.write(StreamPiece::Head(request.req, Box::new(head)), HEAD_SIZE.bytes());
-        self.active_responses.push_back(ActiveResponse { req: request.req, body, fault: spoiled });
+        self.active_responses.push_back(ActiveResponse { req: request.req, body, fault });
         self.finish_sent_response(now, context.response_stream);
     }
 
@@ -136,9 +136,9 @@ impl ServerConn {
         while self.can_write() && self.next_write_time(context.server).is_none_or(|at| at <= now) {
             let Some(response) = self.active_responses.front_mut() else { return };
             let chunk = if self.protocol == Protocol::Http1 { HTTP1_CHUNK } else { HTTP2_FRAME };
-            let span = response.body.span;
-            let part = span.intersect(ByteRange::at(span.start, chunk));
-            response.body.span.start = part.end;
+            let range = response.body.range;
+            let part = range.intersect(ByteRange::at(range.start, chunk));
+            response.body.range.start = part.end;
             self.socket.write(part.len());
             *context.served_bytes += part.len();
             let rate_state = self.written_since.get_or_insert((now, DataSize::ZERO));
@@ -165,7 +165,7 @@ impl ServerConn {
 
     /// Completes the first response that has no body left to write.
     fn finish_sent_response(&mut self, now: Instant, response_stream: &mut ResponseStream) {
-        let is_sent = |sending: &ActiveResponse| sending.body.span.is_empty();
+        let is_sent = |sending: &ActiveResponse| sending.body.range.is_empty();
         let Some(at) = self.active_responses.iter().position(is_sent) else { return };
         let Some(response) = self.active_responses.remove(at) else { return };
         match response.fault {

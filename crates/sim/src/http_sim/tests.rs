@@ -164,8 +164,8 @@ fn refused_truncated_and_reset_connections_are_reported() {
         scenario.server.faults.push(Fault::always(what));
         let (outcome, machine) = run_single(scenario);
         assert_eq!(outcome.finished_at, None);
-        let heard = machine.inputs.last().map(|(_, input)| input.clone());
-        assert_eq!(heard, Some(Input::Closed { conn: ConnId(0), error: conn_error(kind) }));
+        let last_input = machine.inputs.last().map(|(_, input)| input.clone());
+        assert_eq!(last_input, Some(Input::Closed { conn: ConnId(0), error: conn_error(kind) }));
     }
 }
 

@@ -100,7 +100,7 @@ impl<P: Packet> Link<P> {
     /// # Panics
     /// If the link uses a trace that was not loaded with [`LinkSpec::load`].
     pub fn new(spec: &LinkSpec, seed: u64) -> Self {
-        let mut medium = None;
+        let mut wifi_channel = None;
         let mut schedule = VecDeque::new();
         let down = match &spec.downlink {
             Downlink::Rate { initial: first, steps } => {
@@ -114,15 +114,15 @@ impl<P: Packet> Link<P> {
                     uplink_rate.or(if *preset == crate::wifi_mac::WifiPreset::BPaper { None } else { *phy });
                 let channel = WifiChannel::new(*preset, [*phy, uplink_rate], seed, &spec.name);
                 let solo_rate = channel.solo_rate(0, spec.mtu);
-                medium = Some(channel);
+                wifi_channel = Some(channel);
                 Transmitter::rate(solo_rate)
             }
         };
         let up = match &spec.uplink {
             Uplink::Trace(file) => Transmitter::trace(loaded_trace(file)),
-            Uplink::Rate(rate) if medium.is_none() => Transmitter::rate(*rate),
+            Uplink::Rate(rate) if wifi_channel.is_none() => Transmitter::rate(*rate),
             _ => Transmitter::rate(
-                medium.as_ref().map_or(down.nominal_rate(), |medium| medium.solo_rate(1, spec.mtu)),
+                wifi_channel.as_ref().map_or(down.nominal_rate(), |medium| medium.solo_rate(1, spec.mtu)),
             ),
         };
         let half_link = |direction: Direction, transmitter: Transmitter| {
@@ -143,7 +143,7 @@ impl<P: Packet> Link<P> {
         };
         Self {
             half_links: [half_link(Direction::Down, down), half_link(Direction::Up, up)],
-            channel: medium,
+            channel: wifi_channel,
             uplink_follows: spec.uplink == Uplink::SameAsDownlink,
             has_own_uplink_loss: spec.uplink_loss.is_some(),
             is_held: false,
@@ -204,8 +204,8 @@ impl<P: Packet> Link<P> {
     /// What this direction has carried and dropped, and what it holds.
     pub fn stats(&self, direction: Direction) -> DirectionStats {
         let mut stats = self.half_links[direction.index()].stats();
-        if let Some(medium) = &self.channel {
-            stats.airtime = medium.airtime(direction.index());
+        if let Some(channel) = &self.channel {
+            stats.airtime = channel.airtime(direction.index());
         }
         stats
     }
@@ -225,9 +225,9 @@ impl<P: Packet> Link<P> {
         self.now = now;
         match &mut self.channel {
             None => self.half_links.iter_mut().for_each(|half| half.transmit_until(now)),
-            Some(medium) => {
+            Some(channel) => {
                 self.channel_event =
-                    if self.is_held { None } else { run_contention(medium, &mut self.half_links, now) };
+                    if self.is_held { None } else { run_contention(channel, &mut self.half_links, now) };
             }
         }
     }
@@ -261,14 +261,14 @@ impl<P: Packet> Link<P> {
 
     fn set_rate(&mut self, direction: usize, rate: Bitrate, now: Instant) {
         match &mut self.channel {
-            Some(medium) => medium.set_rate(direction, rate, now),
+            Some(channel) => channel.set_rate(direction, rate, now),
             None => self.half_links[direction].set_rate(rate, now),
         }
     }
 
     fn set_held(&mut self, held: bool, now: Instant) {
-        if let (Some(medium), false) = (&mut self.channel, held) {
-            medium.hold_until(now);
+        if let (Some(channel), false) = (&mut self.channel, held) {
+            channel.hold_until(now);
         }
         self.is_held = held;
         self.half_links.iter_mut().for_each(|half| half.set_held(held, now));

@@ -18,9 +18,9 @@ pub(super) struct Policer {
 const TOKENS_PER_BYTE: u64 = 8_000_000_000;
 
 impl Policer {
-    pub(super) fn new(police: PolicerSpec) -> Self {
-        let burst = police.burst.bytes().saturating_mul(TOKENS_PER_BYTE);
-        Self { rate: police.rate, burst, tokens: burst, refilled_at: Instant::ZERO }
+    pub(super) fn new(spec: PolicerSpec) -> Self {
+        let burst = spec.burst.bytes().saturating_mul(TOKENS_PER_BYTE);
+        Self { rate: spec.rate, burst, tokens: burst, refilled_at: Instant::ZERO }
     }
 
     /// Whether a packet that arrives at `now` conforms. A conforming packet consumes its tokens.

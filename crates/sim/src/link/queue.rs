@@ -73,7 +73,7 @@ impl<P: Packet> Queue<P> {
 
     /// The first packet and its arrival time.
     pub(super) fn front(&self) -> Option<(&P, Instant)> {
-        self.packets.front().map(|waiting| (&waiting.packet, waiting.enqueued_at))
+        self.packets.front().map(|queued| (&queued.packet, queued.enqueued_at))
     }
 
     pub(super) fn is_empty(&self) -> bool {

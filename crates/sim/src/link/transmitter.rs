@@ -54,8 +54,8 @@ impl Transmitter {
         Self::new(TransmitRate::Trace { trace, bytes_left: 0, cursor: 0, opportunity_left: OPPORTUNITY.bytes() })
     }
 
-    fn new(pace: TransmitRate) -> Self {
-        Self { rate: pace, is_held: false, free_at: Instant::ZERO }
+    fn new(rate: TransmitRate) -> Self {
+        Self { rate, is_held: false, free_at: Instant::ZERO }
     }
 
     /// The current rate, or the mean rate of the trace.
@@ -73,14 +73,14 @@ impl Transmitter {
     /// Starts a packet at `start`, which must not be before the end of the previous one.
     pub(super) fn start_packet(&mut self, size: DataSize, start: Instant) {
         match &mut self.rate {
-            TransmitRate::Rate { work_left: left, work_since: since, surplus: credit, .. } => {
-                let surplus = if start == self.free_at { *credit } else { 0 };
-                *left = size.bytes().saturating_mul(WORK_PER_BYTE).saturating_sub(surplus);
-                *since = start;
+            TransmitRate::Rate { work_left, work_since, surplus, .. } => {
+                let surplus = if start == self.free_at { *surplus } else { 0 };
+                *work_left = size.bytes().saturating_mul(WORK_PER_BYTE).saturating_sub(surplus);
+                *work_since = start;
             }
-            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left: room } => {
-                *left = (size + PACKET_HEADER).bytes();
-                skip_to(trace, cursor, room, start);
+            TransmitRate::Trace { trace, bytes_left, cursor, opportunity_left } => {
+                *bytes_left = (size + PACKET_HEADER).bytes();
+                skip_to(trace, cursor, opportunity_left, start);
             }
         }
     }
@@ -95,8 +95,8 @@ impl Transmitter {
                 let rate = rate.bits_per_sec();
                 (rate > 0).then(|| *since + Duration::from_nanos(left.div_ceil(rate)))
             }
-            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left: room } => {
-                let more_opportunities = left.saturating_sub(*room).div_ceil(OPPORTUNITY.bytes());
+            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left } => {
+                let more_opportunities = left.saturating_sub(*opportunity_left).div_ceil(OPPORTUNITY.bytes());
                 Some(trace.opportunity_time(cursor + more_opportunities))
             }
         }
@@ -106,19 +106,19 @@ impl Transmitter {
     pub(super) fn on_finished(&mut self, end: Instant) {
         self.free_at = end;
         match &mut self.rate {
-            TransmitRate::Rate { rate, work_left: left, work_since: since, surplus: credit } => {
-                *credit = work_done(*rate, *since, end).saturating_sub(*left);
+            TransmitRate::Rate { rate, work_left: left, work_since: since, surplus } => {
+                *surplus = work_done(*rate, *since, end).saturating_sub(*left);
                 *left = 0;
             }
-            TransmitRate::Trace { bytes_left: left, cursor, opportunity_left: room, .. } => {
+            TransmitRate::Trace { bytes_left: left, cursor, opportunity_left, .. } => {
                 let opportunity = OPPORTUNITY.bytes();
-                let more_opportunities = left.saturating_sub(*room).div_ceil(opportunity);
+                let more_opportunities = left.saturating_sub(*opportunity_left).div_ceil(opportunity);
                 *cursor += more_opportunities;
-                *room = (*room + more_opportunities * opportunity).saturating_sub(*left);
+                *opportunity_left = (*opportunity_left + more_opportunities * opportunity).saturating_sub(*left);
                 *left = 0;
-                if *room == 0 {
+                if *opportunity_left == 0 {
                     *cursor += 1;
-                    *room = opportunity;
+                    *opportunity_left = opportunity;
                 }
             }
         }
@@ -134,9 +134,9 @@ impl Transmitter {
     pub(super) fn set_rate(&mut self, new_rate: Bitrate, now: Instant) {
         self.account_work(now);
         match &mut self.rate {
-            TransmitRate::Rate { rate, surplus: credit, .. } => {
+            TransmitRate::Rate { rate, surplus, .. } => {
                 *rate = new_rate;
-                *credit = 0;
+                *surplus = 0;
             }
             TransmitRate::Trace { bytes_left: left, .. } => {
                 let remaining = left.saturating_mul(WORK_PER_BYTE);
@@ -155,14 +155,15 @@ impl Transmitter {
                 }
                 *since = now.max(*since);
             }
-            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left: room } => {
+            TransmitRate::Trace { trace, bytes_left: left, cursor, opportunity_left } => {
                 let opportunities_passed = trace.count_before(now + Duration::from_nanos(1));
                 if opportunities_passed > *cursor {
                     if !self.is_held && *left > 0 {
-                        let bytes_used = *room + (opportunities_passed - *cursor - 1) * OPPORTUNITY.bytes();
+                        let bytes_used =
+                            *opportunity_left + (opportunities_passed - *cursor - 1) * OPPORTUNITY.bytes();
                         *left = left.saturating_sub(bytes_used);
                     }
-                    (*cursor, *room) = (opportunities_passed, OPPORTUNITY.bytes());
+                    (*cursor, *opportunity_left) = (opportunities_passed, OPPORTUNITY.bytes());
                 }
             }
         }

@@ -69,10 +69,10 @@ pub fn run_seed(seed: u64, policy: Policy, model: &Model) -> Result<(), Defect> 
     }
     let (outcome, machine) = sim.run();
     logs.push(machine.into_parts().1);
-    let defect = |wrong: String| {
+    let defect = |problem: String| {
         let records = logs.iter().flatten().map(|record| format!("{record:?}"));
         let log = std::iter::once(description.clone()).chain(records).collect();
-        Defect { seed, policy: format!("{policy:?}"), problem: wrong, log }
+        Defect { seed, policy: format!("{policy:?}"), problem, log }
     };
     let must_end = policy == Policy::Marline || !is_permanent;
     check_outcome(&outcome, requested, must_end, max_prio_lag).map_err(&defect)?;
@@ -94,8 +94,8 @@ fn check_outcome(
     must_end: bool,
     max_prio_lag: Duration,
 ) -> Result<(), String> {
-    if let Some(nonsense) = outcome.invalid_commands.first() {
-        return Err(nonsense.clone());
+    if let Some(command) = outcome.invalid_commands.first() {
+        return Err(command.clone());
     }
     let delivered = outcome.delivered.bytes();
     match outcome.finished_at {
@@ -199,8 +199,8 @@ fn random_scenario(
     add_late_link(&mut RandomStream::new(seed, "arrivals", 0, Purpose::Other), &mut scenario, &mut configs);
     let mut config = Config::new(model.clone(), configs);
     config.policy = policy;
-    let profiles = [Goal::Energy, Goal::Speed, Goal::Latency, Goal::Cost];
-    config.goal = profiles[usize::try_from(rng.below(6)).unwrap_or(0).min(5) % 4];
+    let goals = [Goal::Energy, Goal::Speed, Goal::Latency, Goal::Cost];
+    config.goal = goals[usize::try_from(rng.below(6)).unwrap_or(0).min(5) % 4];
     let restart = one_in(rng, 4).then(|| Duration::from_millis(500 + rng.below(30_000)));
     (scenario, config, restart)
 }

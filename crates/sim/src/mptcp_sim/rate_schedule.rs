@@ -50,8 +50,8 @@ impl RateSchedule {
                 (0..=count).map(|at| (Instant::ZERO + TRACE_BIN * at, rate(at))).collect()
             }
             Downlink::Wifi { preset, phy } => {
-                let medium = WifiChannel::new(*preset, [*phy, None], 0, &link.name);
-                vec![(Instant::ZERO, medium.solo_rate(0, link.mtu))]
+                let channel = WifiChannel::new(*preset, [*phy, None], 0, &link.name);
+                vec![(Instant::ZERO, channel.solo_rate(0, link.mtu))]
             }
         };
         let mut events: Vec<(Instant, LinkEventKind)> = events

@@ -33,7 +33,7 @@ struct InFlight {
     /// Number of the transmission.
     transmission: u64,
     sent_at: Instant,
-    piece: Chunk,
+    chunk: Chunk,
 }
 
 /// Sending side of a subflow.
@@ -148,7 +148,7 @@ impl SubflowSender {
         if self.flight_bytes > 0 && self.flight_bytes + len > window {
             return None;
         }
-        let piece = match self.retransmit_queue.pop_front() {
+        let chunk = match self.retransmit_queue.pop_front() {
             Some(piece) => piece,
             None => {
                 let first = self.queue.front_mut()?;
@@ -163,16 +163,16 @@ impl SubflowSender {
                 Chunk { seq, data }
             }
         };
-        self.queued -= piece.data.len;
+        self.queued -= chunk.data.len;
         if self.flight_bytes == 0 {
             self.last_ack_at = now;
         }
-        self.flight_bytes += piece.data.len;
+        self.flight_bytes += chunk.data.len;
         self.round_peak = self.round_peak.max(self.flight_bytes);
         self.last_sent_at = now;
-        self.in_flight.push_back(InFlight { transmission: self.next_transmission, sent_at: now, piece });
+        self.in_flight.push_back(InFlight { transmission: self.next_transmission, sent_at: now, chunk });
         self.next_transmission += 1;
-        Some(piece)
+        Some(chunk)
     }
 
     /// Number of the last transmission.
@@ -195,13 +195,13 @@ impl SubflowSender {
         }
         let Some(sent) = self.in_flight.front().copied().filter(|sent| sent.transmission == number) else { return };
         self.in_flight.pop_front();
-        self.flight_bytes -= sent.piece.data.len;
+        self.flight_bytes -= sent.chunk.data.len;
         let rtt = now.since(sent.sent_at);
         self.min_rtt = self.min_rtt.min(rtt);
         self.srtt = Some(self.srtt.map_or(rtt, |smooth| (smooth * 7 + rtt) / 8));
         self.congestion.on_rtt(now, rtt, number, self.next_transmission);
         if self.is_cwnd_limited() && number >= self.recovery_point {
-            let segments = sent.piece.data.len.div_ceil(self.mss);
+            let segments = sent.chunk.data.len.div_ceil(self.mss);
             self.congestion.on_ack(now, u32::try_from(segments).unwrap_or(u32::MAX));
             self.grow_send_buffer();
         }
@@ -222,8 +222,8 @@ impl SubflowSender {
         self.congestion.on_loss();
         self.congestion.on_timeout();
         for sent in std::mem::take(&mut self.in_flight) {
-            self.queued += sent.piece.data.len;
-            self.retransmit_queue.push_back(sent.piece);
+            self.queued += sent.chunk.data.len;
+            self.retransmit_queue.push_back(sent.chunk);
         }
         self.retransmit_queue.make_contiguous().sort_by_key(|piece| piece.seq);
         self.flight_bytes = 0;
@@ -232,9 +232,9 @@ impl SubflowSender {
     }
 
     fn on_lost(&mut self, sent: InFlight) {
-        self.flight_bytes -= sent.piece.data.len;
-        self.queued += sent.piece.data.len;
-        self.retransmit_queue.push_back(sent.piece);
+        self.flight_bytes -= sent.chunk.data.len;
+        self.queued += sent.chunk.data.len;
+        self.retransmit_queue.push_back(sent.chunk);
         if sent.transmission >= self.recovery_point {
             self.recovery_point = self.next_transmission;
             self.congestion.on_loss();

@@ -272,9 +272,9 @@ fn an_mdp_schedule_uses_the_second_link_where_it_is_cheaper() {
         RadioModel::new(PowerCurve { base, per_bit, ..PowerCurve::default() })
     };
     let links = [0, 1].map(|at| {
-        let course = RateSchedule::new(&scenario.links[at], &[], Duration::from_secs(20));
-        let rates: Vec<_> = (0..20).map(|at| course.rate_at(Instant::from_millis(at * 1000))).collect();
-        (RateChain::new(&rates, 8), course)
+        let schedule = RateSchedule::new(&scenario.links[at], &[], Duration::from_secs(20));
+        let rates: Vec<_> = (0..20).map(|at| schedule.rate_at(Instant::from_millis(at * 1000))).collect();
+        (RateChain::new(&rates, 8), schedule)
     });
     let schedule = MdpSchedule::new((&links[0].0, &radio(300, 200_000)), (&links[1].0, &radio(900, 0)));
     let (mut sim, second) = (MptcpSim::new(scenario, MdpPolicy::new(schedule, links, Duration::ZERO)), 1);

@@ -95,9 +95,9 @@ fn errors_name_the_field_its_value_and_what_is_expected() {
         ("wifi,rate=1Mbit/s,steps=2s:1Mbit/s+1s:2Mbit/s", &["steps:", "increasing"]),
         ("wifi,rate=1Mbit/s,steps=1s", &["steps: `1s`", "3s:2Mbit/s"]),
     ] {
-        let said = parse_error(line);
+        let message = parse_error(line);
         for part in parts {
-            assert!(said.contains(part), "{line}: `{said}` does not contain `{part}`");
+            assert!(message.contains(part), "{line}: `{message}` does not contain `{part}`");
         }
     }
 }
@@ -124,8 +124,8 @@ fn a_table_and_a_line_give_the_same_link() {
         ("links = [{ rate = \"80Mbit/s\" }]", "missing field `name`"),
         ("links = [80]", "a link, as a table or as a line"),
     ] {
-        let said = toml::from_str::<File>(wrong).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(said.contains(part), "{said}");
+        let message = toml::from_str::<File>(wrong).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(message.contains(part), "{message}");
     }
 }
 
@@ -167,8 +167,8 @@ fn a_malformed_event_is_rejected() {
         ("3s:wifi=rtt=2", "a duration such as"),
         ("3s:wifi=loss=2", "0.5%"),
     ] {
-        let said = written.parse::<LinkEvent>().unwrap_err().to_string();
-        assert!(said.contains(part), "{written}: {said}");
+        let message = written.parse::<LinkEvent>().unwrap_err().to_string();
+        assert!(message.contains(part), "{written}: {message}");
     }
 }
 
@@ -184,8 +184,8 @@ fn traces_are_found_in_the_directories_compressed_or_not() {
     gz.finish().unwrap();
     let mut spec = parse_link("lte,trace=a.down,uptrace=b.up");
     assert!(!spec.is_loaded());
-    let nowhere = spec.load(&[]).unwrap_err().to_string();
-    assert!(nowhere.contains("a.down"), "{nowhere}");
+    let message = spec.load(&[]).unwrap_err().to_string();
+    assert!(message.contains("a.down"), "{message}");
     spec.load(&[PathBuf::from("/nonexistent"), dir.path().to_path_buf()]).unwrap();
     assert!(spec.is_loaded());
     assert_eq!(spec.to_string(), "lte,trace=a.down,uptrace=b.up");

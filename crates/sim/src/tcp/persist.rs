@@ -85,28 +85,32 @@ mod tests {
 
     #[test]
     fn a_window_shrinks_only_with_a_newer_sequence_number_or_to_zero() {
-        let mut room = PeerWindow::default();
-        room.on_ack(&ack(5, 100, 1000), 0);
-        room.on_ack(&ack(5, 100, 400), 100);
+        let mut peer_window = PeerWindow::default();
+        peer_window.on_ack(&ack(5, 100, 1000), 0);
+        peer_window.on_ack(&ack(5, 100, 400), 100);
         assert_eq!(
-            (room.window_end(), room.is_closed()),
+            (peer_window.window_end(), peer_window.is_closed()),
             (1100, false),
             "a smaller window from the same number is outdated"
         );
-        room.on_ack(&ack(5, 100, 0), 100);
-        assert_eq!((room.window_end(), room.is_closed()), (100, true));
-        room.on_ack(&ack(6, 100, 400), 100);
-        assert_eq!((room.window_end(), room.is_closed()), (500, false));
+        peer_window.on_ack(&ack(5, 100, 0), 100);
+        assert_eq!((peer_window.window_end(), peer_window.is_closed()), (100, true));
+        peer_window.on_ack(&ack(6, 100, 400), 100);
+        assert_eq!((peer_window.window_end(), peer_window.is_closed()), (500, false));
     }
 
     #[test]
     fn the_interval_between_probes_doubles() {
-        let (mut room, step, longest) = (PeerWindow::default(), Duration::from_millis(250), Duration::from_secs(1));
+        let (mut peer_window, step, longest) =
+            (PeerWindow::default(), Duration::from_millis(250), Duration::from_secs(1));
         let at = |room: &mut PeerWindow| {
             let at = room.next_probe(Instant::ZERO, step, longest);
             room.on_probe();
             at.as_nanos() / 1_000_000
         };
-        assert_eq!([at(&mut room), at(&mut room), at(&mut room), at(&mut room)], [250, 500, 1000, 1000]);
+        assert_eq!(
+            [at(&mut peer_window), at(&mut peer_window), at(&mut peer_window), at(&mut peer_window)],
+            [250, 500, 1000, 1000]
+        );
     }
 }

@@ -91,7 +91,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn three_on_their_way() -> (Scoreboard, RttEstimator) {
+    fn three_in_flight() -> (Scoreboard, RttEstimator) {
         let mut board = Scoreboard::default();
         for n in 0..3 {
             board.push(SeqRange::new(n * 10, n * 10 + 10), false, Instant::from_millis(n));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn one_later_delivery_waits_for_the_reordering_window() {
-        let (mut board, rtt) = three_on_their_way();
+        let (mut board, rtt) = three_in_flight();
         let mut rack = Rack::default();
         let now = Instant::from_millis(42);
         board.sack(SeqRange::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.min()));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn in_recovery_a_later_delivery_proves_the_loss() {
-        let (mut board, rtt) = three_on_their_way();
+        let (mut board, rtt) = three_in_flight();
         let mut rack = Rack::default();
         let now = Instant::from_millis(42);
         board.sack(SeqRange::new(20, 30), |sent| rack.on_delivered(now, sent, rtt.min()));

@@ -313,9 +313,9 @@ mod tests {
     #[test]
     fn only_whole_segments_are_sacked_and_only_once() {
         let mut board = filled_scoreboard(4);
-        let mut news = 0;
-        board.sack(SeqRange::new(15, 40), |_| news += 1);
-        board.sack(SeqRange::new(20, 40), |_| news += 1);
-        assert_eq!(news, 2);
+        let mut newly_sacked = 0;
+        board.sack(SeqRange::new(15, 40), |_| newly_sacked += 1);
+        board.sack(SeqRange::new(20, 40), |_| newly_sacked += 1);
+        assert_eq!(newly_sacked, 2);
     }
 }

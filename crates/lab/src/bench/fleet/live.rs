@@ -95,8 +95,9 @@ pub(super) fn run_failures(bench: &FleetBench, report: &mut ReportTable) -> Resu
         }
         for run in 0..bench.runs {
             let case = format!("cut {row}");
-            let cuts = two_failures(config.length, [mode; 2]);
-            let Some(broadcast) = run_broadcast(bench, report, &case, (&links(EQUAL_LINKS), config, &cuts, run))?
+            let failures = two_failures(config.length, [mode; 2]);
+            let Some(broadcast) =
+                run_broadcast(bench, report, &case, (&links(EQUAL_LINKS), config, &failures, run))?
             else {
                 return Ok(());
             };

@@ -198,7 +198,7 @@ mod tests {
     fn each_client_transfers_what_its_links_carry_in_the_same_time() {
         let all = links(&ROWS[2], Direction::Up);
         assert_eq!(bytes_at_rates([5, 10, 3], 20), 18_000_000 / 8 * 20);
-        let names: Vec<String> = client_order(3, 0).into_iter().map(|who| client_name(who, &all)).collect();
+        let names: Vec<String> = client_order(3, 0).into_iter().map(|client| client_name(client, &all)).collect();
         assert_eq!(names, ["marline", "edge:l0", "tcp:l0", "edge:l1", "tcp:l1", "edge:l2", "tcp:l2"]);
         assert_eq!(client_order(3, 8)[0], client_order(3, 1)[0]);
     }

@@ -215,18 +215,19 @@ fn recovery_time(recovery: &Recovery, emulation: &EmulationReport) -> Result<Opt
         Recovery::OverLte(failed_at) => {
             let payload_samples =
                 || lte.traffic_samples.iter().filter(|sample| sample.down > 0 && sample.payload > 0);
-            if payload_samples().any(|sign| sign.at <= *failed_at && sign.at + IN_USE_WINDOW > *failed_at) {
+            if payload_samples().any(|traffic| traffic.at <= *failed_at && traffic.at + IN_USE_WINDOW > *failed_at)
+            {
                 return Ok(None);
             }
             // The first payload sample after the failure marks the switch to LTE.
             let first_sample =
-                payload_samples().find(|sign| sign.at > *failed_at).ok_or("no payload arrived over LTE")?;
+                payload_samples().find(|traffic| traffic.at > *failed_at).ok_or("no payload arrived over LTE")?;
             Ok(Some(first_sample.at - *failed_at))
         }
         Recovery::PrioResent => {
             // The time from a dropped request to the next one with the same content, for the link that lost one first.
             let losses = emulation.links.iter().filter_map(|link| {
-                let lost_request = link.mp_prio_requests.iter().find(|asked| asked.is_dropped)?;
+                let lost_request = link.mp_prio_requests.iter().find(|request| request.is_dropped)?;
                 let mut later_requests =
                     link.mp_prio_requests.iter().filter(|other| other.at > lost_request.at && !other.is_dropped);
                 Some((

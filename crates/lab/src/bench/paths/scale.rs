@@ -109,7 +109,7 @@ fn measure(testbed: &Testbed, count: u32, name: &str) -> Result<DaemonUsage, Str
             }
             let (cpu_after, memory) = sampler::usage_of(pid).ok_or_else(daemon_gone)?;
             let (cpu, memory) = ((cpu_after - cpu_before) / start.elapsed().as_secs_f64(), memory as f64);
-            let managed = testbed.daemon_status().and_then(|said| said["counts"]["managed"].as_u64());
+            let managed = testbed.daemon_status().and_then(|status| status["counts"]["managed"].as_u64());
             is_over.store(true, Ordering::Relaxed);
             let mut bytes = 0;
             for reader in readers {

@@ -104,7 +104,7 @@ impl ProxyReport {
     ) -> &mut ProxyReportRow {
         let index = self.rows.iter().position(|row| row.case == case && row.metric == metric);
         let index = index.unwrap_or_else(|| {
-            let (marline, reference, suspect) = Default::default();
+            let (marline, reference, unreliable_reasons) = Default::default();
             self.rows.push(ProxyReportRow {
                 case: case.into(),
                 metric,
@@ -112,7 +112,7 @@ impl ProxyReport {
                 marline,
                 reference,
                 reference_name,
-                unreliable_reasons: suspect,
+                unreliable_reasons,
             });
             self.rows.len() - 1
         });

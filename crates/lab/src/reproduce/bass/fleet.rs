@@ -29,12 +29,12 @@ struct MatchResult {
 
 /// The rows of these artefacts, and their thresholds.
 pub(super) fn rows(wants: impl Fn(&str) -> bool, fleets: u32) -> (Vec<ResultRow>, Vec<Threshold>) {
-    let (mut rows, mut floors) = (Vec::new(), Vec::new());
+    let (mut rows, mut thresholds) = (Vec::new(), Vec::new());
     if wants("F8") {
         rows.extend(distance_rows(fleets));
     }
     if !wants("F9") && !wants("F10") {
-        return (rows, floors);
+        return (rows, thresholds);
     }
     for load in LOADS {
         let case = format!("load {load} %");
@@ -64,11 +64,11 @@ pub(super) fn rows(wants: impl Fn(&str) -> bool, fleets: u32) -> (Vec<ResultRow>
                 stats::mean(&all.iter().map(|fleet| share(&fleet[at].1.gammas, |g| g >= 1.0)).collect::<Vec<_>>())
             };
             if let (Some(measured), Some(best)) = (share_of(MARLINE), share_of(OPTIMAL)) {
-                floors.push(hit_threshold(&case, measured * 100.0, best * 100.0));
+                thresholds.push(hit_threshold(&case, measured * 100.0, best * 100.0));
             }
         }
     }
-    (rows, floors)
+    (rows, thresholds)
 }
 
 /// The distribution of rates over distance in the generated fleets.
@@ -89,9 +89,9 @@ fn distance_rows(fleets: u32) -> Vec<ResultRow> {
             Some(next) => format!("{} to {next} km", DISTANCE_BINS_KM[at]),
             None => format!("{} km and more", DISTANCE_BINS_KM[at]),
         };
-        let came = (stats::mean(values), stats::std_dev(values));
+        let result = (stats::mean(values), stats::std_dev(values));
         let note = format!("{} measurements; drawn so", values.len());
-        ResultRow { note: Some(note), ..figure_row("F8", &case, "drawn", "rate over the box's own", "", came) }
+        ResultRow { note: Some(note), ..figure_row("F8", &case, "drawn", "rate over the box's own", "", result) }
     };
     bins.iter().enumerate().filter(|(_, values)| !values.is_empty()).map(of).collect()
 }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn marline_is_no_worse_than_others_and_gamma_has_a_threshold_at_half_load() {
-        let (rows, floors) = rows(|artefact| artefact != "F8", 2);
+        let (rows, thresholds) = rows(|artefact| artefact != "F8", 2);
         let of = |case: &str, policy: &str, metric: &str| {
             let is = |row: &&ResultRow| row.case == case && row.policy == policy && row.metric == metric;
             rows.iter().find(is).unwrap().measured.unwrap()
@@ -209,8 +209,8 @@ mod tests {
         }
         assert!(of("load 50 %", MARLINE, "γ = 1") > of("load 120 %", MARLINE, "γ = 1"));
         assert!(of("load 50 %", MARLINE, "γ ≥ 0.5") >= of("load 50 %", MARLINE, "γ ≥ 0.9"));
-        assert_eq!(floors.len(), 1);
-        assert!(floors[0].is_met());
+        assert_eq!(thresholds.len(), 1);
+        assert!(thresholds[0].is_met());
     }
 
     #[test]

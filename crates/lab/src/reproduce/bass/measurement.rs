@@ -55,7 +55,7 @@ impl UploadResult {
 
 impl MeasuredValues for UploadResult {
     fn unreliable_reason(&self) -> Option<String> {
-        measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
+        measurement::unreliable_reason_of(self.p99_lateness_s, self.dropped_before_emulator)
     }
 
     fn to_line(&self) -> String {
@@ -109,6 +109,6 @@ mod tests {
 
     #[test]
     fn the_committed_measurements_can_be_read() {
-        measurement::tests::is_understood::<UploadId, UploadResult>("bass");
+        measurement::tests::check_committed_measurements::<UploadId, UploadResult>("bass");
     }
 }

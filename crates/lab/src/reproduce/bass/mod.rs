@@ -153,12 +153,12 @@ fn print_results(
     backend: Backend,
 ) -> u8 {
     let results = Results { cases, measurements: cells, congestion: args.congestion.name() };
-    let (mut rows, mut floors) = results.rows(|artefact| chosen.includes(artefact));
-    if let Some((more, judged)) = drawn {
+    let (mut rows, mut thresholds) = results.rows(|artefact| chosen.includes(artefact));
+    if let Some((more, fleet_thresholds)) = drawn {
         rows.extend(more);
-        floors.extend(judged);
+        thresholds.extend(fleet_thresholds);
     }
-    rows.extend(floors.iter().map(Threshold::to_row));
+    rows.extend(thresholds.iter().map(Threshold::to_row));
     rows.iter_mut().for_each(|row| row.backend = backend);
     let of = |case: &UploadCase| case.routes.iter().map(|route| (case.clone(), *route)).collect::<Vec<_>>();
     let last = |(case, route): (UploadCase, _)| latest(cells, &UploadId::new(&case, route, args.congestion.name()));
@@ -189,7 +189,7 @@ fn print_results(
             }
         }
     }
-    if let Some(table) = threshold::table(&floors) {
+    if let Some(table) = threshold::table(&thresholds) {
         print_line(&format!("\nFloors:\n{}", table.to_text()));
     }
     code
@@ -292,11 +292,12 @@ mod tests {
         let cases = all.cases(effort, Backend::Sim);
         let cells = runner::measure_simulated(&cases, "cubic").unwrap();
         assert!(cells.iter().all(|cell| cell.problem.is_none()));
-        let (rows, floors) = Results { cases: &cases, measurements: &cells, congestion: "cubic" }.rows(|_| true);
+        let (rows, thresholds) =
+            Results { cases: &cases, measurements: &cells, congestion: "cubic" }.rows(|_| true);
         for artefact in ["F5", "X-upload", "F8", "F11", "F12"] {
             assert!(table::table(&rows, artefact).is_some(), "{artefact}");
         }
-        assert!(floors.iter().any(|threshold| threshold.artefact == "X-upload" && threshold.is_met()));
-        assert!(floors.iter().any(|threshold| threshold.artefact == "F12"));
+        assert!(thresholds.iter().any(|threshold| threshold.artefact == "X-upload" && threshold.is_met()));
+        assert!(thresholds.iter().any(|threshold| threshold.artefact == "F12"));
     }
 }

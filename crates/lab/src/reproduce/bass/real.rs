@@ -87,7 +87,7 @@ impl UploadRunner {
             upload::upload(&lab, from, to, case.length).map_err(|e| e.to_string())
         };
         let site = |relay: usize| FIRST_RELAY_SITE + relay;
-        let came = match route {
+        let result = match route {
             UploadRoute::Direct(at) => {
                 let name = case.links.get(at).map_or("", |link| &link.name);
                 run(UploadSource::Device(name), ORIGIN_SITE)
@@ -117,7 +117,7 @@ impl UploadRunner {
         let emulation = lab.emulation_report()?;
         let unseen = emulation.links.iter().map(|link| link.dropped_before_emulator).sum();
         let late_s = emulation.lateness.p99.as_secs_f64();
-        Ok(came.map(|got| UploadResult { p99_lateness_s: late_s, dropped_before_emulator: unseen, ..got }))
+        Ok(result.map(|got| UploadResult { p99_lateness_s: late_s, dropped_before_emulator: unseen, ..got }))
     }
 
     /// Starts the processes that the route needs, and waits until they are ready.
@@ -219,8 +219,8 @@ fn segments(case: &UploadCase) -> Vec<Segment> {
 }
 
 /// Index of the relay of new flows, according to the last such line of the edge's log.
-fn relay_index_in_use(said: &str) -> Option<usize> {
-    let used = relay_in_use(said)?;
+fn relay_index_in_use(edge_log: &str) -> Option<usize> {
+    let used = relay_in_use(edge_log)?;
     (0..MAX_RELAYS)
         .find(|relay| used == relay_name(*relay) || used == site_address(FIRST_RELAY_SITE + relay).to_string())
 }
@@ -256,8 +256,8 @@ mod tests {
 
     #[test]
     fn the_relay_in_use_is_read_from_the_edges_log() {
-        let said = "marline: edge listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through 10.99.0.4\n";
-        assert_eq!(relay_index_in_use(said), Some(1));
+        let edge_log = "marline: edge listens\nmarline: new flows go through 10.99.0.3\nmarline: new flows go through 10.99.0.4\n";
+        assert_eq!(relay_index_in_use(edge_log), Some(1));
         assert_eq!(relay_index_in_use("marline: new flows go directly"), None);
     }
 }

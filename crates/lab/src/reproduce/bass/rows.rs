@@ -60,10 +60,10 @@ impl RelayChoice {
 impl Results<'_> {
     /// The rows of these artefacts, and their thresholds.
     pub(super) fn rows(&self, wants: impl Fn(&str) -> bool) -> (Vec<ResultRow>, Vec<Threshold>) {
-        let (mut rows, mut floors) = (Vec::new(), Vec::new());
+        let (mut rows, mut thresholds) = (Vec::new(), Vec::new());
         for artefact in ["F5", "X-upload"].into_iter().filter(|artefact| wants(artefact)) {
             for case in self.cases_of(artefact) {
-                self.upload(case, &mut rows, &mut floors);
+                self.upload(case, &mut rows, &mut thresholds);
             }
         }
         if wants("F8") {
@@ -74,8 +74,8 @@ impl Results<'_> {
             rows.extend(rates.map(|(case, rate)| value_row("F8", &case.name, "edge", "rate", "Mbit/s", rate)));
         }
         self.choices(&wants, &mut rows);
-        self.gains(&wants, &mut rows, &mut floors);
-        (rows, floors)
+        self.gains(&wants, &mut rows, &mut thresholds);
+        (rows, thresholds)
     }
 
     /// The cases of an artefact, without repetitions.
@@ -130,7 +130,7 @@ impl Results<'_> {
     }
 
     /// Rows and threshold of one case of `F5` or `X-upload` (rule 1).
-    fn upload(&self, case: &UploadCase, rows: &mut Vec<ResultRow>, floors: &mut Vec<Threshold>) {
+    fn upload(&self, case: &UploadCase, rows: &mut Vec<ResultRow>, thresholds: &mut Vec<Threshold>) {
         let steady = |route| self.mean(case, route, |measured| measured.steady_mbps);
         let alone: Option<Vec<f64>> = (0..case.links.len()).map(|at| steady(UploadRoute::Direct(at))).collect();
         let (Some(alone), Some(ours)) = (alone, steady(UploadRoute::Through(0))) else { return };
@@ -148,13 +148,14 @@ impl Results<'_> {
         // One link has a tenth of the other's rate: the slow link need not add anything, but must not reduce the
         // rate.
         let unequal = best > 0.85 * sum;
-        let (says, of, least) = match unequal {
+        let (requirement, of, least) = match unequal {
             true => ("of the best link's rate", best, 97.0),
             false => ("of the sum of the links' rates", sum, 92.0),
         };
         let note = unequal.then(|| format!("the sum as a goal: {:.1} % of it", ours / sum * 100.0));
         let bound = Bound::AtLeast(least);
-        floors.push(Threshold { note, ..new_threshold(artefact, name, says, ours / of * 100.0, bound, "%") });
+        thresholds
+            .push(Threshold { note, ..new_threshold(artefact, name, requirement, ours / of * 100.0, bound, "%") });
     }
 
     /// Rows of `F9` and `F10` (rule 3).
@@ -241,7 +242,7 @@ impl Results<'_> {
     }
 
     /// Rows and threshold of `F11` and `F12` (rules 4 and 6).
-    fn gains(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<ResultRow>, floors: &mut Vec<Threshold>) {
+    fn gains(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<ResultRow>, thresholds: &mut Vec<Threshold>) {
         let all: Vec<(&UploadCase, Gain)> =
             self.cases_of("F11").into_iter().filter_map(|case| Some((case, self.gain(case)?))).collect();
         if all.is_empty() {
@@ -300,8 +301,8 @@ impl Results<'_> {
             }
         }
         let (case, bound) = (format!("{} origins", all.len()), Bound::AtLeast(3.0));
-        let asked = new_threshold("F12", &case, "mean gain over plain TCP", mean, bound, "times");
-        floors.push(Threshold { note: Some(product), ..asked });
+        let gain_threshold = new_threshold("F12", &case, "mean gain over plain TCP", mean, bound, "times");
+        thresholds.push(Threshold { note: Some(product), ..gain_threshold });
     }
 }
 
@@ -351,10 +352,10 @@ fn new_threshold(
 
 /// Threshold of the share of edges that have the best relay, in percent, compared with the best plan's.
 pub(super) fn hit_threshold(case: &str, measured: f64, best: f64) -> Threshold {
-    let says = "γ = 1 in 90 %, else 2 points less than the best plan's";
+    let requirement = "γ = 1 in 90 %, else 2 points less than the best plan's";
     let bound = Bound::AtLeast((best - 2.0).min(90.0));
     let note = Some(format!("the best plan's {best:.1} %; BASS: 77 %"));
-    Threshold { note, ..new_threshold("F10", case, says, measured, bound, "%") }
+    Threshold { note, ..new_threshold("F10", case, requirement, measured, bound, "%") }
 }
 
 fn milliseconds(time: Duration) -> String {
@@ -397,13 +398,13 @@ mod tests {
                 cells.push(cell(case, *route, rate));
             }
         }
-        let (rows, floors) = judged(&origins, &cells);
+        let (rows, thresholds) = judged(&origins, &cells);
         assert_eq!(value(&rows, "F12", BOTH_LINKS, "mean").measured, Some(4.667));
         assert_eq!(value(&rows, "F12", BOTH_LINKS, "mean").paper, Some(5.11));
         assert_eq!(value(&rows, "F12", BOTH_LINKS, "aggregation, geometric mean").measured, Some(2.0));
         assert_eq!(value(&rows, "F12", BOTH_LINKS, "split, geometric mean").measured, Some(2.0));
-        assert_eq!((floors.len(), floors[0].is_met()), (1, true));
-        assert!(floors[0].to_row().note.unwrap().contains("aggregation 2.00 × split 2.00"));
+        assert_eq!((thresholds.len(), thresholds[0].is_met()), (1, true));
+        assert!(thresholds[0].to_row().note.unwrap().contains("aggregation 2.00 × split 2.00"));
         cells.iter_mut().filter(|cell| cell.id.route.starts_with("relay")).for_each(|cell| {
             cell.values = Some(UploadResult::rounded(1.5, 1.5));
         });

@@ -24,7 +24,7 @@ pub(super) fn measure_real(
 ) -> Result<(), LabError> {
     let each = |case: &UploadCase, route: UploadRoute| match runner.upload(case, route)? {
         Err(why) if is_interrupted() || why == STOPPED_BY_USER => Ok(None),
-        came => Ok(Some(came)),
+        result => Ok(Some(result)),
     };
     measure_all(cases, results, runner.congestion.name(), jobs, each)
 }

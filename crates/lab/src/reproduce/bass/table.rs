@@ -31,17 +31,17 @@ fn wide_table(rows: &[&ResultRow]) -> Table {
     let of = |key: (&str, &str), metric: &str| {
         rows.iter().find(|row| (row.case.as_str(), row.policy.as_str()) == key && row.metric == metric)
     };
-    let said = |metric: &str| rows.iter().any(|row| row.metric == metric && row.paper.is_some());
+    let has_paper_value = |metric: &str| rows.iter().any(|row| row.metric == metric && row.paper.is_some());
     let mut header = vec!["case".to_owned(), "client".to_owned()];
     for (metric, unit) in &metrics {
-        header.extend(said(metric).then(|| format!("paper: {metric}")));
+        header.extend(has_paper_value(metric).then(|| format!("paper: {metric}")));
         header.push(format!("{metric} {unit}").trim().to_owned());
     }
     let line = |key: &(&str, &str)| {
         let mut line = vec![key.0.to_owned(), key.1.to_owned()];
         for (metric, _) in &metrics {
             let row = of(*key, metric);
-            line.extend(said(metric).then(|| format_number(row.and_then(|row| row.paper))));
+            line.extend(has_paper_value(metric).then(|| format_number(row.and_then(|row| row.paper))));
             line.push(row.map_or("–".into(), |row| with_spread(row)));
         }
         line

@@ -28,8 +28,8 @@ pub(super) fn artefacts() -> impl Iterator<Item = &'static str> {
 /// where the paper's statement on two bad links needs it (section 5.3). Plain TCP is not compared, because its
 /// packets carry more payload than the model assumes.
 pub(super) fn is_compared(figure: &FigureCase, client: EmptcpClient) -> bool {
-    let said = figure.artefact == "F16" && figure.case == BOTH_BAD && client == EmptcpClient::Mptcp;
-    (said || CLIENTS.contains(&client)) && artefacts().any(|known| known == figure.artefact)
+    let needs_mptcp = figure.artefact == "F16" && figure.case == BOTH_BAD && client == EmptcpClient::Mptcp;
+    (needs_mptcp || CLIENTS.contains(&client)) && artefacts().any(|known| known == figure.artefact)
 }
 
 /// The clients that are compared in all artefacts.

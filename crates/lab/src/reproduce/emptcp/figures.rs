@@ -67,7 +67,7 @@ impl FigureCase {
 
 /// A case with a pair of recorded links.
 pub(super) fn trace_case(case: String, run: RunConfig) -> FigureCase {
-    FigureCase { artefact: TRACES, case, clients: WILD_CLIENTS.to_vec(), runs: vec![run] }
+    FigureCase { artefact: TRACES, case, clients: SECTION_5_CLIENTS.to_vec(), runs: vec![run] }
 }
 
 /// Work over recorded links. Chosen: about a minute.
@@ -99,13 +99,13 @@ pub(super) fn figures(artefact: &str, effort: Effort) -> Vec<FigureCase> {
         };
     let file = |bytes| Work::File(DataSize::from_bytes(bytes));
     match artefact {
-        "F5" => vec![one("F5", "good Wi-Fi".into(), LAB_CLIENTS, 5, &|_| {
+        "F5" => vec![one("F5", "good Wi-Fi".into(), SECTION_4_CLIENTS, 5, &|_| {
             RunConfig::new(&[GOOD_WIFI_MBPS], &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE))
         })],
-        "F6" => vec![one("F6", "bad Wi-Fi".into(), LAB_CLIENTS, 5, &|_| {
+        "F6" => vec![one("F6", "bad Wi-Fi".into(), SECTION_4_CLIENTS, 5, &|_| {
             RunConfig::new(&[BAD_WIFI_MBPS], &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE))
         })],
-        "F8" => vec![one("F8", "on-off 40 s".into(), LAB_CLIENTS, 10, &|seed| {
+        "F8" => vec![one("F8", "on-off 40 s".into(), SECTION_4_CLIENTS, 10, &|seed| {
             RunConfig::new(
                 &config::on_off_rates(seed, 40.0, [BAD_WIFI_MBPS, GOOD_WIFI_MBPS], RATE_SECONDS),
                 &[LTE_MBPS],
@@ -116,13 +116,13 @@ pub(super) fn figures(artefact: &str, effort: Effort) -> Vec<FigureCase> {
         "F10" => [(2, 0.025), (2, 0.05), (3, 0.025), (3, 0.05)]
             .into_iter()
             .map(|(nodes, off)| {
-                one("F10", format!("n={nodes} λoff={off}"), LAB_CLIENTS, 5, &|seed| {
+                one("F10", format!("n={nodes} λoff={off}"), SECTION_4_CLIENTS, 5, &|seed| {
                     let wifi = config::shared_wifi_rates(seed, nodes, [0.05, off], GOOD_WIFI_MBPS, RATE_SECONDS);
                     RunConfig::new(&wifi, &[LTE_MBPS], DEFAULT_RTTS_MS, file(LARGE_FILE))
                 })
             })
             .collect(),
-        "F13" => vec![one("F13", "walk".into(), LAB_CLIENTS, 5, &|seed| {
+        "F13" => vec![one("F13", "walk".into(), SECTION_4_CLIENTS, 5, &|seed| {
             let length = Duration::from_secs(config::WALK_SECONDS as u64);
             RunConfig::new(&config::walk_rates(seed), &[LTE_MBPS], DEFAULT_RTTS_MS, Work::Timed { length })
         })],
@@ -130,13 +130,13 @@ pub(super) fn figures(artefact: &str, effort: Effort) -> Vec<FigureCase> {
             .into_iter()
             .map(|(case, wifi, lte)| {
                 let (artefact, bytes) = if artefact == "F15" { ("F15", 262_144) } else { ("F16", 16_777_216) };
-                one(artefact, case.into(), WILD_CLIENTS, 10, &|seed| {
+                one(artefact, case.into(), SECTION_5_CLIENTS, 10, &|seed| {
                     let ([wifi, lte], rtt) = config::random_category(seed, wifi, lte);
                     RunConfig::new(&[wifi], &[lte], rtt, file(bytes))
                 })
             })
             .collect(),
-        "F17" => vec![one("F17", "107 objects".into(), WILD_CLIENTS, 10, &|seed| {
+        "F17" => vec![one("F17", "107 objects".into(), SECTION_5_CLIENTS, 10, &|seed| {
             let ([wifi, lte], rtt) = config::random_category(seed, true, true);
             RunConfig::new(&[wifi], &[lte], rtt, Work::Page)
         })],
@@ -184,7 +184,7 @@ pub(super) fn quick_cases() -> Vec<FigureCase> {
     let one = |case: &str, run| FigureCase {
         artefact: QUICK,
         case: case.into(),
-        clients: WILD_CLIENTS.to_vec(),
+        clients: SECTION_5_CLIENTS.to_vec(),
         runs: vec![run],
     };
     vec![
@@ -198,7 +198,7 @@ pub(super) fn quick_cases() -> Vec<FigureCase> {
 pub(super) const QUICK: &str = "short";
 
 /// Clients of section 4.
-const LAB_CLIENTS: &[EmptcpClient] = &[
+const SECTION_4_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::TcpWifi,
     EmptcpClient::Mptcp,
     EmptcpClient::WifiFirst,
@@ -208,7 +208,7 @@ const LAB_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::Marline,
 ];
 /// Clients of section 5.
-const WILD_CLIENTS: &[EmptcpClient] = &[
+const SECTION_5_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::TcpWifi,
     EmptcpClient::Mptcp,
     EmptcpClient::Emptcp,

@@ -56,7 +56,7 @@ impl fmt::Display for DownloadId {
 
 impl MeasuredValues for RunResult {
     fn unreliable_reason(&self) -> Option<String> {
-        measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
+        measurement::unreliable_reason_of(self.p99_lateness_s, self.dropped_before_emulator)
     }
 
     fn to_line(&self) -> String {
@@ -103,7 +103,7 @@ pub(super) fn measure_all(
         let label = format!("{} {} {} {run}", figure.artefact, figure.case, client.name());
         match runner.run_case(&figure.runs[*run], *client, *run as u64 + 1, &label)? {
             Err(why) if is_interrupted() || is_stopped_by_user(&why) => Ok(None),
-            came => Ok(Some(came)),
+            result => Ok(Some(result)),
         }
     };
     results.measure(&all, jobs, name, |_| JOB_COST, one)
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_committed_measurements_can_be_read() {
-        measurement::tests::is_understood::<DownloadId, RunResult>("emptcp");
+        measurement::tests::check_committed_measurements::<DownloadId, RunResult>("emptcp");
     }
 
     #[test]

@@ -115,12 +115,12 @@ fn run_simulated(args: &ReproduceArgs) -> Result<u8, LabError> {
         let played = simulate::simulate(setting, client, &model, run as u64 + 1)?;
         Ok(with_optimum(played, figure, client, run, &model))
     };
-    let tell = |figure: &FigureCase| {
+    let report = |figure: &FigureCase| {
         if !args.json {
             notice(&format!("{} {}", figure.artefact, figure.case));
         }
     };
-    let results = runner::run_all(&figures, each, tell);
+    let results = runner::run_all(&figures, each, report);
     Ok(print_results(args, &figures, base, &results, Backend::Sim, scale))
 }
 
@@ -132,8 +132,8 @@ fn with_optimum(
     run: usize,
     model: &Model,
 ) -> CaseResult {
-    let asked = clairvoyant::is_compared(figure, client);
-    let setting = figure.runs.get(run).filter(|_| asked);
+    let is_compared = clairvoyant::is_compared(figure, client);
+    let setting = figure.runs.get(run).filter(|_| is_compared);
     let least = setting.and_then(|setting| simulate::optimum(setting, model, played.bytes, played.seconds));
     CaseResult { optimum: least, ..played }
 }
@@ -243,10 +243,10 @@ fn print_results(
     backend: Backend,
     scale: f64,
 ) -> u8 {
-    let floors = thresholds::thresholds(results);
+    let thresholds = thresholds::thresholds(results);
     let mut rows = base;
     rows.iter_mut().for_each(|row| row.backend = backend);
-    rows.extend(rows::rows(results, &floors, backend, scale));
+    rows.extend(rows::rows(results, &thresholds, backend, scale));
     let problems: Vec<String> = results.iter().flat_map(CaseResults::problems).collect();
     problems.iter().for_each(|problem| notice(problem));
     if args.json {
@@ -295,7 +295,7 @@ fn print_results(
             table.to_text()
         ));
     }
-    if let Some(table) = threshold::table(&floors) {
+    if let Some(table) = threshold::table(&thresholds) {
         print_line(&format!("\nFloors:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())

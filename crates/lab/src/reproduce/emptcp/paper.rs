@@ -102,8 +102,8 @@ const fn statement(
 
 /// A statement that the configuration was chosen to reproduce ([`super::config::shared_wifi_rates`],
 /// [`super::config::walk_rates`]).
-const fn tuned_statement(said: PaperStatement) -> PaperStatement {
-    PaperStatement { is_tuned: true, ..said }
+const fn tuned_statement(statement: PaperStatement) -> PaperStatement {
+    PaperStatement { is_tuned: true, ..statement }
 }
 
 use ComparedMetric::{Bytes, Energy, EnergyPerByte, Time};

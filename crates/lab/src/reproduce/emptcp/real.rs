@@ -167,7 +167,7 @@ impl CaseRunner {
             }
         };
         let start = Instant::now();
-        let worked = match run.work {
+        let result = match run.work {
             Work::File(_) => {
                 let until = StopCondition { limit: TIME_LIMIT, stop_after: None, wants_sha256: false };
                 testbed.download(&name, until)?
@@ -185,9 +185,9 @@ impl CaseRunner {
             }),
         };
         let emulation = testbed.emulation_report()?;
-        let asked = start.elapsed();
-        let said = testbed.daemon_status().and_then(|said| said["energy_j"].as_f64());
-        Ok(worked.map(|got| to_result(&emulation, &got, said.map(|energy| (asked, energy)))))
+        let reported_at = start.elapsed();
+        let daemon_status = testbed.daemon_status().and_then(|said| said["energy_j"].as_f64());
+        Ok(result.map(|got| to_result(&emulation, &got, daemon_status.map(|energy| (reported_at, energy)))))
     }
 
     fn payload(&self, size: DataSize) -> Result<Arc<Payload>, LabError> {
@@ -225,16 +225,16 @@ fn testbed_variant(client: EmptcpClient) -> testbed::PathVariant {
 /// Time after which the path manager should have recognized the link rates.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
-fn to_result(emulation: &EmulationReport, got: &DownloadResult, said: Option<(Duration, f64)>) -> RunResult {
+fn to_result(emulation: &EmulationReport, got: &DownloadResult, reported: Option<(Duration, f64)>) -> RunResult {
     let account = energy::energy_of_packets(emulation, device_model(ENERGY_MODEL));
-    let wakes = energy::promotions(emulation, device_model(ENERGY_MODEL));
+    let promotions = energy::promotions(emulation, device_model(ENERGY_MODEL));
     let links = emulation.links.iter().enumerate().map(|(at, link)| LinkResult {
         name: link.name.clone(),
         ip_bytes: link.downlink.delivered.bytes.bytes(),
-        payload_bytes: link.traffic_samples.iter().map(|sign| u64::from(sign.payload)).sum(),
+        payload_bytes: link.traffic_samples.iter().map(|sample| u64::from(sample.payload)).sum(),
         energy_j: energy::link_energy(&account, at),
-        promotions: wakes.get(at).copied(),
-        mp_prio_s: link.mp_prio_requests.iter().map(|asked| (asked.at.as_secs_f64(), asked.backup)).collect(),
+        promotions: promotions.get(at).copied(),
+        mp_prio_s: link.mp_prio_requests.iter().map(|request| (request.at.as_secs_f64(), request.backup)).collect(),
     });
     RunResult {
         seconds: got.time.as_secs_f64(),
@@ -244,9 +244,9 @@ fn to_result(emulation: &EmulationReport, got: &DownloadResult, said: Option<(Du
         longest_pause_s: got.longest_pause.as_secs_f64(),
         settled_mbps: (got.time > SETTLED_AFTER * 2).then(|| got.rate_from(SETTLED_AFTER) * 8.0 / 1e6),
         suspended: SuspendedTraffic::measure(emulation, 1, got.time),
-        daemon_energy_j: said.map(|(_, energy)| energy),
-        packet_energy_at_report_j: said.map(|(asked, _)| {
-            energy::energy_until(emulation, device_model(ENERGY_MODEL), asked).total().as_joules_f64()
+        daemon_energy_j: reported.map(|(_, energy)| energy),
+        packet_energy_at_report_j: reported.map(|(reported_at, _)| {
+            energy::energy_until(emulation, device_model(ENERGY_MODEL), reported_at).total().as_joules_f64()
         }),
         timeline: timeline(emulation, got.time),
         p99_lateness_s: emulation.lateness.p99.as_secs_f64(),

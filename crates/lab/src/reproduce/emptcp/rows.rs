@@ -30,17 +30,24 @@ pub(super) const METRICS: [Metric; 8] = [
     ("bytes_wifi", "MB", |played| Some(played.ip_bytes[0] / 1e6)),
     ("bytes_lte", "MB", |played| Some(played.ip_bytes[1] / 1e6)),
     ("wakes_lte", "1", |played| played.promotions),
-    ("runs_waking_lte", "%", |played| played.promotions.map(|wakes| if wakes > 0.0 { 100.0 } else { 0.0 })),
+    ("runs_waking_lte", "%", |played| {
+        played.promotions.map(|promotions| if promotions > 0.0 { 100.0 } else { 0.0 })
+    }),
     ("rate_after_5s", "Mbit/s", |played| played.settled_mbps),
 ];
 
 /// All rows of these results.
-pub(super) fn rows(results: &[CaseResults], floors: &[Threshold], backend: Backend, scale: f64) -> Vec<ResultRow> {
+pub(super) fn rows(
+    results: &[CaseResults],
+    thresholds: &[Threshold],
+    backend: Backend,
+    scale: f64,
+) -> Vec<ResultRow> {
     let mut rows: Vec<ResultRow> = results.iter().flat_map(metric_rows).collect();
     rows.extend(results.iter().flat_map(statement_rows));
     rows.extend(timeline_rows(results));
     rows.extend(super::clairvoyant::rows(results));
-    rows.extend(floors.iter().map(Threshold::to_row));
+    rows.extend(thresholds.iter().map(Threshold::to_row));
     for row in &mut rows {
         (row.backend, row.scale) = (backend, scale);
     }
@@ -73,36 +80,36 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
 
 /// Rows of the paper's statements: by how many percent one client differs from another.
 fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
-    let of = |said: PaperStatement| {
-        let measured = said.measured_percent(results)?;
-        let outside = (said.min_percent - measured).max(measured - said.max_percent);
-        let range = match said.min_percent == said.max_percent {
-            true => format!("§{}", said.section),
-            false => format!("§{}: {} to {} %", said.section, said.min_percent, said.max_percent),
+    let of = |statement: PaperStatement| {
+        let measured = statement.measured_percent(results)?;
+        let outside = (statement.min_percent - measured).max(measured - statement.max_percent);
+        let range = match statement.min_percent == statement.max_percent {
+            true => format!("§{}", statement.section),
+            false => format!("§{}: {} to {} %", statement.section, statement.min_percent, statement.max_percent),
         };
-        let of_emptcp = said.client != EmptcpClient::Marline && said.baseline != EmptcpClient::Marline;
+        let of_emptcp = statement.client != EmptcpClient::Marline && statement.baseline != EmptcpClient::Marline;
         let mut reason = String::new();
-        if outside > EXPLAIN_BEYOND && !said.explanation.is_empty() && of_emptcp {
-            reason = format!("; {}", said.explanation);
+        if outside > EXPLAIN_BEYOND && !statement.explanation.is_empty() && of_emptcp {
+            reason = format!("; {}", statement.explanation);
         }
-        if said.is_tuned {
+        if statement.is_tuned {
             reason += "; the configuration was chosen to reproduce this: agreement shows nothing";
         }
         if !of_emptcp {
             reason += "; the paper's is of eMPTCP";
         }
-        let metric = format!("{} against {}", said.metric.name(), said.baseline.name());
+        let metric = format!("{} against {}", statement.metric.name(), statement.baseline.name());
         Some(ResultRow {
-            paper: Some((said.min_percent + said.max_percent) / 2.0),
+            paper: Some((statement.min_percent + statement.max_percent) / 2.0),
             measured: Some((measured * 10.0).round() / 10.0),
             note: Some(format!("{range}{reason}")),
-            ..ResultRow::empty(results.artefact, &results.case, said.client.name(), &metric, "%")
+            ..ResultRow::empty(results.artefact, &results.case, statement.client.name(), &metric, "%")
         })
     };
     // Statements on eMPTCP are compared with each reading of its text, and with marline's policy.
-    let read = |said: &PaperStatement| {
+    let read = |statement: &PaperStatement| {
         [EmptcpClient::Emptcp, EmptcpClient::EmptcpSettled, EmptcpClient::EmptcpTable, EmptcpClient::Marline]
-            .map(|client| said.for_reading(client))
+            .map(|client| statement.for_reading(client))
     };
     let mut all: Vec<PaperStatement> = STATEMENTS.iter().flat_map(read).collect();
     all.dedup();

@@ -62,9 +62,9 @@ pub(super) fn run_all(
     let work = || {
         loop {
             let item = next.fetch_add(1, Ordering::Relaxed);
-            let Some((at, who, run)) = items.get(item).copied() else { return };
+            let Some((at, client_kind, run)) = items.get(item).copied() else { return };
             let figure = &figures[at];
-            let played = run_one(figure, figure.clients[who], run);
+            let played = run_one(figure, figure.clients[client_kind], run);
             if let Ok(mut results) = results.lock() {
                 results[item] = Some(played);
             }

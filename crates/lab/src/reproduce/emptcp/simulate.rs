@@ -139,7 +139,7 @@ fn to_result(outcome: &MptcpOutcome, time: Duration, alone: Option<usize>) -> Ca
     }
     let from = outcome.delivered_between(Duration::ZERO, SETTLED_AFTER);
     let rest = (outcome.delivered - from).bytes() as f64 * 8e-6;
-    let wakes = |at: usize| outcome.links.get(at).map_or(0.0, |link| f64::from(link.promotions));
+    let promotions = |at: usize| outcome.links.get(at).map_or(0.0, |link| f64::from(link.promotions));
     let step = STEP_S as usize;
     let timeline = outcome.samples.chunks(step).zip(1..).filter_map(|(chunk, at): (_, usize)| {
         let last = chunk.last()?;
@@ -166,8 +166,8 @@ fn to_result(outcome: &MptcpOutcome, time: Duration, alone: Option<usize>) -> Ca
         ip_bytes: carried,
         promotions: Some(match alone {
             Some(0) => 0.0,
-            Some(_) => wakes(0),
-            None => wakes(1),
+            Some(_) => promotions(0),
+            None => promotions(1),
         }),
         settled_mbps: (time > SETTLED_AFTER * 2).then(|| rest / (time - SETTLED_AFTER).as_secs_f64()),
         timeline: timeline.collect(),

@@ -129,7 +129,7 @@ fn format_number(value: Option<f64>, digits: usize) -> String {
 pub(super) fn statement_table(rows: &[ResultRow]) -> Option<Table> {
     let with = rows
         .iter()
-        .filter(|row| row.paper.is_some() && STATEMENTS.iter().any(|said| said.artefact == row.artefact));
+        .filter(|row| row.paper.is_some() && STATEMENTS.iter().any(|statement| statement.artefact == row.artefact));
     let line = |row: &ResultRow| {
         let value = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:+.0} %"));
         let note = row.note.clone().unwrap_or_default();

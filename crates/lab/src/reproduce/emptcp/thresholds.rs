@@ -19,20 +19,20 @@ use crate::results::stats;
 
 /// All thresholds that apply to these results.
 pub(super) fn thresholds(results: &[CaseResults]) -> Vec<Threshold> {
-    let mut floors: Vec<Threshold> =
+    let mut thresholds: Vec<Threshold> =
         results.iter().flat_map(|results| thresholds_of(results).unwrap_or_default()).collect();
-    floors.extend(product_threshold(results));
-    floors.extend(clairvoyant_threshold(results));
-    floors
+    thresholds.extend(product_threshold(results));
+    thresholds.extend(clairvoyant_threshold(results));
+    thresholds
 }
 
 fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
-    let make = |metric, says, measured, bound, unit| Threshold {
+    let make = |metric, requirement, measured, bound, unit| Threshold {
         artefact: results.artefact,
         case: results.case.clone(),
         policy: EmptcpClient::Marline.name(),
         metric,
-        requirement: says,
+        requirement,
         measured,
         bound: Bound::AtMost(bound),
         unit,
@@ -41,7 +41,7 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
     let energy = |client| results.mean(client, |played| played.energy_j);
     let time = |client| results.mean(client, |played| played.seconds);
     let (measured, tcp, mptcp) = (EmptcpClient::Marline, EmptcpClient::TcpWifi, EmptcpClient::Mptcp);
-    let floors = match (results.artefact, results.case.as_str()) {
+    let thresholds = match (results.artefact, results.case.as_str()) {
         ("F15", _) => {
             let bound = time(mptcp)? * 1.05;
             let late = make("time", "at most MPTCP's + 5 %", time(measured)?, bound, "s");
@@ -92,9 +92,9 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
         ],
         ("F8" | "F10" | "F13" | GRID, _) => {
             let per_byte = |client| results.mean(client, CaseResult::joules_per_megabyte);
-            let pace = |client| results.mean(client, CaseResult::seconds_per_megabyte);
+            let seconds_per_byte = |client| results.mean(client, CaseResult::seconds_per_megabyte);
             let theirs = best_published(results)?;
-            let floors = [
+            let thresholds = [
                 make(
                     "energy",
                     "per byte, at most eMPTCP's + 3 %",
@@ -102,14 +102,20 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
                     per_byte(theirs)? * 1.03,
                     "J/MB",
                 ),
-                make("time", "per byte, at most eMPTCP's + 3 %", pace(measured)?, pace(theirs)? * 1.03, "s/MB"),
+                make(
+                    "time",
+                    "per byte, at most eMPTCP's + 3 %",
+                    seconds_per_byte(measured)?,
+                    seconds_per_byte(theirs)? * 1.03,
+                    "s/MB",
+                ),
             ];
-            floors.map(|threshold| Threshold { note: Some(compared_with(results, theirs)), ..threshold }).into()
+            thresholds.map(|threshold| Threshold { note: Some(compared_with(results, theirs)), ..threshold }).into()
         }
         ("X-unequal", _) => unequal_thresholds(results, make)?,
         _ => Vec::new(),
     };
-    Some(floors)
+    Some(thresholds)
 }
 
 fn unequal_thresholds(
@@ -129,14 +135,14 @@ fn unequal_thresholds(
     let at_least =
         |bound: f64, floor: Threshold| Threshold { bound: Bound::AtLeast(bound), policy: measured.name(), ..floor };
     let after = later(measured)? / later(best)?;
-    let says = "at least 0.97 of the best single path";
-    let mut floors = vec![at_least(0.97, make("rate_after_5s", says, after, 0.97, ""))];
+    let requirement = "at least 0.97 of the best single path";
+    let mut thresholds = vec![at_least(0.97, make("rate_after_5s", requirement, after, 0.97, ""))];
     if best == EmptcpClient::TcpLte {
         let whole = time(best)? / time(measured)?;
-        let says = "the whole at least at 0.93 of the best path's rate";
-        floors.push(at_least(0.93, make("time", says, whole, 0.93, "")));
+        let requirement = "the whole at least at 0.93 of the best path's rate";
+        thresholds.push(at_least(0.93, make("time", requirement, whole, 0.93, "")));
     }
-    Some(floors)
+    Some(thresholds)
 }
 
 /// The clairvoyant's mean energy for the end times of this client.
@@ -154,8 +160,9 @@ fn energy_time_product(results: &CaseResults, client: EmptcpClient) -> Option<f6
 
 /// The reading of the published controller with the best product in this case.
 fn best_published(results: &CaseResults) -> Option<EmptcpClient> {
-    let known =
-        EmptcpClient::PUBLISHED.into_iter().filter_map(|who| Some((who, energy_time_product(results, who)?)));
+    let known = EmptcpClient::PUBLISHED
+        .into_iter()
+        .filter_map(|client_kind| Some((client_kind, energy_time_product(results, client_kind)?)));
     known.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(client, _)| client)
 }
 

@@ -172,12 +172,12 @@ impl RunConfig {
 
     /// Simulates the playback. `energy`: whether to compute the minimum energy too, which takes longer than the
     /// simulation.
-    pub(super) fn simulate(&self, who: GreenBagPolicy, energy: bool) -> Result<PlaybackMetrics, String> {
-        let used = self.specs().filter(|spec| who.uses(spec.kind)).cloned();
+    pub(super) fn simulate(&self, policy: GreenBagPolicy, energy: bool) -> Result<PlaybackMetrics, String> {
+        let used = self.specs().filter(|spec| policy.uses(spec.kind)).cloned();
         let scenario = HttpScenario::new(self.video.size(), used);
         let config = Config {
-            policy: who.policy(),
-            greenbag: self.greenbag(who),
+            policy: policy.policy(),
+            greenbag: self.greenbag(policy),
             video: Some(self.video.clone()),
             ..Config::default()
         };
@@ -187,13 +187,13 @@ impl RunConfig {
         if let Some((failure, at)) = &outcome.failed {
             return Err(format!("{failure:?} after {:.1} s", at.as_secs_f64()));
         }
-        let viewing = outcome.playback.as_ref().ok_or("the simulation has no player")?;
-        let playback = viewing.playback_time.ok_or("not played to the end in time")?;
+        let playback_result = outcome.playback.as_ref().ok_or("the simulation has no player")?;
+        let playback = playback_result.playback_time.ok_or("not played to the end in time")?;
         if !outcome.is_complete() {
             return Err("the video is incomplete".into());
         }
         let joules = stream.energy_meter().energy_until_idle(Instant::ZERO + TIME_LIMIT).total().as_joules_f64();
-        let (interrupted, stalls) = (viewing.buffering_time.as_secs_f64(), viewing.stalls);
+        let (interrupted, stalls) = (playback_result.buffering_time.as_secs_f64(), playback_result.stalls);
         self.with_optimum(playback.as_secs_f64(), interrupted, stalls, joules, energy)
     }
 

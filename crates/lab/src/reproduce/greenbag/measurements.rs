@@ -77,16 +77,16 @@ pub(super) fn measure_all(
     let all: Vec<_> = all.into_iter().map(|one| vec![one]).collect();
     type Item = (usize, usize, usize);
     let name = |(at, policy, run): &Item| PlaybackId::new(&figures[*at], figures[*at].policies[*policy], *run);
-    let room = |(at, _, run): &Item| job_cost(figures[*at].runs[*run].video().mean_rate());
+    let cost = |(at, _, run): &Item| job_cost(figures[*at].runs[*run].video().mean_rate());
     let one = |(at, policy, run): &Item| {
         let (figure, policy) = (&figures[*at], figures[*at].policies[*policy]);
         let label = format!("{} {} {} {run}", figure.artefact, figure.case, policy.name());
         match runner.run_case(&figure.runs[*run], policy, *run as u64 + 1, &label)? {
             Err(why) if is_interrupted() || why == STOPPED_BY_USER => Ok(None),
-            came => Ok(Some(came)),
+            result => Ok(Some(result)),
         }
     };
-    results.measure(&all, jobs, name, room, one)
+    results.measure(&all, jobs, name, cost, one)
 }
 
 /// The result of one playback, with the clairvoyant's.
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_committed_measurements_can_be_read() {
-        measurement::tests::is_understood::<PlaybackId, PlaybackValues>("greenbag");
+        measurement::tests::check_committed_measurements::<PlaybackId, PlaybackValues>("greenbag");
     }
 
     #[test]

@@ -126,9 +126,9 @@ fn real(
         "{} of video with {at_once} jobs in parallel; stop with Ctrl-C, resume with --continue",
         format_duration(least)
     ));
-    let workshop = PlaybackRunner::new(args.trace.clone())?;
+    let playback_runner = PlaybackRunner::new(args.trace.clone())?;
     let results = ResultSet::new(Some(store));
-    measurements::measure_all(figures, &results, &workshop, at_once)?;
+    measurements::measure_all(figures, &results, &playback_runner, at_once)?;
     Ok((results.into_measurements(), is_interrupted()))
 }
 
@@ -148,9 +148,9 @@ fn quick(args: &ReproduceArgs, wanted: &[&'static str]) -> Result<u8, LabError> 
         None => return Ok(code),
         Some(Err(error)) => Err(error),
         Some(Ok(())) => {
-            let workshop = PlaybackRunner::new(args.trace.clone())?;
+            let playback_runner = PlaybackRunner::new(args.trace.clone())?;
             let results = ResultSet::new(None).with_line_prefix(Some("lab: "));
-            let played = measurements::measure_all(&short, &results, &workshop, QUICK_JOBS);
+            let played = measurements::measure_all(&short, &results, &playback_runner, QUICK_JOBS);
             played.map(|()| (is_interrupted(), results.into_measurements()))
         }
     };
@@ -182,9 +182,10 @@ fn print_results(
     simulated: &[CaseResults],
 ) -> u8 {
     let (results, backend) = real.map_or((simulated, Backend::Sim), |real| (real, Backend::Lab));
-    let floors = thresholds::thresholds(results);
-    let rows = rows::rows(results, &floors, backend);
-    let suspects: usize = results.iter().flat_map(|results| &results.unreliable).map(|(_, count)| count).sum();
+    let thresholds = thresholds::thresholds(results);
+    let rows = rows::rows(results, &thresholds, backend);
+    let unreliable_count: usize =
+        results.iter().flat_map(|results| &results.unreliable).map(|(_, count)| count).sum();
     let compared = real.filter(|_| !simulated.is_empty());
     let compared = compared.map(|_| rows::rows(simulated, &thresholds::thresholds(simulated), Backend::Sim));
     let compared = compared.as_deref();
@@ -214,15 +215,15 @@ fn print_results(
             print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table.to_text()));
         }
     }
-    if suspects > 0 {
+    if unreliable_count > 0 {
         print_line(&format!(
-            "{suspects} playbacks are suspect (see the notes of --json); --continue repeats them."
+            "{unreliable_count} playbacks are suspect (see the notes of --json); --continue repeats them."
         ));
     }
     if let Some(table) = table::statement_table(&rows, compared) {
         print_line(&format!("Statements in the paper's text, and the measured values:\n{}", table.to_text()));
     }
-    if let Some(table) = threshold::table(&floors) {
+    if let Some(table) = threshold::table(&thresholds) {
         print_line(&format!("Floors:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())

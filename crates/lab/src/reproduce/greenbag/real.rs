@@ -80,7 +80,7 @@ pub(super) struct PlaybackValues {
 impl MeasuredValues for PlaybackValues {
     fn unreliable_reason(&self) -> Option<String> {
         let waited = self.cpu_wait_s.filter(|waited| *waited > MAX_CPU_WAIT * self.last_byte_s);
-        measurement::suspect(self.p99_lateness_s, self.dropped_before_emulator)
+        measurement::unreliable_reason_of(self.p99_lateness_s, self.dropped_before_emulator)
             .or_else(|| waited.map(|waited| format!("the proxy waited {waited:.1} s for a CPU")))
             .or_else(|| byte_mismatch(&self.links))
     }
@@ -159,7 +159,7 @@ impl PlaybackRunner {
             (lab, proxy)
         };
         let (url, _) = lab.urls().ok_or_else(|| LabError::Server("the lab has no server".into()))?;
-        let zero = clock::now();
+        let start_time = clock::now();
         lab.start_links()?;
         let player_config = PlayerConfig {
             media_addr: proxy.media_addr,
@@ -167,20 +167,20 @@ impl PlaybackRunner {
             url,
             video: run.video().clone(),
             thresholds: PLAYER_THRESHOLDS,
-            start_time: zero,
+            start_time,
             time_limit: run.video().duration() * 4 + Duration::from_secs(60),
         };
-        let viewing = lab
+        let playback = lab
             .run_at_client(|| Ok(player::play(&player_config)))
             .map_err(LabError::at_step("the client namespace"))?;
         let emulation = lab.emulation_report()?;
-        let kept_waiting = proxy.cpu_wait();
-        let (cpu, said) = proxy.stop();
+        let cpu_wait = proxy.cpu_wait();
+        let (cpu, last_log_line) = proxy.stop();
         drop(lab);
-        Ok(match viewing {
-            Ok(viewing) => to_result(run, policy, &viewing, &emulation, (cpu, kept_waiting)),
-            Err(why) if said.is_empty() => Err(why),
-            Err(reason) => Err(format!("{reason}; last line of the proxy's log: {said}")),
+        Ok(match playback {
+            Ok(playback) => to_result(run, policy, &playback, &emulation, (cpu, cpu_wait)),
+            Err(why) if last_log_line.is_empty() => Err(why),
+            Err(reason) => Err(format!("{reason}; last line of the proxy's log: {last_log_line}")),
         })
     }
 
@@ -215,8 +215,8 @@ impl PlaybackRunner {
             command.arg("--trace").arg(place);
         }
         // A directory that does not exist, hence without configuration files.
-        let nowhere = folder.join("no-configuration");
-        command.env("XDG_CONFIG_HOME", &nowhere).env("HOME", nowhere);
+        let empty_home = folder.join("no-configuration");
+        command.env("XDG_CONFIG_HOME", &empty_home).env("HOME", empty_home);
         Ok(command)
     }
 }
@@ -249,8 +249,11 @@ impl ProxyProcess {
                     status_url: String::new(),
                     log_path: errors,
                 };
-                let (_, said) = proxy.stop();
-                Err(LabError::Start { program: program(), source: io::Error::other(format!("{error}: {said}")) })
+                let (_, last_log_line) = proxy.stop();
+                Err(LabError::Start {
+                    program: program(),
+                    source: io::Error::other(format!("{error}: {last_log_line}")),
+                })
             }
         }
     }
@@ -266,8 +269,8 @@ impl ProxyProcess {
     fn stop(mut self) -> (Duration, String) {
         let _ = self.child.kill();
         let usage = marline_sys::process::wait_with_usage(self.child.id());
-        let said = std::fs::read_to_string(&self.log_path).unwrap_or_default();
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        let log_text = std::fs::read_to_string(&self.log_path).unwrap_or_default();
+        let last = log_text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         (usage.map_or(Duration::ZERO, |usage| usage.user + usage.system), last.trim().to_owned())
     }
 }
@@ -288,13 +291,13 @@ fn read_ready_message(child: &mut Child) -> io::Result<(std::net::SocketAddr, St
 fn to_result(
     run: &RunConfig,
     policy: GreenBagPolicy,
-    viewing: &PlaybackResult,
+    playback: &PlaybackResult,
     emulation: &EmulationReport,
     (cpu, kept_waiting): (Duration, Option<Duration>),
 ) -> Result<PlaybackValues, String> {
-    let status = &viewing.proxy_status;
+    let status = &playback.proxy_status;
     let session = &status["sessions"][0];
-    let told = |name: &str| {
+    let link_status = |name: &str| {
         let of = status["links"].as_array().into_iter().flatten().find(|link| link["name"] == name);
         of.map_or(&Value::Null, |link| &link["played"])
     };
@@ -303,20 +306,20 @@ fn to_result(
         .iter()
         .map(|link| LinkResult {
             name: link.name.clone(),
-            video_bytes: told(&link.name)["bytes"].as_u64().unwrap_or(0),
+            video_bytes: link_status(&link.name)["bytes"].as_u64().unwrap_or(0),
             ip_bytes: link.downlink.delivered.bytes.bytes(),
-            energy_j: told(&link.name)["with_tail_j"].as_f64(),
+            energy_j: link_status(&link.name)["with_tail_j"].as_f64(),
             wakeups_s: wakeup_times(&link.down_timeline),
         })
         .collect();
     let seconds = |(since, time): &(Duration, Duration)| (since.as_secs_f64(), time.as_secs_f64());
     Ok(PlaybackValues {
-        playback_s: viewing.playback_time.as_secs_f64(),
-        buffering_s: viewing.buffering_time.as_secs_f64(),
-        stalls: viewing.stalls,
-        first_frame_s: viewing.first_frame.as_secs_f64(),
-        last_byte_s: viewing.last_byte.as_secs_f64(),
-        buffering_periods_s: viewing.buffering_periods.iter().map(seconds).collect(),
+        playback_s: playback.playback_time.as_secs_f64(),
+        buffering_s: playback.buffering_time.as_secs_f64(),
+        stalls: playback.stalls,
+        first_frame_s: playback.first_frame.as_secs_f64(),
+        last_byte_s: playback.last_byte.as_secs_f64(),
+        buffering_periods_s: playback.buffering_periods.iter().map(seconds).collect(),
         energy_j: status["energy"]["with_tails_j"].as_f64().ok_or("the proxy has no account of its energy")?,
         packet_energy_j: packet_energy(run, policy, emulation),
         cpu_wait_s: kept_waiting.map(|time| time.as_secs_f64()),

@@ -17,11 +17,11 @@ pub(super) const METRICS: [(&str, &str); 4] =
     [("playback_time", "s"), ("interruption", "s"), ("stalls", "1"), ("energy", "J")];
 
 /// All rows of these results.
-pub(super) fn rows(results: &[CaseResults], floors: &[Threshold], backend: Backend) -> Vec<ResultRow> {
+pub(super) fn rows(results: &[CaseResults], thresholds: &[Threshold], backend: Backend) -> Vec<ResultRow> {
     let mut rows: Vec<ResultRow> = results.iter().flat_map(metric_rows).collect();
     rows.extend(energy_ratio_rows(results));
     rows.extend(statement_rows(results));
-    for threshold in floors {
+    for threshold in thresholds {
         let row = rows.iter_mut().find(|row| {
             (row.artefact.as_str(), row.case.as_str(), row.metric.as_str())
                 == (threshold.artefact, threshold.case.as_str(), threshold.metric)
@@ -69,10 +69,11 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
         let values: Vec<f64> = played.iter().map(|played| value_of(played, metric)).collect();
         let clairvoyant: Option<Vec<f64>> = played.iter().map(|played| optimum_of(played, metric)).collect();
         let note = if results.artefact.starts_with('X') { None } else { note(results, policy, metric) };
-        let suspects = results.unreliable.iter().find(|(other, _)| *other == policy).map_or(0, |(_, count)| *count);
-        let suspect =
-            (suspects > 0).then(|| format!("{suspects} of {} suspect: the machine was busy", played.len()));
-        let note = [note, suspect].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
+        let unreliable_count =
+            results.unreliable.iter().find(|(other, _)| *other == policy).map_or(0, |(_, count)| *count);
+        let unreliable_note = (unreliable_count > 0)
+            .then(|| format!("{unreliable_count} of {} suspect: the machine was busy", played.len()));
+        let note = [note, unreliable_note].into_iter().flatten().reduce(|one, other| format!("{one}; {other}"));
         ResultRow {
             measured: stats::mean(&values).map(round_to_thousandths),
             spread: stats::std_dev(&values).map(round_to_thousandths),

@@ -54,8 +54,8 @@ pub(super) fn all_runs(figures: &[FigureCase]) -> Vec<(usize, usize, usize)> {
 }
 
 /// Simulates everything; `tell` is called when all runs of a case are complete.
-pub(super) fn simulate_all(figures: &[FigureCase], tell: impl Fn(&FigureCase) + Sync) -> Vec<CaseResults> {
-    run_all(figures, |figure, policy, seed| figure.runs[seed].simulate(policy, figure.wants_energy), tell)
+pub(super) fn simulate_all(figures: &[FigureCase], report: impl Fn(&FigureCase) + Sync) -> Vec<CaseResults> {
+    run_all(figures, |figure, policy, seed| figure.runs[seed].simulate(policy, figure.wants_energy), report)
 }
 
 /// Calls `simulate_one` for each figure, policy and configuration, in parallel. `on_case_done` is called when all
@@ -73,9 +73,9 @@ pub(super) fn run_all(
     let work = || {
         loop {
             let item = next.fetch_add(1, Ordering::Relaxed);
-            let Some((at, who, seed)) = items.get(item).copied() else { return };
+            let Some((at, client, seed)) = items.get(item).copied() else { return };
             let figure = &figures[at];
-            let played = simulate_one(figure, figure.policies[who], seed);
+            let played = simulate_one(figure, figure.policies[client], seed);
             if let Ok(mut results) = results.lock() {
                 results[item] = Some(played);
             }

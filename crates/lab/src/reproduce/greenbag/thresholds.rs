@@ -21,12 +21,12 @@ pub(super) fn thresholds(results: &[CaseResults]) -> Vec<Threshold> {
 }
 
 fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
-    let make = |metric, says, measured, max, unit| Threshold {
+    let make = |metric, requirement, measured, max, unit| Threshold {
         artefact: results.artefact,
         case: results.case.clone(),
         policy: GreenBagPolicy::Marline.name(),
         metric,
-        requirement: says,
+        requirement,
         measured,
         bound: Bound::AtMost(max),
         unit,
@@ -35,7 +35,7 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
     let mean = |policy, figure: fn(&PlaybackMetrics) -> f64| results.mean(policy, figure);
     let time = |played: &PlaybackMetrics| played.playback_time;
     let energy = |played: &PlaybackMetrics| played.energy;
-    let floors = match results.artefact {
+    let thresholds = match results.artefact {
         "F13" | "F14" if results.case != "100%" && !results.case.contains("fades") => {
             let least = results.all_results(GreenBagPolicy::Marline)?.first()?.min_energy?;
             let joules = mean(GreenBagPolicy::Marline, energy)?;
@@ -93,7 +93,7 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
         }
         _ => Vec::new(),
     };
-    Some(floors)
+    Some(thresholds)
 }
 
 /// The largest delay of marline's policy after GB-P in any repetition, in seconds.

@@ -5,7 +5,7 @@ use super::value::{ByteOrder, Value, ValueReader};
 
 /// Parses a whole message; returns the number of values in it.
 pub fn bus_message(bytes: &[u8]) -> Option<usize> {
-    parse_message(bytes).map(|answer| answer.values.iter().map(count_values).sum())
+    parse_message(bytes).map(|reply| reply.values.iter().map(count_values).sum())
 }
 
 /// Parses one value of this signature; returns the number of values in it, and the number of bytes read.

@@ -15,7 +15,7 @@ pub(crate) struct Call {
 }
 
 /// Signature and body of a reply; `None`: an error reply.
-type Said = Option<(&'static str, Vec<u8>)>;
+type ServiceReply = Option<(&'static str, Vec<u8>)>;
 
 /// A running service; dropping it ends the service.
 pub(crate) struct Service {
@@ -25,7 +25,7 @@ pub(crate) struct Service {
 
 impl Service {
     /// Requests the name, and replies to each call with a signature and body, or with an error.
-    pub(crate) fn start(socket: &Path, name: &str, behaviour: fn(&Call) -> Said) -> Self {
+    pub(crate) fn start(socket: &Path, name: &str, behaviour: fn(&Call) -> ServiceReply) -> Self {
         let mut bus = Bus::connect(socket, Duration::from_secs(60)).unwrap();
         let stream = bus.stream.try_clone().unwrap();
         // RequestName(name, flags) is the only call that needs a number, so the message for two strings is patched.
@@ -42,8 +42,8 @@ impl Service {
         while bus.read_message().unwrap().reply_serial != 2 {}
         let thread = std::thread::spawn(move || {
             while let Some(call) = bus.receive() {
-                let answer = answer_to(&call, behaviour(&call));
-                bus.stream.write_all(&answer).unwrap();
+                let reply = encode_reply(&call, behaviour(&call));
+                bus.stream.write_all(&reply).unwrap();
             }
         });
         Self { stream, thread: Some(thread) }
@@ -91,7 +91,7 @@ impl Bus {
 }
 
 /// Builds a METHOD_RETURN or an ERROR.
-fn answer_to(call: &Call, said: Said) -> Vec<u8> {
+fn encode_reply(call: &Call, said: ServiceReply) -> Vec<u8> {
     let kind = if said.is_some() { 2 } else { 3 };
     let (signature, body) = said.unwrap_or_default();
     let mut fields = vec![5, 1, b'u', 0];

@@ -108,21 +108,23 @@ impl Packet<'_> {
         };
         match tag.as_str() {
             "meta" => match (body.get("key").and_then(Value::as_str), text_value) {
-                (Some("iifname" | "iif"), Some(name)) => certain(is_interface_name(name, self.iif)),
+                (Some("iifname" | "iif"), Some(name)) => yes_or_no(is_interface_name(name, self.iif)),
                 (Some("oifname" | "oif"), Some(name)) => {
-                    certain(self.oif.is_some_and(|oif| is_interface_name(name, oif)))
+                    yes_or_no(self.oif.is_some_and(|oif| is_interface_name(name, oif)))
                 }
                 (Some("l4proto"), _) => self.compare_protocol(value),
-                (Some("nfproto"), Some(version)) => certain(version == if self.is_ipv4 { "ipv4" } else { "ipv6" }),
-                (Some("protocol"), Some(name)) => certain(name == if self.is_ipv4 { "ip" } else { "ip6" }),
-                (Some("pkttype"), Some(kind)) => certain(matches!(kind, "host" | "unicast")),
+                (Some("nfproto"), Some(version)) => {
+                    yes_or_no(version == if self.is_ipv4 { "ipv4" } else { "ipv6" })
+                }
+                (Some("protocol"), Some(name)) => yes_or_no(name == if self.is_ipv4 { "ip" } else { "ip6" }),
+                (Some("pkttype"), Some(kind)) => yes_or_no(matches!(kind, "host" | "unicast")),
                 (Some("mark"), _) => compare_number(value, self.mark),
                 _ => MatchResult::Maybe,
             },
             "ct" => match (body.get("key").and_then(Value::as_str), text_value) {
-                (Some("state"), Some(state)) => certain(state == self.ct_state),
+                (Some("state"), Some(state)) => yes_or_no(state == self.ct_state),
                 (Some("direction"), Some(direction)) => {
-                    certain(direction == if self.ct_state == "new" { "original" } else { "reply" })
+                    yes_or_no(direction == if self.ct_state == "new" { "original" } else { "reply" })
                 }
                 // The packets considered here have no destination NAT.
                 (Some("status"), Some("dnat")) => MatchResult::No,
@@ -137,7 +139,7 @@ impl Packet<'_> {
             },
             // Its addresses are unicast and do not belong to the host.
             "fib" if text_field(body, "result").as_deref() == Some("type") => {
-                text_value.map_or(MatchResult::Maybe, |kind| certain(kind == "unicast"))
+                text_value.map_or(MatchResult::Maybe, |kind| yes_or_no(kind == "unicast"))
             }
             "&" => {
                 let (operand, mask) = (body.get(0), body.get(1).and_then(Value::as_u64));
@@ -155,8 +157,8 @@ impl Packet<'_> {
 
     fn compare_protocol(&self, value: &Value) -> MatchResult {
         match (value.as_str(), value.as_u64()) {
-            (Some(name), _) => certain(name == self.protocol),
-            (None, Some(number)) => certain(number == if self.protocol == "tcp" { 6 } else { 17 }),
+            (Some(name), _) => yes_or_no(name == self.protocol),
+            (None, Some(number)) => yes_or_no(number == if self.protocol == "tcp" { 6 } else { 17 }),
             _ => MatchResult::Maybe,
         }
     }
@@ -213,15 +215,15 @@ fn all_ones(is_ipv4: bool) -> u128 {
     if is_ipv4 { u32::MAX.into() } else { u128::MAX }
 }
 
-fn certain(is_true: bool) -> MatchResult {
+fn yes_or_no(is_true: bool) -> MatchResult {
     if is_true { MatchResult::Yes } else { MatchResult::No }
 }
 
 fn compare_number(value: &Value, actual: u64) -> MatchResult {
     let bound = |index| value.get("range").and_then(|range| range.get(index)).and_then(Value::as_u64);
     match (value.as_u64(), bound(0), bound(1)) {
-        (Some(number), ..) => certain(number == actual),
-        (None, Some(first), Some(last)) => certain((first..=last).contains(&actual)),
+        (Some(number), ..) => yes_or_no(number == actual),
+        (None, Some(first), Some(last)) => yes_or_no((first..=last).contains(&actual)),
         // A symbolic name for a mark, which the host defines.
         _ => MatchResult::Maybe,
     }

@@ -44,8 +44,8 @@ fn a_link_can_have_no_loss_on_the_uplink() {
 
 #[test]
 fn the_same_seed_loses_the_same_packets_whatever_else_changes() {
-    let survivors = |written: &str, seed: u64, every: u64| {
-        let mut link: Link<NumberedPacket> = Link::new(&written.parse().unwrap(), seed);
+    let survivors = |text: &str, seed: u64, every: u64| {
+        let mut link: Link<NumberedPacket> = Link::new(&text.parse().unwrap(), seed);
         let out =
             offer(&mut link, Direction::Down, Duration::from_micros(every), Instant::from_nanos(every * 2_000_000));
         // The last packets are ignored, because some are still in transit.
@@ -61,10 +61,10 @@ fn the_same_seed_loses_the_same_packets_whatever_else_changes() {
 
 #[test]
 fn jitter_stays_within_its_bounds_and_keeps_the_order() {
-    let mut steady = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms");
-    let mut loose = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms,reorder");
-    let kept = offer(&mut steady, Direction::Down, Duration::from_millis(1), ms(3000));
-    let mixed = offer(&mut loose, Direction::Down, Duration::from_millis(1), ms(3000));
+    let mut in_order = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms");
+    let mut reordering = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms,reorder");
+    let kept = offer(&mut in_order, Direction::Down, Duration::from_millis(1), ms(3000));
+    let mixed = offer(&mut reordering, Direction::Down, Duration::from_millis(1), ms(3000));
     let numbers =
         |out: &[(Instant, NumberedPacket)]| out.iter().map(|(_, packet)| packet.number).collect::<Vec<u64>>();
     assert!(numbers(&kept).is_sorted());
@@ -92,7 +92,7 @@ fn a_shorter_delay_does_not_overtake() {
 #[test]
 fn codel_keeps_the_queueing_delay_low_where_drop_tail_does_not() {
     // A sender that reacts to loss as TCP does: the window grows by one packet per RTT and is halved on loss.
-    let standing = |written: &str| {
+    let median_queue_delay = |written: &str| {
         let mut link = parse_link(written);
         let (mut window, mut inside, mut n, mut halved) = (10.0_f64, 0.0, 0, ms(0));
         let (mut now, mut out, mut dropped, mut waits) = (ms(0), 0, 0, Vec::new());
@@ -121,8 +121,8 @@ fn codel_keeps_the_queueing_delay_low_where_drop_tail_does_not() {
         waits.sort();
         (waits[waits.len() / 2], out)
     };
-    let (tail, carried_tail) = standing("w,rate=10Mbit/s,rtt=40ms,queue=240ms");
-    let (codel, carried_codel) = standing("w,rate=10Mbit/s,rtt=40ms,queue=240ms,codel");
+    let (tail, carried_tail) = median_queue_delay("w,rate=10Mbit/s,rtt=40ms,queue=240ms");
+    let (codel, carried_codel) = median_queue_delay("w,rate=10Mbit/s,rtt=40ms,queue=240ms,codel");
     assert!(tail > Duration::from_millis(100), "{tail:?}");
     assert!(codel < Duration::from_millis(20), "{codel:?}");
     assert!(carried_codel * 100 > carried_tail * 90, "{carried_codel} of {carried_tail}");

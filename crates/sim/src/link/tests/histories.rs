@@ -77,13 +77,16 @@ fn run_history(spec: &LinkSpec, steps: Vec<LinkStep>, seed: u64) -> Result<(), T
                 n[direction.index()] += 1;
             }
             LinkStep::Pop => {
-                let promised_event = link.next_event();
+                let predicted_event = link.next_event();
                 let Some((due, direction, packet)) = link.pop_due(now) else {
                     // A driver that waits for the next event must not spin.
                     prop_assert!(link.next_event().is_none_or(|at| at > now), "{:?} {now}", link.next_event());
                     continue;
                 };
-                prop_assert!(due <= now && promised_event.is_some_and(|at| at <= due), "{promised_event:?} {due}");
+                prop_assert!(
+                    due <= now && predicted_event.is_some_and(|at| at <= due),
+                    "{predicted_event:?} {due}"
+                );
                 if !spec.reorder {
                     prop_assert!(last_delivered[direction.index()] < Some(packet.number), "order");
                     last_delivered[direction.index()] = Some(packet.number);
@@ -91,8 +94,8 @@ fn run_history(spec: &LinkSpec, steps: Vec<LinkStep>, seed: u64) -> Result<(), T
             }
             LinkStep::Wait(nanos) => now += Duration::from_nanos(nanos),
             LinkStep::WaitForEvent => {
-                let promised_event = link.next_event();
-                now = now.max(promised_event.filter(|at| *at < now + Duration::from_secs(1)).unwrap_or(now));
+                let predicted_event = link.next_event();
+                now = now.max(predicted_event.filter(|at| *at < now + Duration::from_secs(1)).unwrap_or(now));
             }
             LinkStep::Change(change) => link.change(&change, now),
             LinkStep::Schedule(after, change) => link.schedule(now + Duration::from_nanos(after), change),

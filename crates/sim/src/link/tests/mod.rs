@@ -27,8 +27,8 @@ fn full_packet(n: u64) -> NumberedPacket {
     NumberedPacket { number: n, bytes: 1500 }
 }
 
-fn parse_link(written: &str) -> Link<NumberedPacket> {
-    Link::new(&written.parse().unwrap(), 1)
+fn parse_link(text: &str) -> Link<NumberedPacket> {
+    Link::new(&text.parse().unwrap(), 1)
 }
 
 const fn ms(n: u64) -> Instant {
@@ -72,11 +72,11 @@ fn is_conserved(link: &Link<NumberedPacket>) -> bool {
 
 #[test]
 fn an_overloaded_link_delivers_exactly_its_rate() {
-    for (written, mbps) in [("w,rate=1Mbit/s", 1), ("w,rate=80Mbit/s", 80), ("w,rate=937Mbit/s", 937)] {
-        let mut link = parse_link(written);
+    for (text, mbps) in [("w,rate=1Mbit/s", 1), ("w,rate=80Mbit/s", 80), ("w,rate=937Mbit/s", 937)] {
+        let mut link = parse_link(text);
         let out = offer(&mut link, Direction::Down, Duration::from_micros(11), ms(5000));
         let ideal = 5 * mbps * 1_000_000 / 8 / 1500;
-        assert!((out.len() as u64).abs_diff(ideal) <= 1, "{written}: {} of {ideal}", out.len());
+        assert!((out.len() as u64).abs_diff(ideal) <= 1, "{text}: {} of {ideal}", out.len());
         assert!(is_conserved(&link));
     }
 }

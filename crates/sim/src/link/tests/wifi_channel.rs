@@ -104,9 +104,9 @@ fn a_codel_drop_causes_no_delivery_before_the_predicted_time() {
     for n in 0..2000 {
         let now = Instant::from_nanos(n * 500_000);
         link.push(Direction::Down, NumberedPacket { number: n, bytes: if n % 2 == 0 { 1500 } else { 20 } }, now);
-        let foretold = link.next_event().unwrap();
+        let predicted = link.next_event().unwrap();
         if let Some((due, _, packet)) = link.pop_due(now + Duration::from_micros(499)) {
-            assert!(foretold <= due, "{foretold} {due} {packet:?}");
+            assert!(predicted <= due, "{predicted} {due} {packet:?}");
         }
     }
     assert!(link.stats(Direction::Down).dropped_codel.packets > 10);

@@ -15,7 +15,7 @@ impl KernelModel {
         self.now = self.now.max(now);
         match output {
             Output::Poll { conn } => self.poll_counters(conn),
-            Output::Command { id: command, conn, command: what } => self.execute_command(command, conn, what),
+            Output::Command { id: command, conn, command: action } => self.execute_command(command, conn, action),
             Output::Note { reason, .. } => self.notes.push((self.now, reason)),
             // This model has no MTU limits.
             Output::SetMtu { .. } => {}

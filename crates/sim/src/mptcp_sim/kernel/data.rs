@@ -98,23 +98,23 @@ impl KernelModel {
         }
         let mss = self.mss();
         let link = self.subflows[sub].link;
-        while let Some(piece) = self.subflows[sub].sender.next_chunk(self.now) {
+        while let Some(chunk) = self.subflows[sub].sender.next_chunk(self.now) {
             let number = self.subflows[sub].sender.last_transmission();
-            let packets = piece.data.len.div_ceil(mss);
-            let wire_bytes = piece.data.len + packets * (1500 - mss);
+            let packets = chunk.data.len.div_ceil(mss);
+            let wire_bytes = chunk.data.len + packets * (1500 - mss);
             if let SendOutcome::Arrives(arrival) = self.links[link].send(self.now, wire_bytes, packets) {
-                self.schedule_event(arrival, Event::DataArrived(sub, piece, number));
+                self.schedule_event(arrival, Event::DataArrived(sub, chunk, number));
             }
         }
         self.arm_timer(sub);
     }
 
-    pub(super) fn on_data(&mut self, sub: usize, piece: Chunk, number: u64) {
+    pub(super) fn on_data(&mut self, sub: usize, chunk: Chunk, number: u64) {
         let (link, conn, mss) = (self.subflows[sub].link, self.subflows[sub].conn, self.mss());
         if !self.links[link].has_carrier {
             return;
         }
-        let wire_bytes = piece.data.len + piece.data.len.div_ceil(mss) * (1500 - mss);
+        let wire_bytes = chunk.data.len + chunk.data.len.div_ceil(mss) * (1500 - mss);
         self.links[link].received += wire_bytes;
         let id = LinkId(u16::try_from(link).unwrap_or(u16::MAX));
         self.meter.on_bytes(self.now, id, Direction::Down, DataSize::from_bytes(wire_bytes));
@@ -127,18 +127,18 @@ impl KernelModel {
             }
             return;
         }
-        self.link_payload[link] += piece.data.len;
+        self.link_payload[link] += chunk.data.len;
         if let Some((bytes, since)) = &mut self.subflows[sub].prio_lag {
-            *bytes += piece.data.len;
+            *bytes += chunk.data.len;
             if *bytes > MAX_BYTES_BEFORE_PRIO {
                 let since = since.get_or_insert(self.now);
                 self.max_prio_lag = self.max_prio_lag.max(self.now.since(*since));
             }
         }
-        if self.subflows[sub].backup_since.is_some_and(|from| piece.seq >= from) {
-            self.leaked_payload[link] += piece.data.len;
+        if self.subflows[sub].backup_since.is_some_and(|from| chunk.seq >= from) {
+            self.leaked_payload[link] += chunk.data.len;
         }
-        for data in self.subflows[sub].receiver.on_data(piece.seq, piece.data) {
+        for data in self.subflows[sub].receiver.on_data(chunk.seq, chunk.data) {
             self.conns[conn].reassembly.insert(data);
         }
         let next_offset = self.conns[conn].reassembly.next_offset();

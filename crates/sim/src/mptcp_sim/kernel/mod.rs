@@ -311,10 +311,10 @@ impl KernelModel {
                     (sub.request_bytes_acked + sub.request_bytes_unacked, 0, 0);
             }
             Event::RequestTimeout(sub, tries) => self.on_request_timeout(sub, tries),
-            Event::Ping(conn, then) => self.on_ping_due(conn, then),
-            Event::Syn { conn, link, backup, attempt: tries } => self.send_syn(conn, link, backup, tries),
-            Event::DataArrived(sub, piece, number) => self.on_data(sub, piece, number),
-            Event::AckArrived(sub, number, upto) => self.on_ack(sub, number, upto),
+            Event::Ping(conn, progress) => self.on_ping_due(conn, progress),
+            Event::Syn { conn, link, backup, attempt } => self.send_syn(conn, link, backup, attempt),
+            Event::DataArrived(sub, chunk, number) => self.on_data(sub, chunk, number),
+            Event::AckArrived(sub, number, next_offset) => self.on_ack(sub, number, next_offset),
             Event::Timer(sub) => self.on_timer(sub),
             Event::JoinArrived { conn, link, backup } => self.on_joined(conn, link, backup),
             Event::JoinReset(sub) => self.report_subflow_down(sub, CloseReason::Reset),
@@ -454,7 +454,7 @@ impl KernelModel {
             name: link.name.clone(),
             bytes: DataSize::from_bytes(*payload),
             promotions: self.meter.radio(id).map_or(0, |radio| radio.totals(now).promotions),
-            energy: breakdown.radio(id).map_or(Energy::ZERO, |bill| bill.total()),
+            energy: breakdown.radio(id).map_or(Energy::ZERO, |energy| energy.total()),
             leaked: DataSize::from_bytes(*leaked),
         });
         let flows: Vec<Option<Duration>> =

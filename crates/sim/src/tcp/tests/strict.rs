@@ -215,8 +215,8 @@ fn an_ack_of_unsent_data_gets_at_most_two_challenge_acks_per_second() {
         server.receive_ack(una + 500 * MSS, Some(server.now), &[], MIB);
         server.advance(Duration::from_millis(1));
     }
-    let answers = server.sent[sent..].iter().filter(|sent| sent.seqs.is_empty()).count();
-    assert_eq!((server.socket.snd_una(), answers), (una, 1));
+    let challenge_acks = server.sent[sent..].iter().filter(|sent| sent.seqs.is_empty()).count();
+    assert_eq!((server.socket.snd_una(), challenge_acks), (una, 1));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use crate::nginx::{Nginx, identity};
 use crate::program::Program;
-use crate::server::{Answer, Resource, Server};
+use crate::server::{Resource, Response, Server};
 
 const SIZE: usize = 2_000_000;
 
@@ -13,20 +13,20 @@ fn redirects_are_followed_to_the_file() {
     for status in [301, 302, 303, 307, 308] {
         let resource = Resource::new(SIZE);
         let all = resource.clone();
-        let server = Server::start(move |asked| match asked.path.as_str() {
-            "/file" => Answer::redirect(status, "/a/b?c=d"),
-            "/a/b?c=d" => Answer::redirect(status, "../e"),
-            "/e" => all.answer(asked),
-            _ => Answer::status(404),
+        let server = Server::start(move |request| match request.path.as_str() {
+            "/file" => Response::redirect(status, "/a/b?c=d"),
+            "/a/b?c=d" => Response::redirect(status, "../e"),
+            "/e" => all.respond(request),
+            _ => Response::status(404),
         });
         let program = Program::new();
         let ended = program.get(&server.url("/file"));
         let report = ended.report();
-        ended.is_quiet();
+        ended.assert_no_notices();
         assert!(program.file("out").unwrap() == *resource.data);
         assert_eq!(report["url"], server.url("/file"));
         // The redirect is resolved once, not with each request.
-        assert!(server.asked().iter().filter(|asked| asked.path != "/e").count() <= 4);
+        assert!(server.requests().iter().filter(|request| request.path != "/e").count() <= 4);
     }
 }
 
@@ -34,25 +34,28 @@ fn redirects_are_followed_to_the_file() {
 fn cookies_set_by_a_redirect_are_returned_and_reach_no_other_host() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = Server::start(move |asked| {
-        let port = asked.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap();
-        match (asked.path.as_str(), asked.field("cookie")) {
-            ("/file", None) => Answer::redirect(302, "/file").with("Set-Cookie", "k=1; Path=/; HttpOnly"),
-            ("/file", Some("k=1")) => Answer::redirect(302, &format!("http://localhost:{port}/end")),
-            ("/end", None) => all.answer(asked),
-            _ => Answer::status(400),
+    let server = Server::start(move |request| {
+        let port = request.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap();
+        match (request.path.as_str(), request.field("cookie")) {
+            ("/file", None) => Response::redirect(302, "/file").with("Set-Cookie", "k=1; Path=/; HttpOnly"),
+            ("/file", Some("k=1")) => Response::redirect(302, &format!("http://localhost:{port}/end")),
+            ("/end", None) => all.respond(request),
+            _ => Response::status(400),
         }
     });
     for _ in 0..2 {
         let program = Program::new();
         let ended = program.get(&server.url("/file"));
         ended.report();
-        ended.is_quiet();
+        ended.assert_no_notices();
         assert!(program.file("out").unwrap() == *resource.data);
     }
     // Runs do not share cookies.
-    let without =
-        server.asked().iter().filter(|asked| asked.path == "/file" && asked.field("cookie").is_none()).count();
+    let without = server
+        .requests()
+        .iter()
+        .filter(|request| request.path == "/file" && request.field("cookie").is_none())
+        .count();
     assert!((2..=4).contains(&without), "{without}");
 }
 
@@ -61,7 +64,7 @@ fn a_redirect_to_https_uses_tls() {
     let resource = Resource::new(SIZE);
     let Some(nginx) = Nginx::start("", &resource, Some(&identity("localhost", None))) else { return };
     let to = format!("https://localhost:{}/file", nginx.address.port());
-    let server = Server::start(move |_| Answer::redirect(301, &to));
+    let server = Server::start(move |_| Response::redirect(301, &to));
     let url = server.url("/file");
     let program = Program::new();
     let ca_file = nginx.authority();
@@ -74,30 +77,30 @@ fn a_redirect_to_https_uses_tls() {
 
 #[test]
 fn a_redirect_loop_ends_the_run() {
-    let server = Server::start(|asked| Answer::redirect(302, if asked.path == "/a" { "/b" } else { "/a" }));
+    let server = Server::start(|request| Response::redirect(302, if request.path == "/a" { "/b" } else { "/a" }));
     let line = Program::new().refused(&[&server.url("/a")], 76);
     assert!(line.contains("too many redirects, or a redirect loop") && line.contains("--max-redirs"), "{line}");
     // Once with a range and once without.
-    assert!(server.asked().len() < 35);
+    assert!(server.requests().len() < 35);
 }
 
 #[test]
 fn a_redirect_with_an_invalid_target_is_reported() {
     for to in ["ftp://example.org/file", "http://[::1", "file:///etc/passwd"] {
-        let server = Server::start(move |_| Answer::redirect(302, to));
+        let server = Server::start(move |_| Response::redirect(302, to));
         let ended = Program::new().get(&server.url("/file"));
         assert_eq!(ended.code, Some(76), "{}", ended.err);
         assert!(ended.err.contains("redirect"), "{}", ended.err);
     }
-    let server = Server::start(|_| Answer::status(302));
+    let server = Server::start(|_| Response::status(302));
     let line = Program::new().refused(&[&server.url("/file")], 76);
     assert!(line.contains("a redirect whose target cannot be read"), "{line}");
     // An empty target and one with a control byte are invalid.
     for to in ["", "/\u{1}"] {
-        let server = Server::start(move |_| Answer::redirect(302, to));
+        let server = Server::start(move |_| Response::redirect(302, to));
         let line = Program::new().refused(&[&server.url("/file")], 76);
         assert!(line.contains("a redirect whose target cannot be read"), "{line}");
-        assert!(server.asked().len() <= 4);
+        assert!(server.requests().len() <= 4);
     }
 }
 
@@ -106,8 +109,8 @@ fn secrets_are_sent_only_to_the_host_they_are_for() {
     let resource = Resource::new(SIZE);
     let other = Server::honest(&resource);
     let to = other.url("/file");
-    let server = Server::start(move |asked| {
-        if asked.field("Authorization").is_some() { Answer::redirect(302, &to) } else { Answer::status(401) }
+    let server = Server::start(move |request| {
+        if request.field("Authorization").is_some() { Response::redirect(302, &to) } else { Response::status(401) }
     });
     let program = Program::new();
     let ended = program.run(&[
@@ -124,13 +127,13 @@ fn secrets_are_sent_only_to_the_host_they_are_for() {
     ]);
     ended.report();
     assert!(program.file("out").unwrap() == *resource.data);
-    let first = &server.asked()[0];
+    let first = &server.requests()[0];
     assert_eq!(first.field("Authorization"), Some("Basic bWU6cGEgc3M6d29yZA=="));
     assert_eq!((first.field("Cookie"), first.field("X-Kind")), (Some("key=value"), Some("open")));
-    for asked in other.asked() {
-        assert_eq!((asked.field("Authorization"), asked.field("Cookie")), (None, None));
+    for request in other.requests() {
+        assert_eq!((request.field("Authorization"), request.field("Cookie")), (None, None));
         // Any field may contain a token.
-        assert_eq!(asked.field("X-Kind"), None);
+        assert_eq!(request.field("X-Kind"), None);
     }
     let log = std::fs::read_to_string(program.path("decisions.log")).unwrap();
     assert!(!log.contains("word") && !log.contains("bWU6"), "a secret in the log");
@@ -175,7 +178,7 @@ fn an_unusable_suggested_name_is_adapted_and_reported() {
         let resource = Resource::new(50_000).with("Content-Disposition", disposition);
         let program = Program::new();
         let ended = program.run(&[&Server::honest(&resource).url("/nn"), "--json"]);
-        ended.says(why);
+        ended.assert_notice(why);
         assert_eq!(program.files(), [name.as_str()], "{disposition}");
         assert!(program.file(&name).unwrap() == *resource.data);
     }
@@ -207,8 +210,8 @@ fn urls_are_normalized_before_they_are_sent() {
         let server = Server::honest(&resource);
         let program = Program::new();
         program.get(&server.url(written)).report();
-        assert_eq!(server.asked()[0].path, sent, "{written}");
-        assert_eq!(server.asked()[0].field("Host"), Some(server.address.to_string().as_str()));
+        assert_eq!(server.requests()[0].path, sent, "{written}");
+        assert_eq!(server.requests()[0].field("Host"), Some(server.address.to_string().as_str()));
     }
 }
 
@@ -219,12 +222,12 @@ fn an_ipv6_address_is_a_host() {
     };
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = Server::on(listener, move |asked| all.answer(asked));
+    let server = Server::on(listener, move |request| all.respond(request));
     let program = Program::new();
     program.get(&server.url("/file")).report();
     assert!(program.file("out").unwrap() == *resource.data);
     let host = format!("[::1]:{}", server.address.port());
-    assert_eq!(server.asked()[0].field("Host"), Some(host.as_str()));
+    assert_eq!(server.requests()[0].field("Host"), Some(host.as_str()));
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn a_failing_source_is_replaced_by_the_next_one() {
     let resource = Resource::new(SIZE);
     let dead = || format!("http://{}/file", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let good = Server::honest(&resource);
-    let lacking = Server::start(|_| Answer::status(404));
+    let lacking = Server::start(|_| Response::status(404));
     for bad in [dead(), lacking.url("/file")] {
         let program = Program::new();
         let ended = program.run(&[&good.url("/file"), "--mirror", &bad, "-o", "out", "--json"]);
@@ -241,7 +244,7 @@ fn a_failing_source_is_replaced_by_the_next_one() {
         let program = Program::new();
         let ended = program.run(&[&bad, "--mirror", &good.url("/file"), "-o", "out", "--json"]);
         ended.report();
-        ended.says(": the whole file is fetched from ");
+        ended.assert_notice(": the whole file is fetched from ");
         assert!(program.file("out").unwrap() == *resource.data);
     }
 }

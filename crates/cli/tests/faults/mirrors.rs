@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::network::Network;
 use crate::program::Program;
-use crate::server::{Answer, Asked, Resource, Server, Step};
+use crate::server::{Request, Resource, Response, Server, Step};
 
 const SIZE: usize = 2_000_000;
 const TURN: std::time::Duration = std::time::Duration::from_millis(10);
@@ -15,8 +15,8 @@ fn repr_digest(all: &Resource) -> String {
     format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(&*all.data)))
 }
 
-fn secrets(asked: &Asked) -> bool {
-    ["Cookie", "Authorization", "X-Token"].iter().any(|name| asked.field(name).is_some())
+fn secrets(request: &Request) -> bool {
+    ["Cookie", "Authorization", "X-Token"].iter().any(|name| request.field(name).is_some())
 }
 
 #[test]
@@ -25,13 +25,13 @@ fn a_mirror_that_the_server_names_is_used_when_the_server_fails() {
     let (right, wrong) = (Resource::new(SIZE), Resource::other(SIZE, 7));
     for (proves, served) in [(true, &right), (false, &right), (true, &wrong)] {
         let (all, repr) = (right.clone(), if proves { repr_digest(&right) } else { String::new() });
-        let first = network.serve(move |asked| {
-            if asked.range.as_ref().is_none_or(|range| range.start > SIZE as u64 / 3) {
-                return Answer::status(404);
+        let first = network.serve(move |request| {
+            if request.range.as_ref().is_none_or(|range| range.start > SIZE as u64 / 3) {
+                return Response::status(404);
             }
-            let port = asked.field("Host").unwrap().rsplit(':').next().unwrap().to_owned();
+            let port = request.field("Host").unwrap().rsplit(':').next().unwrap().to_owned();
             let copy = format!("<http://203.0.113.10:{port}/copy>; rel=duplicate; pri=1");
-            let answer = all.clone().with("Link", &copy).with("Repr-Digest", &repr).answer(asked);
+            let answer = all.clone().with("Link", &copy).with("Repr-Digest", &repr).respond(request);
             // Every response ends at half of the file.
             let mut answer = answer.slowly(20_000, TURN);
             let half = SIZE as u64 / 2;
@@ -44,17 +44,19 @@ fn a_mirror_that_the_server_names_is_used_when_the_server_fails() {
             answer
         });
         let copy = served.clone();
-        let second = network.serve_beside(&first, move |asked| copy.answer(asked)).pace(4_000_000);
+        let second = network.serve_second(&first, move |request| copy.respond(request)).limit_rate(4_000_000);
         let program = network.program();
         let url = first.url("/file");
         let words = [&url, "-o", "out", "--json", "-b", "k=secret", "--user", "me:secret", "-H", "X-Token: 1"];
         let ended = program.run(&words);
-        let asked = second.asked();
-        assert!(!asked.is_empty() && asked.iter().all(|asked| asked.path == "/copy" && !secrets(asked)));
+        let requests = second.requests();
+        assert!(
+            !requests.is_empty() && requests.iter().all(|request| request.path == "/copy" && !secrets(request))
+        );
         if served.data == right.data {
             assert!(program.file("out").unwrap() == *right.data, "{}", ended.err);
             // Without a digest, no byte of the first server is kept.
-            assert_eq!(second.sent() < right.len(), proves, "{}", ended.err);
+            assert_eq!(second.sent_bytes() < right.len(), proves, "{}", ended.err);
         } else {
             assert_ne!(ended.code, Some(0));
             assert!(program.file("out").is_none(), "a file that does not match the digest");
@@ -87,11 +89,11 @@ fn a_digest_that_the_server_names_is_verified() {
 fn files_of_a_metalink_file_are_downloaded_and_verified() {
     let (one, two) = (Resource::new(300_000), Resource::other(200_000, 5));
     let resources = [one.clone(), two.clone(), Resource::other(300_000, 9)];
-    let server = Server::start(move |asked| match asked.path.as_str() {
-        "/one" => resources[0].answer(asked),
-        "/two" => resources[1].answer(asked),
-        "/bad" => resources[2].answer(asked),
-        _ => Answer::status(404),
+    let server = Server::start(move |request| match request.path.as_str() {
+        "/one" => resources[0].respond(request),
+        "/two" => resources[1].respond(request),
+        "/bad" => resources[2].respond(request),
+        _ => Response::status(404),
     });
     let program = Program::new().without_log();
     let hex = |all: &Resource| crate::program::digest("sha256sum", &all.data);
@@ -112,7 +114,7 @@ fn files_of_a_metalink_file_are_downloaded_and_verified() {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert!(program.file("out/d/one.bin").unwrap() == *one.data);
     assert!(program.file("out/two.bin").unwrap() == *two.data);
-    assert!(!server.asked().iter().any(secrets));
+    assert!(!server.requests().iter().any(secrets));
     // The same list with a digest that no source matches.
     std::fs::write(program.path("wrong.meta4"), text.replace(&hex(&two), &hex(&one))).unwrap();
     let ended = program.run(&["-M", "wrong.meta4", "-d", "again", "-q"]);
@@ -137,7 +139,7 @@ fn files_of_a_metalink_file_are_downloaded_and_verified() {
 fn a_list_or_a_metalink_file_neither_creates_hidden_files_nor_replaces_files() {
     let resource = Resource::new(100_000);
     let served = resource.clone();
-    let server = Server::start(move |asked| served.answer(asked));
+    let server = Server::start(move |request| served.respond(request));
     let program = Program::new().without_log();
     let url = server.url("/f");
     for (name, file) in
@@ -178,13 +180,13 @@ fn a_list_or_a_metalink_file_neither_creates_hidden_files_nor_replaces_files() {
 fn with_a_checksum_mirrors_are_tried_until_one_has_the_file() {
     let right = Resource::new(1_000_000);
     let files = [right.clone(), Resource::other(1_000_000, 3), Resource::other(1_000_000, 4)];
-    let server = Server::start(move |asked| match asked.path.as_str() {
-        "/good" => files[0].answer(asked),
-        "/bad1" => files[1].answer(asked),
-        "/bad2" => files[2].answer(asked),
+    let server = Server::start(move |request| match request.path.as_str() {
+        "/good" => files[0].respond(request),
+        "/bad1" => files[1].respond(request),
+        "/bad2" => files[2].respond(request),
         "/half" => files[0].clone().with("ETag", "").whole().broken_after(300_000, [Step::Close]),
-        "/page" => Answer::page(200, "<html>Log in</html>"),
-        _ => Answer::status(404),
+        "/page" => Response::page(200, "<html>Log in</html>"),
+        _ => Response::status(404),
     });
     let hex = crate::program::digest("sha256sum", &right.data);
     for paths in [

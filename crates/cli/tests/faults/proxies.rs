@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::network::Network;
 use crate::nginx::{Nginx, identity};
 use crate::program::{Program, link};
-use crate::server::{Answer, Resource, Server};
+use crate::server::{Resource, Response, Server};
 
 /// A running proxy; it is killed when this is dropped.
 struct Proxy {
@@ -42,7 +42,7 @@ impl Proxy {
         }
         // Another program could take the port before the proxy binds it; then the next port is tried.
         (0..5).find_map(|_| {
-            let address = network.inside(|| TcpListener::bind("203.0.113.9:0")?.local_addr());
+            let address = network.in_server_namespace(|| TcpListener::bind("203.0.113.9:0")?.local_addr());
             let dir = tempfile::tempdir().unwrap();
             let file = dir.path().join("settings");
             let put = |text: &str| {
@@ -50,7 +50,7 @@ impl Proxy {
             };
             std::fs::write(&file, put(settings)).unwrap();
             let words: Vec<String> = put(arguments).split_whitespace().map(str::to_owned).collect();
-            let child = network.inside(move || {
+            let child = network.in_server_namespace(move || {
                 Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
             });
             let mut proxy = Self { child, address, _dir: dir };
@@ -59,7 +59,7 @@ impl Proxy {
                 if proxy.child.try_wait().unwrap().is_some() {
                     return None;
                 }
-                if network.inside(move || Ok(TcpStream::connect(address).is_ok())) {
+                if network.in_server_namespace(move || Ok(TcpStream::connect(address).is_ok())) {
                     return Some(proxy);
                 }
                 thread::sleep(Duration::from_millis(20));
@@ -77,31 +77,31 @@ impl Proxy {
         Self::start(network, "microsocks", "-i 203.0.113.9 -p PORT -u me -P secret", "")
     }
 
-    fn named(&self, scheme: &str) -> String {
+    fn url_with_login(&self, scheme: &str) -> String {
         format!("{scheme}://me:secret@{}", self.address)
     }
 }
 
 /// A server whose address is not in the links' networks.
-fn far(network: &Network, all: &Resource) -> Server {
+fn distant_server(network: &Network, all: &Resource) -> Server {
     network.server_ip("address add 198.51.100.7/32 dev lo\n");
     let all = all.clone();
-    let listener = network.inside(|| TcpListener::bind("198.51.100.7:0"));
-    Server::on(listener, move |asked| all.answer(asked)).pace(1_000_000)
+    let listener = network.in_server_namespace(|| TcpListener::bind("198.51.100.7:0"));
+    Server::on(listener, move |request| all.respond(request)).limit_rate(1_000_000)
 }
 
 fn is_direct(server: &Server) -> bool {
-    server.asked().iter().any(|asked| asked.from.to_string().starts_with("10.77."))
+    server.requests().iter().any(|request| request.from.to_string().starts_with("10.77."))
 }
 
 #[test]
 fn a_download_goes_through_a_proxy_over_both_links() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(3_000_000);
-    let server = far(&network, &resource);
+    let server = distant_server(&network, &resource);
     let url = server.url("/file");
     let (Some(http), Some(socks)) = (Proxy::http(&network), Proxy::socks(&network)) else { return };
-    for proxy in [http.named("http"), socks.named("socks5"), socks.named("socks5h")] {
+    for proxy in [http.url_with_login("http"), socks.url_with_login("socks5"), socks.url_with_login("socks5h")] {
         let program = network.program();
         let ended = program.run_with(&[], &[&url, "-o", "out", "--json", "-x", &proxy]);
         let report = ended.report();
@@ -122,7 +122,7 @@ fn https_is_tunnelled_and_the_servers_certificate_is_verified() {
     network.server_ip("address add 198.51.100.7/32 dev lo\n");
     let (served, own) = (resource.clone(), identity("198.51.100.7", None));
     let address: SocketAddr = "198.51.100.7:8443".parse().unwrap();
-    let nginx = network.inside(move || Ok(Nginx::at(address, "", &served, Some(&own))));
+    let nginx = network.in_server_namespace(move || Ok(Nginx::at(address, "", &served, Some(&own))));
     let Some(nginx) = nginx else { return };
     let (program, authority) = (network.program(), nginx.authority().display().to_string());
     let words = [
@@ -133,7 +133,7 @@ fn https_is_tunnelled_and_the_servers_certificate_is_verified() {
         "--ca-file",
         &authority,
         "-x",
-        &http.named("http"),
+        &http.url_with_login("http"),
     ];
     program.run_with(&[], &words).report();
     assert!(program.file("out").unwrap() == *resource.data);
@@ -144,8 +144,8 @@ fn proxy_variables_are_honored_and_no_proxy_accepts_networks() {
     let Some(network) = Network::two_links() else { return };
     let Some(socks) = Proxy::socks(&network) else { return };
     let resource = Resource::new(300_000);
-    let server = far(&network, &resource);
-    let (url, proxy) = (server.url("/file"), socks.named("socks5h"));
+    let server = distant_server(&network, &resource);
+    let (url, proxy) = (server.url("/file"), socks.url_with_login("socks5h"));
     let get = |variables: &[(&str, &str)]| {
         let program = network.program();
         program.run_with(variables, &[&url, "-o", "out", "--json"]).report();
@@ -161,9 +161,9 @@ fn proxy_variables_are_honored_and_no_proxy_accepts_networks() {
 fn a_refusing_proxy_is_reported_without_its_password() {
     let Some(network) = Network::two_links() else { return };
     let (Some(http), Some(socks)) = (Proxy::http(&network), Proxy::socks(&network)) else { return };
-    let server = far(&network, &Resource::new(1000));
+    let server = distant_server(&network, &Resource::new(1000));
     let url = server.url("/file");
-    let wrong = |proxy: &Proxy, scheme: &str| proxy.named(scheme).replace("secret", "wrongsecret");
+    let wrong = |proxy: &Proxy, scheme: &str| proxy.url_with_login(scheme).replace("secret", "wrongsecret");
     for (url, proxy, says) in [
         (&url, wrong(&http, "http"), "the server answers 40"),
         (&url.replace("http", "https"), wrong(&http, "http"), "refuses a tunnel to 198.51.100.7"),
@@ -175,7 +175,7 @@ fn a_refusing_proxy_is_reported_without_its_password() {
         assert_ne!(ended.code, Some(0));
         assert!(ended.err.contains(says), "{}", ended.err);
         assert!(!ended.notices().concat().contains("secret"), "{:?}", ended.notices());
-        assert!(program.file("out").is_none() && server.asked().is_empty());
+        assert!(program.file("out").is_none() && server.requests().is_empty());
     }
     let program = network.program();
     let line = program.refused(&[&url, "-x", "ftp://me:secret@203.0.113.9"], 64);
@@ -223,16 +223,19 @@ fn an_unreachable_proxy_is_reported() {
 fn a_redirect_does_not_reach_private_addresses_through_a_proxy() {
     let Some(network) = Network::two_links() else { return };
     let (Some(http), Some(socks)) = (Proxy::http(&network), Proxy::socks(&network)) else { return };
-    let hidden = Server::on(network.inside(|| TcpListener::bind("10.77.1.1:0")), |_| Answer::page(200, "hidden"));
+    let hidden = Server::on(network.in_server_namespace(|| TcpListener::bind("10.77.1.1:0")), |_| {
+        Response::page(200, "hidden")
+    });
     let target = hidden.url("/secret");
     network.server_ip("address add 198.51.100.7/32 dev lo\n");
-    let server =
-        Server::on(network.inside(|| TcpListener::bind("198.51.100.7:0")), move |_| Answer::redirect(302, &target));
-    for proxy in [http.named("http"), socks.named("socks5"), socks.named("socks5h")] {
+    let server = Server::on(network.in_server_namespace(|| TcpListener::bind("198.51.100.7:0")), move |_| {
+        Response::redirect(302, &target)
+    });
+    for proxy in [http.url_with_login("http"), socks.url_with_login("socks5"), socks.url_with_login("socks5h")] {
         let program = network.program();
         let ended = program.run_with(&[], &[&server.url("/file"), "-o", "out", "-x", &proxy]);
         assert_eq!(ended.code, Some(68), "{}", ended.err);
         assert!(ended.err.contains("10.77.1.1 is a private address"), "{}", ended.err);
-        assert!(program.file("out").is_none() && hidden.asked().is_empty(), "{proxy}");
+        assert!(program.file("out").is_none() && hidden.requests().is_empty(), "{proxy}");
     }
 }
