@@ -1,6 +1,6 @@
 //! Servers of the public Internet with unusual responses, as issue reports of other download programs describe them.
 //!
-//! A [`Manner`] is a path of one server and what it answers there. Each must yield the bytes that curl gets.
+//! A [`Behavior`] is a path of one server and what it answers there. Each must yield the bytes that curl gets.
 
 use std::ops::Range;
 use std::sync::OnceLock;
