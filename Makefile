@@ -43,11 +43,11 @@ survey: need-build ## Play the policies through thousands of drawn histories and
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
 
 soak: need-test ## Run the checks that take long: mixed batches, long outages, every client at a LAN (root; half an hour)
-	$(CARGO) test --locked -p marline --test faults mixed -- --ignored --nocapture
+	$(CARGO) test --locked -p marline --test get mixed -- --ignored --nocapture
 	$(CARGO) test --locked -p marline-paths --lib data_flows_again -- --ignored --nocapture
-	$(CARGO) test --locked -p marline --test returning_links -- --ignored --nocapture
-	$(CARGO) test --locked -p marline --test unusual_links -- --ignored --nocapture
-	$(CARGO) test --locked -p marline --test edge_lan other_clients -- --ignored --nocapture
+	$(CARGO) test --locked -p marline --test hosts returning_links -- --ignored --nocapture
+	$(CARGO) test --locked -p marline --test hosts unusual_links -- --ignored --nocapture
+	$(CARGO) test --locked -p marline --test hosts other_clients -- --ignored --nocapture
 
 release-check: deny soak static ## Check what a release needs beyond `make test`: dependencies, long outages, the build for a small box (an hour)
 

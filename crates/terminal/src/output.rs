@@ -2,7 +2,7 @@
 //!
 //! All text is escaped ([`marline_core::printable`]), so that no caller can forget it: server headers, certificates,
 //! interface names and values from Redis appear in results, errors and logs. A test of the sources
-//! (`crates/cli/tests/laws.rs`) rejects other code that writes to these streams. The only exceptions are the bytes of a
+//! (`crates/cli/tests/architecture/`) rejects other code that writes to these streams. The only exceptions are the bytes of a
 //! download (`-o -`) and the cursor movements of progress bars and `watch`, which escape their text themselves.
 
 use std::io::{self, IsTerminal, Write};

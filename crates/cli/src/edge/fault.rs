@@ -1,7 +1,7 @@
 //! Classification of errors of a relay or the fleet service: a reason code for programs and a remedy for the operator.
 //!
 //! The errors are texts from rustls, the kernel, the name resolver and relays, so they are recognized by their words. An
-//! integration test (`tests/edge_reasons.rs`) provokes each fault and expects its reason, so that it fails when a newer
+//! integration test (`tests/fleet/edge_reasons.rs`) provokes each fault and expects its reason, so that it fails when a newer
 //! library changes its words.
 
 /// Kind of the peer that cannot be used.

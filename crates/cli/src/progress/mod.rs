@@ -12,7 +12,7 @@
 //! terminal; they would remain, as messages of a bar whose template changes with each width. It would add three crates, and
 //! three properties would be lost:
 //!
-//! - It writes to standard error by itself, not through the functions that escape text (`tests/laws.rs`, rule 7). With a
+//! - It writes to standard error by itself, not through the functions that escape text (`tests/architecture/main.rs`, rule 7). With a
 //!   terminal implementation of our own (`TermLike`), the cursor movement would stay here.
 //! - If there are more lines than rows, it drops the last ones. Here the last line is the total, which must stay visible.
 //! - It pads each line with spaces up to the last column. If the terminal becomes narrower, all of these lines wrap, and the

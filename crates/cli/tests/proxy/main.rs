@@ -1,8 +1,8 @@
 //! Tests of `marline proxy` with players and other programs: they use the built program, real sockets, nginx and curl.
 //!
-//! The test server, the networks and nginx are shared with `tests/faults`; these tests use only a part of them.
+//! The test server, the networks and nginx are shared with `tests/get`; these tests use only a part of them.
 #![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
-#![allow(dead_code, reason = "servers and networks are shared with tests/faults, which uses more of them")]
+#![allow(dead_code, reason = "servers and networks are shared with tests/get, which uses more of them")]
 
 mod bad_input;
 mod clients;
@@ -17,18 +17,18 @@ mod links;
 mod lists;
 mod media;
 mod memory;
-#[path = "../faults/network.rs"]
+#[path = "../get/network.rs"]
 mod network;
-#[path = "../faults/nginx.rs"]
+#[path = "../get/nginx.rs"]
 mod nginx;
 mod page;
 mod players;
-#[path = "../faults/program.rs"]
+#[path = "../get/program.rs"]
 mod program;
 mod proxy;
 mod recognized;
 mod segments;
-#[path = "../faults/server.rs"]
+#[path = "../get/server.rs"]
 mod server;
 mod status;
 mod tunnels;

@@ -1,0 +1,610 @@
+//! End-to-end tests of `marline get`: the built program against a server on the loopback interface.
+//!
+//! The server is a thread of the test with only the needed features (ranges, a strong ETag, Basic authentication, a path whose
+//! rate the test controls); the crates `download` and `lab` test against real servers.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// 3 MB of pseudo-random bytes.
+fn file() -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut bytes = Vec::with_capacity(3_000_000);
+    while bytes.len() < 3_000_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend((state >> 16).to_le_bytes().into_iter().take(6));
+    }
+    bytes
+}
+
+struct Server {
+    address: SocketAddr,
+    /// Heads of the received requests, in order.
+    heads: Arc<Mutex<Vec<String>>>,
+    /// How many bytes `/slow` may still send, over all requests.
+    gate: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let gate = Arc::new(AtomicUsize::new(2_000_000));
+        let (body, seen, open) = (Arc::new(file()), Arc::clone(&heads), Arc::clone(&gate));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (body, seen, open) = (Arc::clone(&body), Arc::clone(&seen), Arc::clone(&open));
+                // An I/O error, such as a client that disconnects, ends only this thread.
+                std::thread::spawn(move || drop(serve(stream, &body, &seen, &open)));
+            }
+        });
+        Self { address, heads, gate }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+fn serve(mut stream: TcpStream, body: &[u8], seen: &Mutex<Vec<String>>, gate: &AtomicUsize) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head)? == 0 {
+                return Ok(());
+            }
+        }
+        seen.lock().unwrap().push(head.clone());
+        let field = |name: &str| {
+            let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        // me:pa:ss
+        if head.starts_with("GET /auth") && field("authorization").as_deref() != Some("Basic bWU6cGE6c3M=") {
+            write!(stream, "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")?;
+            continue;
+        }
+        if head.starts_with("GET /absent") {
+            write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
+            continue;
+        }
+        let range = field("range").unwrap_or_default();
+        let (first, last) = range.trim_start_matches("bytes=").split_once('-').unwrap_or(("0", ""));
+        let first: usize = first.parse().unwrap_or(0);
+        let last = last.parse().unwrap_or(usize::MAX).min(body.len() - 1);
+        let part = &body[first..=last];
+        let encoding = if head.starts_with("GET /gzip") { "Content-Encoding: x-gzip\r\n" } else { "" };
+        write!(
+            stream,
+            "HTTP/1.1 206 Partial Content\r\nETag: \"v1\"\r\n{encoding}Content-Length: {}\r\nContent-Range: bytes {first}-{last}/{}\r\n\r\n",
+            part.len(),
+            body.len()
+        )?;
+        for piece in part.chunks(16_384) {
+            let passes = |left: usize| left.checked_sub(piece.len());
+            while head.starts_with("GET /slow")
+                && gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, passes).is_err()
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stream.write_all(piece)?;
+        }
+    }
+}
+
+fn marline(home: &TempDir, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(words).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
+    // Outside the home directory, because some tests count its files.
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+    command.current_dir(home.path()).stdin(Stdio::null());
+    command
+}
+
+fn succeeded(output: &Output) {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_file_is_fetched_reported_recorded_and_replayed() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let words = ["get", "--json", "--trace", "log", &server.url("/dir/name.bin?q")];
+    let output = marline(&home, &words).output().unwrap();
+    succeeded(&output);
+    assert_eq!(std::fs::read(home.path().join("name.bin")).unwrap(), file());
+    let mut left: Vec<_> =
+        std::fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["log", "name.bin"], "unexpected files were left");
+
+    // All fields are documented in docs/json.md.
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
+    let documented = |key: &str| page.contains(&format!("`{key}`"));
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    for key in keys(&report).iter().chain(&keys(&report["links"][0])) {
+        assert!(documented(key), "docs/json.md does not describe the field {key}");
+    }
+    for key in [
+        "url",
+        "bytes",
+        "seconds",
+        "goodput_mbps",
+        "policy",
+        "link_delta_s",
+        "wasted_bytes",
+        "cpu_s",
+        "peak_rss_bytes",
+    ] {
+        assert!(report.get(key).is_some(), "{key}");
+    }
+    let link = [
+        "name",
+        "kind",
+        "bytes",
+        "goodput_mbps",
+        "requests",
+        "connections",
+        "first_byte_s",
+        "last_byte_s",
+        "rtt_ms",
+        "retries",
+        "state",
+    ];
+    for key in link {
+        assert!(report["links"][0].get(key).is_some(), "{key}");
+    }
+    assert_eq!(report["bytes"], 3_000_000);
+    assert_eq!(report["policy"], "marline");
+
+    let output = marline(&home, &["replay", "log"]).output().unwrap();
+    succeeded(&output);
+    assert!(output.stdout.starts_with(b"equal: "));
+    // A decision that was changed by hand is reported with its line.
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    let line = 1 + log.lines().position(|line| line.contains("\"out\":\"request\"")).unwrap();
+    std::fs::write(
+        home.path().join("log"),
+        log.replacen("\"out\":\"request\",\"req\":0", "\"out\":\"request\",\"req\":7", 1),
+    )
+    .unwrap();
+    let output = marline(&home, &["replay", "log"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.starts_with(&format!("marline: log:{line}: different: the log has {{")), "{stderr}");
+}
+
+#[test]
+fn standard_output_carries_the_file_and_nothing_else() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let output = marline(&home, &["get", "-o", "-", "--json", "--quiet", &server.url("/f")]).output().unwrap();
+    succeeded(&output);
+    assert!(output.stdout == file(), "standard output is not the file");
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(report["path"], Value::Null);
+}
+
+#[test]
+fn a_login_is_accepted_in_every_form_and_never_shown() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let refused = marline(&home, &["get", "-q", &server.url("/auth/f")]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(66));
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("401 (unauthorized); a login is required: use --user"), "{stderr}");
+    let login = home.path().join("login");
+    std::fs::write(&login, "me:pa:ss\n").unwrap();
+    // A password file that others may read is refused, and the password is not printed.
+    std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let output = marline(&home, &["get", "--user-file", "login", &server.url("/auth/f")]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    assert!(
+        stderr.contains("login: users other than its owner may read it (mode 0644): chmod 600")
+            && !stderr.contains("pa:ss"),
+        "{stderr}"
+    );
+    std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let in_url = server.url("/auth/f").replace("http://", "http://me:pa%3Ass@");
+    let ways: [&[&str]; 3] = [
+        &["--user", "me:pa:ss", &server.url("/auth/f")],
+        &["--user-file", "login", &server.url("/auth/f")],
+        &[&in_url],
+    ];
+    for way in ways {
+        let words: Vec<&str> = ["get", "--json", "--trace", "log", "-o", "f"].iter().chain(way).copied().collect();
+        let output = marline(&home, &words).env("MARLINE_LOG", "trace").output().unwrap();
+        succeeded(&output);
+        let log = std::fs::read(home.path().join("log")).unwrap();
+        for text in [&output.stdout, &output.stderr, &log] {
+            let text = String::from_utf8_lossy(text);
+            assert!(
+                !text.contains("pa:ss") && !text.contains("pa%3Ass") && !text.contains("bWU6cGE6c3M"),
+                "{text}"
+            );
+        }
+    }
+    let output = marline(&home, &["get", "-q", &server.url("/auth/f")]).env("MARLINE_USER", "me:pa:ss").output();
+    succeeded(&output.unwrap());
+}
+
+#[test]
+fn a_refusal_by_the_server_ends_with_66_and_its_status() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let output = marline(&home, &["get", "-q", &server.url("/absent")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(66));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr, format!("marline: {}: the server answers 404 (not found)\n", server.url("/absent")));
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "a file was left behind");
+}
+
+#[test]
+fn the_query_of_a_signed_url_is_shown_nowhere() {
+    let server = Server::start();
+    let home = tempfile::tempdir().unwrap();
+    for path in ["/f?X-Amz-Signature=5ecret", "/none?X-Amz-Signature=5ecret"] {
+        for more in [&[][..], &["--json"]] {
+            let url = server.url(path);
+            let words = [&["get", "--retry", "1", "-o", "f", &url][..], more].concat();
+            let output = marline(&home, &words).env("MARLINE_LOG", "trace").output().unwrap();
+            for text in [output.stdout, output.stderr] {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                assert!(
+                    !text.contains("5ecret"),
+                    "{words:?}: {}",
+                    text.lines().find(|l| l.contains("5ecret")).unwrap()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_checksum_ends_with_65_and_a_right_one_with_0() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let wrong = format!("sha256={}", "0".repeat(64));
+    let output = marline(&home, &["get", "-o", "f", "--checksum", &wrong, &server.url("/f")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(65));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("checksum mismatch"), "{stderr}");
+    assert!(!home.path().join("f").exists());
+    // The error message contains the right checksum.
+    let got = stderr.split(" is ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let output =
+        marline(&home, &["get", "-o", "f", "--checksum", &format!("sha256={got}"), &server.url("/f")]).output();
+    succeeded(&output.unwrap());
+}
+
+#[test]
+fn the_last_line_names_the_target_as_the_user_wrote_it() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let made = Command::new("mkfifo").arg(home.path().join("pipe")).status().unwrap();
+    assert!(made.success());
+    std::fs::create_dir(home.path().join("dir")).unwrap();
+    std::fs::write(home.path().join("old"), "old").unwrap();
+    std::os::unix::fs::symlink("dir/aim", home.path().join("link")).unwrap();
+    std::fs::write(home.path().join("dir/aim"), "old").unwrap();
+    let absolute = home.path().join("g").display().to_string();
+    let url = server.url("/f");
+    let table: [(&[&str], &str); 9] = [
+        (&[], "f"),
+        // Now the file exists.
+        (&[], "f"),
+        (&["-o", "old"], "old"),
+        (&["-o", "./dir/new"], "./dir/new"),
+        (&["-o", "dir/"], "dir/f"),
+        (&["-o", "link"], "link"),
+        (&["-o", &absolute], &absolute),
+        (&["-o", "/dev/null"], "/dev/null"),
+        (&["-o", "pipe"], "pipe"),
+    ];
+    for (words, place) in table {
+        let words: Vec<&str> = ["get", "--json", &url].iter().chain(words).copied().collect();
+        let child = marline(&home, &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        if place == "pipe" {
+            assert!(std::fs::read(home.path().join("pipe")).unwrap() == file());
+        }
+        let output = child.wait_with_output().unwrap();
+        succeeded(&output);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let last = stderr.lines().last().unwrap();
+        assert!(last.starts_with(&format!("marline: {place}: 3.0MB in ")), "{words:?}: {last}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["path"], place, "{words:?}");
+    }
+    assert!(std::fs::read(home.path().join("dir/aim")).unwrap() == file(), "the symbolic link was not followed");
+    let output = marline(&home, &["get", "-o", "-", &url]).output().unwrap();
+    succeeded(&output);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.lines().last().unwrap().starts_with("marline: standard output: 3.0MB"), "{stderr}");
+}
+
+#[test]
+fn resuming_is_announced_only_where_it_is_possible() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    // Connections are never accepted, so no byte arrives.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nothing = format!("http://{}/f", silent.local_addr().unwrap());
+    for (url, target) in [(nothing.as_str(), "f"), (&server.url("/slow"), "-")] {
+        let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", target, url]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.ends_with("not complete within 0.4s; the same command starts from zero\n"), "{stderr}");
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "no file may remain");
+    }
+    server.gate.store(2_000_000, Ordering::SeqCst);
+    let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", "f", &server.url("/slow")]).output();
+    let stderr = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(stderr.ends_with("run the same command again to resume\n"), "{stderr}");
+    assert!(home.path().join("f.part.journal").exists());
+}
+
+#[test]
+fn the_first_failure_is_reported_at_once_and_once() {
+    let home = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{free}/f");
+    let output = marline(&home, &["get", "--retry", "3", "--max-time", "20s", &url]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(68), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines[0], format!("marline: link lo: {free}: connection refused; trying again"), "{stderr}");
+    assert_eq!(stderr.matches("trying again").count(), 1, "{stderr}");
+    assert_eq!(*lines.last().unwrap(), format!("marline: {url}: gave up: {free}: connection refused"));
+    let output = marline(&home, &["get", "--retry", "0", &url]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        stderr,
+        format!("marline: {url}: gave up: {free}: connection refused\n"),
+        "without retries there is no notice about trying again"
+    );
+}
+
+#[test]
+fn a_failure_names_an_ignored_proxy_variable() {
+    let home = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = marline(&home, &["get", "-q", "--retry", "0", &format!("http://{free}/f")]);
+    let output = command.env("HTTP_PROXY", "http://me:secret@127.0.0.1:1").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.ends_with("; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x\n"),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("secret"), "{stderr}");
+}
+
+#[test]
+fn a_link_option_for_a_url_on_this_machine_is_reported() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let url = server.url("/f");
+    for words in [&["--link", "nope0"][..], &["--limit-rate", "nope0=1Mbit/s"]] {
+        let output = marline(&home, &[&["get", "-o", "f", &url], words].concat()).output().unwrap();
+        succeeded(&output);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            stderr.starts_with("marline: link nope0: no such interface; the URL is on this machine"),
+            "{stderr}"
+        );
+    }
+    // The limit of the loopback interface applies: 3 MB in two seconds.
+    let begun = std::time::Instant::now();
+    let output = marline(&home, &["get", "-o", "f", "--limit-rate", "lo=12Mbit/s", &url]).output().unwrap();
+    succeeded(&output);
+    assert!(begun.elapsed() > Duration::from_millis(1500), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn the_option_continue_does_no_harm() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    for word in ["-c", "--continue"] {
+        let output = marline(&home, &["get", word, "-o", "f", "-q", &server.url("/f")]).output().unwrap();
+        succeeded(&output);
+        assert!(std::fs::read(home.path().join("f")).unwrap() == file());
+    }
+}
+
+#[test]
+fn ctrl_c_stops_with_130_and_the_same_command_resumes() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let slow = server.url("/slow");
+    let mut child = marline(&home, &["get", "-q", "-o", "f", &slow]).stderr(Stdio::piped()).spawn().unwrap();
+    let part: PathBuf = home.path().join("f.part");
+    let arrived = || std::fs::metadata(&part).map_or(0, |file| file.len());
+    while arrived() < 1_000_000 {
+        assert_eq!(child.try_wait().unwrap(), None, "the download ended before the signal");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    succeeded(&Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).output().unwrap());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr, "marline: stopped; run the same command again to resume\n");
+    assert!(!home.path().join("f").exists());
+
+    server.heads.lock().unwrap().clear();
+    server.gate.store(usize::MAX, Ordering::SeqCst);
+    let output = marline(&home, &["get", "-q", "--json", "-o", "f", &slow]).output().unwrap();
+    succeeded(&output);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["resumed_bytes"].as_u64().unwrap() > 0, "{report}");
+    assert!(std::fs::read(home.path().join("f")).unwrap() == file());
+    let asked_again = server.heads.lock().unwrap().iter().any(|head| head.contains("bytes=0-"));
+    assert!(!asked_again, "the first bytes were requested again");
+}
+
+#[test]
+fn the_time_limit_ends_with_1_and_the_next_run_completes() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let words = ["get", "-q", "-o", "f", "--max-time", "300ms", &server.url("/slow")];
+    let output = marline(&home, &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not complete within 0.3s"));
+    assert!(!home.path().join("f").exists());
+    server.gate.store(usize::MAX, Ordering::SeqCst);
+    succeeded(&marline(&home, &["get", "-q", "-o", "f", &server.url("/slow")]).output().unwrap());
+    assert!(std::fs::read(home.path().join("f")).unwrap() == file());
+}
+
+#[test]
+fn unwritable_targets_and_logs_are_reported() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let url = server.url("/f");
+    for (words, says) in [
+        (&["-o", "absent/f"][..], "the directory absent does not exist"),
+        (&["-o", "f", "--trace", "absent/log"], "absent/log: the decision log cannot be written: No such file"),
+    ] {
+        let words: Vec<&str> = ["get", "-q"].iter().chain(words).copied().chain([url.as_str()]).collect();
+        let output = marline(&home, &words).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(74), "{words:?}: {stderr}");
+        assert!(stderr.contains(says) && stderr.matches('\n').count() == 1, "{words:?}: {stderr}");
+    }
+    assert!(!home.path().join("f").exists());
+}
+
+#[test]
+fn an_existing_log_is_not_truncated_by_a_run_that_cannot_start() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let log = home.path().join("log");
+    std::fs::write(&log, "precious\n").unwrap();
+    let url = server.url("/f");
+    let refused = |words: &[&str], says: &str, code: i32| {
+        let words = [&["get", "-q", "--trace"], words, &[&url]].concat();
+        let output = marline(&home, &words).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        assert!(stderr.contains(says) && stderr.matches('\n').count() == 1, "{words:?}: {stderr}");
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "precious\n", "{words:?}");
+    };
+    refused(&["log", "-o", "absent/f"], "does not exist", 74);
+    let slow = server.url("/slow");
+    let first = ["get", "-q", "-o", "f", "--trace", "first", &slow];
+    let mut child = marline(&home, &first).stderr(Stdio::null()).spawn().unwrap();
+    while std::fs::metadata(home.path().join("f.part")).map_or(0, |part| part.len()) < 1_000_000 {
+        assert_eq!(child.try_wait().unwrap(), None, "the download ended too early");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    refused(&["log", "-o", "f"], "another run of marline is downloading this file", 74);
+    refused(&["first", "-o", "g"], "another run of marline writes this file", 74);
+    server.gate.store(usize::MAX, Ordering::SeqCst);
+    assert!(child.wait().unwrap().success());
+    succeeded(&marline(&home, &["replay", "first"]).output().unwrap());
+    let mut left: Vec<_> =
+        std::fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["f", "first", "log"]);
+}
+
+#[test]
+fn a_log_that_is_the_download_itself_is_refused() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    std::fs::write(home.path().join("old"), "old").unwrap();
+    std::fs::hard_link(home.path().join("old"), home.path().join("same")).unwrap();
+    std::os::unix::fs::symlink("w.part", home.path().join("link")).unwrap();
+    let url = server.url("/w");
+    let here = home.path().join("w").display().to_string();
+    for words in [
+        &["--trace", "w"][..],
+        &["--trace", "w", "-o", "./w"],
+        &["--trace", &here],
+        &["--trace", "w.part", "-o", "w"],
+        &["--trace", "w.part.journal"],
+        &["--trace", "link"],
+        &["--trace", "same", "-o", "old"],
+    ] {
+        let output = marline(&home, &[&["get", "-q"], words, &[&url]].concat()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
+        assert!(stderr.contains("would overwrite the download"), "{words:?}: {stderr}");
+    }
+    let out = std::fs::File::create(home.path().join("out")).unwrap();
+    let output = marline(&home, &["get", "-q", "--trace", "out", "-o", "-", &url]).stdout(out).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert_eq!(std::fs::read(home.path().join("old")).unwrap(), b"old");
+    assert!(!home.path().join("w").exists() && !home.path().join("w.part").exists());
+}
+
+#[test]
+fn a_foreign_part_file_is_left_alone_and_a_failed_start_leaves_nothing() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    std::fs::write(home.path().join("f.part"), "precious").unwrap();
+    let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.starts_with("marline: f.part: ") && stderr.contains("move it away"), "{stderr}");
+    assert_eq!(std::fs::read(home.path().join("f.part")).unwrap(), b"precious");
+    let output = marline(&home, &["get", "-q", "--trace", "absent/log", &server.url("/g")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(74));
+    assert!(!home.path().join("g.part").exists());
+}
+
+#[test]
+fn an_encoded_file_is_stored_encoded_and_that_is_reported() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let output = marline(&home, &["get", &server.url("/gzip/f.tgz")]).output().unwrap();
+    succeeded(&output);
+    assert!(std::fs::read(home.path().join("f.tgz")).unwrap() == file());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.matches("encoded (x-gzip)").count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_file_is_not_written_to_a_terminal() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let command = format!("{} get -q -o - {}", env!("CARGO_BIN_EXE_marline"), server.url("/f"));
+    let ran = Command::new("script").args(["-qec", &command, "/dev/null"]).current_dir(home.path()).output();
+    let Ok(output) = ran else { return eprintln!("skipped: the program script is not installed") };
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(64), "{stdout}");
+    assert!(
+        stdout.contains("standard output is a terminal") && server.heads.lock().unwrap().is_empty(),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn an_unreadable_configuration_is_reported_and_fatal_only_if_named() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    // A directory cannot be read as a file, even by root.
+    std::fs::create_dir_all(home.path().join(".config/marline/marline.toml")).unwrap();
+    let output = marline(&home, &["get", "-q", &server.url("/f")]).output().unwrap();
+    succeeded(&output);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("cannot be read; continuing without it") && stderr.matches('\n').count() == 1,
+        "{stderr}"
+    );
+    let output = marline(&home, &["get", "--config", ".config", &server.url("/f")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+}
+
+#[test]
+fn a_closed_standard_output_is_an_error() {
+    let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
+    let command = |to: &str| {
+        let script = format!("exec \"$0\" get -q -o - \"$1\" {to}");
+        let program = env!("CARGO_BIN_EXE_marline");
+        Command::new("sh")
+            .args(["-c", &script, program, &server.url("/f")])
+            .current_dir(home.path())
+            .output()
+            .unwrap()
+    };
+    let output = command(">&-");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.starts_with("marline: standard output: opening failed: Bad file descriptor"), "{stderr}");
+    succeeded(&command("> /dev/null"));
+    succeeded(&command("<> /dev/null 1<&0"));
+}

@@ -1,0 +1,87 @@
+//! Untrusted text on the terminal: no control, bidirectional or invisible character from a server or the kernel reaches standard
+//! output or standard error.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+
+use marline_net::printable::is_unprintable;
+
+/// One character of each kind: C1 control (CSI for many terminals), bidirectional override, zero width, line separator, tag.
+const MARKS: &str = "x\u{9b}31m\u{202e}evil\u{200b}\u{2028}\u{e0041}";
+
+/// Runs `marline get` against a server that sends exactly this response.
+fn get(response: Vec<u8>, words: &[&str], log: Option<&str>) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/file", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let response = response.clone();
+            std::thread::spawn(move || {
+                let _ = socket.read(&mut [0; 4096]);
+                let _ = socket.write_all(&response);
+                let _ = socket.shutdown(std::net::Shutdown::Write);
+                let _ = socket.read_to_end(&mut Vec::new());
+            });
+        }
+    });
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.env_clear().env("HOME", home.path()).current_dir(home.path()).stdin(Stdio::null());
+    if let Some(log) = log {
+        command.env("MARLINE_LOG", log);
+    }
+    command.args(["get", "--retry", "1", "--max-time", "5s"]).args(words).arg(url).output().unwrap()
+}
+
+fn assert_clean(output: &Output, what: &str) {
+    for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
+        let text = String::from_utf8_lossy(bytes);
+        let bad = text.chars().find(|c| *c != '\n' && is_unprintable(*c));
+        assert!(bad.is_none(), "{what}: {bad:?} on {name}: {text:?}");
+    }
+}
+
+#[test]
+fn no_header_of_a_server_reaches_the_terminal_unescaped() {
+    let plain = "Content-Length: 3\r\n";
+    for head in [
+        format!("HTTP/1.1 200 OK\r\n{plain}Content-Encoding: {MARKS}\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{plain}Content-Type: text/{MARKS}\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{plain}ETag: \"{MARKS}\"\r\nAccept-Ranges: {MARKS}\r\n"),
+        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: {MARKS}\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{plain}Content-Disposition: attachment; filename=\"{MARKS}\"\r\n"),
+        format!("HTTP/1.1 206 Partial\r\n{plain}Content-Range: bytes {MARKS}\r\n"),
+        format!("HTTP/1.1 302 Found\r\n{plain}Location: {MARKS}://h/\r\n"),
+        format!("HTTP/1.1 302 Found\r\n{plain}Location: http://127.0.0.1:1/{MARKS}\r\n"),
+        format!("HTTP/1.1 404 {MARKS}\r\n{plain}"),
+        format!("HTTP/1.1 503 {MARKS}\r\n{plain}Retry-After: {MARKS}\r\n"),
+        format!("HTTP/1.1 401 no\r\n{plain}WWW-Authenticate: Basic realm=\"{MARKS}\"\r\n"),
+        format!("{MARKS}\r\n"),
+    ] {
+        let response = format!("{head}\r\nabc").into_bytes();
+        for (words, log) in [(&[][..], None), (&["--json"][..], Some("trace"))] {
+            assert_clean(&get(response.clone(), words, log), &head);
+        }
+    }
+}
+
+#[test]
+fn names_of_interfaces_are_escaped() {
+    let name = "\u{1b}[31m\u{202e}w0";
+    assert!(name.len() <= 15);
+    let script =
+        format!("ip link add name '{name}' type dummy && ip link set '{name}' up && \"$MARLINE\" links \"$@\"");
+    for words in [&[][..], &["--json"]] {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-ec", &script, "sh"]).args(words);
+        let output = command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).stdin(Stdio::null()).output();
+        let Ok(output) = output else { return eprintln!("skipped: needs unshare") };
+        if output.stdout.is_empty() {
+            return eprintln!("skipped: no namespaces, or no dummy interfaces, here");
+        }
+        assert_clean(&output, "marline links");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("\\u001b[31m\\u202ew0"), "{text}");
+    }
+}
