@@ -14,18 +14,19 @@ use marline_core::units::{DataSize, Instant};
 use marline_net::battery::BatteryMeter;
 
 use super::DownloadEnergy;
-use super::batch::{
+use super::batch_context::{
     BatchContext, DownloadControl, JobLinkReport, JobReport, NAME_TIMEOUT, ObserverBuffer, StopReason,
 };
 use super::body_sink::BodySink;
 use super::digest_verifier::Verifier;
 use super::driver::DownloadDriver;
+use super::error::DownloadError;
 use super::html_page;
 use super::link_stats;
 use super::log::{self, Logged};
 use super::mptcp::MptcpGate;
 use super::report::{LinkReport, Report, SCHEMA};
-use super::request::{DownloadError, DownloadObserver, FileRequest, Target};
+use super::request::{DownloadObserver, FileRequest, Target};
 use super::url_table::UrlTable;
 use crate::store::{self, CompletedFile, Store};
 

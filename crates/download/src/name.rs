@@ -20,7 +20,15 @@ use icu_properties::{CodePointMapData, CodePointSetData};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::store::{MAX_NAME_LEN, PART_SUFFIXES};
+/// Length of the longest suffix that is added to the final name.
+pub(crate) const MAX_SUFFIX_LEN: usize = ".part.journal.new".len();
+
+/// Maximum length of a suggested file name in bytes, such that the names of the unfinished file fit as well
+/// (NAME_MAX of Linux is 255).
+pub const MAX_NAME_LEN: usize = 255 - MAX_SUFFIX_LEN;
+
+/// Suffixes of the unfinished file and its journals. A name from a server or a URL never ends in one of them.
+pub(crate) const PART_SUFFIXES: [&str; 3] = [".part", ".part.journal", ".part.journal.new"];
 
 /// A file name, and a note for the user if the name was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::store::{MAX_NAME_LEN, PART_SUFFIXES};
+use crate::name::{MAX_NAME_LEN, PART_SUFFIXES, truncate};
 
 /// Names of all files of a batch.
 #[derive(Debug, Default)]
@@ -153,17 +153,9 @@ fn numbered_candidates(name: &OsStr) -> impl Iterator<Item = OsString> + use<> {
 
 fn with_number(name: &OsStr, number: u32) -> OsString {
     let suffix = format!(".{number}");
-    let text = name.to_string_lossy();
     let max_len = MAX_NAME_LEN.saturating_sub(suffix.len());
-    let mut numbered = if name.len() > max_len {
-        let mut end = max_len;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        OsString::from(&text[..end])
-    } else {
-        name.to_owned()
-    };
+    let mut numbered =
+        if name.len() > max_len { truncate(&name.to_string_lossy(), max_len).into() } else { name.to_owned() };
     numbered.push(suffix);
     numbered
 }
