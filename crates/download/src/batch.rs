@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use marline_core::batch::{self as scheduler, JobId, Output};
 use marline_core::link::LinkId;
-use marline_core::machine::Machine as _;
 use marline_core::units::Instant;
+use marline_net::recorded_machine::{MachineEvent, RecordedMachine};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::batch_context::{BatchContext, DownloadControl, FileNames, JobReport, NameSource, StopReason};
@@ -86,7 +86,7 @@ struct BatchDriver<'a> {
     pending_files: BTreeMap<usize, FileRequest>,
     target_paths: Vec<Option<PathBuf>>,
     urls: Vec<String>,
-    machine: scheduler::Batch,
+    machine: RecordedMachine<scheduler::Batch, scheduler::Config>,
     started_at: std::time::Instant,
     active: VecDeque<ActiveDownload>,
     /// Names of the interfaces, and whether the link has a data budget. The index is the scheduler's link ID.
@@ -99,6 +99,8 @@ struct BatchDriver<'a> {
     progress_at: Option<std::time::Instant>,
     /// Messages that were recently shown, to suppress repetitions.
     recent_messages: VecDeque<(std::time::Instant, String)>,
+    /// Decisions of the scheduler that were not executed yet.
+    decisions: VecDeque<Output>,
     /// Whether the scheduler has made decisions that the downloads have not processed yet.
     has_new_decisions: bool,
 }
@@ -124,8 +126,10 @@ impl<'a> BatchDriver<'a> {
             urls.push(file.mirrors.first().map(|mirror| mirror.url.to_string()).unwrap_or_default());
         }
         let progress = BatchProgress { total: files.len(), ..BatchProgress::default() };
-        let mut machine = scheduler::Batch::new(config);
-        machine.tick(Instant::ZERO);
+        let mut machine = RecordedMachine::with_log(scheduler::Batch::new(config.clone()), config, None);
+        // The first decisions need no report. They are executed by the first poll: the batch may be stopped before.
+        let mut decisions = VecDeque::new();
+        machine.step(Instant::ZERO, MachineEvent::Tick, |decision| decisions.push_back(decision));
         Self {
             shared,
             pending_files: files.into_iter().enumerate().collect(),
@@ -140,6 +144,7 @@ impl<'a> BatchDriver<'a> {
             finished_bytes: (0, 0),
             progress_at: None,
             recent_messages: VecDeque::new(),
+            decisions,
             has_new_decisions: false,
         }
     }
@@ -158,7 +163,7 @@ impl<'a> BatchDriver<'a> {
     /// Polls all downloads and the scheduler. Ready when every file has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            self.apply_outputs();
+            self.apply_decisions();
             self.has_new_decisions = false;
             // Rotated, so that no download is always the first to use up a shared rate limit.
             self.active.rotate_left(usize::from(!self.active.is_empty()));
@@ -176,7 +181,8 @@ impl<'a> BatchDriver<'a> {
             // The scheduler runs after the downloads: it needs the loads that they have just reported.
             self.report_loads();
             self.show_progress(any_finished);
-            if self.active.is_empty() && (self.machine.is_over() || self.shared.stop_flag.get().is_some()) {
+            if self.active.is_empty() && (self.machine.machine().is_over() || self.shared.stop_flag.get().is_some())
+            {
                 self.fail_pending_files();
                 return Poll::Ready(());
             }
@@ -205,8 +211,7 @@ impl<'a> BatchDriver<'a> {
                 loads.extend(link_report.load.map(|load| marline_core::fetch::LinkLoad { link, ..load }));
             }
             let job = JobId(u32::try_from(id).unwrap_or(u32::MAX));
-            self.machine.handle(now, scheduler::Input::Progress { job, remaining: report.remaining, loads });
-            self.apply_outputs();
+            self.step(now, scheduler::Input::Progress { job, remaining: report.remaining, loads });
         }
     }
 
@@ -220,17 +225,23 @@ impl<'a> BatchDriver<'a> {
                 Some(entry) => entry.1 = budgeted,
                 None => self.links.push((name.to_owned(), budgeted)),
             }
-            self.machine.handle(now, scheduler::Input::Link { link, has_budget: budgeted });
-            self.apply_outputs();
+            self.step(now, scheduler::Input::Link { link, has_budget: budgeted });
         }
         link
     }
 
+    /// Passes an event to the scheduler and executes its decisions.
+    fn step(&mut self, now: Instant, input: scheduler::Input) {
+        let Self { machine, decisions, .. } = self;
+        machine.step(now, MachineEvent::Input(input), |decision| decisions.push_back(decision));
+        self.apply_decisions();
+    }
+
     /// Executes the decisions of the scheduler.
-    fn apply_outputs(&mut self) {
-        while let Some(output) = self.machine.poll() {
+    fn apply_decisions(&mut self) {
+        while let Some(decision) = self.decisions.pop_front() {
             self.has_new_decisions = true;
-            match output {
+            match decision {
                 Output::Start { job } => self.start_download(job.0 as usize),
                 Output::Share { job, link, share } => {
                     let Some((name, _)) = self.links.get(usize::from(link.0)) else { continue };
@@ -276,8 +287,7 @@ impl<'a> BatchDriver<'a> {
         let url = self.urls.get(id).cloned().unwrap_or_default();
         self.observer.on_file_ended(FileResult { index: id, url, result });
         let now = self.now();
-        self.machine.handle(now, scheduler::Input::Ended { job: JobId(u32::try_from(id).unwrap_or(u32::MAX)) });
-        self.apply_outputs();
+        self.step(now, scheduler::Input::Ended { job: JobId(u32::try_from(id).unwrap_or(u32::MAX)) });
     }
 
     /// Reports the files that were never started as failed, because the batch was stopped.
