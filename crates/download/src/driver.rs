@@ -205,21 +205,27 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         // may come after the polling of their socket, and need another iteration.
         self.transfer.has_new_outputs = false;
         let mut busy = self.poll_conns(cx);
+        // After the sockets, whose bytes may have completed a piece.
         busy |= self.verify();
+        // Also after the sockets: what has arrived over a link that is gone still counts as delivered by it.
         busy |= self.poll_links(cx);
+        // The store follows the writes above: it records and syncs them, and reports what a reader has consumed since.
         busy |= self.poll_store(cx, now);
         // The tick follows all inputs: data that has already arrived must not count as a timeout.
         if self.logged.is_due(now) {
+            // Bytes that are not reported yet arrived before the deadline as well.
             self.flush_progress();
             self.logged.step(now, MachineEvent::Tick, |output| self.transfer.execute(output));
         }
         if !self.unreported.is_empty() && now >= self.unreported_since + DATA_REPORT_INTERVAL {
             self.flush_progress();
         }
+        // Samples are inputs like any other, but nothing waits for them, so they come after the tick.
         if now >= self.next_sample {
             self.next_sample = now + SAMPLE_INTERVAL;
             self.sample_paths();
         }
+        // Last, so that the user sees the state after everything above.
         if now >= self.next_progress {
             self.next_progress = now + PROGRESS_INTERVAL;
             self.show_progress(now);
