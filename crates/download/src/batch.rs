@@ -383,7 +383,7 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
             let naming = if matches!(file.target, Target::File(_)) { NameSource::User } else { NameSource::List };
             let name = path.file_name().map_or_else(|| OsString::from("download"), ToOwned::to_owned);
             let dir = path.parent().unwrap_or(Path::new("."));
-            let initial = names.add(dir, &name, naming, None);
+            let initial = names.add(dir, &name, naming);
             // If the name is free, the path keeps the user's spelling.
             let keeps_name = initial.file_name() == path.file_name();
             (Some(if keeps_name { path.clone() } else { initial }), None)
@@ -392,7 +392,7 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
             let suggestion = file.mirrors.first().map(|mirror| suggest_name(None, &mirror.url));
             let (name, note) = suggestion
                 .map_or_else(|| ("download".to_owned(), None), |suggested| (suggested.name, suggested.note));
-            (Some(names.add(dir, name.as_ref(), NameSource::Url, None)), note)
+            (Some(names.add(dir, name.as_ref(), NameSource::Url)), note)
         }
     }
 }

@@ -537,7 +537,7 @@ impl BatchMember {
 
     fn assign_final_name(&mut self, store: &mut Store, suggested: Option<&str>) {
         self.has_final_name = true;
-        let name = self.batch.file_names.borrow_mut().assign_final(self.id, suggested.map(str::as_ref), |_| false);
+        let name = self.batch.file_names.borrow_mut().assign_final(self.id, suggested.map(str::as_ref));
         if let Some(name) = name {
             store.set_final_name(&name.name, name.replace_existing);
         }
