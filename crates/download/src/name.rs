@@ -17,6 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
 use icu_properties::{CodePointMapData, CodePointSetData};
+use marline_net::http::percent_decoded;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -179,7 +180,7 @@ fn decode_charset(charset: &str, bytes: Vec<u8>) -> Option<String> {
 }
 
 /// Decodes `%41` to `A`. A percent sign without two hexadecimal digits is kept.
-pub(crate) fn percent_decode(text: &str) -> Vec<u8> {
+fn percent_decode(text: &str) -> Vec<u8> {
     percent_decode_str(text).collect()
 }
 
@@ -189,7 +190,7 @@ fn decode_plain(text: &str) -> String {
     if let Some(words) = decode_encoded_words(text) {
         return words;
     }
-    String::from_utf8(percent_decode(text)).unwrap_or_else(|_| text.to_owned())
+    percent_decoded(text)
 }
 
 /// Decodes one or more `=?UTF-8?B?...?=`, separated by spaces; none if the text is anything else.
