@@ -36,15 +36,11 @@ const RETIRED: &[(&[&str], &str)] = &[
 
 /// Areas whose language is not revised yet; no other may use a retired word.
 const PENDING: &[&str] = &[
-    "crates/cli/tests/",
+    // The list itself.
+    "crates/cli/tests/architecture/words.rs",
     "crates/lab/",
-    "crates/net/",
     "crates/paths/",
     "crates/proxy/",
-    "crates/sim/",
-    "crates/sys/",
-    "docs/",
-    "fuzz/",
 ];
 
 #[test]
