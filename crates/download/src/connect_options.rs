@@ -7,6 +7,7 @@
 //!    allows.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use marline_core::fetch::{ConnError, ConnErrorKind};
 use marline_net::dns::{ResolveError, Resolver};
@@ -14,8 +15,6 @@ use marline_net::egress::EgressPolicy;
 use marline_net::http::{Proxy, ProxyResponseTimer, ProxyRules, Tunnel, is_loopback_url, resolver_host};
 use marline_net::links::Interface;
 use url::{Host, Url};
-
-use super::connections::DNS_TIMEOUT;
 
 /// Options for opening connections.
 #[derive(Clone, Debug, Default)]
@@ -128,6 +127,9 @@ pub(super) async fn tunnel_to(
         response_timer,
     }))
 }
+
+/// Maximum time of resolving a name over a link. chosen: the default timeout of resolv.conf(5).
+pub(super) const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

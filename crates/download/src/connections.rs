@@ -31,7 +31,7 @@ use marline_net::links::Interface;
 use marline_sys::mptcp::MptcpStatus;
 use url::Url;
 
-use super::connect_options::{self, ConnectOptions, TunnelTargetError};
+use super::connect_options::{self, ConnectOptions, DNS_TIMEOUT, TunnelTargetError};
 use super::idle_pool::{IdlePool, PoolKey};
 use super::traffic::Traffic;
 
@@ -551,6 +551,5 @@ impl Drop for ConnTable {
 
 /// Size of the buffer that all reads share. chosen: larger ones save no system calls below 10 Gbit/s.
 const READ_BUFFER_LEN: usize = 256 * 1024;
-pub(super) const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 /// In this time, Linux sends four SYNs (at 0, 1, 3 and 7 s; RFC 6298 back-off).
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);

@@ -28,6 +28,7 @@ use tokio::net::TcpStream;
 use url::Url;
 
 use super::Links;
+use super::connect_options::DNS_TIMEOUT;
 use super::connections::ConnTable;
 use super::idle_pool::{IdlePool, PoolKey};
 use super::traffic::Traffic;
@@ -278,7 +279,6 @@ pub enum ClientContextError {
     Trust(#[from] TrustRootsError),
 }
 
-const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 /// chosen: as long as an idle connection is kept.
 const LOADED_RTT_MAX_AGE: Duration = Duration::from_secs(60);
 /// In this time, Linux sends three SYNs (at 0, 1 and 3 s; RFC 6298 back-off). After that, another link may do

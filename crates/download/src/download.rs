@@ -14,18 +14,19 @@ use marline_core::units::{DataSize, Instant};
 use marline_net::battery::BatteryMeter;
 
 use super::DownloadEnergy;
-use super::batch::{
+use super::batch_context::{
     BatchContext, DownloadControl, JobLinkReport, JobReport, NAME_TIMEOUT, ObserverBuffer, StopReason,
 };
 use super::body_sink::BodySink;
 use super::digest_verifier::Verifier;
-use super::driver::DownloadDriver;
+use super::driver::{DownloadDriver, Transfer};
+use super::error::DownloadError;
 use super::html_page;
 use super::link_stats;
 use super::log::{self, Logged};
 use super::mptcp::MptcpGate;
 use super::report::{LinkReport, Report, SCHEMA};
-use super::request::{DownloadError, DownloadObserver, FileRequest, Target};
+use super::request::{DownloadObserver, FileRequest, Target};
 use super::url_table::UrlTable;
 use crate::store::{self, CompletedFile, Store};
 
@@ -86,14 +87,14 @@ pub(super) async fn download(
     let mut driver =
         DownloadDriver::new(logged, BodySink::new(store), conns, url_table, uplinks, &mut observer, started);
     driver.limiter = shared.rate_limiter.for_download(started);
-    driver.resumed_bytes = resumed;
-    driver.verifier = Verifier::new(file.digests.clone());
+    driver.transfer.resumed_bytes = resumed;
+    driver.transfer.verifier = Verifier::new(file.digests.clone());
     driver.budget_leases = (!shared.is_single).then(BTreeMap::new);
-    driver.uplinks.use_server_name = matches!(file.target, Target::Directory(_));
-    let mut links: Vec<LinkId> = driver.uplinks.ids().collect();
+    driver.transfer.uplinks.use_server_name = matches!(file.target, Target::Directory(_));
+    let mut links: Vec<LinkId> = driver.transfer.uplinks.ids().collect();
     links.iter().for_each(|link| driver.add_link_stats(*link));
     // Unmetered links first: the machine decides about a metered link when it knows whether the others suffice.
-    links.sort_by_key(|link| driver.uplinks.profile(*link).is_some_and(|profile| profile.metered));
+    links.sort_by_key(|link| driver.transfer.uplinks.profile(*link).is_some_and(|profile| profile.metered));
     if let Some(first) = links.first().filter(|_| shared.settings.mptcp) {
         driver.mptcp_gate = MptcpGate::new(*first);
     }
@@ -110,7 +111,7 @@ pub(super) async fn download(
         Err(EarlyEnd::Unchanged) => (Ok(()), earlier),
         ended => (ended.map_err(|stop| stop.into_error(&url, &shared, &mut driver)), None),
     };
-    let identity = driver.identity.clone();
+    let identity = driver.transfer.identity.clone();
     let mut report =
         finish(driver, ended, &mut member, &url, policy, seconds, earlier.as_ref().zip(target_path.as_deref()))
             .await?;
@@ -192,7 +193,7 @@ impl EarlyEnd {
             }
             // The verifier knows the expected and the computed digest; the machine does not.
             Self::Error(DownloadError::Failed { failure: Failure::DigestMismatch, url }) => {
-                match driver.verifier.take_mismatch() {
+                match driver.transfer.verifier.take_mismatch() {
                     Some(mismatch) => mismatch.into(),
                     None => DownloadError::Failed { failure: Failure::DigestMismatch, url },
                 }
@@ -218,7 +219,7 @@ async fn run_to_end(
             member.exchange_with_batch(driver);
             let polled = driver.poll(cx).map_err(EarlyEnd::Error);
             let is_of = |record: &CompletedFile| {
-                let (total, validator) = driver.identity.as_ref()?;
+                let (total, validator) = driver.transfer.identity.as_ref()?;
                 Some(record.matches(*total, validator.as_ref()))
             };
             if earlier.and_then(is_of) == Some(true) { Poll::Ready(Err(EarlyEnd::Unchanged)) } else { polled }
@@ -226,7 +227,7 @@ async fn run_to_end(
         .await?;
         member.report_load(driver);
         let total = total_size(&driver.logged.machine().status());
-        wait_for_reader(&mut driver.body.store, total).await?;
+        wait_for_reader(&mut driver.transfer.body.store, total).await?;
         *completed_after = Some(started.elapsed());
         reject_html_page(driver, file)?;
         Ok(verify_checksum(driver).await?)
@@ -249,13 +250,13 @@ fn reject_html_page(driver: &mut DownloadDriver<'_, Fetch>, file: &FileRequest) 
         Target::Directory(_) | Target::Stdout => None,
     };
     let Some(expected_extension) =
-        html_page::expected_extension(url, target_name, content_type, &driver.body.prefix)
+        html_page::expected_extension(url, target_name, content_type, &driver.transfer.body.prefix)
     else {
         return Ok(());
     };
     // The next run must not resume from the page. Bytes that a stream's reader has consumed cannot be discarded.
-    if driver.body.store.window().is_none() {
-        driver.body.store.restart()?;
+    if driver.transfer.body.store.window().is_none() {
+        driver.transfer.body.store.restart()?;
     }
     Err(DownloadError::HtmlPage { url: url.to_string(), wanted: expected_extension })
 }
@@ -271,9 +272,10 @@ async fn finish(
     earlier: Option<(&CompletedFile, &Path)>,
 ) -> Result<Report, DownloadError> {
     let status = driver.logged.machine().status();
-    let suggested = driver.suggested_name();
+    let suggested = driver.transfer.suggested_name();
     let modified = driver.response_meta.as_ref().and_then(|(_, _, meta)| meta.last_modified.clone());
-    let DownloadDriver { logged, body, link_stats, observer, resumed_bytes: resumed, mptcp_gate, .. } = driver;
+    let DownloadDriver { logged, transfer, mptcp_gate, .. } = driver;
+    let Transfer { body, link_stats, observer, resumed_bytes: resumed, .. } = transfer;
     let total = total_size(&status);
     let mut progress = link_stats::progress(
         &status,
@@ -409,7 +411,7 @@ fn total_size(status: &Status) -> u64 {
 /// Reads the complete file again for its checksum, in steps. Gigabytes on a slow disk take minutes, during which
 /// the user may want to stop.
 pub(super) async fn verify_checksum(driver: &mut DownloadDriver<'_, Fetch>) -> Result<(), DownloadError> {
-    while let Some(checked) = driver.body.store.check_step()? {
+    while let Some(checked) = driver.transfer.body.store.check_step()? {
         driver.show_checksum_progress(checked);
         tokio::task::yield_now().await;
     }
@@ -460,7 +462,7 @@ impl BatchMember {
         if self.batch.is_single {
             return;
         }
-        let links = driver.uplinks.ids().count();
+        let links = driver.transfer.uplinks.ids().count();
         if std::mem::take(&mut self.control.borrow_mut().shares_changed) || links != self.link_count {
             self.link_count = links;
             self.forward_shares(driver);
@@ -470,17 +472,20 @@ impl BatchMember {
             self.next_report_at = now + REPORT_INTERVAL;
             self.report_load(driver);
         }
-        if driver.identity.is_some() && !self.has_final_name && self.batch.file_names.borrow().is_next(self.id) {
-            let suggested = driver.suggested_name();
-            self.assign_final_name(&mut driver.body.store, suggested.as_deref());
+        if driver.transfer.identity.is_some()
+            && !self.has_final_name
+            && self.batch.file_names.borrow().is_next(self.id)
+        {
+            let suggested = driver.transfer.suggested_name();
+            self.assign_final_name(&mut driver.transfer.body.store, suggested.as_deref());
         }
     }
 
     fn forward_shares(&mut self, driver: &mut DownloadDriver<'_, Fetch>) {
         let shares = self.control.borrow().shares.clone();
-        let links: Vec<LinkId> = driver.uplinks.ids().collect();
+        let links: Vec<LinkId> = driver.transfer.uplinks.ids().collect();
         for link in links {
-            let Some(profile) = driver.uplinks.profile(link).cloned() else { continue };
+            let Some(profile) = driver.transfer.uplinks.profile(link).cloned() else { continue };
             let share = shares.get(&profile.name).copied().unwrap_or_default();
             if self.sent_shares.insert(link, share) == Some(share) {
                 continue;
@@ -501,11 +506,11 @@ impl BatchMember {
         }
         let status = driver.logged.machine().status();
         let loads = driver.logged.machine().link_loads();
-        let links = driver.uplinks.ids().filter_map(|id| {
-            let profile = driver.uplinks.profile(id)?;
+        let links = driver.transfer.uplinks.ids().filter_map(|id| {
+            let profile = driver.transfer.uplinks.profile(id)?;
             let load = loads.iter().find(|load| load.link == id).copied();
             if profile.budget.is_some() {
-                let bytes = driver.link_stats.get(usize::from(id.0)).map_or(0, |stats| stats.bytes);
+                let bytes = driver.transfer.link_stats.get(usize::from(id.0)).map_or(0, |stats| stats.bytes);
                 self.batch.set_link_bytes(self.id, &profile.name, DataSize::from_bytes(bytes));
             }
             Some(JobLinkReport { link_name: profile.name.clone(), has_budget: profile.budget.is_some(), load })
@@ -532,7 +537,7 @@ impl BatchMember {
 
     fn assign_final_name(&mut self, store: &mut Store, suggested: Option<&str>) {
         self.has_final_name = true;
-        let name = self.batch.file_names.borrow_mut().assign_final(self.id, suggested.map(str::as_ref), |_| false);
+        let name = self.batch.file_names.borrow_mut().assign_final(self.id, suggested.map(str::as_ref));
         if let Some(name) = name {
             store.set_final_name(&name.name, name.replace_existing);
         }

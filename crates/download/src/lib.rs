@@ -17,14 +17,17 @@
 //! socket's buffer to the file, and progress to the machine), then [`store`].
 
 mod batch;
+mod batch_context;
 mod body_sink;
 mod connect_options;
 mod connections;
 mod context;
 mod digest_verifier;
+mod digests;
 mod download;
 mod driver;
 mod energy;
+mod error;
 mod html_page;
 mod idle_pool;
 mod link_stats;
@@ -48,18 +51,19 @@ pub use batch::run;
 pub use connect_options::{ConnectOptions, IpVersion};
 pub use context::ClientContext;
 pub use context::ClientContextError;
-pub use digest_verifier::{PieceDigests, PieceHash};
+pub use digests::{Digests, PieceDigests, PieceHash};
 pub use energy::DownloadEnergy;
+pub use error::{DownloadError, DownloadErrorKind};
 pub use log::{FetchRecord, StreamRecord};
 pub use marline_net::checksum::{Checksum, ParseChecksumError};
-pub use name::{SuggestedName, file_name, sanitize_name, suggest_name};
+pub use name::{MAX_NAME_LEN, SuggestedName, file_name, sanitize_name, suggest_name};
 pub use range_reader::{KnownResource, RangeDownload, ResourceInfo, StreamObserver};
 pub use report::{
     BatchProgress, FailureReport, FileProgress, LinkEnergy, LinkProgress, LinkReport, Progress, Report, SCHEMA,
 };
 pub use request::{
-    Batch, BatchObserver, CookieFiles, Credentials, Digests, DownloadError, DownloadErrorKind, DownloadObserver,
-    EnergyOptions, FileRequest, FileResult, Logins, MirrorUrl, Settings, Target,
+    Batch, BatchObserver, CookieFiles, Credentials, DownloadObserver, EnergyOptions, FileRequest, FileResult,
+    Logins, MirrorUrl, Settings, Target,
 };
 pub use traffic::{CountingStream, Flow};
 pub use url_table::{is_client_description, same_origin};

@@ -1,4 +1,4 @@
-//! The state machine of a download or stream, together with its decision log ([`marline_net::logged`]) and its
+//! The state machine of a download or stream, together with its decision log ([`marline_net::recorded_machine`]) and its
 //! energy meter.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use marline_core::units::Instant;
 
 use super::machine::{DownloadMachine, MachineOutput};
 use super::{DownloadEnergy, DownloadError};
-use marline_net::recorded_machine::{self, LogError, LogFile};
+use marline_net::recorded_machine::{self, LogError, LogFile, MachineEvent};
 
 /// One record of a download's decision log.
 pub type FetchRecord = Record<Config, Input, Output>;
@@ -46,32 +46,52 @@ impl<M: DownloadMachine> Logged<M> {
         self.inner.machine()
     }
 
-    /// Passes an input that every machine accepts to the energy meter and the machine.
-    pub(super) fn handle(&mut self, now: Instant, input: Input) {
+    /// One step of the machine with an input that every machine accepts: passes the event and then the outputs to the
+    /// energy meter as well. Returns when the next step is due.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        event: MachineEvent<Input>,
+        execute: impl FnMut(MachineOutput),
+    ) -> Option<Instant> {
         if let Some(energy_meter) = &mut self.energy_meter {
-            energy_meter.on_input(now, &input);
+            match &event {
+                MachineEvent::Input(input) => energy_meter.on_input(now, input),
+                MachineEvent::Tick => energy_meter.tick(now),
+            }
         }
-        self.handle_own(now, input.into());
+        let event = match event {
+            MachineEvent::Input(input) => MachineEvent::Input(input.into()),
+            MachineEvent::Tick => MachineEvent::Tick,
+        };
+        self.step_own(now, event, execute)
     }
 
-    /// Passes an input that only this type of machine accepts.
-    pub(super) fn handle_own(&mut self, now: Instant, input: M::Input) {
-        self.inner.handle(now, input);
+    /// One step with an input that only this type of machine accepts. It is no traffic, so it uses no energy.
+    pub(super) fn step_own(
+        &mut self,
+        now: Instant,
+        event: MachineEvent<M::Input>,
+        mut execute: impl FnMut(MachineOutput),
+    ) -> Option<Instant> {
+        let Self { inner, energy_meter } = self;
+        inner.step(now, event, |output| {
+            let output = output.into();
+            if let (Some(energy_meter), MachineOutput::Fetch(output)) = (&mut *energy_meter, &output) {
+                energy_meter.on_output(output);
+            }
+            execute(output);
+        })
     }
 
-    pub(super) fn tick(&mut self, now: Instant) {
-        if let Some(energy_meter) = &mut self.energy_meter {
-            energy_meter.tick(now);
-        }
-        self.inner.tick(now);
+    /// When the machine waits for the next tick.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.inner.deadline()
     }
 
-    pub(super) fn poll(&mut self) -> Option<MachineOutput> {
-        let machine_output = self.inner.poll()?.into();
-        if let (Some(energy_meter), MachineOutput::Fetch(output)) = (&mut self.energy_meter, &machine_output) {
-            energy_meter.on_output(output);
-        }
-        Some(machine_output)
+    /// Whether the machine waits for a tick by now.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.inner.is_due(now)
     }
 
     /// Ends the log and returns the first error of writing it. Such an error never interrupts the download itself.

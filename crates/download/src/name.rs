@@ -17,10 +17,19 @@ use base64::engine::general_purpose::STANDARD;
 use icu_normalizer::ComposingNormalizerBorrowed;
 use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
 use icu_properties::{CodePointMapData, CodePointSetData};
+use marline_net::http::percent_decoded;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::store::{MAX_NAME_LEN, PART_SUFFIXES};
+/// Length of the longest suffix that is added to the final name.
+pub(crate) const MAX_SUFFIX_LEN: usize = ".part.journal.new".len();
+
+/// Maximum length of a suggested file name in bytes, such that the names of the unfinished file fit as well
+/// (NAME_MAX of Linux is 255).
+pub const MAX_NAME_LEN: usize = 255 - MAX_SUFFIX_LEN;
+
+/// Suffixes of the unfinished file and its journals. A name from a server or a URL never ends in one of them.
+pub(crate) const PART_SUFFIXES: [&str; 3] = [".part", ".part.journal", ".part.journal.new"];
 
 /// A file name, and a note for the user if the name was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -171,7 +180,7 @@ fn decode_charset(charset: &str, bytes: Vec<u8>) -> Option<String> {
 }
 
 /// Decodes `%41` to `A`. A percent sign without two hexadecimal digits is kept.
-pub(crate) fn percent_decode(text: &str) -> Vec<u8> {
+fn percent_decode(text: &str) -> Vec<u8> {
     percent_decode_str(text).collect()
 }
 
@@ -181,7 +190,7 @@ fn decode_plain(text: &str) -> String {
     if let Some(words) = decode_encoded_words(text) {
         return words;
     }
-    String::from_utf8(percent_decode(text)).unwrap_or_else(|_| text.to_owned())
+    percent_decoded(text)
 }
 
 /// Decodes one or more `=?UTF-8?B?...?=`, separated by spaces; none if the text is anything else.

@@ -192,14 +192,14 @@ impl RangeDownloadTask {
         let (adapter, body) = (ObserverAdapter(RefCell::new(observer)), BodySink::new(store));
         let mut observer_ref = &adapter;
         let mut driver = DownloadDriver::new(logged, body, conns, url_table, uplinks, &mut observer_ref, started);
-        let mut links: Vec<LinkId> = driver.uplinks.ids().collect();
+        let mut links: Vec<LinkId> = driver.transfer.uplinks.ids().collect();
         links.iter().for_each(|link| driver.add_link_stats(*link));
         // As in a download, unmetered links come first. Among these, the link with the shortest expected response
         // time comes first, because the first request delivers the bytes that the player waits for.
         let preference =
             |name: &String| download.preferred_links.iter().position(|best| best == name).unwrap_or(usize::MAX);
         links.sort_by_key(|link| {
-            let profile = driver.uplinks.profile(*link)?;
+            let profile = driver.transfer.uplinks.profile(*link)?;
             Some((
                 profile.metered,
                 download.expected_response_time(context, &profile.name),
@@ -214,7 +214,7 @@ impl RangeDownloadTask {
             driver.feed_own_input(player_input.into());
         }
         for link in links {
-            if driver.uplinks.is_up(link) {
+            if driver.transfer.uplinks.is_up(link) {
                 driver.link_up(link);
             }
         }
@@ -227,22 +227,23 @@ impl RangeDownloadTask {
             let driver = &mut *final_progress.0;
             let ended = driver.poll(cx);
             if let Some((url_id, server, meta)) = driver.response_meta.take() {
-                let url = driver.urls.url(url_id).cloned().unwrap_or_else(|| download.url.clone());
-                let egress = driver.urls.egress(url_id).unwrap_or(download.egress);
+                let url = driver.transfer.urls.url(url_id).cloned().unwrap_or_else(|| download.url.clone());
+                let egress = driver.transfer.urls.egress(url_id).unwrap_or(download.egress);
                 resource.borrow_mut().get_or_insert(ResourceInfo { meta, url, egress, server });
             }
             let now = std::time::Instant::now();
             if ended.is_pending() && now >= next_spares_at {
                 next_spares_at = now + SPARE_CONN_DELAY;
-                driver.conns.open_spares();
+                driver.transfer.conns.open_spares();
             }
             if ended.is_pending() && now >= next_input_at {
                 next_input_at = now + PLAYER_POLL_INTERVAL;
-                let name =
-                    |link| driver.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
+                let name = |link| {
+                    driver.transfer.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default()
+                };
                 let busy: Vec<LinkId> = driver.logged.machine().busy_links().collect();
                 adapter.0.borrow_mut().on_busy_links(&busy, &name);
-                for (_, link, path) in driver.conns.path_samples() {
+                for (_, link, path) in driver.transfer.conns.path_samples() {
                     let round_trip = if path.rcv_rtt.is_zero() { path.rtt } else { path.rcv_rtt };
                     context.record_loaded_rtt(&name(link), round_trip.max(path.min_rtt));
                 }
@@ -254,9 +255,10 @@ impl RangeDownloadTask {
                     cx.waker().wake_by_ref();
                 }
             }
-            for event in driver.stream_events.drain(..) {
-                let name =
-                    |link| driver.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default();
+            for event in driver.transfer.stream_events.drain(..) {
+                let name = |link| {
+                    driver.transfer.uplinks.profile(link).map(|profile| profile.name.clone()).unwrap_or_default()
+                };
                 adapter.0.borrow_mut().on_stream_event(&event, &name);
             }
             ended

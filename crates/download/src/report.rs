@@ -5,7 +5,7 @@ use serde::Serialize;
 use marline_core::energy::RadioEnergy;
 use marline_core::link::LinkKind;
 
-use super::DownloadErrorKind;
+use super::error::DownloadErrorKind;
 
 /// Progress of a running download.
 #[derive(Clone, Debug, Default)]

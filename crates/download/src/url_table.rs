@@ -23,11 +23,10 @@ use http::header::{
 use marline_core::fetch::{RequestRange, UrlId, Validator};
 use marline_net::cookies::CookieJar;
 use marline_net::egress::EgressPolicy;
-use marline_net::http::GetRequest;
+use marline_net::http::{GetRequest, take_login};
 use url::{Host, Url};
 
 use super::request::{Credentials, MirrorUrl};
-use crate::name::percent_decode;
 
 /// All URLs, by ID.
 #[derive(Debug)]
@@ -210,16 +209,7 @@ impl UrlTable {
             format!("the redirect target `{masked}` is not a valid URL: {e}")
         })?;
         target.set_fragment(None);
-        let url_login = (!target.username().is_empty() || target.password().is_some())
-            .then(|| {
-                basic_auth(&(
-                    percent_decoded(target.username()),
-                    percent_decoded(target.password().unwrap_or_default()),
-                ))
-            })
-            .flatten();
-        // The setters fail only for URLs without a host, which have no login.
-        let _ = (target.set_username(""), target.set_password(None));
+        let url_login = take_login(&mut target).and_then(|login| basic_auth(&login));
         let login = url_login.or_else(|| from.login.clone().filter(|_| base.origin() == target.origin()));
         match (base.scheme(), target.scheme()) {
             ("https", "http") => return Err(format!("the redirect from https to {target} is not followed")),
@@ -301,11 +291,6 @@ impl UrlEntry {
     fn key(&self) -> UrlKey {
         (self.url.to_string(), self.login.as_ref().map(|(_, value)| value.clone()))
     }
-}
-
-/// Decodes the user name or password of a URL.
-fn percent_decoded(text: &str) -> String {
-    String::from_utf8_lossy(&percent_decode(text)).into_owned()
 }
 
 fn header_field(name: &str, value: &str) -> Option<HeaderField> {

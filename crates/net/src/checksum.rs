@@ -1,8 +1,9 @@
 //! The expected checksum of a whole file, as users write it on the command line or in an input list.
 
+use std::fmt;
 use std::str::FromStr;
 
-use data_encoding::HEXLOWER_PERMISSIVE;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 
 /// A digest written as `sha256=HEX` or `sha512=HEX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,15 @@ pub enum Checksum {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a checksum: write sha256= and 64 hexadecimal digits, or sha512= and 128")]
 pub struct ParseChecksumError(String);
+
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sha256(bytes) => write!(f, "sha256={}", HEXLOWER.encode(bytes)),
+            Self::Sha512(bytes) => write!(f, "sha512={}", HEXLOWER.encode(bytes)),
+        }
+    }
+}
 
 impl FromStr for Checksum {
     type Err = ParseChecksumError;
@@ -42,6 +52,7 @@ mod tests {
         let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
         let Ok(Checksum::Sha256(bytes)) = format!("sha256={digest}").parse() else { panic!() };
         assert_eq!((bytes.len(), bytes[0], bytes[31]), (32, 0x9f, 0x08));
+        assert_eq!(Checksum::Sha256(bytes).to_string(), format!("sha256={digest}"));
         for bad in ["sha256=12", "md5=d41d8cd98f00b204e9800998ecf8427e", digest, "sha512=zz"] {
             assert!(bad.parse::<Checksum>().is_err(), "{bad}");
         }

@@ -6,7 +6,12 @@
 //! 1. The first line is the configuration that the machine was created with.
 //! 2. If the log cannot be written any more, it ends there, and the machine runs on undisturbed. [`RecordedMachine::take_error`]
 //!    reports the error once.
-//! 3. Daemons flush the log once a second, so a process that is killed loses at most the last second of it.
+//! 3. [`RecordedMachine::step`] is one step of an event loop: it records an event, passes it to the machine, executes
+//!    all outputs, and returns when to step again. The executor is a callback that does not reach the machine, so that
+//!    no input can come between the outputs of a step; results of commands are events of later steps.
+//! 4. An event loop that needs more control calls `handle`, `tick` and `poll` itself: the accelerator must write down
+//!    what it will acknowledge early before it executes the outputs, and it returns one of them as a packet verdict.
+//! 5. Daemons flush the log once a second, so a process that is killed loses at most the last second of it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -34,6 +39,15 @@ pub type LogFile = (PathBuf, BufWriter<File>);
 
 /// Path of a log that cannot be written, and the error.
 pub type LogError = (PathBuf, io::Error);
+
+/// What a machine processes in one step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MachineEvent<I> {
+    /// The driver reports an event, or the result of a command.
+    Input(I),
+    /// Only time has passed.
+    Tick,
+}
 
 /// Creates the log file, or truncates an existing one. A log that another running process writes is not touched.
 /// Returns `None` without a path.
@@ -71,6 +85,30 @@ where
     /// Read access to the machine: its state changes only through the recorded calls.
     pub const fn machine(&self) -> &M {
         &self.machine
+    }
+
+    /// Records an event and passes it to the machine, then records all outputs and passes them to `execute`.
+    /// Returns when the next tick is due, for the timer of the event loop; `None`: only another input can change
+    /// something.
+    pub fn step(
+        &mut self,
+        now: Instant,
+        event: MachineEvent<M::Input>,
+        mut execute: impl FnMut(M::Output),
+    ) -> Option<Instant> {
+        match event {
+            MachineEvent::Input(input) => self.handle(now, input),
+            MachineEvent::Tick => self.tick(now),
+        }
+        while let Some(output) = self.poll() {
+            execute(output);
+        }
+        self.deadline()
+    }
+
+    /// Whether the machine waits for a tick by now.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.deadline().is_some_and(|due| due <= now)
     }
 
     /// Records the input and passes it to the machine.
@@ -156,6 +194,16 @@ mod tests {
         fn deadline(&self) -> Option<(Instant, ())> {
             None
         }
+    }
+
+    #[test]
+    fn a_step_executes_all_outputs() {
+        let mut recorded = RecordedMachine::new(Echo::default(), "set", None).unwrap();
+        let mut executed = Vec::new();
+        recorded.step(Instant::ZERO, MachineEvent::Input(7), |output| executed.push(output));
+        let next = recorded.step(Instant::ZERO, MachineEvent::Tick, |output| executed.push(output));
+        assert_eq!((executed, next), (vec![7], None));
+        assert!(!recorded.is_due(Instant::ZERO));
     }
 
     #[test]

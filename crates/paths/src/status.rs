@@ -336,12 +336,7 @@ fn link_status(
     energy: &EnergyBreakdown,
 ) -> Link {
     let status = policy.link_statuses().find(|status| status.link == state.id);
-    let radio = status.as_ref().and_then(|status| status.radio).map(|radio| match radio {
-        RadioState::Idle => "idle",
-        RadioState::Promotion => "promotion",
-        RadioState::Active => "active",
-        RadioState::Tail(_) => "tail",
-    });
+    let radio = status.as_ref().and_then(|status| status.radio).map(RadioState::name);
     let subflows_over = || {
         connections
             .iter()

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use marline_net::admission::{ConnAdmission, GuestTicket, HandshakeTicket, PendingHandshakes};
+use marline_net::admission::{AdmissionTicket, ConnAdmission, HandshakeTicket, PendingHandshakes};
 use tokio::sync::watch;
 
 /// Admission control of one listener.
@@ -76,7 +76,7 @@ impl ClientAdmission {
 /// The permit of one connection, released when it is dropped.
 pub(super) struct ConnPermit {
     clients: Rc<ClientAdmission>,
-    ticket: GuestTicket,
+    ticket: AdmissionTicket,
     idle_ticket: Cell<Option<HandshakeTicket>>,
     close_tx: Rc<watch::Sender<bool>>,
     close_rx: watch::Receiver<bool>,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use marline_core::energy::{Direction, Meter, Model, RadioState};
+use marline_core::energy::{Direction, Meter, Model};
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::units::{DataSize, Instant};
 use marline_download::LinkEnergy;
@@ -71,12 +71,7 @@ impl EnergyMeter {
             "energy_j": energy.map(|energy| energy.total().as_joules_f64()),
             "with_tail_j": energy_with_tail.map(|energy| energy.total().as_joules_f64()),
             "energy": energy.map(LinkEnergy::from),
-            "radio": radio.map(|radio| match radio.state(now) {
-                RadioState::Idle => "idle",
-                RadioState::Promotion => "promotion",
-                RadioState::Active => "active",
-                RadioState::Tail(_) => "tail",
-            }),
+            "radio": radio.map(|radio| radio.state(now).name()),
         })
     }
 }

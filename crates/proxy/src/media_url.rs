@@ -6,9 +6,7 @@
 //! 2. Some programs merge two slashes into one, so `/https:/host/path` is accepted as well.
 //! 3. Error messages that repeat the target contain no login.
 
-use std::borrow::Cow;
-
-use percent_encoding::percent_decode_str;
+use marline_net::http::take_login;
 use url::Url;
 
 /// The target of a media request.
@@ -43,11 +41,7 @@ pub(super) fn parse(path_and_query: &str) -> Result<MediaUrl, String> {
     }
     let mut url = Url::parse(&format!("{scheme}://{after_slashes}"))
         .map_err(|error| format!("the path is not a valid URL: {error}: {USAGE}"))?;
-    let login = (!url.username().is_empty() || url.password().is_some())
-        .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
-    // Both fail only for URLs without a host.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
+    let login = take_login(&mut url);
     url.set_fragment(None);
     Ok(MediaUrl { url, login })
 }
@@ -66,11 +60,6 @@ pub(super) fn redacted(url: &Url) -> String {
         return url.as_str().replace("?%E2%80%A6", "?…");
     }
     url.into()
-}
-
-/// Percent-decodes a text; returns it unchanged if the result is not UTF-8.
-pub(super) fn percent_decoded(text: &str) -> String {
-    percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn session_json(session: &Session) -> Value {
         "total": session.total_and_validator().map(|(total, _)| total),
         "delivered_bytes": session.delivered_bytes.get(),
         "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
-        "told": session.player_report_json(),
+        "player_report": session.player_report_json(),
         "video": session.player_status().map(|player| player_json(&player)),
         "decided": {
             "rests": decisions.standby_links, "why": decisions.last_reason, "recovered": decisions.recoveries,

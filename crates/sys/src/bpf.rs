@@ -1,6 +1,6 @@
 //! Test runs of BPF programs in the kernel: the verdict for a packet, and the run time.
 //!
-//! It takes the id of a loaded program, whoever loaded it, and a packet. The result is the program's return value and
+//! It takes the id of a program that any process has loaded, and a packet. The result is the program's return value and
 //! the mean time of the requested number of runs (`BPF_PROG_TEST_RUN`). The packet is not sent.
 
 use std::io;

@@ -13,6 +13,7 @@ use marline_fleet::identity::{Identity, Role};
 use marline_fleet::renew::MemberCert;
 use marline_fleet::service::Client;
 use marline_fleet::tls::Credentials;
+use marline_net::http::host_and_port;
 
 use super::args::RunArgs;
 use crate::CliError;
@@ -136,8 +137,7 @@ fn parse_relay(relay: &str) -> Result<RelayConfig, CliError> {
     let usage_error = |reason: &dyn std::fmt::Display| CliError::usage(format!("--relay {relay}: {reason}"));
     let (host, port) = split_host_port(relay).map_err(|why| usage_error(&why))?;
     let server = host.to_owned().try_into().map_err(|_| usage_error(&"neither a DNS name nor an IP address"))?;
-    let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let endpoint = authority.parse().map_err(|why: String| usage_error(&why))?;
+    let endpoint = host_and_port(host, port).parse().map_err(|why: String| usage_error(&why))?;
     Ok(RelayConfig { label: host.to_owned(), server_name: server, endpoints: vec![endpoint], member: None })
 }
 

@@ -29,6 +29,7 @@ use marline_fleet::service::scheduler::SchedulerConfig;
 use marline_fleet::service::store::{EmbeddedStore, RedisNodes, RedisSecrets, RedisStore, Store, StoreUrl};
 use marline_fleet::service::{ApiListener, Coordinator, Limits};
 use marline_fleet::tls::{ClientAuth, Credentials};
+use marline_net::http::host_and_port;
 use marline_net::private_file::read_secret;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -255,8 +256,7 @@ fn peer_endpoint(args: &RunArgs, port: u16) -> Result<Endpoint, CliError> {
     let no_address_text =
         "--listen is a wildcard address: set the address for the other processes with --peer or --address";
     let host = host.ok_or_else(|| CliError::usage(no_address_text))?;
-    let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    text.parse().map_err(CliError::usage)
+    host_and_port(&host, port).parse().map_err(CliError::usage)
 }
 
 fn coordinator_config(args: &RunArgs) -> Result<SchedulerConfig, CliError> {

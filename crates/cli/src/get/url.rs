@@ -1,9 +1,7 @@
 //! Parser of URLs from the command line: adds a missing scheme, extracts the login, and masks secrets in errors.
 
-use std::borrow::Cow;
-
+use marline_net::http::take_login;
 use marline_net::printable::mask_secrets;
-use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::CliError;
@@ -32,11 +30,7 @@ pub(super) fn parse_url(text: &str) -> Result<(Url, Option<(String, String)>), C
             "{masked_text}: not a URL: there must be a host after http:// or https://"
         )));
     }
-    let login = (!url.username().is_empty() || url.password().is_some())
-        .then(|| (percent_decoded(url.username()), percent_decoded(url.password().unwrap_or_default())));
-    // Both fail only for URLs without a host, and http URLs have one.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
+    let login = take_login(&mut url);
     url.set_fragment(None);
     Ok((url, login))
 }
@@ -68,11 +62,6 @@ fn lacks_scheme(text: &str) -> bool {
     let has_port = port.is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
     let is_name = name.contains('.') || name == "localhost" || has_port;
     is_name && !name.is_empty() && !name.starts_with('.') && (port.is_none() || has_port)
-}
-
-/// Decodes percent-encoding, such as `%40` to `@`. If the result is not UTF-8, the text is returned unchanged.
-fn percent_decoded(text: &str) -> String {
-    percent_decode_str(text).decode_utf8().map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -78,7 +78,8 @@ fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortRan
     let parse_port = |value: toml::Value| match value {
         toml::Value::Integer(number) => number.to_string().parse(),
         toml::Value::String(text) => text.parse(),
-        other => Err(format!("`{other}` is no port: 1 to 65535, or a range such as \"8000-8999\"")),
+        // No other value is a port: its text yields the error.
+        other => other.to_string().parse(),
     };
     let values = Vec::<toml::Value>::deserialize(deserializer)?;
     values.into_iter().map(parse_port).collect::<Result<_, _>>().map_err(serde::de::Error::custom)

@@ -296,8 +296,8 @@ fn a_killed_helper_process_is_replaced_and_both_end_with_the_command() {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
-    let answering = |keepers: &[(i32, i32)]| {
-        keepers.iter().find(|(_, parent)| keepers.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
+    let answering = |supervisors: &[(i32, i32)]| {
+        supervisors.iter().find(|(_, parent)| supervisors.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
     };
     wait_for("the helper process", || answering(&helper_processes(&mark)).is_some());
     let first = answering(&helper_processes(&mark)).unwrap();

@@ -158,9 +158,9 @@ fn watch(proxy: &Proxy, url: &str, source: &str, home: &Path) -> Value {
         let now = proxy.status();
         let mut player_sessions =
             now["sessions"].as_array().unwrap().iter().filter(|session| session["url"] == url);
-        if let Some(session) = player_sessions.find(|session| session["told"]["ended"] == true) {
-            assert_eq!(session["told"]["source"], source);
-            return session["told"].clone();
+        if let Some(session) = player_sessions.find(|session| session["player_report"]["ended"] == true) {
+            assert_eq!(session["player_report"]["source"], source);
+            return session["player_report"].clone();
         }
         let log = || fs::read_to_string(home.join("said")).unwrap_or_default();
         assert!(Instant::now() < end, "never played to the end: {now:#}\n{}", log());

@@ -26,6 +26,18 @@ pub enum RadioState {
     Tail(usize),
 }
 
+impl RadioState {
+    /// The word for status displays and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Promotion => "promotion",
+            Self::Active => "active",
+            Self::Tail(_) => "tail",
+        }
+    }
+}
+
 /// One radio, with its state and totals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Radio {

@@ -635,9 +635,10 @@ impl Link {
     }
 }
 
-/// How long a mirror may deliver nothing over any link: at first, and after all mirrors were tried.
+/// How long a mirror may deliver nothing over any link at first.
 const STALLED_MIRROR_TIMEOUT: Duration = Duration::from_secs(3);
-const MIRROR_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same after all mirrors were tried: another change is unlikely to help.
+pub(super) const MIRROR_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a mirror that has delivered may refuse on all links. chosen: the first two bans of a link.
 const REFUSING_MIRROR_TIMEOUT: Duration = Duration::from_secs(12);
 /// How often the whole file is fetched again after a mismatch. chosen: if that many mirrors have the same file, the

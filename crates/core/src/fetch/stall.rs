@@ -15,6 +15,7 @@ use core::time::Duration;
 
 use super::conn::Conn;
 use super::links::{FullRequest, Link, LinkState};
+use super::mirrors::MIRROR_RETRY_TIMEOUT;
 use super::{BanReason, ConnError, ConnErrorKind, ConnId, Failure, Fetch, Notice, Phase, TimerReason};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
@@ -402,10 +403,9 @@ const MAX_REFUSALS: u32 = 2;
 /// The same if the server has delivered before. The fourth refusal comes after 35 s. Some URLs are valid for one
 /// request only, so this is shorter than [`DOWNLOAD_TIMEOUT`].
 const MAX_REFUSALS_AFTER_DATA: u32 = 4;
-/// How long a link may receive nothing from a mirror if mirrors are combined: the first time, and after all mirrors
-/// were tried. The second one also applies to a single response if no other link is up.
+/// How long a link may receive nothing from a mirror if mirrors are combined, the first time. After all mirrors were
+/// tried, and for a single response if no other link is up, it is [`MIRROR_RETRY_TIMEOUT`].
 const MIRROR_TIMEOUT: Duration = Duration::from_secs(3);
-const MIRROR_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for other links to appear when all present links have exhausted their budgets.
 const OTHER_LINKS_GRACE: Duration = Duration::from_secs(1);
 /// How long a stalled link keeps the single response: without a byte of it, with some bytes, and with some that were

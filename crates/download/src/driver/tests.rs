@@ -1,7 +1,6 @@
 //! Tests of the driver with a server that accepts connections and never responds.
 
-use marline_core::fetch::{Config, Fetch};
-use marline_core::machine::Machine as _;
+use marline_core::fetch::{Config, ConnError, ConnErrorKind, Fetch, RequestRange, Validator};
 use marline_net::links::LinkSelection;
 
 use super::*;
@@ -41,19 +40,19 @@ fn sockets_are_polled_again_after_an_output() {
     with_driver(|driver, cx| {
         assert!(!driver.poll_once(cx), "no input, no work");
         driver.link_up(LinkId(0));
-        assert_eq!(driver.conns.ids().len(), 1);
+        assert_eq!(driver.transfer.conns.ids().len(), 1);
         driver.poll_once(cx);
         // The backoff ends: the output comes from a tick, after the sockets were polled.
-        let conn = driver.conns.ids()[0];
-        driver.close_conn(conn);
+        let conn = driver.transfer.conns.ids()[0];
+        driver.transfer.close_conn(conn);
         let error = ConnError { kind: ConnErrorKind::Refused, text: String::new() };
         driver.feed_machine(Input::Closed { conn, error });
-        assert!(driver.conns.ids().is_empty(), "the machine backs off first");
-        while driver.logged.machine().deadline().is_some_and(|(at, _)| at > driver.now()) {
+        assert!(driver.transfer.conns.ids().is_empty(), "the machine backs off first");
+        while driver.logged.deadline().is_some_and(|at| at > driver.now()) {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(driver.poll_once(cx), "the new connection needs a poll");
-        assert_eq!(driver.conns.ids().len(), 1);
+        assert_eq!(driver.transfer.conns.ids().len(), 1);
     });
 }
 
@@ -76,7 +75,7 @@ fn verifying_a_checksum_yields_to_other_tasks() {
         let validator = Validator::Etag("\"1\"".to_owned());
         store.on_identified(Some(DataSize::from_mib(1)), Some(&validator)).unwrap();
         store.write(0, &[1; 1 << 20]).unwrap();
-        driver.body = BodySink::new(store);
+        driver.transfer.body = BodySink::new(store);
         let mut polls = 0;
         let mut verification = std::pin::pin!(crate::download::verify_checksum(driver));
         while verification.as_mut().poll(cx).is_pending() {
@@ -92,18 +91,18 @@ fn verifying_a_checksum_yields_to_other_tasks() {
 fn an_output_that_cannot_be_executed_has_a_result() {
     with_driver(|driver, cx| {
         driver.link_up(LinkId(0));
-        let conn = driver.conns.ids()[0];
+        let conn = driver.transfer.conns.ids()[0];
         // The connection is still being dialed, so no request can be sent on it.
-        driver.request(ReqId(7), conn, RequestRange::Full, None);
-        assert!(matches!(driver.pending_inputs[..], [Input::Closed { conn: of, .. }] if of == conn));
+        driver.transfer.request(ReqId(7), conn, RequestRange::Full, None);
+        assert!(matches!(driver.transfer.pending_inputs[..], [Input::Closed { conn: of, .. }] if of == conn));
         driver.poll_once(cx);
-        assert!(driver.pending_inputs.is_empty());
-        assert_eq!(driver.link_stats[0].requests, 0);
+        assert!(driver.transfer.pending_inputs.is_empty());
+        assert_eq!(driver.transfer.link_stats[0].requests, 0);
         // The machine has received the result: it backs off before it opens another connection.
-        assert!(driver.conns.ids().is_empty());
-        driver.connect(ConnId(9), LinkId(0), UrlId(5), None);
-        driver.request(ReqId(8), ConnId(10), RequestRange::Full, None);
+        assert!(driver.transfer.conns.ids().is_empty());
+        driver.transfer.connect(ConnId(9), LinkId(0), UrlId(5), None);
+        driver.transfer.request(ReqId(8), ConnId(10), RequestRange::Full, None);
         let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
-        assert_eq!(driver.pending_inputs.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
+        assert_eq!(driver.transfer.pending_inputs.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
     });
 }

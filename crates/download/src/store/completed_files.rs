@@ -120,7 +120,7 @@ impl CompletedFiles {
         validator: Option<Validator>,
         digest: Option<&Checksum>,
     ) {
-        let digest = digest.map(digest_text);
+        let digest = digest.map(Checksum::to_string);
         let meta = path.symlink_metadata().ok().filter(std::fs::Metadata::is_file);
         let (Some(key), Some(meta)) = (record_key(url, target_path), meta) else { return };
         // Without either, a later run could not prove that the server still has this file.
@@ -144,7 +144,7 @@ impl CompletedFiles {
 impl CompletedFile {
     /// Whether the file was verified with this digest.
     pub(crate) fn has_digest(&self, digest: &Checksum) -> bool {
-        self.digest.as_ref() == Some(&digest_text(digest))
+        self.digest.as_ref() == Some(&digest.to_string())
     }
 
     /// Whether the server still has the same file: equal size and validator.
@@ -178,13 +178,6 @@ fn record_key(url: &Url, target_path: &Path) -> Option<String> {
     digest.update([0]);
     digest.update(target_path.as_os_str().as_encoded_bytes());
     Some(HEXLOWER.encode(&digest.finalize()))
-}
-
-fn digest_text(digest: &Checksum) -> String {
-    match digest {
-        Checksum::Sha256(bytes) => format!("sha256={}", HEXLOWER.encode(bytes)),
-        Checksum::Sha512(bytes) => format!("sha512={}", HEXLOWER.encode(bytes)),
-    }
 }
 
 const FILE_NAME: &str = "finished";

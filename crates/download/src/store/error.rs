@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use marline_core::units::DataSize;
 use rustix::io::Errno;
 
-use crate::name::quote_name;
+use crate::name::{MAX_NAME_LEN, quote_name};
 
 /// Why a download cannot be stored.
 #[derive(Debug, thiserror::Error)]
@@ -253,7 +253,7 @@ impl StoreError {
         match Errno::from_io_error(&why) {
             Some(Errno::NOSPC | Errno::DQUOT) => Self::DiskFull { path, why },
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, why },
-            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: super::MAX_NAME_LEN },
+            Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: MAX_NAME_LEN },
             Some(Errno::FBIG) => {
                 Self::Io { path, what: "writing a file of this size (FAT allows less than 4 GiB)", why }
             }

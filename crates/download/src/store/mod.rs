@@ -72,8 +72,6 @@ use url::Url;
 pub(crate) use completed_files::{CompletedFile, CompletedFiles};
 pub use error::{MismatchedBytes, StoreError};
 pub use memory_stream::{Reader, StreamIdentity};
-pub use paths::MAX_NAME_LEN;
-pub(crate) use paths::PART_SUFFIXES;
 pub use resume::RestartReason;
 
 use digest::{Hasher, Mismatch};

@@ -32,25 +32,25 @@
 //! Rejected: O_DSYNC or a sync before each record, which limits the download to the latency of the disk; and a
 //! checksum of each range, which costs as much as receiving it.
 
+mod journaling;
+mod opening;
+
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use marline_core::fetch::{ByteRange, RangeSet, Validator};
+use marline_core::fetch::{ByteRange, Validator};
 use marline_core::units::{DataSize, Instant};
-use marline_core::wire::download_journal::{self, Header, HeaderError, Record};
+use marline_core::wire::download_journal::{self, Record};
 
-use rustix::io::Errno;
-
+use self::opening::open_locked;
 use super::StoreError;
 use super::coalesce::RunCoalescer;
-use super::fs::{FileSystem, Ownership};
+use super::fs::FileSystem;
 use super::journal_file::{self, JournalFile, JournalIdentity, RecordedRanges};
-use super::mac_key::MacKey;
 use super::paths::DownloadPaths;
-use super::resume::{ExistingDownload, RestartReason, ResumeContext};
+use super::resume::ExistingDownload;
 
 /// Chosen: fewer bytes are fetched again in a moment, so they need no journal.
 const JOURNAL_AFTER_BYTES: u64 = 1_000_000;
@@ -64,13 +64,6 @@ const RECORD_INTERVAL: Duration = Duration::from_millis(250);
 /// Chosen: the data that a power failure costs. A shorter interval would make slow disks write small pieces all the
 /// time.
 const SYNC_INTERVAL: Duration = Duration::from_secs(3);
-
-const NOT_A_JOURNAL: &str = "a file with this name exists and is not a journal of marline";
-
-/// Chosen: half a second in total, an acceptable wait before an error.
-const MAX_LOCK_TRIES: u32 = 50;
-/// Chosen: longer than most programs need from fork to exec, during which the child holds the lock as well.
-const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An unfinished file, locked by this run.
 #[derive(Debug)]
@@ -323,6 +316,7 @@ impl<D: FileSystem> PartialFile<D> {
         if self.is_distrusted {
             return Ok(false);
         }
+        // What is still in the coalescer must be in `ranges` before they are examined.
         self.record_writes()?;
         // Nothing was stored, so nothing is left behind.
         if self.ranges.all_written().is_empty() {
@@ -330,6 +324,7 @@ impl<D: FileSystem> PartialFile<D> {
             self.remove_part()?;
             return Ok(false);
         }
+        // A run that ends before the first journal is due is resumed as well.
         self.begin_journal()?;
         // No journal (no identity or no key). Without a mark the next run could not recognize the file as marline's
         // (rule 9).
@@ -339,6 +334,8 @@ impl<D: FileSystem> PartialFile<D> {
             }
             return Ok(false);
         }
+        // The order of rule 3: first the data, then the records that say so, then these records and their directory
+        // entry. After a crash at any point, every record that is on the disk is true.
         self.sync_data()?;
         let newly_synced = self.ranges.mark_all_synced();
         self.append_records(journal_file::synced_records(&newly_synced))?;
@@ -391,63 +388,6 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(self.paths)
     }
 
-    /// Reads what an earlier run has left. Unusable state has been removed from the disk when this returns (rule
-    /// 5).
-    fn load_existing(
-        &mut self,
-        urls: &[[u8; 32]],
-        shared: Option<&'static str>,
-    ) -> Result<ExistingDownload, StoreError> {
-        self.remove_stale_journal()?;
-        let (len, marked) = (self.len()?, self.fs.is_marked(&self.file));
-        let epoch = self.fs.page_cache_epoch(&self.file);
-        let present = ResumeContext { len, part_id: self.fs.file_id(&self.file), epoch, url_digests: urls };
-        let existing = ExistingDownload::read(&self.fs, &self.paths.journal, &present);
-        let existing = existing.map_err(|e| open_error(&self.paths.journal, "reading", e))?;
-        let existing = match existing {
-            // Beside a marked file with data it is marline's own journal, damaged. Otherwise it may be anyone's
-            // file.
-            ExistingDownload::NotAJournal if len > 0 && marked => {
-                ExistingDownload::Unusable(RestartReason::Unreadable(HeaderError::NotAJournal))
-            }
-            ExistingDownload::NotAJournal => ExistingDownload::Foreign(NOT_A_JOURNAL),
-            found => found,
-        };
-        if let ExistingDownload::Foreign(what) = existing {
-            return Err(StoreError::ForeignFile { part: self.paths.journal.clone(), what });
-        }
-        // The file of the journal was replaced by `open_locked`, so the journal no longer applies.
-        let existing = shared.map_or(existing, |what| ExistingDownload::Unusable(RestartReason::Untrusted(what)));
-        // Rule 9. On a file system without extended attributes, only the journal shows whose file it is.
-        let by_journal = match &existing {
-            ExistingDownload::Valid { .. } => true,
-            ExistingDownload::Unusable(why) => why.proves_ownership(),
-            ExistingDownload::Absent | ExistingDownload::NotAJournal | ExistingDownload::Foreign(_) => false,
-        };
-        if len > 0 && !by_journal && !marked {
-            let what = "a file with this name exists, and no journal of this user proves that marline wrote it";
-            return Err(StoreError::ForeignFile { part: self.paths.part.clone(), what });
-        }
-        self.is_marked = self.fs.set_mark(&self.file);
-        match existing {
-            ExistingDownload::Valid { header, synced, written } => {
-                self.url_digest = header.url_digest;
-                self.total = Some(header.file_size);
-                self.identity = Some(JournalIdentity::from_header(&header));
-                // Records of the earlier run hold, but its unsynced bytes must be synced by this run.
-                self.ranges =
-                    RecordedRanges { dirty: written.clone(), syncing: RangeSet::default(), synced: synced.clone() };
-                self.compact_journal()?;
-                Ok(ExistingDownload::Valid { header, synced, written })
-            }
-            ExistingDownload::Absent if len == 0 => Ok(ExistingDownload::Absent),
-            ExistingDownload::Absent => {
-                self.restart().map(|()| ExistingDownload::Unusable(RestartReason::NoJournal))
-            }
-            other => self.restart().map(|()| other),
-        }
-    }
-
     /// Checks that the disk has space for the bytes that are not allocated yet, and allocates them where that is
     /// cheap. Small files are not preallocated.
     fn ensure_space(&self, total: u64) -> Result<(), StoreError> {
@@ -480,70 +420,6 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(len.0)
     }
 
-    /// Appends `written` records for all bytes since the last call.
-    fn record_writes(&mut self) -> Result<(), StoreError> {
-        self.unrecorded_bytes = 0;
-        let Self { runs, ranges, journal, fs, paths, .. } = self;
-        let drained = runs.drain().map(|run| {
-            ranges.dirty.insert(run);
-            Record::Written { start: run.start, end: run.end }
-        });
-        match journal {
-            Some(journal) => {
-                journal.append(fs, drained).map_err(|e| StoreError::io(&paths.journal, "writing", e))?;
-            }
-            None => drained.for_each(drop),
-        }
-        if self.written_bytes >= JOURNAL_AFTER_BYTES { self.begin_journal() } else { Ok(()) }
-    }
-
-    /// Creates the journal, with all records so far, if there is none and the file can be resumed.
-    fn begin_journal(&mut self) -> Result<(), StoreError> {
-        if self.journal.is_some() {
-            return Ok(());
-        }
-        let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
-        // With a new tag, no older journal matches the present contents of the file.
-        self.fs.set_tag(&self.file);
-        let journal = JournalFile::create(
-            &self.fs,
-            &self.paths,
-            &self.file,
-            (&identity_and_key.0, identity_and_key.1),
-            &self.ranges,
-        );
-        self.journal = Some(journal.map_err(|e| open_error(&self.paths.journal, "writing", e))?);
-        Ok(())
-    }
-
-    /// Rewrites the journal with the fewest records (rule 6).
-    fn compact_journal(&mut self) -> Result<(), StoreError> {
-        let Some(identity_and_key) = self.journal_identity() else { return Ok(()) };
-        let journal = JournalFile::replace(
-            &self.fs,
-            &self.paths,
-            &self.file,
-            (&identity_and_key.0, identity_and_key.1),
-            &self.ranges,
-        );
-        self.journal = Some(journal.map_err(|e| StoreError::io(&self.paths.new_journal, "writing", e))?);
-        Ok(())
-    }
-
-    /// What the bytes belong to, and the key for the MACs; none: the file cannot be resumed.
-    fn journal_identity(&mut self) -> Option<(JournalIdentity, MacKey)> {
-        let identity = self.identity.clone()?;
-        match (self.fs.user_key(), &self.key_problem) {
-            (Ok(key), _) => Some((identity, key.for_purpose(super::KEY_PURPOSE))),
-            (Err(why), KeyProblem::None) => {
-                self.key_problem =
-                    KeyProblem::Unreported(format!("the download cannot be resumed if it is interrupted: {why}"));
-                None
-            }
-            (Err(_), _) => None,
-        }
-    }
-
     /// A message about a missing key, once.
     pub(super) fn take_note(&mut self) -> Option<String> {
         match std::mem::replace(&mut self.key_problem, KeyProblem::Reported) {
@@ -561,160 +437,5 @@ impl<D: FileSystem> PartialFile<D> {
         let is_own = self.fs.is_at_path(&self.file, part);
         let removed = is_own.and_then(|is_own| if is_own { self.fs.remove(part) } else { Ok(()) });
         removed.map_err(|e| StoreError::io(part, "removing", e))
-    }
-
-    /// Removes a new journal that a crash has left before it was renamed. It is never used.
-    fn remove_stale_journal(&self) -> Result<(), StoreError> {
-        let path = &self.paths.new_journal;
-        let leftover = self.fs.read(path, 8).map_err(|e| open_error(path, "reading", e))?;
-        let what = match leftover {
-            None => return Ok(()),
-            Some((_, Ownership::Foreign(what))) => what,
-            Some((bytes, _)) if Header::is_remnant(&bytes) => {
-                return self.fs.remove(path).map_err(|e| StoreError::io(path, "removing", e));
-            }
-            Some(_) => NOT_A_JOURNAL,
-        };
-        Err(StoreError::ForeignFile { part: path.clone(), what })
-    }
-
-    /// Appends records, if there is a journal.
-    fn append_records(&mut self, records: impl Iterator<Item = Record>) -> Result<(), StoreError> {
-        let Some(journal) = &mut self.journal else { return Ok(()) };
-        journal.append(&self.fs, records).map_err(|e| StoreError::io(&self.paths.journal, "writing", e))
-    }
-
-    /// Starts to sync everything that has been written so far (rule 3).
-    fn start_sync(&mut self, now: Instant) -> Result<(), StoreError> {
-        self.last_sync_at = now;
-        self.record_writes()?;
-        if !self.ranges.dirty.is_empty() {
-            self.ranges.syncing = std::mem::take(&mut self.ranges.dirty);
-            self.sync_stage = SyncStage::Data;
-            self.fs.start_sync(&self.file, None);
-        }
-        Ok(())
-    }
-
-    /// Processes the result of a background sync, if it has one. Data is followed by the journal.
-    fn poll_sync(&mut self, now: Instant) -> Result<(), StoreError> {
-        if self.sync_stage == SyncStage::Idle {
-            return Ok(());
-        }
-        let Some(result) = self.fs.poll_sync() else { return Ok(()) };
-        match (std::mem::replace(&mut self.sync_stage, SyncStage::Idle), result) {
-            (SyncStage::Data, Ok(())) => {
-                // The data is on the disk now, so the records may say so. They become durable with the sync below.
-                let newly_synced = self.ranges.finish_sync();
-                self.append_records(journal_file::synced_records(&newly_synced))?;
-                if self.journal.as_ref().is_some_and(JournalFile::needs_compaction) {
-                    self.compact_journal()?;
-                }
-                // Before the first sync of a new journal, its directory entry is synced as well.
-                let Some(journal) = &mut self.journal else { return Ok(()) };
-                let dir =
-                    (!std::mem::replace(&mut journal.is_dir_synced, true)).then_some(self.paths.dir.as_path());
-                self.sync_stage = SyncStage::Journal;
-                self.fs.start_sync(&journal.file, dir);
-            }
-            (SyncStage::Data, Err(e)) => return Err(self.on_sync_failure(e)),
-            (SyncStage::Journal, Err(why)) => {
-                return Err(StoreError::SyncFailed { path: self.paths.journal.clone(), why });
-            }
-            (SyncStage::Journal, Ok(())) => self.last_sync_at = now,
-            (SyncStage::Idle, _) => {}
-        }
-        Ok(())
-    }
-
-    fn sync_data(&mut self) -> Result<(), StoreError> {
-        let synced = self.fs.sync(&self.file);
-        synced.map_err(|e| self.on_sync_failure(e))
-    }
-
-    /// Rule 4: bytes that are not known to be on the disk no longer count.
-    fn on_sync_failure(&mut self, why: io::Error) -> StoreError {
-        self.runs.clear();
-        self.ranges =
-            RecordedRanges { synced: std::mem::take(&mut self.ranges.synced), ..RecordedRanges::default() };
-        if self.journal.is_some() && self.compact_journal().is_err() {
-            // Both errors have the same cause, so the first one is reported.
-            let _ = self.remove_journal();
-        }
-        match StoreError::io(&self.paths.part, "syncing", why) {
-            StoreError::Io { path, why, .. } => StoreError::SyncFailed { path, why },
-            full => full,
-        }
-    }
-
-    /// Rule 5: removes the journal, and syncs the directory.
-    fn remove_journal(&mut self) -> Result<(), StoreError> {
-        self.journal = None;
-        let DownloadPaths { journal, new_journal, dir, .. } = &self.paths;
-        let removed = self.fs.remove(journal).and_then(|()| self.fs.remove(new_journal));
-        let removed = removed.and_then(|()| self.fs.sync_dir(dir));
-        removed.map_err(|e| StoreError::io(journal, "removing", e))
-    }
-}
-
-/// The error for a path that could not be opened. What has this name may belong to someone else.
-fn open_error(path: &Path, doing: &'static str, why: io::Error) -> StoreError {
-    let what = match Errno::from_io_error(&why) {
-        Some(Errno::LOOP) => "a symbolic link with this name exists",
-        Some(Errno::NXIO | Errno::ISDIR) => "an entry with this name exists and is not a regular file",
-        Some(Errno::EXIST) => "a file with this name was created meanwhile",
-        // The file system does not support an encoding or a character of the name.
-        Some(Errno::INVAL | Errno::ILSEQ) if doing == "opening" => {
-            return StoreError::NameRefused { path: path.to_owned(), why };
-        }
-        _ => return StoreError::io(path, doing, why),
-    };
-    StoreError::ForeignFile { part: path.to_owned(), what }
-}
-
-/// Opens the unfinished file and takes its lock. Waits for a short time if it is locked: a child process of the
-/// owner holds the lock until its exec, and a killed owner until the kernel has removed it.
-///
-/// A file of marline that others could have written to is replaced by a new one, and the reason is returned (rule
-/// 10).
-fn open_locked<D: FileSystem>(
-    fs: &D,
-    paths: &DownloadPaths,
-) -> Result<(D::File, Option<&'static str>), StoreError> {
-    let failed = |e| open_error(&paths.part, "opening", e);
-    let foreign = |what| Err(StoreError::ForeignFile { part: paths.part.clone(), what });
-    let (mut tries, mut shared) = (0, None);
-    loop {
-        let (file, is_new) = fs.open(&paths.part).map_err(failed)?;
-        let ownership = if is_new { Ownership::Private } else { fs.ownership(&file).map_err(failed)? };
-        // Checked before the lock, which the owner of a foreign file could hold forever.
-        match ownership {
-            Ownership::Foreign(what) => return foreign(what),
-            Ownership::Shared(_) if !fs.is_marked(&file) => {
-                return foreign("a file with this name exists, and others can write to it, or it has a hard link");
-            }
-            _ => {}
-        }
-        if !fs.lock(&file).map_err(failed)? {
-            if tries == MAX_LOCK_TRIES {
-                return Err(StoreError::Locked { path: paths.final_path.clone(), part: paths.part.clone() });
-            }
-            tries += 1;
-            std::thread::sleep(LOCK_RETRY_INTERVAL);
-            continue;
-        }
-        // Between opening and locking, the previous owner may have finished and renamed this file.
-        if !fs.is_at_path(&file, &paths.part).map_err(failed)? {
-            continue;
-        }
-        match ownership {
-            Ownership::Shared(what) if shared.is_none() => {
-                fs.remove(&paths.part).map_err(failed)?;
-                shared = Some(what);
-            }
-            // It happened again: another process replaces the file faster than this one can.
-            Ownership::Shared(what) => return foreign(what),
-            _ => return Ok((file, shared)),
-        }
     }
 }

@@ -11,17 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::fs::{FileSystem, OsFileSystem};
 use super::portable_name;
-use crate::name::{has_reserved_suffix, quote_name, truncate};
-
-/// Length of the longest suffix that is added to the final name.
-pub(super) const MAX_SUFFIX_LEN: usize = ".part.journal.new".len();
-
-/// Maximum length of a suggested file name in bytes, such that the names of the unfinished file fit as well
-/// (NAME_MAX of Linux is 255).
-pub const MAX_NAME_LEN: usize = 255 - MAX_SUFFIX_LEN;
-
-/// Suffixes of the unfinished file and its journals. A name from a server or a URL never ends in one of them.
-pub(crate) const PART_SUFFIXES: [&str; 3] = [".part", ".part.journal", ".part.journal.new"];
+use crate::name::{MAX_SUFFIX_LEN, has_reserved_suffix, quote_name, truncate};
 
 /// All paths of one download. They are in one directory, so that one rename and one fsync are enough.
 #[derive(Clone, Debug)]

@@ -4,9 +4,7 @@
 //! and device names are replaced that FAT, exFAT and NTFS reserve. Then the name is shortened step by step. A name
 //! that the user chose is never changed: it is rejected, with the reason.
 
-use crate::name::{has_reserved_suffix, shorten_name};
-
-use super::paths::{MAX_NAME_LEN, MAX_SUFFIX_LEN};
+use crate::name::{MAX_NAME_LEN, MAX_SUFFIX_LEN, has_reserved_suffix, shorten_name};
 
 /// Every file system accepts names of this length, in bytes.
 const SAFE_NAME_LEN: usize = 64;

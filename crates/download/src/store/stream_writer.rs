@@ -155,9 +155,11 @@ impl StreamWriter {
         }
         self.start_thread()?;
         self.close();
-        let panicked = || Ok(());
-        let checked =
-            self.thread.take().map_or_else(panicked, |thread| thread.join().unwrap_or_else(|_| panicked()));
+        let checked = match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(checked)) => checked,
+            // The thread is joined only here, and it has been started above. After a panic, bytes may be missing.
+            None | Some(Err(_)) => return Err(self.write_error(thread_ended())),
+        };
         self.check_reader()?;
         checked.map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
             let path = self.path.clone();
@@ -174,9 +176,10 @@ impl StreamWriter {
     fn start_thread(&mut self) -> Result<(), StoreError> {
         let Some(target) = self.target.take() else { return Ok(()) };
         let (shared, hasher) = (self.shared.clone(), self.hasher.take());
-        let thread = std::thread::Builder::new()
-            .name("marline-out".into())
-            .spawn(move || write_pieces(&shared, target, hasher));
+        let thread = std::thread::Builder::new().name("marline-out".into()).spawn(move || {
+            let _report = PanicReport(&shared);
+            write_pieces(&shared, target, hasher)
+        });
         self.thread = Some(thread.map_err(|e| StoreError::io(&self.path, "starting a thread", e))?);
         Ok(())
     }
@@ -196,6 +199,22 @@ impl Drop for StreamWriter {
         self.shared.lock().pieces.clear();
         self.close();
     }
+}
+
+/// Reports a panic of the thread, so that the driver does not wait for a window that no longer advances.
+struct PanicReport<'a>(&'a SharedQueue);
+
+impl Drop for PanicReport<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().error = Some(thread_ended());
+            self.0.consumed_notify.notify_one();
+        }
+    }
+}
+
+fn thread_ended() -> io::Error {
+    io::Error::other("the writing thread has ended unexpectedly")
 }
 
 /// Errors of file systems that do not support fsync.
@@ -344,6 +363,28 @@ mod tests {
             let done = stream.finish(Some(3));
             assert_eq!(done.is_ok(), good, "{done:?}");
         }
+    }
+
+    #[test]
+    fn a_panic_of_the_writing_thread_is_an_error() {
+        let (mut stream, _reader) = pipe(10);
+        let shared = stream.shared.clone();
+        let thread = std::thread::spawn(move || {
+            let _report = PanicReport(&shared);
+            panic!("a panic of the test")
+        });
+        (stream.target, stream.thread) = (None, Some(thread));
+        let begun = Instant::now();
+        let error = loop {
+            assert!(begun.elapsed() < Duration::from_secs(20), "no error");
+            if let Err(error) = stream.check_reader() {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("writing thread"), "{error}");
+        // Reported again at the end, although the first report was taken.
+        let error = stream.finish(None).unwrap_err();
+        assert!(matches!(error, StoreError::Io { .. }), "{error}");
     }
 
     #[test]

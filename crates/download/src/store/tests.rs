@@ -8,6 +8,7 @@ use std::process::Command;
 use marline_core::fetch::{ByteRange, RangeSet};
 
 use super::*;
+use crate::name::MAX_NAME_LEN;
 
 const URL: &str = "http://example.net/file";
 

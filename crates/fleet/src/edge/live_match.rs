@@ -10,6 +10,8 @@ use std::fmt::{self, Display};
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use marline_net::http::host_and_port;
+
 use crate::service::api_types::Endpoint;
 use crate::tunnel::Target;
 
@@ -79,8 +81,7 @@ impl FromStr for LiveMatch {
 impl Display for LiveMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.host, self.port) {
-            (Some(host), Some(port)) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            (Some(host), Some(port)) => write!(f, "{host}:{port}"),
+            (Some(host), Some(port)) => f.write_str(&host_and_port(host, port)),
             (Some(host), None) => f.write_str(host),
             (None, Some(port)) => write!(f, "port {port}"),
             (None, None) => f.write_str("everything"),

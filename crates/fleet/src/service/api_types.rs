@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use marline_core::units::Bitrate;
+use marline_net::http::host_and_port;
 use serde::{Deserialize, Serialize};
 
 use super::geo::Position;
@@ -48,7 +49,7 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, String> {
         let target = Target::parse(text).ok_or_else(|| format!("`{text}` is not HOST:PORT"))?;
         let Target { host, port } = target;
-        Ok(Self(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }))
+        Ok(Self(host_and_port(&host, port)))
     }
 }
 

@@ -8,6 +8,8 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use marline_net::http::host_and_port;
+
 /// Longest accepted head. chosen: a host name and a dozen fields; the default of nginx.
 pub(crate) const MAX_HEAD_LEN: usize = 8192;
 /// Highest number of header fields. chosen: curl sends four.
@@ -50,11 +52,7 @@ impl Target {
 
     /// The target as `host:port`, as in a request.
     pub(crate) fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        host_and_port(&self.host, self.port)
     }
 
     fn checked(host: String, port: u16, bracketed: bool) -> Option<Self> {

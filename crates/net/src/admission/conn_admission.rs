@@ -148,83 +148,83 @@ mod tests {
 
     #[test]
     fn the_loopback_is_bounded_by_the_total_and_not_per_address() {
-        let mut guests = ConnAdmission::new(4, 2).exempting_loopback();
+        let mut admission = ConnAdmission::new(4, 2).exempting_loopback();
         for n in 0..4 {
-            guests.admit(parse_ip("127.0.0.1"), n).unwrap();
+            admission.admit(parse_ip("127.0.0.1"), n).unwrap();
         }
-        assert_eq!(guests.admit(parse_ip("127.0.0.1"), 4), Err(AdmissionDenied));
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 5).unwrap().1, Some(3), "other addresses are admitted");
-        guests.admit(parse_ip("10.0.0.1"), 6).unwrap();
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 7), Err(AdmissionDenied));
+        assert_eq!(admission.admit(parse_ip("127.0.0.1"), 4), Err(AdmissionDenied));
+        assert_eq!(admission.admit(parse_ip("10.0.0.1"), 5).unwrap().1, Some(3), "other addresses are admitted");
+        admission.admit(parse_ip("10.0.0.1"), 6).unwrap();
+        assert_eq!(admission.admit(parse_ip("10.0.0.1"), 7), Err(AdmissionDenied));
     }
 
     #[test]
     fn an_address_has_at_most_its_limit() {
-        let mut guests = ConnAdmission::new(10, 2);
-        let (first, _) = guests.admit(parse_ip("10.0.0.1"), 0).unwrap();
-        guests.admit(parse_ip("10.0.0.1"), 1).unwrap();
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 2), Err(AdmissionDenied));
-        guests.admit(parse_ip("10.0.0.2"), 3).unwrap();
-        guests.release(first);
-        guests.release(first);
-        assert!(guests.admit(parse_ip("10.0.0.1"), 4).is_ok());
+        let mut admission = ConnAdmission::new(10, 2);
+        let (first, _) = admission.admit(parse_ip("10.0.0.1"), 0).unwrap();
+        admission.admit(parse_ip("10.0.0.1"), 1).unwrap();
+        assert_eq!(admission.admit(parse_ip("10.0.0.1"), 2), Err(AdmissionDenied));
+        admission.admit(parse_ip("10.0.0.2"), 3).unwrap();
+        admission.release(first);
+        admission.release(first);
+        assert!(admission.admit(parse_ip("10.0.0.1"), 4).is_ok());
     }
 
     #[test]
     fn the_address_with_the_most_connections_loses_its_newest() {
-        let mut guests = ConnAdmission::new(4, 4);
+        let mut admission = ConnAdmission::new(4, 4);
         for n in 0..4 {
-            guests.admit(parse_ip("10.0.0.1"), n).unwrap();
+            admission.admit(parse_ip("10.0.0.1"), n).unwrap();
         }
-        assert_eq!(guests.admit(parse_ip("10.0.0.2"), 10).unwrap().1, Some(3));
+        assert_eq!(admission.admit(parse_ip("10.0.0.2"), 10).unwrap().1, Some(3));
         assert_eq!(
-            guests.admit(parse_ip("10.0.0.1"), 11),
+            admission.admit(parse_ip("10.0.0.1"), 11),
             Err(AdmissionDenied),
             "the newcomer has the most itself"
         );
-        assert_eq!(guests.admit(parse_ip("10.0.0.3"), 12).unwrap().1, Some(2));
+        assert_eq!(admission.admit(parse_ip("10.0.0.3"), 12).unwrap().1, Some(2));
         // Two, one and one: no address has more than the newcomer would have.
-        assert_eq!(guests.admit(parse_ip("10.0.0.2"), 13), Err(AdmissionDenied));
-        assert_eq!(guests.admit(parse_ip("10.0.0.4"), 14).unwrap().1, Some(1));
-        assert_eq!(guests.admit(parse_ip("10.0.0.5"), 15), Err(AdmissionDenied));
+        assert_eq!(admission.admit(parse_ip("10.0.0.2"), 13), Err(AdmissionDenied));
+        assert_eq!(admission.admit(parse_ip("10.0.0.4"), 14).unwrap().1, Some(1));
+        assert_eq!(admission.admit(parse_ip("10.0.0.5"), 15), Err(AdmissionDenied));
     }
 
     #[test]
     fn an_ipv6_client_does_not_keep_others_of_its_lan_out() {
-        let mut guests = ConnAdmission::new(4, 3);
+        let mut admission = ConnAdmission::new(4, 3);
         for n in 0..3 {
-            guests.admit(parse_ip("fd00::1"), n).unwrap();
+            admission.admit(parse_ip("fd00::1"), n).unwrap();
         }
-        assert_eq!(guests.admit(parse_ip("fd00::1"), 3), Err(AdmissionDenied));
-        assert_eq!(guests.admit(parse_ip("fd00::2"), 4).unwrap().1, None);
-        assert_eq!(guests.admit(parse_ip("fd00::3"), 5).unwrap().1, Some(2));
+        assert_eq!(admission.admit(parse_ip("fd00::1"), 3), Err(AdmissionDenied));
+        assert_eq!(admission.admit(parse_ip("fd00::2"), 4).unwrap().1, None);
+        assert_eq!(admission.admit(parse_ip("fd00::3"), 5).unwrap().1, Some(2));
         // Together they have the most, and the first address has the most of them.
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 6).unwrap().1, Some(1));
-        assert_eq!(guests.admit(parse_ip("fd00::4"), 7), Err(AdmissionDenied));
+        assert_eq!(admission.admit(parse_ip("10.0.0.1"), 6).unwrap().1, Some(1));
+        assert_eq!(admission.admit(parse_ip("fd00::4"), 7), Err(AdmissionDenied));
     }
 
     #[test]
     fn invented_addresses_of_one_network_evict_no_other_network() {
-        let mut guests = ConnAdmission::new(4, 4);
-        guests.admit(parse_ip("10.0.0.1"), 0).unwrap();
+        let mut admission = ConnAdmission::new(4, 4);
+        admission.admit(parse_ip("10.0.0.1"), 0).unwrap();
         for n in 1..20 {
-            let came = guests.admit(parse_ip(&format!("fd00::{n:x}")), n);
+            let came = admission.admit(parse_ip(&format!("fd00::{n:x}")), n);
             assert!(
                 if n < 4 { came.is_ok_and(|(_, goes)| goes.is_none()) } else { came == Err(AdmissionDenied) },
                 "{n}"
             );
         }
-        assert!(guests.admit(parse_ip("10.0.0.2"), 20).unwrap().1.is_some_and(|goes| goes > 0));
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), 21), Err(AdmissionDenied));
+        assert!(admission.admit(parse_ip("10.0.0.2"), 20).unwrap().1.is_some_and(|goes| goes > 0));
+        assert_eq!(admission.admit(parse_ip("10.0.0.1"), 21), Err(AdmissionDenied));
     }
 
     #[test]
     fn released_connections_leave_no_entries() {
-        let mut guests = ConnAdmission::new(10, 2);
+        let mut admission = ConnAdmission::new(10, 2);
         let came = ["fd00::1", "fd00::2", "::ffff:10.0.0.1", "10.0.0.1"]
-            .map(|address| guests.admit(parse_ip(address), ()));
-        assert_eq!(guests.admit(parse_ip("10.0.0.1"), ()), Err(AdmissionDenied));
-        came.into_iter().for_each(|came| guests.release(came.unwrap().0));
-        assert!(guests.by_address.is_empty() && guests.per_network.is_empty() && guests.count == 0);
+            .map(|address| admission.admit(parse_ip(address), ()));
+        assert_eq!(admission.admit(parse_ip("10.0.0.1"), ()), Err(AdmissionDenied));
+        came.into_iter().for_each(|came| admission.release(came.unwrap().0));
+        assert!(admission.by_address.is_empty() && admission.per_network.is_empty() && admission.count == 0);
     }
 }

@@ -11,5 +11,5 @@
 mod conn_admission;
 mod handshakes;
 
-pub use conn_admission::{AdmissionDenied, AdmissionTicket as GuestTicket, ConnAdmission};
+pub use conn_admission::{AdmissionDenied, AdmissionTicket, ConnAdmission};
 pub use handshakes::{HandshakeTicket, PendingHandshakes, client_network};

@@ -177,7 +177,7 @@ mod tests {
             .example.com\tTRUE\t/\tFALSE\t0\tall\t1\n\
             a.example.com\tFALSE\t/d\tTRUE\t4102444800\ts\t2\n\
             #HttpOnly_a.example.com\tFALSE\t/\tFALSE\t4102444800.5\th\t\n\
-            a.example.com\tFALSE\t/\tFALSE\t5\told\t3\n\
+            a.example.com\tFALSE\t/\tFALSE\t5\texpired\t3\n\
             b.example.com\tFALSE\t/\tFALSE\t0\tempty\n",
         );
         let all = cookies_sent(&jar, "https://a.example.com/d/f").unwrap();

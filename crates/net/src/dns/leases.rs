@@ -14,7 +14,8 @@ use std::fs;
 use std::net::IpAddr;
 
 use super::netifd;
-use super::servers::SystemPaths;
+use super::server_notation::nameservers;
+use super::system_paths::SystemPaths;
 use crate::links::Interface;
 
 /// Directories of files in the format of resolv.conf, with a `nameserver` line for each server.
@@ -61,14 +62,6 @@ fn file_names(paths: &SystemPaths, directory: &str) -> Vec<String> {
         entries.take(MAX_FILES).filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     names
-}
-
-/// The words that follow `nameserver`.
-pub(super) fn nameservers(text: &str) -> impl Iterator<Item = String> {
-    text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next() == Some("nameserver")).then(|| words.next().map(str::to_owned)).flatten()
-    })
 }
 
 /// The servers of the last lease in the file for this link and one of its addresses (dhclient.leases(5)).

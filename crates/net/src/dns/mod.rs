@@ -37,7 +37,9 @@ mod query;
 mod rebinding;
 mod resolution;
 mod resolver;
+mod server_notation;
 mod servers;
+mod system_paths;
 mod system_resolver;
 
 pub use resolution::{Resolution, ResolutionSource, ResolveError};

@@ -9,8 +9,8 @@
 //! Servers of a logical interface that the configuration lacks count for the link to which the kernel's route to them
 //! points. `ubus` was not used: it would start a process for each look-up.
 
-use super::leases::nameservers;
-use super::servers::{SystemPaths, is_routed_over};
+use super::server_notation::{is_routed_over, nameservers};
+use super::system_paths::SystemPaths;
 use crate::links::Interface;
 
 /// The second file is that of OpenWrt before 21.02.

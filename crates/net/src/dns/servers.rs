@@ -9,40 +9,14 @@
 //!    which the kernel's route to them points: a provider's server may be outside the subnet, and reachable only over
 //!    its own link.
 
-use std::fs;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
+use super::server_notation::{is_reached_over, nameservers, parse_server, server_from_bytes};
+use super::system_paths::SystemPaths;
 use super::{ResolutionSource, leases};
-use crate::links::{Bus, BusValue, Interface, route_interface};
-
-/// Where the configuration of the machine is found; tests use other locations.
-#[derive(Clone, Debug)]
-pub(super) struct SystemPaths {
-    /// The root of the file system.
-    pub(super) root: PathBuf,
-    /// The port of servers that specify none.
-    pub(super) dns_port: u16,
-    /// Returns the index of the interface of the kernel's route to an address.
-    pub(super) route_lookup: fn(IpAddr) -> Option<u32>,
-}
-
-impl Default for SystemPaths {
-    fn default() -> Self {
-        Self { root: PathBuf::from("/"), dns_port: 53, route_lookup: route_interface }
-    }
-}
-
-impl SystemPaths {
-    pub(super) fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.root.join(path)).unwrap_or_default()
-    }
-
-    fn exists(&self, path: &str) -> bool {
-        self.root.join(path).exists()
-    }
-}
+use crate::links::{Bus, BusValue, Interface};
 
 /// The service that listed a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,18 +147,8 @@ fn dict_entry<'a>(dictionary: &'a BusValue, key: &str) -> Option<&'a BusValue> {
 
 fn resolv_conf_servers(paths: &SystemPaths, link: &Interface) -> Vec<SocketAddr> {
     let text = paths.read("etc/resolv.conf");
-    let servers = leases::nameservers(&text).filter_map(|server_text| parse_server(paths, link, &server_text));
+    let servers = nameservers(&text).filter_map(|server_text| parse_server(paths, link, &server_text));
     servers.filter(|server| !is_private(server.ip()) || is_reached_over(paths, link, server.ip())).collect()
-}
-
-/// Whether the server is in the link's subnet, or the kernel's route to it uses the link.
-fn is_reached_over(paths: &SystemPaths, link: &Interface, server: IpAddr) -> bool {
-    link.is_on_subnet(server) || (paths.route_lookup)(server) == Some(link.index)
-}
-
-/// Like [`is_reached_over`], for a server in the notation of the services.
-pub(super) fn is_routed_over(paths: &SystemPaths, link: &Interface, server_text: &str) -> bool {
-    parse_server(paths, link, server_text).is_some_and(|server| is_reached_over(paths, link, server.ip()))
 }
 
 /// Whether the address can belong to different machines on different networks.
@@ -206,36 +170,6 @@ fn bus_connection<'a>(paths: &SystemPaths, bus: &'a mut Option<Bus>) -> Option<&
         *bus = Path::exists(&socket).then(|| Bus::connect(&socket, BUS_TIMEOUT).ok()).flatten();
     }
     bus.as_mut()
-}
-
-/// Parses a server in the notation of the services: `192.0.2.1`, `192.0.2.1:5353`, `[2001:db8::1]:53`,
-/// `fe80::1%wlan0`, optionally followed by `#name` for TLS.
-fn parse_server(paths: &SystemPaths, link: &Interface, server_text: &str) -> Option<SocketAddr> {
-    let server_text = server_text.split('#').next()?;
-    let (server_text, zone) = server_text.split_once('%').unwrap_or((server_text, link.name.as_str()));
-    if zone != link.name && zone.parse() != Ok(link.index) {
-        return None;
-    }
-    if let Ok(address) = server_text.parse::<IpAddr>() {
-        return Some(server_socket_addr(paths, link, address));
-    }
-    server_text.parse().ok()
-}
-
-/// Converts the bytes of a server's address.
-fn server_from_bytes(paths: &SystemPaths, link: &Interface, bytes: &[u8]) -> Option<SocketAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
-    v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
-        .map(|address| server_socket_addr(paths, link, address))
-}
-
-/// The server's socket address; a link-local one gets the index of this link as its scope.
-fn server_socket_addr(paths: &SystemPaths, link: &Interface, address: IpAddr) -> SocketAddr {
-    let scope = |a: Ipv6Addr| if a.is_unicast_link_local() { link.index } else { 0 };
-    match address {
-        IpAddr::V4(_) => SocketAddr::new(address, paths.dns_port),
-        IpAddr::V6(a) => SocketAddrV6::new(a, paths.dns_port, 0, scope(a)).into(),
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, ToSocketAddrs as _};
 
 use super::hosts;
-use super::servers::SystemPaths;
+use super::system_paths::SystemPaths;
 
 /// The addresses of `name`, without duplicates, in the system's order.
 ///

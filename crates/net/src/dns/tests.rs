@@ -12,7 +12,7 @@ use marline_sys::namespace::{NetNs, is_privileged};
 
 use super::message::tests::response;
 use super::resolver::Resolver;
-use super::servers::SystemPaths;
+use super::system_paths::SystemPaths;
 use super::{Resolution, ResolutionSource, ResolveError};
 use crate::links::{DefaultRoute, Interface, Subnet, Usability};
 

@@ -12,7 +12,7 @@ use super::{Event, Sink, response, response_head};
 
 /// The status of a proxy's response to CONNECT.
 pub fn connect_status(head: &[u8]) -> Option<u16> {
-    super::upstream_proxy::response_status(head)
+    super::proxy_tunnel::response_status(head)
 }
 
 /// The response parser of one connection, without the connection.

@@ -26,12 +26,13 @@ mod http1;
 mod http2;
 mod lenient;
 mod mirror_links;
+mod proxy_tunnel;
 mod response;
 mod response_head;
 mod tls;
 mod transport;
 mod upstream_proxy;
-mod url_host;
+mod url_parts;
 
 use std::io;
 use std::net::SocketAddr;
@@ -47,11 +48,12 @@ use marline_sys::tcp_info::TcpInfo;
 pub use dial::DialRequest;
 pub use get_request::GetRequest;
 pub use http2::Http2Windows;
+pub use proxy_tunnel::{ProxyResponseTimer, Tunnel};
 pub use response::MAX_FIELDS;
 pub use response_head::ResponseMeta;
 pub use tls::{TlsContext, TrustRootsError, tls_config};
-pub use upstream_proxy::{Proxy, ProxyError, ProxyResponseTimer, ProxyRules, ProxySettings, Tunnel};
-pub use url_host::{is_loopback_host, is_loopback_url, resolver_host};
+pub use upstream_proxy::{Proxy, ProxyError, ProxyRules, ProxySettings};
+pub use url_parts::{host_and_port, is_loopback_host, is_loopback_url, percent_decoded, resolver_host, take_login};
 
 /// Receives the body bytes of all responses.
 pub trait Sink {

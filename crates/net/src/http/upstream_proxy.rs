@@ -1,4 +1,4 @@
-//! Upstream proxies: selects the proxy of a URL, and opens tunnels through it.
+//! Upstream proxies: which proxy a URL uses, from options and variables. `proxy_tunnel` opens tunnels through it.
 //!
 //! `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` have the same meaning as in curl; `no_proxy` may also
 //! contain networks (`10.0.0.0/8`). A proxy on the command line replaces the first three. Each link connects to the
@@ -12,23 +12,15 @@
 //! byte.
 
 use std::fmt;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use http::HeaderValue;
-use hyper_util::client::legacy::connect::proxy::SocksV5;
 use hyper_util::client::proxy::matcher::Matcher;
-use hyper_util::rt::TokioIo;
 use marline_core::fetch::{ConnError, ConnErrorKind};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::Instant;
-use tower_service::Service as _;
 use url::Url;
 
-use super::{conn_error, is_loopback_url, resolver_host, socket_error};
+use super::url_parts::{host_and_port, is_loopback_host, is_loopback_url, resolver_host};
 
 /// The rules that select a proxy for a URL. Clones share them; by default no URL has a proxy.
 #[derive(Clone)]
@@ -41,87 +33,16 @@ pub struct ProxyRules {
 /// One proxy, as selected for a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    kind: ProxyKind,
-    host: String,
-    port: u16,
+    pub(super) kind: ProxyKind,
+    pub(super) host: String,
+    pub(super) port: u16,
     /// User and password, not encoded.
-    login: Option<(String, String)>,
-}
-
-/// A tunnel through a proxy to a host.
-#[derive(Clone, Debug)]
-pub struct Tunnel {
-    /// The proxy that opens the tunnel.
-    pub proxy: Proxy,
-    /// The host: a name, or an address without brackets.
-    pub host: String,
-    /// Port of the host.
-    pub port: u16,
-    /// Measures how long the proxy has been unresponsive.
-    pub response_timer: ProxyResponseTimer,
-}
-
-/// Measures since when a proxy accepts connections without responding on any of them. Clones, one for each connection
-/// over a link, share the state: an unresponsive proxy is given up after `RESPONSE_TIMEOUT`, however many
-/// connections try it one after another.
-#[derive(Clone, Debug, Default)]
-pub struct ProxyResponseTimer(Arc<Mutex<ResponseTimerState>>);
-
-#[derive(Debug, Default)]
-struct ResponseTimerState {
-    unresponsive_since: Option<Instant>,
-    /// When the last attempt ended or was dropped, if none is pending.
-    idle_since: Option<Instant>,
-    pending: u32,
-    /// The proxy has responded before.
-    has_responded: bool,
-}
-
-/// An attempt that awaits the proxy's response.
-struct PendingAttempt<'a> {
-    timer: &'a ProxyResponseTimer,
-    deadline: Instant,
-}
-
-impl ProxyResponseTimer {
-    fn start_attempt(&self) -> PendingAttempt<'_> {
-        let (mut timer, now) = (self.lock(), Instant::now());
-        // After a pause without attempts the proxy may have become responsive again, so the measurement restarts.
-        if timer.idle_since.is_some_and(|idle_since| now.duration_since(idle_since) > MAX_ATTEMPT_GAP) {
-            timer.unresponsive_since = None;
-        }
-        (timer.pending, timer.idle_since) = (timer.pending + 1, None);
-        let deadline = *timer.unresponsive_since.get_or_insert(now) + RESPONSE_TIMEOUT;
-        PendingAttempt { timer: self, deadline }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ResponseTimerState> {
-        // No code panics while the lock is held.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PendingAttempt<'_> {
-    /// Records that the proxy has responded.
-    fn on_response(&self) {
-        let mut timer = self.timer.lock();
-        (timer.unresponsive_since, timer.has_responded) = (None, true);
-    }
-}
-
-impl Drop for PendingAttempt<'_> {
-    fn drop(&mut self) {
-        let mut timer = self.timer.lock();
-        timer.pending -= 1;
-        if timer.pending == 0 {
-            timer.idle_since = Some(Instant::now());
-        }
-    }
+    pub(super) login: Option<(String, String)>,
 }
 
 /// The protocol of a proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ProxyKind {
+pub(super) enum ProxyKind {
     Http,
     /// SOCKS5 (RFC 1928). With `remote_dns` (`socks5h`) the proxy resolves names.
     Socks5 {
@@ -255,8 +176,7 @@ impl Proxy {
 
     /// Whether the proxy runs on this machine; then no link is used to reach it.
     pub fn is_local(&self) -> bool {
-        let is_this_host = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.to_canonical().is_unspecified();
-        self.host == "localhost" || self.host.ends_with(".localhost") || self.host.parse().is_ok_and(is_this_host)
+        is_loopback_host(&self.host)
     }
 
     /// Whether requests for this URL are sent in absolute form instead of through a tunnel.
@@ -271,105 +191,6 @@ impl Proxy {
         let mut value = HeaderValue::from_str(&format!("Basic {text}")).ok()?;
         value.set_sensitive(true);
         Some(value)
-    }
-
-    /// Opens a tunnel by CONNECT (RFC 9110 section 9.3.6).
-    async fn http_connect(&self, mut socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
-        let authority = host_and_port(host, port);
-        let mut request = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n").into_bytes();
-        if let Some(value) = self.authorization() {
-            request.extend_from_slice(b"Proxy-Authorization: ");
-            request.extend_from_slice(value.as_bytes());
-            request.extend_from_slice(b"\r\n");
-        }
-        request.extend_from_slice(b"\r\n");
-        let to_conn_error = |error: std::io::Error| socket_error(&self.to_string(), &error);
-        socket.write_all(&request).await.map_err(to_conn_error)?;
-        let mut head = Vec::with_capacity(512);
-        loop {
-            // Byte by byte, so that nothing after the head is consumed from the tunnel. A head has a few hundred
-            // bytes.
-            let byte = socket.read_u8().await.map_err(to_conn_error)?;
-            head.push(byte);
-            let not_http = || {
-                let text = format!("{self}: the response to CONNECT is not HTTP");
-                conn_error(ConnErrorKind::Protocol, text)
-            };
-            let is_http = |head: &[u8]| head.iter().zip(b"HTTP/").all(|(byte, known)| byte == known);
-            if head.len() > MAX_HEAD_LEN || !is_http(&head) {
-                return Err(not_http());
-            }
-            if !head.ends_with(b"\n\r\n") && !head.ends_with(b"\n\n") {
-                continue;
-            }
-            match response_status(&head) {
-                Some(200..300) => return Ok(socket),
-                Some(100..200) => head.clear(),
-                None => return Err(not_http()),
-                status => return Err(self.refused_error(status, &authority)),
-            }
-        }
-    }
-
-    fn refused_error(&self, status: Option<u16>, authority: &str) -> ConnError {
-        let text = match status {
-            Some(407) if self.login.is_none() => {
-                format!("{self} requires a user and a password (status 407): write -x USER:PASSWORD@HOST:PORT")
-            }
-            Some(407) => format!("{self} does not accept the user and the password (status 407)"),
-            Some(status) => format!("{self} refuses a tunnel to {authority} (status {status})"),
-            None => format!("{self}: the response to CONNECT is not HTTP"),
-        };
-        // A repeated request would get the same response.
-        let is_permanent = matches!(status, Some(400..=499)) && !matches!(status, Some(408 | 429));
-        conn_error(if is_permanent { ConnErrorKind::Forbidden } else { ConnErrorKind::Refused }, text)
-    }
-
-    /// Opens a tunnel by SOCKS5 (RFC 1928), with a user and a password if there are any (RFC 1929).
-    async fn socks5_connect(&self, socket: TcpStream, host: &str, port: u16) -> Result<TcpStream, ConnError> {
-        let uri = |authority: String| {
-            http::Uri::builder().scheme("socks5").authority(authority).path_and_query("/").build()
-        };
-        let (Ok(proxy), Ok(target)) = (uri(host_and_port(&self.host, self.port)), uri(host_and_port(host, port)))
-        else {
-            return Err(conn_error(ConnErrorKind::Dns, format!("{host}: not a host name")));
-        };
-        let mut client = SocksV5::new(proxy, OpenedConn(Some(TokioIo::new(socket))));
-        if let Some((user, password)) = &self.login {
-            client = client.with_auth(user.clone(), password.clone());
-        }
-        let tunnel = client.call(target).await;
-        tunnel.map(TokioIo::into_inner).map_err(|error| {
-            conn_error(
-                ConnErrorKind::Refused,
-                format!("{self}: no tunnel to {}: {error}", host_and_port(host, port)),
-            )
-        })
-    }
-}
-
-impl Tunnel {
-    /// Opens the tunnel over a connection to the proxy, and returns the connection.
-    ///
-    /// # Errors
-    /// The proxy refuses, requires another login, does not respond, or does not speak its protocol.
-    pub async fn open(&self, socket: TcpStream) -> Result<TcpStream, ConnError> {
-        let pending = self.response_timer.start_attempt();
-        let opened = async {
-            match self.proxy.kind {
-                ProxyKind::Http => self.proxy.http_connect(socket, &self.host, self.port).await,
-                ProxyKind::Socks5 { .. } => self.proxy.socks5_connect(socket, &self.host, self.port).await,
-            }
-        };
-        if let Ok(opened) = tokio::time::timeout_at(pending.deadline, opened).await {
-            pending.on_response();
-            return opened;
-        }
-        let within = RESPONSE_TIMEOUT.as_secs();
-        let text = format!("{} accepts connections and does not answer ({within} s)", self.proxy);
-        // A proxy that has never responded would most likely not respond to a retry either.
-        let has_responded = pending.timer.lock().has_responded;
-        Err(conn_error(if has_responded { ConnErrorKind::TimedOut } else { ConnErrorKind::Forbidden }, text))
     }
 }
 
@@ -399,23 +220,6 @@ impl fmt::Debug for ProxyRules {
     }
 }
 
-/// Passes a connection that is already open to the SOCKS5 client, which expects to open one itself.
-struct OpenedConn(Option<TokioIo<TcpStream>>);
-
-impl tower_service::Service<http::Uri> for OpenedConn {
-    type Response = TokioIo<TcpStream>;
-    type Error = std::io::Error;
-    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
-        std::task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: http::Uri) -> Self::Future {
-        std::future::ready(self.0.take().ok_or_else(|| std::io::ErrorKind::NotConnected.into()))
-    }
-}
-
 /// Checks that the text is a supported proxy, and returns it in the form that hyper-util expects.
 fn parse_proxy(source_name: &str, text: &str) -> Result<String, ProxyError> {
     let malformed = || ProxyError::Malformed { source_name: source_name.to_owned() };
@@ -431,16 +235,6 @@ fn parse_proxy(source_name: &str, text: &str) -> Result<String, ProxyError> {
     host.map(|_| text).ok_or_else(malformed)
 }
 
-/// Parses the status of a response. Its fields are irrelevant for a tunnel (RFC 9110 section 9.3.6), so errors in
-/// them do not matter.
-pub(super) fn response_status(head: &[u8]) -> Option<u16> {
-    let line = head.split(|byte| *byte == b'\n').next()?.trim_ascii_end();
-    let status_line = [line, b"\r\n\r\n"].concat();
-    let mut response = httparse::Response::new(&mut []);
-    response.parse(&status_line).ok()?;
-    response.code
-}
-
 /// Decodes the user and the password of a `Basic` value.
 fn decode_basic_auth(basic: &HeaderValue) -> Option<(String, String)> {
     let encoded = basic.to_str().ok()?.strip_prefix("Basic ")?;
@@ -449,48 +243,11 @@ fn decode_basic_auth(basic: &HeaderValue) -> Option<(String, String)> {
     Some((user.to_owned(), password.to_owned()))
 }
 
-/// Formats `HOST:PORT`, with brackets around an IPv6 address.
-fn host_and_port(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// How long a proxy may take to open a tunnel. Meanwhile it waits for the server's SYN-ACK, which takes a dozen
-/// seconds through an anonymity network.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Attempts that are further apart do not count as one period without response. chosen: longer than a download waits
-/// before it tries again.
-const MAX_ATTEMPT_GAP: Duration = Duration::from_secs(3);
 /// Default port of a proxy, as in curl.
 const DEFAULT_PORT: u16 = 1080;
-/// Maximum length of a response to CONNECT.
-const MAX_HEAD_LEN: usize = 64 * 1024;
-
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
-
     use super::*;
-
-    #[test]
-    fn a_pause_between_attempts_does_not_count_as_unresponsive() {
-        let timer = ProxyResponseTimer::default();
-        let first = timer.start_attempt().deadline;
-        assert_eq!(timer.start_attempt().deadline, first, "the next attempt, soon after");
-        let aged = |by: Duration| {
-            let mut state = timer.lock();
-            state.idle_since = state.idle_since.map(|left| left - by);
-        };
-        aged(MAX_ATTEMPT_GAP + Duration::from_millis(1));
-        let later = timer.start_attempt();
-        assert!(later.deadline > first);
-        // While an attempt is pending, the measurement continues.
-        assert_eq!(timer.start_attempt().deadline, later.deadline);
-        later.on_response();
-        assert!(timer.lock().has_responded && timer.lock().unresponsive_since.is_none());
-        drop(later);
-        assert_eq!(timer.lock().pending, 0);
-    }
 
     fn proxies(settings: &ProxySettings, variables: &[(&str, &str)]) -> Result<ProxyRules, ProxyError> {
         let read = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
@@ -568,88 +325,6 @@ mod tests {
             .unwrap();
         assert_eq!(login.login, Some(("me".into(), "s@cret".into())));
         assert!(!format!("{login:?} {login}").contains("cret"));
-    }
-
-    /// Plays the proxy's side of an exchange: for each step, expects to read the first bytes and sends the second
-    /// ones.
-    async fn run_script(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let text = proxy.replace("PORT", &address.port().to_string());
-        let proxy = proxies(&proxy_option(&text), &[]).unwrap().proxy_for(&"https://h/".parse().unwrap()).unwrap();
-        let script: Vec<(Vec<u8>, Vec<u8>)> = script.iter().map(|(a, b)| (a.to_vec(), b.to_vec())).collect();
-        let serve = tokio::spawn(async move {
-            let (mut socket, _) = listener.accept().await.unwrap();
-            for (expected, answer) in &script {
-                let mut got = vec![0; expected.len()];
-                socket.read_exact(&mut got).await.unwrap();
-                assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(expected));
-                socket.write_all(answer).await.unwrap();
-            }
-        });
-        let tunnel =
-            Tunnel { proxy, host: "host.example".into(), port: 443, response_timer: ProxyResponseTimer::default() };
-        let tunnel = tunnel.open(TcpStream::connect(address).await.unwrap()).await;
-        let mut rest = Vec::new();
-        if let Ok(mut tunnel) = tunnel {
-            tunnel.read_to_end(&mut rest).await.unwrap();
-            serve.await.unwrap();
-            return Ok(rest);
-        }
-        serve.await.unwrap();
-        tunnel.map(|_| rest)
-    }
-
-    fn run_script_blocking(proxy: &str, script: &[(&[u8], &[u8])]) -> Result<Vec<u8>, ConnError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(run_script(proxy, script))
-    }
-
-    #[test]
-    fn bytes_after_the_head_stay_in_the_tunnel() {
-        let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
-        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 200 OK\r\nVia: p\r\n\r\nhello")];
-        assert_eq!(run_script_blocking("http://127.0.0.1:PORT", script).unwrap(), b"hello");
-    }
-
-    #[test]
-    fn a_refusal_states_what_the_proxy_requires() {
-        let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\r\n";
-        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 407 No\r\n\r\n")];
-        assert!(
-            run_script_blocking("127.0.0.1:PORT", script)
-                .unwrap_err()
-                .text
-                .contains("requires a user and a password (status 407)")
-        );
-        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 403 No\r\n\r\n")];
-        assert!(
-            run_script_blocking("127.0.0.1:PORT", script)
-                .unwrap_err()
-                .text
-                .contains("refuses a tunnel to host.example:443")
-        );
-        let script: &[(&[u8], &[u8])] = &[(request, b"SSH-2.0-x\r\n")];
-        assert!(run_script_blocking("127.0.0.1:PORT", script).unwrap_err().text.contains("is not HTTP"));
-        let request = b"CONNECT host.example:443 HTTP/1.1\r\nHost: host.example:443\r\n\
-                        Proxy-Authorization: Basic bWU6eA==\r\n\r\n";
-        let script: &[(&[u8], &[u8])] = &[(request, b"HTTP/1.1 200 OK\r\n\r\n")];
-        assert!(run_script_blocking("http://me:x@127.0.0.1:PORT", script).is_ok());
-    }
-
-    #[test]
-    fn socks5_requests_the_host_and_logs_in() {
-        let request = b"\x05\x01\x00\x03\x0chost.example\x01\xbb";
-        let granted = b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00";
-        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (request, granted)];
-        assert!(run_script_blocking("socks5h://127.0.0.1:PORT", script).is_ok());
-        let script: &[(&[u8], &[u8])] =
-            &[(b"\x05\x01\x02", b"\x05\x02"), (b"\x01\x02me\x01x", b"\x01\x00"), (request, granted)];
-        assert!(run_script_blocking("socks5://me:x@127.0.0.1:PORT", script).is_ok());
-        let refused = b"\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00";
-        let script: &[(&[u8], &[u8])] = &[(b"\x05\x01\x00", b"\x05\x00"), (request, refused)];
-        let line = run_script_blocking("socks5h://127.0.0.1:PORT", script).unwrap_err().text;
-        assert!(line.contains("no tunnel to host.example:443"), "{line}");
     }
 
     #[test]

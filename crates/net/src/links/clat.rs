@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::device_info::DeviceInfo;
 use super::interface::Subnet;
-use super::link_kind::DeviceInfo;
 
 /// Addresses that a host assigns to its CLAT (RFC 7335).
 const CLAT_PREFIX: Subnet = Subnet { address: IpAddr::V4(Ipv4Addr::new(192, 0, 0, 0)), prefix_len: 29 };

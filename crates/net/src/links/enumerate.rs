@@ -17,14 +17,15 @@ use std::io;
 use std::net::IpAddr;
 
 use marline_core::link::LinkKind;
-use marline_core::wire::netlink::{Address, Attributes, Link, Message, Request, family, messages};
+use marline_core::wire::netlink::{Address, Request, family, messages};
 use marline_sys::netlink::RouteSocket;
 use serde::Serialize;
 
 use super::LinksError;
 use super::clat::is_clat;
+use super::device_info::DeviceInfo;
 use super::interface::{DefaultRoute, Interface, Subnet, UnusedReason, Usability};
-use super::link_kind::{DeviceInfo, Sysfs, link_kind};
+use super::link_kind::{Sysfs, link_kind};
 use super::routes::{default_routes, internet_route_request, parse_internet_route};
 
 /// The interfaces of this machine at one moment.
@@ -95,7 +96,7 @@ fn internet_route(socket: &RouteSocket, family: u8) -> io::Result<Vec<u8>> {
 /// Builds the list from the kernel's replies.
 fn interfaces_from(dumps: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
     let devices: BTreeMap<u32, DeviceInfo> =
-        messages(&dumps.links).filter_map(|m| device_info(&m)).map(|link| (link.index, link)).collect();
+        messages(&dumps.links).filter_map(|m| DeviceInfo::parse(&m)).map(|link| (link.index, link)).collect();
     let mut networks: BTreeMap<u32, Vec<Subnet>> = BTreeMap::new();
     let mut transient: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
     // Addresses that can be used as a source, permanent and transient ones apart.
@@ -229,35 +230,6 @@ fn usability_of(
         UnusedReason::NoDefaultRoute
     } else {
         return Usability::Usable;
-    })
-}
-
-/// Parses an RTM_NEWLINK message.
-fn device_info(message: &Message<'_>) -> Option<DeviceInfo> {
-    /// Length of `struct ifinfomsg`, which precedes the attributes.
-    const IFINFOMSG_LEN: usize = 16;
-    const IFLA_ADDRESS: u16 = 1;
-    const IFLA_LINK: u16 = 5;
-    let link = Link::parse(message).filter(|link| !link.name.is_empty())?;
-    let (mut lower_device, mut mac) = (None, Vec::new());
-    for attribute in Attributes::of(message.body.get(IFINFOMSG_LEN..)?) {
-        match attribute.kind {
-            IFLA_ADDRESS => mac = attribute.value.to_vec(),
-            IFLA_LINK => lower_device = attribute.u32(),
-            _ => {}
-        }
-    }
-    Some(DeviceInfo {
-        index: link.index,
-        name: link.name,
-        arphrd: link.hardware_type,
-        flags: link.flags,
-        mtu: link.mtu,
-        lower_device,
-        controller: Some(link.controller).filter(|index| *index != 0),
-        info_kind: Some(link.info_kind).filter(|driver| !driver.is_empty()),
-        alias: Some(link.alias).filter(|alias| !alias.is_empty()),
-        mac,
     })
 }
 

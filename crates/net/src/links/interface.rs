@@ -80,6 +80,15 @@ fn is_unique_local(address: Ipv6Addr) -> bool {
     address.segments()[0] & 0xfe00 == 0xfc00
 }
 
+/// Whether the kernel accepts the name (`dev_valid_name`). The check also keeps a name from leading outside
+/// `/sys/class/net`.
+pub(super) fn is_interface_name(name: &str) -> bool {
+    (1..=15).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c == '\0')
+}
+
 /// An address of an interface with its subnet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Subnet {

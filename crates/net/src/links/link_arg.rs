@@ -8,6 +8,7 @@ use std::str::FromStr;
 use marline_core::link::{LinkKind, LinkProfile};
 use marline_core::units::{Bitrate, DataSize, ParseUnitError};
 
+use super::interface::is_interface_name;
 use super::{Interface, MeteredHints, MeteredSource, MeteredStatus};
 
 /// The user's settings for an interface. Values that are not set come from the system.
@@ -145,15 +146,6 @@ fn parse_yes_no(text: &str) -> Result<bool, ParseLinkArgError> {
         "no" => Ok(false),
         _ => Err(ParseLinkArgError::Value { key: "metered", why: format!("`{text}` is neither yes nor no") }),
     }
-}
-
-/// Whether the kernel accepts the name (`dev_valid_name`). The check also keeps a name from leading outside
-/// `/sys/class/net`.
-pub(super) fn is_interface_name(name: &str) -> bool {
-    (1..=15).contains(&name.len())
-        && name != "."
-        && name != ".."
-        && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c == '\0')
 }
 
 #[cfg(test)]

@@ -20,33 +20,9 @@ use std::path::{Path, PathBuf};
 
 use marline_core::link::LinkKind;
 
-use super::link_arg::is_interface_name;
+use super::device_info::DeviceInfo;
+use super::interface::is_interface_name;
 use super::ppp;
-
-/// What rtnetlink reports about a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DeviceInfo {
-    pub(super) index: u32,
-    pub(super) name: String,
-    /// `ARPHRD_*`: the link-layer type.
-    pub(super) arphrd: u16,
-    /// The `IFF_*` flags.
-    pub(super) flags: u32,
-    pub(super) mtu: u32,
-    /// The device below (of a VLAN), or the peer (of a veth).
-    pub(super) lower_device: Option<u32>,
-    /// Index of the bridge or bond of which the device is a port.
-    pub(super) controller: Option<u32>,
-    /// IFLA_INFO_KIND: the type of a virtual device.
-    pub(super) info_kind: Option<String>,
-    /// The alias that an administrator or program has set.
-    pub(super) alias: Option<String>,
-    /// The hardware address.
-    pub(super) mac: Vec<u8>,
-}
-
-/// Prefix of the alias of an emulated link; the kind follows.
-const LAB_ALIAS: &str = "marline-lab kind=";
 
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_TUNNEL: u16 = 768;
@@ -80,19 +56,6 @@ const TUNNEL_KINDS: [&str; 21] = [
     "gtp",
     "amt",
 ];
-
-impl DeviceInfo {
-    /// The kind that the laboratory has set for an emulated link.
-    pub(super) fn emulated_kind(&self) -> Option<LinkKind> {
-        let kind = self.alias.as_deref()?.strip_prefix(LAB_ALIAS)?;
-        Some(kind.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default())
-    }
-
-    /// Whether it is a virtual device of this type.
-    pub(super) fn has_info_kind(&self, info: &str) -> bool {
-        self.info_kind.as_deref() == Some(info)
-    }
-}
 
 /// Determines the kind of link of a device.
 pub(super) fn link_kind(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, sysfs: &Sysfs) -> LinkKind {

@@ -23,6 +23,7 @@
 mod bus_tests;
 mod clat;
 mod dbus;
+mod device_info;
 mod enumerate;
 mod interface;
 mod link_arg;

@@ -19,8 +19,8 @@ use std::path::Path;
 
 use marline_core::link::LinkKind;
 
-use super::link_arg::is_interface_name;
-use super::link_kind::DeviceInfo;
+use super::device_info::DeviceInfo;
+use super::interface::is_interface_name;
 
 /// What a PPP device runs on.
 #[derive(Clone, PartialEq, Eq, Debug)]

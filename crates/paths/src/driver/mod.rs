@@ -42,7 +42,7 @@ use marline_core::paths::{Config, ConnId, Input, Output};
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
 use marline_net::links::{LinkSelection, Monitor, list_interfaces};
-use marline_net::recorded_machine::{LogError, RecordedMachine};
+use marline_net::recorded_machine::{LogError, MachineEvent, RecordedMachine};
 use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc;
 
@@ -283,27 +283,23 @@ impl<M: Policy> Driver<M> {
 
     /// Passes an input to the machine and queues the outputs that it causes.
     fn feed_machine(&mut self, input: Input) {
-        self.log.handle(self.now(), input);
-        self.drain_outputs();
+        self.step(self.now(), MachineEvent::Input(input));
     }
 
-    fn drain_outputs(&mut self) {
-        while let Some(output) = self.log.poll() {
-            match output {
-                Output::Poll { conn } => {
-                    self.pending_polls.insert(conn);
-                }
-                output => self.pending_outputs.push_back(output),
-            }
-        }
+    /// One step of the machine. Its outputs are queued, because a command or a poll may have results at once.
+    fn step(&mut self, now: Instant, event: MachineEvent<Input>) {
+        let Self { log, pending_polls, pending_outputs, .. } = self;
+        log.step(now, event, |output| match output {
+            Output::Poll { conn } => drop(pending_polls.insert(conn)),
+            output => pending_outputs.push_back(output),
+        });
     }
 
     /// Handles everything whose time has come: the machine's deadline, the tasks of each second, retries and full
     /// checks.
     fn run_due(&mut self, now: Instant) -> Result<(), PathsError> {
-        if self.log.deadline().is_some_and(|due| due <= now) {
-            self.log.tick(now);
-            self.drain_outputs();
+        if self.log.is_due(now) {
+            self.step(now, MachineEvent::Tick);
         }
         if now >= self.next_second {
             self.next_second = now + SECOND;

@@ -324,14 +324,14 @@ fn sum_of_rises(bins: &[Bin]) -> f64 {
             .iter()
             .map(|bin| bin.tailless[link])
             .filter(|link_bin| link_bin.max_grains > 0)
-            .map(|lane| lane.grain_joules);
+            .map(|link| link.grain_joules);
         price_rise(prices)
     });
     let tailed = bins
         .iter()
         .filter_map(|bin| bin.with_tail)
-        .filter(|lane| lane.max_grains > 0)
-        .map(|lane| lane.grain_joules_in_tail);
+        .filter(|link| link.max_grains > 0)
+        .map(|link| link.grain_joules_in_tail);
     plain.sum::<f64>() + price_rise(tailed)
 }
 

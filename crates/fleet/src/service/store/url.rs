@@ -9,6 +9,8 @@ use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use marline_net::http::host_and_port;
+
 /// The location of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -85,11 +87,7 @@ fn parse_node(text: &str) -> Result<(String, u16), String> {
 
 impl Display for RedisNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = |(host, port): &(String, u16)| match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        };
-        let nodes: Vec<String> = self.nodes.iter().map(host).collect();
+        let nodes: Vec<String> = self.nodes.iter().map(|(host, port)| host_and_port(host, *port)).collect();
         write!(f, "{}://{}", if self.tls { "rediss" } else { "redis" }, nodes.join(","))
     }
 }

@@ -8,14 +8,14 @@
 //! 3. The final name is assigned when the response is known and all earlier files of the list have their final
 //!    names or have ended. A complete file waits for them, but at most [`NAME_TIMEOUT`].
 //! 4. A name that the user did not choose (with a number, from a server, a list or a Metalink file) never replaces
-//!    an existing file, unless an earlier run stored it for the same URL.
+//!    an existing file.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::store::{MAX_NAME_LEN, PART_SUFFIXES};
+use crate::name::{MAX_NAME_LEN, PART_SUFFIXES, truncate};
 
 /// Names of all files of a batch.
 #[derive(Debug, Default)]
@@ -63,23 +63,12 @@ impl FileNames {
         self.entries.push(NameEntry { dir: None, preferred, initial, source: NameSource::User, is_settled: true });
     }
 
-    /// Adds the next file of the list. `earlier` is the name that an earlier run gave it. Returns the path under
-    /// which it is stored first.
-    pub(crate) fn add(
-        &mut self,
-        dir: &Path,
-        preferred: &OsStr,
-        naming: NameSource,
-        earlier: Option<&OsStr>,
-    ) -> PathBuf {
+    /// Adds the next file of the list. Returns the path under which it is stored first.
+    pub(crate) fn add(&mut self, dir: &Path, preferred: &OsStr, naming: NameSource) -> PathBuf {
         let is_free =
             |name: &OsStr| with_suffixes(name).all(|name| !self.taken.contains(&collision_key(dir, &name)));
-        let initial = match earlier.filter(|name| naming == NameSource::Url && is_free(name)) {
-            Some(name) => name.to_owned(),
-            None => {
-                numbered_candidates(preferred).find(|name| is_free(name)).unwrap_or_else(|| preferred.to_owned())
-            }
-        };
+        let initial =
+            numbered_candidates(preferred).find(|name| is_free(name)).unwrap_or_else(|| preferred.to_owned());
         self.taken.extend(with_suffixes(&initial).map(|name| collision_key(dir, &name)));
         self.entries.push(NameEntry {
             dir: Some(dir.to_owned()),
@@ -104,13 +93,7 @@ impl FileNames {
     }
 
     /// Assigns the final name of a file; none: it keeps its present name. `suggested` is the server's suggestion.
-    /// `is_own_earlier` returns whether an existing file was stored by an earlier run for the same URL.
-    pub(crate) fn assign_final(
-        &mut self,
-        id: usize,
-        suggested: Option<&OsStr>,
-        is_own_earlier: impl Fn(&Path) -> bool,
-    ) -> Option<FinalName> {
+    pub(crate) fn assign_final(&mut self, id: usize, suggested: Option<&OsStr>) -> Option<FinalName> {
         let entry = self.entries.get(id)?;
         let dir = entry.dir.clone()?;
         let (initial, naming) = (entry.initial.clone(), entry.source);
@@ -128,13 +111,12 @@ impl FileNames {
         let start = if suggested.is_none() { vec![initial] } else { Vec::new() };
         for name in start.into_iter().chain(numbered_candidates(&preferred)) {
             let is_generated = suggested.is_some() || name != preferred || naming == NameSource::List;
-            let path = display_path(&dir, &name);
-            let replaces = !is_generated || is_own_earlier(&path);
-            if is_free(&name) && (replaces || path.symlink_metadata().is_err()) {
+            let is_new = || display_path(&dir, &name).symlink_metadata().is_err();
+            if is_free(&name) && (!is_generated || is_new()) {
                 self.taken.insert(collision_key(&dir, &name));
                 self.settle(id);
-                let is_unchanged = replaces && self.entries.get(id).is_some_and(|entry| entry.initial == name);
-                return (!is_unchanged).then_some(FinalName { name, replace_existing: replaces });
+                let is_unchanged = !is_generated && self.entries.get(id).is_some_and(|entry| entry.initial == name);
+                return (!is_unchanged).then_some(FinalName { name, replace_existing: !is_generated });
             }
         }
         self.settle(id);
@@ -153,17 +135,9 @@ fn numbered_candidates(name: &OsStr) -> impl Iterator<Item = OsString> + use<> {
 
 fn with_number(name: &OsStr, number: u32) -> OsString {
     let suffix = format!(".{number}");
-    let text = name.to_string_lossy();
     let max_len = MAX_NAME_LEN.saturating_sub(suffix.len());
-    let mut numbered = if name.len() > max_len {
-        let mut end = max_len;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        OsString::from(&text[..end])
-    } else {
-        name.to_owned()
-    };
+    let mut numbered =
+        if name.len() > max_len { truncate(&name.to_string_lossy(), max_len).into() } else { name.to_owned() };
     numbered.push(suffix);
     numbered
 }
@@ -201,7 +175,7 @@ mod tests {
     fn names(dir: &Path, wanted: &[&str]) -> (FileNames, Vec<String>) {
         let mut names = FileNames::default();
         let first = wanted.iter().map(|name| {
-            let path = names.add(dir, OsStr::new(name), NameSource::Url, None);
+            let path = names.add(dir, OsStr::new(name), NameSource::Url);
             path.file_name().unwrap().to_string_lossy().into_owned()
         });
         let first = first.collect();
@@ -210,7 +184,7 @@ mod tests {
 
     fn assign_name(names: &mut FileNames, id: usize, suggested: Option<&str>) -> String {
         let first = names.entries[id].initial.clone();
-        let name = names.assign_final(id, suggested.map(OsStr::new), |_| false).map_or(first, |name| name.name);
+        let name = names.assign_final(id, suggested.map(OsStr::new)).map_or(first, |name| name.name);
         name.into_string().unwrap()
     }
 
@@ -250,20 +224,16 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_name_replaces_only_its_own_earlier_file() {
+    fn a_generated_name_replaces_no_file() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a", "a.1", "s"] {
             std::fs::write(dir.path().join(name), "old").unwrap();
         }
         let (mut names, _) = names(dir.path(), &["a", "a", "b"]);
-        assert_eq!(
-            names.assign_final(0, None, |_| false),
-            None,
-            "the old file is replaced, as by a single download"
-        );
+        assert_eq!(names.assign_final(0, None), None, "the old file is replaced, as by a single download");
         assert_eq!(assign_name(&mut names, 1, None), "a.2");
-        let third = names.assign_final(2, Some(OsStr::new("s")), |path| path.ends_with("s")).unwrap();
-        assert_eq!(third, FinalName { name: "s".into(), replace_existing: true });
+        let third = names.assign_final(2, Some(OsStr::new("s"))).unwrap();
+        assert_eq!(third, FinalName { name: "s.1".into(), replace_existing: false });
     }
 
     #[test]
@@ -272,20 +242,11 @@ mod tests {
         std::fs::write(dir.path().join("a"), "old").unwrap();
         let mut names = FileNames::default();
         for name in ["a", "b"] {
-            names.add(dir.path(), OsStr::new(name), NameSource::List, None);
+            names.add(dir.path(), OsStr::new(name), NameSource::List);
         }
         let new = |name: &str| Some(FinalName { name: name.into(), replace_existing: false });
-        assert_eq!(names.assign_final(0, Some(OsStr::new("s")), |_| false), new("a.1"));
-        assert_eq!(names.assign_final(1, None, |_| false), new("b"));
-    }
-
-    #[test]
-    fn the_name_from_an_earlier_run_is_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut names = FileNames::default();
-        let path = names.add(dir.path(), OsStr::new("a"), NameSource::Url, Some(OsStr::new("a.1")));
-        assert!(path.ends_with("a.1"));
-        assert!(names.add(dir.path(), OsStr::new("a"), NameSource::Url, Some(OsStr::new("a.1"))).ends_with("a"));
+        assert_eq!(names.assign_final(0, Some(OsStr::new("s"))), new("a.1"));
+        assert_eq!(names.assign_final(1, None), new("b"));
     }
 
     #[test]

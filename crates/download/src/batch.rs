@@ -8,10 +8,7 @@
 //! 4. If the user or the time limit stops the batch, each active download saves its state, so that a later run
 //!    resumes it.
 
-mod download_control;
-mod file_names;
-
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::future::{Future, poll_fn};
@@ -22,31 +19,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use marline_core::batch::{self as scheduler, JobId, Output};
-use marline_core::fetch::{MeteredUse, Validator};
 use marline_core::link::LinkId;
-use marline_core::machine::Machine as _;
-use marline_core::units::{DataSize, Instant};
+use marline_core::units::Instant;
+use marline_net::recorded_machine::{MachineEvent, RecordedMachine};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use url::Url;
 
-pub(super) use download_control::{DownloadControl, JobLinkReport, JobReport, ObserverBuffer, StopReason};
-pub(super) use file_names::NAME_TIMEOUT;
-
-use marline_net::checksum::Checksum;
-use marline_net::cookies::CookieJar;
-use marline_net::http::TlsContext;
-
-use super::connections::ConnTable;
-use super::context::ClientContext;
+use super::batch_context::{BatchContext, DownloadControl, FileNames, JobReport, NameSource, StopReason};
 use super::download::download;
-use super::rate_limit::RateLimiter;
+use super::error::DownloadError;
 use super::report::{BatchProgress, FileProgress, Report};
-use super::request::{Batch, BatchObserver, DownloadError, FileRequest, FileResult, Settings, Target};
-use super::uplinks::Uplinks;
+use super::request::{Batch, BatchObserver, FileRequest, FileResult, Target};
 use crate::name::suggest_name;
-use crate::store::{CompletedFile, CompletedFiles};
-use download_control::StopFlag;
-use file_names::{FileNames, NameSource};
 
 /// Downloads all files. Needs a tokio runtime with I/O and time; all downloads run in the calling task.
 ///
@@ -72,12 +55,7 @@ pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), D
         }
     });
     let shared = Rc::clone(&runner.shared);
-    let mut follow_links = std::pin::pin!(async {
-        match &shared.context {
-            Some(context) => context.run().await,
-            None => std::future::pending().await,
-        }
-    });
+    let mut follow_links = std::pin::pin!(shared.follow_links());
     poll_fn(|cx| {
         if signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
             runner.stop(StopReason::Interrupted);
@@ -90,153 +68,6 @@ pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), D
     })
     .await;
     shared.save_cookies()
-}
-
-/// State that all downloads of a batch share.
-pub(super) struct BatchContext {
-    pub(super) settings: Settings,
-    /// Shared links, names and connections; none: there is only one download.
-    context: Option<ClientContext>,
-    /// The links of a single download, until it takes them.
-    single_uplinks: RefCell<Option<Uplinks>>,
-    trust: TlsContext,
-    /// Cookies of all downloads.
-    pub(super) cookie_jar: Rc<CookieJar>,
-    pub(super) rate_limiter: RateLimiter,
-    pub(super) file_names: RefCell<FileNames>,
-    pub(super) stop_flag: StopFlag,
-    pub(super) max_time: Option<Duration>,
-    pub(super) is_single: bool,
-    /// Files that earlier runs have completed; none: completed files are downloaded again.
-    completed_files: Option<RefCell<CompletedFiles>>,
-    /// Bytes that each download has carried over each link with a data budget.
-    link_bytes: RefCell<BTreeMap<(usize, String), DataSize>>,
-}
-
-impl BatchContext {
-    fn new(
-        settings: Settings,
-        files: &[FileRequest],
-        (max_time, skip_completed): (Option<Duration>, bool),
-        observer: &mut dyn BatchObserver,
-    ) -> Result<Self, DownloadError> {
-        let mut trust = TlsContext::new(settings.ca_file.as_deref());
-        let urls = || files.iter().flat_map(|file| &file.mirrors).map(|source| &source.url);
-        // A CA file that the user names is read at once, even if it is never needed: an error should not appear
-        // later.
-        if settings.ca_file.is_some() || urls().any(|url| url.scheme() == "https") {
-            trust.config()?;
-        }
-        let cookie_jar = CookieJar::default();
-        for path in &settings.cookie_files.load {
-            let cookie_error = |error| DownloadError::Cookies { path: path.clone(), error, done: "loaded" };
-            let skipped = cookie_jar.load(path).map_err(cookie_error)?;
-            if let Some(first) = skipped.first() {
-                let path = path.display();
-                observer.on_message(
-                    None,
-                    &format!(
-                        "{path}: {} lines without a cookie are skipped, the first is line {first}",
-                        skipped.len()
-                    ),
-                );
-            }
-        }
-        let (uplinks, lines) = if urls().all(|url| settings.connect_options.is_local(url)) {
-            Uplinks::local(settings.links.clone())?
-        } else {
-            Uplinks::find(settings.links.clone())?
-        };
-        lines.iter().for_each(|line| observer.on_message(None, line));
-        if settings.config.metered == MeteredUse::Never {
-            uplinks.require_unmetered()?;
-        }
-        let is_single = files.len() < 2;
-        let rate_limiter = RateLimiter::new(settings.rate_limit);
-        let (context, links) = if is_single {
-            (None, Some(uplinks))
-        } else {
-            (Some(ClientContext::from_uplinks(settings.links.clone(), uplinks, trust.clone())), None)
-        };
-        Ok(Self {
-            settings,
-            context,
-            single_uplinks: RefCell::new(links),
-            trust,
-            cookie_jar: Rc::new(cookie_jar),
-            rate_limiter,
-            file_names: RefCell::default(),
-            stop_flag: Cell::new(None),
-            max_time,
-            is_single,
-            completed_files: skip_completed.then(|| RefCell::new(CompletedFiles::load())),
-            link_bytes: RefCell::default(),
-        })
-    }
-
-    /// The links for a download of this URL: none but this host for a local URL.
-    pub(super) fn uplinks_for(&self, url: &Url) -> Result<Uplinks, DownloadError> {
-        match (&self.context, self.single_uplinks.take()) {
-            (Some(context), _) => Ok(context.uplinks_for(self.settings.connect_options.is_local(url))?),
-            (None, Some(uplinks)) => Ok(uplinks),
-            (None, None) => Ok(Uplinks::local(self.settings.links.clone())?.0),
-        }
-    }
-
-    /// The record of a file that an earlier run has completed at this path, if the file has not changed since.
-    pub(super) fn find_completed(&self, file: &FileRequest, target_path: Option<&Path>) -> Option<CompletedFile> {
-        let completed = self.completed_files.as_ref()?.borrow();
-        completed.find(&file.mirrors.first()?.url, target_path?).cloned()
-    }
-
-    /// Records a completed file, so that a later run can skip it.
-    pub(super) fn add_completed(
-        &self,
-        of: (&Url, &Path),
-        path: &Path,
-        validator: Option<Validator>,
-        digest: Option<&Checksum>,
-    ) {
-        if let Some(completed) = &self.completed_files {
-            completed.borrow_mut().add(of, path, validator, digest);
-        }
-    }
-
-    fn save_cookies(&self) -> Result<(), DownloadError> {
-        let Some(path) = &self.settings.cookie_files.save else { return Ok(()) };
-        self.cookie_jar.save(path).map_err(|error| DownloadError::Cookies {
-            path: path.clone(),
-            error,
-            done: "saved",
-        })
-    }
-
-    /// A connection table for a download.
-    pub(super) fn connections_for(&self, file: &FileRequest) -> ConnTable {
-        let mut conns = match &self.context {
-            None => ConnTable::new(self.trust.clone()),
-            Some(context) => {
-                let https =
-                    file.mirrors.iter().find(|mirror| mirror.url.scheme() == "https").or(file.mirrors.first());
-                let trust = https.map(|mirror| context.trust_for(&mirror.url)).unwrap_or_default();
-                context.connections(trust)
-            }
-        };
-        conns.mptcp = self.settings.mptcp;
-        conns.connect_options = self.settings.connect_options.clone();
-        conns
-    }
-
-    /// Sets how many bytes a download has carried over a link with a data budget.
-    pub(super) fn set_link_bytes(&self, id: usize, link: &str, bytes: DataSize) {
-        self.link_bytes.borrow_mut().insert((id, link.to_owned()), bytes);
-    }
-
-    /// Bytes that the other downloads have carried over the link.
-    pub(super) fn link_bytes_of_others(&self, id: usize, link: &str) -> DataSize {
-        let carried = self.link_bytes.borrow();
-        carried.iter().filter(|((other, name), _)| *other != id && name == link).map(|(_, bytes)| *bytes).sum()
-    }
 }
 
 type DownloadFuture = Pin<Box<dyn Future<Output = Result<Report, DownloadError>>>>;
@@ -255,7 +86,7 @@ struct BatchDriver<'a> {
     pending_files: BTreeMap<usize, FileRequest>,
     target_paths: Vec<Option<PathBuf>>,
     urls: Vec<String>,
-    machine: scheduler::Batch,
+    machine: RecordedMachine<scheduler::Batch, scheduler::Config>,
     started_at: std::time::Instant,
     active: VecDeque<ActiveDownload>,
     /// Names of the interfaces, and whether the link has a data budget. The index is the scheduler's link ID.
@@ -268,6 +99,8 @@ struct BatchDriver<'a> {
     progress_at: Option<std::time::Instant>,
     /// Messages that were recently shown, to suppress repetitions.
     recent_messages: VecDeque<(std::time::Instant, String)>,
+    /// Decisions of the scheduler that were not executed yet.
+    decisions: VecDeque<Output>,
     /// Whether the scheduler has made decisions that the downloads have not processed yet.
     has_new_decisions: bool,
 }
@@ -293,8 +126,10 @@ impl<'a> BatchDriver<'a> {
             urls.push(file.mirrors.first().map(|mirror| mirror.url.to_string()).unwrap_or_default());
         }
         let progress = BatchProgress { total: files.len(), ..BatchProgress::default() };
-        let mut machine = scheduler::Batch::new(config);
-        machine.tick(Instant::ZERO);
+        let mut machine = RecordedMachine::with_log(scheduler::Batch::new(config.clone()), config, None);
+        // The first decisions need no report. They are executed by the first poll: the batch may be stopped before.
+        let mut decisions = VecDeque::new();
+        machine.step(Instant::ZERO, MachineEvent::Tick, |decision| decisions.push_back(decision));
         Self {
             shared,
             pending_files: files.into_iter().enumerate().collect(),
@@ -309,6 +144,7 @@ impl<'a> BatchDriver<'a> {
             finished_bytes: (0, 0),
             progress_at: None,
             recent_messages: VecDeque::new(),
+            decisions,
             has_new_decisions: false,
         }
     }
@@ -327,7 +163,7 @@ impl<'a> BatchDriver<'a> {
     /// Polls all downloads and the scheduler. Ready when every file has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            self.apply_outputs();
+            self.apply_decisions();
             self.has_new_decisions = false;
             // Rotated, so that no download is always the first to use up a shared rate limit.
             self.active.rotate_left(usize::from(!self.active.is_empty()));
@@ -345,7 +181,8 @@ impl<'a> BatchDriver<'a> {
             // The scheduler runs after the downloads: it needs the loads that they have just reported.
             self.report_loads();
             self.show_progress(any_finished);
-            if self.active.is_empty() && (self.machine.is_over() || self.shared.stop_flag.get().is_some()) {
+            if self.active.is_empty() && (self.machine.machine().is_over() || self.shared.stop_flag.get().is_some())
+            {
                 self.fail_pending_files();
                 return Poll::Ready(());
             }
@@ -374,8 +211,7 @@ impl<'a> BatchDriver<'a> {
                 loads.extend(link_report.load.map(|load| marline_core::fetch::LinkLoad { link, ..load }));
             }
             let job = JobId(u32::try_from(id).unwrap_or(u32::MAX));
-            self.machine.handle(now, scheduler::Input::Progress { job, remaining: report.remaining, loads });
-            self.apply_outputs();
+            self.step(now, scheduler::Input::Progress { job, remaining: report.remaining, loads });
         }
     }
 
@@ -389,17 +225,23 @@ impl<'a> BatchDriver<'a> {
                 Some(entry) => entry.1 = budgeted,
                 None => self.links.push((name.to_owned(), budgeted)),
             }
-            self.machine.handle(now, scheduler::Input::Link { link, has_budget: budgeted });
-            self.apply_outputs();
+            self.step(now, scheduler::Input::Link { link, has_budget: budgeted });
         }
         link
     }
 
+    /// Passes an event to the scheduler and executes its decisions.
+    fn step(&mut self, now: Instant, input: scheduler::Input) {
+        let Self { machine, decisions, .. } = self;
+        machine.step(now, MachineEvent::Input(input), |decision| decisions.push_back(decision));
+        self.apply_decisions();
+    }
+
     /// Executes the decisions of the scheduler.
-    fn apply_outputs(&mut self) {
-        while let Some(output) = self.machine.poll() {
+    fn apply_decisions(&mut self) {
+        while let Some(decision) = self.decisions.pop_front() {
             self.has_new_decisions = true;
-            match output {
+            match decision {
                 Output::Start { job } => self.start_download(job.0 as usize),
                 Output::Share { job, link, share } => {
                     let Some((name, _)) = self.links.get(usize::from(link.0)) else { continue };
@@ -445,8 +287,7 @@ impl<'a> BatchDriver<'a> {
         let url = self.urls.get(id).cloned().unwrap_or_default();
         self.observer.on_file_ended(FileResult { index: id, url, result });
         let now = self.now();
-        self.machine.handle(now, scheduler::Input::Ended { job: JobId(u32::try_from(id).unwrap_or(u32::MAX)) });
-        self.apply_outputs();
+        self.step(now, scheduler::Input::Ended { job: JobId(u32::try_from(id).unwrap_or(u32::MAX)) });
     }
 
     /// Reports the files that were never started as failed, because the batch was stopped.
@@ -542,7 +383,7 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
             let naming = if matches!(file.target, Target::File(_)) { NameSource::User } else { NameSource::List };
             let name = path.file_name().map_or_else(|| OsString::from("download"), ToOwned::to_owned);
             let dir = path.parent().unwrap_or(Path::new("."));
-            let initial = names.add(dir, &name, naming, None);
+            let initial = names.add(dir, &name, naming);
             // If the name is free, the path keeps the user's spelling.
             let keeps_name = initial.file_name() == path.file_name();
             (Some(if keeps_name { path.clone() } else { initial }), None)
@@ -551,7 +392,7 @@ fn initial_path(names: &mut FileNames, file: &FileRequest) -> (Option<PathBuf>, 
             let suggestion = file.mirrors.first().map(|mirror| suggest_name(None, &mirror.url));
             let (name, note) = suggestion
                 .map_or_else(|| ("download".to_owned(), None), |suggested| (suggested.name, suggested.note));
-            (Some(names.add(dir, name.as_ref(), NameSource::Url, None)), note)
+            (Some(names.add(dir, name.as_ref(), NameSource::Url)), note)
         }
     }
 }
