@@ -10,7 +10,7 @@
 //!    address, and for others an id derived from the address. A restarted driver therefore arrives at the same ids.
 //! 4. The newest decisions about each connection are kept.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use marline_core::wire::netlink::diag;
 
 use super::super::kernel::SubflowQuery;
 use super::super::snapshot::{Connection, Decision, Management, SubflowState};
+use super::sockets::Sockets;
 
 /// All connections of the run, and some that ended recently.
 #[derive(Debug, Default)]
@@ -145,6 +146,30 @@ impl SubflowTable {
             self.recently_ended.iter().rev().find(|(at, id, _)| *id == conn && is_recent(*at)).map(|(.., id)| id)
         };
         self.conns.get(&conn).or_else(recently_ended)
+    }
+
+    /// Reads the MPTCP byte counters of connections with new traffic, up to a maximum number.
+    pub(super) fn update_active_totals(&mut self, sockets: &Sockets, max: usize) {
+        let active = self.conns.iter().filter(|(_, connection)| connection.has_new_bytes()).map(|(conn, _)| *conn);
+        let active: Vec<ConnId> = active.take(max).collect();
+        self.query_totals(sockets, &active);
+    }
+
+    /// Reads the initial data sequence number of these connections, once for each.
+    pub(super) fn find_initial_data_seqs(&mut self, sockets: &Sockets, conns: &BTreeSet<ConnId>) {
+        let needs_query = |conn: &&ConnId| self.conns.get(conn).is_some_and(ConnEntry::needs_initial_data_seq);
+        let missing: Vec<ConnId> = conns.iter().filter(needs_query).copied().collect();
+        if !missing.is_empty() {
+            self.query_totals(sockets, &missing);
+        }
+    }
+
+    fn query_totals(&mut self, sockets: &Sockets, conns: &[ConnId]) {
+        sockets.query_mptcp_info(conns, |conn, info| {
+            if let Some(connection) = self.conns.get_mut(&conn) {
+                connection.update_totals(info);
+            }
+        });
     }
 
     /// Number of subflows over a link.
