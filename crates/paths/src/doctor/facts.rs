@@ -128,7 +128,7 @@ pub fn gather_facts(
         event_listeners: listeners,
         endpoints: host_config::foreign_endpoints(run_dir).ok().map(endpoint_texts),
         has_network_manager: Path::new("/run/NetworkManager").exists(),
-        leftovers: host_config::leftovers(run_dir),
+        leftovers: crate::restore::leftovers(run_dir),
         links: gather_links(&survey, &metered, &settings, link_args),
         requested_links,
         survey,
