@@ -12,7 +12,6 @@
 
 mod checks;
 mod facts;
-mod netstat;
 mod path_mtu;
 mod probe;
 mod routes;

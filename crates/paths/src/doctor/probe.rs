@@ -21,8 +21,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::Finding;
 use super::facts::is_mptcp;
-use super::netstat::mptcp_counters;
 use super::path_mtu::{self, BlackHole};
+use crate::kernel::read_mptcp_counters;
 
 /// Result of one link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -147,8 +147,7 @@ fn verdict_of(result: io::Result<bool>) -> ProbeVerdict {
 
 /// Number of times that the kernel continued without MPTCP because SYNs with the option got no reply.
 fn count_dropped_syns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
-    mptcp_counters(&text).get("MPCapableSYNTXDrop").copied().unwrap_or(0)
+    read_mptcp_counters().get("MPCapableSYNTXDrop").copied().unwrap_or(0)
 }
 
 fn connect_mptcp(link: &Interface, server: SocketAddr) -> io::Result<bool> {
