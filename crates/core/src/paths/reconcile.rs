@@ -46,12 +46,18 @@ const MAX_NO_ADDRESS_RETRY: Duration = Duration::from_secs(120);
 
 impl Conn {
     /// Issues the commands that bring the connection to the decision.
+    ///
+    /// It compares the decision with the subflows that exist, not with the commands that were sent: a command can be
+    /// lost or refused, and then the next evaluation issues it again. Commands in progress are not repeated, because
+    /// a join in progress is recorded in the path, and a requested priority in the subflow.
     pub(super) fn reconcile(&mut self, host: &mut HostState, decision: Decision) {
         let now = host.now;
         if decision.active != self.active_links {
             (self.active_links, self.active_since) = (decision.active, now);
         }
-        // First establish what the decision needs: join missing active links, resume active ones on standby.
+        // First establish what the decision needs: join missing active links, resume active ones on standby. The
+        // order matters: suspending first would leave the peer without an active subflow until the resumption of
+        // another one arrives.
         for link in decision.active.iter() {
             match self.set.on_link(link).map(|sub| (sub.id, sub.backup)) {
                 None => self.set.join(host, link, false, JoinPurpose::Carry),
@@ -120,19 +126,20 @@ impl Conn {
         if self.set.subflows.iter().any(|sub| sub.id == subflow.id) {
             return;
         }
-        let same_link: Vec<_> =
-            self.set.subflows.iter().filter(|sub| sub.link == link && !sub.is_closing).map(|sub| sub.id).collect();
+        let has_older = self.set.subflows.iter().any(|sub| sub.link == link && !sub.is_closing);
         let mut sub = Subflow::new(subflow, link, now);
+        // Lost data is detected relative to what the connection had carried when the subflow began.
         sub.volume_at_start = self.traffic.volume;
         sub.start_progress = self.set.start_progress(self.traffic.received);
         if self.initial_link.is_none() || subflow.initial {
             self.initial_link = link.or(self.initial_link);
         }
-        let mut closing = Vec::new();
         // Adopted subflows are reported one after another; until the first poll they must not be taken for
         // duplicates.
-        let adopting = self.adopted && self.set.subflows.iter().any(|sub| sub.polled_at.is_none());
+        let is_adopting = self.adopted && self.set.subflows.iter().any(|sub| sub.polled_at.is_none());
+        let mut is_superfluous = false;
         if let (Some(index), Some(path)) = (link, link.and_then(|link| self.set.paths.get_mut(link))) {
+            // Its handshake proves that the path works now, whatever was known before.
             let was_dead = path.dead.take().is_some();
             if was_dead && host.config.policy == Policy::Marline {
                 path.reset_measurements(now);
@@ -144,41 +151,33 @@ impl Conn {
                 host_link.last_received = Some(now);
             }
             // If the first SYN was lost, the subflow is established after the join was given up. It is useful all
-            // the same.
+            // the same, so its purpose is taken from the trial if there is no join any more.
             let tries_mtu = path.mtu_trial.is_some_and(|smaller| !smaller.is_upload) && !path.join.is_probe();
             let is_mtu_trial = path.join.is_mtu_trial() || tries_mtu;
             (path.join, path.probed_at) = (JoinState::Idle, Some(now));
             // For the goal of throughput, an early measurement of the new path is worth more than an accurate one.
+            // The initial subflow has just started, so its samples count at once.
             let holdoff = if host.config.goal == Goal::Speed { Duration::ZERO } else { SAMPLE_HOLDOFF };
-            (path.sample_bytes, path.sample_start, path.samples_from) = (0, now, now + holdoff + sub.rtt());
+            let samples_from = if subflow.initial { now } else { now + holdoff + sub.rtt() };
+            (path.sample_bytes, path.sample_start, path.samples_from) = (0, now, samples_from);
             // A second subflow on the same link. On a dead path the old subflow's sender has backed off, so the new
             // one replaces it once it has proved to be stable (`remove_duplicates`). Otherwise the old subflow
             // works and the new one was a liveness probe, even if it is late: it is closed at once. Of adopted
             // duplicates, the newest one is kept.
-            if !same_link.is_empty() && !was_dead && !adopting && !is_mtu_trial {
-                sub.is_closing = true;
-                closing.push(subflow.id);
-            }
+            is_superfluous = has_older && !was_dead && !is_adopting && !is_mtu_trial;
         }
-        if subflow.initial {
-            // The initial subflow has just started, so its samples count at once.
-            if let Some(path) = link.and_then(|link| self.set.paths.get_mut(link)) {
-                path.samples_from = now;
-            }
-        }
-        // The flag is set again after `destroy`, which ignores subflows that are already closing.
-        let is_closing = core::mem::take(&mut sub.is_closing);
         for old in self.set.subflows.iter_mut().filter(|old| old.link == link && old.rto_since.is_some()) {
             // The new handshake shows that small packets pass: later timeouts of the old subflow indicate lost
             // full-sized packets.
             old.timeouts_at_probe.get_or_insert(old.timeouts);
         }
         self.set.subflows.push(sub);
-        for id in closing {
-            self.set.destroy(host, id);
-        }
-        if let Some(sub) = self.set.get_mut(subflow.id) {
-            sub.is_closing |= is_closing;
+        if is_superfluous {
+            self.set.destroy(host, subflow.id);
+            // Even if it may not be closed now, it never represents the link.
+            if let Some(sub) = self.set.get_mut(subflow.id) {
+                sub.is_closing = true;
+            }
         }
     }
 
