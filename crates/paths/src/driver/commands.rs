@@ -23,12 +23,13 @@ use marline_core::wire::netlink::mptcp::{NewSubflow, SubflowTuple};
 
 use super::super::kernel::{SocketReply, SubflowQuery, command_error, is_family_mismatch};
 use super::super::snapshot::Management;
+use super::address_id::next_address_id;
 use super::command_requests::{PendingCommand, build_request, plan_subflow, subflow_tuple};
 use super::counters::{is_open_subflow_of, to_counters};
 use super::describe::{self, LinkSubflows};
 use super::interfaces::LinkInterface;
 use super::kernel_pm::{self, AggregateResult};
-use super::subflow_table::{PendingJoin, Subflow, next_address_id};
+use super::subflow_table::{PendingJoin, Subflow};
 use super::{Driver, Mode, Policy};
 
 impl<M: Policy> Driver<M> {

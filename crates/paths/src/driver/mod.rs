@@ -19,6 +19,7 @@
 //! in charge. The driver itself is in three files: the event loop here, reports of the kernel in `events`, and outputs of
 //! the policy in `commands`.
 
+mod address_id;
 mod command_requests;
 mod commands;
 mod counters;

@@ -9,8 +9,8 @@ use marline_core::paths::{ConnId, Counters};
 use marline_core::wire::netlink::diag::{self, state};
 
 use super::super::kernel::SockDiag;
+use super::address_id::default_address_id;
 use super::counters::to_counters;
-use super::subflow_table::default_address_id;
 
 /// Result of a dump. It may hold tens of thousands of sockets: only needed fields are kept, in few allocations.
 #[derive(Debug, Default)]

@@ -21,6 +21,7 @@ use marline_core::wire::netlink::diag;
 
 use super::super::kernel::SubflowQuery;
 use super::super::snapshot::{Connection, Decision, Management, SubflowState};
+use super::address_id::default_address_id;
 use super::sockets::Sockets;
 
 /// All connections of the run, and some that ended recently.
@@ -386,26 +387,6 @@ impl Subflow {
     }
 }
 
-/// Address id for an address that is not the connection's first: the same in every run. RFC 8684 section 3.4.1 has
-/// one byte for it.
-pub(super) fn default_address_id(address: IpAddr) -> u8 {
-    let fold = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME);
-    let hash = match address {
-        IpAddr::V4(v4) => v4.octets().into_iter().fold(FNV_BASIS, fold),
-        IpAddr::V6(v6) => v6.octets().into_iter().fold(FNV_BASIS, fold),
-    };
-    1 + (hash % 255) as u8
-}
-
-/// The id to try after a collision with another address.
-pub(super) fn next_address_id(id: u8) -> u8 {
-    if id == u8::MAX { 1 } else { id + 1 }
-}
-
-/// FNV-1a, 32 bits (RFC 9923): distributes addresses that differ in one bit.
-const FNV_BASIS: u32 = 0x811c_9dc5;
-const FNV_PRIME: u32 = 0x0100_0193;
-
 /// chosen: the time to read a row of `status` and to type its token.
 const ENDED_MAX_AGE: Duration = Duration::from_secs(60);
 /// chosen: the connections of a web page; some hundred kilobytes at most.
@@ -419,6 +400,7 @@ const MAX_RATE_AGE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use super::super::address_id::next_address_id;
     use super::*;
 
     #[test]
