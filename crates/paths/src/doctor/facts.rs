@@ -12,10 +12,11 @@ use marline_net::links::{InterfaceList, LinkArg, LinksError, MeteredHints, list_
 use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
-use super::routes::{LinkFacts, gather_links};
+use super::link_facts::{LinkFacts, gather_links};
 use crate::control::{self, ControlReply, ControlRequest};
 use crate::host_config::{self, EventListener, RunningDaemon, Sysctls, event_group, event_listeners};
 use crate::kernel::read_mptcp_counters;
+use crate::restore;
 
 /// Facts about this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -127,7 +128,7 @@ pub fn gather_facts(
         event_listeners: listeners,
         endpoints: host_config::foreign_endpoints(run_dir).ok().map(endpoint_texts),
         has_network_manager: Path::new("/run/NetworkManager").exists(),
-        leftovers: crate::restore::leftovers(run_dir),
+        leftovers: restore::leftovers(run_dir),
         links: gather_links(&survey, &metered, &settings, link_args),
         requested_links,
         survey,

@@ -15,11 +15,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use marline_core::finding::Finding;
 use marline_net::links::Interface;
 use serde::Serialize;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::Finding;
 use super::facts::is_mptcp;
 use super::path_mtu::{self, BlackHole};
 use crate::kernel::read_mptcp_counters;
@@ -222,7 +222,7 @@ mod tests {
     use marline_net::testing::{in_a_network, ip};
 
     use super::*;
-    use crate::doctor::Severity;
+    use marline_core::finding::Severity;
 
     #[test]
     fn a_link_is_blamed_only_where_another_one_proves_the_server() {
