@@ -46,7 +46,7 @@ pub fn dns_reply(bytes: &[u8]) {
 pub fn dns_question(bytes: &[u8]) {
     let name = String::from_utf8_lossy(bytes);
     for v6 in [false, true] {
-        let Some(mut message) = fuzzing::dns_question(7, &name, v6) else { continue };
+        let Some(mut message) = fuzzing::dns_query(7, &name, v6) else { continue };
         assert!(message.len() <= 512, "{} bytes", message.len());
         message[2] |= 0x80;
         assert_eq!(fuzzing::dns_reply(&message, 7, &name, v6), Some(Some(Vec::new())), "{name}");

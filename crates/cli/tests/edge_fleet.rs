@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use common::{LONG, MARLINE, Running, STANDS, echo};
+use common::{ESTABLISHED, MARLINE, Running, TIMEOUT, echo};
 
 /// The network of a test: where the service, the relays and the origin server run.
 struct FleetNetwork {
@@ -64,7 +64,7 @@ impl FleetNetwork {
                 return value;
             }
             let stderr = String::from_utf8_lossy(&output.stderr);
-            assert!(begun.elapsed() < LONG, "{words}: {value:#} {stderr}");
+            assert!(begun.elapsed() < TIMEOUT, "{words}: {value:#} {stderr}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -87,12 +87,12 @@ impl FleetNetwork {
 /// An established tunnel through the edge.
 fn tunnel(edge: SocketAddr, server: SocketAddr) -> TcpStream {
     let (status, program) = common::tunnel(edge, server);
-    assert_eq!(status, STANDS);
+    assert_eq!(status, ESTABLISHED);
     program
 }
 
 fn check_echo(program: &mut TcpStream) {
-    common::says_back(program).unwrap();
+    common::check_echo(program).unwrap();
 }
 
 fn scenario(network: &FleetNetwork) {
@@ -137,7 +137,7 @@ fn scenario(network: &FleetNetwork) {
     // The revocation list came with the assignment, and the measurements are saved.
     let begun = Instant::now();
     while !(network.revoked().exists() && network.dir.path().join("state.json").exists()) {
-        assert!(begun.elapsed() < LONG, "the edge saves its revocation list and its measurements");
+        assert!(begun.elapsed() < TIMEOUT, "the edge saves its revocation list and its measurements");
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut old = tunnel(edge.address, server);
@@ -164,7 +164,7 @@ fn scenario(network: &FleetNetwork) {
     let (revoked, begun) = (std::fs::read(network.dir.path().join("ca/revoked.pem")).unwrap(), Instant::now());
     assert!(revoked != stood);
     while std::fs::read(&list).unwrap() != revoked {
-        assert!(begun.elapsed() < LONG, "the newest revocation list has not arrived");
+        assert!(begun.elapsed() < TIMEOUT, "the newest revocation list has not arrived");
         std::thread::sleep(Duration::from_millis(100));
     }
     println!("the newest revocation list arrived after {:?}", begun.elapsed());
@@ -441,14 +441,14 @@ fn flows_that_may_not_go_directly_wait_for_capacity_and_the_status_shows_it() {
     // Capacity becomes free, and the waiting flow is carried.
     assert_eq!(first.stop("-TERM").0, Some(0));
     second.line_with("r1");
-    let status_line = answer.recv_timeout(LONG).unwrap();
+    let status_line = answer.recv_timeout(TIMEOUT).unwrap();
     let mut waited = waiting.join().unwrap();
     // On a very busy machine the flow may time out before that. Then the next flow is carried.
-    let is_late = status_line != STANDS;
+    let is_late = status_line != ESTABLISHED;
     if is_late {
         assert!(status_line.contains(" 503 "), "{status_line}");
         let (status, program) = common::tunnel(address, server);
-        assert_eq!(status, STANDS);
+        assert_eq!(status, ESTABLISHED);
         waited = program;
     }
     check_echo(&mut waited);

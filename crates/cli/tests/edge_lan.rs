@@ -28,7 +28,7 @@ mod service;
 mod udp;
 mod world;
 
-/// Runs the script in the network of [`WORLD`] and returns the lines that it printed.
+/// Runs the script in the network of [`NETWORK`] and returns the lines that it printed.
 fn run_in_network(script: &str) -> Option<Vec<String>> {
     world::run_in_namespaces(&["nft", "nginx", "curl", "perl"], &format!("{NETWORK}{script}"))
 }

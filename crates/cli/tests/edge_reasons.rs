@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{LONG, MARLINE, Running, STANDS, marline, members, server, tunnel};
+use common::{ESTABLISHED, MARLINE, Running, TIMEOUT, marline, members, server, tunnel};
 use marline_fleet::ca::{Authority, CertTemplate, MemberFiles, UtcSeconds};
 use marline_fleet::identity::{Identity, Role};
 use serde_json::Value;
@@ -78,7 +78,7 @@ impl Fixture {
         let status = loop {
             let out = marline(self.path(), &format!("edge status --json --run-dir {run}"));
             let status: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
-            if status["relays"][0]["reason"].is_string() || begun.elapsed() > LONG {
+            if status["relays"][0]["reason"].is_string() || begun.elapsed() > TIMEOUT {
                 break status;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -142,7 +142,7 @@ fn invalid_certificates_of_an_edge_have_their_reasons() {
         let run = format!("run-edge-{name}");
         let words = fixture.edge_words(&run, &relay.address.to_string(), &format!(" --certificate {name}.pem"));
         let mut edge = Running::start(fixture.path(), &words);
-        assert_ne!(tunnel(edge.address, fixture.server).0, STANDS);
+        assert_ne!(tunnel(edge.address, fixture.server).0, ESTABLISHED);
         fixture.expect(&mut edge, &run, reason, remedy);
     }
     // The relay trusts only its own authority; the edge trusts both.
@@ -153,7 +153,7 @@ fn invalid_certificates_of_an_edge_have_their_reasons() {
     std::fs::write(fixture.path().join("both.pem"), pem("ca/ca.pem") + &pem("ca-2/ca.pem")).unwrap();
     let words = fixture.edge_words("run-both", &relay.address.to_string(), " --fleet-ca both.pem");
     let mut edge = Running::start(fixture.path(), &words);
-    assert_ne!(tunnel(edge.address, fixture.server).0, STANDS);
+    assert_ne!(tunnel(edge.address, fixture.server).0, ESTABLISHED);
     fixture.expect(
         &mut edge,
         "run-both",
@@ -171,11 +171,11 @@ fn a_relay_that_refuses_an_edge_is_not_reported_as_usable_again() {
     let words =
         fixture.edge_words("run-refused", &relay.address.to_string(), "").replace(" --spare-connections 0", "");
     let mut edge = Running::start(fixture.path(), &words.replace(" --no-direct", ""));
-    assert_eq!(tunnel(edge.address, fixture.server).0, STANDS);
+    assert_eq!(tunnel(edge.address, fixture.server).0, ESTABLISHED);
     fixture.expect(&mut edge, "run-refused", "edge-revoked", "enrol it again");
     for _ in 0..20 {
         // This flow goes directly.
-        assert_eq!(tunnel(edge.address, fixture.server).0, STANDS);
+        assert_eq!(tunnel(edge.address, fixture.server).0, ESTABLISHED);
         std::thread::sleep(Duration::from_millis(100));
         let out = marline(fixture.path(), "edge status --json --run-dir run-refused");
         let status: Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -206,7 +206,7 @@ fn full_and_draining_relays_have_their_reasons() {
             let words = fixture.edge_words(&format!("{run}-other"), &at, " --certificate e2.pem");
             let other = Running::start(fixture.path(), &words);
             let (status, flow) = tunnel(other.address, fixture.server);
-            assert_eq!(status, STANDS);
+            assert_eq!(status, ESTABLISHED);
             held.push((other, flow));
         }
         let mut edge = Running::start(fixture.path(), &fixture.edge_words(&run, &at, ""));
@@ -284,7 +284,7 @@ fn log_and_status_say_whether_flows_without_a_relay_are_refused_or_go_directly()
                 let line = log.lines().last().unwrap();
                 assert!(line.contains(&format!("; no relay is known: new flows {refusal}")), "{line}");
             }
-            let is_carried = tunnel(edge.address, fixture.server).0 == STANDS;
+            let is_carried = tunnel(edge.address, fixture.server).0 == ESTABLISHED;
             assert_eq!(is_carried, code == "direct");
             edge.line_with(&format!("new flows {refusal}: no relay is available"));
             let status = marline(fixture.path(), &format!("edge status --json --run-dir {run}"));

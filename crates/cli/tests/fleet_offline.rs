@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{LONG, Running, STANDS, marline, server, tunnel};
+use common::{ESTABLISHED, Running, TIMEOUT, marline, server, tunnel};
 
 fn run_ok(dir: &Path, words: &str) -> String {
     let out = marline(dir, words);
@@ -64,11 +64,11 @@ fn a_fleet_runs_without_its_root_key() {
     let relay = Running::start(&online, &relay);
     let edge = "edge --no-paths --no-direct --spare-connections 0 --run-dir run --listen 127.0.0.1:0 --state-file edge.json --certificate e1.pem";
     let edge = Running::start(&online, &format!("{edge} --relay {free} --fleet {url}"));
-    assert_eq!(tunnel(edge.address, target).0, STANDS);
+    assert_eq!(tunnel(edge.address, target).0, ESTABLISHED);
     let status = format!("fleet status --fleet {url} --certificate ann.pem");
     let begun = std::time::Instant::now();
     while !run_ok(&online, &status).contains("r1") {
-        assert!(begun.elapsed() < LONG);
+        assert!(begun.elapsed() < TIMEOUT);
     }
     // The online machine can sign nothing, neither with commands nor for enrolling members.
     for words in ["token --role edge --name e2", "issue edge e2 --out out", "revoke --role edge e1"] {
@@ -110,8 +110,8 @@ fn a_fleet_runs_without_its_root_key() {
     fleet.signal("-HUP");
     fleet.line_with("read again");
     let begun = std::time::Instant::now();
-    while tunnel(edge.address, target).0 == STANDS {
-        assert!(begun.elapsed() < LONG, "the revoked edge is still carried");
+    while tunnel(edge.address, target).0 == ESTABLISHED {
+        assert!(begun.elapsed() < TIMEOUT, "the revoked edge is still carried");
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
     drop((edge, relay));

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{MARLINE, Running, STANDS, marline, members, says_back, server, tunnel};
+use common::{ESTABLISHED, MARLINE, Running, check_echo, marline, members, server, tunnel};
 
 /// Starts a relay that may connect to `server`; `before` are shell commands to run first.
 fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str) -> Running {
@@ -48,7 +48,7 @@ fn the_owner_queries_drains_and_stops_a_relay() {
     let mut relay = relay(dir.path(), "", "127.0.0.1:0", server, "--capacity 100Mbit/s");
     let edge = edge(dir.path(), relay.address);
     let (_, mut old) = tunnel(edge.address, server);
-    says_back(&mut old).unwrap();
+    check_echo(&mut old).unwrap();
     let (code, output) = control(dir.path(), "status");
     assert!(code == Some(0) && output.contains("relay r1: accepts new tunnels; 1 are open"), "{output}");
     let (_, output) = control(dir.path(), "status --json");
@@ -70,14 +70,14 @@ fn the_owner_queries_drains_and_stops_a_relay() {
         (Some(0), "relay r1: draining, accepts no new tunnels; 1 are open\n".to_owned())
     );
     assert!(tunnel(edge.address, server).0.starts_with("HTTP/1.1 503 "));
-    says_back(&mut old).unwrap();
+    check_echo(&mut old).unwrap();
     assert_eq!(
         control(dir.path(), "drain --undo"),
         (Some(0), "relay r1: accepts new tunnels; 1 are open\n".to_owned())
     );
     // An edge that was refused returns after a while.
     let began = Instant::now();
-    while tunnel(edge.address, server).0 != STANDS {
+    while tunnel(edge.address, server).0 != ESTABLISHED {
         assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -89,7 +89,7 @@ fn the_owner_queries_drains_and_stops_a_relay() {
     assert_eq!(control(dir.path(), "stop").0, Some(0));
     let (code, output) = control(dir.path(), "drain --undo");
     assert!(code == Some(1) && output.contains("cannot be undone"), "{output}");
-    says_back(&mut old).unwrap();
+    check_echo(&mut old).unwrap();
     drop(old);
     assert_eq!(relay.child.wait().unwrap().code(), Some(0));
     assert!(!dir.path().join("run/relay-r1.sock").exists());
@@ -114,7 +114,7 @@ fn a_second_relay_of_the_same_name_works_without_control_socket_and_stop_now_end
     let (_, mut old) = tunnel(edge.address, server);
     assert_eq!(control(dir.path(), "stop --now").0, Some(0));
     assert_eq!(first.child.wait().unwrap().code(), Some(0));
-    assert!(says_back(&mut old).is_err());
+    assert!(check_echo(&mut old).is_err());
     assert!(second.child.try_wait().unwrap().is_none());
 }
 
@@ -128,8 +128,8 @@ fn few_file_descriptors_are_reported_and_idle_connections_do_not_exhaust_them() 
     let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(relay.address).ok()).collect();
     let edge = edge(dir.path(), relay.address);
     let (status, mut program) = tunnel(edge.address, server);
-    assert_eq!(status, STANDS);
-    says_back(&mut program).unwrap();
+    assert_eq!(status, ESTABLISHED);
+    check_echo(&mut program).unwrap();
     // The revocation list is still read: tunnels of a revoked edge are closed.
     let revoked = marline(dir.path(), "fleet ca revoke --ca-dir ca --role edge e1");
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
@@ -143,24 +143,24 @@ fn a_relay_killed_and_restarted_under_load_carries_new_flows() {
     let mut first = relay(dir.path(), "", "127.0.0.1:0", server, "");
     let (edge, at) = (edge(dir.path(), first.address), first.address.to_string());
     let mut flows: Vec<TcpStream> = (0..50).map(|_| tunnel(edge.address, server).1).collect();
-    flows.iter_mut().for_each(|flow| says_back(flow).unwrap());
+    flows.iter_mut().for_each(|flow| check_echo(flow).unwrap());
     first.child.kill().unwrap();
     first.child.wait().unwrap();
     // Every flow fails: a truncated stream never looks complete, and no flow hangs.
     for flow in &mut flows {
-        assert!(says_back(flow).is_err());
+        assert!(check_echo(flow).is_err());
     }
     let second = relay(dir.path(), "", &at, server, "");
     let began = Instant::now();
     let mut program = loop {
         let (status, program) = tunnel(edge.address, server);
-        if status == STANDS {
+        if status == ESTABLISHED {
             break program;
         }
         assert!(began.elapsed() < Duration::from_secs(60), "{status}");
         std::thread::sleep(Duration::from_millis(200));
     };
-    says_back(&mut program).unwrap();
+    check_echo(&mut program).unwrap();
     assert_eq!(second.address, first.address);
     // The new relay replaces the control socket of the killed one.
     assert_eq!(control(dir.path(), "status").0, Some(0));

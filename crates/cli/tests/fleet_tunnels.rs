@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 
-use common::{Running, STANDS, marline, members, server, tunnel};
+use common::{ESTABLISHED, Running, marline, members, server, tunnel};
 
 fn relay(dir: &Path, server: SocketAddr) -> Running {
     let port = server.port();
@@ -31,7 +31,7 @@ fn a_programs_bytes_pass_through_edge_and_relay() {
     let relay = relay(dir.path(), server);
     let edge = edge(dir.path(), relay.address);
     let (status, mut program) = tunnel(edge.address, server);
-    assert_eq!(status, STANDS);
+    assert_eq!(status, ESTABLISHED);
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n.wrapping_mul(7919) >> 7) as u8).collect();
     let (mut writer, copy) = (program.try_clone().unwrap(), sent.clone());
     let writing = std::thread::spawn(move || {
@@ -144,14 +144,14 @@ fn the_state_of_relays_is_saved_without_a_service_if_a_state_file_is_named() {
         relay.address
     );
     let edge = Running::start(dir.path(), &words);
-    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    assert_eq!(tunnel(edge.address, server).0, ESTABLISHED);
     let (code, log) = edge.stop("-TERM");
     assert_eq!(code, Some(0), "{log}");
     let kept: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("kept/edge.json")).unwrap()).unwrap();
     let relay_address = relay.address.to_string();
     assert_eq!(kept["state"]["addresses"][&relay_address], serde_json::json!([relay_address]), "{kept}");
-    assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, STANDS);
+    assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, ESTABLISHED);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
     let until = |name: &str, count: usize| {
         let begun = std::time::Instant::now();
         while lines(name).len() < count {
-            assert!(begun.elapsed() < common::LONG, "{name}: {:?}", lines(name));
+            assert!(begun.elapsed() < common::TIMEOUT, "{name}: {:?}", lines(name));
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         lines(name)
@@ -227,7 +227,7 @@ fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
 fn wait_until_exists(path: &Path) {
     let begun = std::time::Instant::now();
     while !path.exists() {
-        assert!(begun.elapsed() < common::LONG, "{}", path.display());
+        assert!(begun.elapsed() < common::TIMEOUT, "{}", path.display());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{MARLINE, Running, STANDS, command, marline, members, says_back, server, tunnel};
-use routers::in_a_world;
+use common::{ESTABLISHED, MARLINE, Running, check_echo, command, marline, members, server, tunnel};
+use routers::run_in_network;
 
 const RELAY: &str =
     "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1";
@@ -47,7 +47,7 @@ fn a_relay_presents_its_new_certificate_and_keeps_the_old_one_if_the_file_is_dam
     );
     let edge = Running::start(dir, &edge);
     let (status, mut before) = tunnel(edge.address, server);
-    assert_eq!(status, STANDS);
+    assert_eq!(status, ESTABLISHED);
 
     let old = serial(dir, "marline://relay/r1");
     run_ok(dir, "fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out new");
@@ -57,14 +57,14 @@ fn a_relay_presents_its_new_certificate_and_keeps_the_old_one_if_the_file_is_dam
     // From here on, the edge would refuse a relay that presents the old certificate.
     run_ok(dir, &format!("fleet ca revoke --ca-dir ca --serial {old}"));
     std::thread::sleep(std::time::Duration::from_millis(2500));
-    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    assert_eq!(tunnel(edge.address, server).0, ESTABLISHED);
 
     std::fs::write(dir.join("r1.pem"), "no certificate").unwrap();
     relay.signal("-HUP");
     let log = relay.line_with("that were read before stay in force");
     assert!(log.lines().count() == 1 && log.contains("r1.pem"), "{log}");
-    assert_eq!(tunnel(edge.address, server).0, STANDS);
-    says_back(&mut before).unwrap();
+    assert_eq!(tunnel(edge.address, server).0, ESTABLISHED);
+    check_echo(&mut before).unwrap();
     // Close the tunnels first: an ending relay waits for them.
     drop((before, edge));
     assert_eq!(relay.stop("-INT").0, Some(0));
@@ -81,13 +81,13 @@ fn an_edge_keeps_its_flows_and_presents_its_new_certificate() {
     );
     let mut edge = Running::start(dir, &edge);
     let (status, mut before) = tunnel(edge.address, server);
-    assert_eq!(status, STANDS);
+    assert_eq!(status, ESTABLISHED);
     run_ok(dir, "fleet ca issue edge e1 --ca-dir ca --out new");
     replace(dir, "e1");
     edge.signal("-HUP");
     edge.line_with("e1.pem: certificate, key, authority and revocation list are read again");
-    says_back(&mut before).unwrap();
-    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    check_echo(&mut before).unwrap();
+    assert_eq!(tunnel(edge.address, server).0, ESTABLISHED);
     // A running edge does not accept a certificate of another member.
     run_ok(dir, "fleet ca issue edge e2 --ca-dir ca --out new");
     std::fs::copy(dir.join("new/e2.pem"), dir.join("e1.pem")).unwrap();
@@ -95,7 +95,7 @@ fn an_edge_keeps_its_flows_and_presents_its_new_certificate() {
     edge.signal("-HUP");
     let log = edge.line_with("stay in force");
     assert!(log.contains("it belongs to marline://edge/e2, but this process runs as marline://edge/e1"), "{log}");
-    assert_eq!(tunnel(edge.address, server).0, STANDS);
+    assert_eq!(tunnel(edge.address, server).0, ESTABLISHED);
     assert_eq!(edge.stop("-TERM").0, Some(0));
 }
 
@@ -158,7 +158,7 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
     }
     let mut relay = Running::start(dir, &relay);
     let mut e1 = edge("e1", &relay);
-    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    assert_eq!(tunnel(e1.address, server).0, ESTABLISHED);
     // An invalid bundle changes nothing.
     std::fs::write(dir.join("relay-ca.pem"), "").unwrap();
     relay.signal("-HUP");
@@ -168,29 +168,29 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
     std::fs::write(dir.join("edge-ca.pem"), bundle(dir, "ca-2", "ca")).unwrap();
     reread(&mut relay);
     reread(&mut e1);
-    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    assert_eq!(tunnel(e1.address, server).0, ESTABLISHED);
     // The relay gets a certificate of the new authority; the edge keeps one of the old authority.
     replace(dir, "r1");
     std::fs::copy(dir.join("ca-2/revoked.pem"), dir.join("list.pem")).unwrap();
     reread(&mut relay);
-    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    assert_eq!(tunnel(e1.address, server).0, ESTABLISHED);
     // An edge that the old authority has revoked stays refused.
     let mut e2 = edge("e2", &relay);
-    assert_ne!(tunnel(e2.address, server).0, STANDS);
+    assert_ne!(tunnel(e2.address, server).0, ESTABLISHED);
     e2.line_with("this edge's certificate has been revoked");
     drop(e2);
     // The edge also gets a certificate of the new authority.
     replace(dir, "e1");
     std::fs::copy(dir.join("ca-2/revoked.pem"), dir.join("revoked.pem")).unwrap();
     reread(&mut e1);
-    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    assert_eq!(tunnel(e1.address, server).0, ESTABLISHED);
     // The old authority is no longer trusted.
     for file in ["relay-ca.pem", "edge-ca.pem"] {
         std::fs::copy(dir.join("ca-2/ca.pem"), dir.join(file)).unwrap();
     }
     reread(&mut relay);
     reread(&mut e1);
-    assert_eq!(tunnel(e1.address, server).0, STANDS);
+    assert_eq!(tunnel(e1.address, server).0, ESTABLISHED);
     assert_eq!(e1.stop("-TERM").0, Some(0));
 }
 
@@ -304,7 +304,7 @@ carried 2000000 "" wan1 wan2
 kill $daemon; wait $daemon; echo "$?"
 state >after; diff before after && echo "as before"
 "#;
-    let Some(lines) = in_a_world(script) else { return };
+    let Some(lines) = run_in_network(script) else { return };
     assert_eq!(lines, ["as before the signal", "wan1 wan2 ", "0", "as before"], "{lines:#?}");
 }
 

@@ -1,6 +1,6 @@
 //! Findings: what a check of a host has shown, how severe it is, and what to do about it.
 //!
-//! All commands that check a host (`doctor`, `check`) report in this form, so that people and scripts read one kind of
+//! All commands that check a host (`doctor`) report in this form, so that people and scripts read one kind of
 //! list. The checks themselves are in the crates of the capabilities; `marline-terminal` prints the list.
 
 use alloc::string::String;

@@ -43,7 +43,7 @@ joined by `and` and `or` (`tcp dst port 80 or 443`).
 
 While it runs there are at most two chains of packet rules for the primary link (iptables -t mangle -S). They are removed
 at its end or, after a crash, at the next start or by `marline accel stop`; until then packets pass them unchanged. It needs
-CAP_NET_ADMIN and CAP_NET_RAW. docs/accel.md describes what is done to flows, and when nothing is.
+CAP_NET_ADMIN and CAP_NET_RAW. docs/accel-reference.md describes what is done to flows, and when nothing is.
 
 Exit codes: 0 stopped and everything restored, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
 

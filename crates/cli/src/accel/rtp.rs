@@ -35,7 +35,7 @@ pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
         let listener = RtspListener::open(stream, print_notice).await.map_err(exit)?;
         if !args.quiet {
             print_notice(&format!(
-                "play {} (RTP over UDP); media over {primary}, reports over {secondary}; Ctrl-C stops it",
+                "play {} (RTP over UDP); media over {primary}, reports over {secondary}; press Ctrl-C to stop",
                 listener.url()
             ));
         }

@@ -512,7 +512,7 @@ fn open_control(
     })
 }
 
-/// `managing MPTCP over wlan0 (wifi), wwan0 (lte, metered); policy marline, profile energy; Ctrl-C stops it`.
+/// `managing MPTCP over wlan0 (wifi), wwan0 (lte, metered); policy marline, profile energy; press Ctrl-C to stop`.
 fn start_notice(config: &Config, mode: Mode) -> String {
     let links: Vec<String> = config
         .links
@@ -530,5 +530,5 @@ fn start_notice(config: &Config, mode: Mode) -> String {
         _ => "",
     };
     let (policy, goal) = (super::render::wire_name(&config.policy), super::render::wire_name(&config.goal));
-    format!("{activity} {}{note}; policy {policy}, goal {goal}; Ctrl-C stops it", links.join(", "))
+    format!("{activity} {}{note}; policy {policy}, goal {goal}; press Ctrl-C to stop", links.join(", "))
 }

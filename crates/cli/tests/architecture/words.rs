@@ -43,7 +43,8 @@ const PENDING: &[&str] = &[
     "crates/proxy/",
     "crates/sim/",
     "crates/sys/",
-    "docs/",
+    // The field `told` of the proxy's status.
+    "docs/proxy-reference.md",
     "fuzz/",
 ];
 

@@ -1,6 +1,6 @@
 //! Servers of the public Internet with unusual responses, as issue reports of other download programs describe them.
 //!
-//! A [`Manner`] is a path of one server and what it answers there. Each must yield the bytes that curl gets.
+//! A [`Behavior`] is a path of one server and what it answers there. Each must yield the bytes that curl gets.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -272,7 +272,7 @@ pub(crate) const REFUSING: &[Behavior] = &[
     // Servers that refuse range requests in different ways.
     behavior("range-close", |request, all| refusing(request, all, || Response::garbage(b""))),
     behavior("range-garbage", |request, all| refusing(request, all, || Response::garbage(b"!!\r\n\r\n"))),
-    behavior("range-silent", |request, all| refusing(request, all, silent)),
+    behavior("range-silent", |request, all| refusing(request, all, no_response)),
     behavior("range-429", |request, all| refusing(request, all, || Response::status(429))),
     behavior("range-503", |request, all| refusing(request, all, || Response::status(503))),
     behavior("range-404", |request, all| refusing(request, all, || Response::status(404))),

@@ -1,10 +1,10 @@
 //! A small HTTP/1.1 server that misbehaves exactly as a test defines.
 //!
-//! A test passes a function from a request to an [`Answer`]: plain data with a head and the [`Step`]s of its body. The server
+//! A test passes a function from a request to an [`Response`]: plain data with a head and the [`Step`]s of its body. The server
 //! records all requests and all sent bytes.
 //!
 //! 1. Every connection has its own thread and is read in order, so pipelined requests are answered in order.
-//! 2. [`Resource::answer`] is the response of a correct server; a test changes only what it is about.
+//! 2. [`Resource::respond`] is the response of a correct server; a test changes only what it is about.
 //! 3. Sent bytes are bytes of the resource; they count when they are handed to the kernel.
 //!
 //! Real servers do not break off, lie or hang on command. Where nginx shows a behavior by itself, the tests use nginx

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::memory::{KERNEL_BUFFERS, peak};
 use crate::network::Network;
 use crate::proxy::{Player, Proxy};
-use crate::server::{Answer, Resource, Server};
+use crate::server::{Resource, Response, Server};
 
 /// Sends these bytes, closes the sending direction, and returns everything the proxy sends.
 fn exchange(proxy: &Proxy, bytes: &[u8]) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn exchange(proxy: &Proxy, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn invalid_requests_are_refused_or_closed_and_disturb_no_other_client() {
     let resource = Resource::new(2_000_000);
-    let server = Server::honest(&resource).pace(4_000_000);
+    let server = Server::honest(&resource).limit_rate(4_000_000);
     let proxy = Proxy::start(&[]);
     let mut player = Player::start(&proxy, &server.url("/film"), 0);
     let mut got = player.read(100_000);
@@ -100,7 +100,7 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
         }
         served.whole()
     });
-    let proxy = Proxy::with_prefix(network.words(), &["--metered", "use"]);
+    let proxy = Proxy::with_prefix(network.client_prefix(), &["--metered", "use"]);
     let got = proxy.get(&server.url("/film"), &[]);
     assert!(got.status == 200 && got.body == *resource.data, "{}", got.status);
     assert_eq!(got.field("accept-ranges"), Some("none"));
@@ -147,11 +147,11 @@ fn playlists_that_attack_stack_or_memory_are_passed_on_unchanged() {
     let server = Server::start(move |request| {
         let found = lists.iter().find(|(path, _)| *path == request.path);
         found.map_or_else(
-            || Answer::status(404),
+            || Response::status(404),
             |(_, text)| {
                 let kind =
                     if request.path.ends_with("mpd") { "application/dash+xml" } else { "application/x-mpegurl" };
-                Answer::page(200, text).with("Content-Type", kind)
+                Response::page(200, text).with("Content-Type", kind)
             },
         )
     });

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::lan::{Lan, ProxyProtocol};
 use crate::network::Network;
 use crate::proxy::Proxy;
-use crate::server::{Answer, Resource, Server};
+use crate::server::{Resource, Response, Server};
 
 /// Opens up to `count` connections from the LAN host and sends these bytes on each; stops when no more can be opened.
 fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> Vec<TcpStream> {
     let descriptors = usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX);
     let count = count.min(descriptors.saturating_sub(200));
-    Network::within(lan.name(), move || {
+    Network::in_namespace(lan.name(), move || {
         let mut open = Vec::new();
         for _ in 0..count {
             let Ok(mut stream) = TcpStream::connect_timeout(&at, Duration::from_secs(5)) else { break };
@@ -28,7 +28,7 @@ fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> V
 fn idle_connections_of_one_host_do_not_lock_out_other_clients() {
     let Some(lan) = Lan::new() else { return };
     let resource = Resource::new(20_000);
-    let server = lan.network.serve(move |request| resource.answer(request));
+    let server = lan.network.serve(move |request| resource.respond(request));
     let proxy = lan.proxy(&[]);
     let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
     lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);
@@ -56,10 +56,10 @@ fn prefetched_segments_are_given_only_to_the_login_that_they_were_fetched_with()
     let served = resource.clone();
     let server = Server::start(move |request| match request.field("authorization") {
         Some(LOGIN) if request.path == "/list.m3u8" => {
-            Answer::page(200, LIST).with("Content-Type", "application/x-mpegurl")
+            Response::page(200, LIST).with("Content-Type", "application/x-mpegurl")
         }
-        Some(LOGIN) => served.answer(request),
-        _ => Answer::status(401),
+        Some(LOGIN) => served.respond(request),
+        _ => Response::status(401),
     });
     let proxy = Proxy::start(&[]);
     let url = |login: &str, path: &str| format!("http://{login}{}/{path}", server.address);
@@ -82,12 +82,12 @@ fn unread_responses_of_one_host_do_not_lock_out_other_clients() {
     let film = Resource::new(4_000_000);
     let (film, short) = (film, Resource::new(20_000));
     let server = lan.network.serve(move |request| match request.path.as_str() {
-        "/file" => short.answer(request),
+        "/file" => short.respond(request),
         "/list.m3u8" => {
             let list = format!("#EXTM3U\n{}", "#EXTINF:2,\nhttp://h/1.ts\n".repeat(20_000));
-            Answer::page(200, &list).with("Content-Type", "application/x-mpegurl")
+            Response::page(200, &list).with("Content-Type", "application/x-mpegurl")
         }
-        _ => film.answer(request),
+        _ => film.respond(request),
     });
     // 32 windows, of which other hosts may use 28.
     let proxy = lan.proxy(&["--memory", "64M"]);

@@ -5,30 +5,30 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
 use crate::proxy::Proxy;
-use crate::server::{Answer, Asked, Resource, Server};
+use crate::server::{Request, Resource, Response, Server};
 
 const HLS: (&str, &str) = ("Content-Type", "application/x-mpegurl");
 const SEGMENTS: usize = 4;
 
 /// A playlist with these segment addresses.
-fn list(segments: impl Iterator<Item = String>) -> Answer {
+fn list(segments: impl Iterator<Item = String>) -> Response {
     let lines: String = segments.map(|url| format!("#EXTINF:2,\n{url}\n")).collect();
     let text = format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{lines}#EXT-X-ENDLIST\n");
-    Answer::page(200, &text).with(HLS.0, HLS.1)
+    Response::page(200, &text).with(HLS.0, HLS.1)
 }
 
 /// The port of the requested host.
-fn port(request: &Asked) -> &str {
+fn port(request: &Request) -> &str {
     request.field("host").and_then(|host| host.rsplit_once(':')).map(|(_, port)| port).unwrap()
 }
 
 /// A server whose playlists have segments next to them, at another host name, or at another port of the same host.
-fn channel(file: impl Fn(&Asked) -> Answer + Send + Sync + 'static, other: u16) -> Server {
+fn channel(file: impl Fn(&Request) -> Response + Send + Sync + 'static, other: u16) -> Server {
     Server::start(move |request| match request.path.as_str() {
         "/list.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
         "/cdn.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://localhost:{}/{n}.ts", port(request)))),
         "/port.m3u8" => list((1..=SEGMENTS).map(|n| format!("http://127.0.0.1:{other}/{n}.ts"))),
-        "/moved.m3u8" => Answer::redirect(302, &format!("http://localhost:{}/list.m3u8", port(request))),
+        "/moved.m3u8" => Response::redirect(302, &format!("http://localhost:{}/list.m3u8", port(request))),
         _ => file(request),
     })
 }
@@ -67,11 +67,11 @@ fn cookies_are_returned_to_their_server_and_never_reach_the_player() {
             }
             // A redirect to the same address until the cookie comes back.
             "/gate" if !has("gate=open") => {
-                Answer::redirect(302, "/gate").with("Set-Cookie", "gate=open; Path=/; HttpOnly")
+                Response::redirect(302, "/gate").with("Set-Cookie", "gate=open; Path=/; HttpOnly")
             }
-            "/gate" => file.answer(request),
-            path if path.starts_with("/ck/") && has("k=1") => file.answer(request),
-            _ => Answer::status(403),
+            "/gate" => file.respond(request),
+            path if path.starts_with("/ck/") && has("k=1") => file.respond(request),
+            _ => Response::status(403),
         }
     });
     let proxy = Proxy::start(&[]);
@@ -93,15 +93,16 @@ fn playlist_variables_of_one_user_are_not_visible_to_another() {
     let server = Server::start(move |request| {
         let is_let_in = request.field("authorization").is_some() || request.field("x-token").is_some();
         match request.path.as_str() {
-            "/master.m3u8" if !is_let_in => Answer::status(401),
+            "/master.m3u8" if !is_let_in => Response::status(401),
             "/master.m3u8" => {
                 let define = "#EXT-X-DEFINE:NAME=\"tok\",VALUE=\"SECRET\"";
                 let text = format!("#EXTM3U\n{define}\n#EXT-X-STREAM-INF:BANDWIDTH=1\n/media.m3u8\n");
-                Answer::page(200, &text).with(HLS.0, HLS.1)
+                Response::page(200, &text).with(HLS.0, HLS.1)
             }
             _ => {
                 let import = "#EXT-X-DEFINE:IMPORT=\"tok\"\n#EXT-X-TARGETDURATION:4";
-                Answer::page(200, &format!("#EXTM3U\n{import}\n#EXTINF:4,\n/1.ts?t={{$tok}}\n")).with(HLS.0, HLS.1)
+                Response::page(200, &format!("#EXTM3U\n{import}\n#EXTINF:4,\n/1.ts?t={{$tok}}\n"))
+                    .with(HLS.0, HLS.1)
             }
         }
     });
@@ -159,15 +160,15 @@ const PLAYER_FIELDS: [&str; 14] = [
 fn header_fields_of_a_player_reach_their_origin_and_no_other() {
     let resource = Resource::new(20_000);
     let (one, other) = (resource.clone(), resource.clone());
-    let elsewhere = Server::start(move |request| other.answer(request));
-    let server = channel(move |request| one.answer(request), elsewhere.address.port());
+    let elsewhere = Server::start(move |request| other.respond(request));
+    let server = channel(move |request| one.respond(request), elsewhere.address.port());
     let proxy = Proxy::start(&[]);
-    let has = |request: &Asked, name: &str, value: &str| request.field(name) == Some(value);
+    let has = |request: &Request, name: &str, value: &str| request.field(name) == Some(value);
     for path in ["/list.m3u8", "/cdn.m3u8", "/port.m3u8", "/moved.m3u8"] {
-        let (before, before_elsewhere) = (server.asked().len(), elsewhere.asked().len());
+        let (before, before_elsewhere) = (server.requests().len(), elsewhere.requests().len());
         let got = play(&proxy, &server.url(path), &PLAYER_FIELDS);
         assert!(got.iter().all(|(status, body)| *status == 200 && *body == *resource.data), "{path}");
-        let requests = [&server.asked()[before..], &elsewhere.asked()[before_elsewhere..]].concat();
+        let requests = [&server.requests()[before..], &elsewhere.requests()[before_elsewhere..]].concat();
         let home = format!("{}", server.address);
         let (at_home, away): (Vec<_>, Vec<_>) =
             requests.iter().partition(|request| request.field("host") == Some(home.as_str()));
@@ -189,10 +190,10 @@ fn header_fields_of_a_player_reach_their_origin_and_no_other() {
         }
     }
     // For a browser all sites behind the proxy are one origin, so its secrets are not forwarded.
-    let before = server.asked().len();
+    let before = server.requests().len();
     let browser = [&PLAYER_FIELDS[..2], &PLAYER_FIELDS[6..], &["-H", "Sec-Fetch-Site: none"]].concat();
     assert_eq!(proxy.get(&server.url("/1.ts"), &browser).status, 200);
-    let requests = &server.asked()[before..];
+    let requests = &server.requests()[before..];
     assert!(!requests.is_empty() && !format!("{requests:?}").contains("secret"), "{requests:?}");
 }
 
@@ -200,7 +201,7 @@ fn header_fields_of_a_player_reach_their_origin_and_no_other() {
 fn users_with_other_credentials_never_get_each_others_bytes() {
     let of = |user: &str| Resource::other(20_000, 1 + u64::from(user == "b"));
     // "a:pw" and "b:pw"
-    let user = |request: &Asked| match (
+    let user = |request: &Request| match (
         request.field("cookie"),
         request.field("authorization"),
         request.field("x-user"),
@@ -209,10 +210,10 @@ fn users_with_other_credentials_never_get_each_others_bytes() {
         (Some("u=b"), ..) | (_, Some("Basic Yjpwdw==" | "Bearer b"), _) | (_, _, Some("b")) => Some("b"),
         _ => None,
     };
-    let answer = move |request: &Asked| match (user(request), request.path.as_str()) {
-        (None, _) => Answer::status(401),
+    let answer = move |request: &Request| match (user(request), request.path.as_str()) {
+        (None, _) => Response::status(401),
         (_, "/list.m3u8") => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
-        (Some(user), _) => of(user).answer(request),
+        (Some(user), _) => of(user).respond(request),
     };
     let server = Server::start(answer);
     let proxy = Proxy::start(&[]);
@@ -253,8 +254,8 @@ fn header_fields_of_the_command_line_are_sent_only_for_its_player() {
     let file = resource.clone();
     let server = channel(
         move |request| match request.field("x-tok") {
-            Some("secret") => file.answer(request),
-            _ => Answer::status(403),
+            Some("secret") => file.respond(request),
+            _ => Response::status(403),
         },
         9,
     );

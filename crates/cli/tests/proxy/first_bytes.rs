@@ -8,7 +8,7 @@ use flate2::Compression;
 use flate2::write::{DeflateEncoder, GzEncoder};
 
 use crate::proxy::{Player, Proxy, Reply};
-use crate::server::{Answer, Asked, Resource, Server, Step};
+use crate::server::{Request, Resource, Response, Server, Step};
 
 /// A segment address: a path that at the proxy would lead to another host than the playlist's.
 const TARGET: &str = "/http://10.1.2.3/x";
@@ -17,21 +17,25 @@ fn list() -> String {
     format!("#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXTINF:4,\n{TARGET}\n#EXT-X-ENDLIST\n")
 }
 
-fn body(kind: &str, body: &[u8]) -> Answer {
+fn body(kind: &str, body: &[u8]) -> Response {
     in_two_parts(kind, body, body.len(), Duration::ZERO)
 }
 
 /// The same with this status.
-fn body_of(status: u16, kind: &str, body: &[u8]) -> Answer {
-    let answer = Answer::status(status).with("Content-Type", kind).with("Content-Length", &body.len().to_string());
-    answer.then([Step::Raw(body.to_vec())])
+fn body_of(status: u16, kind: &str, body: &[u8]) -> Response {
+    let answer =
+        Response::status(status).with("Content-Type", kind).with("Content-Length", &body.len().to_string());
+    answer.with_steps([Step::Raw(body.to_vec())])
 }
 
 /// A body whose first bytes come at once, and the others after a pause.
-fn in_two_parts(kind: &str, body: &[u8], first: usize, pause: Duration) -> Answer {
+fn in_two_parts(kind: &str, body: &[u8], first: usize, pause: Duration) -> Response {
     let (first, rest) = body.split_at(first);
     let steps = [Step::Raw(first.to_vec()), Step::Wait(pause), Step::Raw(rest.to_vec())];
-    Answer::page(200, "").with("Content-Type", kind).with("Content-Length", &body.len().to_string()).then(steps)
+    Response::page(200, "")
+        .with("Content-Type", kind)
+        .with("Content-Length", &body.len().to_string())
+        .with_steps(steps)
 }
 
 fn gzip(text: &[u8]) -> Vec<u8> {
@@ -42,7 +46,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
 
 /// The number of requests for a path.
 fn count(server: &Server, path: &str) -> usize {
-    server.asked().iter().filter(|asked| asked.path == path).count()
+    server.requests().iter().filter(|asked| asked.path == path).count()
 }
 
 /// Asserts that the playlist arrived with rewritten addresses.
@@ -65,7 +69,7 @@ fn every_response_for_a_url_is_inspected() {
             "/typed" if flips.fetch_add(1, Ordering::SeqCst) < 3 => body("audio/mpegurl", b"\0 nothing\n"),
             "/typed" => body("audio/mpegurl", list.as_bytes()),
             "/ranges.m3u8" if !is_range => body("application/x-mpegurl", b"\0 nothing\n"),
-            "/film.m3u8" => film.answer(request),
+            "/film.m3u8" => film.respond(request),
             _ => body("text/plain", list.as_bytes()),
         }
     });
@@ -122,11 +126,11 @@ fn a_playlist_in_any_encoding_is_rewritten_or_refused() {
     let answers = served.clone();
     let server = Server::start(move |request| {
         let Some((_, encodings, bytes)) = answers.iter().find(|(path, ..)| *path == request.path) else {
-            return Answer::status(404);
+            return Response::status(404);
         };
         let answer = body("text/plain", bytes).with("Content-Encoding", &encodings.join("#"));
         // One header field for each encoding.
-        answer.spelled(|head| head.replace('#', "\r\nContent-Encoding: "))
+        answer.rewrite_head(|head| head.replace('#', "\r\nContent-Encoding: "))
     });
     let proxy = Proxy::start(&[]);
     for (path, encodings, bytes) in &served {
@@ -165,7 +169,7 @@ fn a_slow_playlist_is_waited_for_and_slow_media_is_not() {
             if *path == "/gzip" { answer.with("Content-Encoding", "gzip") } else { answer }
         }
         None if request.path == "/cut.m3u8" => {
-            body("text/plain", b"#EXT").with("Content-Length", "100").then([Step::Close])
+            body("text/plain", b"#EXT").with("Content-Length", "100").with_steps([Step::Close])
         }
         None => in_two_parts("video/mp2t", &b"\x47\x40\x11\x10".repeat(1000), 1, Duration::from_secs(8)),
     });
@@ -197,7 +201,7 @@ fn a_slow_playlist_is_waited_for_and_slow_media_is_not() {
 fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running() {
     let first = Resource::new(4_000_000).with("ETag", "\"1\"").with("Content-Type", "video/mp2t");
     let (length, changes) = (list().len(), AtomicUsize::new(0));
-    let ranges = move |request: &Asked, text: &[u8]| {
+    let ranges = move |request: &Request, text: &[u8]| {
         let (last, status) = match request.field("range") {
             Some("bytes=0-0") => (0, 206),
             Some(_) => (length - 1, 206),
@@ -220,9 +224,9 @@ fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running()
         // The first byte differs from that of the later response.
         "/d" if changes.fetch_add(1, Ordering::SeqCst) == 0 => ranges(request, &b"G".repeat(length)),
         "/d" => ranges(request, list().as_bytes()),
-        _ => first.answer(request),
+        _ => first.respond(request),
     })
-    .pace(800_000);
+    .limit_rate(800_000);
     let proxy = Proxy::start(&[]);
     for (list, second) in [("/a.m3u8", "/b"), ("/c.m3u8", "/d")] {
         let words = ["-A", "Player"];
@@ -274,7 +278,7 @@ fn playlists_of_other_formats_are_recognized() {
     let answers = served.clone();
     let server = Server::start(move |request| {
         let found = answers.iter().find(|(path, ..)| *path == request.path);
-        found.map_or_else(|| Answer::status(404), |(_, kind, text)| body(kind, text.as_bytes()))
+        found.map_or_else(|| Response::status(404), |(_, kind, text)| body(kind, text.as_bytes()))
     });
     let proxy = Proxy::start(&[]);
     for (path, _, text) in &served {
@@ -294,7 +298,7 @@ fn a_server_with_a_late_first_byte_is_waited_for() {
         if request.path == "/slow.m3u8" {
             body("application/x-mpegurl", list().as_bytes())
         } else {
-            film.answer(request)
+            film.respond(request)
         }
     });
     let proxy = Proxy::start(&[]);

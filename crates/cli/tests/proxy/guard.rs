@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::lan::{Lan, PROXY_PROTOCOLS, ProxyProtocol};
 use crate::proxy::Proxy;
-use crate::server::{Answer, Resource, Server, Step};
+use crate::server::{Resource, Response, Server, Step};
 
 /// Limit for refusals: they must not wait for a destination that does not respond.
 const AT_ONCE: Duration = Duration::from_secs(4);
@@ -16,16 +16,16 @@ const NOT_ALLOWED: u16 = 2;
 fn public(lan: &Lan) -> Server {
     let resource = Resource::new(20_000);
     lan.network.serve(move |request| match request.path.split_once('?') {
-        Some(("/to", target)) => Answer::redirect(302, target),
+        Some(("/to", target)) => Response::redirect(302, target),
         Some(("/list.m3u8", target)) => {
-            Answer::page(200, &list(target)).with("Content-Type", "application/x-mpegurl")
+            Response::page(200, &list(target)).with("Content-Type", "application/x-mpegurl")
         }
         Some(("/key.m3u8", target)) => {
             let key = format!("#EXT-X-KEY:METHOD=AES-128,URI=\"{target}\"");
-            Answer::page(200, &format!("#EXTM3U\n{key}\n#EXTINF:2,\n/1.ts\n"))
+            Response::page(200, &format!("#EXTM3U\n{key}\n#EXTINF:2,\n/1.ts\n"))
         }
-        Some(("/channels.m3u", target)) => Answer::page(200, &format!("#EXTM3U\n#EXTINF:-1,A channel\n{target}\n")),
-        Some(("/template.mpd", target)) => Answer::page(
+        Some(("/channels.m3u", target)) => Response::page(200, &format!("#EXTM3U\n#EXTINF:-1,A channel\n{target}\n")),
+        Some(("/template.mpd", target)) => Response::page(
             200,
             &format!(
                 "<MPD mediaPresentationDuration=\"PT9S\"><Period><AdaptationSet><SegmentTemplate duration=\"1\" \
@@ -35,23 +35,23 @@ fn public(lan: &Lan) -> Server {
         ),
         // Invalid playlists that players accept and that the proxy reads differently.
         Some(("/video", target)) => {
-            Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\n{target}\n")).with("Content-Type", "video/mp2t")
+            Response::page(200, &format!("#EXTM3U\n#EXTINF:2,\n{target}\n")).with("Content-Type", "video/mp2t")
         }
         Some(("/quote", target)) => {
-            Answer::page(200, &format!("#EXTM3U\n#EXT-X-KEY:METHOD=NONE,X=\"\n#EXTINF:2,\n/{target}\n"))
+            Response::page(200, &format!("#EXTM3U\n#EXT-X-KEY:METHOD=NONE,X=\"\n#EXTINF:2,\n/{target}\n"))
         }
         Some(("/latin1", target)) => {
             let text = [&b"#EXTM3U\n#EXTINF:2,\xe9\n/"[..], target.as_bytes(), b"\n"].concat();
             let length = text.len().to_string();
-            Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(text)])
+            Response::page(200, "").with("Content-Length", &length).with_steps([Step::Raw(text)])
         }
         Some(("/return", target)) => {
-            Answer::page(200, &format!("#EXTM3U\n#EXTINF:2,\r/{target}\n#EXTINF:2,\n/1.ts\n"))
+            Response::page(200, &format!("#EXTM3U\n#EXTINF:2,\r/{target}\n#EXTINF:2,\n/1.ts\n"))
         }
         Some(("/map", target)) => {
-            Answer::page(200, &format!("#EXTM3U\n#EXT-X-MAP:URI=/{target}\n#EXTINF:2,\n/1.ts\n"))
+            Response::page(200, &format!("#EXTM3U\n#EXT-X-MAP:URI=/{target}\n#EXTINF:2,\n/1.ts\n"))
         }
-        Some(("/id.mpd", target)) => Answer::page(
+        Some(("/id.mpd", target)) => Response::page(
             200,
             &format!(
                 "<MPD mediaPresentationDuration=\"PT9S\"><Period><AdaptationSet><SegmentTemplate duration=\"1\" \
@@ -59,7 +59,7 @@ fn public(lan: &Lan) -> Server {
             ),
         ),
         // Manifests from which a player derives other URLs than the proxy.
-        Some(("/bases.mpd", target)) => Answer::page(
+        Some(("/bases.mpd", target)) => Response::page(
             200,
             &format!(
                 "<MPD mediaPresentationDuration=\"PT9S\"><BaseURL>/a/b/c/d/e/f/g/h/</BaseURL><BaseURL>/</BaseURL><Period>\
@@ -67,33 +67,33 @@ fn public(lan: &Lan) -> Server {
                  <Representation id=\"1\" bandwidth=\"1\"/></AdaptationSet></Period></MPD>"
             ),
         ),
-        Some(("/doctype.mpd" | "/doctype", target)) => Answer::page(
+        Some(("/doctype.mpd" | "/doctype", target)) => Response::page(
             200,
             &format!("<?xml version=\"1.0\"?><!DOCTYPE MPD>\n<MPD><BaseURL>/{target}</BaseURL></MPD>"),
         ),
         Some(("/entity", target)) => {
             let target = target.replace(':', "&c;");
             let entity = "<!DOCTYPE MPD [<!ENTITY c ':'>]>";
-            Answer::page(200, &format!("{entity}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
+            Response::page(200, &format!("{entity}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
         }
         Some(("/references", target)) => {
             let target = target.replace(':', "&#58;");
-            Answer::page(200, &format!("<MPD><BaseURL>&#47;{target}</BaseURL></MPD><x>"))
+            Response::page(200, &format!("<MPD><BaseURL>&#47;{target}</BaseURL></MPD><x>"))
         }
         Some(("/utf7.mpd", target)) => {
             let target = target.replace(':', "+ADo-");
             let declaration = "<?xml version=\"1.0\" encoding=\"UTF-7\"?>";
-            Answer::page(200, &format!("{declaration}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
+            Response::page(200, &format!("{declaration}<MPD><BaseURL>/{target}</BaseURL></MPD>"))
         }
         Some(("/case.mpd", target)) => {
             let target = target.replace(':', "&#58;");
-            Answer::page(200, &format!("<mpd><baseurl>/{target}</baseurl></mpd>"))
+            Response::page(200, &format!("<mpd><baseurl>/{target}</baseurl></mpd>"))
         }
         Some(("/comment.mpd" | "/comment", target)) => {
             let comment = "x".repeat(9000);
-            Answer::page(200, &format!("<!--{comment}--><MPD><BaseURL>/{target}</BaseURL></MPD>"))
+            Response::page(200, &format!("<!--{comment}--><MPD><BaseURL>/{target}</BaseURL></MPD>"))
         }
-        _ => resource.answer(request),
+        _ => resource.respond(request),
     })
 }
 
@@ -374,10 +374,10 @@ fn a_private_server_may_redirect_to_private_servers_and_the_loopback_to_itself()
     let Some(lan) = Lan::new() else { return };
     let proxy = lan.proxy(&[]);
     let listener =
-        crate::network::Network::within(&lan.network.server(), || std::net::TcpListener::bind("0.0.0.0:0"));
+        crate::network::Network::in_namespace(&lan.network.server(), || std::net::TcpListener::bind("0.0.0.0:0"));
     let private = Server::on(listener, |request| match request.path.split_once('?') {
-        Some((_, target)) => Answer::redirect(302, target),
-        None => Answer::status(404),
+        Some((_, target)) => Response::redirect(302, target),
+        None => Response::status(404),
     });
     let url = |target: &str| format!("http://10.77.1.1:{}/to?{target}", private.address.port());
     let got =
@@ -388,8 +388,8 @@ fn a_private_server_may_redirect_to_private_servers_and_the_loopback_to_itself()
         lan.request_locally(&proxy, ProxyProtocol::Media, &url(&format!("http://127.0.0.1:{}/", lan.own.port)));
     assert_eq!((got.status, lan.own.connections()), (403, before), "{}", got.text());
     let listener =
-        crate::network::Network::within(&lan.network.client(), || std::net::TcpListener::bind("127.0.0.1:0"));
-    let local = Server::on(listener, |request| Answer::redirect(302, request.path.split_once('?').unwrap().1));
+        crate::network::Network::in_namespace(&lan.network.client(), || std::net::TcpListener::bind("127.0.0.1:0"));
+    let local = Server::on(listener, |request| Response::redirect(302, request.path.split_once('?').unwrap().1));
     let got = lan.request_locally(
         &proxy,
         ProxyProtocol::Media,
@@ -409,8 +409,8 @@ fn a_name_that_starts_to_resolve_to_this_host_is_refused() {
     let served = resource.clone();
     // Equal ports on both hosts: the name alone decides.
     let port = lan.own.port;
-    let listener = lan.network.inside(move || std::net::TcpListener::bind(("203.0.113.9", port)));
-    let server = Server::on(listener, move |request| served.answer(request)).pace(200_000);
+    let listener = lan.network.in_server_namespace(move || std::net::TcpListener::bind(("203.0.113.9", port)));
+    let server = Server::on(listener, move |request| served.respond(request)).limit_rate(200_000);
     let proxy = lan.proxy(&[]);
     for (form, name) in PROXY_PROTOCOLS.into_iter().zip(["a.test", "b.test", "c.test", "d.test"]) {
         let url = format!("http://{name}:{port}/file");
@@ -427,7 +427,7 @@ fn a_name_that_starts_to_resolve_to_this_host_is_refused() {
     let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("http://mixed.test:{port}/file"));
     assert_eq!(got.status, 200);
     assert_eq!(lan.own.connections(), 0);
-    assert!(!server.asked().is_empty());
+    assert!(!server.requests().is_empty());
 }
 
 #[test]
@@ -442,15 +442,15 @@ fn a_public_name_that_becomes_private_is_refused_over_every_link() {
     let resource = Resource::new(3000);
     let served = resource.clone();
     // Equal ports on both addresses: the name alone decides.
-    let listener = lan.network.inside(|| std::net::TcpListener::bind(("203.0.113.9", 0)));
+    let listener = lan.network.in_server_namespace(|| std::net::TcpListener::bind(("203.0.113.9", 0)));
     let port = listener.local_addr().unwrap().port();
-    let router = lan.network.inside(move || std::net::TcpListener::bind(("10.77.1.1", port)));
-    let router = Server::on(router, |_| Answer::page(200, "SECRET"));
+    let router = lan.network.in_server_namespace(move || std::net::TcpListener::bind(("10.77.1.1", port)));
+    let router = Server::on(router, |_| Response::page(200, "SECRET"));
     let server = Server::on(listener, move |request| match request.path.as_str() {
         "/list.m3u8" => {
-            Answer::page(200, "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/1.ts\n#EXTINF:2,\n/admin\n")
+            Response::page(200, "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/1.ts\n#EXTINF:2,\n/admin\n")
         }
-        _ => served.answer(request),
+        _ => served.respond(request),
     });
     let proxy = lan.proxy(&[]);
     for name in ["beside.test", "later.test"] {
@@ -462,7 +462,7 @@ fn a_public_name_that_becomes_private_is_refused_over_every_link() {
             assert_ne!(got.text().trim(), "SECRET", "{name} {form:?}");
         }
     }
-    assert!(router.asked().is_empty() && !server.asked().is_empty());
+    assert!(router.requests().is_empty() && !server.requests().is_empty());
     // A name that has been private from the start is allowed.
     let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("http://only.test:{port}/admin"));
     assert_eq!(got.text().trim(), "SECRET");

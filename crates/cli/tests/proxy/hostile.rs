@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 use crate::memory::peak;
 use crate::proxy::Proxy;
-use crate::server::{Answer, Server, Step};
+use crate::server::{Response, Server, Step};
 
 /// A playlist or manifest of a hostile server.
 struct Hostile {
@@ -158,17 +158,17 @@ fn hostile_playlists_need_little_memory_and_delay_no_other_client() {
     let lists: Vec<_> = hostile.iter().map(|list| (list.path.clone(), list.encoding, list.body.clone())).collect();
     let server = Server::start(move |request| {
         if request.path == "/small.m3u8" {
-            return Answer::page(200, "#EXTM3U\n#EXTINF:2,\n/seg.ts\n#EXT-X-ENDLIST\n")
+            return Response::page(200, "#EXTM3U\n#EXTINF:2,\n/seg.ts\n#EXT-X-ENDLIST\n")
                 .with("Content-Type", "application/x-mpegurl");
         }
         let Some((_, encoding, body)) = lists.iter().find(|(path, ..)| *path == request.path) else {
-            return Answer::status(404);
+            return Response::status(404);
         };
         let kind = if request.path.ends_with("mpd") { "application/dash+xml" } else { "application/x-mpegurl" };
         let answer =
-            Answer::page(200, "").with("Content-Type", kind).with("Content-Length", &body.len().to_string());
+            Response::page(200, "").with("Content-Type", kind).with("Content-Length", &body.len().to_string());
         let answer = if encoding.is_empty() { answer } else { answer.with("Content-Encoding", encoding) };
-        answer.then([Step::Raw(body.clone())])
+        answer.with_steps([Step::Raw(body.clone())])
     });
     let proxy = Proxy::start(&[]);
     let base = peak(proxy.pid());

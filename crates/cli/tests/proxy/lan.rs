@@ -40,7 +40,7 @@ pub(crate) struct Service {
 impl Service {
     /// Starts it on all addresses of a namespace. It answers every request with `SECRET`.
     fn start(namespace: &str) -> Self {
-        let listener = Network::within(namespace, || TcpListener::bind("[::]:0"));
+        let listener = Network::in_namespace(namespace, || TcpListener::bind("[::]:0"));
         let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
         let counter = Arc::clone(&connections);
         thread::spawn(move || {
@@ -118,7 +118,7 @@ impl Lan {
 
     /// Starts a proxy with `--allow-lan` on all addresses of this host.
     pub(crate) fn proxy(&self, words: &[&str]) -> Proxy {
-        Proxy::listening_at(self.network.words(), "0.0.0.0:0", &[&["--allow-lan"], words].concat())
+        Proxy::listening_at(self.network.client_prefix(), "0.0.0.0:0", &[&["--allow-lan"], words].concat())
     }
 
     /// The response that the LAN host gets through the proxy.
@@ -131,18 +131,18 @@ impl Lan {
     /// The response that a program of this host gets through the proxy.
     pub(crate) fn request_locally(&self, proxy: &Proxy, form: ProxyProtocol, url: &str) -> Reply {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
-        curl_through(self.network.words(), at, form, url, &[])
+        curl_through(self.network.client_prefix(), at, form, url, &[])
     }
 
     /// The response that a player with this User-Agent gets from the media port.
     pub(crate) fn request_as_player(&self, player: &str, proxy: &Proxy, url: &str) -> Reply {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
-        curl_through(self.network.words(), at, ProxyProtocol::Media, url, &["-A", player])
+        curl_through(self.network.client_prefix(), at, ProxyProtocol::Media, url, &["-A", player])
     }
 
     /// Starts a name server reachable over both links. Each name's answers are given in turn, the last one repeatedly; other names do not exist.
     pub(crate) fn name_server(&self, names: &[(&str, &[&str])]) {
-        let socket = self.network.inside(|| UdpSocket::bind("203.0.113.9:53"));
+        let socket = self.network.in_server_namespace(|| UdpSocket::bind("203.0.113.9:53"));
         let names: BTreeMap<String, Vec<Vec<IpAddr>>> = names
             .iter()
             .map(|(name, answers)| {

@@ -2,15 +2,15 @@
 
 use crate::network::Network;
 use crate::proxy::{Proxy, Reply};
-use crate::server::{Answer, Resource, Step};
+use crate::server::{Resource, Response, Step};
 
 #[test]
 fn media_comes_over_both_links_and_survives_the_failure_of_one() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(12_000_000);
     let served = resource.clone();
-    let server = network.serve(move |request| served.answer(request)).pace(1_500_000);
-    let proxy = Proxy::with_prefix(network.words(), &[]);
+    let server = network.serve(move |request| served.respond(request)).limit_rate(1_500_000);
+    let proxy = Proxy::with_prefix(network.client_prefix(), &[]);
     let url = server.url("/film");
     let address = proxy.media_url(&url);
     let out = std::thread::scope(|scope| {
@@ -20,7 +20,7 @@ fn media_comes_over_both_links_and_survives_the_failure_of_one() {
         playing.join().unwrap()
     });
     assert!(out.stdout == *resource.data, "{}", String::from_utf8_lossy(&out.stderr));
-    let over = |wifi| server.asked().iter().any(|asked| asked.over_wifi() == wifi);
+    let over = |wifi| server.requests().iter().any(|asked| asked.over_wifi() == wifi);
     assert!(over(true) && over(false));
     let links = proxy.status()["links"].as_array().unwrap().len();
     assert_eq!(links, 2);
@@ -32,8 +32,8 @@ fn a_connection_takes_a_working_link_and_a_host_keeps_its_link() {
     let resource = Resource::new(10_000);
     let served = resource.clone();
     network.name_server(|_| true);
-    let server = network.serve(move |request| served.answer(request));
-    let proxy = Proxy::with_prefix(network.words(), &[]);
+    let server = network.serve(move |request| served.respond(request));
+    let proxy = Proxy::with_prefix(network.client_prefix(), &[]);
     let url = format!("http://file.test:{}/file", server.address.port());
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
     let through = |words: &[&str]| -> Reply {
@@ -46,14 +46,14 @@ fn a_connection_takes_a_working_link_and_a_host_keeps_its_link() {
         through(&["-p", "-x", &address, "--proxy-header", "X: y"]);
         through(&["--socks5-hostname", &socks]);
     }
-    let first = server.asked()[0].over_wifi();
-    assert!(server.asked().iter().all(|request| request.over_wifi() == first), "the host changed its link");
+    let first = server.requests()[0].over_wifi();
+    assert!(server.requests().iter().all(|request| request.over_wifi() == first), "the host changed its link");
     // That link drops everything: the next connection takes the other one.
     network.cut(if first { "wifi0" } else { "lte0" });
-    let before = server.asked().len();
+    let before = server.requests().len();
     through(&["--socks5-hostname", &socks]);
     through(&["-x", &address]);
-    assert!(server.asked()[before..].iter().all(|request| request.over_wifi() != first));
+    assert!(server.requests()[before..].iter().all(|request| request.over_wifi() != first));
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn a_proxy_without_links_answers_503_and_uses_the_first_link_that_appears() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(100_000);
     let served = resource.clone();
-    let server = network.serve(move |request| served.answer(request));
+    let server = network.serve(move |request| served.respond(request));
     network.client_ip("link del wifi0\nlink del lte0\n");
-    let proxy = Proxy::with_prefix(network.words(), &[]);
+    let proxy = Proxy::with_prefix(network.client_prefix(), &[]);
     let url = server.url("/film");
     assert_eq!(proxy.get(&url, &[]).status, 503);
     network.add_link("lte0");
@@ -76,26 +76,26 @@ fn an_unresponsive_link_does_not_multiply_requests_of_a_player() {
     let Some(network) = Network::two_links() else { return };
     let body = b"small file\n";
     let small = |status: u16| {
-        let answer = Answer::status(status).with("ETag", "\"x\"").with("Content-Length", "11");
-        answer.then([Step::Raw(body.to_vec())])
+        let answer = Response::status(status).with("ETag", "\"x\"").with("Content-Length", "11");
+        answer.with_steps([Step::Raw(body.to_vec())])
     };
     let servers = [
         network.serve(move |_| small(200).with("Connection", "close")),
         network.serve(move |_| {
-            let mut answer = small(200).old().without("Content-Length").without("ETag");
+            let mut answer = small(200).http_1_0().without("Content-Length").without("ETag");
             answer.steps.push(Step::Close);
             answer
         }),
         network.serve(move |_| small(200)),
     ];
-    let proxy = Proxy::with_prefix(network.words(), &[]);
+    let proxy = Proxy::with_prefix(network.client_prefix(), &[]);
     network.cut("lte0");
     std::thread::scope(|scope| {
         for server in &servers {
             let proxy = &proxy;
             scope.spawn(move || {
                 let got = proxy.get(&server.url("/f"), &["--max-time", "20"]);
-                let request_count = server.asked().len();
+                let request_count = server.requests().len();
                 assert!(got.status == 200 && got.body == body, "{}: {}", got.status, got.text());
                 assert!(request_count <= 8, "{request_count} requests for {} bytes", body.len());
             });
@@ -108,13 +108,13 @@ fn many_connections_of_a_program_to_a_host_use_both_links() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(400_000);
     let served = resource.clone();
-    let server = network.serve(move |request| served.answer(request)).pace(20_000);
+    let server = network.serve(move |request| served.respond(request)).limit_rate(20_000);
     let url = server.url("/file");
     for (spread, both) in [("auto", true), ("always", true), ("never", false)] {
         for form in ["--socks5-hostname", "-px"] {
-            let proxy = Proxy::with_prefix(network.words(), &["--metered", "use", "--spread", spread]);
+            let proxy = Proxy::with_prefix(network.client_prefix(), &["--metered", "use", "--spread", spread]);
             let address = proxy.address.to_string();
-            let before = server.asked().len();
+            let before = server.requests().len();
             std::thread::scope(|scope| {
                 let parts: Vec<_> = (0..8_usize)
                     .map(|n| {
@@ -129,7 +129,7 @@ fn many_connections_of_a_program_to_a_host_use_both_links() {
                     assert!(asking.join().unwrap().stdout == resource.data[part], "{spread} {form}");
                 }
             });
-            let requests = server.asked();
+            let requests = server.requests();
             let over_wifi = requests[before..].iter().filter(|request| request.over_wifi()).count();
             assert_eq!(requests.len() - before, 8);
             let expected = if both { 2..7 } else { 0..9 };

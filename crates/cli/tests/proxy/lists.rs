@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::proxy::{Player, Proxy};
-use crate::server::{Answer, Asked, Resource, Server, Step};
+use crate::server::{Request, Resource, Response, Server, Step};
 
 const SEGMENT: usize = 400_000;
 
-fn list(content_type: &str, text: &str) -> Answer {
-    Answer::page(200, text).with("Content-Type", content_type)
+fn list(content_type: &str, text: &str) -> Response {
+    Response::page(200, text).with("Content-Type", content_type)
 }
 
 fn segment(number: usize) -> Resource {
@@ -16,10 +16,10 @@ fn segment(number: usize) -> Resource {
 }
 
 /// Serves segments by the number in their name (`…7.ts`); a test adds its playlists.
-fn segments(request: &Asked) -> Answer {
+fn segments(request: &Request) -> Response {
     let name = request.path.trim_end_matches(".ts");
     let number = name.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
-    number.map_or_else(|| Answer::status(404), |number| segment(number).answer(request))
+    number.map_or_else(|| Response::status(404), |number| segment(number).respond(request))
 }
 
 fn playlist(lines: impl IntoIterator<Item = String>) -> String {
@@ -28,7 +28,7 @@ fn playlist(lines: impl IntoIterator<Item = String>) -> String {
 }
 
 fn is_requested(server: &Server, path: &str) -> bool {
-    server.asked().iter().any(|request| request.path == path)
+    server.requests().iter().any(|request| request.path == path)
 }
 
 fn wait(what: &str, until: impl Fn() -> bool) {
@@ -42,14 +42,14 @@ fn wait(what: &str, until: impl Fn() -> bool) {
 #[test]
 fn addresses_of_a_playlist_lead_to_the_proxy_and_the_rest_is_unchanged() {
     let server = Server::start(|request| match request.path.as_str() {
-        "/live" => Answer::redirect(302, "/edge/live.m3u8?token=x"),
+        "/live" => Response::redirect(302, "/edge/live.m3u8?token=x"),
         "/edge/live.m3u8?token=x" => {
             let text = "#EXTM3U\r\n#EXT-X-OWN:7\r\n#EXT-X-KEY:METHOD=AES-128,URI=\"/key\"\r\n#EXTINF:2,\r\nseg1.ts\r\n\
                 #EXTINF:2,\r\n/seg2.ts";
             list("application/x-mpegURL", text).with("ETag", "\"1\"")
         }
         "/plain.m3u8" => list("text/plain", &playlist(["seg1.ts".into()])),
-        _ => Answer::status(404),
+        _ => Response::status(404),
     });
     let proxy = Proxy::start(&[]);
     let (via, url) = (format!("http://{}/", proxy.address), server.url(""));
@@ -81,7 +81,7 @@ fn addresses_of_a_playlist_lead_to_the_proxy_and_the_rest_is_unchanged() {
 fn addresses_of_a_manifest_lead_to_the_proxy() {
     let server = Server::start(|request| match request.path.as_str() {
         "/a/m.mpd" => list("application/dash+xml", "<MPD><BaseURL>/b/</BaseURL><!-- x --></MPD>"),
-        _ => Answer::status(404),
+        _ => Response::status(404),
     });
     let proxy = Proxy::start(&[]);
     let got = proxy.get(&server.url("/a/m.mpd"), &[]);
@@ -103,7 +103,7 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
     ];
     let raw = |body: Vec<u8>| {
         let length = body.len().to_string();
-        Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(body)])
+        Response::page(200, "").with("Content-Length", &length).with_steps([Step::Raw(body)])
     };
     let server = Server::start(move |request| {
         let name = request.path.trim_start_matches('/').trim_end_matches(".m3u8");
@@ -116,7 +116,7 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
             }
             None if name == "broken.mpd" => list("application/dash+xml", "<MPD><BaseURL>/http://h/x</MPD>"),
             // A film with the name of a playlist.
-            None => Resource::new(100_000).with("Content-Type", "video/mp4").answer(request),
+            None => Resource::new(100_000).with("Content-Type", "video/mp4").respond(request),
         }
     });
     let proxy = Proxy::start(&[]);
@@ -157,14 +157,14 @@ fn the_next_segments_are_prefetched_and_requested_once() {
     assert_eq!((&now["ahead"][0]["segments_ahead"], &now["ahead"][0]["seconds_ahead"]), (&3.into(), &6.0.into()));
     assert!(!is_requested(&server, "/s5.ts"), "at most three segments are prefetched");
     for number in 2..=9 {
-        let before = server.asked().len();
+        let before = server.requests().len();
         let words = [&["-r", "0-"][..], &[]][number % 2];
         let got = proxy.get(&server.url(&format!("/s{number}.ts")), words);
         assert!(got.body == *segment(number).data, "{number}");
         assert_eq!(got.status, [206, 200][number % 2]);
         let path = format!("/s{number}.ts");
         assert!(
-            server.asked()[before..].iter().all(|request| request.path != path),
+            server.requests()[before..].iter().all(|request| request.path != path),
             "segment {number} was requested again"
         );
         wait("ahead", || number > 6 || is_requested(&server, &format!("/s{}.ts", number + 3)));
@@ -206,14 +206,14 @@ fn a_segment_requested_during_the_previous_one_gets_its_head_at_once_and_its_byt
         "/list.m3u8" => list("application/x-mpegurl", &playlist((1..=9).map(|n| format!("s{n}.ts")))),
         _ => segments(request),
     })
-    .pace(100_000);
+    .limit_rate(100_000);
     let proxy = Proxy::start(&[]);
     proxy.request(&proxy.media_url(&server.url("/list.m3u8")), &["-A", "Player"]);
     let mut first = Player::start(&proxy, &server.url("/s1.ts"), 0);
     assert!(first.read(1000) == segment(1).data[..1000]);
     // Its response head has arrived, for which the proxy requested a single byte.
     let mut second = Player::start(&proxy, &server.url("/s2.ts"), 0);
-    let of = |path: &str| server.asked().into_iter().filter(|asked| asked.path == path).collect::<Vec<_>>();
+    let of = |path: &str| server.requests().into_iter().filter(|asked| asked.path == path).collect::<Vec<_>>();
     assert_eq!(of("/s2.ts").iter().map(|request| request.range.clone()).collect::<Vec<_>>(), [Some(0..1)]);
     assert!(first.read(SEGMENT - 1000) == segment(1).data[1000..]);
     assert!(second.read(SEGMENT) == *segment(2).data);
@@ -228,7 +228,7 @@ fn segments_that_are_ranges_of_one_file_are_prefetched() {
             let piece = |n: usize| format!("#EXT-X-BYTERANGE:{SEGMENT}@{}\nfile.ts", n * SEGMENT);
             list("application/x-mpegurl", &playlist((0..4).map(piece)))
         }
-        _ => served.answer(request),
+        _ => served.respond(request),
     });
     let proxy = Proxy::start(&[]);
     proxy.get(&server.url("/list.m3u8"), &[]);
@@ -241,7 +241,7 @@ fn segments_that_are_ranges_of_one_file_are_prefetched() {
             proxy.wait_for_status("ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
         }
     }
-    assert!(server.sent() <= 4 * SEGMENT as u64 + 100_000, "{} bytes were sent", server.sent());
+    assert!(server.sent_bytes() <= 4 * SEGMENT as u64 + 100_000, "{} bytes were sent", server.sent_bytes());
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn unrequested_content_encodings_are_passed_on_or_refused() {
         "/list.m3u8" => list("application/x-mpegurl", "\u{1f}gzip or so").with("Content-Encoding", "gzip"),
         "/named.m3u8" => list("text/plain", &playlist(["/1.ts".to_owned()])).with("Content-Encoding", "utf-8"),
         "/unknown.m3u8" => list("text/plain", "zstandard or so").with("Content-Encoding", "zstd"),
-        _ => served.answer(request),
+        _ => served.respond(request),
     });
     let proxy = Proxy::start(&[]);
     for (path, len) in [("/list.m3u8", 11), ("/1.ts", SEGMENT)] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::nginx::{Nginx, identity};
 use crate::proxy::{Player, Proxy};
-use crate::server::{Answer, Resource, Server, Step};
+use crate::server::{Resource, Response, Server, Step};
 
 const SIZE: usize = 8_000_000;
 
@@ -92,9 +92,9 @@ fn conditional_requests_are_answered_with_the_origins_validators() {
 #[test]
 fn errors_are_explained_in_one_line() {
     let server = Server::start(|request| match request.path.as_str() {
-        "/page" => Answer::page(200, "<script>alert(1)</script>"),
-        "/forbidden" => Answer::page(403, "<h1>no</h1>"),
-        _ => Answer::status(404),
+        "/page" => Response::page(200, "<script>alert(1)</script>"),
+        "/forbidden" => Response::page(403, "<h1>no</h1>"),
+        _ => Response::status(404),
     });
     let proxy = Proxy::start(&[]);
     let refused = "http://127.0.0.1:9/file";
@@ -138,7 +138,7 @@ fn a_server_without_ranges_or_validators_is_played() {
     // Without a validator, ranges are passed on one by one.
     let small = Resource::new(300_000);
     let served = small.clone();
-    let server = Server::start(move |request| served.answer(request).without("ETag").without("Last-Modified"));
+    let server = Server::start(move |request| served.respond(request).without("ETag").without("Last-Modified"));
     let url = server.url("/file");
     let part = proxy.get(&url, &["-r", "1000-199999"]);
     assert_eq!((part.status, part.field("content-range")), (206, Some("bytes 1000-199999/300000")));
@@ -151,14 +151,14 @@ fn redirects_are_followed_and_remembered() {
     let resource = Resource::new(300_000);
     let served = resource.clone();
     let server = Server::start(move |request| match request.path.as_str() {
-        "/film" => Answer::redirect(302, "/edge"),
-        _ => served.answer(request),
+        "/film" => Response::redirect(302, "/edge"),
+        _ => served.respond(request),
     });
     let proxy = Proxy::start(&[]);
     let url = server.url("/film");
     assert!(proxy.get(&url, &[]).body == *resource.data);
     assert!(proxy.get(&url, &["-r", "1000-"]).body == resource.data[1000..]);
-    let requests = server.asked();
+    let requests = server.requests();
     assert_eq!(requests.iter().filter(|request| request.path == "/film").count(), 1, "{requests:?}");
 }
 
@@ -167,21 +167,21 @@ fn an_expired_redirect_target_is_resolved_again() {
     let resource = Resource::new(300_000);
     let served = resource.clone();
     let server = Server::start(move |request| match (request.path.as_str(), request.nth) {
-        ("/film", 0) => Answer::redirect(302, "/signed?1"),
-        ("/film", _) => Answer::redirect(302, "/signed?2"),
+        ("/film", 0) => Response::redirect(302, "/signed?1"),
+        ("/film", _) => Response::redirect(302, "/signed?2"),
         // The first signed URL is valid for the first 20 requests.
-        ("/signed?1", nth) if nth > 20 => Answer::status(403),
-        ("/signed?1", _) => served.answer(request).with("Connection", "close"),
-        _ => served.answer(request),
+        ("/signed?1", nth) if nth > 20 => Response::status(403),
+        ("/signed?1", _) => served.respond(request).with("Connection", "close"),
+        _ => served.respond(request),
     });
     let proxy = Proxy::start(&[]);
     let url = server.url("/film");
     assert!(proxy.get(&url, &[]).body == *resource.data);
-    while server.asked().len() <= 20 {
+    while server.requests().len() <= 20 {
         proxy.get(&url, &["-r", "0-9"]);
     }
     assert!(proxy.get(&url, &["-r", "1000-"]).body == resource.data[1000..]);
-    assert!(server.asked().iter().any(|request| request.path == "/signed?2"));
+    assert!(server.requests().iter().any(|request| request.path == "/signed?2"));
 }
 
 #[test]
@@ -223,8 +223,8 @@ fn a_response_that_breaks_off_is_continued_without_the_player_noticing() {
     let resource = Resource::new(2_000_000);
     let served = resource.clone();
     let server = Server::start(move |request| match request.nth {
-        0..3 => served.answer(request).broken_after(100_000, [Step::Reset]),
-        _ => served.answer(request),
+        0..3 => served.respond(request).broken_after(100_000, [Step::Reset]),
+        _ => served.respond(request),
     });
     let proxy = Proxy::start(&[]);
     assert!(proxy.get(&server.url("/file"), &[]).body == *resource.data);
@@ -233,17 +233,17 @@ fn a_response_that_breaks_off_is_continued_without_the_player_noticing() {
 #[test]
 fn a_seek_uses_a_spare_connection() {
     let resource = Resource::new(40_000_000);
-    let server = Server::honest(&resource).pace(2_000_000);
+    let server = Server::honest(&resource).limit_rate(2_000_000);
     let proxy = Proxy::start(&["--window", "4MiB"]);
     let url = server.url("/file");
     let mut player = Player::start(&proxy, &url, 0);
     assert!(player.read(100_000) == resource.data[..100_000]);
     proxy.wait_for_status("a spare connection", |now| now["idle_connections"].as_u64() > Some(0));
-    let busy = server.asked().iter().map(|request| request.conn).max().unwrap();
+    let busy = server.requests().iter().map(|request| request.conn).max().unwrap();
     drop(player);
     let mut player = Player::start(&proxy, &url, 20_000_000);
     assert!(player.read(100_000) == resource.data[20_000_000..20_100_000]);
-    let requests = server.asked();
+    let requests = server.requests();
     let seek =
         requests.iter().find(|request| request.range.as_ref().is_some_and(|r| r.start == 20_000_000)).unwrap();
     // The spare connection was the last one opened; a new connection for the seek would have a higher number.
@@ -253,16 +253,16 @@ fn a_seek_uses_a_spare_connection() {
 #[test]
 fn a_player_that_disconnects_stops_the_transfer() {
     let resource = Resource::new(40_000_000);
-    let server = Server::honest(&resource).pace(4_000_000);
+    let server = Server::honest(&resource).limit_rate(4_000_000);
     let proxy = Proxy::start(&[]);
     let mut player = Player::start(&proxy, &server.url("/file"), 0);
     player.read(100_000);
     drop(player);
     proxy.wait_for_status("over", |now| now["sessions"][0]["state"] == "idle");
-    let before = server.sent();
+    let before = server.sent_bytes();
     std::thread::sleep(Duration::from_millis(500));
     // Only what the server had already handed to its kernel.
-    assert!(server.sent() <= before + 1_000_000, "{} after {before}", server.sent());
+    assert!(server.sent_bytes() <= before + 1_000_000, "{} after {before}", server.sent_bytes());
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn random_seeks_get_the_right_bytes_from_a_server_that_breaks_off() {
     let resource = Resource::new(3_000_000);
     let served = resource.clone();
     let server = Server::start(move |request| match request.nth % 4 {
-        3 => served.answer(request).broken_after(request.nth as u64 * 997 % 200_000, [Step::Reset]),
-        _ => served.answer(request),
+        3 => served.respond(request).broken_after(request.nth as u64 * 997 % 200_000, [Step::Reset]),
+        _ => served.respond(request),
     });
     let proxy = Proxy::start(&["--window", "1MiB"]);
     let url = server.url("/file");
@@ -304,8 +304,8 @@ fn random_seeks_get_the_right_bytes_from_a_server_that_breaks_off() {
 #[test]
 fn an_empty_file_is_delivered_although_the_server_refuses_ranges_of_it() {
     let server = Server::start(|request| match request.range {
-        Some(_) => Answer::status(416).with("Content-Range", "bytes */0"),
-        None => Answer::status(200),
+        Some(_) => Response::status(416).with("Content-Range", "bytes */0"),
+        None => Response::status(200),
     });
     let proxy = Proxy::start(&[]);
     for words in [&[][..], &["-I"], &["-r", "0-"], &["-r", "5-9"]] {

@@ -31,7 +31,7 @@ fn a_player_that_stops_reading_stops_the_server_and_can_continue() {
     let answer = &proxy.status()["sessions"][0]["answers"][0];
     let waits = answer["ready_bytes"].as_u64().unwrap() + answer["held_bytes"].as_u64().unwrap();
     assert!(waits <= 8 << 20, "{answer}");
-    assert!(server.sent() < (8 << 20) + 2 * KERNEL_BUFFERS, "{} were sent: {now}", server.sent());
+    assert!(server.sent_bytes() < (8 << 20) + 2 * KERNEL_BUFFERS, "{} were sent: {now}", server.sent_bytes());
     got.extend(player.read(60_000_000 - 100_000));
     assert!(got == *resource.data);
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::network::Network;
 use crate::proxy::Proxy;
-use crate::server::{Answer, Server, Step};
+use crate::server::{Response, Server, Step};
 
 /// Rate of each link.
 const LINK: &str = "2500kbit";
@@ -102,7 +102,7 @@ impl Cinema {
         fs::create_dir_all(&prefix).unwrap();
         let conf = prefix.join("conf");
         fs::write(&conf, text).unwrap();
-        let nginx = network.inside(move || {
+        let nginx = network.in_server_namespace(move || {
             for peer in ["peer1", "peer2"] {
                 let words = format!("qdisc add dev {peer} root tbf rate {LINK} burst 16kb latency 100ms");
                 assert!(Command::new("tc").args(words.split_whitespace()).status()?.success(), "tc {words}");
@@ -118,7 +118,7 @@ impl Cinema {
 
     /// Starts a program in the client's namespace.
     fn start(&self, words: &[&str], home: &Path) -> Running {
-        let mut all = self.network.words();
+        let mut all = self.network.client_prefix();
         all.extend(words.iter().map(|word| (*word).to_owned()));
         let log_file = fs::File::create(home.join("said")).unwrap();
         let child = Command::new(&all[0])
@@ -138,7 +138,7 @@ impl Cinema {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("mpv");
         let proxy = Proxy::with_prefix(
-            self.network.words(),
+            self.network.client_prefix(),
             &["--mpv-socket", socket.to_str().unwrap(), "--metered", "use"],
         );
         let ipc = format!("--input-ipc-server={}", socket.display());
@@ -216,7 +216,7 @@ fn mpv_plays_dash_without_stalls() {
 #[test]
 fn players_get_the_bytes_of_the_server() {
     let Some(cinema) = Cinema::open() else { return };
-    let proxy = Proxy::with_prefix(cinema.network.words(), &["--metered", "use"]);
+    let proxy = Proxy::with_prefix(cinema.network.client_prefix(), &["--metered", "use"]);
     let file = |path: &str| -> Vec<u8> { fs::read(films().join(path)).unwrap() };
     for path in ["film.mp4", "hls/s0.ts", "hls/s1.ts"] {
         assert!(proxy.get(&cinema.url(path), &[]).body == file(path), "{path}");
@@ -229,7 +229,7 @@ fn players_get_the_bytes_of_the_server() {
 fn plays_in_a_browser(path: &str) {
     let calm = CpuPressure::begin();
     let Some(cinema) = Cinema::open().filter(|_| is_installed("chromium")) else { return };
-    let proxy = Proxy::with_prefix(cinema.network.words(), &["--metered", "use"]);
+    let proxy = Proxy::with_prefix(cinema.network.client_prefix(), &["--metered", "use"]);
     let home = tempfile::tempdir().unwrap();
     let url = cinema.url(path);
     let (page, profile): (String, PathBuf) =
@@ -312,12 +312,12 @@ fn ffmpeg_plays_unusual_playlists_to_their_end() {
                     Some((None, name)) => format!("dash/chunk-stream{name}"),
                     None => path.to_owned(),
                 };
-                let Ok(body) = fs::read(films().join(path)) else { return Answer::status(404) };
+                let Ok(body) = fs::read(films().join(path)) else { return Response::status(404) };
                 body
             }
         };
         let length = body.len().to_string();
-        Answer::page(200, "").with("Content-Length", &length).then([Step::Raw(body)])
+        Response::page(200, "").with("Content-Length", &length).with_steps([Step::Raw(body)])
     });
     let proxy = Proxy::start(&[]);
     for (path, _) in bodies.iter().filter(|(path, _)| *path != "/imports.m3u8") {

@@ -8,16 +8,16 @@ use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
 
 use crate::network::Network;
 use crate::proxy::Proxy;
-use crate::server::{Answer, Resource, Server, Step};
+use crate::server::{Resource, Response, Server, Step};
 
-fn bytes(content_type: &str, body: &[u8]) -> Answer {
-    let answer = Answer::page(200, "").with("Content-Length", &body.len().to_string());
+fn bytes(content_type: &str, body: &[u8]) -> Response {
+    let answer = Response::page(200, "").with("Content-Length", &body.len().to_string());
     let answer = if content_type.is_empty() {
         answer.without("Content-Type")
     } else {
         answer.with("Content-Type", content_type)
     };
-    answer.then([Step::Raw(body.to_vec())])
+    answer.with_steps([Step::Raw(body.to_vec())])
 }
 
 fn gzip(text: &[u8]) -> Vec<u8> {
@@ -36,7 +36,7 @@ fn playlists_are_rewritten_whatever_their_type_and_name() {
             "/live/list" | "/live/get.php" => bytes(kind, hls.as_bytes()),
             "/live/mark" => bytes(kind, format!("\u{feff}\r\n {hls}").as_bytes()),
             "/live/manifest" => bytes(kind, dash.as_bytes()),
-            _ => Answer::status(404),
+            _ => Response::status(404),
         }
     });
     let proxy = Proxy::start(&[]);
@@ -44,7 +44,7 @@ fn playlists_are_rewritten_whatever_their_type_and_name() {
     let via = |path: &str| format!("http://{}/{}", proxy.address, url(path));
     for kind in ["", "text/plain", "application/octet-stream", "text/html; charset=utf-8", "binary/octet-stream"] {
         for (path, words) in [("/live/list", &[][..]), ("/live/get.php", &["-r", "0-"]), ("/live/mark", &[])] {
-            let before = server.asked().len();
+            let before = server.requests().len();
             let got = proxy.get(&url(&format!("{path}?{kind}")).replace(' ', "%20"), words);
             let text = got.text();
             assert_eq!(got.status, 200, "{path} {kind}: {text}");
@@ -54,7 +54,7 @@ fn playlists_are_rewritten_whatever_their_type_and_name() {
                 "{text}"
             );
             // It is requested only once, because some URLs work once.
-            assert_eq!(server.asked().len() - before, 1, "{path} {kind}");
+            assert_eq!(server.requests().len() - before, 1, "{path} {kind}");
         }
         let text = proxy.get(&url(&format!("/live/manifest?{kind}")).replace(' ', "%20"), &[]).text();
         assert!(text.contains(&format!("<BaseURL>{}</BaseURL>", via("/b/"))), "{kind}: {text}");
@@ -75,7 +75,7 @@ fn other_files_pass_unchanged() {
     ];
     let server = Server::start(move |request| match texts.iter().find(|(path, _)| *path == request.path) {
         Some((_, text)) => bytes("text/plain", text.as_bytes()),
-        None => film.answer(request),
+        None => film.respond(request),
     });
     let proxy = Proxy::start(&[]);
     for (path, text) in texts {
@@ -106,7 +106,7 @@ fn compressed_playlists_are_decompressed_and_rewritten() {
     let served = bodies.clone();
     let server = Server::start(move |request| {
         let Some((_, encoding, body)) = served.iter().find(|(path, ..)| *path == request.path) else {
-            return Answer::status(404);
+            return Response::status(404);
         };
         bytes("text/plain", body).with("Content-Encoding", encoding)
     });
@@ -132,12 +132,12 @@ fn a_response_held_back_on_purpose_is_requested_once() {
         }
         if request.path == "/p8.mp4" { bytes("video/mp4", b"part") } else { bytes(kind, list.as_bytes()) }
     });
-    let proxy = Proxy::with_prefix(network.words(), &["--metered", "use"]);
+    let proxy = Proxy::with_prefix(network.client_prefix(), &["--metered", "use"]);
     assert_eq!(proxy.get(&server.url("/block.m3u8"), &[]).status, 200);
     for path in ["/block.m3u8?_HLS_msn=8&_HLS_part=1", "/p8.mp4"] {
         let got = proxy.get(&server.url(path), &[]);
         assert_eq!(got.status, 200, "{}", got.text());
-        let request_count = server.asked().into_iter().filter(|asked| asked.path == path).count();
+        let request_count = server.requests().into_iter().filter(|asked| asked.path == path).count();
         assert_eq!(request_count, 1, "{path} was requested over both links");
     }
     // Each reload has another URL, and all belong to one playlist.

@@ -58,7 +58,8 @@ impl Channel {
         fs::write(folder.join("film.mpd"), mpd).unwrap();
         let address: SocketAddr = "203.0.113.9:8080".parse().unwrap();
         let settings = format!("location /v/ {{ root {}; }}", files.path().display());
-        let nginx = network.inside(move || Ok(Nginx::at(address, &settings, &Resource::new(1), None)))?;
+        let nginx =
+            network.in_server_namespace(move || Ok(Nginx::at(address, &settings, &Resource::new(1), None)))?;
         shape(&network, "peer1", WIFI);
         shape(&network, "peer2", LTE);
         Some(Self { network, _nginx: nginx, _files: files, url: format!("http://{address}/v") })
@@ -111,7 +112,7 @@ fn lte_is_unused(now: &Value) -> bool {
 fn costly_link_is_unused_while_one_suffices(list: &str) {
     let calm = CpuPressure::begin();
     let Some(channel) = Channel::open() else { return };
-    let proxy = Proxy::with_prefix(channel.network.words(), &[]);
+    let proxy = Proxy::with_prefix(channel.network.client_prefix(), &[]);
     let mut viewer = Viewer::start(&channel, &proxy, list);
     while !lte_is_unused(&proxy.status()) {
         assert!(viewer.next < 20, "the costly link is never unused: {:#}", proxy.status()["ahead"]);

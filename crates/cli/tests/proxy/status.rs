@@ -9,7 +9,7 @@ use crate::server::{Resource, Server};
 #[test]
 fn the_status_shows_sessions_without_their_secrets() {
     let resource = Resource::new(20_000_000);
-    let server = Server::honest(&resource).pace(1_000_000);
+    let server = Server::honest(&resource).limit_rate(1_000_000);
     let proxy = Proxy::start(&["--window", "2MiB"]);
     let url = server.url("/file?token=secret").replace("http://", "http://me:hidden@");
     let mut player = Player::start(&proxy, &url, 1000);
@@ -28,7 +28,7 @@ fn the_status_shows_sessions_without_their_secrets() {
     let text = now.to_string();
     assert!(!text.contains("secret") && !text.contains("hidden") && !text.contains("me:"), "{text}");
     // The login was sent to the origin nevertheless.
-    assert_eq!(server.asked()[0].field("authorization"), Some("Basic bWU6aGlkZGVu"));
+    assert_eq!(server.requests()[0].field("authorization"), Some("Basic bWU6aGlkZGVu"));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn the_media_port_refuses_foreign_pages_and_rebound_names() {
         let words = ["-H", "Sec-Fetch-Site: same-site", "-H", &origin];
         assert_eq!(proxy.get(&url, &words).status, status, "{origin}");
     }
-    assert_eq!(server.asked().len(), 5, "a refused request reached the server");
+    assert_eq!(server.requests().len(), 5, "a refused request reached the server");
 }
 
 #[test]

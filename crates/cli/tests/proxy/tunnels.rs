@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::network::Network;
 use crate::nginx::{Nginx, identity};
 use crate::proxy::Proxy;
-use crate::server::{Answer, Resource, Server, Step};
+use crate::server::{Resource, Response, Server, Step};
 
 const SIZE: usize = 5_000_000;
 
@@ -31,7 +31,8 @@ fn a_file_passes_unchanged_through_each_proxy_protocol() {
 #[test]
 fn a_response_with_many_fields_is_forwarded() {
     let server = Server::start(|_| {
-        (0..300).fold(Answer::page(200, "text"), |answer, n| answer.with(&format!("X-Field-{n}"), &"v".repeat(90)))
+        (0..300)
+            .fold(Response::page(200, "text"), |answer, n| answer.with(&format!("X-Field-{n}"), &"v".repeat(90)))
     });
     let proxy = Proxy::start(&[]);
     let address = format!("http://{}", proxy.address);
@@ -62,14 +63,16 @@ fn a_forwarded_request_arrives_without_proxy_fields() {
         let field_or_none = |name: &str| request.field(name).unwrap_or("none").to_owned();
         let text =
             ["host", "proxy-connection", "proxy-authorization", "x-mine", "via"].map(field_or_none).join(" ");
-        Answer::status(201).with("Content-Length", &text.len().to_string()).then([Step::Raw(text.into_bytes())])
+        Response::status(201)
+            .with("Content-Length", &text.len().to_string())
+            .with_steps([Step::Raw(text.into_bytes())])
     });
     let proxy = Proxy::start(&[]);
     let address = format!("http://me:secret@{}", proxy.address);
     let words = ["-x", &address, "--noproxy", "", "-H", "X-Mine: yes"];
     let got = proxy.request(&server.url("/x?y=z"), &words);
     assert_eq!((got.status, got.text()), (201, format!("{} none none yes none", server.address)));
-    assert_eq!(server.asked()[0].path, "/x?y=z");
+    assert_eq!(server.requests()[0].path, "/x?y=z");
 }
 
 #[test]
@@ -107,7 +110,7 @@ fn bytes_after_a_connect_request_are_not_lost() {
         assert!(len > 0, "{}", String::from_utf8_lossy(&all));
         all.extend_from_slice(&buffer[..len]);
     }
-    assert_eq!(server.asked()[0].path, "/early");
+    assert_eq!(server.requests()[0].path, "/early");
 }
 
 #[test]
@@ -227,8 +230,8 @@ fn the_status_counts_forwarded_and_tunnelled_bytes() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let served = resource.clone();
-    let server = network.serve(move |request| served.answer(request)).pace(4_000_000);
-    let proxy = Proxy::with_prefix(network.words(), &["--metered", "use"]);
+    let server = network.serve(move |request| served.respond(request)).limit_rate(4_000_000);
+    let proxy = Proxy::with_prefix(network.client_prefix(), &["--metered", "use"]);
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
     let url = server.url("/file");
     let links = |now: &serde_json::Value, field: &str| -> u64 {

@@ -35,20 +35,20 @@ impl Cinema {
         let film = film(seconds, bytes_per_second);
         let address: SocketAddr = "203.0.113.9:8080".parse().unwrap();
         let served = film.clone();
-        let nginx = network.inside(move || Ok(Nginx::at(address, "", &served, None)))?;
+        let nginx = network.in_server_namespace(move || Ok(Nginx::at(address, "", &served, None)))?;
         shape(&network, "peer1", WIFI);
         shape(&network, "peer2", LTE);
         Some(Self { network, _nginx: nginx, film, url: format!("http://{address}/file") })
     }
 
     fn proxy(&self, words: &[&str]) -> Proxy {
-        Proxy::with_prefix(self.network.words(), words)
+        Proxy::with_prefix(self.network.client_prefix(), words)
     }
 
     fn player(&self, proxy: &Proxy, from: u64) -> Player {
         let address = proxy.address;
         Player::on(
-            Network::within(&self.network.client(), move || TcpStream::connect(address)),
+            Network::in_namespace(&self.network.client(), move || TcpStream::connect(address)),
             proxy,
             &self.url,
             from,
@@ -186,7 +186,7 @@ fn the_metered_link_is_unused_until_the_buffer_needs_it_and_stays_within_its_bud
     assert!(unused_links(&end).is_empty(), "{end:#}");
     std::thread::sleep(Duration::from_secs(5));
     // The film continues when the other link has recovered.
-    cinema.network.mend("wifi0");
+    cinema.network.uncut("wifi0");
     got.extend(player.read(12 * rate));
     assert!(got == cinema.film.data[..got.len()]);
     let spent = bytes_over(&proxy.status(), "lte0");

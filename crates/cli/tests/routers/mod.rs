@@ -1,13 +1,13 @@
 //! A host with links, each behind a router with NAT, and servers behind the routers, for tests of `marline paths` and `marline edge`.
 //!
-//! A test is a bash script that uses the shell functions of [`WORLD`]; the test compares the lines that it prints. Each script runs in new
+//! A test is a bash script that uses the shell functions of [`NETWORK`]; the test compares the lines that it prints. Each script runs in new
 //! namespaces (needs root, `unshare`, `ip`, `tc`, `nft`, `perl`) and is skipped with a message where one of them is missing.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 #[path = "../world/mod.rs"]
 mod world;
 
-/// Runs the script in the network of [`WORLD`] and returns the lines that it printed; none where the test is skipped.
+/// Runs the script in the network of [`NETWORK`] and returns the lines that it printed; none where the test is skipped.
 pub(crate) fn run_in_network(script: &str) -> Option<Vec<String>> {
     world::run_in_namespaces(&["nft", "tc", "perl"], &format!("{NETWORK}{script}"))
 }

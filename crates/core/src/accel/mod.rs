@@ -121,7 +121,7 @@ impl Accelerator {
     }
 
     /// All flows, in the order of their addresses; a connection that transfers in both directions appears twice.
-    /// Uploads appear from [`MIN_UPLOAD`] on, so that requests do not count.
+    /// Uploads appear once 64 KiB are acknowledged, so that requests do not count.
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
         let statuses = self
             .flows

@@ -285,7 +285,7 @@ proptest! {
 
     #[test]
     fn every_recorded_byte_is_stored_after_any_history(seed: u64, steps in prop::collection::vec(step(), 1..60)) {
-        let history = CrashHistory::new(seed);
+        let mut history = CrashHistory::new(seed);
         for step in &steps {
             history.apply(step);
         }

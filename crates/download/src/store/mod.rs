@@ -14,7 +14,7 @@
 //!    records more than the file has. One message gives the reason ([`RestartReason`]). Nothing is repaired by
 //!    guessing.
 //! 4. Only one run writes a file: `FILE.part` is locked (flock), and a second run fails. A `FILE.part` that marline
-//!    did not write is left unchanged ([`StoreError::NotOurs`]).
+//!    did not write is left unchanged ([`StoreError::ForeignFile`]).
 //! 5. When the size is known, the free space is checked. On file systems where that takes a millisecond the space
 //!    is allocated (`fs` has the measurement). So a full disk is noticed before the first byte. If the disk
 //!    becomes full later, the run fails, and the stored bytes can be resumed.

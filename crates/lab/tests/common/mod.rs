@@ -36,21 +36,29 @@ pub(crate) fn marline() -> &'static Path {
     })
 }
 
-/// Why this program is older than its sources; `None` if it is current. Cargo writes the list of a program's
-/// sources beside it, in the format of make.
+/// Why this program is older than its sources; `None` if it is current.
 fn stale(program: &Path) -> Option<String> {
     let shown = program.display();
     let modified = |file: &Path| file.metadata().and_then(|about| about.modified()).ok();
     let Some(built) = modified(program) else { return Some(format!("{shown} has not been built")) };
-    let rules = std::fs::read_to_string(program.with_extension("d")).unwrap_or_default();
-    let Some((_, sources)) = rules.split_once(": ") else {
-        return Some(format!("{shown}.d does not list its sources"));
-    };
-    // Spaces in names are escaped with a backslash.
-    let sources = sources.lines().next().unwrap_or_default().replace("\\ ", "\0");
-    let changed = sources
-        .split_whitespace()
-        .map(|source| source.replace('\0', " "))
-        .find(|source| modified(Path::new(source)).is_none_or(|changed| changed > built));
-    changed.map(|source| format!("{shown} is older than {source}"))
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    // The laboratory is not part of the program.
+    let linked = std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path());
+    let mut folders: Vec<PathBuf> = linked
+        .filter(|krate| !["lab", "sim"].iter().any(|name| krate.ends_with(name)))
+        .flat_map(|krate| ["src", "models"].map(|folder| krate.join(folder)))
+        .collect();
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        // Unit tests in files of their own are not part of the program either.
+        let tests = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
+        for path in entries.map(|entry| entry.unwrap().path()).filter(|path| !tests(path)) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if modified(&path).is_none_or(|changed| changed > built) {
+                return Some(format!("{shown} is older than {}", path.display()));
+            }
+        }
+    }
+    None
 }

@@ -1,7 +1,7 @@
 //! Resolves host names separately for each link, so that each link can use its own CDN node.
 //!
 //! [`Resolver`] returns the addresses of a host in the order in which to try them, and their source
-//! ([`AnswerSource`]).
+//! ([`ResolutionSource`]).
 //!
 //! 1. The sources, in this order: an address literal; `/etc/hosts`; the link's own name servers, as systemd-resolved,
 //!    systemd-networkd, NetworkManager or a DHCP client know them; the servers in `/etc/resolv.conf`; the system's

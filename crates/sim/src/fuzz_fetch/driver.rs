@@ -312,15 +312,7 @@ impl<M: Subject> Driver<M> {
                 let (response_count, last_chunk, responses) = (0, 0, VecDeque::new());
                 self.conns.insert(
                     conn,
-                    Conn {
-                        link,
-                        is_open,
-                        step_scheduled,
-                        is_unresponsive: is_unresponsive,
-                        response_count,
-                        last_chunk,
-                        responses,
-                    },
+                    Conn { link, is_open, step_scheduled, is_unresponsive, response_count, last_chunk, responses },
                 );
                 self.schedule(self.fault_plan.links[link].rtt, Event::ConnStep(conn));
             }

@@ -332,7 +332,7 @@ const OFFLOAD_TIME: Duration = Duration::from_secs(4);
 /// chosen: longer than the delay takes to fade ([`super::ack_path`]), and a round trip.
 const SETTLE_TIME: Duration = Duration::from_millis(4500);
 const AFTER_TIME: Duration = Duration::from_secs(2);
-/// chosen: doubled with each trial, from a minute to half an hour.
+/// chosen: doubled with each trial, from 1 to 16 minutes.
 const FIRST_RETRY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
