@@ -9,8 +9,8 @@
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
 //! [`stream`].
 //! Beside it, [`batch`] uses `fetch`; [`paths`] uses `energy`; [`accel`] uses `wire` and `link`; [`assign`] and
-//! [`link_choice`] use only `units`. [`printable`] uses none of them: every crate that prints text from outside
-//! escapes it there.
+//! [`link_choice`] use only `units`. [`printable`] and [`finding`] use none of them: every crate that prints
+//! text from outside escapes it with the one, and every check of a host reports with the other.
 #![no_std]
 
 extern crate alloc;
@@ -21,6 +21,7 @@ pub mod batch;
 pub mod decision_log;
 pub mod energy;
 pub mod fetch;
+pub mod finding;
 pub mod link;
 pub mod link_choice;
 pub mod machine;

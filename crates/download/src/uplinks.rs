@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use marline_core::link::{LinkId, LinkKind, LinkProfile};
 use marline_net::links::{
-    Interface, InterfaceList, LinkSelection, LinksError, MeteredHints, MeteredQuery, Monitor, choose_links,
+    Interface, InterfaceList, LinkSelection, LinksError, MeteredHints, MeteredQuery, RetryingMonitor, choose_links,
     choose_loopback, list_interfaces,
 };
 use url::Url;
@@ -21,7 +21,8 @@ pub(super) struct Uplinks {
     metered_hints: MeteredHints,
     /// Queries again whether links are metered, after they have changed.
     metered_query: MeteredQuery,
-    monitor: Option<Monitor>,
+    /// None: the only link is this host itself.
+    monitor: Option<RetryingMonitor>,
     /// Whether the interfaces may have changed since they were last enumerated.
     is_stale: bool,
     /// Whether the file is named by the server (Content-Disposition).
@@ -52,7 +53,7 @@ impl Uplinks {
 
     fn find_with(selection: LinkSelection, query: MeteredQuery) -> Result<(Self, Vec<String>), LinksError> {
         // The monitor is opened before the interfaces are enumerated, so that no change in between is missed.
-        let monitor = Monitor::new().ok();
+        let monitor = Some(RetryingMonitor::new());
         let interfaces = list_interfaces()?;
         let hints = query.query_blocking(&interfaces);
         let chosen = choose_links(&interfaces, &selection, &hints)?;
@@ -72,7 +73,7 @@ impl Uplinks {
 
     /// Starts without any link. Links that appear are added.
     pub(super) fn without_links(selection: LinkSelection) -> Self {
-        Self { monitor: Monitor::new().ok(), ..Self::without_monitor(Vec::new(), selection) }
+        Self { monitor: Some(RetryingMonitor::new()), ..Self::without_monitor(Vec::new(), selection) }
     }
 
     /// This host itself as the only link. Also returns the messages for the user.
@@ -92,7 +93,7 @@ impl Uplinks {
     /// The same links with the same IDs, for another run. Costs no enumeration.
     pub(super) fn duplicate(&self) -> Self {
         let links = self.links.clone();
-        let monitor = self.monitor.as_ref().and_then(|_| Monitor::new().ok());
+        let monitor = self.monitor.as_ref().map(|_| RetryingMonitor::new());
         // Changes before the new monitor was opened are found by an enumeration at the next poll.
         let stale = monitor.is_some();
         Self {
@@ -173,14 +174,12 @@ impl Uplinks {
         Poll::Ready(self.apply_interfaces(&interfaces))
     }
 
-    /// Reads the notifications of the kernel. A monitor that fails is dropped, and changes are no longer noticed.
+    /// Reads the notifications of the kernel.
     fn poll_monitor(&mut self, cx: &mut Context<'_>) {
-        while let Some(monitor) = &mut self.monitor {
-            match monitor.poll_changed(cx) {
-                Poll::Pending => return,
-                Poll::Ready(Ok(())) => self.is_stale = true,
-                Poll::Ready(Err(_)) => self.monitor = None,
-            }
+        let Some(monitor) = &mut self.monitor else { return };
+        // Polled until it is pending: only then does the next change wake the task.
+        while monitor.poll_changed(cx).is_ready() {
+            self.is_stale = true;
         }
     }
 

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use marline_core::units::DataSize;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 use marline_sys::signal;
-use marline_terminal::{CliError, command_line, log, output};
+use marline_terminal::{CliError, command_line, findings, log, output};
 use serde_json::{Value, json};
 
 use crate::bench::{self, BenchArgs};
@@ -244,21 +244,15 @@ fn record(args: &ExecArgs, lab: &Lab, payload: Option<&Payload>, run: Value) -> 
 }
 
 fn run_doctor(args: &DoctorArgs) -> u8 {
-    let findings = doctor::check_machine();
-    let code = u8::from(!doctor::can_run(&findings));
+    let report = doctor::check_machine();
+    let code = u8::from(!report.ok);
     if args.json {
-        print_line(&format!("{:#}", doctor::to_json(&findings)));
+        print_line(&format!("{:#}", json!(report)));
         return code;
     }
-    for finding in &findings {
-        let mark = match (finding.is_ok, finding.is_required) {
-            (true, _) => "yes",
-            (false, true) => "NO",
-            (false, false) => "no",
-        };
-        print_line(&format!("{mark:<4} {:<11} {}", finding.name, finding.message));
-    }
-    print_line(if code == 0 { "A lab can run here." } else { "No lab can run here: fix the lines marked NO." });
+    let verdict =
+        if report.ok { "A lab can run here." } else { "No lab can run here: fix the findings marked WRONG." };
+    print_line(&format!("{}\n{verdict}", findings::render(&report.findings)));
     code
 }
 

@@ -6,34 +6,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use marline_core::finding::{Finding, Report, Severity};
 use marline_core::units::Bitrate;
 use marline_sim::spec::LinkSpec;
 use marline_sys::clock::{self, Timer};
 use marline_sys::{priority, tun::Tun};
 use rustix::event::{PollFd, PollFlags, poll};
-use serde_json::{Value, json};
 
 use crate::server::find_program;
 use crate::{Congestion, Lab, LabSpec, Privileges, acquire_privileges};
 
-/// Result of one check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Name of the check.
-    pub name: &'static str,
-    /// Whether the check succeeded.
-    pub is_ok: bool,
-    /// Whether a lab cannot run without it.
-    pub is_required: bool,
-    /// What was found; on failure the reason and the remedy.
-    pub message: String,
-}
-
 /// Runs all checks. Call it in a process with one thread: it acquires privileges and builds labs as a real run
 /// does.
-pub fn check_machine() -> Vec<Finding> {
+pub fn check_machine() -> Report {
     let mut findings = vec![check_privileges(), check_tun(), check_lab()];
-    if can_run(&findings) {
+    if Report::new(findings.clone()).ok {
         findings.extend(Congestion::ALL.map(check_congestion));
     }
     findings.extend([check_real_time(), check_timer()]);
@@ -43,27 +30,20 @@ pub fn check_machine() -> Vec<Finding> {
         check_program("aria2c", "--version", "aria2", "comparisons use it"),
         marline(),
     ]);
-    findings
+    Report::new(findings)
 }
 
-/// Whether all required checks succeeded.
-pub fn can_run(findings: &[Finding]) -> bool {
-    findings.iter().all(|finding| finding.is_ok || !finding.is_required)
+/// The finding of a check. An error is what was observed, and the remedy.
+fn new_finding(name: &'static str, failure: Severity, result: Result<String, (String, String)>) -> Finding {
+    match result {
+        Ok(message) => Finding::ok(name, message),
+        Err((message, remedy)) => Finding { name, severity: failure, message, remedy },
+    }
 }
 
-/// The findings as JSON.
-pub fn to_json(findings: &[Finding]) -> Value {
-    let finding_json =
-        |f: &Finding| json!({"name": f.name, "ok": f.is_ok, "required": f.is_required, "says": f.message});
-    json!({"can_run": can_run(findings), "findings": findings.iter().map(finding_json).collect::<Vec<_>>()})
-}
-
-fn new_finding(name: &'static str, required: bool, result: Result<String, String>) -> Finding {
-    let (ok, message) = match result {
-        Ok(message) => (true, message),
-        Err(message) => (false, message),
-    };
-    Finding { name, is_ok: ok, is_required: required, message }
+/// A failure without a remedy of its own: its text says what is known.
+fn no_remedy(error: impl ToString) -> (String, String) {
+    (error.to_string(), String::new())
 }
 
 fn check_privileges() -> Finding {
@@ -74,9 +54,9 @@ fn check_privileges() -> Finding {
         Ok(Privileges::UserNamespace) => {
             Ok(format!("rootless in a user namespace (user.max_user_namespaces = {limit})"))
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(no_remedy(error)),
     };
-    new_finding("namespaces", true, result)
+    new_finding("namespaces", Severity::Blocks, result)
 }
 
 fn check_tun() -> Finding {
@@ -86,11 +66,12 @@ fn check_tun() -> Finding {
         (Ok(mode), Ok(_)) if mode == "600" => Ok(format!("{} mode {mode}: root only", Tun::DEVICE_PATH)),
         (Ok(mode), Ok(_)) => Ok(format!("{} mode {mode}", Tun::DEVICE_PATH)),
         (Ok(mode), Err(error)) => {
-            Err(format!("{} mode {mode}: {error}: sudo chmod 666 {}", Tun::DEVICE_PATH, Tun::DEVICE_PATH))
+            let remedy = format!("`sudo chmod 666 {}`", Tun::DEVICE_PATH);
+            Err((format!("{} mode {mode}: {error}", Tun::DEVICE_PATH), remedy))
         }
-        (Err(error), _) => Err(format!("{}: {error}: sudo modprobe tun", Tun::DEVICE_PATH)),
+        (Err(error), _) => Err((format!("{}: {error}", Tun::DEVICE_PATH), "`sudo modprobe tun`".to_owned())),
     };
-    new_finding("tun", true, result)
+    new_finding("tun", Severity::Blocks, result)
 }
 
 fn minimal_spec() -> LabSpec {
@@ -100,29 +81,30 @@ fn minimal_spec() -> LabSpec {
 fn check_lab() -> Finding {
     let result = match Lab::start(&minimal_spec()) {
         Ok(lab) => Ok(format!("built in {:.0} ms", lab.build_time().as_secs_f64() * 1e3)),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(no_remedy(error)),
     };
-    new_finding("lab", true, result)
+    new_finding("lab", Severity::Blocks, result)
 }
 
 fn check_congestion(algorithm: Congestion) -> Finding {
     let result = match Lab::start(&LabSpec { congestion: algorithm, ..minimal_spec() }) {
         Ok(lab) if lab.congestion().is_granted() => Ok("granted by route".to_string()),
         Ok(lab) => {
-            Err(format!("the kernel gives {} instead: sudo modprobe tcp_{algorithm}", lab.congestion().client))
+            let message = format!("the kernel gives {} instead", lab.congestion().client);
+            Err((message, format!("`sudo modprobe tcp_{algorithm}`")))
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(no_remedy(error)),
     };
     // Not required: measurements are possible with another algorithm, and the result names it.
-    new_finding(algorithm.name(), false, result)
+    new_finding(algorithm.name(), Severity::Note, result)
 }
 
 fn check_real_time() -> Finding {
     let result = match priority::check_real_time() {
         Ok(()) => Ok("SCHED_FIFO is permitted".to_string()),
-        Err(error) => Err(format!("no SCHED_FIFO ({error}): packets may leave later on a busy machine")),
+        Err(error) => Err(no_remedy(format!("no SCHED_FIFO ({error}): packets may leave later on a busy machine"))),
     };
-    new_finding("real-time", false, result)
+    new_finding("real-time", Severity::Note, result)
 }
 
 /// Measures how late a timer wakes a sleeping thread; no lab on this machine is more precise.
@@ -150,20 +132,20 @@ fn check_timer() -> Finding {
             if percentile(99) < Duration::from_millis(1) {
                 Ok(text)
             } else {
-                Err(format!("{text}: this machine is busy"))
+                Err((format!("{text}: this machine is busy"), "stop other programs while you measure".to_owned()))
             }
         }
-        _ => Err("the timer could not be tested".to_string()),
+        _ => Err(no_remedy("the timer could not be tested")),
     };
-    new_finding("timer", false, result)
+    new_finding("timer", Severity::Note, result)
 }
 
 fn check_program(name: &'static str, version: &str, package: &str, purpose: &str) -> Finding {
     let result = match find_program(name) {
         Some(path) => Ok(first_line(Command::new(path).arg(version)).unwrap_or_else(|| "found".into())),
-        None => Err(format!("not installed ({purpose}): apt-get install {package}")),
+        None => Err((format!("not installed ({purpose})"), format!("`apt-get install {package}`"))),
     };
-    new_finding(name, false, result)
+    new_finding(name, Severity::Note, result)
 }
 
 /// Finds the `marline` program that is measured.
@@ -172,7 +154,7 @@ fn marline() -> Finding {
         let version = first_line(Command::new(&path).arg("--version")).unwrap_or_else(|| "no version".into());
         format!("{version}, {}", path.display())
     });
-    new_finding("marline", false, found.map_err(|error| error.to_string()))
+    new_finding("marline", Severity::Note, found.map_err(no_remedy))
 }
 
 /// The first line that a program prints, on standard output or else on standard error.
@@ -181,17 +163,4 @@ fn first_line(command: &mut Command) -> Option<String> {
     let mut text = String::new();
     output.stdout.as_slice().chain(output.stderr.as_slice()).read_to_string(&mut text).ok()?;
     text.lines().next().map(|line| line.trim().to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_failed_required_check_prevents_a_lab() {
-        let works = new_finding("a", true, Ok(String::new()));
-        let lacks = new_finding("b", false, Err(String::new()));
-        assert!(can_run(&[works.clone(), lacks.clone()]));
-        assert!(!can_run(&[works, Finding { is_required: true, ..lacks }]));
-    }
 }

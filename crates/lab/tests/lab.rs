@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use marline_core::finding::Severity;
 use marline_core::units::DataSize;
 use marline_lab::{
     Congestion, Lab, LabSpec, Output, Payload, Segment, ServerTcp, Service, Task, acquire_privileges, doctor,
@@ -67,8 +68,8 @@ fn main() -> ExitCode {
         eprintln!("skipped: {error}");
         return ExitCode::SUCCESS;
     }
-    if let Some(missing) = doctor::check_machine().into_iter().find(|finding| finding.is_required && !finding.is_ok)
-    {
+    let mut findings = doctor::check_machine().findings.into_iter();
+    if let Some(missing) = findings.find(|finding| finding.severity == Severity::Blocks) {
         eprintln!("skipped: {}: {}", missing.name, missing.message);
         return ExitCode::SUCCESS;
     }

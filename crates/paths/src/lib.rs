@@ -26,6 +26,7 @@ mod error;
 pub mod gateway;
 pub mod host_config;
 mod kernel;
+pub mod restore;
 pub mod run;
 mod shared_policy;
 mod snapshot;

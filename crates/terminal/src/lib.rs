@@ -3,13 +3,15 @@
 //! 1. [`command_line`] parses the arguments and turns a mistake into one line.
 //! 2. [`output`] is the only code that writes to standard output and standard error; it escapes untrusted text.
 //! 3. [`log`] starts the log that `MARLINE_LOG` requests.
-//! 4. [`CliError`] is the failure of a command: a message and an exit code.
+//! 4. [`findings`] prints the result of a check of the host.
+//! 5. [`CliError`] is the failure of a command: a message and an exit code.
 //!
 //! This is a crate of its own and not part of `marline-net`, since the laboratory would then have to build all of
 //! `marline-net`. If one program's library contained it, the other program would have to link that whole program.
 
 mod cli_error;
 pub mod command_line;
+pub mod findings;
 pub mod log;
 pub mod output;
 

@@ -43,10 +43,9 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
         Some(AccelCommand::Rtp(args)) => rtp::run(*args),
         Some(AccelCommand::Repair(args)) => repair::run(&args),
         Some(AccelCommand::Check { json }) => {
-            let needs = check_requirements();
-            print_result(&if json { json_of(&needs)? } else { render::requirements(&needs) })?;
-            let fit = needs.iter().all(|need| need.is_met || !need.is_required);
-            if fit { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }
+            let report = render::requirement_report(check_requirements());
+            print_result(&if json { json_of(&report)? } else { render::requirements(&report) })?;
+            if report.ok { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Status and requirements as text for a terminal.
 
-use std::fmt::Write as _;
-
 use marline_accel::Requirement;
 use marline_accel::status::{Flow, Link, Status};
+use marline_core::finding::{Finding, Report, Severity};
+use marline_terminal::findings;
 
 use crate::energy::render_table;
 use crate::progress::{rate, size, time};
@@ -145,28 +145,29 @@ fn inactive(flow: &Flow) -> String {
     if each.is_empty() { String::new() } else { format!(" ({})", each.join("; ")) }
 }
 
-/// Requirements, one line each.
-pub(super) fn requirements(needs: &[Requirement]) -> String {
-    let mut text = String::new();
-    let width = needs.iter().map(|need| need.name.len()).max().unwrap_or(0);
-    for need in needs {
-        let mark = match (need.is_met, need.is_required) {
-            (true, _) => "ok   ",
-            (false, false) => "note ",
-            (false, true) => "WRONG",
-        };
-        let _ = writeln!(text, "{mark}  {:<width$}  {}", need.name, need.finding);
-        if !need.remedy.is_empty() {
-            let _ = writeln!(text, "{:width$}  remedy: {}", "", need.remedy, width = width + 7);
-        }
-    }
-    let fit = needs.iter().all(|need| need.is_met || !need.is_required);
-    text += if fit {
-        "\n`marline accel` can run on this machine.\n"
-    } else {
-        "\n`marline accel` cannot run on this machine: see WRONG.\n"
+/// The requirements of this machine as findings of a check.
+pub(super) fn requirement_report(requirements: Vec<Requirement>) -> Report {
+    let finding = |requirement: Requirement| Finding {
+        name: requirement.name,
+        severity: match (requirement.is_met, requirement.is_required) {
+            (true, _) => Severity::Ok,
+            (false, false) => Severity::Note,
+            (false, true) => Severity::Blocks,
+        },
+        message: requirement.finding,
+        remedy: requirement.remedy.to_owned(),
     };
-    text
+    Report::new(requirements.into_iter().map(finding).collect())
+}
+
+/// The findings, and whether `marline accel` can run.
+pub(super) fn requirements(report: &Report) -> String {
+    let verdict = if report.ok {
+        "`marline accel` can run on this machine."
+    } else {
+        "`marline accel` cannot run on this machine: see WRONG."
+    };
+    format!("{}\n{verdict}\n", findings::render(&report.findings))
 }
 
 fn mbps(mbps: Option<f64>) -> String {

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use marline_core::finding::{Report, Severity};
 use marline_net::links::Interface;
-use marline_net::printable::printable;
-use marline_paths::doctor::{self, Report, RequestedLink, Severity};
+use marline_paths::doctor::{self, RequestedLink};
+use marline_terminal::findings;
 
 use super::args::LinkOption;
 use super::{print_notice, print_result, to_json};
@@ -41,19 +42,7 @@ pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: boo
 }
 
 fn render(report: &Report) -> String {
-    let mut text = String::new();
-    let width = report.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
-    for finding in &report.findings {
-        let mark = match finding.severity {
-            Severity::Ok => "ok   ",
-            Severity::Note => "note ",
-            Severity::Blocks => "WRONG",
-        };
-        text += &format!("{mark}  {:<width$}  {}\n", finding.name, printable(&finding.message));
-        if !finding.remedy.is_empty() {
-            text += &format!("{:width$}  remedy: {}\n", "", printable(&finding.remedy), width = width + 7);
-        }
-    }
+    let mut text = findings::render(&report.findings);
     let mut probes = report.findings.iter().filter(|finding| finding.name == "probe").peekable();
     let is_probe_unsuccessful = probes.peek().is_some() && probes.all(|finding| finding.severity != Severity::Ok);
     text += if report.ok && is_probe_unsuccessful {
@@ -68,40 +57,15 @@ fn render(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use marline_paths::doctor::Finding;
+    use marline_core::finding::Finding;
 
     use super::*;
 
     #[test]
-    fn each_finding_has_a_line_followed_by_its_remedy() {
-        let finding = |name, state, says: &str, remedy: &str| Finding {
-            name,
-            severity: state,
-            message: says.into(),
-            remedy: remedy.into(),
-        };
-        let findings = vec![
-            finding("kernel", Severity::Ok, "Linux 6.18", ""),
-            finding("path manager", Severity::Blocks, "another one is active", "stop it"),
-        ];
-        assert_eq!(
-            render(&Report { ok: false, findings }),
-            "ok     kernel        Linux 6.18\n\
-             WRONG  path manager  another one is active\n                     remedy: stop it\n\n\
-             This host cannot run `marline paths`: fix the findings marked WRONG.\n"
-        );
-    }
-
-    #[test]
     fn the_verdict_mentions_probes_if_all_of_them_failed() {
         let report = |states: &[Severity]| {
-            let probe = |state: &Severity| Finding {
-                name: "probe",
-                severity: *state,
-                message: "x".into(),
-                remedy: "y".into(),
-            };
-            render(&Report { ok: true, findings: states.iter().map(probe).collect() })
+            let probe = |state: &Severity| Finding { severity: *state, ..Finding::note("probe", "x", "y") };
+            render(&Report::new(states.iter().map(probe).collect()))
         };
         assert!(
             report(&[Severity::Note, Severity::Note])

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use marline_net::links::LinksError;
 use marline_paths::PathsError;
 use marline_paths::control::{self, ControlError, ControlReply, ControlRequest};
-use marline_paths::host_config::{self, RUN_DIR};
+use marline_paths::host_config::RUN_DIR;
+use marline_paths::restore;
 
 use self::args::{PathsCommand, RunDirArgs};
 use crate::output::{print_notice, print_result};
@@ -86,7 +87,7 @@ pub(crate) fn restore_from_args(args: &RestoreArgs, config: Option<&Path>) -> Re
 }
 
 fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
-    let result = host_config::restore(run_dir).map_err(|error| match error {
+    let result = restore::restore(run_dir).map_err(|error| match error {
         PathsError::NotPermitted { what } => {
             CliError::new(CliError::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
         }

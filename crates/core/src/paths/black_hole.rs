@@ -11,7 +11,7 @@
 //!    subflow over the same link has been established meanwhile, so that small packets pass; and a retransmission
 //!    sent after that is not acknowledged either. Without the last condition an outage that has just ended would
 //!    look the same.
-//! 2. *Downloads:* the data sequence numbers (RFC 8684, section 3.3) show lost data ([`Conn::track_data_seq`]). If
+//! 2. *Downloads:* the data sequence numbers (RFC 8684, section 3.3) show lost data ([`track_data_seq`]). If
 //!    the other subflows deliver bytes 1–1000 and 3001–4000 of the connection, the peer has sent 1001–3000 over
 //!    this one. Nothing of it arrives for [`MIN_MISSING_TIME`]. A sender that has nothing to send over the link
 //!    skips nothing. Sequence numbers are no evidence if the kernel does not report them, if there are too many
@@ -35,12 +35,15 @@
 use alloc::vec::Vec;
 
 use super::config::Policy;
-use super::conn::{Activity, Conn, DeadPath, JoinPurpose, JoinState, MtuTrial, ReceiveProgress};
-use super::event::{CommandError, Output, SubflowId};
+use super::event::{CommandError, SubflowId};
+use super::explanation::Explanation;
 use super::host_state::HostState;
 use super::link_mtu::MtuStep;
 use super::liveness::StallKind;
-use super::subflow::{FULL_PACKET, Subflow};
+use super::path::{DeadPath, JoinPurpose, JoinState, MtuTrial};
+use super::subflow::{FULL_PACKET, ReceiveProgress, Subflow};
+use super::subflow_set::SubflowSet;
+use super::traffic::Traffic;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
 
@@ -69,65 +72,33 @@ const MAX_SEQ_POLL_INTERVAL: Duration = Duration::from_millis(150);
 /// How long a link is not used if no step helps. Chosen: as after a refusal.
 const LINK_PAUSE: Duration = Duration::from_secs(60);
 
-impl Conn {
-    /// Records the position of the received data, and which subflows have not delivered data that was sent over
-    /// them. Called at each complete poll.
-    ///
-    /// A subflow receives in order. Data that the other subflows skip was therefore sent over one that has not
-    /// delivered it. Data that is sent again over the others counts as received, not as skipped. Of several other
-    /// subflows, the slower ones have yet to deliver data that a faster one skips: only data before the position
-    /// that all of them have reached is certainly not theirs.
-    pub(super) fn track_data_seq(&mut self, now: Instant) {
-        let previous = self.progress.map(|reached| reached.data_seq);
-        let data_seq = self.subflows.iter().filter_map(Subflow::data_seq).chain(previous).max();
-        let reached = data_seq.map(|to| ReceiveProgress { data_seq: to, received: self.received });
-        self.progress = reached;
-        let Some(reached) = reached else { return };
-        // Position up to which no other subflow can still deliver data.
-        let passed_by_all = |sub: &Subflow| match self.other_receivers(sub.id).count() {
-            0 | 1 => reached.data_seq,
-            _ => self.other_receivers(sub.id).filter_map(Subflow::data_seq).min().unwrap_or_default(),
-        };
-        let passed: Vec<DataSize> = self.subflows.iter().map(passed_by_all).collect();
-        for (sub, to) in self.subflows.iter_mut().zip(passed).filter(|(sub, _)| !sub.backup && !sub.is_closing) {
-            // Skipped bytes: the others have passed them, but they were received by no subflow.
-            let start = *sub.start_progress.get_or_insert(reached);
-            let skipped = (to - start.data_seq) - (reached.received - start.received);
-            if !sub.has_no_full_packet() {
-                sub.missing_since = None;
-            } else if skipped >= FULL_PACKET {
-                sub.missing_since.get_or_insert(now);
-            }
-        }
-    }
+/// The search for black holes on the paths of one connection.
+pub(super) struct BlackHoleCheck<'a> {
+    pub(super) set: &'a mut SubflowSet,
+    pub(super) traffic: &'a Traffic,
+    pub(super) explanation: &'a mut Explanation,
+    pub(super) is_busy: bool,
+    /// The connection is older than the run, so it is not known what the peer has sent before.
+    pub(super) is_adopted: bool,
+    pub(super) poll_interval: Duration,
+}
 
-    /// The other subflows that carry data and have received full-sized packets.
-    fn other_receivers(&self, except: SubflowId) -> impl Iterator<Item = &Subflow> {
-        let receives =
-            move |sub: &&Subflow| sub.id != except && !sub.backup && !sub.is_closing && !sub.has_no_full_packet();
-        self.subflows.iter().filter(receives)
-    }
-
-    /// Position after which the peer may send data over a subflow that is requested to carry now; `None`: unknown.
-    pub(super) fn start_progress(&self) -> Option<ReceiveProgress> {
-        self.progress.or_else(|| self.received.is_zero().then(ReceiveProgress::default))
-    }
-
+impl BlackHoleCheck<'_> {
     /// Examines all subflows for lost full-sized packets, and decides trials in progress. Called at each
     /// evaluation.
-    pub(super) fn check_black_holes(&mut self, host: &mut HostState) {
-        if host.config.policy != Policy::Marline || self.joins_denied {
+    pub(super) fn run(&mut self, host: &mut HostState) {
+        if host.config.policy != Policy::Marline || self.set.joins_denied {
             return;
         }
-        for index in 0..self.paths.len() {
+        for index in 0..self.set.paths.len() {
             self.judge_mtu_trial(host, index);
         }
-        let found: Vec<BlackHole> = self.subflows.iter().filter_map(|sub| self.diagnose(host, sub)).collect();
+        let found: Vec<BlackHole> = self.set.subflows.iter().filter_map(|sub| self.diagnose(host, sub)).collect();
         for lost in found {
             match lost {
                 BlackHole::Unconfirmed { index: at, handshake } => {
                     let until = host.now + StallKind::Urgent.probe_time(handshake);
-                    self.join(host, at, true, JoinPurpose::Probe { until });
+                    self.set.join(host, at, true, JoinPurpose::Probe { until });
                 }
                 BlackHole::Upload { index: at, established_at: up } => self.on_lost_upload(host, at, up),
                 BlackHole::Download { index: at, established_at: up, is_weak: weak } => {
@@ -140,7 +111,7 @@ impl Conn {
     /// Whether a subflow seems to lose its full-sized packets, and in which direction.
     fn diagnose(&self, host: &HostState, sub: &Subflow) -> Option<BlackHole> {
         let index = sub.link.filter(|_| !sub.backup && !sub.is_closing)?;
-        let (path, link) = (self.paths.get(index)?, host.link(index)?);
+        let (path, link) = (self.set.paths.get(index)?, host.link(index)?);
         if !link.up || path.dead.is_some() || path.join != JoinState::Idle {
             return None;
         }
@@ -155,7 +126,7 @@ impl Conn {
             }
             // The probe starts now instead of after the usual stall time, so that the next retransmission follows
             // it.
-            if is_unprobed && self.activity == Activity::Busy && self.is_joinable(host, index) {
+            if is_unprobed && self.is_busy && self.set.is_joinable(host, index) {
                 return Some(BlackHole::Unconfirmed { index, handshake: sub.handshake_rtt() });
             }
         }
@@ -169,11 +140,15 @@ impl Conn {
     /// Whether the peer's data arrives over other subflows and not over this one.
     fn is_download_lost(&self, host: &HostState, index: usize, sub: &Subflow) -> bool {
         let (now, handshake) = (host.now, sub.handshake_rtt());
-        let is_newest = self.subflow_on(index).is_some_and(|newest| newest.id == sub.id);
+        let is_newest = self.set.on_link(index).is_some_and(|newest| newest.id == sub.id);
         let has_nothing =
             is_newest && sub.has_no_full_packet() && sub.unanswered_since.is_none() && !sub.peer_backup();
-        let is_observable = !self.adopted && !host.config.kernel_path_manager;
-        if !has_nothing || !is_observable || self.direction() != Direction::Down || !self.is_joinable(host, index) {
+        let is_observable = !self.is_adopted && !host.config.kernel_path_manager;
+        if !has_nothing
+            || !is_observable
+            || self.traffic.direction() != Direction::Down
+            || !self.set.is_joinable(host, index)
+        {
             return false;
         }
         let lowered = host.link(index).and_then(|link| link.mtu.lowered());
@@ -183,16 +158,16 @@ impl Conn {
             return now.since(missing_since) >= MIN_MISSING_TIME.max(handshake * MIN_MISSING_RTTS);
         }
         // If sequence numbers could show missing data, their absence is evidence against a black hole.
-        let has_sequence_evidence = self.progress.is_some()
-            && self.poll_interval(host) <= MAX_SEQ_POLL_INTERVAL
-            && self.other_receivers(sub.id).count() < 2;
+        let has_sequence_evidence = self.set.progress.is_some()
+            && self.poll_interval <= MAX_SEQ_POLL_INTERVAL
+            && other_receivers(self.set, sub.id).count() < 2;
         if is_after_lowering || has_sequence_evidence {
             return false;
         }
-        let has_other_data = self.volume.saturating_sub(sub.volume_at_start) >= MIN_OTHER_DATA.bytes();
+        let has_other_data = self.traffic.volume.saturating_sub(sub.volume_at_start) >= MIN_OTHER_DATA.bytes();
         has_other_data
             && now.since(sub.active_since) >= MIN_EMPTY_TIME.max(handshake * 6)
-            && self.is_steady(now, MIN_EMPTY_TIME)
+            && self.traffic.is_steady(now, MIN_EMPTY_TIME, self.set.is_queueing())
     }
 
     /// Processes that full-sized packets sent by this host are lost on a link, by a subflow established at
@@ -200,8 +175,8 @@ impl Conn {
     fn on_lost_upload(&mut self, host: &mut HostState, index: usize, established_at: Instant) {
         let now = host.now;
         let step = host.lower_mtu(index, established_at);
-        let is_last = self.destroy_all_on(host, index);
-        let Some(path) = self.paths.get_mut(index) else { return };
+        let is_last = self.set.destroy_all_on(host, index);
+        let Some(path) = self.set.paths.get_mut(index) else { return };
         path.reset_measurements(now);
         if let MtuStep::Lowered(mtu) = step {
             path.mtu_trial = Some(MtuTrial { started: now, mtu, is_upload: true, is_weak: false });
@@ -218,7 +193,7 @@ impl Conn {
             let reason = alloc::format!(
                 "data over {name} is lost even in packets of {min_mtu} bytes: the link is not used for {time} s"
             );
-            self.note(host, reason);
+            self.explanation.report_event(host, reason);
         }
     }
 
@@ -235,7 +210,8 @@ impl Conn {
             Some(lowered) if lowered.since > established_at => {}
             // The step before has not helped: try the next one.
             Some(lowered)
-                if !lowered.is_confirmed && self.paths.get(index).is_some_and(|path| path.mtu_trial.is_some()) =>
+                if !lowered.is_confirmed
+                    && self.set.paths.get(index).is_some_and(|path| path.mtu_trial.is_some()) =>
             {
                 self.start_mtu_trial(host, index, established_at, is_weak);
             }
@@ -251,84 +227,29 @@ impl Conn {
             self.judge_mtu_trial(host, index);
             return;
         };
-        let Some(path) = self.paths.get_mut(index) else { return };
+        let Some(path) = self.set.paths.get_mut(index) else { return };
         path.mtu_trial = Some(MtuTrial { started: now, mtu, is_upload: false, is_weak });
-        self.join(host, index, false, JoinPurpose::MtuTrial);
-    }
-
-    /// Processes that this host could not join the link with a smaller MTU.
-    pub(super) fn on_mtu_join_refused(&mut self, host: &mut HostState, index: usize, error: CommandError) {
-        match error {
-            CommandError::Other(_) => self.on_second_refused(host, index, host.now),
-            // The cause is not the number of subflows, so replacing the old subflow might fail too. End the trial.
-            _ if self
-                .paths
-                .get(index)
-                .is_some_and(|path| path.mtu_trial.is_some_and(|smaller| !smaller.is_upload)) =>
-            {
-                host.undo_mtu(index);
-                self.end_mtu_trial(host, index, false);
-            }
-            _ => {}
-        }
-    }
-
-    /// Ends this connection's trials without result, because no subflow can be added any more.
-    pub(super) fn abandon_trials(&mut self, host: &mut HostState) {
-        for index in 0..self.paths.len() {
-            if self.paths.get_mut(index).is_some_and(|path| path.mtu_trial.take().is_some()) {
-                host.abandon_mtu_trial(index);
-            }
-        }
-    }
-
-    /// Processes that the server or the kernel allows no second subflow over the link: the new subflow replaces the
-    /// old one.
-    pub(super) fn on_second_refused(&mut self, host: &mut HostState, index: usize, established_at: Instant) {
-        let now = host.now;
-        let Some(path) = self.paths.get_mut(index) else { return };
-        if path.mtu_trial.is_none_or(|smaller| smaller.is_upload || smaller.started > established_at) {
-            return;
-        }
-        path.join_not_before = now;
-        path.reset_measurements(now);
-        if self.destroy_all_on(host, index) {
-            // The old subflow is the only one and cannot be replaced.
-            host.undo_mtu(index);
-            self.end_mtu_trial(host, index, false);
-        }
-    }
-
-    /// Closes the subflows over a link. Returns whether one stays because it is the connection's only one.
-    fn destroy_all_on(&mut self, host: &mut HostState, index: usize) -> bool {
-        let closing: Vec<SubflowId> = self
-            .subflows
-            .iter()
-            .filter(|sub| sub.link == Some(index) && !sub.is_closing)
-            .map(|sub| sub.id)
-            .collect();
-        closing.into_iter().for_each(|id| self.destroy(host, id));
-        self.subflow_on(index).is_some()
+        self.set.join(host, index, false, JoinPurpose::MtuTrial);
     }
 
     /// Decides a trial of a smaller MTU that this connection has started.
     fn judge_mtu_trial(&mut self, host: &mut HostState, index: usize) {
-        let Some(smaller) = self.paths.get(index).and_then(|path| path.mtu_trial) else { return };
+        let Some(smaller) = self.set.paths.get(index).and_then(|path| path.mtu_trial) else { return };
         // The link's MTU is larger again: the trial has failed elsewhere, and the MTU confirmed before it is in
         // use.
         let lowered =
             host.link(index).and_then(|link| link.mtu.lowered()).filter(|lowered| lowered.mtu <= smaller.mtu);
         let Some(lowered) = lowered else {
-            self.end_mtu_trial(host, index, false);
+            end_mtu_trial(self.set, host, index, false);
             return;
         };
         if lowered.is_confirmed {
-            self.end_mtu_trial(host, index, true);
+            end_mtu_trial(self.set, host, index, true);
             return;
         }
         let is_on_link = |sub: &&Subflow| sub.link == Some(index) && !sub.is_closing;
         let (new, old): (Vec<&Subflow>, Vec<&Subflow>) =
-            self.subflows.iter().filter(is_on_link).partition(|sub| sub.established_at > smaller.started);
+            self.set.subflows.iter().filter(is_on_link).partition(|sub| sub.established_at > smaller.started);
         let bytes = |sub: &Subflow| if smaller.is_upload { sub.volume() } else { sub.received().bytes() };
         let carried = new.iter().map(|sub| bytes(sub)).max().unwrap_or(0);
         let confirm_bytes = match old.is_empty() {
@@ -342,42 +263,107 @@ impl Conn {
         if !smaller.is_upload && old.iter().any(|sub| !sub.has_no_full_packet()) {
             // The old subflow has received full-sized packets, so the smaller MTU was not needed.
             host.undo_mtu(index);
-            self.end_mtu_trial(host, index, false);
+            end_mtu_trial(self.set, host, index, false);
         } else if carried >= confirm_bytes.bytes() {
             host.confirm_mtu(index);
-            self.end_mtu_trial(host, index, true);
+            end_mtu_trial(self.set, host, index, true);
             let name = host.link_name(index);
             let mtu = lowered.mtu;
-            self.note(
+            self.explanation.report_event(
                 host,
                 alloc::format!("full-sized packets over {name} are lost: joined again with an MTU of {mtu} bytes"),
             );
         }
     }
+}
 
-    /// Ends a trial. If it failed, the new subflows are closed, unless no other subflow would be left.
-    fn end_mtu_trial(&mut self, host: &mut HostState, index: usize, is_confirmed: bool) {
-        let Some(smaller) = self.paths.get_mut(index).and_then(|path| path.mtu_trial.take()) else { return };
-        let is_on_link = |sub: &&Subflow| sub.link == Some(index) && !sub.is_closing;
-        let old = self.subflows.iter().filter(is_on_link).any(|sub| sub.established_at <= smaller.started);
-        if is_confirmed || !old {
-            return;
+/// Records the position of the received data, and which subflows have not delivered data that was sent over
+/// them. Called at each complete poll.
+///
+/// A subflow receives in order. Data that the other subflows skip was therefore sent over one that has not
+/// delivered it. Data that is sent again over the others counts as received, not as skipped. Of several other
+/// subflows, the slower ones have yet to deliver data that a faster one skips: only data before the position
+/// that all of them have reached is certainly not theirs.
+pub(super) fn track_data_seq(set: &mut SubflowSet, received: DataSize, now: Instant) {
+    let previous = set.progress.map(|reached| reached.data_seq);
+    let data_seq = set.subflows.iter().filter_map(Subflow::data_seq).chain(previous).max();
+    let reached = data_seq.map(|to| ReceiveProgress { data_seq: to, received });
+    set.progress = reached;
+    let Some(reached) = reached else { return };
+    // Position up to which no other subflow can still deliver data.
+    let passed_by_all = |sub: &Subflow| match other_receivers(set, sub.id).count() {
+        0 | 1 => reached.data_seq,
+        _ => other_receivers(set, sub.id).filter_map(Subflow::data_seq).min().unwrap_or_default(),
+    };
+    let passed: Vec<DataSize> = set.subflows.iter().map(passed_by_all).collect();
+    for (sub, to) in set.subflows.iter_mut().zip(passed).filter(|(sub, _)| !sub.backup && !sub.is_closing) {
+        // Skipped bytes: the others have passed them, but they were received by no subflow.
+        let start = *sub.start_progress.get_or_insert(reached);
+        let skipped = (to - start.data_seq) - (reached.received - start.received);
+        if !sub.has_no_full_packet() {
+            sub.missing_since = None;
+        } else if skipped >= FULL_PACKET {
+            sub.missing_since.get_or_insert(now);
         }
-        let new = self
-            .subflows
-            .iter()
-            .filter(is_on_link)
-            .filter(|sub| sub.established_at > smaller.started)
-            .map(|sub| sub.id);
-        let new: Vec<SubflowId> = new.collect();
-        new.into_iter().for_each(|id| self.destroy(host, id));
     }
+}
 
-    /// Reports an event. The reason of the present state is then reported again, so that it is the newest note.
-    fn note(&mut self, host: &mut HostState, reason: alloc::string::String) {
-        host.outputs.push_back(Output::Note { conn: self.id, reason });
-        self.noted_reason = None;
+/// Processes that this host could not join the link with a smaller MTU.
+pub(super) fn on_mtu_join_refused(set: &mut SubflowSet, host: &mut HostState, index: usize, error: CommandError) {
+    match error {
+        CommandError::Other(_) => on_second_refused(set, host, index, host.now),
+        // The cause is not the number of subflows, so replacing the old subflow might fail too. End the trial.
+        _ if set.paths.get(index).is_some_and(|path| path.mtu_trial.is_some_and(|smaller| !smaller.is_upload)) => {
+            host.undo_mtu(index);
+            end_mtu_trial(set, host, index, false);
+        }
+        _ => {}
     }
+}
+
+/// Ends this connection's trials without result, because no subflow can be added any more.
+pub(super) fn abandon_trials(set: &mut SubflowSet, host: &mut HostState) {
+    for index in 0..set.paths.len() {
+        if set.paths.get_mut(index).is_some_and(|path| path.mtu_trial.take().is_some()) {
+            host.abandon_mtu_trial(index);
+        }
+    }
+}
+
+/// Processes that the server or the kernel allows no second subflow over the link: the new subflow replaces the
+/// old one.
+pub(super) fn on_second_refused(set: &mut SubflowSet, host: &mut HostState, index: usize, established_at: Instant) {
+    let now = host.now;
+    let Some(path) = set.paths.get_mut(index) else { return };
+    if path.mtu_trial.is_none_or(|smaller| smaller.is_upload || smaller.started > established_at) {
+        return;
+    }
+    path.join_not_before = now;
+    path.reset_measurements(now);
+    if set.destroy_all_on(host, index) {
+        // The old subflow is the only one and cannot be replaced.
+        host.undo_mtu(index);
+        end_mtu_trial(set, host, index, false);
+    }
+}
+
+/// Ends a trial. If it failed, the new subflows are closed, unless no other subflow would be left.
+fn end_mtu_trial(set: &mut SubflowSet, host: &mut HostState, index: usize, is_confirmed: bool) {
+    let Some(smaller) = set.paths.get_mut(index).and_then(|path| path.mtu_trial.take()) else { return };
+    let is_on_link = |sub: &&Subflow| sub.link == Some(index) && !sub.is_closing;
+    let old = set.subflows.iter().filter(is_on_link).any(|sub| sub.established_at <= smaller.started);
+    if is_confirmed || !old {
+        return;
+    }
+    let new =
+        set.subflows.iter().filter(is_on_link).filter(|sub| sub.established_at > smaller.started).map(|sub| sub.id);
+    let new: Vec<SubflowId> = new.collect();
+    new.into_iter().for_each(|id| set.destroy(host, id));
+}
+
+/// The other subflows that carry data and have received full-sized packets.
+fn other_receivers(set: &SubflowSet, except: SubflowId) -> impl Iterator<Item = &Subflow> {
+    set.carrying().filter(move |sub| sub.id != except && !sub.has_no_full_packet())
 }
 
 /// A subflow that seems to lose full-sized packets.

@@ -4,10 +4,11 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::config::{Config, LinkConfig};
+use super::config::{Config, LinkConfig, Policy};
 use super::event::{Command, CommandId, ConnId, Output};
+use super::link_mtu::{LinkMtu, MtuChange, MtuStep};
 use super::links::{Link, LinkSet};
-use super::policy::TrialCache;
+use super::trial_cache::TrialCache;
 use crate::energy::{Meter, RadioState};
 use crate::link::LinkId;
 use crate::units::{Energy, Instant};
@@ -104,5 +105,75 @@ impl HostState {
     /// Removes a pending command and returns it.
     pub(super) fn take_command(&mut self, command: CommandId) -> Option<(ConnId, Command)> {
         self.pending_commands.remove(&command)
+    }
+
+    /// A link recovers from an outage or goes down: earlier results of trials are no longer valid.
+    pub(super) fn on_link_recovered(&mut self, index: usize) {
+        if self.config.policy == Policy::Marline {
+            self.trial_cache.forget_link(index);
+            if let Some(link) = self.links.get_mut(index) {
+                link.on_recovery(&self.config, self.now);
+            }
+        }
+    }
+
+    /// Lowers a link's MTU by one step, for a subflow established at `established_at`.
+    pub(super) fn lower_mtu(&mut self, index: usize, established_at: Instant) -> MtuStep {
+        let (now, hold_time) = (self.now, self.config.raise_mtu_after);
+        let mut result = MtuStep::KnownUseless;
+        self.change_mtu(index, |mtu, name| {
+            let (step, change) = mtu.lower(now, established_at, hold_time, name);
+            result = step;
+            change
+        });
+        result
+    }
+
+    /// Confirms the step on trial: data was carried with it.
+    pub(super) fn confirm_mtu(&mut self, index: usize) {
+        let (now, hold_time) = (self.now, self.config.raise_mtu_after);
+        self.change_mtu(index, |mtu, name| mtu.confirm(now, hold_time, name));
+    }
+
+    /// Undoes a step on trial that was wrong, or for which no data was seen.
+    pub(super) fn undo_mtu(&mut self, index: usize) {
+        let (now, max_pause) = (self.now, self.config.raise_mtu_after);
+        self.change_mtu(index, |mtu, name| mtu.undo(now, max_pause, name));
+    }
+
+    /// Ends a trial whose connection can no longer show a result.
+    pub(super) fn abandon_mtu_trial(&mut self, index: usize) {
+        let now = self.now;
+        self.change_mtu(index, |mtu, name| mtu.abandon_trial(now, name));
+    }
+
+    /// Restores the MTU when the link comes up or goes down.
+    pub(super) fn reset_mtu(&mut self, index: usize) {
+        self.change_mtu(index, LinkMtu::reset);
+    }
+
+    /// Records the MTU and the address families of the interface.
+    pub(super) fn on_interface(&mut self, index: usize, interface_mtu: u16, has_ipv4: bool) {
+        self.change_mtu(index, |mtu, name| mtu.on_interface(interface_mtu, has_ipv4, name));
+    }
+
+    /// Raises MTUs whose time is over.
+    pub(super) fn raise_mtus(&mut self) {
+        let (now, max_pause) = (self.now, self.config.raise_mtu_after);
+        for index in 0..self.links.len() {
+            self.change_mtu(index, |mtu, name| mtu.raise_if_due(now, max_pause, name));
+        }
+    }
+
+    pub(super) fn mtu_deadline(&self) -> Option<Instant> {
+        self.links.iter().filter_map(|link| link.mtu.deadline()).min()
+    }
+
+    /// Passes a change of a link's MTU to the driver.
+    fn change_mtu(&mut self, index: usize, change: impl FnOnce(&mut LinkMtu, &str) -> Option<MtuChange>) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        if let Some(MtuChange { mtu, reason }) = change(&mut link.mtu, &link.config.name) {
+            self.outputs.push_back(Output::SetMtu { link: link.config.id, mtu, reason });
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! is next and for how long.
 //!
 //! 1. A step is on trial until data is carried by a subflow that was established after it
-//!    ([`HostState::confirm_mtu`]). Only then is it reported. A trial without a result ends after [`TRIAL_TIME`],
+//!    ([`LinkMtu::confirm`]). Only then is it reported. A trial without a result ends after [`TRIAL_TIME`],
 //!    and the MTU from before the trial is restored.
 //! 2. If no step helps, the MTU is restored, and none is tried for
 //!    [`Config::raise_mtu_after`](super::Config::raise_mtu_after).
@@ -20,8 +20,6 @@
 
 use alloc::string::String;
 
-use super::event::Output;
-use super::host_state::HostState;
 use crate::units::{Duration, Instant};
 
 /// MTUs that are tried one after the other, in bytes.
@@ -80,6 +78,15 @@ pub(super) enum MtuStep {
     KnownUseless,
 }
 
+/// A change of the MTU that the driver has to make.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct MtuChange {
+    /// The MTU of new subflows; `None`: that of the interface.
+    pub(super) mtu: Option<u16>,
+    /// Line for the log; `None`: the change is not reported.
+    pub(super) reason: Option<String>,
+}
+
 impl Default for LinkMtu {
     fn default() -> Self {
         Self {
@@ -118,142 +125,110 @@ impl LinkMtu {
     fn next_step(&self) -> Option<u16> {
         MTU_STEPS.into_iter().find(|step| *step < self.current() && (self.has_ipv4 || *step >= MIN_IPV6_MTU))
     }
-}
 
-impl HostState {
-    /// Lowers a link's MTU by one step, unless that has already happened since the affected subflow was
-    /// established.
-    pub(super) fn lower_mtu(&mut self, index: usize, established_at: Instant) -> MtuStep {
-        let (now, hold_time) = (self.now, self.config.raise_mtu_after);
-        let Some(link) = self.links.get_mut(index) else { return MtuStep::KnownUseless };
-        let mtu = &mut link.mtu;
-        if let Some(lowered) = mtu.lowered.filter(|lowered| lowered.since > established_at) {
-            return MtuStep::Lowered(lowered.mtu);
+    /// Time at which the lowered MTU ends.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.lowered.map(|lowered| lowered.until)
+    }
+
+    /// Lowers the MTU by one step, unless that has already happened since the affected subflow was established.
+    pub(super) fn lower(
+        &mut self,
+        now: Instant,
+        established_at: Instant,
+        hold_time: Duration,
+        name: &str,
+    ) -> (MtuStep, Option<MtuChange>) {
+        if let Some(lowered) = self.lowered.filter(|lowered| lowered.since > established_at) {
+            return (MtuStep::Lowered(lowered.mtu), None);
         }
-        if now < mtu.exhausted_until {
-            return MtuStep::KnownUseless;
+        if now < self.exhausted_until {
+            return (MtuStep::KnownUseless, None);
         }
-        let Some(next) = mtu.next_step() else {
-            mtu.exhausted_until = now + hold_time;
-            self.end_mtu_step(index, "no smaller packets pass either");
-            return MtuStep::Exhausted;
+        let Some(next) = self.next_step() else {
+            self.exhausted_until = now + hold_time;
+            return (MtuStep::Exhausted, self.end_step(now, name, "no smaller packets pass either"));
         };
-        mtu.fallback = mtu.lowered.filter(|lowered| lowered.is_confirmed).or(mtu.fallback);
-        mtu.lowered = Some(LoweredMtu { mtu: next, since: now, is_confirmed: false, until: now + TRIAL_TIME });
-        let link = link.config.id;
-        self.outputs.push_back(Output::SetMtu { link, mtu: Some(next), reason: None });
-        MtuStep::Lowered(next)
+        // A confirmed MTU is remembered, because it is still right if the next step turns out to be useless.
+        self.fallback = self.lowered.filter(|lowered| lowered.is_confirmed).or(self.fallback);
+        self.lowered = Some(LoweredMtu { mtu: next, since: now, is_confirmed: false, until: now + TRIAL_TIME });
+        (MtuStep::Lowered(next), Some(MtuChange { mtu: Some(next), reason: None }))
     }
 
     /// Confirms the step on trial: data was carried with it.
-    pub(super) fn confirm_mtu(&mut self, index: usize) {
-        let (now, hold_time) = (self.now, self.config.raise_mtu_after);
-        let Some(link) = self.links.get_mut(index) else { return };
-        let before = link.mtu.fallback.map_or(link.mtu.interface_mtu, |held| held.mtu);
-        let Some(lowered) = link.mtu.lowered.as_mut().filter(|lowered| !lowered.is_confirmed) else { return };
+    pub(super) fn confirm(&mut self, now: Instant, hold_time: Duration, name: &str) -> Option<MtuChange> {
+        let before = self.fallback.map_or(self.interface_mtu, |held| held.mtu);
+        let lowered = self.lowered.as_mut().filter(|lowered| !lowered.is_confirmed)?;
         (lowered.is_confirmed, lowered.until) = (true, now + hold_time);
         let mtu = lowered.mtu;
+        (self.failed_trials, self.reported, self.fallback) = (0, true, None);
         let reason = alloc::format!(
-            "{}: MTU of new subflows lowered from {before} to {mtu} bytes for {} s: full-sized packets are lost without an \
+            "{name}: MTU of new subflows lowered from {before} to {mtu} bytes for {} s: full-sized packets are lost without an \
              ICMP message, smaller ones pass",
-            link.config.name,
             hold_time.as_secs()
         );
-        (link.mtu.failed_trials, link.mtu.reported, link.mtu.fallback) = (0, true, None);
-        let link = link.config.id;
-        self.outputs.push_back(Output::SetMtu { link, mtu: Some(mtu), reason: Some(reason) });
+        Some(MtuChange { mtu: Some(mtu), reason: Some(reason) })
     }
 
-    /// Undoes a step on trial that was wrong, or for which no data was seen.
-    pub(super) fn undo_mtu(&mut self, index: usize) {
-        let now = self.now;
-        let Some(link) = self.links.get_mut(index) else { return };
-        if link.mtu.lowered.is_none_or(|lowered| lowered.is_confirmed) {
-            return;
+    /// Undoes a step on trial that was wrong, or for which no data was seen. `max_pause`: longest interval until
+    /// the next trial.
+    pub(super) fn undo(&mut self, now: Instant, max_pause: Duration, name: &str) -> Option<MtuChange> {
+        if self.lowered.is_none_or(|lowered| lowered.is_confirmed) {
+            return None;
         }
-        let pause = TRIAL_PAUSE
-            .saturating_mul(1 << u32::from(link.mtu.failed_trials).min(16))
-            .min(self.config.raise_mtu_after);
-        (link.mtu.failed_trials, link.mtu.next_trial) = (link.mtu.failed_trials.saturating_add(1), now + pause);
-        self.end_mtu_step(index, "no data arrived with the smaller MTU");
+        let pause = TRIAL_PAUSE.saturating_mul(1 << u32::from(self.failed_trials).min(16)).min(max_pause);
+        (self.failed_trials, self.next_trial) = (self.failed_trials.saturating_add(1), now + pause);
+        self.end_step(now, name, "no data arrived with the smaller MTU")
     }
 
     /// Ends a trial whose connection can no longer show a result. Other connections may try the step at once.
-    pub(super) fn abandon_mtu_trial(&mut self, index: usize) {
-        if self.links.get(index).and_then(|link| link.mtu.lowered).is_some_and(|lowered| !lowered.is_confirmed) {
-            self.end_mtu_step(index, "the connection that tried a smaller one is closing");
-        }
+    pub(super) fn abandon_trial(&mut self, now: Instant, name: &str) -> Option<MtuChange> {
+        self.lowered.filter(|lowered| !lowered.is_confirmed)?;
+        self.end_step(now, name, "the connection that tried a smaller one is closing")
     }
 
     /// Ends a step: restores the MTU that was confirmed before the trial, or that of the interface.
-    fn end_mtu_step(&mut self, index: usize, cause: &str) {
-        let now = self.now;
-        let Some(link) = self.links.get_mut(index) else { return };
-        let confirmed = link.mtu.lowered.filter(|lowered| lowered.is_confirmed).or(link.mtu.fallback.take());
+    fn end_step(&mut self, now: Instant, name: &str, cause: &str) -> Option<MtuChange> {
+        let confirmed = self.lowered.filter(|lowered| lowered.is_confirmed).or(self.fallback.take());
         let Some(held) = confirmed.filter(|held| held.until > now) else {
-            self.restore_mtu(index, cause);
-            return;
+            return self.restore(name, cause);
         };
-        if link.mtu.lowered.replace(held) != Some(held) {
-            let link = link.config.id;
-            self.outputs.push_back(Output::SetMtu { link, mtu: Some(held.mtu), reason: None });
-        }
+        (self.lowered.replace(held) != Some(held)).then_some(MtuChange { mtu: Some(held.mtu), reason: None })
     }
 
     /// Restores the MTU when the link comes up or goes down: it may come back over another network.
-    pub(super) fn reset_mtu(&mut self, index: usize) {
-        self.restore_mtu(index, "the link was down");
-        if let Some(link) = self.links.get_mut(index) {
-            link.mtu = LinkMtu {
-                interface_mtu: link.mtu.interface_mtu,
-                has_ipv4: link.mtu.has_ipv4,
-                ..LinkMtu::default()
-            };
-        }
+    pub(super) fn reset(&mut self, name: &str) -> Option<MtuChange> {
+        let change = self.restore(name, "the link was down");
+        *self = Self { interface_mtu: self.interface_mtu, has_ipv4: self.has_ipv4, ..Self::default() };
+        change
     }
 
     /// Records the MTU and the address families of the interface, as read by the driver.
-    pub(super) fn on_interface(&mut self, index: usize, interface_mtu: u16, has_ipv4: bool) {
-        let Some(link) = self.links.get_mut(index) else { return };
-        link.mtu.has_ipv4 = has_ipv4;
-        if link.mtu.interface_mtu != interface_mtu {
-            link.mtu.interface_mtu = interface_mtu;
-            self.restore_mtu(index, "the MTU of the interface has changed");
+    pub(super) fn on_interface(&mut self, interface_mtu: u16, has_ipv4: bool, name: &str) -> Option<MtuChange> {
+        self.has_ipv4 = has_ipv4;
+        if self.interface_mtu == interface_mtu {
+            return None;
         }
+        self.interface_mtu = interface_mtu;
+        self.restore(name, "the MTU of the interface has changed")
     }
 
-    /// Raises MTUs whose time is over.
-    pub(super) fn raise_mtus(&mut self) {
-        for index in 0..self.links.len() {
-            let is_over = |lowered: LoweredMtu| lowered.until <= self.now;
-            match self.links.get(index).and_then(|link| link.mtu.lowered).filter(|lowered| is_over(*lowered)) {
-                Some(lowered) if lowered.is_confirmed => {
-                    let seconds = self.now.since(lowered.since).as_secs();
-                    self.restore_mtu(
-                        index,
-                        &alloc::format!("full-sized packets are tried again after {seconds} s"),
-                    );
-                }
-                Some(_) => self.undo_mtu(index),
-                None => {}
-            }
+    /// Raises the MTU if its time is over.
+    pub(super) fn raise_if_due(&mut self, now: Instant, max_pause: Duration, name: &str) -> Option<MtuChange> {
+        let lowered = self.lowered.filter(|lowered| lowered.until <= now)?;
+        if !lowered.is_confirmed {
+            return self.undo(now, max_pause, name);
         }
-    }
-
-    pub(super) fn mtu_deadline(&self) -> Option<Instant> {
-        self.links.iter().filter_map(|link| link.mtu.lowered).map(|lowered| lowered.until).min()
+        let seconds = now.since(lowered.since).as_secs();
+        self.restore(name, &alloc::format!("full-sized packets are tried again after {seconds} s"))
     }
 
     /// Restores the interface's MTU, and reports that if the lowered one was reported.
-    fn restore_mtu(&mut self, index: usize, cause: &str) {
-        let Some(link) = self.links.get_mut(index) else { return };
-        link.mtu.fallback = None;
-        let Some(lowered) = link.mtu.lowered.take() else { return };
-        let (name, interface_mtu, old) = (&link.config.name, link.mtu.interface_mtu, lowered.mtu);
+    fn restore(&mut self, name: &str, cause: &str) -> Option<MtuChange> {
+        self.fallback = None;
+        let (interface_mtu, old) = (self.interface_mtu, self.lowered.take()?.mtu);
         let line =
             || alloc::format!("{name}: MTU of new subflows restored from {old} to {interface_mtu} bytes: {cause}");
-        let reason: Option<String> = core::mem::take(&mut link.mtu.reported).then(line);
-        let link = link.config.id;
-        self.outputs.push_back(Output::SetMtu { link, mtu: None, reason });
+        Some(MtuChange { mtu: None, reason: core::mem::take(&mut self.reported).then(line) })
     }
 }

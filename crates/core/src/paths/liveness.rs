@@ -6,7 +6,7 @@
 //!    is closed again. A single lost packet proves nothing, so a probe consists of several attempts,
 //!    [`attempt_time`] apart. The path is dead only if none of them succeeds. Bytes that arrive meanwhile end the
 //!    probe too.
-//! 3. The duration of a probe depends on the kind of stall ([`SilenceKind`]). Own data without a response and a
+//! 3. The duration of a probe depends on the kind of stall ([`StallKind`]). Own data without a response and a
 //!    steady stream that stops are urgent: [`URGENT_PROBE_TIME`]. Otherwise the application has probably nothing to
 //!    send, and the probe waits for the kernel's retransmission of the SYN. A connection with little traffic that
 //!    pauses as it did before is not probed: its next request will show whether the path works.
@@ -23,10 +23,12 @@
 //! Relying on the kernel alone was not sufficient: it retries for minutes, and does not know links that were not
 //! joined.
 
-use super::config::Policy;
-use super::conn::{Activity, Conn, DeadPath, JoinPurpose, JoinState};
+use super::config::{Goal, Policy};
 use super::host_state::HostState;
+use super::path::{DeadPath, JoinPurpose, JoinState, attempt_time};
 use super::subflow::Subflow;
+use super::subflow_set::SubflowSet;
+use super::traffic::Traffic;
 use crate::units::{Duration, Instant};
 
 /// Shortest stall that is probed. Chosen: more than a retransmission timeout of 200 ms and its response.
@@ -68,205 +70,187 @@ impl StallKind {
     }
 }
 
-/// How long one attempt of a probe may take before the next one: two RTTs, and a driver's delay.
-pub(super) fn attempt_time(rtt: Duration) -> Duration {
-    (rtt * 2 + Duration::from_millis(100)).max(Duration::from_millis(200))
-}
-
-impl DeadPath {
-    /// Interval until the first retry of a dead path.
-    pub(super) const FIRST_PROBE: Duration = Duration::from_secs(1);
-    /// Longest interval between retries. Chosen: a device that comes back into range loses no more than one energy
-    /// tail of its radio.
-    pub(super) const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(15);
-}
-
-impl Conn {
-    /// Detects stalled paths and probes them. Called at each complete poll.
-    pub(super) fn check_liveness(&mut self, host: &mut HostState) {
-        if host.config.policy != Policy::Marline {
-            return;
-        }
-        let now = host.now;
-        for position in 0..self.subflows.len() {
-            let Some(sub) = self.subflows.get(position) else { continue };
-            let Some(link) = sub.link.filter(|_| !sub.backup && !sub.is_closing) else { continue };
-            let (Some(path), Some(host_link)) = (self.paths.get(link), host.link(link)) else { continue };
-            let limit = MIN_STALL.max(sub.handshake_rtt() * 4);
-            let (unanswered_since, timeouts) = (sub.unanswered_since, sub.timeouts);
-            let since = unanswered_since.unwrap_or_else(|| now - self.stalled_for(sub, now));
-            let Some(kind) = self.stall_kind(sub).filter(|_| now.since(since) >= limit) else { continue };
-            if !host_link.up || path.dead.is_some() || path.join != JoinState::Idle {
-                continue;
-            }
-            let last_data = sub.last_progress.unwrap_or(sub.established_at).max(sub.active_since);
-            let lost =
-                host_link.probe_failed_at.filter(|lost| host_link.last_received.is_none_or(|alive| alive < *lost));
-            let lost = lost.filter(|lost| *lost > last_data && path.probed_at.is_none_or(|proved| proved < *lost));
-            // Others' bytes let this path count as alive, and the link was found dead shortly afterwards: no own
-            // probe is needed.
-            if lost.is_some_and(|lost| lost.since(last_data) < LOST_WITH_LINK) {
-                self.mark_dead(host, link);
-                continue;
-            }
-            let min_interval = match path.probed_at {
-                // Shortest interval since the last proof that the path works (rule 4).
-                None => Duration::ZERO,
-                Some(proved) if unanswered_since.is_none() && lost.is_none() && proved >= last_data => {
-                    Duration::MAX
-                }
-                Some(proved) if unanswered_since.is_some() && proved < last_data => Duration::ZERO,
-                Some(proved) if lost.is_none() => {
-                    proved.since(since).clamp(MIN_PROBE_INTERVAL, DeadPath::MAX_PROBE_INTERVAL)
-                }
-                Some(_) => MIN_PROBE_INTERVAL,
-            };
-            if path.probed_at.is_some_and(|proved| now.since(proved) < min_interval) {
-                continue;
-            }
-            if host_link.last_received.is_some_and(|alive| now.since(alive) < limit / 2) && timeouts == 0 {
-                // Other connections receive data over this link: it is alive without a probe.
-                if let Some(path) = self.paths.get_mut(link) {
-                    path.probed_at = Some(now);
-                }
-            } else if self.activity == Activity::Busy || lost.is_some() {
-                if self.is_joinable(host, link) {
-                    let until = now + kind.probe_time(sub.handshake_rtt());
-                    self.join(host, link, true, JoinPurpose::Probe { until });
-                } else if timeouts > 1 {
-                    // The link cannot be joined for a probe, so repeated timeouts must suffice.
-                    self.mark_dead(host, link);
-                }
-            }
-        }
+/// Detects stalled paths and probes them. Called at each complete poll.
+pub(super) fn check(set: &mut SubflowSet, traffic: &Traffic, host: &mut HostState, is_busy: bool) {
+    if host.config.policy != Policy::Marline {
+        return;
     }
-
-    /// Kind of stall if this subflow's path were stalled now; `None`: a usual pause.
-    fn stall_kind(&self, sub: &Subflow) -> Option<StallKind> {
-        if sub.unanswered_since.is_some() {
-            return Some(StallKind::Urgent);
+    let now = host.now;
+    for position in 0..set.subflows.len() {
+        let Some(sub) = set.subflows.get(position) else { continue };
+        let Some(link) = sub.link.filter(|_| !sub.backup && !sub.is_closing) else { continue };
+        let (Some(path), Some(host_link)) = (set.paths.get(link), host.link(link)) else { continue };
+        let limit = MIN_STALL.max(sub.handshake_rtt() * 4);
+        let (unanswered_since, timeouts) = (sub.unanswered_since, sub.timeouts);
+        let since = unanswered_since.unwrap_or_else(|| now - sub.stalled_for(now));
+        let Some(kind) = stall_kind(traffic, sub).filter(|_| now.since(since) >= limit) else { continue };
+        if !host_link.up || path.dead.is_some() || path.join != JoinState::Idle {
+            continue;
         }
-        let burst = sub.last_progress?.max(self.burst_start).since(self.burst_start);
-        let is_usual_pause = match self.last_bursts {
-            // Two bursts in a row that ended in pauses of the application: this one may pause in the same way.
-            [Some(one), Some(other)] => burst <= one.max(other) * 2 + MIN_STREAM,
-            _ => false,
+        let last_data = sub.last_progress.unwrap_or(sub.established_at).max(sub.active_since);
+        let lost =
+            host_link.probe_failed_at.filter(|lost| host_link.last_received.is_none_or(|alive| alive < *lost));
+        let lost = lost.filter(|lost| *lost > last_data && path.probed_at.is_none_or(|proved| proved < *lost));
+        // Others' bytes let this path count as alive, and the link was found dead shortly afterwards: no own
+        // probe is needed.
+        if lost.is_some_and(|lost| lost.since(last_data) < LOST_WITH_LINK) {
+            set.mark_dead(link, now);
+            continue;
+        }
+        let min_interval = match path.probed_at {
+            // Shortest interval since the last proof that the path works (rule 4).
+            None => Duration::ZERO,
+            Some(proved) if unanswered_since.is_none() && lost.is_none() && proved >= last_data => Duration::MAX,
+            Some(proved) if unanswered_since.is_some() && proved < last_data => Duration::ZERO,
+            Some(proved) if lost.is_none() => {
+                proved.since(since).clamp(MIN_PROBE_INTERVAL, DeadPath::MAX_PROBE_INTERVAL)
+            }
+            Some(_) => MIN_PROBE_INTERVAL,
         };
-        match (burst >= MIN_STREAM, is_usual_pause) {
-            (true, false) => Some(StallKind::Urgent),
-            (false, true) => None,
-            _ => Some(StallKind::Relaxed),
+        if path.probed_at.is_some_and(|proved| now.since(proved) < min_interval) {
+            continue;
         }
-    }
-
-    /// A new burst begins: the pause before it was the application's if no path died in it.
-    pub(super) fn on_burst_start(&mut self) {
-        let Some(moved) = self.last_progress else { return };
-        let is_application_pause = self.paths.iter().all(|path| path.dead.is_none());
-        self.last_bursts = [is_application_pause.then(|| moved.since(self.burst_start)), self.last_bursts[0]];
-    }
-
-    /// Whether a stall still has to be probed. Until then the connection is not idle.
-    pub(super) fn needs_probe(&self, host: &HostState) -> bool {
-        let now = host.now;
-        let needs_probe = |sub: &Subflow| {
-            let link = sub.link.filter(|_| !sub.backup && !sub.is_closing)?;
-            let (path, host_link, moved) = (self.paths.get(link)?, host.link(link)?, sub.last_progress?);
-            let can_be_probed = host_link.up
-                && !host_link.is_budget_spent()
-                && path.dead.is_none()
-                && path.join_not_before <= now + MIN_PROBE_INTERVAL;
-            let is_suspicious = self.stall_kind(sub).is_some();
-            Some(
-                can_be_probed
-                    && is_suspicious
-                    && path.probed_at.is_none_or(|proved| proved < moved.max(sub.active_since)),
-            )
-        };
-        let can_probe = host.config.policy == Policy::Marline && !self.joins_denied;
-        can_probe && self.subflows.iter().any(|sub| needs_probe(sub) == Some(true))
-    }
-
-    /// All attempts of a probe have failed.
-    pub(super) fn on_probe_failed(&mut self, host: &mut HostState, link: usize) {
-        let now = host.now;
-        let is_recent = |alive: Instant| now.since(alive) <= RECEIVED_RECENTLY;
-        let others_receive = host.link(link).and_then(|link| link.last_received).is_some_and(is_recent);
-        let is_unanswered = self.subflow_on(link).is_some_and(|sub| sub.unanswered_since.is_some());
-        match self.paths.get_mut(link) {
-            Some(path) if others_receive && !is_unanswered => path.probed_at = Some(now),
-            _ => self.mark_dead(host, link),
-        }
-        if let Some(link) = host.links.get_mut(link).filter(|_| !others_receive) {
-            link.probe_failed_at = Some(now);
-        }
-    }
-
-    /// Marks a path as dead.
-    pub(super) fn mark_dead(&mut self, host: &HostState, link: usize) {
-        if let Some(path) = self.paths.get_mut(link) {
-            path.throughput.drop_trailing_gap();
-            path.dead.get_or_insert(DeadPath::new(host.now, host.now + DeadPath::FIRST_PROBE));
-        }
-    }
-
-    /// Retries dead paths that are due.
-    pub(super) fn retry_dead_paths(&mut self, host: &mut HostState) {
-        let now = host.now;
-        for link in 0..self.paths.len() {
-            let Some(path) = self.paths.get_mut(link) else { continue };
-            let Some(dead) = &mut path.dead else { continue };
-            let host_link = host.link(link);
-            // Something was received over the link since the last retry, through any connection.
-            let has_received =
-                host_link.and_then(|link| link.last_received).is_some_and(|alive| alive > dead.last_attempt);
-            if now < dead.next_probe && !has_received || path.join != JoinState::Idle {
-                continue;
+        if host_link.last_received.is_some_and(|alive| now.since(alive) < limit / 2) && timeouts == 0 {
+            // Other connections receive data over this link: it is alive without a probe.
+            if let Some(path) = set.paths.get_mut(link) {
+                path.probed_at = Some(now);
             }
-            let can_join =
-                host.config.policy == Policy::Marline && (self.activity == Activity::Busy || self.stalled);
-            let interval = host.probe_interval(link, dead.dead_since, dead.failures);
-            // Another connection has just probed the link: this one follows when that probe succeeds or when the
-            // link is due again. Connections with more failures come later, so that an unreachable server does not
-            // take all turns.
-            if let Some(host_link) =
-                host.links.get_mut(link).filter(|_| can_join && !has_received && dead.failures > 0)
-            {
-                if now < host_link.next_probe {
-                    dead.next_probe = host_link.next_probe + Duration::from_millis(dead.failures.into());
-                    continue;
-                }
-                host_link.next_probe = now + interval;
-            }
-            dead.failures = dead.failures.saturating_add(1);
-            dead.next_probe = now + interval + Duration::from_millis(dead.failures.into());
-            // After a sign of life from other connections there is one attempt, then the normal interval applies
-            // again.
-            dead.last_attempt = now;
-            if can_join {
-                self.join(host, link, false, JoinPurpose::Recover);
-            } else if self.subflow_on(link).is_none() {
-                // Published policies do not probe: a link that is up may be joined again.
-                if let Some(path) = self.paths.get_mut(link) {
-                    path.dead = None;
-                }
+        } else if is_busy || lost.is_some() {
+            if set.is_joinable(host, link) {
+                let until = now + kind.probe_time(sub.handshake_rtt());
+                set.join(host, link, true, JoinPurpose::Probe { until });
+            } else if timeouts > 1 {
+                // The link cannot be joined for a probe, so repeated timeouts must suffice.
+                set.mark_dead(link, now);
             }
         }
-    }
-
-    /// Whether a liveness probe is in progress.
-    pub(super) fn is_probing(&self) -> bool {
-        self.paths.iter().any(|path| path.join.is_probe())
-    }
-
-    /// Time of the next action for a path, apart from polls.
-    pub(super) fn path_deadline(&self) -> Option<Instant> {
-        let joins = self.paths.iter().filter_map(|path| match path.join {
-            JoinState::SynSent(until, _) => Some(until),
-            _ => None,
-        });
-        let dead = self.paths.iter().filter(|path| path.join == JoinState::Idle).filter_map(|path| path.dead);
-        let dead = dead.filter(|_| self.activity == Activity::Busy || self.stalled).map(|dead| dead.next_probe);
-        joins.chain(dead).min()
     }
 }
+
+/// Kind of stall if this subflow's path were stalled now; `None`: a usual pause.
+fn stall_kind(traffic: &Traffic, sub: &Subflow) -> Option<StallKind> {
+    if sub.unanswered_since.is_some() {
+        return Some(StallKind::Urgent);
+    }
+    let burst = sub.last_progress?.max(traffic.burst_start).since(traffic.burst_start);
+    let is_usual_pause = match traffic.last_bursts {
+        // Two bursts in a row that ended in pauses of the application: this one may pause in the same way.
+        [Some(one), Some(other)] => burst <= one.max(other) * 2 + MIN_STREAM,
+        _ => false,
+    };
+    match (burst >= MIN_STREAM, is_usual_pause) {
+        (true, false) => Some(StallKind::Urgent),
+        (false, true) => None,
+        _ => Some(StallKind::Relaxed),
+    }
+}
+
+/// Whether a stall still has to be probed. Until then the connection is not idle.
+pub(super) fn needs_probe(set: &SubflowSet, traffic: &Traffic, host: &HostState) -> bool {
+    let now = host.now;
+    let needs_probe = |sub: &Subflow| {
+        let link = sub.link.filter(|_| !sub.backup && !sub.is_closing)?;
+        let (path, host_link, moved) = (set.paths.get(link)?, host.link(link)?, sub.last_progress?);
+        let can_be_probed = host_link.up
+            && !host_link.is_budget_spent()
+            && path.dead.is_none()
+            && path.join_not_before <= now + MIN_PROBE_INTERVAL;
+        let is_suspicious = stall_kind(traffic, sub).is_some();
+        Some(
+            can_be_probed
+                && is_suspicious
+                && path.probed_at.is_none_or(|proved| proved < moved.max(sub.active_since)),
+        )
+    };
+    let can_probe = host.config.policy == Policy::Marline && !set.joins_denied;
+    can_probe && set.subflows.iter().any(|sub| needs_probe(sub) == Some(true))
+}
+
+/// All attempts of a probe have failed.
+pub(super) fn on_probe_failed(set: &mut SubflowSet, host: &mut HostState, link: usize) {
+    let now = host.now;
+    let is_recent = |alive: Instant| now.since(alive) <= RECEIVED_RECENTLY;
+    let others_receive = host.link(link).and_then(|link| link.last_received).is_some_and(is_recent);
+    let is_unanswered = set.on_link(link).is_some_and(|sub| sub.unanswered_since.is_some());
+    match set.paths.get_mut(link) {
+        Some(path) if others_receive && !is_unanswered => path.probed_at = Some(now),
+        _ => set.mark_dead(link, now),
+    }
+    if let Some(link) = host.links.get_mut(link).filter(|_| !others_receive) {
+        link.probe_failed_at = Some(now);
+    }
+}
+
+/// Retries dead paths that are due.
+pub(super) fn retry_dead_paths(set: &mut SubflowSet, host: &mut HostState, is_awake: bool) {
+    let now = host.now;
+    for link in 0..set.paths.len() {
+        let Some(path) = set.paths.get_mut(link) else { continue };
+        let Some(dead) = &mut path.dead else { continue };
+        let host_link = host.link(link);
+        // Something was received over the link since the last retry, through any connection.
+        let has_received =
+            host_link.and_then(|link| link.last_received).is_some_and(|alive| alive > dead.last_attempt);
+        if now < dead.next_probe && !has_received || path.join != JoinState::Idle {
+            continue;
+        }
+        let can_join = host.config.policy == Policy::Marline && is_awake;
+        let interval = probe_interval(host, link, dead.dead_since, dead.failures);
+        // Another connection has just probed the link: this one follows when that probe succeeds or when the
+        // link is due again. Connections with more failures come later, so that an unreachable server does not
+        // take all turns.
+        if let Some(host_link) = host.links.get_mut(link).filter(|_| can_join && !has_received && dead.failures > 0)
+        {
+            if now < host_link.next_probe {
+                dead.next_probe = host_link.next_probe + Duration::from_millis(dead.failures.into());
+                continue;
+            }
+            host_link.next_probe = now + interval;
+        }
+        dead.failures = dead.failures.saturating_add(1);
+        dead.next_probe = now + interval + Duration::from_millis(dead.failures.into());
+        // After a sign of life from other connections there is one attempt, then the normal interval applies
+        // again.
+        dead.last_attempt = now;
+        if can_join {
+            set.join(host, link, false, JoinPurpose::Recover);
+        } else if set.on_link(link).is_none() {
+            // Published policies do not probe: a link that is up may be joined again.
+            if let Some(path) = set.paths.get_mut(link) {
+                path.dead = None;
+            }
+        }
+    }
+}
+
+/// Time of the next action for a path, apart from polls.
+pub(super) fn deadline(set: &SubflowSet, is_awake: bool) -> Option<Instant> {
+    let joins = set.paths.iter().filter_map(|path| match path.join {
+        JoinState::SynSent(until, _) => Some(until),
+        _ => None,
+    });
+    let dead = set.paths.iter().filter(|path| path.join == JoinState::Idle).filter_map(|path| path.dead);
+    let dead = dead.filter(|_| is_awake).map(|dead| dead.next_probe);
+    joins.chain(dead).min()
+}
+
+/// Interval until the next probe of an unresponsive path. `dead_since`: start of the outage.
+///
+/// If energy is the goal, a radio that is costly to wake is probed at growing intervals. Otherwise the interval
+/// stays below two seconds, within which a recovered link must be in use again.
+fn probe_interval(host: &HostState, index: usize, dead_since: Instant, failures: u8) -> Duration {
+    let cheapest = host.up_links().iter().map(|index| host.single_packet_energy(index)).min().unwrap_or_default();
+    let saves_energy = matches!(host.config.goal, Goal::Energy | Goal::Cost);
+    if saves_energy && host.single_packet_energy(index) > cheapest {
+        return DeadPath::FIRST_PROBE
+            .saturating_mul(1 << u32::from(failures).min(8))
+            .min(DeadPath::MAX_PROBE_INTERVAL);
+    }
+    if host.now.since(dead_since) < FAST_PROBE_TIME { DeadPath::FIRST_PROBE } else { SLOW_PROBE_INTERVAL }
+}
+
+/// For this long an unresponsive link is probed every second, and every [`SLOW_PROBE_INTERVAL`] later. Chosen: most
+/// handovers and reconnections of modems take less time.
+const FAST_PROBE_TIME: Duration = Duration::from_secs(20);
+/// Chosen: together with the RTTs of a join, a link is used again within two seconds of its recovery on average.
+const SLOW_PROBE_INTERVAL: Duration = Duration::from_millis(1500);

@@ -21,6 +21,7 @@ mod black_hole;
 mod config;
 mod conn;
 mod event;
+mod explanation;
 mod host_state;
 mod idle_poll;
 mod late_bytes;
@@ -28,16 +29,21 @@ mod link_mtu;
 mod links;
 mod liveness;
 mod outage;
+mod path;
 mod policy;
+mod polling;
 mod reason;
 mod reconcile;
 mod sampling;
 pub mod send_gate;
 mod status;
 mod subflow;
+mod subflow_set;
 #[cfg(test)]
 mod tests;
 mod throughput;
+mod traffic;
+mod trial_cache;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -53,11 +59,10 @@ pub use event::{
 pub use policy::min_tau;
 pub use status::{ConnStatus, LinkStatus, SubflowStatus};
 
-use conn::{Activity, Conn};
+use conn::Conn;
 use host_state::HostState;
 use idle_poll::IdlePoller;
-use links::LinkSet;
-use sampling::POLL_TIMEOUT;
+use polling::Activity;
 
 /// State machine of the path management; see the [module documentation](self).
 #[derive(Debug)]
@@ -96,7 +101,7 @@ impl Paths {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         change(conn, &mut self.host);
         if should_reevaluate {
-            reevaluate(conn, &mut self.host);
+            conn.reevaluate(&mut self.host);
         }
         self.reschedule(id);
     }
@@ -106,20 +111,20 @@ impl Paths {
         let now = self.host.now;
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let timer = conn.deadline(&self.host).map(|at| at.max(now + MIN_TIMER_DELAY));
-        if timer != conn.timer {
-            if let Some(at) = conn.timer {
+        if timer != conn.polling.timer {
+            if let Some(at) = conn.polling.timer {
                 self.timers.remove(&(at, id));
             }
             if let Some(at) = timer {
                 self.timers.insert((at, id));
             }
-            conn.timer = timer;
+            conn.polling.timer = timer;
         }
-        match (conn.activity, conn.idle_poll_key) {
-            (Activity::Idle, None) => conn.idle_poll_key = Some(self.idle_poller.add(now, id)),
+        match (conn.polling.activity(), conn.polling.idle_poll_key) {
+            (Activity::Idle, None) => conn.polling.idle_poll_key = Some(self.idle_poller.add(now, id)),
             (Activity::Busy, Some(at)) => {
                 self.idle_poller.remove(at, id);
-                conn.idle_poll_key = None;
+                conn.polling.idle_poll_key = None;
             }
             _ => {}
         }
@@ -128,10 +133,10 @@ impl Paths {
     fn close(&mut self, id: ConnId) {
         let Some(mut conn) = self.conns.remove(&id) else { return };
         conn.withdraw(&mut self.host);
-        if let Some(at) = conn.timer {
+        if let Some(at) = conn.polling.timer {
             self.timers.remove(&(at, id));
         }
-        if let Some(at) = conn.idle_poll_key {
+        if let Some(at) = conn.polling.idle_poll_key {
             self.idle_poller.remove(at, id);
         }
     }
@@ -143,7 +148,7 @@ impl Paths {
         if link.up == up {
             // The link was already up: it has got an address of a further family.
             for id in conn_ids.into_iter().filter(|_| up) {
-                self.update_conn(id, true, |conn, host| conn.on_address_added(host, index));
+                self.update_conn(id, true, |conn, host| outage::on_address_added(&mut conn.set, host, index));
             }
             return;
         }
@@ -179,7 +184,7 @@ impl Machine for Paths {
             Input::LinkAdded { config } => {
                 if self.host.add_link(config) {
                     let links = self.host.links.len();
-                    self.conns.values_mut().for_each(|conn| conn.set_link_count(links, now));
+                    self.conns.values_mut().for_each(|conn| conn.set.set_link_count(links, now));
                 }
             }
             Input::InterfaceCounters { link, received, sent } => {
@@ -192,7 +197,7 @@ impl Machine for Paths {
             Input::Opened { conn, adopted, deny_join_id0 } => {
                 if !self.conns.contains_key(&conn) {
                     let mut opened = Conn::new(conn, self.host.links.len(), now);
-                    (opened.adopted, opened.joins_denied) = (adopted, deny_join_id0);
+                    (opened.adopted, opened.set.joins_denied) = (adopted, deny_join_id0);
                     self.host.busy_conns += 1;
                     self.conns.insert(conn, opened);
                     self.reschedule(conn);
@@ -242,14 +247,14 @@ impl Machine for Paths {
                 // time.
                 self.timers.remove(&(at, id));
                 if let Some(conn) = self.conns.get_mut(&id) {
-                    conn.timer = None;
+                    conn.polling.timer = None;
                 }
             }
         }
         for _ in 0..self.idle_poller.start_batch(now) {
             let Some((_, id)) = self.idle_poller.rotate_oldest(now) else { break };
             let Some(conn) = self.conns.get_mut(&id) else { continue };
-            conn.idle_poll_key = Some(now);
+            conn.polling.idle_poll_key = Some(now);
             conn.request_poll(&mut self.host);
         }
     }
@@ -263,75 +268,6 @@ impl Machine for Paths {
         let idle_poll = self.idle_poller.deadline().map(|at| (at, TimerReason::IdlePoll));
         let mtu = self.host.mtu_deadline().map(|at| (at, TimerReason::Mtu));
         conn.into_iter().chain(idle_poll).chain(mtu).min_by_key(|(at, _)| *at)
-    }
-}
-
-impl Conn {
-    fn on_timer(&mut self, host: &mut HostState) {
-        let now = host.now;
-        self.expire_joins(host);
-        self.retry_dead_paths(host);
-        if self.activity == Activity::Busy {
-            if self.poll_sent_at.is_some_and(|sent_at| now.since(sent_at) >= POLL_TIMEOUT) {
-                self.poll_sent_at = None;
-            }
-            if now >= self.next_poll && self.poll_sent_at.is_none() {
-                self.request_poll(host);
-            }
-        }
-    }
-
-    /// Requests the counters of all subflows from the driver.
-    fn request_poll(&mut self, host: &mut HostState) {
-        for sub in &mut self.subflows {
-            sub.is_polled = false;
-        }
-        if self.subflows.is_empty() {
-            // Without subflows nothing would answer the request.
-            self.next_poll = host.now + POLL_TIMEOUT;
-            return;
-        }
-        self.poll_sent_at = Some(host.now);
-        self.next_poll = host.now + self.poll_interval(host);
-        host.outputs.push_back(Output::Poll { conn: self.id });
-    }
-
-    /// Time of the connection's next timer.
-    fn deadline(&self, host: &HostState) -> Option<Instant> {
-        let poll = match (self.activity, self.poll_sent_at) {
-            (Activity::Idle, _) => None,
-            (Activity::Busy, Some(sent_at)) => Some(sent_at + POLL_TIMEOUT),
-            (Activity::Busy, None) => Some(self.next_poll),
-        };
-        // Links that should carry data but have no subflow are joined again after their back-off.
-        let missing_links = self.active_links.without(self.joined_links()).intersection(host.up_links());
-        let retry = missing_links.iter().filter_map(|index| self.paths.get(index)).map(|path| path.join_not_before);
-        let retry = retry.filter(|at| *at > host.now).min();
-        poll.into_iter().chain(self.path_deadline()).chain(retry).min()
-    }
-}
-
-/// Lets the policy decide anew, and brings the connection to the decision.
-fn reevaluate(conn: &mut Conn, host: &mut HostState) {
-    // The subflows of an adopted connection are reported one after another, so the decision waits for the first
-    // complete poll.
-    if conn.subflows.is_empty() && conn.initial_link.is_none()
-        || conn.adopted && conn.subflows.iter().any(|sub| sub.polled_at.is_none())
-    {
-        return;
-    }
-    if conn.adopted && conn.active_links.is_empty() {
-        // Whatever carries an adopted connection now is taken over as the present decision.
-        conn.active_links = conn.carrying_links();
-    }
-    conn.check_black_holes(host);
-    conn.check_liveness(host);
-    let decision = conn.decide(host);
-    host.trial_cache.update(host.now, conn.id, &mut conn.trials);
-    conn.reconcile(host, decision);
-    let carrying_links = conn.carrying_links();
-    if carrying_links != LinkSet::EMPTY {
-        conn.update_shares(host, carrying_links);
     }
 }
 

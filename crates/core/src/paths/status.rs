@@ -3,7 +3,8 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::conn::{Activity, Conn};
+use super::conn::Conn;
+use super::policy::expected_bytes;
 use super::{ConnId, Paths, SubflowId, reason};
 use crate::energy::{EnergyBreakdown, RadioState};
 use crate::link::LinkId;
@@ -88,7 +89,7 @@ impl Paths {
         let conn = self.conns.get(&conn)?;
         let name = |index: usize| self.host.link_name(index);
         let path = |sub: &super::subflow::Subflow| {
-            let path = sub.link.and_then(|index| conn.paths.get(index));
+            let path = sub.link.and_then(|index| conn.set.paths.get(index));
             SubflowStatus {
                 subflow: sub.id,
                 link: sub.link.and_then(|index| self.host.link(index)).map(|link| link.config.id),
@@ -104,22 +105,23 @@ impl Paths {
         Some(ConnStatus {
             conn: conn.id,
             state: self.state(conn),
-            opened: conn.opened,
-            carried: DataSize::from_bytes(conn.volume),
-            expected: conn.expected_bytes(&self.host),
-            reason: conn.reason.sentence(name),
-            subflows: conn.subflows.iter().filter(|sub| !sub.is_closing).map(path).collect(),
+            opened: conn.traffic.opened(),
+            carried: DataSize::from_bytes(conn.traffic.volume),
+            expected: expected_bytes(&self.host, &conn.set, &conn.traffic, conn.initial_link),
+            reason: conn.explanation.reason.sentence(name),
+            subflows: conn.set.subflows.iter().filter(|sub| !sub.is_closing).map(path).collect(),
         })
     }
 
     fn state(&self, conn: &Conn) -> String {
-        if conn.activity == Activity::Idle {
+        if !conn.polling.is_busy() {
             return "idle".to_string();
         }
-        if matches!(conn.reason, reason::Reason::Waiting { .. }) && conn.carrying_links().len() == 1 {
+        if matches!(conn.explanation.reason, reason::Reason::Waiting { .. }) && conn.set.carrying_links().len() == 1
+        {
             return "waiting".to_string();
         }
-        let carrying = conn.carrying_links();
+        let carrying = conn.set.carrying_links();
         let mut text = reason::link_names(carrying, &|index| self.host.link_name(index));
         if carrying.len() == 1 {
             text.push_str(" only");

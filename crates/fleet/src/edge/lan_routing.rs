@@ -11,13 +11,12 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::Instant;
-use marline_net::links::{Interface, InterfaceList, Monitor, Usability, list_interfaces};
+use marline_net::links::{Interface, InterfaceList, RetryingMonitor, Usability, list_interfaces};
 use marline_paths::gateway::{DnsLinks, NonTcpRoute};
 
 use super::Edge;
@@ -33,8 +32,7 @@ pub(super) async fn run(beyond: Arc<NonTcpRoute>, edge: &Edge) -> Infallible {
     let (epoch, mut links) = (std::time::Instant::now(), edge.links.subscribe());
     let (mut unanswered_links, mut dns_failures) =
         (edge.unanswered_links.subscribe(), edge.dns_failures.subscribe());
-    // Without a monitor the periodic samples suffice.
-    let mut monitor = Monitor::new().ok();
+    let mut monitor = RetryingMonitor::new();
     let (mut selector, mut logged_errors) = (UdpLinkSelector::default(), [None, None]);
     loop {
         unanswered_links.mark_unchanged();
@@ -66,7 +64,7 @@ pub(super) async fn run(beyond: Arc<NonTcpRoute>, edge: &Edge) -> Infallible {
             _ = links.changed() => {}
             _ = unanswered_links.changed() => {}
             _ = dns_failures.changed() => {}
-            () = network_changed(&mut monitor) => {}
+            () = monitor.changed() => {}
         }
     }
 }
@@ -186,13 +184,6 @@ fn can_leave_by(interface: &Interface) -> bool {
         Usability::Unused(reason) => reason.can_be_overridden(),
     };
     can_carry && (interface.route_v4.is_some() || interface.route_v6.is_some())
-}
-
-async fn network_changed(monitor: &mut Option<Monitor>) {
-    let Some(open) = monitor else { return pending().await };
-    if open.changed().await.is_err() {
-        *monitor = None;
-    }
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ use std::time::Duration;
 use marline_core::link_choice::LinkFailure;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::admission::ConnAdmission;
-use marline_net::links::{InterfaceList, Monitor};
+use marline_net::links::{InterfaceList, RetryingMonitor};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -400,7 +400,8 @@ impl Edge {
     /// Samples the links periodically until dropped; `run_dir` is that of `marline paths`.
     pub async fn poll_links(&self, run_dir: &Path) -> std::convert::Infallible {
         let (epoch, mut links) = (std::time::Instant::now(), link_rates::LinkRates::default());
-        let (mut failing, mut monitor, mut stripped) = (self.relay_pool.dialer.failing(), Monitor::new().ok(), 0);
+        let (mut failing, mut monitor, mut stripped) =
+            (self.relay_pool.dialer.failing(), RetryingMonitor::new(), 0);
         for round in 0_u64.. {
             let now = Instant::from_millis(u64::try_from(epoch.elapsed().as_millis()).unwrap_or(u64::MAX));
             let states = self
@@ -424,7 +425,7 @@ impl Edge {
                     }
                     // Traffic that a VPN must carry may not bypass it even for a moment, so a network change is checked before the next
                     // sample.
-                    () = network_changed(&mut monitor) => {
+                    () = monitor.changed() => {
                         self.check_vpn(run_dir).await;
                         tokio::time::sleep(ROUTE_SETTLE_TIME).await;
                     }
@@ -538,17 +539,6 @@ impl Edge {
 const DAEMON_DELAY: Duration = Duration::from_millis(300);
 /// chosen: a routing daemon changes many routes one after the other.
 const ROUTE_SETTLE_TIME: Duration = Duration::from_millis(100);
-
-/// Returns when the kernel's routes or interfaces have changed; never if the kernel does not report changes.
-async fn network_changed(monitor: &mut Option<Monitor>) {
-    if let Some(open) = monitor
-        && open.changed().await.is_ok()
-    {
-        return;
-    }
-    *monitor = None;
-    std::future::pending().await
-}
 
 #[cfg(test)]
 mod tests {

@@ -33,6 +33,7 @@ mod monitor;
 #[cfg(test)]
 mod netns_tests;
 mod ppp;
+mod retrying_monitor;
 mod route_lookup;
 mod routes;
 mod select;
@@ -49,6 +50,7 @@ pub use interface::{DefaultRoute, Interface, MeteredSource, MeteredStatus, Subne
 pub use link_arg::{LinkArg, ParseLinkArgError, parse_rate_limit};
 pub use metered::{MeteredHints, MeteredQuery};
 pub use monitor::Monitor;
+pub use retrying_monitor::RetryingMonitor;
 pub use route_lookup::{
     has_non_default_route, is_local_address, is_outside_links, is_rejected_by_route, non_default_route_interface,
 };

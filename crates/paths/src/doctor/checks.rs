@@ -1,7 +1,8 @@
 //! Findings about the kernel, its settings, and other path managers.
 
+use marline_core::finding::{Finding, Severity};
+
 use super::facts::{HostFacts, LoopbackResult};
-use super::{Finding, Severity};
 use crate::host_config::{RunningDaemon, other_path_manager};
 
 /// All findings, in the order in which a person would check.

@@ -12,10 +12,11 @@ use marline_net::links::{InterfaceList, LinkArg, LinksError, MeteredHints, list_
 use marline_sys::netlink::{Protocol, Socket as Netlink};
 use socket2::{Domain, Protocol as Transport, SockAddr, Socket, Type};
 
-use super::netstat::mptcp_counters;
-use super::routes::{LinkFacts, gather_links};
+use super::link_facts::{LinkFacts, gather_links};
 use crate::control::{self, ControlReply, ControlRequest};
 use crate::host_config::{self, EventListener, RunningDaemon, Sysctls, event_group, event_listeners};
+use crate::kernel::read_mptcp_counters;
+use crate::restore;
 
 /// Facts about this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,8 +88,7 @@ impl HostFacts {
     /// Refreshes the facts that probes may have changed: a link that drops MPTCP packets makes the kernel switch
     /// MPTCP off.
     pub fn refresh(&mut self) {
-        self.mptcp_counters =
-            mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default());
+        self.mptcp_counters = read_mptcp_counters();
         self.loopback = test_loopback();
     }
 }
@@ -120,7 +120,7 @@ pub fn gather_facts(
         blackhole_timeout: settings.read("net.mptcp.blackhole_timeout").and_then(|text| text.parse().ok()),
         has_sysctl_access: settings.is_writable(host_config::MPTCP_ENABLED),
         has_events: event_group().is_some(),
-        mptcp_counters: mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default()),
+        mptcp_counters: read_mptcp_counters(),
         loopback: test_loopback(),
         has_net_admin: host_config::has_net_admin(),
         daemon_mode: daemon.and_then(|_| query_mode(run_dir)),
@@ -128,7 +128,7 @@ pub fn gather_facts(
         event_listeners: listeners,
         endpoints: host_config::foreign_endpoints(run_dir).ok().map(endpoint_texts),
         has_network_manager: Path::new("/run/NetworkManager").exists(),
-        leftovers: host_config::leftovers(run_dir),
+        leftovers: restore::leftovers(run_dir),
         links: gather_links(&survey, &metered, &settings, link_args),
         requested_links,
         survey,

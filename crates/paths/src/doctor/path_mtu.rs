@@ -10,12 +10,11 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use marline_core::finding::Finding;
 use marline_net::links::Interface;
 use marline_sys::tcp_info::TcpInfo;
 use serde::Serialize;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-
-use super::Finding;
 
 /// A link that drops full-sized packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

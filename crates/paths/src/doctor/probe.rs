@@ -15,14 +15,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use marline_core::finding::Finding;
 use marline_net::links::Interface;
 use serde::Serialize;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::Finding;
 use super::facts::is_mptcp;
-use super::netstat::mptcp_counters;
 use super::path_mtu::{self, BlackHole};
+use crate::kernel::read_mptcp_counters;
 
 /// Result of one link.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -147,8 +147,7 @@ fn verdict_of(result: io::Result<bool>) -> ProbeVerdict {
 
 /// Number of times that the kernel continued without MPTCP because SYNs with the option got no reply.
 fn count_dropped_syns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
-    mptcp_counters(&text).get("MPCapableSYNTXDrop").copied().unwrap_or(0)
+    read_mptcp_counters().get("MPCapableSYNTXDrop").copied().unwrap_or(0)
 }
 
 fn connect_mptcp(link: &Interface, server: SocketAddr) -> io::Result<bool> {
@@ -223,7 +222,7 @@ mod tests {
     use marline_net::testing::{in_a_network, ip};
 
     use super::*;
-    use crate::doctor::Severity;
+    use marline_core::finding::Severity;
 
     #[test]
     fn a_link_is_blamed_only_where_another_one_proves_the_server() {

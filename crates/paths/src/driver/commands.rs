@@ -15,50 +15,45 @@ use std::time::Duration;
 
 use marline_core::link::LinkId;
 use marline_core::paths::{
-    CloseReason, Command, CommandError, CommandId, ConnId, Counters, Input, IpFamily, Output, SubflowId,
+    CloseReason, Command, CommandError, CommandId, ConnId, Counters, Input, Output, SubflowId,
 };
-use marline_core::units::DataSize;
-use marline_core::wire::netlink::diag::{self, state};
+use marline_core::wire::netlink::Ack;
+use marline_core::wire::netlink::diag::state;
 use marline_core::wire::netlink::mptcp::{NewSubflow, SubflowTuple};
-use marline_core::wire::netlink::{Ack, Request};
 
 use super::super::kernel::{SocketReply, SubflowQuery, command_error, is_family_mismatch};
 use super::super::snapshot::Management;
+use super::address_id::next_address_id;
+use super::command_requests::{PendingCommand, build_request, plan_subflow, subflow_tuple};
+use super::counters::{is_open_subflow_of, to_counters};
 use super::describe::{self, LinkSubflows};
 use super::interfaces::LinkInterface;
-use super::subflow_table::{ConnEntry, PendingJoin, Subflow, next_address_id};
+use super::kernel_pm::{self, AggregateResult};
+use super::subflow_table::{PendingJoin, Subflow};
 use super::{Driver, Mode, Policy};
-
-/// A command that was not completed yet.
-#[derive(Clone, Copy)]
-struct PendingCommand {
-    id: CommandId,
-    conn: ConnId,
-    command: Command,
-}
 
 impl<M: Policy> Driver<M> {
     /// Executes queued outputs for up to [`MAX_ROUNDS`] rounds. Returns true if more are left.
     pub(super) fn execute_outputs(&mut self) -> bool {
         for _ in 0..MAX_ROUNDS {
-            if self.pending_outputs.is_empty() && self.pending_polls.is_empty() {
+            if !self.machine.has_outputs() {
                 return false;
             }
             let mut commands = Vec::new();
-            for output in std::mem::take(&mut self.pending_outputs) {
+            for output in self.machine.take_outputs() {
                 match output {
                     Output::Command { id, conn, command } => commands.push(PendingCommand { id, conn, command }),
                     Output::Note { conn, reason } => {
                         let now = self.now();
                         if self.aggregate.is_some() {
-                            self.set_reason_for_all(now, &reason);
+                            for connection in self.subflow_table.conns.values_mut() {
+                                connection.set_reason(now, reason.clone());
+                            }
                         } else if let Some(connection) = self.subflow_table.conn_mut(conn) {
                             connection.set_reason(now, reason);
                         }
                     }
-                    Output::Poll { conn } => {
-                        self.pending_polls.insert(conn);
-                    }
+                    Output::Poll { conn } => self.machine.request_poll(conn),
                     Output::SetMtu { link, mtu, reason } => self.set_mtu(link, mtu, reason.as_deref()),
                 }
             }
@@ -71,7 +66,7 @@ impl<M: Policy> Driver<M> {
             }
             self.poll_subflows();
         }
-        !self.pending_outputs.is_empty() || !self.pending_polls.is_empty()
+        self.machine.has_outputs()
     }
 
     /// Limits the packet size of subflows that begin over this link from now on.
@@ -93,7 +88,7 @@ impl<M: Policy> Driver<M> {
                 self.complete_command(command, Some(CommandError::HalfClosed), None);
                 continue;
             }
-            match self.build_request(command) {
+            match build_request(&self.subflow_table, &self.links, self.path_manager.as_ref(), command) {
                 Ok(request) => {
                     sent.push(*command);
                     requests.push(request);
@@ -130,60 +125,13 @@ impl<M: Policy> Driver<M> {
         let destroys = commands.iter().filter(|command| matches!(command.command, Command::Destroy { .. }));
         let unknown =
             |conn: &ConnId| self.subflow_table.conns.get(conn).is_some_and(|connection| !connection.is_half_closed);
-        let closed = self.half_closed(destroys.map(|command| command.conn).filter(unknown).collect());
+        let closed = self.sockets.half_closed(destroys.map(|command| command.conn).filter(unknown).collect());
         for conn in &closed {
             if let Some(connection) = self.subflow_table.conn_mut(*conn) {
                 connection.is_half_closed = true;
             }
         }
         closed
-    }
-
-    /// Builds the netlink request of a command.
-    ///
-    /// # Errors
-    /// The command cannot be executed; it is not sent.
-    fn build_request(&self, command: &PendingCommand) -> Result<Request, CommandError> {
-        let connection = self.subflow_table.conns.get(&command.conn).ok_or(CommandError::NoConnection)?;
-        match connection.management {
-            Management::Userspace => {}
-            Management::PredatesSwitch => return Err(CommandError::NoConnection),
-            Management::KernelPm | Management::DryRun => return Err(CommandError::NotPermitted),
-        }
-        let family = self.path_manager.as_ref().ok_or(CommandError::NotPermitted)?.family_id();
-        match command.command {
-            Command::Join { link, backup } => {
-                Ok(self.plan_subflow(command.conn, connection, link, backup)?.create(family))
-            }
-            Command::SetBackup { subflow, backup } => {
-                Ok(subflow_tuple(command.conn, connection, subflow)?.set_backup(family, backup))
-            }
-            Command::Destroy { subflow } => Ok(subflow_tuple(command.conn, connection, subflow)?.destroy(family)),
-        }
-    }
-
-    fn plan_subflow(
-        &self,
-        conn: ConnId,
-        connection: &ConnEntry,
-        link: LinkId,
-        backup: bool,
-    ) -> Result<NewSubflow, CommandError> {
-        let interface = self.links.get(link).filter(|interface| interface.is_up).ok_or(CommandError::NoAddress)?;
-        // The server's own family first; the other one serves if the server has announced an address of it.
-        let announced = connection.announced_addresses.iter().map(|(_, address, _)| *address);
-        let mut servers = std::iter::once(connection.server.ip()).chain(announced);
-        let addresses = servers.find_map(|server| {
-            let local = interface.address_for(server).filter(|local| !interface.is_awaiting_route(*local))?;
-            // An address that waits for its default route would send its SYN into ARP; see `is_awaiting_route`.
-            Some((local, connection.join_target(local)?))
-        });
-        let (local, remote) = addresses.ok_or_else(|| match interface.only_family() {
-            Some(family) if family != IpFamily::of(connection.server.ip()) => CommandError::NotAnnounced(family),
-            _ => CommandError::NoAddress,
-        })?;
-        let id = connection.address_id(local);
-        Ok(NewSubflow { token: conn.0, local, id, remote, interface: Some(interface.index), backup })
     }
 
     fn on_ack(&mut self, command: &PendingCommand, ack: &Ack) {
@@ -218,7 +166,7 @@ impl<M: Policy> Driver<M> {
         let error = command_error(&ack).map(|error| match family {
             Some(family) if is_family_mismatch(&ack) => CommandError::SocketFamily(family),
             // "Not yet" also stands for half-closed connections, where retries would be useless.
-            _ if error == CommandError::NotYet && !self.half_closed(vec![command.conn]).is_empty() => {
+            _ if error == CommandError::NotYet && !self.sockets.half_closed(vec![command.conn]).is_empty() => {
                 CommandError::HalfClosed
             }
             _ => error,
@@ -229,7 +177,7 @@ impl<M: Policy> Driver<M> {
     /// Repeats a join with the next address id, and remembers that id for the address.
     fn join_with_next_id(&mut self, conn: ConnId, link: LinkId, backup: bool) -> Option<Ack> {
         let connection = self.subflow_table.conns.get(&conn)?;
-        let new = self.plan_subflow(conn, connection, link, backup).ok().filter(|new| new.id != 0)?;
+        let new = plan_subflow(&self.links, conn, connection, link, backup).ok().filter(|new| new.id != 0)?;
         let new = NewSubflow { id: next_address_id(new.id), ..new };
         let manager = self.path_manager.as_ref()?;
         let ack = manager.execute(vec![new.create(manager.family_id())]).ok()?.pop()?;
@@ -265,8 +213,8 @@ impl<M: Policy> Driver<M> {
         let local = match command.command {
             Command::Join { link, .. } if error.is_none() => {
                 let connection = self.subflow_table.conns.get(&command.conn);
-                let new =
-                    connection.and_then(|connection| self.plan_subflow(command.conn, connection, link, false).ok());
+                let new = connection
+                    .and_then(|connection| plan_subflow(&self.links, command.conn, connection, link, false).ok());
                 new.and_then(|new| Some((link, new.local, new.interface?)))
             }
             _ => None,
@@ -293,7 +241,7 @@ impl<M: Policy> Driver<M> {
             self.mark_predates_switch(command.conn);
         }
         // The policy receives the result of the command before the end of the subflow.
-        self.feed_machine(Input::CommandDone { command: command.id, error });
+        self.machine.feed(Input::CommandDone { command: command.id, error });
         if let (Command::Destroy { subflow }, None) = (command.command, error)
             && let Some(sub) = self.take_subflow(command.conn, subflow)
         {
@@ -313,7 +261,7 @@ impl<M: Policy> Driver<M> {
     fn close_socket(&mut self, conn: ConnId, sub: &Subflow) {
         let is_link_up = sub.link.is_some_and(|link| self.links.get(link).is_some_and(|interface| interface.is_up));
         if is_link_up && (sub.is_first || sub.initial || sub.counters.timeouts > 0) {
-            self.abort_sockets(conn, &[sub.query()]);
+            self.sockets.abort_closed(conn, &[sub.query()]);
         } else {
             self.defer_abort(conn, sub);
         }
@@ -340,25 +288,7 @@ impl<M: Policy> Driver<M> {
             .partition(|(closing_link, _)| *closing_link == link);
         connection.closing_sockets = others;
         let queries: Vec<SubflowQuery> = Vec::into_iter(on_link).map(|(_, queries)| queries).collect();
-        self.abort_sockets(conn, &queries);
-    }
-
-    /// Aborts those of these sockets that are still subflows of this connection and closed on this side. Another
-    /// socket may have the addresses and ports by now.
-    fn abort_sockets(&mut self, conn: ConnId, sockets: &[SubflowQuery]) {
-        let replies = self.query_sockets(sockets);
-        let is_closed = |reply: &SocketReply| {
-            let own_socket =
-                reply.socket().filter(|socket| socket.subflow.is_some_and(|subflow| subflow.token == conn.0));
-            own_socket.is_some_and(|socket| !socket.can_send())
-        };
-        let closed = sockets.iter().zip(&replies).filter(|(_, reply)| is_closed(reply));
-        let closed: Vec<SubflowQuery> = closed.map(|(socket, _)| *socket).collect();
-        if let Err(error) = self.sock_diag.abort(&closed)
-            && !std::mem::replace(&mut self.has_abort_failed, true)
-        {
-            tracing::warn!(%error, "cannot abort sockets of destroyed subflows: downloads may stall on data that such a socket holds (the kernel needs CONFIG_INET_DIAG_DESTROY)");
-        }
+        self.sockets.abort_closed(conn, &queries);
     }
 
     /// Marks a connection whose socket is older than the switch of the path manager. It cannot be managed, so the
@@ -368,8 +298,8 @@ impl<M: Policy> Driver<M> {
             self.subflow_table.conn_mut(conn).filter(|connection| connection.management == Management::Userspace)
         {
             connection.management = Management::PredatesSwitch;
-            self.pending_polls.remove(&conn);
-            self.feed_machine(Input::Closed { conn });
+            self.machine.cancel_poll(conn);
+            self.machine.feed(Input::Closed { conn });
         }
     }
 
@@ -399,16 +329,19 @@ impl<M: Policy> Driver<M> {
 
     /// Reads the counters of all subflows of the connections in the queue.
     fn poll_subflows(&mut self) {
-        let polls = std::mem::take(&mut self.pending_polls);
+        let polls = self.machine.take_polls();
         if polls.is_empty() {
             return;
         }
         if self.aggregate.is_some() {
-            self.poll_aggregate();
+            let now = self.now();
+            kernel_pm::sample_subflows(&mut self.sockets, &mut self.subflow_table, now);
+            let counters = self.aggregate().map(|(aggregate, _, table)| aggregate.report_counters(table));
+            self.feed_all(counters.unwrap_or_default());
             return;
         }
         // First, because the counters below are converted to offsets in the data stream.
-        self.find_initial_data_seqs(&polls);
+        self.subflow_table.find_initial_data_seqs(&self.sockets, &polls);
         let mut queries = Vec::new();
         let mut ids = Vec::new();
         for conn in polls {
@@ -418,25 +351,10 @@ impl<M: Policy> Driver<M> {
                 ids.push((conn, sub.id));
             }
         }
-        let replies = self.query_sockets(&queries);
+        let replies = self.sockets.query_subflows(&queries);
         for ((conn, id), reply) in ids.into_iter().zip(replies) {
             self.on_reply(conn, id, &reply);
         }
-    }
-
-    /// Queries the sockets of these subflows; the replies are in the same order.
-    pub(super) fn query_sockets(&mut self, queries: &[SubflowQuery]) -> Vec<SocketReply> {
-        self.totals.subflow_polls += queries.len() as u64;
-        let mut replies = vec![SocketReply::Unknown; queries.len()];
-        let outcome = self.sock_diag.query_subflows(queries, |index, reply| {
-            if let Some(slot) = replies.get_mut(index) {
-                *slot = reply;
-            }
-        });
-        if let Err(error) = outcome {
-            tracing::warn!(%error, "no reply from sock_diag; subflow counters are missing");
-        }
-        replies
     }
 
     fn on_reply(&mut self, conn: ConnId, id: SubflowId, reply: &SocketReply) {
@@ -447,7 +365,7 @@ impl<M: Policy> Driver<M> {
             let counters = Counters { data_seq: connection.data_progress(socket), ..counters };
             let Some(sub) = connection.subflows.iter_mut().find(|sub| sub.id == id) else { return };
             sub.add_sample(now, counters);
-            self.feed_machine(Input::Counters { conn, subflow: id, counters });
+            self.machine.feed(Input::Counters { conn, subflow: id, counters });
         // A missing reply means nothing. Any other reply means that the subflow has ended without an event.
         } else if *reply != SocketReply::Unknown
             && let Some(sub) = self.take_subflow(conn, id)
@@ -458,6 +376,46 @@ impl<M: Policy> Driver<M> {
                 &sub,
                 if is_link_up { CloseReason::Other } else { CloseReason::Unreachable },
             );
+        }
+    }
+
+    /// Executes a command for all connections together, through the kernel's path manager.
+    fn execute_on_aggregate(&mut self, id: CommandId, command: Command) {
+        let Some((aggregate, mut kernel, _)) = self.aggregate() else { return };
+        let Some(result) = aggregate.execute(&mut kernel, command) else {
+            tracing::debug!("the kernel's path manager cannot open a second subflow over one link");
+            self.machine.feed(Input::CommandDone { command: id, error: Some(CommandError::NotYet) });
+            return;
+        };
+        // The order matters: the policy gets the result of its command before the subflow change that follows from
+        // it.
+        self.record_for_all(command, result);
+        self.machine.feed(Input::CommandDone { command: id, error: result.error });
+        let inputs = self
+            .aggregate()
+            .map(|(aggregate, kernel, table)| aggregate.after_command(kernel.links, table, command, result));
+        self.feed_all(inputs.unwrap_or_default());
+    }
+
+    /// Records a command in the history of each connection. The reason of each connection remains the last one.
+    fn record_for_all(&mut self, command: Command, result: AggregateResult) {
+        let AggregateResult { link, error, is_kept_as_backup } = result;
+        let name =
+            link.and_then(|link| self.links.get(link)).map_or("another interface", |interface| interface.name());
+        let text = describe::describe_command(command, name, LinkSubflows::default());
+        let mut description = describe::describe_result(text, error, None);
+        match error {
+            None => self.totals.commands += 1,
+            Some(error) if describe::ended_reason(error, None).is_some() => {}
+            Some(_) => self.totals.refused += 1,
+        }
+        if is_kept_as_backup && error.is_none() && matches!(command, Command::Destroy { .. }) {
+            description += ": its endpoint must stay, so it is suspended instead";
+        }
+        tracing::info!("{description}");
+        let now = self.now();
+        for connection in self.subflow_table.conns.values_mut() {
+            connection.record_decision(now, description.clone());
         }
     }
 
@@ -512,46 +470,18 @@ impl<M: Policy> Driver<M> {
         }
         let Some(manager) = self.path_manager.as_ref().filter(|_| !stale.is_empty()) else { return };
         let mut tuples = Vec::new();
-        let dump = self.sock_diag.dump_subflows(1 << state::SYN_SENT, |socket| {
+        let dump = self.sockets.dump_subflows(1 << state::SYN_SENT, |socket| {
             let token = socket.subflow.map_or(0, |subflow| subflow.token);
             if stale.contains(&(token, socket.local.ip(), socket.interface)) {
                 let tuple = SubflowTuple { token, local: socket.local, remote: socket.remote };
                 tuples.push(tuple);
             }
         });
-        let outcome = dump.and_then(|_| manager.destroy_subflows(&tuples));
+        let outcome = dump.and_then(|()| manager.destroy_subflows(&tuples));
         if let Err(error) = outcome {
             tracing::warn!(%error, "cannot end unanswered joins; the kernel ends them after its own timeout");
         }
     }
-}
-
-fn subflow_tuple(conn: ConnId, connection: &ConnEntry, subflow: SubflowId) -> Result<SubflowTuple, CommandError> {
-    let sub = connection.subflow(subflow).ok_or(CommandError::NoSubflow)?;
-    Ok(SubflowTuple { token: conn.0, local: sub.local, remote: sub.remote })
-}
-
-/// Whether the socket is an open subflow of this connection. Another socket may use its port by now.
-pub(super) fn is_open_subflow_of(socket: &diag::Socket, conn: ConnId) -> bool {
-    socket.subflow.is_some_and(|subflow| subflow.token == conn.0) && socket.is_open()
-}
-
-/// The counters as the policy expects them; none: the kernel did not report TCP info.
-pub(super) fn to_counters(socket: &diag::Socket) -> Option<Counters> {
-    let tcp = socket.tcp_info?;
-    let nonzero = |time: Duration| (!time.is_zero()).then_some(time);
-    Some(Counters {
-        received: DataSize::from_bytes(tcp.bytes_received),
-        // The acknowledged SYN counts as one byte and is no payload.
-        sent: DataSize::from_bytes(tcp.bytes_acked.saturating_sub(1)),
-        outstanding: DataSize::from_bytes(socket.unacknowledged.into()),
-        rtt: nonzero(tcp.rtt),
-        receiver_rtt: nonzero(tcp.receiver_rtt),
-        timeouts: tcp.timeouts,
-        backup: socket.subflow.is_some_and(|subflow| subflow.is_local_backup()),
-        peer_backup: socket.subflow.is_some_and(|subflow| subflow.is_peer_backup()),
-        data_seq: None,
-    })
 }
 
 /// Rounds of commands and polls before other event sources are served. chosen: a command with its result, and the

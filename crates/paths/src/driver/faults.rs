@@ -153,7 +153,7 @@ fn only_a_definite_reply_ends_a_connection_that_a_dump_lacks() {
     fail_next(&[0, 0, 0, 0, 2]);
     driver.resync(false).unwrap();
     assert!(driver.subflow_table.conns.is_empty());
-    let machine: io::Result<RecordingMachine> = driver.log.finish().map_err(|(_, error)| error);
+    let machine: io::Result<RecordingMachine> = driver.machine.finish().map_err(|(_, error)| error);
     let inputs = machine.unwrap().0;
     assert!(matches!(inputs[..], [Input::SubflowDown { .. }, Input::Closed { .. }]), "{inputs:?}");
 }

@@ -12,41 +12,34 @@
 //! 4. NetworkManager is queried about the cost (metered or not) once, when an interface is added; it has 200 ms to
 //!    reply.
 
-use marline_core::paths::{Input, LinkConfig};
-use marline_net::links::{ChosenLinks, InterfaceList, LinksError, MeteredHints, choose_links};
+use marline_core::link::{LinkId, LinkProfile};
+use marline_core::paths::LinkConfig;
+use marline_net::links::{Interface, InterfaceList, LinkSelection, MeteredHints, choose_links};
 
-use super::{Driver, Policy};
+use super::super::Budgets;
+use super::interfaces::LinkInterfaces;
 
-impl<M: Policy> Driver<M> {
-    /// Adds links for new interfaces of this survey.
-    pub(super) fn add_links(&mut self, survey: &InterfaceList) {
-        if survey.vpn.is_some() && !self.links.bypass_vpn {
-            return;
-        }
-        // Avoids the query to NetworkManager unless there is a new link.
-        match self.choose_links(survey, &MeteredHints::unknown()) {
-            Ok(chosen) if chosen.links.iter().any(|(interface, _)| !self.links.has_name(&interface.name)) => {}
-            _ => return,
-        }
-        let Ok(chosen) = self.choose_links(survey, &MeteredHints::query(survey)) else { return };
-        for (interface, profile) in chosen.links {
-            if self.links.has_name(&interface.name) {
-                continue;
-            }
-            let budget = profile.budget.map(|budget| self.budgets.remaining(&profile.name, budget));
-            let (kind, metered) = (profile.kind, profile.metered);
-            let config = LinkConfig { id: self.links.next_id(), name: profile.name, kind, metered, budget };
-            tracing::info!(link = config.name, kind = %config.kind, "adding a link");
-            self.links.add(&config);
-            self.host_config.add_link(&config);
-            self.feed_machine(Input::LinkAdded { config });
-        }
-        if let Err(error) = self.raise_limits() {
-            tracing::warn!(%error, "cannot raise the kernel's subflow limit; the new link may get no subflows");
-        }
+/// The links for new interfaces of this survey, with the ids that they get in this order.
+pub(super) fn find_new_links(
+    survey: &InterfaceList,
+    links: &LinkInterfaces,
+    selection: &LinkSelection,
+    budgets: &Budgets,
+) -> Vec<LinkConfig> {
+    if survey.vpn.is_some() && !links.bypass_vpn {
+        return Vec::new();
     }
-
-    fn choose_links(&self, survey: &InterfaceList, hints: &MeteredHints) -> Result<ChosenLinks, LinksError> {
-        choose_links(survey, &self.selection, hints)
+    // Avoids the query to NetworkManager unless there is a new link.
+    match choose_links(survey, selection, &MeteredHints::unknown()) {
+        Ok(chosen) if chosen.links.iter().any(|(interface, _)| !links.has_name(&interface.name)) => {}
+        _ => return Vec::new(),
     }
+    let Ok(chosen) = choose_links(survey, selection, &MeteredHints::query(survey)) else { return Vec::new() };
+    let new = chosen.links.into_iter().filter(|(interface, _)| !links.has_name(&interface.name));
+    let config = |(n, (_, profile)): (u16, (Interface, LinkProfile))| {
+        let budget = profile.budget.map(|budget| budgets.remaining(&profile.name, budget));
+        let id = LinkId(links.next_id().0.saturating_add(n));
+        LinkConfig { id, name: profile.name, kind: profile.kind, metered: profile.metered, budget }
+    };
+    (0..).zip(new).map(config).collect()
 }

@@ -13,12 +13,16 @@
 //!    command fails as not permitted.
 //! 5. Transient errors are retried with increasing delays; other errors end the run (`retry`).
 //!
-//! Files: `subflow_table` maps subflows of the kernel to ids of the policy, and `interfaces` does so for links.
-//! `hotplug` adds links during the run, `events` handles MPTCP events, `commands` executes outputs, and `resync`
-//! compares the table with dumps. `kernel_pm` represents all connections as one where the kernel's own path manager
-//! is in charge.
+//! Components: `machine_queue` is the machine with its queued outputs, `sockets` queries the kernel's sockets,
+//! `schedule` knows when tasks and retries are due, `subflow_table` maps subflows of the kernel to ids of the policy, and
+//! `interfaces` does so for links. `kernel_pm` represents all connections as one where the kernel's own path manager is
+//! in charge. The driver itself is in three files: the event loop here, reports of the kernel in `events`, and outputs of
+//! the policy in `commands`.
 
+mod address_id;
+mod command_requests;
 mod commands;
+mod counters;
 mod describe;
 mod events;
 #[cfg(test)]
@@ -26,29 +30,33 @@ mod faults;
 mod hotplug;
 mod interfaces;
 mod kernel_pm;
+mod machine_queue;
 #[cfg(test)]
 mod netns_tests;
-mod resync;
 mod retry;
+mod schedule;
+mod socket_dump;
+mod sockets;
 mod subflow_table;
 
-use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
-use std::time::Duration;
 
 use marline_core::decision_log::Record;
 use marline_core::machine::Machine;
 use marline_core::paths::{Config, ConnId, Input, Output};
 use marline_core::units::Instant;
 use marline_core::wire::netlink::{Link, Request, messages};
-use marline_net::links::{LinkSelection, Monitor, list_interfaces};
-use marline_net::recorded_machine::{LogError, MachineEvent, RecordedMachine};
+use marline_net::links::{InterfaceList, LinkSelection, Monitor, list_interfaces};
+use marline_net::recorded_machine::{LogError, RecordedMachine};
 use marline_sys::netlink::RouteSocket;
 use tokio::sync::mpsc;
 
 use self::interfaces::{LinkInterfaces, LinkTransition};
-use self::kernel_pm::AggregateConn;
-use self::retry::{MAX_RETRY_DELAY, MIN_RETRY_DELAY, Retry};
+use self::kernel_pm::{AggregateConn, KernelPm};
+use self::machine_queue::MachineQueue;
+use self::retry::{MAX_RETRY_DELAY, MIN_RETRY_DELAY};
+use self::schedule::{SECOND, Schedule};
+use self::sockets::Sockets;
 use self::subflow_table::SubflowTable;
 use super::kernel::{EventSubscription, FallbackCounters, PathManager, SockDiag, read_fallback_counters};
 use super::snapshot::{Management, Snapshot, Totals};
@@ -63,42 +71,24 @@ impl<M: Machine<Input = Input, Output = Output>> Policy for M {}
 
 /// State of one run.
 struct Driver<M> {
-    log: RecordedMachine<M, Config>,
-    started: std::time::Instant,
+    machine: MachineQueue<M>,
     mode: Mode,
     /// None in a dry run, which lacks the privilege.
     path_manager: Option<PathManager>,
-    sock_diag: SockDiag,
+    sockets: Sockets,
     route_socket: RouteSocket,
     host_config: Box<dyn HostConfigurator>,
     subflow_table: SubflowTable,
     links: LinkInterfaces,
     selection: LinkSelection,
     budgets: Budgets,
-    /// When the budgets are written to disk next.
-    next_save: Instant,
     /// Only in [`Mode::KernelPm`].
     aggregate: Option<AggregateConn>,
-    pending_outputs: VecDeque<Output>,
-    pending_polls: BTreeSet<ConnId>,
     totals: Totals,
     fallback_baseline: FallbackCounters,
-    next_second: Instant,
-    next_full_check: Instant,
-    /// Set after events were lost: when the sockets are dumped again.
-    next_resync: Option<Instant>,
-    /// The kernel has refused to abort a socket. This is logged once.
-    has_abort_failed: bool,
-    /// No resynchronization before this time, so that dumps do not take all the CPU time.
-    resync_not_before: Instant,
     /// Connections fell back to plain TCP since the last dump.
     has_new_fallbacks: bool,
-    /// The interfaces are not listed again before this time.
-    survey_not_before: Instant,
-    /// Retry state of listing interfaces, of dumps, and of reading events.
-    survey_retry: Retry,
-    dump_retry: Retry,
-    event_retry: Retry,
+    schedule: Schedule,
 }
 
 /// Runs the driver with this machine until `stop` completes, and returns the machine.
@@ -133,7 +123,7 @@ async fn drive_with<M: Policy>(
     let result = driver.run(&mut queries, events.as_mut(), &mut monitor, stop).await;
     driver.host_config.restore();
     driver.save_budgets();
-    let finished = driver.log.finish().map_err(log_error);
+    let finished = driver.machine.finish().map_err(log_error);
     result?;
     finished
 }
@@ -184,11 +174,10 @@ impl<M: Policy> Driver<M> {
     ) -> Self {
         let KernelSockets { path_manager, sock_diag, route_socket } = kernel_sockets;
         Self {
-            log,
-            started: std::time::Instant::now(),
+            machine: MachineQueue::new(log),
             mode,
             path_manager,
-            sock_diag,
+            sockets: Sockets::new(sock_diag),
             route_socket,
             host_config,
             subflow_table: SubflowTable::default(),
@@ -196,22 +185,11 @@ impl<M: Policy> Driver<M> {
             // Defaults: no further links are added, and no budgets are saved.
             selection: LinkSelection::Named(Vec::new()),
             budgets: Budgets::default(),
-            next_save: Instant::ZERO + SAVE_INTERVAL,
             aggregate: (mode == Mode::KernelPm).then(AggregateConn::default),
-            pending_outputs: VecDeque::new(),
-            pending_polls: BTreeSet::new(),
             totals: Totals::default(),
             fallback_baseline: read_fallback_counters(),
-            next_second: Instant::ZERO,
-            next_full_check: Instant::ZERO + FULL_CHECK_INTERVAL,
-            next_resync: None,
-            has_abort_failed: false,
-            resync_not_before: Instant::ZERO,
             has_new_fallbacks: false,
-            survey_not_before: Instant::ZERO,
-            survey_retry: Retry::new("listing interfaces"),
-            dump_retry: Retry::new("dumping sockets"),
-            event_retry: Retry::new("reading MPTCP events"),
+            schedule: Schedule::default(),
         }
     }
 
@@ -240,32 +218,33 @@ impl<M: Policy> Driver<M> {
                 }
             }
         }
-        self.remove_idle_endpoints();
+        if let Some((aggregate, kernel, _)) = self.aggregate() {
+            aggregate.remove_idle_endpoints(kernel);
+        }
         loop {
             let now = self.now();
             self.run_due(now)?;
             // After the tick, so that a poll is executed when it is requested and not at the next deadline.
             let next = if self.execute_outputs() { now } else { self.next_deadline(now) };
-            let sleep = tokio::time::sleep_until((self.started + next.since(Instant::ZERO)).into());
-            let (can_survey, can_read_events) = (now >= self.survey_not_before, self.event_retry.is_due(now));
+            let sleep = tokio::time::sleep_until(self.machine.system_time(next).into());
+            let (can_survey, can_read_events) = (self.schedule.can_survey(now), self.schedule.events.is_due(now));
             tokio::select! {
                 // In order of priority: a burst of events must not delay the stop, or the news of an interface to
                 // which the events refer.
                 biased;
                 () = &mut stop => return Ok(()),
                 changed = monitor.changed(), if can_survey => {
-                    self.survey_not_before = now + SURVEY_INTERVAL;
                     let outcome = changed.map_err(PathsError::from).and_then(|()| self.survey_links());
-                    self.survey_retry.record_result(now, outcome)?;
+                    self.schedule.on_change_surveyed(now, outcome)?;
                 }
                 batch = events::next_events(&mut events), if can_read_events => {
                     let batch = batch.map_err(|error| PathsError::kernel("MPTCP's events", error));
                     let has_lost_events = batch.as_ref().map_or(true, |batch| batch.has_lost_events);
                     let batch = batch.map(|batch| self.on_events(batch.events));
-                    self.event_retry.record_result(now, batch)?;
+                    self.schedule.events.record_result(now, batch)?;
                     if has_lost_events {
                         // A burst of events must not make the dumps take all the CPU time.
-                        self.next_resync = Some(self.next_resync.unwrap_or(self.resync_not_before));
+                        self.schedule.on_events_lost();
                     }
                 }
                 query = queries.recv(), if is_control_open => match query {
@@ -278,51 +257,53 @@ impl<M: Policy> Driver<M> {
     }
 
     fn now(&self) -> Instant {
-        Instant::ZERO + self.started.elapsed()
+        self.machine.now()
     }
 
-    /// Passes an input to the machine and queues the outputs that it causes.
-    fn feed_machine(&mut self, input: Input) {
-        self.step(self.now(), MachineEvent::Input(input));
+    fn feed_all(&mut self, inputs: Vec<Input>) {
+        inputs.into_iter().for_each(|input| self.machine.feed(input));
     }
 
-    /// One step of the machine. Its outputs are queued, because a command or a poll may have results at once.
-    fn step(&mut self, now: Instant, event: MachineEvent<Input>) {
-        let Self { log, pending_polls, pending_outputs, .. } = self;
-        log.step(now, event, |output| match output {
-            Output::Poll { conn } => drop(pending_polls.insert(conn)),
-            output => pending_outputs.push_back(output),
-        });
+    /// In [`Mode::KernelPm`]: the aggregate, what it reads and changes, and the table of real subflows.
+    fn aggregate(&mut self) -> Option<(&mut AggregateConn, KernelPm<'_>, &SubflowTable)> {
+        let Self { aggregate, path_manager, links, host_config, subflow_table, .. } = self;
+        let kernel = KernelPm { manager: path_manager.as_ref()?, links, host_config: host_config.as_mut() };
+        Some((aggregate.as_mut()?, kernel, subflow_table))
+    }
+
+    fn start_aggregate(&mut self) -> Result<(), PathsError> {
+        self.aggregate().map_or(Ok(()), |(aggregate, kernel, _)| aggregate.start(kernel))
+    }
+
+    fn update_active_totals(&mut self) {
+        self.subflow_table.update_active_totals(&self.sockets, MAX_FALLBACK_QUERIES);
     }
 
     /// Handles everything whose time has come: the machine's deadline, the tasks of each second, retries and full
     /// checks.
     fn run_due(&mut self, now: Instant) -> Result<(), PathsError> {
-        if self.log.is_due(now) {
-            self.step(now, MachineEvent::Tick);
-        }
-        if now >= self.next_second {
-            self.next_second = now + SECOND;
+        self.machine.tick_if_due(now);
+        if self.schedule.take_second(now) {
             self.every_second();
-            if self.mode == Mode::DryRun && self.dump_retry.next_attempt().is_none() {
+            if self.mode == Mode::DryRun && self.schedule.dump.next_attempt().is_none() {
                 self.resync_or_retry(now)?;
             }
         }
-        if self.survey_retry.next_attempt().is_some_and(|due| due <= now) {
+        if self.schedule.survey.next_attempt().is_some_and(|due| due <= now) {
             let outcome = self.survey_links();
-            self.survey_retry.record_result(now, outcome)?;
+            self.schedule.survey.record_result(now, outcome)?;
         }
-        if self.dump_retry.next_attempt().is_some_and(|due| due <= now) {
+        // One dump at most: a retry and lost events both read everything that a full check would read.
+        if self.schedule.dump.next_attempt().is_some_and(|due| due <= now) {
             self.resync_or_retry(now)?;
-        } else if self.next_resync.is_some_and(|due| due <= now) && self.dump_retry.next_attempt().is_none() {
+        } else if self.schedule.is_resync_due(now) {
             self.totals.resyncs += 1;
             tracing::warn!("MPTCP events were lost; reading all sockets again");
             self.resync_or_retry(now)?;
-        } else if now >= self.next_full_check {
-            self.next_full_check = now + FULL_CHECK_INTERVAL;
+        } else if self.schedule.take_full_check(now) {
             // The host configuration may have postponed a repair.
             let outcome = self.survey_links();
-            self.survey_retry.record_result(now, outcome)?;
+            self.schedule.survey.record_result(now, outcome)?;
             if !self.subflow_table.conns.is_empty()
                 || self.has_new_fallbacks
                 || read_fallback_counters().established > 0
@@ -337,24 +318,13 @@ impl<M: Policy> Driver<M> {
     /// Resynchronizes with the kernel now, or schedules a retry if that fails.
     fn resync_or_retry(&mut self, now: Instant) -> Result<(), PathsError> {
         let outcome = self.resync(false);
-        self.dump_retry.record_result(now, outcome)
+        self.schedule.dump.record_result(now, outcome)
     }
 
     /// The earliest time at which [`run_due`](Self::run_due) has something to do.
     fn next_deadline(&self, now: Instant) -> Instant {
-        let mut next = self.next_second.min(self.next_full_check);
-        next = match self.dump_retry.next_attempt() {
-            Some(due) => next.min(due),
-            None => self.next_resync.map_or(next, |due| next.min(due)),
-        };
-        // Events are not polled: once reading is permitted again, they wake the loop. Therefore only future times
-        // count.
-        let events_at = self.event_retry.next_attempt().filter(|due| *due > now);
-        next = self.survey_retry.next_attempt().into_iter().chain(events_at).fold(next, Instant::min);
-        if self.survey_not_before > now {
-            next = next.min(self.survey_not_before);
-        }
-        self.log.deadline().map_or(next, |due| next.min(due))
+        let next = self.schedule.deadline(now);
+        self.machine.deadline().map_or(next, |due| next.min(due))
     }
 
     /// Tasks of each second: samples interface counters and fallbacks, saves budgets, rechecks sysctls, ends stale
@@ -373,7 +343,7 @@ impl<M: Policy> Driver<M> {
             };
             self.links.update_counters(link, found_link.received_bytes, found_link.sent_bytes, SECOND);
             let totals = self.links.get(link).map(interfaces::LinkInterface::totals).unwrap_or_default();
-            self.feed_machine(Input::InterfaceCounters { link, received: totals.0, sent: totals.1 });
+            self.machine.feed(Input::InterfaceCounters { link, received: totals.0, sent: totals.1 });
         }
         // The counters cover the whole network namespace, so they only trigger a check of the managed connections.
         let fallback = read_fallback_counters().fallen_back.saturating_sub(self.fallback_baseline.fallen_back);
@@ -385,18 +355,18 @@ impl<M: Policy> Driver<M> {
             }
             // Only a dump can count how many of the unmanaged connections are still open.
             self.has_new_fallbacks = true;
-            self.next_full_check = self.next_full_check.min(self.resync_not_before + FALLBACK_CHECK_DELAY);
+            self.schedule.check_fully_after_fallback();
         }
         self.totals.fallen_back = fallback;
         self.links.record_budgets(&mut self.budgets);
-        if self.now() >= self.next_save {
-            let saved = self.save_budgets();
-            self.next_save = self.now() + if saved { SAVE_INTERVAL } else { SAVE_INTERVAL * 360 };
+        if self.schedule.is_save_due(self.now()) {
+            let is_saved = self.save_budgets();
+            self.schedule.on_saved(self.now(), is_saved);
         }
         self.host_config.recheck_sysctls();
         self.destroy_stale_joins();
         self.update_active_totals();
-        self.log.flush();
+        self.machine.flush();
     }
 
     fn save_budgets(&self) -> bool {
@@ -414,26 +384,47 @@ impl<M: Policy> Driver<M> {
         self.host_config.update_routing(&survey);
         let transitions = self.links.apply_survey(&survey);
         for (link, mtu, v4) in self.links.changed_interfaces(&survey) {
-            self.feed_machine(Input::Interface { link, mtu, has_ipv4: v4 });
+            self.machine.feed(Input::Interface { link, mtu, has_ipv4: v4 });
         }
         for transition in &transitions {
             match *transition {
                 LinkTransition::Up(link) | LinkTransition::NewAddress(link) => {
-                    self.feed_machine(Input::LinkUp { link })
+                    self.machine.feed(Input::LinkUp { link })
                 }
-                LinkTransition::Down(link) => self.feed_machine(Input::LinkDown { link }),
+                LinkTransition::Down(link) => self.machine.feed(Input::LinkDown { link }),
             }
         }
         // After the policy knows the transitions: it may use the links at once, and stranded subflows end last.
         self.destroy_stranded();
-        self.update_link_endpoints(&transitions);
+        if let Some((aggregate, mut kernel, _)) = self.aggregate() {
+            aggregate.follow_links(&mut kernel, &transitions);
+        }
         if transitions.iter().any(|transition| matches!(transition, LinkTransition::Up(_)))
             && self.now() > Instant::ZERO + SECOND
         {
             // Connections over a link that was down until now are managed from now on.
-            self.next_full_check = self.next_full_check.min(self.now());
+            self.schedule.check_fully_at(self.now());
         }
         Ok(())
+    }
+
+    /// Adds links for new interfaces.
+    fn add_links(&mut self, survey: &InterfaceList) {
+        let new = hotplug::find_new_links(survey, &self.links, &self.selection, &self.budgets);
+        if new.is_empty() {
+            return;
+        }
+        for config in new {
+            tracing::info!(link = config.name, kind = %config.kind, "adding a link");
+            self.links.add(&config);
+            self.host_config.add_link(&config);
+            self.machine.feed(Input::LinkAdded { config });
+        }
+        if let Some((_, mut kernel, _)) = self.aggregate()
+            && let Err(error) = kernel.raise_limits()
+        {
+            tracing::warn!(%error, "cannot raise the kernel's subflow limit; the new link may get no subflows");
+        }
     }
 
     fn answer_query(&mut self, query: DriverQuery) {
@@ -481,22 +472,17 @@ impl<M: Policy> Driver<M> {
                 .iter()
                 .map(|(conn, connection)| connection.snapshot(*conn, now))
                 .collect(),
-            totals: Totals { unmanaged: unmanaged as u64, ..self.totals },
+            totals: Totals {
+                unmanaged: unmanaged as u64,
+                subflow_polls: self.sockets.query_count(),
+                ..self.totals
+            },
             notes: self.host_config.notes(),
         }
     }
 }
 
-const SECOND: Duration = Duration::from_secs(1);
-/// chosen: a dump of ten thousand connections takes 0.15 s, so the checks cost half a percent of a core at that size.
-const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Up to this number of connections, each is queried for its fallback. chosen: 4 ms, as for 256 subflows.
 const MAX_FALLBACK_QUERIES: usize = 256;
-/// Delay of the full check after a fallback. chosen: a host whose servers all lack MPTCP sees fallbacks all the time.
-const FALLBACK_CHECK_DELAY: Duration = Duration::from_secs(3);
-/// chosen: a burst of changes (DHCP) counts as one, and a lost carrier is noticed after this time at the latest.
-const SURVEY_INTERVAL: Duration = Duration::from_millis(50);
-/// chosen: a crash loses the budget use of this interval, and the load on the disk is negligible.
-const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Receive buffer for events, in bytes. An event takes about 800 of them: enough for 5,000 at once.
 const EVENT_RCVBUF: usize = 4 << 20;

@@ -10,7 +10,7 @@
 //!    address, and for others an id derived from the address. A restarted driver therefore arrives at the same ids.
 //! 4. The newest decisions about each connection are kept.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ use marline_core::wire::netlink::diag;
 
 use super::super::kernel::SubflowQuery;
 use super::super::snapshot::{Connection, Decision, Management, SubflowState};
+use super::address_id::default_address_id;
+use super::sockets::Sockets;
 
 /// All connections of the run, and some that ended recently.
 #[derive(Debug, Default)]
@@ -145,6 +147,30 @@ impl SubflowTable {
             self.recently_ended.iter().rev().find(|(at, id, _)| *id == conn && is_recent(*at)).map(|(.., id)| id)
         };
         self.conns.get(&conn).or_else(recently_ended)
+    }
+
+    /// Reads the MPTCP byte counters of connections with new traffic, up to a maximum number.
+    pub(super) fn update_active_totals(&mut self, sockets: &Sockets, max: usize) {
+        let active = self.conns.iter().filter(|(_, connection)| connection.has_new_bytes()).map(|(conn, _)| *conn);
+        let active: Vec<ConnId> = active.take(max).collect();
+        self.query_totals(sockets, &active);
+    }
+
+    /// Reads the initial data sequence number of these connections, once for each.
+    pub(super) fn find_initial_data_seqs(&mut self, sockets: &Sockets, conns: &BTreeSet<ConnId>) {
+        let needs_query = |conn: &&ConnId| self.conns.get(conn).is_some_and(ConnEntry::needs_initial_data_seq);
+        let missing: Vec<ConnId> = conns.iter().filter(needs_query).copied().collect();
+        if !missing.is_empty() {
+            self.query_totals(sockets, &missing);
+        }
+    }
+
+    fn query_totals(&mut self, sockets: &Sockets, conns: &[ConnId]) {
+        sockets.query_mptcp_info(conns, |conn, info| {
+            if let Some(connection) = self.conns.get_mut(&conn) {
+                connection.update_totals(info);
+            }
+        });
     }
 
     /// Number of subflows over a link.
@@ -361,26 +387,6 @@ impl Subflow {
     }
 }
 
-/// Address id for an address that is not the connection's first: the same in every run. RFC 8684 section 3.4.1 has
-/// one byte for it.
-pub(super) fn default_address_id(address: IpAddr) -> u8 {
-    let fold = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME);
-    let hash = match address {
-        IpAddr::V4(v4) => v4.octets().into_iter().fold(FNV_BASIS, fold),
-        IpAddr::V6(v6) => v6.octets().into_iter().fold(FNV_BASIS, fold),
-    };
-    1 + (hash % 255) as u8
-}
-
-/// The id to try after a collision with another address.
-pub(super) fn next_address_id(id: u8) -> u8 {
-    if id == u8::MAX { 1 } else { id + 1 }
-}
-
-/// FNV-1a, 32 bits (RFC 9923): distributes addresses that differ in one bit.
-const FNV_BASIS: u32 = 0x811c_9dc5;
-const FNV_PRIME: u32 = 0x0100_0193;
-
 /// chosen: the time to read a row of `status` and to type its token.
 const ENDED_MAX_AGE: Duration = Duration::from_secs(60);
 /// chosen: the connections of a web page; some hundred kilobytes at most.
@@ -394,6 +400,7 @@ const MAX_RATE_AGE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use super::super::address_id::next_address_id;
     use super::*;
 
     #[test]

@@ -27,7 +27,9 @@ use marline_core::wire::netlink::{Port, PortRule, Request, Route, SourceRule, fa
 use marline_net::links::{Interface, RTPROT_MARLINE};
 use marline_sys::netlink::RouteSocket;
 
-use super::non_tcp_route::{EXISTS, NO_DEVICE, NO_ENTRY, NO_ROUTE, default_route, is_same_route, request_ignoring};
+use super::route_requests::{
+    EXISTS, NO_DEVICE, NO_ENTRY, NO_ROUTE, default_route, is_same_route, request_ignoring,
+};
 use crate::transparent::nft_rules::IpFamilies;
 
 /// Links for DNS queries of each family; none: the host's default route.

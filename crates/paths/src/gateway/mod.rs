@@ -27,6 +27,7 @@ mod non_tcp_route;
 mod obstruction_watch;
 mod obstructions;
 mod private_networks;
+mod route_requests;
 mod standing_firewall;
 
 use std::io;

@@ -36,6 +36,9 @@ use marline_sys::netlink::RouteSocket;
 use super::dns_routes::{self, DnsLinks};
 use super::nft_rules::Lan;
 use super::private_networks;
+use super::route_requests::{
+    EXISTS, LAN_RULE_PRIORITY, NO_DEVICE, NO_ENTRY, NO_ROUTE, default_route, is_same_route, request_ignoring,
+};
 use crate::transparent::nft_rules::IpFamilies;
 
 /// The route of non-TCP traffic, installed while this value lives.
@@ -118,8 +121,8 @@ impl NonTcpRoute {
             };
             // Shorter prefixes are default routes or parts of one, as in `marline_net::links`.
             [
-                rule(Route::MAIN, RULE_PRIORITY, Some(suppressed_prefix_len)),
-                rule(ROUTE_TABLE, RULE_PRIORITY + 1, None),
+                rule(Route::MAIN, LAN_RULE_PRIORITY, Some(suppressed_prefix_len)),
+                rule(ROUTE_TABLE, LAN_RULE_PRIORITY + 1, None),
             ]
         };
         let IpFamilies { ipv4, ipv6 } = self.families;
@@ -208,37 +211,11 @@ impl InstalledRouting {
 fn is_own_rule(rule: &IifRule) -> bool {
     let slot = (rule.priority, rule.table);
     rule.protocol == RTPROT_MARLINE
-        && (slot == (RULE_PRIORITY, Route::MAIN) || slot == (RULE_PRIORITY + 1, ROUTE_TABLE))
+        && (slot == (LAN_RULE_PRIORITY, Route::MAIN) || slot == (LAN_RULE_PRIORITY + 1, ROUTE_TABLE))
 }
 
-/// The default route of this family over the link, for one of marline's tables; none: the link has none.
-pub(super) fn default_route(family: u8, link: &Interface, table: u32) -> Option<Route> {
-    let gateway = if family == family::V4 { link.route_v4 } else { link.route_v6 }?.gateway;
-    Some(Route { gateway, table, protocol: RTPROT_MARLINE, ..Route::default_via_interface(family, link.index) })
-}
-
-/// Whether both routes use the same interface and gateway.
-pub(super) fn is_same_route(a: &Route, b: &Route) -> bool {
-    (a.family, a.interface, a.gateway) == (b.family, b.interface, b.gateway)
-}
-
-pub(super) fn request_ignoring(socket: &RouteSocket, request: Request, ignored_errors: &[i32]) -> io::Result<()> {
-    match socket.request(&request.finish(3)) {
-        Err(error) if !error.raw_os_error().is_some_and(|number| ignored_errors.contains(&number)) => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// chosen: directly after the rules for source addresses of links, for the reasons given in
-/// `host_config::source_routing`.
-pub(super) const RULE_PRIORITY: u32 = 20_002;
 /// chosen: next to the tables for TPROXY.
 const ROUTE_TABLE: u32 = 28_003;
-pub(super) const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
-pub(super) const NO_ROUTE: i32 = rustix::io::Errno::SRCH.raw_os_error();
-pub(super) const NO_DEVICE: i32 = rustix::io::Errno::NODEV.raw_os_error();
-pub(super) const EXISTS: i32 = rustix::io::Errno::EXIST.raw_os_error();
-
 #[cfg(test)]
 pub(super) mod tests {
     use std::process::Command;

@@ -30,7 +30,7 @@ use marline_net::egress::AddressZone;
 use marline_net::links::RTPROT_MARLINE;
 use marline_sys::netlink::RouteSocket;
 
-use super::non_tcp_route::RULE_PRIORITY;
+use super::route_requests::LAN_RULE_PRIORITY;
 use crate::transparent::nft_rules::IpFamilies;
 use crate::transparent::policy_route::LAN_TRAFFIC;
 
@@ -53,8 +53,8 @@ pub(super) fn required_rules(families: IpFamilies) -> Vec<TproxyRoute> {
             protocol: RTPROT_MARLINE,
         };
         [
-            rule(Route::MAIN, RULE_PRIORITY, Some(suppressed_prefix_len)),
-            rule(LAN_TRAFFIC.mark, RULE_PRIORITY + 1, None),
+            rule(Route::MAIN, LAN_RULE_PRIORITY, Some(suppressed_prefix_len)),
+            rule(LAN_TRAFFIC.mark, LAN_RULE_PRIORITY + 1, None),
         ]
     };
     versions.into_iter().filter(|(is_enabled, ..)| *is_enabled).flat_map(rules_for).collect()

@@ -13,16 +13,12 @@ use std::time::Instant;
 
 use super::instance_lock::{InstanceLock, InstanceLockError, Role};
 use super::recheck_sysctl;
-use super::sysctl::Sysctls;
+use super::sysctl::{FORWARD_V4, FORWARD_V6, Sysctls};
 use super::sysctl_repair::HeldSysctl;
 use super::undo_log::{Changes, SysctlEntry, UndoLog};
 use super::{ensure_run_dir, has_net_admin, sysctl_error, undo_log_error};
 use crate::PathsError;
 
-/// Forwarding of IPv4.
-pub(super) const FORWARD_V4: &str = "net.ipv4.ip_forward";
-/// Forwarding of IPv6.
-pub(super) const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";
 /// Accept router advertisements even while forwarding.
 const ACCEPT_RA_ALWAYS: &str = "2";
 
@@ -199,17 +195,6 @@ fn accept_ra_sysctl(interface: &str) -> String {
     format!("net.ipv6.conf.{}.accept_ra", interface.replace('.', "/"))
 }
 
-/// Whether it is the `accept_ra` setting of a valid interface name.
-pub(super) fn is_accept_ra_sysctl(name: &str) -> bool {
-    let interface =
-        name.strip_prefix("net.ipv6.conf.").and_then(|prefix_removed| prefix_removed.strip_suffix(".accept_ra"));
-    interface.is_some_and(|interface_part| {
-        // In the path, dots of the name become slashes and slashes dots, so that names such as `..` must be excluded.
-        let is_plain = interface_part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'.');
-        is_plain && (1..=15).contains(&interface_part.len()) && !matches!(interface_part, "/" | "//")
-    })
-}
-
 /// Restores what a killed run has left: restored items, and errors. None: a run is active.
 pub(crate) fn restore(run_dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
     let _lock = match InstanceLock::acquire(run_dir, Role::Gateway) {
@@ -240,6 +225,7 @@ const UNDO_LOG_NAME: &str = "edge";
 mod tests {
     use std::fs;
 
+    use super::super::sysctl::is_accept_ra_sysctl;
     use super::*;
 
     /// A `/proc/sys` with these settings.

@@ -355,38 +355,11 @@ pub struct RestoreResult {
     pub remaining: Vec<String>,
 }
 
-/// Restores what a crashed run has left behind.
+/// Restores what a crashed run has changed for its links.
 ///
 /// # Errors
 /// A daemon runs, which restores everything itself when it stops; or nothing can be restored.
-pub fn restore(run_dir: &Path) -> Result<RestoreResult, PathsError> {
-    if !has_net_admin() {
-        return Err(PathsError::NotPermitted { what: "restoring settings and routes".to_owned() });
-    }
-    let is_created = ensure_run_dir(run_dir)?;
-    // The gateway's part comes first, even if a daemon of another role runs: its own lock decides whether it is
-    // abandoned.
-    let gateway_result = super::gateway::restore(run_dir);
-    let restored = match restore_locked(run_dir) {
-        Ok(mut restored) => {
-            restored.restored.splice(..0, gateway_result.restored);
-            restored.remaining.extend(gateway_result.remaining);
-            Ok(restored)
-        }
-        Err(error) if gateway_result == RestoreResult::default() => Err(error),
-        Err(error) => {
-            let remaining = gateway_result.remaining.into_iter().chain([error.to_string()]);
-            Ok(RestoreResult { restored: gateway_result.restored, remaining: remaining.collect() })
-        }
-    };
-    if is_created {
-        // Fails if the directory is not empty, which means that it is still needed.
-        let _ = std::fs::remove_dir(run_dir);
-    }
-    restored
-}
-
-fn restore_locked(run_dir: &Path) -> Result<RestoreResult, PathsError> {
+pub(super) fn restore(run_dir: &Path) -> Result<RestoreResult, PathsError> {
     let running_error = |process: Option<u32>| {
         let process = process.map(|process| format!(" (process {process})")).unwrap_or_default();
         PathsError::HostConfig(format!(
@@ -452,7 +425,6 @@ pub(super) fn leftovers(run_dir: &Path) -> Vec<String> {
     if let Some(count) = KernelRouting::open().and_then(|routing| routing.count()).ok().filter(|count| *count > 0) {
         restored.push(format!("{count} rules and routes"));
     }
-    restored.extend(super::gateway::leftovers(run_dir));
     restored
 }
 

@@ -18,7 +18,6 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::forwarding::{FORWARD_V4, FORWARD_V6, is_accept_ra_sysctl};
 use super::undo_log::{Changes, SysctlEntry, UndoLog};
 use super::{Mode, crash_point};
 
@@ -28,6 +27,10 @@ pub(crate) struct Sysctls {
     proc_sys: PathBuf,
 }
 
+/// Forwarding of IPv4.
+pub(super) const FORWARD_V4: &str = "net.ipv4.ip_forward";
+/// Forwarding of IPv6.
+pub(super) const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";
 pub(crate) const MPTCP_ENABLED: &str = "net.mptcp.enabled";
 pub(crate) const PATH_MANAGER: &str = "net.mptcp.path_manager";
 pub(crate) const PM_TYPE: &str = "net.mptcp.pm_type";
@@ -252,6 +255,17 @@ fn is_valid_entry(entry: &SysctlEntry) -> bool {
         _ => false,
     };
     is_valid(&entry.previous) && is_valid(&entry.value)
+}
+
+/// Whether it is the `accept_ra` setting of a valid interface name.
+pub(super) fn is_accept_ra_sysctl(name: &str) -> bool {
+    let interface =
+        name.strip_prefix("net.ipv6.conf.").and_then(|prefix_removed| prefix_removed.strip_suffix(".accept_ra"));
+    interface.is_some_and(|interface_part| {
+        // In the path, dots of the name become slashes and slashes dots, so that names such as `..` must be excluded.
+        let is_plain = interface_part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'.');
+        is_plain && (1..=15).contains(&interface_part.len()) && !matches!(interface_part, "/" | "//")
+    })
 }
 
 #[cfg(test)]

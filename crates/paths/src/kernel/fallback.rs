@@ -1,8 +1,10 @@
 //! Counts connections that requested MPTCP and fell back to plain TCP: the kernel sends no event for them.
 //!
-//! The counters are read from `/proc/net/netstat` and cover the whole network namespace.
+//! The counters cover the whole network namespace.
 
-use std::fs;
+use std::collections::BTreeMap;
+
+use super::netstat::read_mptcp_counters;
 
 /// Counters since the creation of the network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,26 +15,17 @@ pub(crate) struct FallbackCounters {
     pub(crate) established: u64,
 }
 
-/// Reads the counters; zero if the kernel has none. The network namespace of the thread applies, which may differ
-/// from that of the process.
+/// Reads the counters; zero if the kernel has none.
 pub(crate) fn read_fallback_counters() -> FallbackCounters {
-    parse_netstat(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default())
+    sum_counters(&read_mptcp_counters())
 }
 
-/// Parses the file, which has two lines for each protocol: names, then numbers.
-fn parse_netstat(text: &str) -> FallbackCounters {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("MPTcpExt:"));
-    let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else { return FallbackCounters::default() };
-    let mut counters = FallbackCounters::default();
-    for (name, number) in names.split_whitespace().zip(numbers.split_whitespace()) {
-        let number: u64 = number.parse().unwrap_or(0);
-        if CLIENT_COUNTERS.contains(&name) {
-            counters.fallen_back = counters.fallen_back.saturating_add(number);
-        } else if name == "MPCurrEstab" {
-            counters.established = number;
-        }
+fn sum_counters(counters: &BTreeMap<String, u64>) -> FallbackCounters {
+    let counter = |name: &str| counters.get(name).copied().unwrap_or(0);
+    FallbackCounters {
+        fallen_back: CLIENT_COUNTERS.iter().map(|name| counter(name)).fold(0, u64::saturating_add),
+        established: counter("MPCurrEstab"),
     }
-    counters
 }
 
 /// Causes, in this order: no MPTCP in the SYN-ACK; no free token; data without MPTCP options, at the beginning or
@@ -50,14 +43,16 @@ const CLIENT_COUNTERS: [&str; 8] = [
 
 #[cfg(test)]
 mod tests {
+    use super::super::netstat::mptcp_counters;
     use super::*;
 
     #[test]
-    fn counters_are_found_by_their_names() {
+    fn the_fallbacks_of_all_causes_are_added() {
         let text = "TcpExt: SyncookiesSent\nTcpExt: 7\n\
             MPTcpExt: MPCapableSYNRX MPCapableFallbackSYNACK DssFallback MPCurrEstab\nMPTcpExt: 9 2 3 4\n";
-        assert_eq!(parse_netstat(text), FallbackCounters { fallen_back: 5, established: 4 });
-        assert_eq!(parse_netstat("TcpExt: a\nTcpExt: 1\n"), FallbackCounters::default());
-        assert_eq!(parse_netstat("MPTcpExt: MPCurrEstab\nMPTcpExt: x\n"), FallbackCounters::default());
+        let sum = |text| sum_counters(&mptcp_counters(text));
+        assert_eq!(sum(text), FallbackCounters { fallen_back: 5, established: 4 });
+        assert_eq!(sum("TcpExt: a\nTcpExt: 1\n"), FallbackCounters::default());
+        assert_eq!(sum("MPTcpExt: MPCurrEstab\nMPTcpExt: x\n"), FallbackCounters::default());
     }
 }

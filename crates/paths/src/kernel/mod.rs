@@ -8,10 +8,12 @@
 
 mod events;
 mod fallback;
+mod netstat;
 mod pm_netlink;
 mod sock_diag;
 
 pub(super) use events::{EventBatch, EventSubscription};
 pub(super) use fallback::{FallbackCounters, read_fallback_counters};
+pub(super) use netstat::read_mptcp_counters;
 pub(super) use pm_netlink::{PathManager, command_error, is_family_mismatch};
 pub(super) use sock_diag::{SockDiag, SocketReply, SubflowQuery};

@@ -27,82 +27,79 @@
 //! one has received bytes.
 //!
 //! Three departures have no such reason. Samples are spaced by the shortest RTT seen and not by that of the
-//! handshake ([`Subflow::handshake_rtt`](super::super::subflow::Subflow::handshake_rtt), changed for another
+//! handshake ([`Subflow::handshake_rtt`](crate::paths::subflow::Subflow::handshake_rtt), changed for another
 //! purpose): over bad Wi-Fi this makes `emptcp-settled` leave LTE too early. Each connection waits for κ and τ
 //! again, although §3.5 requires no delay while a cellular interface is active. The 10 %, κ, τ, 5 Mbit/s and α
 //! cannot be set.
 //!
 //! κ counts bytes over the first link. τ ≥ R (log2(B R / W + 1) + φ) (eq. 1) is [`min_tau`].
 
-use super::super::config::Policy;
-use super::super::conn::Conn;
-use super::super::host_state::HostState;
-use super::super::links::LinkSet;
-use super::super::reason::Reason;
-use super::Decision;
+use super::input::{Decision, PolicyInput};
 use crate::energy::{BestLinks, EnergyInfoBase};
+use crate::paths::config::Policy;
+use crate::paths::links::LinkSet;
+use crate::paths::reason::Reason;
 use crate::units::{Bitrate, DataSize, Duration};
 
-impl Conn {
-    pub(super) fn decide_emptcp(&mut self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
-        let config = &host.config;
-        let interval = self.poll_interval(host);
-        self.update_eligibility(config, host.now, interval);
-        let is_quiet = self.is_quiet(host.now, interval);
-        let mut links = LinkSet::single(initial_link);
-        let kind = |index: usize| host.link(index).map(|link| link.config.kind).unwrap_or_default();
-        let rate = |index: usize| host.link(index).map_or(Bitrate::ZERO, |link| link.forecast(config, host.now));
-        let first = rate(initial_link);
-        let mut reason = Reason::Only { link: initial_link };
-        for index in usable.without(LinkSet::single(initial_link)).iter() {
-            let second = rate(index);
-            let Some(eib) = EnergyInfoBase::new(&config.energy, kind(initial_link), kind(index)) else {
-                // Nothing can be compared without a radio model, and the link counts as free.
-                links = links.with(index);
-                continue;
+pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link: usize) -> Decision {
+    let host = input.host;
+    let config = &host.config;
+    let interval = input.poll_interval(false);
+    input.update_eligibility(interval);
+    let is_quiet = input.is_quiet(interval);
+    let mut links = LinkSet::single(initial_link);
+    let kind = |index: usize| host.link(index).map(|link| link.config.kind).unwrap_or_default();
+    let rate = |index: usize| host.link(index).map_or(Bitrate::ZERO, |link| link.forecast(config, host.now));
+    let first = rate(initial_link);
+    let mut reason = Reason::Only { link: initial_link };
+    for index in usable.without(LinkSet::single(initial_link)).iter() {
+        let second = rate(index);
+        let Some(eib) = EnergyInfoBase::new(&config.energy, kind(initial_link), kind(index)) else {
+            // Nothing can be compared without a radio model, and the link counts as free.
+            links = links.with(index);
+            continue;
+        };
+        let limit = eib.row(second).first_above;
+        let is_joined = input.set.joined_links().contains(index);
+        let current =
+            match (input.set.carrying_links().contains(initial_link), input.set.carrying_links().contains(index)) {
+                (true, false) => BestLinks::First,
+                (false, true) => BestLinks::Second,
+                _ => BestLinks::Both,
             };
-            let limit = eib.row(second).first_above;
-            let is_joined = self.joined_links().contains(index);
-            let current =
-                match (self.carrying_links().contains(initial_link), self.carrying_links().contains(index)) {
-                    (true, false) => BestLinks::First,
-                    (false, true) => BestLinks::Second,
-                    _ => BestLinks::Both,
-                };
-            // φ of eq. 1: number of samples before a path that was just started or suspended is judged.
-            let is_too_early = match current {
-                _ if config.policy.trusts_first_sample() => false,
-                BestLinks::First => host.now.since(self.active_since) < interval * PHI.into(),
-                _ => self.paths.get(index).is_none_or(|path| path.samples < PHI),
-            };
-            let best = match is_joined {
-                false if !self.is_eligible || is_quiet => {
-                    // Not joined and not eligible yet: wait.
-                    reason = Reason::Waiting { link: initial_link };
-                    if self.active_links.contains(index) { BestLinks::Both } else { BestLinks::First }
-                }
-                // Eligible: join it, unless the first link alone is better.
-                false if limit.is_none_or(|limit| first <= limit) => BestLinks::Both,
-                false => BestLinks::First,
-                // Joined: the energy information base decides, with its hysteresis.
-                true if is_quiet || is_too_early => current,
-                true => eib.next_links(current, first, second, config.safety),
-            };
-            if best != BestLinks::First {
-                links = links.with(index);
+        // φ of eq. 1: number of samples before a path that was just started or suspended is judged.
+        let is_too_early = match current {
+            _ if config.policy.trusts_first_sample() => false,
+            BestLinks::First => host.now.since(input.active_since) < interval * PHI.into(),
+            _ => input.set.paths.get(index).is_none_or(|path| path.samples < PHI),
+        };
+        let best = match is_joined {
+            false if !input.traffic.is_eligible || is_quiet => {
+                // Not joined and not eligible yet: wait.
+                reason = Reason::Waiting { link: initial_link };
+                if input.active_links.contains(index) { BestLinks::Both } else { BestLinks::First }
             }
-            if best == BestLinks::Second && config.policy == Policy::EmptcpTable {
-                links = links.without(LinkSet::single(initial_link));
-            }
-            if is_joined || self.is_eligible && !is_quiet {
-                reason = Reason::Eib { links, first_rate: first, second_rate: second, limit };
-            }
+            // Eligible: join it, unless the first link alone is better.
+            false if limit.is_none_or(|limit| first <= limit) => BestLinks::Both,
+            false => BestLinks::First,
+            // Joined: the energy information base decides, with its hysteresis.
+            true if is_quiet || is_too_early => current,
+            true => eib.next_links(current, first, second, config.safety),
+        };
+        if best != BestLinks::First {
+            links = links.with(index);
         }
-        if let Reason::Eib { links: reason_links, .. } = &mut reason {
-            *reason_links = links;
+        if best == BestLinks::Second && config.policy == Policy::EmptcpTable {
+            links = links.without(LinkSet::single(initial_link));
         }
-        Decision::new(links, reason)
+        if is_joined || input.traffic.is_eligible && !is_quiet {
+            reason = Reason::Eib { links, first_rate: first, second_rate: second, limit };
+        }
     }
+    if let Reason::Eib { links: reason_links, .. } = &mut reason {
+        *reason_links = links;
+    }
+    Decision::new(links, reason)
 }
 
 /// φ: "ten bandwidth samples" (§4.1).

@@ -6,7 +6,7 @@
 //!    duration of the expected data. For each radio it adds a promotion if the radio is idle, and the new tail,
 //!    less the remaining part of a tail that is already running, which is drawn in any case. A radio that is awake
 //!    costs only the extension of its tail, and a radio that is left costs nothing more.
-//! 2. The expected data is as much as has passed ([`Conn::expected_bytes`]) since the active connections were last
+//! 2. The expected data is as much as has passed ([`expected_bytes`]) since the active connections were last
 //!    idle, all together. As far as is known, data after a pause is as small as any other. Sizes are heavy-tailed
 //!    (Crovella and Bestavros, "Self-similarity in World Wide Web traffic", 1997: P(size > x) ~ x^-α, 1 < α < 2).
 //!    The expected remaining size is then volume ÷ (α − 1), proportional to what has passed. With α = 2 it is the
@@ -27,7 +27,7 @@
 //! 7. A link that is costly to wake is released while its radio is awake, by closing its subflow. A suspended
 //!    subflow would wake the radio when the connection ends, for its FIN (12.6 J with `emptcp-s3`), and is no
 //!    faster to resume than a new one, because its window has shrunk (RFC 2861). A connection that becomes idle
-//!    releases such a link as well ([`Conn::decide_idle`]).
+//!    releases such a link as well ([`decide_idle`]).
 //! 8. A link that was needed may be needed again: releasing a link other than the initial one while its radio is
 //!    awake is charged with waking it once more. It is therefore released when the saving exceeds that, and not
 //!    each time the initial link is good for a moment.
@@ -38,13 +38,15 @@
 //! and without it: `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture`, called the survey
 //! below.
 
-use super::super::conn::Conn;
-use super::super::host_state::HostState;
-use super::super::links::LinkSet;
-use super::super::reason::Reason;
-use super::Decision;
+use super::hol_guard::TrialState;
+use super::input::{Decision, PolicyInput, has_slowed};
 use crate::energy::{Direction, RadioState};
 use crate::link::LinkKind;
+use crate::paths::host_state::HostState;
+use crate::paths::links::LinkSet;
+use crate::paths::reason::Reason;
+use crate::paths::subflow_set::SubflowSet;
+use crate::paths::traffic::Traffic;
 use crate::units::{Bitrate, DataSize, Duration, Energy, Ratio};
 
 use alloc::vec::Vec;
@@ -61,12 +63,10 @@ const MIN_EXPECTED: DataSize = DataSize::from_bytes(8_000_000);
 /// 16 MiB) is bulk: a film, a disk image, an update. Bulk can afford to measure a link that was never used. Chosen:
 /// just above the paper's 16 MiB, so the paper's figure 16 measures this choice; sizes close to it were not tested.
 const BULK_BYTES: DataSize = DataSize::from_bytes(17_000_000);
-/// A transfer of this size is bulk too if the rate of its initial link falls below [`SLOWED_SHARE`] of its best: a
+/// A transfer of this size is bulk too if its initial link has slowed down to half of its best rate: a
 /// transfer that began over a fast link may be large, and the sooner another link helps, the less data waits in the
-/// slow one's queue. Chosen: half of [`MIN_EXPECTED`], and half of the rate, which is more than its variation from
-/// one second to the next.
+/// slow one's queue. Chosen: half of [`MIN_EXPECTED`].
 const BULK_BYTES_SLOWED: DataSize = DataSize::from_bytes(4_000_000);
-const SLOWED_SHARE: Ratio = Ratio::from_percent(50);
 /// Least expected data of bulk. Chosen: the middle of what films, images and updates need. In the survey it changes
 /// the product of joules and seconds by 1 %; with the kernel it lets LTE join soon after Wi-Fi has become slow,
 /// while little data waits at the server (`marline-lab reproduce emptcp --scale 0.25 --case F10`).
@@ -101,135 +101,134 @@ struct LinkSetCost {
     wake_cost: Energy,
 }
 
-impl Conn {
-    /// Number of bytes that the connection is expected to carry in the future.
-    pub(in super::super) fn expected_bytes(&self, host: &HostState) -> DataSize {
-        let burst = DataSize::from_bytes(self.burst_bytes);
-        match self.is_eligible {
-            true if self.is_bulk(host) => burst.max(MIN_EXPECTED_BULK),
-            true => burst.max(MIN_EXPECTED),
-            false => burst,
-        }
+/// Number of bytes that a connection is expected to carry in the future.
+pub(in crate::paths) fn expected_bytes(
+    host: &HostState,
+    set: &SubflowSet,
+    traffic: &Traffic,
+    initial_link: Option<usize>,
+) -> DataSize {
+    let burst = DataSize::from_bytes(traffic.burst_bytes);
+    match traffic.is_eligible {
+        true if is_bulk(host, set, traffic, initial_link) => burst.max(MIN_EXPECTED_BULK),
+        true => burst.max(MIN_EXPECTED),
+        false => burst,
     }
+}
 
-    /// Whether the transfer counts as bulk: by its size so far, or because its initial link has slowed down.
-    fn is_bulk(&self, host: &HostState) -> bool {
-        let burst = DataSize::from_bytes(self.burst_bytes);
-        burst >= BULK_BYTES
-            || burst >= BULK_BYTES_SLOWED && self.initial_link.is_some_and(|index| self.has_slowed(host, index))
-    }
+/// Whether a transfer counts as bulk: by its size so far, or because its initial link has slowed down.
+fn is_bulk(host: &HostState, set: &SubflowSet, traffic: &Traffic, initial_link: Option<usize>) -> bool {
+    let burst = DataSize::from_bytes(traffic.burst_bytes);
+    burst >= BULK_BYTES
+        || burst >= BULK_BYTES_SLOWED && initial_link.is_some_and(|link| has_slowed(host, set, link))
+}
 
-    /// Whether a link is much slower than its best rate in the present burst.
-    pub(super) fn has_slowed(&self, host: &HostState, index: usize) -> bool {
-        let Some((link, path)) = host.link(index).zip(self.paths.get(index)) else { return false };
-        // The rate of all connections counts: one that shares the link gets less of a link that is as fast as ever.
-        link.rate(&host.config, host.now) < path.best_solo_rate.share(SLOWED_SHARE)
-    }
+/// Decides for an idle connection. The next transfer is probably small and wakes the radio that carries it, so
+/// links that are costly to wake are released.
+pub(super) fn decide_idle(input: &PolicyInput<'_>, usable: LinkSet, initial_link: usize) -> Decision {
+    let host = input.host;
+    let joined = input.set.joined_links().intersection(usable);
+    let costly = costly(host, joined);
+    let cheap = joined.without(costly);
+    let links = match cheap.intersection(input.active_links) {
+        active if !active.is_empty() => active,
+        _ if cheap.contains(initial_link) => LinkSet::single(initial_link),
+        _ => cheap,
+    };
+    Decision { destroy: host.awake_links(costly), ..Decision::new(links, Reason::Idle { links }) }
+}
 
-    /// Decides for an idle connection. The next transfer is probably small and wakes the radio that carries it, so
-    /// links that are costly to wake are released.
-    pub(super) fn decide_idle(&self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
-        let joined = self.joined_links().intersection(usable);
-        let costly = costly(host, joined);
-        let cheap = joined.without(costly);
-        let links = match cheap.intersection(self.active_links) {
-            active if !active.is_empty() => active,
-            _ if cheap.contains(initial_link) => LinkSet::single(initial_link),
-            _ => cheap,
-        };
-        Decision { destroy: host.awake_links(costly), ..Decision::new(links, Reason::Idle { links }) }
+/// Decides for a busy connection, in three stages: wait until a further link may pay off at all; continue or
+/// start a trial; compare the costs of all sets of links.
+pub(super) fn decide(
+    input: &mut PolicyInput<'_>,
+    trials: &mut TrialState,
+    usable: LinkSet,
+    initial_link: usize,
+) -> Decision {
+    let host = input.host;
+    // The result of a reprobe is void once another link has taken the initial link's role.
+    if input.initial_link != Some(initial_link) {
+        trials.reprobe = None;
     }
-
-    /// Decides for a busy connection, in three stages: wait until a further link may pay off at all; continue or
-    /// start a trial; compare the costs of all sets of links.
-    pub(super) fn decide_energy(&mut self, host: &HostState, usable: LinkSet, initial_link: usize) -> Decision {
-        // The result of a reprobe is void once another link has taken the initial link's role.
-        if self.initial_link != Some(initial_link) {
-            self.trials.reprobe = None;
-        }
-        let interval = self.poll_interval(host);
-        self.update_eligibility(&host.config, host.now, interval);
-        // Stage 1: nothing to decide with one usable link, and no further link before κ or τ.
-        let current = self.active_links.intersection(usable);
-        let current = if current.is_empty() { LinkSet::single(initial_link) } else { current };
-        if usable.len() == 1 {
-            return Decision::new(usable, Reason::Only { link: initial_link });
-        }
-        if !self.is_eligible {
-            return Decision::new(current, Reason::Waiting { link: current.first().unwrap_or(initial_link) });
-        }
-        // Stage 2: trials and reprobes have priority, because their measurements are the basis of the comparison.
-        let is_reprobing = self.trials.reprobe.is_some();
-        let current = if is_reprobing { current.without(LinkSet::single(initial_link)) } else { current };
-        if let Some(decision) = self
-            .solo_trial(host, usable, current, true)
-            .or_else(|| self.reprobe_initial_link(host, current, initial_link))
-        {
-            let others = usable.without(decision.active);
-            // During a solo trial no data may wait in the other links' queues.
-            let destroy = if self.trials.solo.is_some() { others } else { LinkSet::EMPTY };
-            return Decision { standby: others.intersection(self.joined_links()), destroy, ..decision };
-        }
-        // Stage 3: all busy connections of the host share the radios, so the expected data is at least that of all
-        // of them.
-        let expected = self.expected_bytes(host).max(DataSize::from_bytes(host.busy_bytes));
-        // The result of a reprobe counts until the next one, unless another connection measures the link now.
-        let is_current =
-            |(index, _): &(usize, Bitrate)| is_reprobing || host.link(*index).is_some_and(|link| !link.is_used());
-        let reprobe_result = self.trials.reprobe_result.filter(is_current);
-        let model = CostModel { host, conn: self, expected, reprobe_result };
-        let (stay_cost, sets) = (model.evaluate(current), model.candidate_sets(usable));
-        let are_measured = |links: LinkSet| {
-            links.iter().all(|index| host.link(index).is_some_and(|link| link.last_rate().is_some()))
-        };
-        // A link that was slowing down may have slowed further since it was released. A reprobe measures it first
-        // (rule 5 of `hol_guard`), unless its radio is costly to wake.
-        let is_standby = !current.contains(initial_link) && !costly(host, usable).contains(initial_link);
-        let is_stale = is_standby && self.trials.reprobe_result.is_none() && self.has_slowed(host, initial_link);
-        let is_candidate = |set: &&LinkSetCost| {
-            // Rule 6: a set without the initial link must consist of measured links.
-            if set.links.contains(initial_link) { !is_stale } else { are_measured(set.links) }
-        };
-        let cheapest = sets
-            .iter()
-            .filter(is_candidate)
-            .min_by_key(|set| (set.cost, set.links.len()))
-            .copied()
-            .unwrap_or(stay_cost);
-        // Rule 5: the change must save a share of the present cost, or cost no more and be clearly faster. The cost
-        // of waking a radio is already part of each set's cost, so that an expensive radio is added only if its
-        // promotion and tail pay off within the expected data.
-        let is_saving = cheapest.cost + stay_cost.cost.share(MIN_SAVING) < stay_cost.cost;
-        let is_faster =
-            |set: &&LinkSetCost| set.cost <= stay_cost.cost && set.rate.share(MIN_SPEEDUP) > stay_cost.rate;
-        let fastest = |set: &&LinkSetCost| (set.rate, Reverse((set.cost, set.links.len())));
-        let faster = sets.iter().filter(is_candidate).filter(is_faster).max_by_key(fastest).filter(|_| !is_saving);
-        let best = faster.copied().unwrap_or(cheapest);
-        let is_worthwhile = is_saving || faster.is_some();
-        // Shortly after a change the new path has no rate yet that could count against it.
-        let is_too_early =
-            host.now.since(self.active_since) < MIN_DWELL && !is_reprobing || self.is_quiet(host.now, interval);
-        if best.links == current || is_too_early || !is_worthwhile {
-            let other =
-                sets.iter().filter(|set| set.links != current).min_by_key(|plan| plan.cost).unwrap_or(&stay_cost);
-            let reason = energy_reason(&stay_cost, other, expected);
-            let (standby, destroy) =
-                (model.standby_links(usable, current), model.links_to_destroy(usable, current));
-            return Decision { standby, destroy, ..Decision::new(current, reason) };
-        }
-        let reason = energy_reason(&best, &stay_cost, expected);
-        // A new link that was never measured is first used alone, so that its rate is known (see
-        // `first_use_probe`).
-        let new = best
-            .links
-            .without(current)
-            .iter()
-            .find(|index| host.link(*index).is_some_and(|link| link.last_rate().is_none()));
-        let (spare, destroy) =
-            (model.standby_links(usable, best.links), model.links_to_destroy(usable, best.links));
-        let first_use = new.and_then(|link| self.first_use_probe(host, link, initial_link, best.links));
-        first_use.unwrap_or(Decision { standby: spare, destroy, ..Decision::new(best.links, reason) })
+    let interval = input.poll_interval(trials.reprobe.is_some());
+    input.update_eligibility(interval);
+    // Stage 1: nothing to decide with one usable link, and no further link before κ or τ.
+    let current = input.active_links.intersection(usable);
+    let current = if current.is_empty() { LinkSet::single(initial_link) } else { current };
+    if usable.len() == 1 {
+        return Decision::new(usable, Reason::Only { link: initial_link });
     }
+    if !input.traffic.is_eligible {
+        return Decision::new(current, Reason::Waiting { link: current.first().unwrap_or(initial_link) });
+    }
+    // Stage 2: trials and reprobes have priority, because their measurements are the basis of the comparison.
+    let is_reprobing = trials.reprobe.is_some();
+    let current = if is_reprobing { current.without(LinkSet::single(initial_link)) } else { current };
+    if let Some(decision) =
+        trials.run_solo(input, usable, current, true).or_else(|| trials.run_reprobe(input, current, initial_link))
+    {
+        let others = usable.without(decision.active);
+        // During a solo trial no data may wait in the other links' queues.
+        let destroy = if trials.solo.is_some() { others } else { LinkSet::EMPTY };
+        return Decision { standby: others.intersection(input.set.joined_links()), destroy, ..decision };
+    }
+    // Stage 3: all busy connections of the host share the radios, so the expected data is at least that of all
+    // of them.
+    let expected = expected_bytes(host, input.set, input.traffic, input.initial_link)
+        .max(DataSize::from_bytes(host.busy_bytes));
+    // The result of a reprobe counts until the next one, unless another connection measures the link now.
+    let is_current =
+        |(index, _): &(usize, Bitrate)| is_reprobing || host.link(*index).is_some_and(|link| !link.is_used());
+    let reprobe_result = trials.reprobe_result.filter(is_current);
+    let is_bulk = is_bulk(host, input.set, input.traffic, input.initial_link);
+    let model = CostModel { host, input, expected, is_bulk, reprobe_result };
+    let (stay_cost, sets) = (model.evaluate(current), model.candidate_sets(usable));
+    let are_measured =
+        |links: LinkSet| links.iter().all(|index| host.link(index).is_some_and(|link| link.last_rate().is_some()));
+    // A link that was slowing down may have slowed further since it was released. A reprobe measures it first
+    // (rule 5 of `hol_guard`), unless its radio is costly to wake.
+    let is_standby = !current.contains(initial_link) && !costly(host, usable).contains(initial_link);
+    let is_stale = is_standby && trials.reprobe_result.is_none() && input.has_slowed(initial_link);
+    let is_candidate = |set: &&LinkSetCost| {
+        // Rule 6: a set without the initial link must consist of measured links.
+        if set.links.contains(initial_link) { !is_stale } else { are_measured(set.links) }
+    };
+    let cheapest = sets
+        .iter()
+        .filter(is_candidate)
+        .min_by_key(|set| (set.cost, set.links.len()))
+        .copied()
+        .unwrap_or(stay_cost);
+    // Rule 5: the change must save a share of the present cost, or cost no more and be clearly faster. The cost
+    // of waking a radio is already part of each set's cost, so that an expensive radio is added only if its
+    // promotion and tail pay off within the expected data.
+    let is_saving = cheapest.cost + stay_cost.cost.share(MIN_SAVING) < stay_cost.cost;
+    let is_faster = |set: &&LinkSetCost| set.cost <= stay_cost.cost && set.rate.share(MIN_SPEEDUP) > stay_cost.rate;
+    let fastest = |set: &&LinkSetCost| (set.rate, Reverse((set.cost, set.links.len())));
+    let faster = sets.iter().filter(is_candidate).filter(is_faster).max_by_key(fastest).filter(|_| !is_saving);
+    let best = faster.copied().unwrap_or(cheapest);
+    let is_worthwhile = is_saving || faster.is_some();
+    // Shortly after a change the new path has no rate yet that could count against it.
+    let is_too_early = host.now.since(input.active_since) < MIN_DWELL && !is_reprobing || input.is_quiet(interval);
+    if best.links == current || is_too_early || !is_worthwhile {
+        let other =
+            sets.iter().filter(|set| set.links != current).min_by_key(|plan| plan.cost).unwrap_or(&stay_cost);
+        let reason = energy_reason(&stay_cost, other, expected);
+        let (standby, destroy) = (model.standby_links(usable, current), model.links_to_destroy(usable, current));
+        return Decision { standby, destroy, ..Decision::new(current, reason) };
+    }
+    let reason = energy_reason(&best, &stay_cost, expected);
+    // A new link that was never measured is first used alone, so that its rate is known (see
+    // `first_use_probe`).
+    let new = best
+        .links
+        .without(current)
+        .iter()
+        .find(|index| host.link(*index).is_some_and(|link| link.last_rate().is_none()));
+    let (spare, destroy) = (model.standby_links(usable, best.links), model.links_to_destroy(usable, best.links));
+    let first_use = new.and_then(|link| trials.first_use_probe(input, link, initial_link, best.links));
+    first_use.unwrap_or(Decision { standby: spare, destroy, ..Decision::new(best.links, reason) })
 }
 
 /// Those of some links that need more energy to wake than the cheapest one.
@@ -253,8 +252,10 @@ fn energy_reason(chosen: &LinkSetCost, other: &LinkSetCost, expected: DataSize) 
 /// Data for computing the cost of link sets.
 struct CostModel<'a> {
     host: &'a HostState,
-    conn: &'a Conn,
+    input: &'a PolicyInput<'a>,
     expected: DataSize,
+    /// Whether the transfer counts as bulk.
+    is_bulk: bool,
     /// Result of the last reprobe.
     reprobe_result: Option<(usize, Bitrate)>,
 }
@@ -288,7 +289,7 @@ impl CostModel<'_> {
     /// Links that stay joined as backups: the initial link, which must be reprobed, unless its radio is costly to
     /// wake.
     fn standby_links(&self, usable: LinkSet, set: LinkSet) -> LinkSet {
-        self.conn
+        self.input
             .initial_link
             .map_or(LinkSet::EMPTY, LinkSet::single)
             .intersection(usable)
@@ -307,11 +308,11 @@ impl CostModel<'_> {
 
     /// Future cost of a set that releases radios which are awake: waking them once more (rule 8).
     fn rewake_cost(&self, set: LinkSet) -> Energy {
-        let (host, conn) = (self.host, self.conn);
-        let initial_link = conn.initial_link.map_or(LinkSet::EMPTY, LinkSet::single);
+        let (host, input) = (self.host, self.input);
+        let initial_link = input.initial_link.map_or(LinkSet::EMPTY, LinkSet::single);
         let left = host
             .awake_links(costly(host, host.up_links()))
-            .intersection(conn.active_links)
+            .intersection(input.active_links)
             .without(set)
             .without(initial_link);
         left.iter().map(|index| host.single_packet_energy(index)).sum()
@@ -330,9 +331,7 @@ impl CostModel<'_> {
     /// measured rate.
     fn rate(&self, index: usize) -> Bitrate {
         let reprobed = self.reprobe_result.filter(|(link, _)| *link == index).map(|(_, rate)| rate);
-        if self.conn.is_bulk(self.host)
-            && self.host.link(index).is_some_and(|link| !link.is_used() && link.last_rate().is_none())
-        {
+        if self.is_bulk && self.host.link(index).is_some_and(|link| !link.is_used() && link.last_rate().is_none()) {
             return self.host.config.assumed_rate * BULK_OPTIMISM;
         }
         reprobed.or_else(|| Some(self.host.link(index)?.rate(&self.host.config, self.host.now))).unwrap_or_default()
@@ -344,7 +343,7 @@ impl CostModel<'_> {
         let mut loads: Vec<(LinkKind, Direction, Bitrate)> = Vec::new();
         let (mut wake_cost, mut rate) = (self.rewake_cost(links), Bitrate::ZERO);
         let fastest = self.fastest(links);
-        let direction = self.conn.direction();
+        let direction = self.input.traffic.direction();
         for index in links.iter() {
             let Some(link) = host.link(index) else { continue };
             let rate_of_link = self.rate(index);

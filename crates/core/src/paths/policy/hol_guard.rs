@@ -30,13 +30,12 @@
 //!    of throughput, a link that would carry [`MIN_TRIAL_SHARE`] of the others' rate, or whose rate is unknown, is
 //!    tried together with them, once their rate without it is known.
 
-use super::super::conn::{ConcurrentTrial, Conn, Path, SoloTrial};
-use super::super::host_state::HostState;
-use super::super::links::{Link, LinkSet};
-use super::super::reason::Reason;
-use super::super::throughput::ThroughputWindow;
-use super::Decision;
-use super::trial_cache::{DEFAULT_LIMIT, TrialResult};
+use super::input::{Decision, PolicyInput};
+use crate::paths::links::{Link, LinkSet};
+use crate::paths::path::Path;
+use crate::paths::reason::Reason;
+use crate::paths::throughput::ThroughputWindow;
+use crate::paths::trial_cache::{DEFAULT_LIMIT, TrialResult};
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// Rule 2. A fast path that is held up seems slower than it is, so that a fifth observed is less in reality.
@@ -47,9 +46,6 @@ const WORSE_THAN_SOLO: Ratio = Ratio::from_ppm(900_000);
 const MIN_OBSERVATION: Duration = Duration::from_secs(2);
 /// Duration of a trial: the drain, slow start, and enough time for a mean. Chosen: ten RTTs of 150 ms.
 const TRIAL_TIME: Duration = Duration::from_millis(1500);
-/// Growth of the last second's rate over that of the last two, above which a window is still opening. Chosen: half
-/// of what counts as a gain.
-const GROWTH: Ratio = Ratio::from_ppm(1_040_000);
 const MIN_SOLO_GAIN: Ratio = Ratio::from_ppm(1_080_000);
 /// Upper bound of a limit found by a trial.
 const MAX_LIMIT: Ratio = Ratio::from_percent(50);
@@ -72,55 +68,116 @@ const MAX_REPROBE_INTERVAL: Duration = Duration::from_secs(30);
 const MAX_REPROBE_TIME: Duration = Duration::from_millis(700);
 const REPROBE_BYTES: DataSize = DataSize::from_kib(256);
 
-impl Conn {
+/// Trials of links, and reprobes of the initial link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::paths) struct TrialState {
+    /// One link carries alone.
+    pub(in crate::paths) solo: Option<SoloTrial>,
+    /// A slow link carries together with the others.
+    pub(in crate::paths) concurrent: Option<ConcurrentTrial>,
+    /// Result of the last trial, until the host's trial cache has stored it.
+    pub(in crate::paths) result: Option<TrialResult>,
+    /// Reprobe in progress: its start, and the bytes that the initial link had carried by then.
+    pub(in crate::paths) reprobe: Option<(Instant, u64)>,
+    pub(in crate::paths) next_reprobe: Instant,
+    /// Time since when the initial link is on standby, and the result of the last reprobe.
+    pub(in crate::paths) standby_since: Option<Instant>,
+    pub(in crate::paths) reprobe_result: Option<(usize, Bitrate)>,
+}
+
+/// Trial of one link alone, to measure what it can carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::paths) struct SoloTrial {
+    pub(in crate::paths) started: Instant,
+    pub(in crate::paths) link: usize,
+    /// Links that carried the connection before, and their rate.
+    pub(in crate::paths) previous_links: LinkSet,
+    pub(in crate::paths) previous_rate: Bitrate,
+    /// Rate that all connections of the host had over the other links.
+    pub(in crate::paths) others_rate: Bitrate,
+    /// The link was never measured before, so there is nothing to compare with.
+    pub(in crate::paths) is_first_use: bool,
+}
+
+/// Trial of a slow link together with the others, to see whether the total rate grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::paths) struct ConcurrentTrial {
+    pub(in crate::paths) started: Instant,
+    pub(in crate::paths) slow_link: usize,
+    /// Rate of the slow link when it was left out.
+    pub(in crate::paths) slow_rate: Bitrate,
+    /// Rate of the other links without it.
+    pub(in crate::paths) others_rate: Bitrate,
+}
+
+impl TrialState {
+    /// Whether a trial is in progress.
+    pub(in crate::paths) fn is_running(&self) -> bool {
+        self.concurrent.is_some() || self.solo.is_some()
+    }
+
+    /// Ends trials without a result, because the links that they compared have changed.
+    pub(in crate::paths) fn cancel(&mut self) {
+        (self.solo, self.concurrent, self.reprobe, self.reprobe_result) = (None, None, None, None);
+    }
+
+    /// Ends trials and reprobes before a new burst. Its rates say nothing about those of the last one.
+    pub(in crate::paths) fn end_burst(&mut self) {
+        (self.solo, self.concurrent, self.reprobe) = (None, None, None);
+    }
+
     /// Continues or starts a solo trial; `None`: none is running or due.
     ///
     /// `current`: the links that carry the connection. `needs_gain`: the single link must be clearly faster than
     /// all together, because the trial serves the goal of energy.
-    pub(super) fn solo_trial(
+    pub(super) fn run_solo(
         &mut self,
-        host: &HostState,
+        input: &mut PolicyInput<'_>,
         usable: LinkSet,
         current: LinkSet,
         needs_gain: bool,
     ) -> Option<Decision> {
+        let host = input.host;
         let now = host.now;
-        if self.trials.solo.is_some() {
-            return self.continue_solo_trial(host, usable, needs_gain);
+        if self.solo.is_some() {
+            return self.continue_solo(input, usable, needs_gain);
         }
-        let carrying = self.carrying_links().intersection(current);
+        let carrying = input.set.carrying_links().intersection(current);
         // Start only if several links have carried data together for long enough that their rates are known.
         let is_recent = carrying != current
-            || now.since(self.active_since) < if needs_gain { MIN_OBSERVATION * 2 } else { MIN_OBSERVATION };
-        if carrying.len() < 2 || is_recent || self.trials.reprobe.is_some() {
+            || now.since(input.active_since) < if needs_gain { MIN_OBSERVATION * 2 } else { MIN_OBSERVATION };
+        if carrying.len() < 2 || is_recent || self.reprobe.is_some() {
             return None;
         }
         let is_unknown = |path: &Path| path.throughput.covered_time() < MIN_OBSERVATION / 2 || path.is_recovering();
-        if carrying.iter().any(|index| self.paths.get(index).is_none_or(is_unknown)) {
+        if carrying.iter().any(|index| input.set.paths.get(index).is_none_or(is_unknown)) {
             return None;
         }
-        let fast = carrying.iter().max_by_key(|index| self.recent_rate(*index))?;
+        let fast = carrying.iter().max_by_key(|index| input.recent_rate(*index))?;
         // The better one of two windows counts: one bad second is a lost packet, or a queue that arrives late.
         let rates = |time| {
-            (self.combined_rate(carrying, time), self.combined_rate(carrying.without(LinkSet::single(fast)), time))
+            (
+                input.combined_rate(carrying, time),
+                input.combined_rate(carrying.without(LinkSet::single(fast)), time),
+            )
         };
         let (both, slow) = rates(ThroughputWindow::LENGTH).max(rates(ThroughputWindow::LENGTH / 2));
-        let best_solo = carrying.iter().filter_map(|index| Some((self.paths.get(index)?.solo_rate?, index))).max();
+        let best_solo =
+            carrying.iter().filter_map(|index| Some((input.set.paths.get(index)?.solo_rate?, index))).max();
         // Rule 2: candidates are a link that was faster alone than all are together, or one that is much faster
         // than the rest.
         let worse_than_solo =
             best_solo.filter(|(alone, _)| both < alone.share(WORSE_THAN_SOLO)).map(|(_, link)| link);
         // If queues are short, a slow link holds nothing up; removing it would cost more than the trial can show.
-        let much_faster =
-            (slow * MUCH_FASTER <= both - slow && !self.sends_with_short_queues(host)).then_some(fast);
+        let much_faster = (slow * MUCH_FASTER <= both - slow && !input.sends_with_short_queues()).then_some(fast);
         let link = worse_than_solo.or(much_faster)?;
         let others = current.without(LinkSet::single(link));
-        if self.is_growing(carrying) || !host.trial_cache.is_due(now, self.id, others, link) {
+        if input.is_growing(carrying) || !host.trial_cache.is_due(now, input.conn, others, link) {
             return None;
         }
         let others_rate =
             others.iter().filter_map(|index| host.link(index)).map(|link| link.rate(&host.config, now)).sum();
-        self.trials.solo = Some(SoloTrial {
+        self.solo = Some(SoloTrial {
             started: now,
             link,
             previous_links: current,
@@ -135,17 +192,19 @@ impl Conn {
     /// `None`: use the set at once.
     pub(super) fn first_use_probe(
         &mut self,
-        host: &HostState,
+        input: &mut PolicyInput<'_>,
         link: usize,
         initial_link: usize,
         set: LinkSet,
     ) -> Option<Decision> {
-        let initial_rate = self.recent_rate(initial_link);
-        let is_taken = host.link(link).is_some_and(Link::is_used) || !host.trial_cache.is_free(host.now, self.id);
+        let host = input.host;
+        let initial_rate = input.recent_rate(initial_link);
+        let is_taken =
+            host.link(link).is_some_and(Link::is_used) || !host.trial_cache.is_free(host.now, input.conn);
         if initial_rate > host.config.assumed_rate || !set.contains(initial_link) || is_taken {
             return None;
         }
-        self.trials.solo = Some(SoloTrial {
+        self.solo = Some(SoloTrial {
             started: host.now,
             link,
             previous_links: set,
@@ -156,33 +215,39 @@ impl Conn {
         Some(Decision::new(LinkSet::single(link), Reason::Trial { link, previous_rate: initial_rate }))
     }
 
-    fn continue_solo_trial(&mut self, host: &HostState, usable: LinkSet, needs_gain: bool) -> Option<Decision> {
+    fn continue_solo(
+        &mut self,
+        input: &mut PolicyInput<'_>,
+        usable: LinkSet,
+        needs_gain: bool,
+    ) -> Option<Decision> {
+        let host = input.host;
         let SoloTrial { started: trial_start, link, previous_links, previous_rate, others_rate, is_first_use } =
-            self.trials.solo?;
+            self.solo?;
         let now = host.now;
         if !usable.contains(link) {
-            self.trials.solo = None;
+            self.solo = None;
             return None;
         }
         // The trial starts when the link carries data.
         let started =
-            self.subflow_on(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
+            input.set.on_link(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
         if started.is_none_or(|started| now.since(started) < TRIAL_TIME) && now.since(trial_start) < TRIAL_TIME * 3
         {
             return Some(Decision::new(LinkSet::single(link), Reason::Trial { link, previous_rate }));
         }
-        self.trials.solo = None;
+        self.solo = None;
         // A link that was not joined in time was not measured.
         started?;
         // Only the last third counts: before it, the drain and the opening window dominate.
-        let path = self.paths.get_mut(link)?;
+        let path = input.set.paths.get_mut(link)?;
         let solo_rate = path.throughput.mean(TRIAL_TIME / 3).unwrap_or_default();
         path.throughput.reset_to(solo_rate);
         let (others, before) = (previous_links.without(LinkSet::single(link)), previous_links.intersection(usable));
         if is_first_use {
             // First use: there is no earlier rate for comparison. The new link stays alone if the others have
             // slowed down or would hold it up; otherwise the whole set is used.
-            let has_slowed = others.iter().any(|other| self.has_slowed(host, other));
+            let has_slowed = others.iter().any(|other| input.has_slowed(other));
             let holds_up =
                 others.iter().any(|other| host.trial_cache.holds_up(now, (other, others_rate), (link, solo_rate)));
             if has_slowed {
@@ -200,7 +265,7 @@ impl Conn {
             // For the goal of energy, a missing gain does not prove that all together carry more.
             false => (!needs_gain).then(|| help_limit(others_rate, fast_rate)),
         };
-        self.trials.result = Some(TrialResult { slow_links: others, fast_link: link, limit });
+        self.result = Some(TrialResult { slow_links: others, fast_link: link, limit });
         if holds_up {
             self.schedule_reprobe(now);
         }
@@ -213,36 +278,38 @@ impl Conn {
 
     /// Continues or starts a concurrent trial: links with the best rate, and beside them one that was left out
     /// (rule 6).
-    pub(super) fn concurrent_trial(
+    pub(super) fn run_concurrent(
         &mut self,
-        host: &HostState,
+        input: &mut PolicyInput<'_>,
         links: LinkSet,
         left_out: Option<(Bitrate, usize)>,
         fast: usize,
     ) -> Option<Decision> {
+        let host = input.host;
         let now = host.now;
-        let Some(ConcurrentTrial { started: trial_start, slow_link, slow_rate, others_rate }) =
-            self.trials.concurrent
+        let Some(ConcurrentTrial { started: trial_start, slow_link, slow_rate, others_rate }) = self.concurrent
         else {
             let (rate, slow) = left_out?;
             // Start only if the others' rate is stable and known, and nothing indicates that the slow link is too
             // slow.
-            let before = self.combined_rate(links, ThroughputWindow::LENGTH);
+            let before = input.combined_rate(links, ThroughputWindow::LENGTH);
             let is_settled =
-                self.carrying_links() == links && links.iter().all(|index| self.is_settled(index, now));
-            let settled =
-                is_settled && now.since(self.active_since) >= MIN_OBSERVATION && self.trials.solo.is_none();
+                input.set.carrying_links() == links && links.iter().all(|index| input.is_settled(index));
+            let settled = is_settled && now.since(input.active_since) >= MIN_OBSERVATION && self.solo.is_none();
             let is_due =
-                !self.is_growing(links) && host.trial_cache.is_due(now, self.id, LinkSet::single(slow), fast);
+                !input.is_growing(links) && host.trial_cache.is_due(now, input.conn, LinkSet::single(slow), fast);
             // If it has carried nothing for this connection, the measurements of others count.
-            let is_known =
-                self.paths.get(slow).is_none_or(|path| path.has_queued || path.throughput.covered_time().is_zero());
+            let is_known = input
+                .set
+                .paths
+                .get(slow)
+                .is_none_or(|path| path.has_queued || path.throughput.covered_time().is_zero());
             // A rate of zero indicates a path that was down or got no data, not a slow one.
             let is_too_slow = is_known && !rate.is_zero() && rate < before.share(MIN_TRIAL_SHARE);
-            if !settled || !is_due || is_too_slow || self.is_quiet(now, MAX_REPROBE_TIME) {
+            if !settled || !is_due || is_too_slow || input.is_quiet(MAX_REPROBE_TIME) {
                 return None;
             }
-            self.trials.concurrent =
+            self.concurrent =
                 Some(ConcurrentTrial { started: now, slow_link: slow, slow_rate: rate, others_rate: before });
             let all = links.with(slow);
             return Some(Decision::new(all, Reason::Reprobe { links: all, link: slow }));
@@ -251,46 +318,49 @@ impl Conn {
         // Continue until the result is clear: the total collapses, exceeds that without the slow link, or the time
         // is over.
         let started =
-            self.subflow_on(slow_link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
+            input.set.on_link(slow_link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
         let carried_for = started.map_or(Duration::ZERO, |started| now.since(started));
         let is_worse =
-            carried_for >= TRIAL_TIME / 2 && self.combined_rate(all, TRIAL_TIME / 2) < others_rate.share(COLLAPSE);
-        let is_better = carried_for >= TRIAL_TIME && self.combined_rate(all, TRIAL_TIME / 2) > others_rate;
+            carried_for >= TRIAL_TIME / 2 && input.combined_rate(all, TRIAL_TIME / 2) < others_rate.share(COLLAPSE);
+        let is_better = carried_for >= TRIAL_TIME && input.combined_rate(all, TRIAL_TIME / 2) > others_rate;
         if !is_worse && !is_better && carried_for < TRIAL_TIME * 2 && now.since(trial_start) < TRIAL_TIME * 3 {
             return Some(Decision::new(all, Reason::Reprobe { links: all, link: slow_link }));
         }
-        self.trials.concurrent = None;
+        self.concurrent = None;
         let is_conclusive = is_worse || carried_for >= TRIAL_TIME;
         let limit =
             if is_better { help_limit(slow_rate, others_rate) } else { hold_up_limit(slow_rate, others_rate) };
-        self.trials.result = Some(TrialResult {
+        self.result = Some(TrialResult {
             slow_links: LinkSet::single(slow_link),
             fast_link: fast,
             limit: is_conclusive.then_some(limit),
         });
         let links = if is_better { all } else { links };
-        Some(Decision::new(links, Reason::Fastest { links, rate: self.combined_rate(links, TRIAL_TIME / 2) }))
+        Some(Decision::new(links, Reason::Fastest { links, rate: input.combined_rate(links, TRIAL_TIME / 2) }))
     }
 
     /// Continues or starts a reprobe of the initial link, while others carry the connection (rule 5).
-    pub(super) fn reprobe_initial_link(
+    pub(super) fn run_reprobe(
         &mut self,
-        host: &HostState,
+        input: &mut PolicyInput<'_>,
         current: LinkSet,
         initial_link: usize,
     ) -> Option<Decision> {
+        let host = input.host;
         let now = host.now;
-        let (volume, proven) =
-            self.subflow_on(initial_link).map_or((0, false), |sub| (sub.volume(), sub.has_carried && !sub.backup));
-        if let Some((since, before)) = self.trials.reprobe {
+        let (volume, proven) = input
+            .set
+            .on_link(initial_link)
+            .map_or((0, false), |sub| (sub.volume(), sub.has_carried && !sub.backup));
+        if let Some((since, before)) = self.reprobe {
             // A reprobe in progress: measure until enough bytes have arrived or its time is over.
             let new_bytes = volume.saturating_sub(before);
-            let path = self.paths.get_mut(initial_link)?;
+            let path = input.set.paths.get_mut(initial_link)?;
             // The first bytes only start the clock, because their transfer time is unknown.
             let measured_for = path.reprobe_data_at.map_or(Duration::ZERO, |from| now.since(from));
             if path.reprobe_data_at.is_none() && proven && new_bytes > 0 {
                 path.reprobe_data_at = Some(now);
-                self.trials.reprobe = Some((since, volume));
+                self.reprobe = Some((since, volume));
             }
             let is_enough = measured_for >= MAX_REPROBE_TIME / 3 && new_bytes >= REPROBE_BYTES.bytes()
                 || measured_for >= MAX_REPROBE_TIME
@@ -303,54 +373,37 @@ impl Conn {
                 if measured_for.is_zero() { Bitrate::ZERO } else { DataSize::from_bytes(new_bytes) / measured_for };
             path.throughput.reset_to(rate);
             path.reprobe_data_at = None;
-            self.trials.reprobe = None;
-            self.trials.reprobe_result = Some((initial_link, rate));
-            let standby_time = now.since(self.trials.standby_since.unwrap_or(now));
-            self.trials.next_reprobe =
+            self.reprobe = None;
+            self.reprobe_result = Some((initial_link, rate));
+            let standby_time = now.since(self.standby_since.unwrap_or(now));
+            self.next_reprobe =
                 now + (standby_time / REPROBE_DIVISOR).clamp(MIN_REPROBE_INTERVAL, MAX_REPROBE_INTERVAL);
             return None;
         }
         // No reprobe in progress: track the time on standby, and start one when it is due.
         if current.contains(initial_link) {
-            (self.trials.standby_since, self.trials.reprobe_result) = (None, None);
+            (self.standby_since, self.reprobe_result) = (None, None);
         } else {
-            self.trials.standby_since.get_or_insert(now);
+            self.standby_since.get_or_insert(now);
         }
-        let is_standby = self.initial_link == Some(initial_link)
+        let is_standby = input.initial_link == Some(initial_link)
             && !current.contains(initial_link)
-            && self.subflow_on(initial_link).is_some_and(|sub| sub.backup);
-        if !is_standby || now < self.trials.next_reprobe || self.is_quiet(now, MAX_REPROBE_TIME) {
+            && input.set.on_link(initial_link).is_some_and(|sub| sub.backup);
+        if !is_standby || now < self.next_reprobe || input.is_quiet(MAX_REPROBE_TIME) {
             return None;
         }
-        if let Some(path) = self.paths.get_mut(initial_link) {
+        if let Some(path) = input.set.paths.get_mut(initial_link) {
             path.reprobe_data_at = None;
         }
-        self.trials.reprobe = Some((now, volume));
+        self.reprobe = Some((now, volume));
         let links = current.with(initial_link);
         Some(Decision::new(links, Reason::Reprobe { links, link: initial_link }))
     }
 
     /// Starts the time on standby of the initial link, unless it is already on standby.
     fn schedule_reprobe(&mut self, now: Instant) {
-        self.trials.standby_since.get_or_insert(now);
-        self.trials.next_reprobe = now + MIN_REPROBE_INTERVAL;
-    }
-
-    /// Mean rate of some links together, over the last `time` of each.
-    fn combined_rate(&self, links: LinkSet, time: Duration) -> Bitrate {
-        links.iter().filter_map(|index| self.paths.get(index)?.throughput.mean(time)).sum()
-    }
-
-    /// Whether the rate of these links still grows: an opening window must not be taken for the effect of a trial.
-    fn is_growing(&self, links: LinkSet) -> bool {
-        self.combined_rate(links, ThroughputWindow::LENGTH / 2)
-            > self.combined_rate(links, ThroughputWindow::LENGTH).share(GROWTH)
-    }
-
-    /// Rate of a path over the last second.
-    pub(super) fn recent_rate(&self, link: usize) -> Bitrate {
-        let path = self.paths.get(link);
-        path.and_then(|path| path.throughput.mean(Duration::from_secs(1))).unwrap_or_default()
+        self.standby_since.get_or_insert(now);
+        self.next_reprobe = now + MIN_REPROBE_INTERVAL;
     }
 }
 

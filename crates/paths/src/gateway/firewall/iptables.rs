@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::ruleset::{Statement, Verdict};
+use super::statement::{Statement, Verdict};
 
 /// The meaning of an `xt` statement. `tokens` are the words of its rule in the text output. `is_target`: it follows
 /// the counter, where iptables places targets. `xt_count`: number of `xt` statements in the rule. None: it has no

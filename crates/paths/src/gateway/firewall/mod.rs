@@ -16,6 +16,7 @@ mod iptables;
 mod matches;
 mod rule_text;
 mod ruleset;
+mod statement;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,8 @@ pub(super) use matches::{AddressScope, Packet};
 pub(super) use ruleset::Ruleset;
 
 use matches::MatchResult;
-use ruleset::{Chain, Statement, Verdict};
+use ruleset::Chain;
+use statement::{CATCH_ALL, Statement, Verdict};
 
 /// A base chain that drops a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,14 +161,14 @@ impl<'a> ChainTraversal<'a> {
     ) -> (MatchResult, &'a Verdict) {
         let result_for =
             |(value, verdict): &'a (serde_json::Value, Verdict)| (self.packet.matches(key, false, value), verdict);
-        let listed = entries.iter().filter(|(value, _)| value != ruleset::CATCH_ALL);
+        let listed = entries.iter().filter(|(value, _)| value != CATCH_ALL);
         let best = listed.map(result_for).max_by_key(|(result, _)| *result);
         match best {
             Some((MatchResult::Yes, verdict)) => (MatchResult::Yes, verdict),
             Some((MatchResult::Maybe, _)) => (MatchResult::Maybe, &Verdict::Unknown),
             Some((MatchResult::Sometimes, _)) => (MatchResult::Sometimes, &Verdict::Continue),
             Some((MatchResult::No, _)) | None => {
-                let default = entries.iter().find(|(value, _)| value == ruleset::CATCH_ALL);
+                let default = entries.iter().find(|(value, _)| value == CATCH_ALL);
                 default.map_or((MatchResult::No, &Verdict::Continue), |(_, verdict)| (MatchResult::Yes, verdict))
             }
         }

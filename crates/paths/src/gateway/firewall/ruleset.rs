@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::iptables;
 use super::is_own_table;
 use super::rule_text::RuleTexts;
+use super::statement::{Statement, Verdict};
 
 /// The nftables rules of a host.
 #[derive(Debug, Default)]
@@ -42,43 +43,6 @@ pub(super) struct BaseChain {
     /// Whether its policy drops packets that no rule accepts.
     pub(super) drops_by_default: bool,
 }
-
-/// A part of a rule that affects whether it applies, or its verdict.
-#[derive(Debug, PartialEq)]
-pub(super) enum Statement {
-    /// A comparison of packet fields with a value.
-    Match {
-        lhs: Value,
-        is_negated: bool,
-        rhs: Value,
-    },
-    /// It applies to some packets of each connection or LAN.
-    SometimesMatch,
-    /// Whether it applies is unknown.
-    UnknownMatch,
-    Verdict(Verdict),
-    /// A verdict per value, and optionally one for all others under [`CATCH_ALL`].
-    Map {
-        key: Value,
-        entries: Vec<(Value, Verdict)>,
-    },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Accept,
-    Drop,
-    Return,
-    Jump(String),
-    Goto(String),
-    /// Continues with the next rule.
-    Continue,
-    /// Another program decides, or a set that is not listed.
-    Unknown,
-}
-
-/// Key of the verdict for all values without an entry.
-pub(super) const CATCH_ALL: &str = "*";
 
 #[derive(Deserialize)]
 struct Listing {

@@ -10,9 +10,8 @@
 
 use alloc::collections::BTreeMap;
 
-use super::super::conn::TrialState;
-use super::super::event::ConnId;
-use super::super::links::LinkSet;
+use super::event::ConnId;
+use super::links::LinkSet;
 use crate::units::{Bitrate, Duration, Instant, Ratio};
 
 /// Limit of a slow link's rate as a share of a fast link's rate if no trial has been made: between 2 of 20 Mbit/s,
@@ -30,7 +29,7 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Results of trials; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
-pub(in super::super) struct TrialCache {
+pub(super) struct TrialCache {
     /// The connection with a running trial, and its start.
     running: Option<(ConnId, Instant)>,
     /// Results by slow link and fast link.
@@ -49,7 +48,7 @@ struct PairResult {
 
 /// Result of a trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct TrialResult {
+pub(super) struct TrialResult {
     pub(super) slow_links: LinkSet,
     pub(super) fast_link: usize,
     /// Share of the fast link's rate below which the slow links hold it up; `None`: no new result.
@@ -57,15 +56,15 @@ pub(in super::super) struct TrialResult {
 }
 
 impl TrialCache {
-    /// Records that a connection's trial has started or ended. Called at each evaluation of a connection.
-    pub(in super::super) fn update(&mut self, now: Instant, conn: ConnId, trial: &mut TrialState) {
+    /// Records that a connection's trial has started or ended, and its result. Called at each evaluation of a connection.
+    pub(super) fn update(&mut self, now: Instant, conn: ConnId, is_running: bool, result: Option<TrialResult>) {
         let is_running_here = self.running.is_some_and(|(of, _)| of == conn);
-        match trial.is_running() {
+        match is_running {
             true if !is_running_here => self.running = Some((conn, now)),
             false if is_running_here => self.running = None,
             _ => {}
         }
-        let Some(TrialResult { slow_links: slow, fast_link: fast, limit }) = trial.result.take() else { return };
+        let Some(TrialResult { slow_links: slow, fast_link: fast, limit }) = result else { return };
         for slow in slow.iter() {
             let pair = self.pairs.entry((slow, fast)).or_default();
             let interval = if limit.is_some() { RESULT_LIFETIME } else { RETRY_INTERVAL };
@@ -76,7 +75,7 @@ impl TrialCache {
     }
 
     /// Discards results about a link after an outage.
-    pub(in super::super) fn forget_link(&mut self, link: usize) {
+    pub(super) fn forget_link(&mut self, link: usize) {
         self.pairs.retain(|(slow, fast), _| *slow != link && *fast != link);
     }
 

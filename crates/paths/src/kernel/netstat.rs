@@ -1,10 +1,16 @@
-//! Parses the kernel's MPTCP counters in `/proc/net/netstat` into names and numbers.
+//! The kernel's MPTCP counters in `/proc/net/netstat`, which cover a whole network namespace.
 //!
 //! Each protocol has two lines: one with names, and one with as many numbers.
 
 use std::collections::BTreeMap;
+use std::fs;
 
-/// The counters of MPTCP, by name; empty where the kernel has none.
+/// Reads the counters of MPTCP, by name; empty where the kernel has none. The network namespace of the thread applies,
+/// which may differ from that of the process.
+pub(crate) fn read_mptcp_counters() -> BTreeMap<String, u64> {
+    mptcp_counters(&fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default())
+}
+
 pub(super) fn mptcp_counters(text: &str) -> BTreeMap<String, u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("MPTcpExt:"));
     let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
