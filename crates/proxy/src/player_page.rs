@@ -89,7 +89,7 @@ struct PageReport {
     url: String,
     position_s: f64,
     buffer_s: f64,
-    #[serde(rename = "waits")]
+    #[serde(rename = "waiting")]
     is_waiting: bool,
     stalls: u32,
     stalled_s: f64,
@@ -151,14 +151,14 @@ mod tests {
 
     #[test]
     fn an_implausible_player_state_is_refused() {
-        let good = r#"{"url":"https://me:pw@h/f","position_s":1.5,"buffer_s":2,"waits":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
+        let good = r#"{"url":"https://me:pw@h/f","position_s":1.5,"buffer_s":2,"waiting":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
         let (url, report) = parse_report(good.as_bytes()).unwrap();
         assert_eq!((url.as_str(), report.position, report.stalls), ("https://h/f", Duration::from_millis(1500), 1));
         for (from, to) in [
             ("1.5", "-1"),
             ("1.5", "1e300"),
             ("https://", "file://"),
-            ("\"waits\":false,", ""),
+            ("\"waiting\":false,", ""),
             ("\"ended\"", "\"other\""),
             ("false}", "false"),
         ] {

@@ -64,7 +64,7 @@ impl Session {
             "source": report.source,
             "position_s": report.position.as_secs_f64(),
             "buffer_s": report.buffer.map(|buffer| buffer.as_secs_f64()),
-            "waits": report.is_waiting,
+            "waiting": report.is_waiting,
             "stalls": report.stalls,
             "stalled_s": report.stalled_time.as_secs_f64(),
             "ended": report.has_ended,

@@ -408,12 +408,12 @@ impl Prefetcher {
                 let status = prefetch.track.status(now);
                 let playlist = Url::parse(list).map(|url| redacted(&url)).unwrap_or_default();
                 entries.push(json!({
-                    "player": player, "playlist": playlist, "choice": followed.info.can_choose,
+                    "player": player, "playlist": playlist, "has_alternatives": followed.info.can_choose,
                     "state": status.as_ref().map(|status| status.state),
                     "buffer_s": status.as_ref().map(|status| status.buffer.as_secs_f64()),
                     "stalls": status.as_ref().map(|status| status.stalls),
                     "rate_bps": status.as_ref().map(|status| status.rate.bits_per_sec()),
-                    "segments_ahead": prefetched.len(), "seconds_ahead": seconds, "bytes_ahead": bytes,
+                    "prefetched_segments": prefetched.len(), "prefetched_s": seconds, "prefetched_bytes": bytes,
                 }));
             }
         }

@@ -104,7 +104,7 @@ impl SessionObserver {
         };
         let text = decision.to_string();
         if is_new {
-            self.events.publish(&json!({"event": "hold", "session": self.session.id, "text": text}));
+            self.events.publish(&json!({"event": "startup_wait", "session": self.session.id, "text": text}));
         }
         self.session.set_status(&text);
     }
@@ -204,30 +204,31 @@ impl StreamObserver for SessionObserver {
         let id = self.session.id;
         match *event {
             StreamEvent::Standby { link, standby: is_standby, reason } => {
-                let (name, why) = (name(link), mode_reason_text(reason));
+                let (name, reason_text) = (name(link), mode_reason_text(reason));
                 decisions.standby_links.retain(|other| *other != name);
                 if let Some((playback, _)) = &self.segment {
                     playback.rates.borrow_mut().set_standby(&name, is_standby);
                 }
                 self.events.publish(
-                    &json!({"event": "rest", "session": id, "link": name, "rests": is_standby, "why": why}),
+                    &json!({"event": "standby", "session": id, "link": name, "standby": is_standby, "reason": reason_text}),
                 );
                 if is_standby {
                     decisions.standby_links.push(name);
                 }
-                decisions.last_reason = Some(why);
+                decisions.last_reason = Some(reason_text);
             }
             StreamEvent::Mode { mode, reason } => {
-                let (only_link, why) = (
+                let (only_link, reason_text) = (
                     if let LinkMode::Only(link) = mode { Some(name(link)) } else { None },
                     mode_reason_text(reason),
                 );
-                self.events.publish(&json!({"event": "mode", "session": id, "only": only_link, "why": why}));
+                self.events
+                    .publish(&json!({"event": "mode", "session": id, "only": only_link, "reason": reason_text}));
                 let links = self.session.progress.borrow();
                 let all_links = links.iter().flat_map(|progress| &progress.links).map(|link| link.name.clone());
                 decisions.standby_links =
                     all_links.filter(|link| only_link.as_ref().is_some_and(|only| only != link)).collect();
-                decisions.last_reason = Some(why);
+                decisions.last_reason = Some(reason_text);
             }
             StreamEvent::Recovered { link } => {
                 decisions.recoveries += 1;

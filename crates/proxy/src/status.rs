@@ -101,7 +101,7 @@ pub(super) fn status_json(sessions: &Sessions) -> Value {
                 "sent_bytes": traffic.tx_bytes,
                 "open_tunnels": traffic.open_flows,
                 "tunnels": traffic.total_flows,
-                "played": energy_meter.link_json(now, &link.profile.name),
+                "media": energy_meter.link_json(now, &link.profile.name),
             })
         })
         .collect();
@@ -120,7 +120,7 @@ pub(super) fn status_json(sessions: &Sessions) -> Value {
         "energy": energy_meter.device_json(now),
         "metered_bytes": metered,
         "window_bytes": sessions.buffer_budget.granted_total().bytes(),
-        "ahead": sessions.prefetcher.status(now),
+        "prefetches": sessions.prefetcher.status(now),
         "sessions": sessions_json,
         "open_tunnels": flows.len(),
         "tunnels": flows.iter().take(MAX_SHOWN_TUNNELS).map(|flow| flow_json(flow)).collect::<Vec<_>>(),
@@ -150,7 +150,7 @@ fn session_json(session: &Session) -> Value {
         .iter()
         .flat_map(|progress| &progress.links)
         .map(|link| {
-            let state = if is_standby(&link.name) { "rests" } else { &link.state };
+            let state = if is_standby(&link.name) { "standby" } else { &link.state };
             json!({"name": link.name, "bytes": link.bytes, "rate_bps": link.rate as u64, "state": state})
         })
         .collect();
@@ -160,8 +160,8 @@ fn session_json(session: &Session) -> Value {
         .map(|(range, read_end, in_order, out_of_order)| {
             let end = (range.end != u64::MAX).then_some(range.end);
             json!({
-                "from": range.start, "to": end, "taken": read_end, "frontier": read_end + in_order,
-                "ready_bytes": in_order, "held_bytes": out_of_order,
+                "from": range.start, "to": end, "read_end": read_end, "in_order_end": read_end + in_order,
+                "in_order_bytes": in_order, "out_of_order_bytes": out_of_order,
             })
         })
         .collect();
@@ -179,13 +179,13 @@ fn session_json(session: &Session) -> Value {
         "total": session.total_and_validator().map(|(total, _)| total),
         "delivered_bytes": session.delivered_bytes.get(),
         "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
-        "told": session.player_report_json(),
+        "player_report": session.player_report_json(),
         "video": session.player_status().map(|player| player_json(&player)),
-        "decided": {
-            "rests": decisions.standby_links, "why": decisions.last_reason, "recovered": decisions.recoveries,
-            "held": decisions.startup_wait.as_ref().map(startup_json),
+        "decisions": {
+            "standby_links": decisions.standby_links, "reason": decisions.last_reason, "recoveries": decisions.recoveries,
+            "startup_wait": decisions.startup_wait.as_ref().map(startup_json),
         },
-        "answers": responses,
+        "responses": responses,
         "links": links,
     })
 }
@@ -194,10 +194,10 @@ fn session_json(session: &Session) -> Value {
 fn startup_json(decision: &StartDecision) -> Value {
     match decision {
         StartDecision::Wait { waited, remaining, supply, demand } => json!({
-            "for_s": waited.as_secs_f64(),
-            "expected_s": remaining.map(|remaining| remaining.as_secs_f64()),
-            "brings_bps": supply.bits_per_sec(),
-            "needs_bps": demand.bits_per_sec(),
+            "waited_s": waited.as_secs_f64(),
+            "remaining_s": remaining.map(|remaining| remaining.as_secs_f64()),
+            "supply_bps": supply.bits_per_sec(),
+            "demand_bps": demand.bits_per_sec(),
         }),
         StartDecision::Start(_) => Value::Null,
     }
@@ -209,7 +209,7 @@ fn player_json(status: &PlayerStatus) -> Value {
         "source": status.source,
         "duration_s": status.duration.as_secs_f64(),
         "rate_bps": status.rate_bps,
-        "player": status.state,
+        "state": status.state,
         "position_s": status.position.as_secs_f64(),
         "buffer_s": status.buffer.as_secs_f64(),
         "stalls": status.stalls,

@@ -4,7 +4,7 @@ use crate::proxy::Proxy;
 use crate::server::{Resource, Server};
 
 const STATE: &str =
-    r#"{"url":"URL","position_s":12.5,"buffer_s":3.25,"waits":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
+    r#"{"url":"URL","position_s":12.5,"buffer_s":3.25,"waiting":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
 
 #[test]
 fn the_page_runs_only_its_own_script_and_cannot_be_framed() {
@@ -69,7 +69,7 @@ fn a_state_reported_by_the_page_is_in_the_status_and_one_from_another_site_is_re
     }
     assert_eq!(proxy.request(&address, &[]).status, 404, "the state can only be posted");
     let now = proxy.status();
-    let page_report = &now["sessions"][0]["told"];
+    let page_report = &now["sessions"][0]["player_report"];
     assert_eq!((page_report["source"].as_str(), page_report["position_s"].as_f64()), (Some("page"), Some(12.5)));
     assert_eq!((page_report["buffer_s"].as_f64(), page_report["stalls"].as_u64()), (Some(3.25), Some(1)));
     assert!(!now.to_string().contains("secret"));

@@ -158,9 +158,9 @@ fn watch(proxy: &Proxy, url: &str, source: &str, home: &Path) -> Value {
         let now = proxy.status();
         let mut player_sessions =
             now["sessions"].as_array().unwrap().iter().filter(|session| session["url"] == url);
-        if let Some(session) = player_sessions.find(|session| session["told"]["ended"] == true) {
-            assert_eq!(session["told"]["source"], source);
-            return session["told"].clone();
+        if let Some(session) = player_sessions.find(|session| session["player_report"]["ended"] == true) {
+            assert_eq!(session["player_report"]["source"], source);
+            return session["player_report"].clone();
         }
         let log = || fs::read_to_string(home.join("said")).unwrap_or_default();
         assert!(Instant::now() < end, "never played to the end: {now:#}\n{}", log());
@@ -177,7 +177,7 @@ fn assert_no_stalls(report: &Value, proxy: &Proxy, calm: &CpuPressure) {
     }
     let now = proxy.status();
     let shares: Vec<u64> =
-        now["links"].as_array().unwrap().iter().map(|link| link["played"]["bytes"].as_u64().unwrap()).collect();
+        now["links"].as_array().unwrap().iter().map(|link| link["media"]["bytes"].as_u64().unwrap()).collect();
     let all: u64 = shares.iter().sum();
     eprintln!("player report: {report}\nbytes of each link: {shares:?}");
     assert!(
