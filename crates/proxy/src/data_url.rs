@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use super::media_url::percent_decoded;
-use super::playlist_handler::PlaylistFormat;
+use super::playlist_format::PlaylistFormat;
 use super::response_sniffer::{BodyEnd, ResponseSniffer, SniffResult};
 use super::signature::{Signature, sniff_bytes};
 

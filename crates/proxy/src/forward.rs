@@ -27,13 +27,12 @@ use tokio::io::AsyncWriteExt as _;
 use super::body::ProxyBody;
 use super::client_admission::ConnPermit;
 use super::client_stream::ClientStream;
-use super::media_handler::text_response;
-use super::session::Sessions;
-use super::tunnel::{self, Tunnel};
+use super::own_response::text_response;
+use super::tunnel::{Tunnel, Tunnels};
 
 /// Forwards one request.
 pub(super) async fn forward_request(
-    sessions: &Rc<Sessions>,
+    tunnels: &Tunnels,
     mut request: Request<Incoming>,
     egress: EgressPolicy,
     permit: Rc<ConnPermit>,
@@ -49,7 +48,7 @@ pub(super) async fn forward_request(
     let port = uri.port_u16().unwrap_or(80);
     let upgrade = requested_upgrade(request.headers());
     let kind = if upgrade.is_some() { "upgrade" } else { "http" };
-    let opened = tunnel::open(sessions, kind, (host, port), egress).await;
+    let opened = tunnels.open(kind, (host, port), egress).await;
     let mut tunnel = match opened {
         Ok(tunnel) => tunnel,
         Err(error) => return error_response(&error),
@@ -149,7 +148,7 @@ fn set_upgrade(fields: &mut HeaderMap, protocol: &HeaderValue) {
 
 /// Opens a tunnel for a CONNECT request.
 pub(super) async fn open_tunnel(
-    sessions: &Rc<Sessions>,
+    tunnels: &Tunnels,
     request: Request<Incoming>,
     egress: EgressPolicy,
     permit: Rc<ConnPermit>,
@@ -168,7 +167,7 @@ pub(super) async fn open_tunnel(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return response;
     };
-    let tunnel = match tunnel::open(sessions, "connect", (host, port), egress).await {
+    let tunnel = match tunnels.open("connect", (host, port), egress).await {
         Ok(tunnel) => tunnel,
         Err(error) => return error_response(&error),
     };

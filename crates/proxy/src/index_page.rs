@@ -11,7 +11,7 @@ use hyper::body::Body as _;
 use sha2::{Digest as _, Sha256};
 
 use super::body::{ProxyBody, text_body};
-use super::status::response_with_type;
+use super::own_response::response_with_type;
 
 /// The page, or only its head, for a request whose Host field names this proxy.
 pub(super) fn handle(method: &Method, fields: &HeaderMap) -> Response<ProxyBody> {

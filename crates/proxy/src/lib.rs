@@ -6,7 +6,7 @@
 //! ```text
 //!   GET /https://host/path ──▶ media_handler ──▶ session ──▶ marline_download::RangeDownload: all links, in order
 //!   GET http://host/path   ──▶ forward ─┐
-//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (link_selector), spliced
+//!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (LinkSelector), spliced
 //!   SOCKS5 (first byte 5)  ──▶ socks5 ──┘
 //!   status port: /TOKEN/status, /TOKEN/events, /TOKEN/play
 //! ```
@@ -26,25 +26,31 @@
 //!
 //! No server framework is used: there are four kinds of requests and no routes.
 
+mod abort_on_drop;
+mod active_responses;
 mod blocking_reload;
 mod body;
 mod buffer_budget;
 mod client_admission;
 mod client_stream;
+mod clock;
 mod container;
 mod content_coding;
 mod dash;
 mod data_url;
+mod delivery;
 mod energy;
 mod events;
 mod ffprobe;
+mod film_playback;
+mod followed_playlists;
+mod format_detection;
 mod forward;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod hls;
 mod index_page;
-mod link_selector;
 mod listed_urls;
 mod media_handler;
 mod media_url;
@@ -52,34 +58,42 @@ mod mpv;
 mod mpv_ipc;
 mod origin_check;
 mod origin_headers;
+mod own_response;
 mod parse_budget;
-mod player_estimator;
 mod player_page;
 mod player_report;
+mod playlist_fetch;
+mod playlist_format;
 mod playlist_handler;
 mod playlist_marks;
 mod playlist_playbacks;
 mod playlist_reader;
 mod prefetch;
 mod range;
+mod request_error;
+mod resource;
 mod response_sniffer;
 mod revocable_windows;
 mod segment_index;
-mod segment_rates;
 mod session;
-mod session_observer;
+mod session_open;
 mod session_options;
+mod session_transfer;
+mod sessions;
 mod signature;
 mod single_link;
 mod socks5;
-mod startup_gate;
 mod status;
+mod stream_body;
 mod text_encoding;
 mod token;
 mod track_playback;
+mod transfer_observer;
 mod tunnel;
 mod upstream_headers;
+mod upstream_links;
 mod url_rewrite;
+mod video_source;
 mod xml;
 
 use std::convert::Infallible;
@@ -103,11 +117,11 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
+use url::Url;
 
-pub use link_selector::{SpreadMode, UnknownSpreadMode};
+pub use marline_core::proxy::{SpreadMode, StartMode, UnknownSpreadMode, UnknownStartMode};
 pub use marline_download::{ClientContextError, Links};
 pub use origin_headers::OriginHeaders;
-pub use startup_gate::{StartMode, UnknownStartMode};
 
 use marline_download::ClientContext;
 use marline_net::egress::EgressPolicy;
@@ -116,10 +130,15 @@ use body::ProxyBody;
 use buffer_budget::BufferBudget;
 use client_admission::{ClientAdmission, ConnPermit};
 use client_stream::ClientStream;
-use events::Events;
-use session::Sessions;
+use media_handler::MediaHandler;
+use player_report::PlayerReport;
+use prefetch::Prefetcher;
 use session_options::SessionOptions;
+use sessions::Sessions;
+use status::StatusHandler;
 use token::Token;
+use tunnel::Tunnels;
+use upstream_links::UpstreamLinks;
 
 /// Configuration of a proxy.
 #[derive(Clone, Debug)]
@@ -274,8 +293,17 @@ async fn serve(
     let mpv_socket = options.mpv_socket;
     let (network, notices) = ClientContext::new(options.links, options.ca_file.as_deref())?;
     let buffer_budget = BufferBudget::new(options.memory, options.window);
-    let sessions =
-        Rc::new(Sessions::new(Rc::new(network), buffer_budget, Rc::new(Events::default()), session_options));
+    let links = Rc::new(UpstreamLinks::new(
+        Rc::new(network),
+        session_options.stream.fetch.metered,
+        session_options.spread_mode,
+    ));
+    let tunnels = Tunnels { links: Rc::clone(&links), idle_timeout: session_options.idle_timeout };
+    let sessions = Rc::new(Sessions::new(Rc::clone(&links), buffer_budget, session_options));
+    let prefetcher = Rc::new(Prefetcher::new(Rc::clone(&sessions)));
+    let media = MediaHandler::new(Rc::clone(&sessions), Rc::clone(&prefetcher));
+    let status = Rc::new(StatusHandler::new(Rc::clone(&sessions), Rc::clone(&prefetcher)));
+    let media_port = Rc::new(MediaPort { media, tunnels });
     // Signal handlers are installed before `started` runs, because the caller may stop the proxy right after it.
     let mut signals: Vec<_> = [SignalKind::interrupt(), SignalKind::terminate()]
         .into_iter()
@@ -287,24 +315,26 @@ async fn serve(
         notices,
     });
 
-    let network = Rc::clone(&sessions.network);
+    let network = Rc::clone(&links.network);
     spawn_local(async move { network.run().await });
-    spawn_local(status::publish_loop(Rc::clone(&sessions)));
-    let sessions_for_expiry = Rc::clone(&sessions);
-    spawn_local(async move { sessions_for_expiry.prefetcher.expire_idle().await });
+    let published_status = Rc::clone(&status);
+    spawn_local(async move { published_status.publish_loop().await });
+    spawn_local(async move { prefetcher.expire_idle().await });
     if let Some(path) = mpv_socket {
-        let sessions_for_mpv = Rc::clone(&sessions);
-        spawn_local(async move { mpv_ipc::run(sessions_for_mpv, &path).await });
+        let on_report = move |url: &Url, report: &PlayerReport| {
+            sessions.on_player_report(url, report);
+        };
+        spawn_local(async move { mpv_ipc::run(links.clock, &path, on_report).await });
     }
     let (media_clients, status_clients) =
         (ClientAdmission::new(max_connections(descriptors)), ClientAdmission::new(MAX_STATUS_CONNECTIONS));
-    let (media_sessions, sessions, token) = (Rc::clone(&sessions), sessions, Rc::new(token));
+    let token = Rc::new(token);
     let accept_media = accept(&media_listener.0, &media_clients, |stream, peer, permit| {
-        let (sessions, timeout) = (Rc::clone(&media_sessions), media_clients.idle_timeout());
-        serve_until_evicted(sessions, stream, (peer, media_listener.1), permit, timeout)
+        let (port, timeout) = (Rc::clone(&media_port), media_clients.idle_timeout());
+        serve_until_evicted(port, stream, (peer, media_listener.1), permit, timeout)
     });
     let accept_status = accept(&status_listener.0, &status_clients, |stream, _, permit| {
-        let (sessions, token, address) = (Rc::clone(&sessions), Rc::clone(&token), status_listener.1);
+        let (status, token, address) = (Rc::clone(&status), Rc::clone(&token), status_listener.1);
         let http = http1_builder(status_clients.idle_timeout());
         async move {
             let (stream, is_served) = ClientStream::new(stream);
@@ -312,7 +342,7 @@ async fn serve(
                 is_served.store(true, Ordering::Relaxed);
                 permit.on_request();
                 Ok::<_, Infallible>(
-                    player_page::handle(&sessions, request, (address, media_listener.1), &token).await,
+                    player_page::handle(&status, request, (address, media_listener.1), &token).await,
                 )
             });
             tokio::select! {
@@ -373,9 +403,15 @@ fn max_connections(descriptors: u64) -> usize {
     usize::try_from(descriptors / 8).unwrap_or(usize::MAX).clamp(16, MAX_CONNECTIONS)
 }
 
+/// What serves the requests of the media port.
+struct MediaPort {
+    media: MediaHandler,
+    tunnels: Tunnels,
+}
+
 /// Serves one connection of the media port until it ends or is evicted.
 async fn serve_until_evicted(
-    sessions: Rc<Sessions>,
+    port: Rc<MediaPort>,
     stream: TcpStream,
     (peer, listener): (SocketAddr, SocketAddr),
     permit: Rc<ConnPermit>,
@@ -383,13 +419,13 @@ async fn serve_until_evicted(
 ) {
     let task_permit = Rc::clone(&permit);
     tokio::select! {
-        () = serve_client(sessions, stream, (peer, listener), task_permit, timeout) => {}
+        () = serve_client(port, stream, (peer, listener), task_permit, timeout) => {}
         () = permit.wait_for_eviction() => tracing::debug!(%peer, "connection closed to admit another client"),
     }
 }
 
 async fn serve_client(
-    sessions: Rc<Sessions>,
+    port: Rc<MediaPort>,
     stream: TcpStream,
     (peer, listener): (SocketAddr, SocketAddr),
     permit: Rc<ConnPermit>,
@@ -398,8 +434,8 @@ async fn serve_client(
     let mut first_byte = [0; 1];
     match tokio::time::timeout(timeout, stream.peek(&mut first_byte)).await {
         Ok(Ok(1)) if first_byte == [5] => {
-            return socks5::serve(&sessions, stream, EgressPolicy::for_peer(peer).with_listener(listener), &permit)
-                .await;
+            let egress = EgressPolicy::for_peer(peer).with_listener(listener);
+            return socks5::serve(&port.tunnels, stream, egress, &permit).await;
         }
         Ok(Ok(1)) => {}
         _ => return,
@@ -407,10 +443,10 @@ async fn serve_client(
     let (stream, is_served) = ClientStream::new(stream);
     let service = service_fn(|request: Request<Incoming>| {
         is_served.store(true, Ordering::Relaxed);
-        let (sessions, request_permit) = (Rc::clone(&sessions), Rc::clone(&permit));
+        let (port, request_permit) = (Rc::clone(&port), Rc::clone(&permit));
         async move {
             request_permit.on_request();
-            Ok::<_, Infallible>(route(&sessions, request, (listener, peer), request_permit).await)
+            Ok::<_, Infallible>(route(&port, request, (listener, peer), request_permit).await)
         }
     });
     if let Err(error) = http1_builder(timeout).serve_connection(TokioIo::new(stream), service).with_upgrades().await
@@ -420,31 +456,20 @@ async fn serve_client(
 }
 
 async fn route(
-    sessions: &Rc<Sessions>,
+    port: &MediaPort,
     request: Request<Incoming>,
     (listener, peer): (SocketAddr, SocketAddr),
     permit: Rc<ConnPermit>,
 ) -> Response<ProxyBody> {
+    let egress = EgressPolicy::for_peer(peer).with_listener(listener);
     if request.method() == Method::CONNECT {
-        return forward::open_tunnel(
-            sessions,
-            request,
-            EgressPolicy::for_peer(peer).with_listener(listener),
-            permit,
-        )
-        .await;
+        return forward::open_tunnel(&port.tunnels, request, egress, permit).await;
     }
     if request.uri().scheme().is_some() {
-        return forward::forward_request(
-            sessions,
-            request,
-            EgressPolicy::for_peer(peer).with_listener(listener),
-            permit,
-        )
-        .await;
+        return forward::forward_request(&port.tunnels, request, egress, permit).await;
     }
     let is_same_site = origin_check::is_same_site(request.headers());
-    let mut response = media_handler::handle(sessions, &request, (listener, peer), &permit).await;
+    let mut response = port.media.handle(&request, (listener, peer), &permit).await;
     if is_same_site {
         // The player page is served from another port. Browsers load media from an IP address for it only with this
         // field.

@@ -12,213 +12,262 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::header::{
-    ACCEPT_RANGES, ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    ETAG, HOST, HeaderMap, HeaderValue, IF_RANGE, LAST_MODIFIED, RETRY_AFTER, USER_AGENT, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_RANGES, ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HOST, HeaderMap,
+    HeaderValue, IF_RANGE, LAST_MODIFIED, RETRY_AFTER, USER_AGENT,
 };
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Body as _;
 use marline_net::egress::EgressPolicy;
 
-use super::body::{ProxyBody, text_body};
+use super::body::ProxyBody;
 use super::client_admission::ConnPermit;
-use super::media_url;
-use super::playlist_handler::{self, PlaylistFormat, PlaylistOutcome, PlaylistRequest};
+use super::own_response::{add_security_headers, empty_body, text_response};
+use super::playlist_format::PlaylistFormat;
+use super::playlist_handler::{PlaylistHandler, PlaylistOutcome, PlaylistRequest};
+use super::prefetch::Prefetcher;
 use super::range::{self, RequestedRange};
-use super::session::{RequestError, ResponseBody, ResponseHead, Session, Sessions};
+use super::request_error::RequestError;
+use super::resource::{ResponseBody, ResponseHead};
+use super::session::Session;
+use super::sessions::Sessions;
 use super::upstream_headers::{PlayerHeaders, UpstreamHeaders};
-use super::{buffer_budget, index_page, origin_check, playlist_marks};
+use super::{buffer_budget, format_detection, index_page, media_url, origin_check, playlist_marks};
 
-/// Handles one request.
-pub(super) async fn handle<B>(
-    sessions: &Rc<Sessions>,
-    request: &Request<B>,
-    (listener, peer): (SocketAddr, SocketAddr),
-    permit: &Rc<ConnPermit>,
-) -> Response<ProxyBody> {
-    let headers = request.headers();
-    match origin_check::check_media(headers, listener) {
-        Err(origin_check::Rejection::ForeignHost) => {
-            return text_response(StatusCode::MISDIRECTED_REQUEST, "the Host field does not name this proxy");
-        }
-        Err(origin_check::Rejection::CrossSite) => {
-            return text_response(StatusCode::FORBIDDEN, "pages of other sites may not play through this proxy");
-        }
-        Ok(()) => {}
+/// Serves the media port; see the [module documentation](self).
+pub(super) struct MediaHandler {
+    sessions: Rc<Sessions>,
+    prefetcher: Rc<Prefetcher>,
+    playlists: PlaylistHandler,
+}
+
+impl MediaHandler {
+    pub(super) fn new(sessions: Rc<Sessions>, prefetcher: Rc<Prefetcher>) -> Self {
+        let playlists = PlaylistHandler::new(Rc::clone(&sessions), Rc::clone(&prefetcher));
+        Self { sessions, prefetcher, playlists }
     }
-    let head_only = request.method() == Method::HEAD;
-    if !head_only && request.method() != Method::GET {
-        let mut response =
-            text_response(StatusCode::METHOD_NOT_ALLOWED, "the media port accepts only GET and HEAD");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
-    }
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    if path == "/" {
-        return index_page::handle(request.method(), headers);
-    }
-    // A token before the URL selects the header fields of the user (`marline play -H`).
-    let origin_headers = sessions.options.origin_headers.as_ref();
-    let matched =
-        origin_headers.and_then(|origin_headers| Some((origin_headers, origin_headers.strip_token(path)?)));
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let (host, path) = match matched {
-        Some((matched_headers, path)) => {
-            (format!("{host}/{}", matched_headers.path_prefix().trim_end_matches('/')), path)
-        }
-        None => (host.to_owned(), path),
-    };
-    // A mark shows that a playlist has named this URL, and in which network zone its server is.
-    let (mark_zone, unmarked_path) = playlist_marks::strip_marks(path);
-    let playlist_request = &PlaylistRequest { host: &host, path, is_marked: mark_zone.is_some(), permit };
-    let target = match media_url::parse(unmarked_path) {
-        Ok(target) => target,
-        Err(message) => return text_response(StatusCode::BAD_REQUEST, &message),
-    };
-    let user_agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let player = buffer_budget::player_name(peer.ip(), user_agent);
-    let Some(mut player_headers) = PlayerHeaders::from_request(headers, listener) else {
-        let message = "the header fields of the request are longer than servers accept";
-        return text_response(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message);
-    };
-    let origin_url = match matched {
-        Some((origin_headers, _)) => origin_headers.url.clone(),
-        None => match sessions.prefetcher.origin_for(&player, &target.url) {
-            Some(url) => url,
-            None => {
-                let mut url = target.url.clone();
-                if mark_zone.is_some() {
-                    // The playlist that named this URL belongs to another program or was forgotten, so the URL may
-                    // belong to any origin. Port 0 matches no origin, so that no credentials are sent.
-                    let _ = url.set_port(Some(0));
-                }
-                url
+
+    /// Handles one request.
+    pub(super) async fn handle<B>(
+        &self,
+        request: &Request<B>,
+        (listener, peer): (SocketAddr, SocketAddr),
+        permit: &Rc<ConnPermit>,
+    ) -> Response<ProxyBody> {
+        let (sessions, headers) = (&self.sessions, request.headers());
+        match origin_check::check_media(headers, listener) {
+            Err(origin_check::Rejection::ForeignHost) => {
+                return text_response(StatusCode::MISDIRECTED_REQUEST, "the Host field does not name this proxy");
             }
-        },
-    };
-    if let Some((origin_headers, _)) = matched {
-        player_headers = player_headers.with_overrides(&origin_headers.headers);
-    }
-    if target.login.is_some() {
-        player_headers = player_headers.without_authorization();
-    }
-    let upstream_headers = UpstreamHeaders::new(
-        &sessions.cookie_jars,
-        &player,
-        Rc::new(player_headers),
-        origin_url,
-        target.login.as_ref(),
-    );
-    let upstream_headers = if matched.is_some() { upstream_headers.with_fixed_origin() } else { upstream_headers };
-    // Three restrictions of the destinations apply together: those of the client, of the mark, and of playlists that
-    // the client follows.
-    let egress = EgressPolicy::for_peer(peer).with_listener(listener);
-    let egress = mark_zone.map_or(egress, |zone| egress.referred_by_zone(zone));
-    let egress = sessions.prefetcher.egress_for(&player, &target.url, egress);
-    let session = sessions.session_for(target, player, upstream_headers, egress);
-
-    if session.playlist_format.get().is_some()
-        && let Some(response) = playlist_response(sessions, &session, request, playlist_request).await
-    {
-        return response;
-    }
-    // Range applies to GET only, and conditions are evaluated before it (RFC 9110 §14.2, §13.2.2).
-    if head_only || range::is_conditional(headers) {
-        let head = match sessions.head(&session, RequestedRange::Full).await {
-            Ok(head) => head,
-            Err(refusal) => return error_response(refusal),
+            Err(origin_check::Rejection::CrossSite) => {
+                return text_response(
+                    StatusCode::FORBIDDEN,
+                    "pages of other sites may not play through this proxy",
+                );
+            }
+            Ok(()) => {}
+        }
+        let head_only = request.method() == Method::HEAD;
+        if !head_only && request.method() != Method::GET {
+            let mut response =
+                text_response(StatusCode::METHOD_NOT_ALLOWED, "the media port accepts only GET and HEAD");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return response;
+        }
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        if path == "/" {
+            return index_page::handle(request.method(), headers);
+        }
+        // A token before the URL selects the header fields of the user (`marline play -H`).
+        let origin_headers = sessions.options.origin_headers.as_ref();
+        let matched =
+            origin_headers.and_then(|origin_headers| Some((origin_headers, origin_headers.strip_token(path)?)));
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let (host, path) = match matched {
+            Some((matched_headers, path)) => {
+                (format!("{host}/{}", matched_headers.path_prefix().trim_end_matches('/')), path)
+            }
+            None => (host.to_owned(), path),
         };
-        if is_declared_playlist(&session, &head)
-            && let Some(response) = playlist_response(sessions, &session, request, playlist_request).await
+        // A mark shows that a playlist has named this URL, and in which network zone its server is.
+        let (mark_zone, unmarked_path) = playlist_marks::strip_marks(path);
+        let playlist_request = &PlaylistRequest { host: &host, path, is_marked: mark_zone.is_some(), permit };
+        let target = match media_url::parse(unmarked_path) {
+            Ok(target) => target,
+            Err(message) => return text_response(StatusCode::BAD_REQUEST, &message),
+        };
+        let user_agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+        let player = buffer_budget::player_name(peer.ip(), user_agent);
+        let Some(mut player_headers) = PlayerHeaders::from_request(headers, listener) else {
+            let message = "the header fields of the request are longer than servers accept";
+            return text_response(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message);
+        };
+        let origin_url = match matched {
+            Some((origin_headers, _)) => origin_headers.url.clone(),
+            None => match sessions.followed_playlists.origin_for(&player, &target.url) {
+                Some(url) => url,
+                None => {
+                    let mut url = target.url.clone();
+                    if mark_zone.is_some() {
+                        // The playlist that named this URL belongs to another program or was forgotten, so the URL may
+                        // belong to any origin. Port 0 matches no origin, so that no credentials are sent.
+                        let _ = url.set_port(Some(0));
+                    }
+                    url
+                }
+            },
+        };
+        if let Some((origin_headers, _)) = matched {
+            player_headers = player_headers.with_overrides(&origin_headers.headers);
+        }
+        if target.login.is_some() {
+            player_headers = player_headers.without_authorization();
+        }
+        let upstream_headers = UpstreamHeaders::new(
+            &sessions.cookie_jars,
+            &player,
+            Rc::new(player_headers),
+            origin_url,
+            target.login.as_ref(),
+        );
+        let upstream_headers =
+            if matched.is_some() { upstream_headers.with_fixed_origin() } else { upstream_headers };
+        // Three restrictions of the destinations apply together: those of the client, of the mark, and of playlists that
+        // the client follows.
+        let egress = EgressPolicy::for_peer(peer).with_listener(listener);
+        let egress = mark_zone.map_or(egress, |zone| egress.referred_by_zone(zone));
+        let egress = sessions.followed_playlists.egress_for(&player, &target.url, egress);
+        let session = sessions.session_for(target, player, upstream_headers, egress);
+
+        if session.playlist_format.get().is_some()
+            && let Some(response) = self.playlist_response(&session, request, playlist_request).await
         {
             return response;
         }
-        if range::is_not_modified(headers, &metadata_headers(&head)) {
-            return not_modified(&head);
-        }
-        if head_only {
-            return response_with_body(&head, empty_body());
-        }
-    }
-    let mut requested = RequestedRange::from_headers(headers);
-    // If-Range that fails makes this a request for the whole resource, which is always a valid response.
-    if range::is_multi_range(headers) && !headers.contains_key(IF_RANGE) {
-        match sessions.head(&session, RequestedRange::Full).await {
-            Ok(ResponseHead { total: Some(total), accepts_ranges: true, .. }) => {
-                match RequestedRange::from_multi_range(headers, total) {
-                    Ok(single) => requested = single,
-                    Err(range::UnsatisfiableRange) => {
-                        return error_response(RequestError::RangeNotSatisfiable(total));
-                    }
-                }
-            }
-            Ok(_) => {}
-            Err(refusal) => return error_response(refusal),
-        }
-    }
-    // A segment may have been prefetched already, or its body may have to wait for the end of the preceding segment.
-    let mut segment_request = sessions.prefetcher.match_request(sessions, &session, requested);
-    let prefetched = match segment_request.as_mut().filter(|_| !headers.contains_key(IF_RANGE)) {
-        Some(segment_request) => segment_request.take_prefetched(requested).await,
-        None => None,
-    };
-    let deferred =
-        match segment_request.as_mut().filter(|_| prefetched.is_none() && !headers.contains_key(IF_RANGE)) {
-            Some(segment_request) => segment_request.deferred_response(sessions, &session, requested).await,
-            None => None,
-        };
-    if let Some((head, mut body)) = deferred {
-        body.permit = Some(Rc::clone(permit));
-        segment_request.into_iter().for_each(|segment_request| segment_request.prefetch_next(sessions, &session));
-        return response_with_body(&head, ProxyBody::Deferred(body));
-    }
-    let opened = match prefetched {
-        Some(response) => Ok(response),
-        None => sessions.open(&session, requested, |validator| range::if_range_holds(headers, validator)).await,
-    };
-    if let Some(segment_request) = segment_request.filter(|_| opened.is_ok()) {
-        segment_request.prefetch_next(sessions, &session);
-    }
-    match opened {
-        Ok((mut head, mut bytes)) => {
-            let format = playlist_handler::detect_format(&session, (&mut head, &mut bytes), requested).await;
-            let kind = match format {
-                Ok(kind) => kind,
+        // Range applies to GET only, and conditions are evaluated before it (RFC 9110 §14.2, §13.2.2).
+        if head_only || range::is_conditional(headers) {
+            let head = match sessions.head(&session, RequestedRange::Full).await {
+                Ok(head) => head,
                 Err(refusal) => return error_response(refusal),
             };
-            if let Some(kind) = kind {
-                let is_full = head.range.is_none()
-                    || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
-                let opened = is_full.then_some((head, bytes));
-                return match opened {
-                    Some(opened) => {
-                        let result =
-                            playlist_handler::serve_fetched(sessions, &session, kind, opened, playlist_request)
-                                .await;
-                        result.map_or_else(error_response, |mut response| {
-                            add_security_headers(response.headers_mut());
-                            response
-                        })
-                    }
-                    // A range of a playlist cannot be rewritten, so the whole playlist is fetched.
-                    None => playlist_response(sessions, &session, request, playlist_request).await.unwrap_or_else(
-                        || {
-                            text_response(
-                                StatusCode::BAD_GATEWAY,
-                                "the server declares a playlist, but the response is none",
-                            )
-                        },
-                    ),
-                };
+            if is_declared_playlist(&session, &head)
+                && let Some(response) = self.playlist_response(&session, request, playlist_request).await
+            {
+                return response;
             }
-            match bytes {
-                ResponseBody::Stream(stream) => {
-                    stream.set_connection(permit);
-                    response_with_body(&head, ProxyBody::Stream(stream))
-                }
-                ResponseBody::SingleLink(single) => response_with_body(&head, ProxyBody::single_link(single)),
+            if range::is_not_modified(headers, &metadata_headers(&head)) {
+                return not_modified(&head);
+            }
+            if head_only {
+                return response_with_body(&head, empty_body());
             }
         }
-        Err(refusal) => error_response(refusal),
+        let mut requested = RequestedRange::from_headers(headers);
+        // If-Range that fails makes this a request for the whole resource, which is always a valid response.
+        if range::is_multi_range(headers) && !headers.contains_key(IF_RANGE) {
+            match sessions.head(&session, RequestedRange::Full).await {
+                Ok(ResponseHead { total: Some(total), accepts_ranges: true, .. }) => {
+                    match RequestedRange::from_multi_range(headers, total) {
+                        Ok(single) => requested = single,
+                        Err(range::UnsatisfiableRange) => {
+                            return error_response(RequestError::RangeNotSatisfiable(total));
+                        }
+                    }
+                }
+                Ok(_) => {}
+                Err(refusal) => return error_response(refusal),
+            }
+        }
+        // A segment may have been prefetched already, or its body may have to wait for the end of the preceding segment.
+        let mut segment_request = self.prefetcher.match_request(&session, requested);
+        let prefetched = match segment_request.as_mut().filter(|_| !headers.contains_key(IF_RANGE)) {
+            Some(segment_request) => segment_request.take_prefetched(requested).await,
+            None => None,
+        };
+        let deferred =
+            match segment_request.as_mut().filter(|_| prefetched.is_none() && !headers.contains_key(IF_RANGE)) {
+                Some(segment_request) => segment_request.deferred_response(sessions, &session, requested).await,
+                None => None,
+            };
+        if let Some((head, mut body)) = deferred {
+            body.permit = Some(Rc::clone(permit));
+            segment_request
+                .into_iter()
+                .for_each(|segment_request| segment_request.prefetch_next(sessions, &session));
+            return response_with_body(&head, ProxyBody::Deferred(body));
+        }
+        let opened = match prefetched {
+            Some(response) => Ok(response),
+            None => sessions.open(&session, requested, |validator| range::if_range_holds(headers, validator)).await,
+        };
+        if let Some(segment_request) = segment_request.filter(|_| opened.is_ok()) {
+            segment_request.prefetch_next(sessions, &session);
+        }
+        match opened {
+            Ok((mut head, mut bytes)) => {
+                let format = format_detection::detect_format(&session, (&mut head, &mut bytes), requested).await;
+                let kind = match format {
+                    Ok(kind) => kind,
+                    Err(refusal) => return error_response(refusal),
+                };
+                if let Some(kind) = kind {
+                    let is_full = head.range.is_none()
+                        || matches!(requested, RequestedRange::Full | RequestedRange::Bytes(0, None));
+                    let opened = is_full.then_some((head, bytes));
+                    return match opened {
+                        Some(opened) => {
+                            let result =
+                                self.playlists.serve_fetched(&session, kind, opened, playlist_request).await;
+                            result.map_or_else(error_response, |mut response| {
+                                add_security_headers(response.headers_mut());
+                                response
+                            })
+                        }
+                        // A range of a playlist cannot be rewritten, so the whole playlist is fetched.
+                        None => {
+                            self.playlist_response(&session, request, playlist_request).await.unwrap_or_else(|| {
+                                text_response(
+                                    StatusCode::BAD_GATEWAY,
+                                    "the server declares a playlist, but the response is none",
+                                )
+                            })
+                        }
+                    };
+                }
+                match bytes {
+                    ResponseBody::Stream(stream) => {
+                        stream.set_connection(permit);
+                        response_with_body(&head, ProxyBody::Stream(stream))
+                    }
+                    ResponseBody::SingleLink(single) => response_with_body(&head, ProxyBody::single_link(single)),
+                }
+            }
+            Err(refusal) => error_response(refusal),
+        }
+    }
+
+    /// The response for a playlist or manifest; `None`: the resource is none.
+    async fn playlist_response<B>(
+        &self,
+        session: &Rc<Session>,
+        request: &Request<B>,
+        playlist_request: &PlaylistRequest<'_>,
+    ) -> Option<Response<ProxyBody>> {
+        let kind = session.playlist_format.get()?;
+        let mut response = match self.playlists.serve(session, kind, playlist_request).await {
+            Ok(PlaylistOutcome::Response(response)) => response,
+            Ok(PlaylistOutcome::NotAPlaylist) => {
+                session.playlist_format.set(None);
+                return None;
+            }
+            Err(refusal) => return Some(error_response(refusal)),
+        };
+        add_security_headers(response.headers_mut());
+        if request.method() == Method::HEAD {
+            let length = response.body().size_hint().exact();
+            response.headers_mut().extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+            *response.body_mut() = empty_body();
+        }
+        Some(response)
     }
 }
 
@@ -230,31 +279,6 @@ fn is_declared_playlist(session: &Session, head: &ResponseHead) -> bool {
     }
     session.playlist_format.set(head.description.content_type.as_deref().and_then(PlaylistFormat::from_media_type));
     session.playlist_format.get().is_some()
-}
-
-/// The response for a playlist or manifest; `None`: the resource is none.
-async fn playlist_response<B>(
-    sessions: &Rc<Sessions>,
-    session: &Rc<Session>,
-    request: &Request<B>,
-    playlist_request: &PlaylistRequest<'_>,
-) -> Option<Response<ProxyBody>> {
-    let kind = session.playlist_format.get()?;
-    let mut response = match playlist_handler::serve_playlist(sessions, session, kind, playlist_request).await {
-        Ok(PlaylistOutcome::Response(response)) => response,
-        Ok(PlaylistOutcome::NotAPlaylist) => {
-            session.playlist_format.set(None);
-            return None;
-        }
-        Err(refusal) => return Some(error_response(refusal)),
-    };
-    add_security_headers(response.headers_mut());
-    if request.method() == Method::HEAD {
-        let length = response.body().size_hint().exact();
-        response.headers_mut().extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
-        *response.body_mut() = empty_body();
-    }
-    Some(response)
 }
 
 /// A response with this head and body.
@@ -290,32 +314,6 @@ fn metadata_headers(head: &ResponseHead) -> HeaderMap {
         .into_iter()
         .filter_map(|(name, text)| Some((name, HeaderValue::from_str(text.as_deref()?).ok()?)))
         .collect()
-}
-
-/// Forbids type guessing, active content, and embedding by pages of other sites.
-fn add_security_headers(headers: &mut HeaderMap) {
-    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-site"));
-    let is_media = headers.get(CONTENT_TYPE).and_then(|medium| medium.to_str().ok()).is_some_and(is_plain_media);
-    if !is_media {
-        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
-    }
-}
-
-/// Whether browsers treat a type as media and execute none of it.
-fn is_plain_media(content_type: &str) -> bool {
-    // Browsers use the last type of a list.
-    if content_type.contains(',') {
-        return false;
-    }
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let (main_type, subtype) = essence.split_once('/').unwrap_or_default();
-    match main_type {
-        "audio" | "video" => true,
-        "image" => !subtype.contains("xml"),
-        _ => matches!(essence.as_str(), "application/octet-stream" | "application/ogg" | "text/vtt"),
-    }
 }
 
 fn not_modified(head: &ResponseHead) -> Response<ProxyBody> {
@@ -361,44 +359,9 @@ fn unavailable_response(reason: &str) -> Response<ProxyBody> {
     response
 }
 
-/// A response with one line of text.
-pub(super) fn text_response(status: StatusCode, message: &str) -> Response<ProxyBody> {
-    let mut response = Response::new(text_body(message));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    add_security_headers(headers);
-    response
-}
-
-/// The body of a response to HEAD, whose fields describe the body of a GET.
-fn empty_body() -> ProxyBody {
-    ProxyBody::Text(http_body_util::Full::default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn everything_but_plain_media_is_sandboxed() {
-        for (content_type, plain) in [
-            ("video/mp4", true),
-            ("Audio/MPEG; x=y", true),
-            ("image/png", true),
-            ("application/octet-stream", true),
-            ("image/svg+xml", false),
-            ("text/html", false),
-            ("application/xhtml+xml", false),
-            ("text/javascript", false),
-            ("multipart/x-mixed-replace", false),
-            ("nonsense", false),
-            ("video/mp4, text/html", false),
-            ("video/mp4; x=y, text/html", false),
-        ] {
-            assert_eq!(is_plain_media(content_type), plain, "{content_type}");
-        }
-    }
 
     #[test]
     fn a_head_states_which_bytes_follow() {

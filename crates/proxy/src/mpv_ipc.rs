@@ -1,26 +1,27 @@
-//! Reads the state of an mpv from its IPC socket, and reports it to the sessions of the URL that it plays.
+//! Reads the state of an mpv from its IPC socket, and reports it with the URL that it plays.
 //!
-//! Calls [`Sessions::on_player_report`] at every change and twice a second. The socket may appear after the proxy and
+//! Passes on a report at every change and twice a second. The socket may appear after the proxy and
 //! disappear with each mpv, so the proxy tries to connect once a second, indefinitely. It sends mpv nothing but
 //! requests to observe properties.
 
 use std::path::Path;
-use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::time::MissedTickBehavior;
+use url::Url;
 
+use super::clock::Clock;
 use super::mpv::MpvState;
-use super::session::Sessions;
+use super::player_report::PlayerReport;
 
 /// Connects to the socket again and again. Never returns.
-pub(super) async fn run(sessions: Rc<Sessions>, path: &Path) {
+pub(super) async fn run(clock: Clock, path: &Path, on_report: impl Fn(&Url, &PlayerReport)) {
     loop {
         if let Ok(stream) = UnixStream::connect(path).await {
             tracing::info!(socket = %path.display(), "connected to mpv");
-            if let Err(error) = run_connection(&sessions, stream).await {
+            if let Err(error) = run_connection(clock, stream, &on_report).await {
                 tracing::info!(socket = %path.display(), %error, "connection to mpv failed");
             }
         }
@@ -28,7 +29,11 @@ pub(super) async fn run(sessions: Rc<Sessions>, path: &Path) {
     }
 }
 
-async fn run_connection(sessions: &Sessions, mut stream: UnixStream) -> std::io::Result<()> {
+async fn run_connection(
+    clock: Clock,
+    mut stream: UnixStream,
+    on_report: &impl Fn(&Url, &PlayerReport),
+) -> std::io::Result<()> {
     let (read, mut write) = stream.split();
     write.write_all(MpvState::observe_commands().as_bytes()).await?;
     let mut lines = BufReader::new(read);
@@ -45,14 +50,14 @@ async fn run_connection(sessions: &Sessions, mut stream: UnixStream) -> std::io:
         let has_changed = match bytes_read {
             Some(0) => return Ok(()),
             Some(_) => {
-                let changed = state.on_line(sessions.now(), &String::from_utf8_lossy(&line));
+                let changed = state.on_line(clock.now(), &String::from_utf8_lossy(&line));
                 line.clear();
                 changed
             }
             None => true,
         };
-        if let Some((url, report)) = state.report(sessions.now()).filter(|_| has_changed) {
-            sessions.on_player_report(url, &report);
+        if let Some((url, report)) = state.report(clock.now()).filter(|_| has_changed) {
+            on_report(url, &report);
         }
     }
 }

@@ -19,15 +19,16 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::body::{ProxyBody, text_body};
-use super::media_handler::text_response;
+use super::own_response::{response_with_type, text_response};
 use super::player_report::PlayerReport;
-use super::session::Sessions;
+use super::sessions::Sessions;
+use super::status::{self, StatusHandler};
 use super::token::Token;
-use super::{OriginHeaders, media_url, status};
+use super::{OriginHeaders, media_url};
 
 /// Handles one request of the status port.
 pub(super) async fn handle<B>(
-    sessions: &Sessions,
+    status: &StatusHandler,
     request: Request<B>,
     (listener, media): (SocketAddr, SocketAddr),
     token: &Token,
@@ -43,15 +44,13 @@ where
     match (request.method(), path.as_str()) {
         (&Method::GET, "play") => {
             let prefix =
-                sessions.options.origin_headers.as_ref().map(OriginHeaders::path_prefix).unwrap_or_default();
+                status.sessions.options.origin_headers.as_ref().map(OriginHeaders::path_prefix).unwrap_or_default();
             page_response(&format!("{}{prefix}", media_base_url(request.headers(), listener, media)))
         }
-        (&Method::GET, "page.js") => {
-            status::response_with_type("text/javascript; charset=utf-8", text_body(SCRIPT))
-        }
-        (&Method::GET, "page.css") => status::response_with_type("text/css; charset=utf-8", text_body(STYLE)),
-        (&Method::POST, "state") => handle_report(sessions, request).await,
-        (&Method::GET, path) => status::handle(sessions, path),
+        (&Method::GET, "page.js") => response_with_type("text/javascript; charset=utf-8", text_body(SCRIPT)),
+        (&Method::GET, "page.css") => response_with_type("text/css; charset=utf-8", text_body(STYLE)),
+        (&Method::POST, "state") => handle_report(&status.sessions, request).await,
+        (&Method::GET, path) => status.handle(path),
         _ => text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET is accepted, and POST to /TOKEN/state"),
     }
 }
@@ -69,8 +68,7 @@ fn media_base_url(fields: &HeaderMap, listener: SocketAddr, media: SocketAddr) -
 }
 
 fn page_response(media: &str) -> Response<ProxyBody> {
-    let mut response =
-        status::response_with_type("text/html; charset=utf-8", text_body(PAGE.replace("{{media}}", media)));
+    let mut response = response_with_type("text/html; charset=utf-8", text_body(PAGE.replace("{{media}}", media)));
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; media-src {media}; \
          frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -115,7 +113,7 @@ where
     match parse_report(&body.to_bytes()) {
         Ok((url, report)) => {
             let session = sessions.on_player_report(&url, &report);
-            status::response_with_type("application/json", text_body(json!({ "session": session }).to_string()))
+            response_with_type("application/json", text_body(json!({ "session": session }).to_string()))
         }
         Err(message) => text_response(StatusCode::BAD_REQUEST, &message),
     }

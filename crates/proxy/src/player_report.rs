@@ -1,5 +1,5 @@
 //! Reports of a player about itself. They are exact, while the estimate from transfers
-//! ([`PlayerEstimator`](super::player_estimator::PlayerEstimator)) is not.
+//! ([`PlayerEstimator`](marline_core::proxy::PlayerEstimator)) is not.
 //!
 //! The player page and mpv send them. They appear in the status, and their position corrects the streams of that URL.
 //!
@@ -7,12 +7,7 @@
 //! 2. Waiting for data is not the same as a pause: a paused player needs no data, a waiting one is stalled.
 //! 3. A report is valid for [`REPORT_TTL`], because a closed page sends none.
 
-use std::time::{Duration, Instant};
-
-use serde_json::{Value, json};
-use url::Url;
-
-use super::session::{Session, Sessions};
+use std::time::Duration;
 
 /// A player's report about itself; see the [module documentation](self).
 #[derive(Clone, PartialEq, Debug)]
@@ -33,43 +28,10 @@ pub(super) struct PlayerReport {
     pub(super) has_ended: bool,
 }
 
-impl Sessions {
-    /// Records the report of a player of this URL. Returns the newest session of that URL.
-    pub(super) fn on_player_report(&self, url: &Url, report: &PlayerReport) -> Option<u64> {
-        let matching: Vec<_> = self.all().into_iter().filter(|session| session.url == *url).collect();
-        for session in &matching {
-            *session.player_report.borrow_mut() = Some((report.clone(), Instant::now()));
-            if session.active_count() > 0 {
-                session.player_estimator.borrow_mut().on_reported_position(
-                    session.now(),
-                    report.position,
-                    !report.is_waiting,
-                );
-            }
-        }
-        matching.last().map(|session| session.id)
-    }
-}
-
-impl Session {
-    /// The last report for the status; null if there is no recent one.
-    pub(super) fn player_report_json(&self) -> Value {
-        let last = self.player_report.borrow();
-        let Some((report, received_at)) =
-            last.as_ref().filter(|(report, at)| report.has_ended || at.elapsed() < REPORT_TTL)
-        else {
-            return Value::Null;
-        };
-        json!({
-            "source": report.source,
-            "position_s": report.position.as_secs_f64(),
-            "buffer_s": report.buffer.map(|buffer| buffer.as_secs_f64()),
-            "waiting": report.is_waiting,
-            "stalls": report.stalls,
-            "stalled_s": report.stalled_time.as_secs_f64(),
-            "ended": report.has_ended,
-            "age_s": received_at.elapsed().as_secs_f64(),
-        })
+impl PlayerReport {
+    /// Whether the report still describes the player when it has this age.
+    pub(super) fn is_valid_at(&self, age: Duration) -> bool {
+        self.has_ended || age < REPORT_TTL
     }
 }
 

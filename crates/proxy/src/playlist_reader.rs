@@ -23,7 +23,7 @@ use super::hls::RewrittenPlaylist;
 use super::parse_budget::{
     MAX_DASH_BYTES, MAX_HLS_BYTES, MAX_PARSE_TIME, ParseBudget, PlaylistError, limit_error, quote_excerpt,
 };
-use super::playlist_handler::PlaylistFormat;
+use super::playlist_format::PlaylistFormat;
 use super::playlist_marks::TextForm;
 use super::signature::{Signature, sniff_bytes};
 use super::text_encoding::{self, DecodedText};

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 
 use super::content_coding::{self, ContentCoding};
-use super::playlist_handler::PlaylistFormat;
+use super::playlist_format::PlaylistFormat;
 use super::signature::{BOM, MAX_SNIFFED, MEDIA_MAGIC_LEN, Signature, is_media, sniff_bytes};
 
 /// The result of examining the first bytes.

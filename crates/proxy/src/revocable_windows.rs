@@ -17,7 +17,7 @@ use marline_core::units::{DataSize, Instant};
 use marline_download::store::Reader;
 use marline_net::egress::EgressPolicy;
 
-use super::body::AbortOnDrop;
+use super::abort_on_drop::AbortOnDrop;
 use super::buffer_budget::{Client, WindowGrant};
 use super::client_admission::ConnPermit;
 

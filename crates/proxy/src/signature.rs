@@ -3,7 +3,7 @@
 //! Servers use any media type and name for playlists. RFC 8216 section 4 requires `#EXTM3U` as the very first line, and
 //! a manifest has the root element MPD. Nearly all other bodies differ in their first byte.
 
-use super::playlist_handler::PlaylistFormat;
+use super::playlist_format::PlaylistFormat;
 
 /// The class of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

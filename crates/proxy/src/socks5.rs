@@ -2,7 +2,6 @@
 //!
 //! [`marline_net::socks5`], which the edge uses as well, reads requests and writes replies.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use marline_core::fetch::ConnErrorKind;
@@ -12,21 +11,15 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::client_admission::ConnPermit;
-use super::session::Sessions;
-use super::tunnel;
+use super::tunnel::Tunnels;
 
 /// Serves one connection, whose first byte was recognized as SOCKS5.
-pub(super) async fn serve(
-    sessions: &Rc<Sessions>,
-    mut client: TcpStream,
-    egress: EgressPolicy,
-    permit: &ConnPermit,
-) {
+pub(super) async fn serve(tunnels: &Tunnels, mut client: TcpStream, egress: EgressPolicy, permit: &ConnPermit) {
     let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut client)).await else { return };
     permit.on_request();
     let (code, tunnel) = match request {
         Err(code) => (code, None),
-        Ok((host, port)) => match tunnel::open(sessions, "socks5", (&host, port), egress).await {
+        Ok((host, port)) => match tunnels.open("socks5", (&host, port), egress).await {
             Ok(tunnel) => (SUCCEEDED, Some(tunnel)),
             Err(error) => {
                 tracing::debug!(host, port, why = %error.text, "SOCKS5 request failed");

@@ -11,19 +11,26 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
+use marline_core::proxy::{PlayerStatus, StartDecision};
 use marline_download::Flow;
 use serde_json::{Value, json};
 
 use super::body::{ProxyBody, text_body};
-use super::media_handler::text_response;
+use super::film_playback::FilmPlayback;
 use super::media_url::redacted;
 use super::origin_check;
-use super::player_estimator::PlayerStatus;
-use super::session::{Session, Sessions};
-use super::startup_gate::StartDecision;
+use super::own_response::{response_with_type, text_response};
+use super::prefetch::Prefetcher;
+use super::session::Session;
+use super::sessions::Sessions;
 use super::token::Token;
+
+/// Serves the status; see the [module documentation](self).
+pub(super) struct StatusHandler {
+    pub(super) sessions: Rc<Sessions>,
+    prefetcher: Rc<Prefetcher>,
+}
 
 /// Checks whether a request may read the status, and returns its path after the token.
 ///
@@ -54,77 +61,81 @@ pub(super) fn check_access<'a, B>(
     Ok(path_parts.next().unwrap_or_default())
 }
 
-/// Handles a request that passed [`check_access`].
-pub(super) fn handle(sessions: &Sessions, path: &str) -> Response<ProxyBody> {
-    match path {
-        "" | "status" => response_with_type("application/json", text_body(status_json(sessions).to_string())),
-        "events" => {
-            let receiver = sessions.events.subscribe();
-            let current = status_json(sessions);
-            sessions.events.publish(&json!({"event": "status", "status": current}));
-            response_with_type("text/event-stream", ProxyBody::Events(receiver))
-        }
-        _ => text_response(
-            StatusCode::NOT_FOUND,
-            "not found; available are /TOKEN/status, /TOKEN/events and /TOKEN/play",
-        ),
+impl StatusHandler {
+    pub(super) fn new(sessions: Rc<Sessions>, prefetcher: Rc<Prefetcher>) -> Self {
+        Self { sessions, prefetcher }
     }
-}
 
-/// A response of the proxy itself, which browsers must not cache, embed or reinterpret.
-pub(super) fn response_with_type(content_type: &'static str, body: ProxyBody) -> Response<ProxyBody> {
-    let mut response = Response::new(body);
-    let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    fields.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
-    fields.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
-    fields.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
-    response
-}
+    /// Handles a request that passed [`check_access`].
+    pub(super) fn handle(&self, path: &str) -> Response<ProxyBody> {
+        match path {
+            "" | "status" => response_with_type("application/json", text_body(self.json().to_string())),
+            "events" => {
+                let receiver = self.sessions.accounting.events.subscribe();
+                let current = self.json();
+                self.sessions.accounting.events.publish(&json!({"event": "status", "status": current}));
+                response_with_type("text/event-stream", ProxyBody::Events(receiver))
+            }
+            _ => text_response(
+                StatusCode::NOT_FOUND,
+                "not found; available are /TOKEN/status, /TOKEN/events and /TOKEN/play",
+            ),
+        }
+    }
 
-/// The complete status as one object.
-pub(super) fn status_json(sessions: &Sessions) -> Value {
-    let (energy_meter, now) = (sessions.energy_meter.borrow(), sessions.now());
-    let links: Vec<Value> = sessions
-        .network
-        .links()
-        .iter()
-        .map(|link| {
-            let traffic = sessions.network.traffic.link_counters(&link.profile.name);
-            json!({
-                "name": link.profile.name,
-                "kind": link.profile.kind.name(),
-                "metered": link.profile.metered,
-                "state": if link.is_up { "up" } else { "down" },
-                "bytes": traffic.rx_bytes,
-                "sent_bytes": traffic.tx_bytes,
-                "open_tunnels": traffic.open_flows,
-                "tunnels": traffic.total_flows,
-                "media": energy_meter.link_json(now, &link.profile.name),
+    /// The complete status as one object.
+    fn json(&self) -> Value {
+        let sessions = &self.sessions;
+        let (network, energy_meter) = (&sessions.links.network, sessions.accounting.energy_meter.borrow());
+        let now = sessions.links.now();
+        let links: Vec<Value> = network
+            .links()
+            .iter()
+            .map(|link| {
+                let traffic = network.traffic.link_counters(&link.profile.name);
+                json!({
+                    "name": link.profile.name,
+                    "kind": link.profile.kind.name(),
+                    "metered": link.profile.metered,
+                    "state": if link.is_up { "up" } else { "down" },
+                    "bytes": traffic.rx_bytes,
+                    "sent_bytes": traffic.tx_bytes,
+                    "open_tunnels": traffic.open_flows,
+                    "tunnels": traffic.total_flows,
+                    "media": energy_meter.link_json(now, &link.profile.name),
+                })
             })
+            .collect();
+        let metered: u64 = network
+            .links()
+            .iter()
+            .filter(|link| link.profile.metered)
+            .map(|link| network.traffic.link_counters(&link.profile.name).rx_bytes)
+            .sum();
+        let flows = network.traffic.flows();
+        let sessions_json: Vec<Value> = sessions.all().iter().map(|session| session_json(session)).collect();
+        json!({
+            "links": links,
+            "idle_connections": network.idle_conns(),
+            "energy": energy_meter.device_json(now),
+            "metered_bytes": metered,
+            "window_bytes": sessions.buffer_budget.granted_total().bytes(),
+            "prefetches": self.prefetcher.status(),
+            "sessions": sessions_json,
+            "open_tunnels": flows.len(),
+            "tunnels": flows.iter().take(MAX_SHOWN_TUNNELS).map(|flow| flow_json(flow)).collect::<Vec<_>>(),
         })
-        .collect();
-    let metered: u64 = sessions
-        .network
-        .links()
-        .iter()
-        .filter(|link| link.profile.metered)
-        .map(|link| sessions.network.traffic.link_counters(&link.profile.name).rx_bytes)
-        .sum();
-    let flows = sessions.network.traffic.flows();
-    let sessions_json: Vec<Value> = sessions.all().iter().map(|session| session_json(session)).collect();
-    json!({
-        "links": links,
-        "idle_connections": sessions.network.idle_conns(),
-        "energy": energy_meter.device_json(now),
-        "metered_bytes": metered,
-        "window_bytes": sessions.buffer_budget.granted_total().bytes(),
-        "prefetches": sessions.prefetcher.status(now),
-        "sessions": sessions_json,
-        "open_tunnels": flows.len(),
-        "tunnels": flows.iter().take(MAX_SHOWN_TUNNELS).map(|flow| flow_json(flow)).collect::<Vec<_>>(),
-    })
+    }
+
+    /// Publishes the status to all subscribers of the events. Never returns.
+    pub(super) async fn publish_loop(&self) {
+        loop {
+            tokio::time::sleep(STATUS_INTERVAL).await;
+            if self.sessions.accounting.events.has_subscribers() {
+                self.sessions.accounting.events.publish(&json!({"event": "status", "status": self.json()}));
+            }
+        }
+    }
 }
 
 /// A connection that is relayed for a client: a tunnel or a forwarded request.
@@ -143,9 +154,10 @@ fn flow_json(flow: &Flow) -> Value {
 }
 
 fn session_json(session: &Session) -> Value {
-    let decisions = session.decisions.borrow();
+    let delivery = &session.delivery;
+    let decisions = delivery.decisions.borrow();
     let is_standby = |name: &String| decisions.standby_links.contains(name);
-    let progress = session.progress.borrow();
+    let progress = delivery.responses.progress();
     let links: Vec<Value> = progress
         .iter()
         .flat_map(|progress| &progress.links)
@@ -154,14 +166,19 @@ fn session_json(session: &Session) -> Value {
             json!({"name": link.name, "bytes": link.bytes, "rate_bps": link.rate as u64, "state": state})
         })
         .collect();
-    let responses: Vec<Value> = session
+    let responses: Vec<Value> = delivery
+        .responses
         .buffers()
         .into_iter()
-        .map(|(range, read_end, in_order, out_of_order)| {
-            let end = (range.end != u64::MAX).then_some(range.end);
+        .map(|response| {
+            let end = (response.range.end != u64::MAX).then_some(response.range.end);
             json!({
-                "from": range.start, "to": end, "read_end": read_end, "in_order_end": read_end + in_order,
-                "in_order_bytes": in_order, "out_of_order_bytes": out_of_order,
+                "from": response.range.start,
+                "to": end,
+                "read_end": response.read_end,
+                "in_order_end": response.in_order_end(),
+                "in_order_bytes": response.in_order,
+                "out_of_order_bytes": response.out_of_order,
             })
         })
         .collect();
@@ -175,18 +192,33 @@ fn session_json(session: &Session) -> Value {
         "url": redacted(&session.url),
         "player": session.player,
         "state": state,
-        "reason": *session.status_text.borrow(),
+        "reason": delivery.status_text(),
         "total": session.total_and_validator().map(|(total, _)| total),
-        "delivered_bytes": session.delivered_bytes.get(),
+        "delivered_bytes": delivery.responses.delivered_bytes(),
         "rate_bps": progress.as_ref().map_or(0, |progress| progress.rate as u64),
-        "player_report": session.player_report_json(),
-        "video": session.player_status().map(|player| player_json(&player)),
+        "player_report": player_report_json(&delivery.film),
+        "video": delivery.player_status().map(|player| player_json(&player)),
         "decisions": {
             "standby_links": decisions.standby_links, "reason": decisions.last_reason, "recoveries": decisions.recoveries,
             "startup_wait": decisions.startup_wait.as_ref().map(startup_json),
         },
         "responses": responses,
         "links": links,
+    })
+}
+
+/// What the player reports about itself; null if there is no recent report.
+fn player_report_json(film: &FilmPlayback) -> Value {
+    let Some((report, age)) = film.last_report() else { return Value::Null };
+    json!({
+        "source": report.source,
+        "position_s": report.position.as_secs_f64(),
+        "buffer_s": report.buffer.map(|buffer| buffer.as_secs_f64()),
+        "waiting": report.is_waiting,
+        "stalls": report.stalls,
+        "stalled_s": report.stalled_time.as_secs_f64(),
+        "ended": report.has_ended,
+        "age_s": age.as_secs_f64(),
     })
 }
 
@@ -214,16 +246,6 @@ fn player_json(status: &PlayerStatus) -> Value {
         "buffer_s": status.buffer.as_secs_f64(),
         "stalls": status.stalls,
     })
-}
-
-/// Publishes the status to all subscribers of the events. Never returns.
-pub(super) async fn publish_loop(sessions: Rc<Sessions>) {
-    loop {
-        tokio::time::sleep(STATUS_INTERVAL).await;
-        if sessions.events.has_subscribers() {
-            sessions.events.publish(&json!({"event": "status", "status": status_json(&sessions)}));
-        }
-    }
 }
 
 /// The newest tunnels are shown. chosen: fills a screen with the browsers of a household.

@@ -22,11 +22,11 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
+use marline_core::proxy::SegmentRates;
 use marline_core::stream::{PlayerInput, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant};
 
 use super::segment_index::{MediaSegment, SegmentTiming};
-use super::segment_rates::SegmentRates;
 
 /// Everything that one player plays from playlists.
 #[derive(Debug, Default)]
@@ -69,6 +69,9 @@ pub(super) struct TrackSegment {
     /// Size of the segment, once it is known.
     length: Cell<Option<u64>>,
 }
+
+/// A segment, and the playback that it belongs to.
+pub(super) type PlaylistSegment = (Rc<PlaylistPlayback>, Rc<TrackSegment>);
 
 /// The state of a track for the status.
 #[derive(Clone, PartialEq, Debug)]

@@ -3,7 +3,7 @@
 //! A tunnel is a TCP connection to a host and port over the link that suits the host; its bytes are spliced in both
 //! directions.
 //!
-//! 1. The links are tried in the order of [`LinkSelector`](super::link_selector::LinkSelector), and names are resolved
+//! 1. The links are tried in the order of [`LinkSelector`](marline_core::proxy::LinkSelector), and names are resolved
 //!    over each link. Failures, handshake times and throughput are reported to the selector.
 //! 2. [`marline_net::splice`] moves the bytes between the two connections.
 
@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use marline_core::fetch::{ConnError, ConnErrorKind};
+use marline_core::proxy::ClientHost;
 use marline_core::units::DataSize;
 use marline_download::{CountingStream, Flow};
 use marline_net::egress::EgressPolicy;
@@ -22,14 +23,21 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-use super::link_selector::ClientHost;
-use super::session::Sessions;
+use super::upstream_links::UpstreamLinks;
+
+/// Opens tunnels.
+pub(super) struct Tunnels {
+    pub(super) links: Rc<UpstreamLinks>,
+    /// A tunnel without any traffic is closed after this time.
+    pub(super) idle_timeout: Duration,
+}
 
 /// A connection to a host, and the link that it uses.
 pub(super) struct Tunnel {
     /// `None` once it was taken.
     stream: Option<TcpStream>,
-    sessions: Rc<Sessions>,
+    links: Rc<UpstreamLinks>,
+    idle_timeout: Duration,
     pub(super) flow: Rc<Flow>,
     /// The entry in the link selector; `None`: the connection uses no link.
     link_use: Option<LinkUse>,
@@ -37,57 +45,61 @@ pub(super) struct Tunnel {
     rate_window: Cell<(Instant, u64)>,
 }
 
-/// Opens a connection over the link that suits the host, if the egress policy permits the destination. `kind` names the
-/// purpose in the status.
-///
-/// # Errors
-/// The error of the last link that was tried.
-pub(super) async fn open(
-    sessions: &Rc<Sessions>,
-    kind: &'static str,
-    (host, port): (&str, u16),
-    egress: EgressPolicy,
-) -> Result<Tunnel, ConnError> {
-    let host_name = host.trim_start_matches('[').trim_end_matches(']');
-    let network = &sessions.network;
-    let tunnel = |stream, link_use: Option<LinkUse>| {
-        enable_keepalive(&stream);
-        let link = link_use.as_ref().map(|link_use| link_use.link.as_str());
-        Tunnel {
-            stream: Some(stream),
-            sessions: Rc::clone(sessions),
-            flow: network.traffic.open_flow(kind, (host_name, port), egress.requester(), link),
-            link_use,
-            rate_window: Cell::new((Instant::now(), 0)),
-        }
-    };
-    if network.needs_no_link(host_name) {
-        let (stream, _) = network.connect_tcp(host_name, port, None, egress).await?;
-        return Ok(tunnel(stream, None));
-    }
-    let mut last_error = ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link is usable") };
-    let mut forbidden = None;
-    let key = (egress.requester(), host_name.to_ascii_lowercase());
-    for interface in sessions.ranked_interfaces(&key) {
-        let link_use = LinkUse::new(sessions, &interface.name, &key);
-        match network.connect_tcp(host_name, port, Some(&interface), egress).await {
-            Ok((stream, handshake)) => {
-                sessions.link_selector.borrow_mut().on_connected(sessions.now(), &interface.name, &key, handshake);
-                return Ok(tunnel(stream, Some(link_use)));
+impl Tunnels {
+    /// Opens a connection over the link that suits the host, if the egress policy permits the destination. `kind` names the
+    /// purpose in the status.
+    ///
+    /// # Errors
+    /// The error of the last link that was tried.
+    pub(super) async fn open(
+        &self,
+        kind: &'static str,
+        (host, port): (&str, u16),
+        egress: EgressPolicy,
+    ) -> Result<Tunnel, ConnError> {
+        let host_name = host.trim_start_matches('[').trim_end_matches(']');
+        let (network, links) = (&self.links.network, &self.links);
+        let tunnel = |stream, link_use: Option<LinkUse>| {
+            enable_keepalive(&stream);
+            let link = link_use.as_ref().map(|link_use| link_use.link.as_str());
+            Tunnel {
+                stream: Some(stream),
+                links: Rc::clone(links),
+                idle_timeout: self.idle_timeout,
+                flow: network.traffic.open_flow(kind, (host_name, port), egress.requester(), link),
+                link_use,
+                rate_window: Cell::new((Instant::now(), 0)),
             }
-            // Other links would be refused as well, unless the name resolves to a different address there.
-            Err(error) if error.is_refusal() => forbidden = Some(error),
-            Err(error) => {
-                // A host that refuses has responded over this link, and an unknown name is not the fault of the link.
-                if !matches!(error.kind, ConnErrorKind::Refused | ConnErrorKind::Dns) {
-                    sessions.link_selector.borrow_mut().on_failed(sessions.now(), &interface.name);
+        };
+        if network.needs_no_link(host_name) {
+            let (stream, _) = network.connect_tcp(host_name, port, None, egress).await?;
+            return Ok(tunnel(stream, None));
+        }
+        let mut last_error =
+            ConnError { kind: ConnErrorKind::Unreachable, text: format!("{host}: no link is usable") };
+        let mut forbidden = None;
+        let key = (egress.requester(), host_name.to_ascii_lowercase());
+        for interface in links.ranked_for_host(&key) {
+            let link_use = LinkUse::new(links, &interface.name, &key);
+            match network.connect_tcp(host_name, port, Some(&interface), egress).await {
+                Ok((stream, handshake)) => {
+                    links.selector.borrow_mut().on_connected(links.now(), &interface.name, &key, handshake);
+                    return Ok(tunnel(stream, Some(link_use)));
                 }
-                last_error = error;
+                // Other links would be refused as well, unless the name resolves to a different address there.
+                Err(error) if error.is_refusal() => forbidden = Some(error),
+                Err(error) => {
+                    // A host that refuses has responded over this link, and an unknown name is not the fault of the link.
+                    if !matches!(error.kind, ConnErrorKind::Refused | ConnErrorKind::Dns) {
+                        links.selector.borrow_mut().on_failed(links.now(), &interface.name);
+                    }
+                    last_error = error;
+                }
             }
         }
+        // A refused address is more informative than a link that cannot resolve the name.
+        Err(forbidden.unwrap_or(last_error))
     }
-    // A refused address is more informative than a link that cannot resolve the name.
-    Err(forbidden.unwrap_or(last_error))
 }
 
 /// Enables keep-alive probes, which detect a server that has disappeared.
@@ -123,8 +135,7 @@ impl Tunnel {
                 self.on_received(size);
             }
         };
-        if let Err(error) = splice::splice_both(client, server, self.sessions.options.idle_timeout, on_moved).await
-        {
+        if let Err(error) = splice::splice_both(client, server, self.idle_timeout, on_moved).await {
             tracing::debug!(host = self.flow.host, %error, "tunnel failed");
         }
     }
@@ -151,8 +162,8 @@ impl Tunnel {
         }
         self.rate_window.set((Instant::now(), 0));
         if let Some(LinkUse { link, key, id, .. }) = &self.link_use {
-            let mut selector = self.sessions.link_selector.borrow_mut();
-            selector.on_activity(self.sessions.now(), key, *id);
+            let mut selector = self.links.selector.borrow_mut();
+            selector.on_activity(self.links.now(), key, *id);
             selector.on_transfer(link, DataSize::from_bytes(bytes), elapsed);
         }
     }
@@ -160,22 +171,22 @@ impl Tunnel {
 
 /// Counts a connection as open in the link selector until this is dropped.
 struct LinkUse {
-    sessions: Rc<Sessions>,
+    links: Rc<UpstreamLinks>,
     link: String,
     key: ClientHost,
     id: u64,
 }
 
 impl LinkUse {
-    fn new(sessions: &Rc<Sessions>, link: &str, key: &ClientHost) -> Self {
-        let id = sessions.link_selector.borrow_mut().on_opening(sessions.now(), link, key);
-        Self { sessions: Rc::clone(sessions), link: link.to_owned(), key: key.clone(), id }
+    fn new(links: &Rc<UpstreamLinks>, link: &str, key: &ClientHost) -> Self {
+        let id = links.selector.borrow_mut().on_opening(links.now(), link, key);
+        Self { links: Rc::clone(links), link: link.to_owned(), key: key.clone(), id }
     }
 }
 
 impl Drop for LinkUse {
     fn drop(&mut self) {
-        self.sessions.link_selector.borrow_mut().on_closed(&self.link, &self.key, self.id);
+        self.links.selector.borrow_mut().on_closed(&self.link, &self.key, self.id);
     }
 }
 

@@ -8,14 +8,17 @@
 //! 2. The first second of that time is slow start and is ignored. A link counts as known after two more.
 //! 3. A link on standby stays so for the next segment, until a stream activates it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use alloc::borrow::ToOwned as _;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
 
-use marline_core::predict::Forecast;
-use marline_core::units::{Bitrate, DataSize, Duration, Instant};
+use crate::predict::Forecast;
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// Link rates of one player; see the [module documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct SegmentRates {
+pub struct SegmentRates {
     links: BTreeMap<String, LinkRate>,
     standby: BTreeSet<String>,
 }
@@ -36,14 +39,14 @@ struct LinkRate {
 
 impl SegmentRates {
     /// The memory that this uses, in bytes.
-    pub(super) fn memory_size(&self) -> usize {
+    pub fn memory_size(&self) -> usize {
         let links =
             self.links.iter().map(|(name, rate)| name.len() + size_of::<LinkRate>() + rate.busy_streams.len() * 16);
         links.sum::<usize>() + self.standby.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>()
     }
 
     /// Accounts bytes of a stream over a link. `is_busy`: the stream still has an outstanding request on the link.
-    pub(super) fn on_transfer(&mut self, now: Instant, stream: u64, link: &str, bytes: u64, is_busy: bool) {
+    pub fn on_transfer(&mut self, now: Instant, stream: u64, link: &str, bytes: u64, is_busy: bool) {
         let rate = self.links.entry(link.to_owned()).or_default();
         let elapsed = rate
             .sampled_at
@@ -62,7 +65,7 @@ impl SegmentRates {
         if rate.busy_time < Forecast::SAMPLE_INTERVAL {
             return;
         }
-        let (bytes, time) = (std::mem::take(&mut rate.bytes), std::mem::take(&mut rate.busy_time));
+        let (bytes, time) = (core::mem::take(&mut rate.bytes), core::mem::take(&mut rate.busy_time));
         if rate.warm_up_time < WARM_UP {
             rate.warm_up_time += time;
         } else {
@@ -71,14 +74,14 @@ impl SegmentRates {
     }
 
     /// Notes that a stream has ended.
-    pub(super) fn on_stream_ended(&mut self, stream: u64) {
+    pub fn on_stream_ended(&mut self, stream: u64) {
         for rate in self.links.values_mut() {
             rate.busy_streams.remove(&stream);
         }
     }
 
     /// Notes that a stream puts a link on standby, or activates it.
-    pub(super) fn set_standby(&mut self, link: &str, is_standby: bool) {
+    pub fn set_standby(&mut self, link: &str, is_standby: bool) {
         if is_standby {
             self.standby.insert(link.to_owned())
         } else {
@@ -87,17 +90,17 @@ impl SegmentRates {
     }
 
     /// Activates all links.
-    pub(super) fn activate_all(&mut self) {
+    pub fn activate_all(&mut self) {
         self.standby.clear();
     }
 
     /// Whether a link is on standby.
-    pub(super) fn is_standby(&self, link: &str) -> bool {
+    pub fn is_standby(&self, link: &str) -> bool {
         self.standby.contains(link)
     }
 
     /// The estimates for the next stream: interface, rate (zero: not known yet), and whether the link is on standby.
-    pub(super) fn estimates(&self) -> Vec<(String, Bitrate, bool)> {
+    pub fn estimates(&self) -> Vec<(String, Bitrate, bool)> {
         let known_rate = |link: &LinkRate| {
             if link.forecast.steps() >= MIN_SAMPLES { link.forecast.mean_rate() } else { Bitrate::ZERO }
         };

@@ -19,16 +19,14 @@
 //! The low threshold of the modelled player in core cannot be used for this: a real player starts with whatever data it
 //! gets, whatever its model does.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::fmt;
-use std::task::{Context, Waker};
+use alloc::borrow::ToOwned as _;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use core::fmt;
 
-use marline_core::playback::{MediaProfile, Timing};
-use marline_core::stream::RateForecast;
-use marline_core::units::{Bitrate, DataSize, Duration, Instant};
-
-use super::session::Session;
+use crate::playback::{MediaProfile, Timing};
+use crate::stream::RateForecast;
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// Whether the start of playback is delayed when the links are slower than the video.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,7 +43,7 @@ pub enum StartMode {
 #[error("`{0}` is not a start mode; use smooth or fast")]
 pub struct UnknownStartMode(String);
 
-impl std::str::FromStr for StartMode {
+impl core::str::FromStr for StartMode {
     type Err = UnknownStartMode;
     fn from_str(name: &str) -> Result<Self, UnknownStartMode> {
         match name {
@@ -58,9 +56,8 @@ impl std::str::FromStr for StartMode {
 
 /// The startup gate of one session; see the [module documentation](self).
 #[derive(Debug)]
-pub(super) struct StartupGate {
-    state: RefCell<GateState>,
-    wakers: RefCell<Vec<Waker>>,
+pub struct StartupGate {
+    state: GateState,
 }
 
 #[derive(Debug)]
@@ -76,68 +73,71 @@ enum GateState {
 }
 
 /// State of a video that is held.
-pub(super) struct HeldVideo<'a> {
-    pub(super) profile: &'a MediaProfile,
+pub struct HeldVideo<'a> {
+    /// Rate and duration of the video.
+    pub profile: &'a MediaProfile,
     /// All bytes before this offset have arrived.
-    pub(super) in_order_end: u64,
+    pub in_order_end: u64,
     /// All bytes that have arrived, including those beyond a gap.
-    pub(super) received: u64,
+    pub received: u64,
     /// The window is full, so waiting longer brings no more data.
-    pub(super) is_full: bool,
-    pub(super) forecast: Option<RateForecast>,
+    pub is_full: bool,
+    /// What the links are expected to deliver, once that is known.
+    pub forecast: Option<RateForecast>,
 }
 
 /// The decision of the gate.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum StartDecision {
-    /// Wait longer. `remaining` is the expected time, if known; `supply` is the rate of the links and `demand` that of
-    /// the video.
-    Wait { waited: Duration, remaining: Option<Duration>, supply: Bitrate, demand: Bitrate },
+pub enum StartDecision {
+    /// Wait longer.
+    Wait {
+        /// How long playback has been delayed so far.
+        waited: Duration,
+        /// How long it will still be delayed.
+        remaining: Option<Duration>,
+        /// The rate of the links.
+        supply: Bitrate,
+        /// The mean rate of the video.
+        demand: Bitrate,
+    },
     /// Start playback, after this delay.
     Start(Duration),
 }
 
 impl StartupGate {
-    pub(super) fn new(start: StartMode) -> Self {
+    /// A gate that is open from the start, or closes at the first picture.
+    pub fn new(start: StartMode) -> Self {
         let state =
             if start == StartMode::Smooth { GateState::Preroll { index_bytes: 0 } } else { GateState::Released };
-        Self { state: RefCell::new(state), wakers: RefCell::default() }
+        Self { state }
     }
 
     /// Whether the gate is closed now.
-    pub(super) fn is_held(&self) -> bool {
-        matches!(*self.state.borrow(), GateState::Held { .. })
+    pub fn is_held(&self) -> bool {
+        matches!(self.state, GateState::Held { .. })
     }
 
     /// Whether the gate withholds bytes from a response that began at `from`.
-    pub(super) fn is_holding(&self, from: u64) -> bool {
-        matches!(*self.state.borrow(), GateState::Held { held_from, .. } if from <= held_from)
+    pub fn is_holding(&self, from: u64) -> bool {
+        matches!(self.state, GateState::Held { held_from, .. } if from <= held_from)
     }
 
     /// Whether the gate is open for good.
-    pub(super) fn is_released(&self) -> bool {
-        matches!(*self.state.borrow(), GateState::Released)
+    pub fn is_released(&self) -> bool {
+        matches!(self.state, GateState::Released)
     }
 
     /// How many of `len` bytes at `offset` may go to the player, in a response that began at `from`. `media_start` is
     /// the offset of the media data, once it is known; before that, nothing is held.
-    pub(super) fn admit_bytes(
-        &self,
-        now: Instant,
-        from: u64,
-        offset: u64,
-        len: u64,
-        media_start: Option<u64>,
-    ) -> u64 {
-        let mut state = self.state.borrow_mut();
-        match &mut *state {
+    pub fn admit_bytes(&mut self, now: Instant, from: u64, offset: u64, len: u64, media_start: Option<u64>) -> u64 {
+        match &mut self.state {
             GateState::Released => len,
             GateState::Held { held_from: limit, .. } if from <= *limit => limit.saturating_sub(offset).min(len),
             GateState::Held { .. } => len,
             GateState::Preroll { index_bytes } => match media_start {
                 Some(media) if from <= media => {
                     if offset + len > media {
-                        *state = GateState::Held {
+                        self.state = GateState::Held {
                             held_from: media,
                             since: now,
                             samples: VecDeque::new(),
@@ -151,7 +151,7 @@ impl StartupGate {
                     // there.
                     *index_bytes += len;
                     if *index_bytes > MAX_INDEX_BYTES {
-                        *state = GateState::Released;
+                        self.state = GateState::Released;
                     }
                     len
                 }
@@ -160,17 +160,9 @@ impl StartupGate {
         }
     }
 
-    /// Registers a task that is woken when more bytes may be delivered.
-    pub(super) fn register_waker(&self, cx: &Context<'_>) {
-        let mut waiting = self.wakers.borrow_mut();
-        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            waiting.push(cx.waker().clone());
-        }
-    }
-
     /// Decides about a video that is held; `None` if none is.
-    pub(super) fn poll_decision(&self, now: Instant, buffered: &HeldVideo<'_>) -> Option<StartDecision> {
-        let decision = match &mut *self.state.borrow_mut() {
+    pub fn poll_decision(&mut self, now: Instant, buffered: &HeldVideo<'_>) -> Option<StartDecision> {
+        let decision = match &mut self.state {
             GateState::Held { since, samples, is_committed, .. } => {
                 while samples.len() > 1 && samples.get(1).is_some_and(|(at, _)| now.since(*at) >= RATE_WINDOW) {
                     samples.pop_front();
@@ -189,14 +181,8 @@ impl StartupGate {
     }
 
     /// Opens the gate for good.
-    pub(super) fn release(&self) {
-        *self.state.borrow_mut() = GateState::Released;
-        self.wake_all();
-    }
-
-    /// Wakes all registered tasks.
-    pub(super) fn wake_all(&self) {
-        self.wakers.borrow_mut().drain(..).for_each(Waker::wake);
+    pub fn release(&mut self) {
+        self.state = GateState::Released;
     }
 }
 
@@ -206,7 +192,7 @@ impl fmt::Display for StartDecision {
             Self::Wait { remaining, supply, demand, .. } => {
                 f.write_str("held back: ")?;
                 if let Some(yet) = remaining {
-                    write!(f, "{:.0} s expected, ", yet.as_secs_f64().ceil())?;
+                    write!(f, "{:.0} s expected, ", libm::ceil(yet.as_secs_f64()))?;
                 }
                 let (supply_mbps, demand_mbps) = (supply.as_mbps_f64(), demand.as_mbps_f64());
                 write!(f, "the links deliver {supply_mbps:.1} of {demand_mbps:.1} Mbit/s")
@@ -215,60 +201,6 @@ impl fmt::Display for StartDecision {
                 write!(f, "ranges over all links; the start was held back for {:.1} s", waited.as_secs_f64())
             }
         }
-    }
-}
-
-impl Session {
-    /// How many of `len` bytes at `offset` may go to the player now, in a response that began at `from`.
-    pub(super) fn deliverable_bytes(&self, from: u64, offset: u64, len: u64) -> u64 {
-        // Segments of a playlist are no videos of their own.
-        if self.startup_gate.is_released() || self.max_window.get() != DataSize::MAX {
-            return len;
-        }
-        let was_held = self.startup_gate.is_held();
-        let media_start = self.player_estimator.borrow().media_start(self.total());
-        let allowed = self.startup_gate.admit_bytes(self.now(), from, offset, len, media_start);
-        if self.startup_gate.is_held() && !was_held {
-            self.player_estimator.borrow_mut().set_held(self.now(), true);
-        }
-        allowed
-    }
-
-    /// Decides whether a response must wait longer, with a window of this size; `None`: it is not held.
-    pub(super) fn startup_decision(
-        &self,
-        id: u64,
-        forecast: Option<RateForecast>,
-        window: DataSize,
-    ) -> Option<StartDecision> {
-        let (read_end, in_order, out_of_order) = {
-            let responses = self.active_responses.borrow();
-            let (range, reader) = responses.get(&id)?;
-            reader.upgrade().filter(|_| self.startup_gate.is_holding(range.start))?.buffered()
-        };
-        let decision = {
-            let estimator = self.player_estimator.borrow();
-            let received = read_end + in_order + out_of_order;
-            let is_full = DataSize::from_bytes(in_order + out_of_order) + FULL_MARGIN >= window;
-            let buffered = HeldVideo {
-                profile: estimator.profile()?,
-                in_order_end: read_end + in_order,
-                received,
-                is_full,
-                forecast,
-            };
-            self.startup_gate.poll_decision(self.now(), &buffered)?
-        };
-        if matches!(decision, StartDecision::Start(_)) {
-            self.release_startup();
-        }
-        Some(decision)
-    }
-
-    /// Opens the gate and informs the model of the player.
-    pub(super) fn release_startup(&self) {
-        self.startup_gate.release();
-        self.player_estimator.borrow_mut().set_held(self.now(), false);
     }
 }
 
@@ -334,9 +266,6 @@ const FORECAST_TIMEOUT: Duration = Duration::from_secs(8);
 /// A response that begins elsewhere and delivers no more than this is taken for an index at the end of the file.
 /// chosen: the index of an MP4 of one and a half hours.
 const MAX_INDEX_BYTES: u64 = 4 << 20;
-/// A window with less capacity left counts as full: about one range of a few links.
-const FULL_MARGIN: DataSize = DataSize::from_kib(256);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,7 +288,7 @@ mod tests {
     /// Runs the gate over links of this rate in Mbit/s, which are known after five seconds. Returns the first
     /// deliberate wait and the total delay.
     fn run_gate(rate: u64) -> (Option<StartDecision>, Duration) {
-        let (gate, video) = (StartupGate::new(StartMode::Smooth), video());
+        let (mut gate, video) = (StartupGate::new(StartMode::Smooth), video());
         assert_eq!(gate.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN)), HEAD_LEN);
         let mut first_wait = None;
         for millis in (0..60_000).step_by(100) {
@@ -410,10 +339,10 @@ mod tests {
 
     #[test]
     fn a_committed_delay_is_not_shortened_by_bursts_or_uncertainty() {
-        let (gate, video) = (StartupGate::new(StartMode::Smooth), video());
+        let (mut gate, video) = (StartupGate::new(StartMode::Smooth), video());
         gate.admit_bytes(at(0), 0, 0, 50_000, Some(HEAD_LEN));
         let forecast = |doubt| Some(RateForecast { rate: mbps(6), std_error: doubt });
-        let decide = |millis: u64, doubt, burst: u64| {
+        let mut decide = |millis: u64, doubt, burst: u64| {
             let received = 6 * millis * 125 + burst;
             let buffered = HeldVideo {
                 profile: &video,
@@ -435,7 +364,7 @@ mod tests {
 
     #[test]
     fn the_container_head_passes_and_the_first_picture_is_held() {
-        let gate = StartupGate::new(StartMode::Smooth);
+        let mut gate = StartupGate::new(StartMode::Smooth);
         assert_eq!(gate.admit_bytes(at(0), 0, 0, 4000, None), 4000);
         assert_eq!(gate.admit_bytes(at(0), 0, 4000, 9000, Some(HEAD_LEN)), 6000);
         assert!(gate.is_held());
@@ -448,7 +377,7 @@ mod tests {
 
     #[test]
     fn playback_that_begins_elsewhere_or_with_start_fast_is_never_held() {
-        let gate = StartupGate::new(StartMode::Smooth);
+        let mut gate = StartupGate::new(StartMode::Smooth);
         for n in 0..=MAX_INDEX_BYTES / 1000 {
             assert_eq!(gate.admit_bytes(at(0), 1 << 30, n * 1000, 1000, Some(HEAD_LEN)), 1000);
         }

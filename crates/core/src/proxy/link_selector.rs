@@ -1,4 +1,4 @@
-//! Selects the link for each connection that is not media: a decision without I/O.
+//! Selects the link for each connection that is not media.
 //!
 //! Learns handshake times, throughput, failures and the number of connections of each link, and returns the links in
 //! the order in which to try them.
@@ -16,23 +16,26 @@
 //! Round robin would send every second connection over the worse link, and a login would change its address from one
 //! request to the next.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::time::Duration;
+use alloc::borrow::ToOwned as _;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::time::Duration;
 
-use marline_core::fetch::MeteredUse;
-use marline_core::units::{Bitrate, DataSize, Instant};
+use crate::fetch::MeteredUse;
+use crate::units::{Bitrate, DataSize, Instant};
 
 /// Link statistics and host affinities; see the [module documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct LinkSelector {
+pub struct LinkSelector {
     links: BTreeMap<String, LinkStats>,
     hosts: BTreeMap<ClientHost, HostState>,
     next_id: u64,
 }
 
 /// A client (`None`: this machine) and the host to which it connects.
-pub(super) type ClientHost = (Option<IpAddr>, String);
+pub type ClientHost = (Option<IpAddr>, String);
 
 /// The connections of a client to a host.
 #[derive(Debug, Default)]
@@ -62,7 +65,7 @@ pub enum SpreadMode {
 #[error("`{0}` is not a spread mode; use auto, always or never")]
 pub struct UnknownSpreadMode(String);
 
-impl std::str::FromStr for SpreadMode {
+impl core::str::FromStr for SpreadMode {
     type Err = UnknownSpreadMode;
     fn from_str(name: &str) -> Result<Self, UnknownSpreadMode> {
         match name {
@@ -86,14 +89,16 @@ struct LinkStats {
 
 /// A link that may be selected.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) name: String,
-    pub(super) metered: bool,
+pub struct Candidate {
+    /// Its interface.
+    pub name: String,
+    /// Whether its data costs money.
+    pub metered: bool,
 }
 
 impl LinkSelector {
     /// Ranks the links for another connection of a client to a host, the best one first.
-    pub(super) fn rank_links(
+    pub fn rank_links(
         &self,
         now: Instant,
         key: &ClientHost,
@@ -150,7 +155,7 @@ impl LinkSelector {
 
     /// Notes that a client is opening a connection to a host, and returns its number. It counts at once, because
     /// programs open many at the same time.
-    pub(super) fn on_opening(&mut self, now: Instant, link: &str, key: &ClientHost) -> u64 {
+    pub fn on_opening(&mut self, now: Instant, link: &str, key: &ClientHost) -> u64 {
         self.links.entry(link.to_owned()).or_default().open_count += 1;
         self.evict_hosts(now, key);
         let host = self.hosts.entry(key.clone()).or_default();
@@ -168,7 +173,7 @@ impl LinkSelector {
     }
 
     /// Notes that a connection was established.
-    pub(super) fn on_connected(&mut self, now: Instant, link: &str, key: &ClientHost, handshake: Duration) {
+    pub fn on_connected(&mut self, now: Instant, link: &str, key: &ClientHost, handshake: Duration) {
         let stats = self.links.entry(link.to_owned()).or_default();
         stats.failures = 0;
         stats.backoff_until = now;
@@ -191,21 +196,21 @@ impl LinkSelector {
     }
 
     /// Notes that a connection carried data.
-    pub(super) fn on_activity(&mut self, now: Instant, key: &ClientHost, id: u64) {
+    pub fn on_activity(&mut self, now: Instant, key: &ClientHost, id: u64) {
         if let Some((_, last_active)) = self.hosts.get_mut(key).and_then(|known| known.connections.get_mut(&id)) {
             *last_active = now;
         }
     }
 
     /// Notes that a connection could not be opened, and starts or doubles the backoff time.
-    pub(super) fn on_failed(&mut self, now: Instant, link: &str) {
+    pub fn on_failed(&mut self, now: Instant, link: &str) {
         let stats = self.links.entry(link.to_owned()).or_default();
         stats.failures += 1;
         stats.backoff_until = now + INITIAL_BACKOFF * 2_u32.pow(stats.failures.min(6) - 1);
     }
 
     /// Notes that a connection has ended.
-    pub(super) fn on_closed(&mut self, link: &str, key: &ClientHost, id: u64) {
+    pub fn on_closed(&mut self, link: &str, key: &ClientHost, id: u64) {
         if let Some(host) = self.hosts.get_mut(key) {
             host.connections.remove(&id);
         }
@@ -216,7 +221,7 @@ impl LinkSelector {
 
     /// Notes how much a link delivered in this time. An application that requests little does not make the link slow,
     /// so a lower rate counts little.
-    pub(super) fn on_transfer(&mut self, link: &str, bytes: DataSize, time: Duration) {
+    pub fn on_transfer(&mut self, link: &str, bytes: DataSize, time: Duration) {
         if time.is_zero() || bytes < MIN_RATE_SAMPLE {
             return;
         }
@@ -263,6 +268,8 @@ const DEFAULT_COST: Duration = Duration::from_millis(205);
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
+
     use super::*;
 
     fn candidates() -> Vec<Candidate> {

@@ -3,9 +3,9 @@
 //! From the bytes that the player reads and those that wait in its window, it derives the inputs of the stream
 //! ([`PlayerInput`]) and figures for the status.
 //!
-//! 1. The duration or rate of the video comes from its container ([`ContainerScan`]) or from [`super::ffprobe`]. If
-//!    both fail, it is estimated from reads: a player with enough data reads at the video's rate while bytes wait that
-//!    it does not take. Until one of these succeeds, all links are used.
+//! 1. The driver finds the duration or rate of the video in its container, or by another program. If both fail, it is
+//!    estimated from reads: a player with enough data reads at the video's rate while bytes wait that it does not take.
+//!    Until one of these succeeds, all links are used.
 //! 2. The buffer is never overestimated: playback is assumed to start once one second of video has arrived, so the
 //!    position is never too early. But the player cannot have played bytes that it has not read. If bytes wait and the
 //!    model's buffer is empty, the player is paused or has a small buffer.
@@ -14,21 +14,14 @@
 //!
 //! The start of a requested range is not taken for the playback position, because players read ahead by whole files.
 
-use std::cell::Cell;
-
-use marline_core::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
-use marline_core::stream::PlayerInput;
-use marline_core::units::{DataSize, Duration, Instant, Ratio};
-
-use super::container::{ContainerScan, VideoTiming};
+use crate::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
+use crate::stream::PlayerInput;
+use crate::units::{DataSize, Duration, Instant, Ratio};
 
 /// Model of one player; see the [module documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct PlayerEstimator {
-    scan: ContainerScan,
+pub struct PlayerEstimator {
     source: Option<&'static str>,
-    /// The video is known better than the model of the player.
-    has_new_profile: bool,
     player: Option<Player>,
     /// One past the last byte that the player has read.
     read_end: u64,
@@ -42,7 +35,7 @@ pub(super) struct PlayerEstimator {
     /// The startup gate withholds the video itself.
     is_held: bool,
     /// The stream must receive the video and the state again.
-    must_resend: Cell<bool>,
+    must_resend: bool,
     /// No response is in progress. The player requests nothing, so it cannot stall.
     is_idle: bool,
 }
@@ -56,44 +49,32 @@ struct ReadRateDetector {
 
 /// The estimated state for the status.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct PlayerStatus {
-    pub(super) source: &'static str,
+pub struct PlayerStatus {
+    /// Where the duration or the rate of the video comes from.
+    pub source: &'static str,
     /// Duration of the video.
-    pub(super) duration: Duration,
+    pub duration: Duration,
     /// Mean rate of the video, in bits per second.
-    pub(super) rate_bps: u64,
+    pub rate_bps: u64,
     /// Time of the video at the playback position.
-    pub(super) position: Duration,
+    pub position: Duration,
     /// What the player has buffered, including bytes that wait in its window.
-    pub(super) buffer: Duration,
-    pub(super) state: PlayerState,
+    pub buffer: Duration,
+    /// Whether it plays.
+    pub state: PlayerState,
     /// Stalls since the first picture, without pauses.
-    pub(super) stalls: u32,
+    pub stalls: u32,
 }
 
 impl PlayerEstimator {
-    /// Notes bytes that the player has read.
-    pub(super) fn on_bytes_read(&mut self, now: Instant, offset: u64, bytes: &[u8]) {
-        self.read_end = offset + bytes.len() as u64;
+    /// Notes that the player has read all bytes before `read_end`.
+    pub fn on_bytes_read(&mut self, now: Instant, read_end: u64) {
+        self.read_end = read_end;
         self.first_byte_at.get_or_insert(now);
-        if self.scan.feed(offset, bytes) {
-            self.has_new_profile = true;
-        }
-    }
-
-    /// The head of a file in an unsupported container, for another program to probe. Returned once.
-    pub(super) fn take_unknown_head(&mut self) -> Option<Vec<u8>> {
-        self.scan.take_unknown_head()
-    }
-
-    /// Sets the timing of the video, as found by another source.
-    pub(super) fn set_video(&mut self, video: VideoTiming, source: &'static str) {
-        self.scan.set_video(video, source);
-        self.has_new_profile = true;
     }
 
     /// Notes a request for the bytes from here on: it continues the playback, or is a seek.
-    pub(super) fn on_request(&mut self, now: Instant, from: u64) {
+    pub fn on_request(&mut self, now: Instant, from: u64) {
         self.read_rate.window_start = None;
         let Some(player) = &mut self.player else {
             if from != self.read_end {
@@ -105,7 +86,7 @@ impl PlayerEstimator {
         let stalls_before = player.stalls();
         player.advance(now);
         // The model ran out of data without any request, so the player was paused.
-        let pause_stalls = if std::mem::take(&mut self.is_idle) { player.stalls() - stalls_before } else { 0 };
+        let pause_stalls = if core::mem::take(&mut self.is_idle) { player.stalls() - stalls_before } else { 0 };
         let is_continuation = from <= self.read_end && from >= player.decoded();
         let position = if is_continuation { player.position() } else { player.profile().time_at(from) };
         let is_playing = is_continuation && player.state() == PlayerState::Playing;
@@ -116,13 +97,13 @@ impl PlayerEstimator {
     }
 
     /// Whether the model is playing, and bytes from this offset on continue its playback.
-    pub(super) fn is_continuing_at(&self, from: u64) -> bool {
+    pub fn is_continuing_at(&self, from: u64) -> bool {
         let is_continuation = |player: &Player| from <= self.read_end && from >= player.decoded();
         self.player.as_ref().is_some_and(|player| is_continuation(player) && player.state() == PlayerState::Playing)
     }
 
     /// Notes that the player has closed its last response.
-    pub(super) fn on_last_response_ended(&mut self, now: Instant) {
+    pub fn on_last_response_ended(&mut self, now: Instant) {
         self.is_idle = true;
         self.read_rate.window_start = None;
         if let Some(player) = &mut self.player {
@@ -130,19 +111,22 @@ impl PlayerEstimator {
         }
     }
 
-    /// Updates the model: the player has read up to `read_end`, and all bytes before `in_order_end` have arrived. Does
-    /// nothing while the size of the resource is unknown.
-    pub(super) fn update(&mut self, now: Instant, read_end: u64, in_order_end: u64, total: Option<DataSize>) {
+    /// Updates the model: the player has read up to `read_end`, and all bytes before `in_order_end` have arrived. `found`
+    /// is the profile of the video with its source, if it was found since the last update. Does nothing while the size of
+    /// the resource is unknown.
+    pub fn update(
+        &mut self,
+        now: Instant,
+        (read_end, in_order_end): (u64, u64),
+        total: Option<DataSize>,
+        found: Option<(MediaProfile, &'static str)>,
+    ) {
         self.read_end = read_end;
         let Some(total) = total else { return };
         self.estimate_from_reads(now, in_order_end > read_end, total);
-        if std::mem::take(&mut self.has_new_profile) {
-            let found = self.scan.video();
-            let profile = found.and_then(|(video, source)| Some((video.profile(total)?, source)));
-            if let Some((profile, source)) = profile {
-                self.source = Some(source);
-                self.set_profile(now, profile, in_order_end);
-            }
+        if let Some((profile, source)) = found {
+            self.source = Some(source);
+            self.set_profile(now, profile, in_order_end);
         }
         let Some(player) = &mut self.player else { return };
         let (stalls_before, was_playing) = (player.stalls(), player.state() == PlayerState::Playing);
@@ -156,43 +140,36 @@ impl PlayerEstimator {
     }
 
     /// Applies a position that the player itself reports, and whether it has enough data.
-    pub(super) fn on_reported_position(&mut self, now: Instant, position: Duration, is_playing: bool) {
+    pub fn on_reported_position(&mut self, now: Instant, position: Duration, is_playing: bool) {
         if let Some(player) = &mut self.player {
             player.on_report(now, position, is_playing);
         }
     }
 
-    /// The offset at which the media data begin, once the duration of the video is known.
-    pub(super) fn media_start(&self, total: Option<DataSize>) -> Option<u64> {
-        let (video, _) = self.scan.video()?;
-        video.profile(total?)?;
-        self.scan.media_start()
-    }
-
     /// The profile of the video, if known.
-    pub(super) fn profile(&self) -> Option<&MediaProfile> {
+    pub fn profile(&self) -> Option<&MediaProfile> {
         self.player.as_ref().map(Player::profile)
     }
 
     /// Notes whether the startup gate withholds the video.
-    pub(super) fn set_held(&mut self, now: Instant, is_held: bool) {
-        if std::mem::replace(&mut self.is_held, is_held) == is_held {
+    pub fn set_held(&mut self, now: Instant, is_held: bool) {
+        if core::mem::replace(&mut self.is_held, is_held) == is_held {
             return;
         }
         if let Some(player) = &self.player {
             let (profile, position, received_end) = (player.profile().clone(), player.position(), player.arrived());
             self.replace_player(now, profile, received_end, position, false);
-            self.must_resend.set(true);
+            self.must_resend = true;
         }
     }
 
     /// The update that a stream needs whose own model of the player is `modelled`.
-    pub(super) fn update_for_stream(&self, modelled: Option<&Player>) -> Option<PlayerInput> {
+    pub fn update_for_stream(&mut self, modelled: Option<&Player>) -> Option<PlayerInput> {
         let player = self.player.as_ref()?;
         let (position, is_playing) = (player.position(), player.state() == PlayerState::Playing);
-        let current = modelled.filter(|modelled| modelled.profile() == player.profile() && !self.must_resend.get());
+        let current = modelled.filter(|modelled| modelled.profile() == player.profile() && !self.must_resend);
         let Some(modelled) = current else {
-            self.must_resend.set(false);
+            self.must_resend = false;
             let (video, player) = (player.profile().clone(), self.default_thresholds(player.profile()));
             return Some(PlayerInput::Video { video, player, position, is_playing });
         };
@@ -203,7 +180,7 @@ impl PlayerEstimator {
     }
 
     /// The estimate for the status; `None`: nothing is known of the video.
-    pub(super) fn status(&self) -> Option<PlayerStatus> {
+    pub fn status(&self) -> Option<PlayerStatus> {
         let player = self.player.as_ref()?;
         Some(PlayerStatus {
             source: self.source?,
@@ -300,22 +277,13 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// The head of an MP4 file of ten seconds.
-    fn head() -> Vec<u8> {
-        let mut body = vec![0; 12];
-        body.extend(600_u32.to_be_bytes());
-        body.extend(6000_u32.to_be_bytes());
-        body.extend([0; 80]);
-        let mp4_box =
-            |name: &[u8; 4], body: &[u8]| [&(body.len() as u32 + 8).to_be_bytes()[..], name, body].concat();
-        [mp4_box(b"ftyp", b"isom"), mp4_box(b"moov", &mp4_box(b"mvhd", &body))].concat()
-    }
-
+    /// Ten seconds, of which the player has read the first hundred bytes.
     fn new_estimator() -> PlayerEstimator {
         let mut estimator = PlayerEstimator::default();
         estimator.on_request(at(0), 0);
-        estimator.on_bytes_read(at(100), 0, &head());
-        estimator.update(at(100), head().len() as u64, head().len() as u64, Some(TOTAL));
+        estimator.on_bytes_read(at(100), 100);
+        let profile = MediaProfile::variable([(Duration::from_secs(10), TOTAL)]).unwrap();
+        estimator.update(at(100), (100, 100), Some(TOTAL), Some((profile, "mp4 mvhd")));
         estimator
     }
 
@@ -330,11 +298,11 @@ mod tests {
         let mut modelled = Player::new(video.clone(), thresholds(&video), at(100));
         assert_eq!(estimator.update_for_stream(Some(&modelled)), None);
         for upto in [2_000_000, 4_000_000] {
-            estimator.update(at(200), upto, upto, Some(TOTAL));
+            estimator.update(at(200), (upto, upto), Some(TOTAL), None);
             modelled.on_arrival(at(200), upto);
         }
         modelled.advance(at(1000));
-        estimator.update(at(1000), 4_000_000, 4_000_000, Some(TOTAL));
+        estimator.update(at(1000), (4_000_000, 4_000_000), Some(TOTAL), None);
         assert_eq!(estimator.update_for_stream(Some(&modelled)), None);
         assert_eq!(estimator.status().unwrap().position, Duration::from_millis(800));
         assert_eq!(estimator.status().unwrap().source, "mp4 mvhd");
@@ -343,8 +311,8 @@ mod tests {
     #[test]
     fn a_player_that_leaves_bytes_unread_is_paused() {
         let mut estimator = new_estimator();
-        estimator.update(at(200), 2_000_000, 6_000_000, Some(TOTAL));
-        estimator.update(at(9000), 2_000_000, 6_000_000, Some(TOTAL));
+        estimator.update(at(200), (2_000_000, 6_000_000), Some(TOTAL), None);
+        estimator.update(at(9000), (2_000_000, 6_000_000), Some(TOTAL), None);
         let status = estimator.status().unwrap();
         assert_eq!(
             (status.position, status.state, status.stalls),
@@ -352,14 +320,14 @@ mod tests {
         );
         assert_eq!(status.buffer, Duration::from_secs(4));
         // When no more bytes wait, it stalls.
-        estimator.update(at(20_000), 6_000_000, 6_000_000, Some(TOTAL));
+        estimator.update(at(20_000), (6_000_000, 6_000_000), Some(TOTAL), None);
         assert_eq!(estimator.status().unwrap().stalls, 1);
     }
 
     #[test]
     fn a_response_that_continues_is_no_seek_and_any_other_is() {
         let mut estimator = new_estimator();
-        estimator.update(at(200), 3_000_000, 5_000_000, Some(TOTAL));
+        estimator.update(at(200), (3_000_000, 5_000_000), Some(TOTAL), None);
         estimator.on_request(at(1200), 3_000_000);
         let status = estimator.status().unwrap();
         assert_eq!((status.position, status.buffer), (Duration::from_secs(1), Duration::from_secs(2)));
@@ -374,22 +342,22 @@ mod tests {
     fn without_container_timing_the_rate_is_estimated_from_reads() {
         let mut estimator = PlayerEstimator::default();
         estimator.on_request(at(0), 0);
-        estimator.on_bytes_read(at(0), 0, &[0x20; 5000]);
+        estimator.on_bytes_read(at(0), 5000);
         for n in 0..=100_u64 {
-            estimator.update(at(n * 100), 1_000_000 + n * 10_000, 5_000_000, Some(TOTAL));
+            estimator.update(at(n * 100), (1_000_000 + n * 10_000, 5_000_000), Some(TOTAL), None);
         }
         let status = estimator.status().unwrap();
         // 100,000 bytes a second, and a margin of a fifth.
         assert_eq!((status.source, status.rate_bps.div_ceil(1000)), (SOURCE_READ_RATE, 960));
         // A pause changes nothing.
         for n in 100..=300_u64 {
-            estimator.update(at(n * 100), 2_000_000, 5_000_000, Some(TOTAL));
+            estimator.update(at(n * 100), (2_000_000, 5_000_000), Some(TOTAL), None);
         }
         assert_eq!(estimator.status().unwrap().rate_bps, status.rate_bps);
         // While the player waits for bytes, it reads at the rate of the links.
         let mut estimator = PlayerEstimator::default();
         for n in 0..=200_u64 {
-            estimator.update(at(n * 100), n * 10_000, n * 10_000, Some(TOTAL));
+            estimator.update(at(n * 100), (n * 10_000, n * 10_000), Some(TOTAL), None);
         }
         assert_eq!(estimator.status(), None);
     }
