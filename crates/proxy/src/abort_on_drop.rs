@@ -3,7 +3,7 @@
 use tokio::task::JoinHandle;
 
 /// A task that is aborted when this is dropped.
-pub(super) struct AbortOnDrop(pub(super) JoinHandle<()>);
+pub(crate) struct AbortOnDrop(pub(crate) JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

@@ -6,15 +6,15 @@ use marline_core::units::Instant;
 
 /// Counts from the start of the proxy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock(time::Instant);
+pub(crate) struct Clock(time::Instant);
 
 impl Clock {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self(time::Instant::now())
     }
 
     /// Time since the start.
-    pub(super) fn now(self) -> Instant {
+    pub(crate) fn now(self) -> Instant {
         Instant::ZERO + self.0.elapsed()
     }
 }

@@ -4,7 +4,7 @@
 //! Media is downloaded over all links at once. Every other connection goes over the link that suits its host best.
 //!
 //! ```text
-//!   GET /https://host/path ──▶ media_handler ──▶ session ──▶ marline_download::RangeDownload: all links, in order
+//!   GET /https://host/path ──▶ media ──▶ session ──▶ marline_download::RangeDownload: all links, in order
 //!   GET http://host/path   ──▶ forward ─┐
 //!   CONNECT host:port      ──▶ forward ─┼─▶ tunnel: one connection over one link (LinkSelector), spliced
 //!   SOCKS5 (first byte 5)  ──▶ socks5 ──┘
@@ -21,80 +21,30 @@
 //!    reading, its links stop as well.
 //! 4. The first byte of a connection distinguishes SOCKS5 from HTTP, so one port serves both.
 //!
-//! Where to start reading: `media_handler` (a request of a player), `session` (one resource that is being read), `hls`
-//! and `dash` (playlists and manifests), `forward` and `tunnel` (everything that is not media).
+//! The folders, from the top: `page` (status and player page), `media` (requests of players, prefetching), `tunnel`
+//! (everything that is not media), `response` (bodies), `session` (one player at one URL), `delivery` (transfers and the
+//! bodies that they fill), `player` (the video and reports of players), `playlist` (HLS and DASH), `upstream` (requests to
+//! servers), `client` (admission, memory, what clients request). Each uses only those after it.
+//!
+//! Where to start reading: `media::handler`, then `session::open`.
 //!
 //! No server framework is used: there are four kinds of requests and no routes.
 
 mod abort_on_drop;
-mod active_responses;
-mod blocking_reload;
-mod body;
-mod buffer_budget;
-mod client_admission;
-mod client_stream;
+mod client;
 mod clock;
-mod container;
-mod content_coding;
-mod dash;
-mod data_url;
 mod delivery;
-mod energy;
-mod events;
-mod ffprobe;
-mod film_playback;
-mod followed_playlists;
-mod format_detection;
-mod forward;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod hls;
-mod index_page;
-mod listed_urls;
-mod media_handler;
-mod media_url;
-mod mpv;
-mod mpv_ipc;
-mod origin_check;
-mod origin_headers;
-mod own_response;
-mod parse_budget;
-mod player_page;
-mod player_report;
-mod playlist_fetch;
-mod playlist_format;
-mod playlist_handler;
-mod playlist_marks;
-mod playlist_playbacks;
-mod playlist_reader;
-mod prefetch;
-mod range;
-mod request_error;
-mod resource;
-mod response_sniffer;
-mod revocable_windows;
-mod segment_index;
+mod media;
+mod page;
+mod player;
+mod playlist;
+mod response;
 mod session;
-mod session_open;
-mod session_options;
-mod session_transfer;
-mod sessions;
-mod signature;
-mod single_link;
-mod socks5;
-mod status;
-mod stream_body;
-mod text_encoding;
-mod token;
-mod track_playback;
-mod transfer_observer;
 mod tunnel;
-mod upstream_headers;
-mod upstream_links;
-mod url_rewrite;
-mod video_source;
-mod xml;
+mod upstream;
 
 use std::convert::Infallible;
 use std::io;
@@ -121,24 +71,27 @@ use url::Url;
 
 pub use marline_core::proxy::{SpreadMode, StartMode, UnknownSpreadMode, UnknownStartMode};
 pub use marline_download::{ClientContextError, Links};
-pub use origin_headers::OriginHeaders;
+pub use upstream::origin_headers::OriginHeaders;
 
 use marline_download::ClientContext;
 use marline_net::egress::EgressPolicy;
 
-use body::ProxyBody;
-use buffer_budget::BufferBudget;
-use client_admission::{ClientAdmission, ConnPermit};
-use client_stream::ClientStream;
-use media_handler::MediaHandler;
-use player_report::PlayerReport;
-use prefetch::Prefetcher;
-use session_options::SessionOptions;
-use sessions::Sessions;
-use status::StatusHandler;
-use token::Token;
-use tunnel::Tunnels;
-use upstream_links::UpstreamLinks;
+use client::admission::{ClientAdmission, ConnPermit};
+use client::buffer_budget::BufferBudget;
+use client::origin_check;
+use client::stream::ClientStream;
+use client::token::Token;
+use media::handler::MediaHandler;
+use media::prefetch::Prefetcher;
+use page::player_page;
+use page::status::StatusHandler;
+use player::mpv_ipc;
+use player::report::PlayerReport;
+use response::body::ProxyBody;
+use session::options::SessionOptions;
+use session::table::Sessions;
+use tunnel::{Tunnels, forward, socks5};
+use upstream::links::UpstreamLinks;
 
 /// Configuration of a proxy.
 #[derive(Clone, Debug)]
