@@ -40,7 +40,6 @@ const PENDING: &[&str] = &[
     "crates/lab/",
     "crates/net/",
     "crates/paths/",
-    "crates/proxy/",
     "crates/sim/",
     "crates/sys/",
     "docs/",

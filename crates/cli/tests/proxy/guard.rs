@@ -113,7 +113,7 @@ const NAMES: [(&str, &[&str]); 9] = [
     ("public.test", &["203.0.113.9"]),
 ];
 
-/// Hosts that denote this host, whoever requests them.
+/// Hosts that denote this host for every client.
 const OWN_HOSTS: [&str; 18] = [
     "127.0.0.1",
     "127.9.9.9",

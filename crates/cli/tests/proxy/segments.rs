@@ -123,17 +123,17 @@ fn costly_link_is_unused_while_one_suffices(list: &str) {
     let before = proxy.status();
     (0..6).for_each(|_| viewer.step());
     let after = proxy.status();
-    let (dear, cheap) = (
+    let (costly, cheap) = (
         bytes_over(&after, "lte0") - bytes_over(&before, "lte0"),
         bytes_over(&after, "wifi0") - bytes_over(&before, "wifi0"),
     );
-    eprintln!("after the start: {dear} bytes over the costly link, {cheap} over the other one");
+    eprintln!("after the start: {costly} bytes over the costly link, {cheap} over the other one");
     channel.network.cut("wifi0");
     (0..8).for_each(|_| viewer.step());
     let end = proxy.status();
     assert!(bytes_over(&end, "lte0") > bytes_over(&after, "lte0"), "{end:#}");
     if calm.was_low() {
-        assert!(dear * 20 < cheap, "{dear} of {cheap}: {after:#}");
+        assert!(costly * 20 < cheap, "{costly} of {cheap}: {after:#}");
         assert_eq!(viewer.waited, Duration::ZERO, "{end:#}");
         assert_eq!(end["prefetches"][0]["stalls"], 0, "{end:#}");
     }

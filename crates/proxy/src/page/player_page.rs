@@ -19,13 +19,13 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::status::{self, StatusHandler};
-use crate::OriginHeaders;
 use crate::client::media_url;
 use crate::client::token::Token;
 use crate::player::report::PlayerReport;
 use crate::response::body::{ProxyBody, text_body};
 use crate::response::own::{response_with_type, text_response};
 use crate::session::table::Sessions;
+use crate::upstream::origin_headers::OriginHeaders;
 
 /// Handles one request of the status port.
 pub(crate) async fn handle<B>(

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use marline_core::energy::Model;
 use marline_core::link::LinkKind;
+use marline_core::proxy::{SpreadMode, StartMode};
 use marline_core::stream::{Config, Policy};
 use marline_core::units::Power;
 
-use crate::Options;
-use crate::OriginHeaders;
-use crate::SpreadMode;
-use crate::StartMode;
+use crate::options::Options;
+use crate::upstream::origin_headers::OriginHeaders;
 
 /// The part of [`Options`] that sessions need; see the [module documentation](self).
 #[derive(Clone, Debug)]
