@@ -7,7 +7,7 @@
 //!
 //! Modules may use only the modules named before them in this list:
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
-//! [`stream`].
+//! [`stream`] → [`proxy`].
 //! Beside it, [`batch`] uses `fetch`; [`paths`] uses `energy`; [`accel`] uses `wire` and `link`; [`assign`] and
 //! [`link_choice`] use only `units`. [`printable`] and [`finding`] use none of them: every crate that prints
 //! text from outside escapes it with the one, and every check of a host reports with the other.
@@ -29,6 +29,7 @@ pub mod paths;
 pub mod playback;
 pub mod predict;
 pub mod printable;
+pub mod proxy;
 pub mod stream;
 pub mod units;
 pub mod wire;

@@ -11,13 +11,17 @@ use marline_core::playback::MediaProfile;
 use marline_core::units::{DataSize, Instant};
 use url::Url;
 
-use super::container::ContainerScan;
-use super::hls::RewrittenPlaylist;
-use super::mpv::MpvState;
-use super::parse_budget::{ParseBudget, PlaylistError};
-use super::range::RequestedRange;
-use super::url_rewrite::RewriteContext;
-use super::{content_coding, dash, hls, media_url, player_page};
+use crate::client::media_url;
+use crate::client::range::RequestedRange;
+use crate::page::player_page;
+use crate::player::container::ContainerScan;
+use crate::player::mpv::MpvState;
+use crate::playlist::content_coding;
+use crate::playlist::dash;
+use crate::playlist::hls;
+use crate::playlist::hls::RewrittenPlaylist;
+use crate::playlist::parse_budget::{ParseBudget, PlaylistError};
+use crate::playlist::url_rewrite::RewriteContext;
 
 /// The URL that a path at the media port stands for, and its redacted form.
 pub fn proxy_target(path_and_query: &str) -> Option<(Url, String)> {

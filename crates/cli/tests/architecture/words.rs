@@ -40,7 +40,6 @@ const PENDING: &[&str] = &[
     "crates/cli/tests/architecture/words.rs",
     "crates/lab/",
     "crates/paths/",
-    "crates/proxy/",
 ];
 
 #[test]

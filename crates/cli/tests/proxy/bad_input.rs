@@ -109,11 +109,7 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
     assert_eq!(session["reason"], "one response over one link: no provable ranges", "{now:#}");
     let over = |name: &str| {
         let links = now["links"].as_array().unwrap();
-        links
-            .iter()
-            .find(|link| link["name"] == name)
-            .and_then(|link| link["played"]["bytes"].as_u64())
-            .unwrap_or(0)
+        links.iter().find(|link| link["name"] == name).and_then(|link| link["media"]["bytes"].as_u64()).unwrap_or(0)
     };
     assert!(over("wifi0") >= 3_000_000 && over("lte0") < 300_000, "{now:#}");
 }

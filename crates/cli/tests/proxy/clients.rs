@@ -67,7 +67,9 @@ fn prefetched_segments_are_given_only_to_the_login_that_they_were_fetched_with()
     for (login, language) in [("", "en"), ("me:wrong@", "en"), ("other:pw@", "en")] {
         assert_eq!(proxy.get(&url("me:pw@", "list.m3u8"), &player).status, 200);
         assert_eq!(proxy.get(&url("me:pw@", "1.ts"), &player).status, 200);
-        proxy.wait_for_status("a segment ahead", |now| now["ahead"][0]["bytes_ahead"].as_u64() >= Some(20_000));
+        proxy.wait_for_status("a prefetched segment", |now| {
+            now["prefetches"][0]["prefetched_bytes"].as_u64() >= Some(20_000)
+        });
         let field = format!("Accept-Language: {language}");
         assert_eq!(proxy.get(&url(login, "2.ts"), &["-A", "player", "-H", &field]).status, 401, "{login}");
         assert_eq!(proxy.get(&url(login, "2.ts"), &player).status, 401, "{login}");

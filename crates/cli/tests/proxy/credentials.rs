@@ -233,8 +233,8 @@ fn users_with_other_credentials_never_get_each_others_bytes() {
             if path == "/1.ts" {
                 // The next segment is prefetched for one of them, and must not be given to another.
                 proxy.wait_for_status("a segment ahead", |now| {
-                    let mut ahead = now["ahead"].as_array().into_iter().flatten();
-                    ahead.any(|of_user| of_user["bytes_ahead"].as_u64() >= Some(20_000))
+                    let mut ahead = now["prefetches"].as_array().into_iter().flatten();
+                    ahead.any(|of_user| of_user["prefetched_bytes"].as_u64() >= Some(20_000))
                 });
             }
             if path != "/list.m3u8" {

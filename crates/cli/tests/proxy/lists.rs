@@ -153,8 +153,12 @@ fn the_next_segments_are_prefetched_and_requested_once() {
     proxy.get(&server.url("/list.m3u8"), &[]);
     assert!(proxy.get(&server.url("/s1.ts"), &[]).body == *segment(1).data);
     wait("asked for the fourth", || is_requested(&server, "/s4.ts"));
-    let now = proxy.wait_for_status("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
-    assert_eq!((&now["ahead"][0]["segments_ahead"], &now["ahead"][0]["seconds_ahead"]), (&3.into(), &6.0.into()));
+    let now =
+        proxy.wait_for_status("three ahead", |now| now["prefetches"][0]["prefetched_bytes"] == 3 * SEGMENT as u64);
+    assert_eq!(
+        (&now["prefetches"][0]["prefetched_segments"], &now["prefetches"][0]["prefetched_s"]),
+        (&3.into(), &6.0.into())
+    );
     assert!(!is_requested(&server, "/s5.ts"), "at most three segments are prefetched");
     for number in 2..=9 {
         let before = server.requests().len();
@@ -188,13 +192,14 @@ fn prefetched_segments_are_dropped_after_a_seek_or_a_change_of_rendition() {
     // A seek.
     proxy.get(&server.url("/l30.ts"), &[]);
     wait("ahead", || is_requested(&server, "/l33.ts"));
-    let tracks = |now: &serde_json::Value| now["ahead"].as_array().unwrap().len();
-    let now = proxy.wait_for_status("three ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+    let tracks = |now: &serde_json::Value| now["prefetches"].as_array().unwrap().len();
+    let now =
+        proxy.wait_for_status("three ahead", |now| now["prefetches"][0]["prefetched_bytes"] == 3 * SEGMENT as u64);
     assert_eq!(tracks(&now), 1);
     // Another rendition: prefetched segments of the first one are dropped.
     proxy.get(&server.url("/h31.ts"), &[]);
     let now = proxy.wait_for_status("ahead of the other", |now| {
-        tracks(now) == 1 && now["ahead"][0]["playlist"].as_str().unwrap().ends_with("high.m3u8")
+        tracks(now) == 1 && now["prefetches"][0]["playlist"].as_str().unwrap().ends_with("high.m3u8")
     });
     assert!(now["window_bytes"].as_u64() <= Some(32_000_000), "{now:#}");
     assert!(!is_requested(&server, "/l14.ts") && !is_requested(&server, "/l34.ts"));
@@ -238,7 +243,7 @@ fn segments_that_are_ranges_of_one_file_are_prefetched() {
         assert_eq!(got.status, 206);
         assert!(got.body == file.data[n * SEGMENT..(n + 1) * SEGMENT], "{n}");
         if n == 0 {
-            proxy.wait_for_status("ahead", |now| now["ahead"][0]["bytes_ahead"] == 3 * SEGMENT as u64);
+            proxy.wait_for_status("ahead", |now| now["prefetches"][0]["prefetched_bytes"] == 3 * SEGMENT as u64);
         }
     }
     assert!(server.sent_bytes() <= 4 * SEGMENT as u64 + 100_000, "{} bytes were sent", server.sent_bytes());

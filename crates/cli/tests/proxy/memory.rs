@@ -23,14 +23,15 @@ fn a_player_that_stops_reading_stops_the_server_and_can_continue() {
     let mut player = Player::start(&proxy, &server.url("/file"), 0);
     let mut got = player.read(100_000);
     let now = proxy.wait_for_status("full", |now| {
-        let answer = &now["sessions"][0]["answers"][0];
-        let waits = answer["ready_bytes"].as_u64().unwrap_or(0) + answer["held_bytes"].as_u64().unwrap_or(0);
-        waits > 7 << 20
+        let response = &now["sessions"][0]["responses"][0];
+        let buffered =
+            response["in_order_bytes"].as_u64().unwrap_or(0) + response["out_of_order_bytes"].as_u64().unwrap_or(0);
+        buffered > 7 << 20
     });
     std::thread::sleep(Duration::from_millis(300));
-    let answer = &proxy.status()["sessions"][0]["answers"][0];
-    let waits = answer["ready_bytes"].as_u64().unwrap() + answer["held_bytes"].as_u64().unwrap();
-    assert!(waits <= 8 << 20, "{answer}");
+    let response = &proxy.status()["sessions"][0]["responses"][0];
+    let buffered = response["in_order_bytes"].as_u64().unwrap() + response["out_of_order_bytes"].as_u64().unwrap();
+    assert!(buffered <= 8 << 20, "{response}");
     assert!(server.sent_bytes() < (8 << 20) + 2 * KERNEL_BUFFERS, "{} were sent: {now}", server.sent_bytes());
     got.extend(player.read(60_000_000 - 100_000));
     assert!(got == *resource.data);

@@ -4,7 +4,7 @@ use crate::proxy::Proxy;
 use crate::server::{Resource, Server};
 
 const STATE: &str =
-    r#"{"url":"URL","position_s":12.5,"buffer_s":3.25,"waits":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
+    r#"{"url":"URL","position_s":12.5,"buffer_s":3.25,"waiting":false,"stalls":1,"stalled_s":0.5,"ended":false}"#;
 
 #[test]
 fn the_page_runs_only_its_own_script_and_cannot_be_framed() {

@@ -177,7 +177,7 @@ fn assert_no_stalls(report: &Value, proxy: &Proxy, calm: &CpuPressure) {
     }
     let now = proxy.status();
     let shares: Vec<u64> =
-        now["links"].as_array().unwrap().iter().map(|link| link["played"]["bytes"].as_u64().unwrap()).collect();
+        now["links"].as_array().unwrap().iter().map(|link| link["media"]["bytes"].as_u64().unwrap()).collect();
     let all: u64 = shares.iter().sum();
     eprintln!("player report: {report}\nbytes of each link: {shares:?}");
     assert!(

@@ -142,5 +142,5 @@ fn a_response_held_back_on_purpose_is_requested_once() {
     }
     // Each reload has another URL, and all belong to one playlist.
     let now = proxy.status();
-    assert!(now["ahead"].as_array().unwrap().len() <= 1, "{now:#}");
+    assert!(now["prefetches"].as_array().unwrap().len() <= 1, "{now:#}");
 }

@@ -105,7 +105,7 @@ fn lte_is_unused(now: &Value) -> bool {
         .unwrap()
         .iter()
         .rfind(|session| session["url"].as_str().unwrap().ends_with(".ts"));
-    newest.is_some_and(|session| session["decided"]["rests"] == serde_json::json!(["lte0"]))
+    newest.is_some_and(|session| session["decisions"]["standby_links"] == serde_json::json!(["lte0"]))
 }
 
 /// Plays until the costly link is unused, and checks that it stays unused. Then the other link fails.
@@ -115,7 +115,7 @@ fn costly_link_is_unused_while_one_suffices(list: &str) {
     let proxy = Proxy::with_prefix(channel.network.client_prefix(), &[]);
     let mut viewer = Viewer::start(&channel, &proxy, list);
     while !lte_is_unused(&proxy.status()) {
-        assert!(viewer.next < 20, "the costly link is never unused: {:#}", proxy.status()["ahead"]);
+        assert!(viewer.next < 20, "the costly link is never unused: {:#}", proxy.status()["prefetches"]);
         viewer.step();
     }
     viewer.step();
@@ -135,7 +135,7 @@ fn costly_link_is_unused_while_one_suffices(list: &str) {
     if calm.was_low() {
         assert!(costly * 20 < cheap, "{costly} of {cheap}: {after:#}");
         assert_eq!(viewer.waited, Duration::ZERO, "{end:#}");
-        assert_eq!(end["ahead"][0]["stalls"], 0, "{end:#}");
+        assert_eq!(end["prefetches"][0]["stalls"], 0, "{end:#}");
     }
 }
 

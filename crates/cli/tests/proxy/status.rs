@@ -22,8 +22,8 @@ fn the_status_shows_sessions_without_their_secrets() {
     let session = &now["sessions"][0];
     assert_eq!(session["url"], format!("http://{}/file?…", server.address));
     assert_eq!((session["total"].as_u64(), session["state"].as_str()), (Some(20_000_000), Some("playing")));
-    assert_eq!(session["answers"][0]["from"], 1000);
-    assert!(session["answers"][0]["frontier"].as_u64() >= session["answers"][0]["taken"].as_u64());
+    assert_eq!(session["responses"][0]["from"], 1000);
+    assert!(session["responses"][0]["in_order_end"].as_u64() >= session["responses"][0]["read_end"].as_u64());
     assert!(now["window_bytes"].as_u64() > Some(0));
     let text = now.to_string();
     assert!(!text.contains("secret") && !text.contains("hidden") && !text.contains("me:"), "{text}");

@@ -103,13 +103,13 @@ fn watch(player: &mut Player, bytes_per_second: usize, time: Duration) -> (Vec<u
 }
 
 fn unused_links(now: &Value) -> Vec<&str> {
-    let rests = now["sessions"][0]["decided"]["rests"].as_array();
-    rests.into_iter().flatten().filter_map(Value::as_str).collect()
+    let standby = now["sessions"][0]["decisions"]["standby_links"].as_array();
+    standby.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 pub(crate) fn bytes_over(now: &Value, name: &str) -> u64 {
     let links = now["links"].as_array().unwrap();
-    links.iter().find(|link| link["name"] == name).and_then(|link| link["played"]["bytes"].as_u64()).unwrap_or(0)
+    links.iter().find(|link| link["name"] == name).and_then(|link| link["media"]["bytes"].as_u64()).unwrap_or(0)
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
     let proxy = cinema.proxy(&["--trace", folder.path().to_str().unwrap()]);
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(6));
-    let before = proxy.wait_for_status("rests", |now| unused_links(now) == ["lte0"]);
-    assert_eq!(before["sessions"][0]["decided"]["why"], "the other links suffice at lower cost");
+    let before = proxy.wait_for_status("standby", |now| unused_links(now) == ["lte0"]);
+    assert_eq!(before["sessions"][0]["decisions"]["reason"], "the other links suffice at lower cost");
     let (more, waited_too) = watch(&mut player, rate, Duration::from_secs(4));
     got.extend(more);
     let after = proxy.status();
@@ -230,16 +230,17 @@ fn a_film_above_the_rate_of_all_links_is_held_back_once_before_its_first_picture
     let proxy = cinema.proxy(&[]);
     let mut player = cinema.player(&proxy, 0);
     let head = player.read(MEDIA_OFFSET);
-    let held = proxy.wait_for_status("held", |now| now["sessions"][0]["decided"]["held"]["expected_s"].is_f64());
+    let held = proxy
+        .wait_for_status("held", |now| now["sessions"][0]["decisions"]["startup_wait"]["remaining_s"].is_f64());
     let session = &held["sessions"][0];
     assert!(session["reason"].as_str().unwrap().starts_with("held back: "), "{held:#}");
     assert_eq!(
         session["delivered_bytes"], MEDIA_OFFSET as u64,
         "only the head may be delivered while held back: {held:#}"
     );
-    assert_eq!(session["video"]["player"], "buffering", "{held:#}");
+    assert_eq!(session["video"]["state"], "buffering", "{held:#}");
     assert_eq!(
-        session["decided"]["rests"].as_array().map(Vec::len),
+        session["decisions"]["standby_links"].as_array().map(Vec::len),
         Some(0),
         "both links have to be used: {held:#}"
     );
@@ -248,7 +249,7 @@ fn a_film_above_the_rate_of_all_links_is_held_back_once_before_its_first_picture
     assert!(
         cinema.film.data[..MEDIA_OFFSET] == head && cinema.film.data[MEDIA_OFFSET..MEDIA_OFFSET + got.len()] == got
     );
-    assert!(now["sessions"][0]["decided"]["held"].is_null(), "{now:#}");
+    assert!(now["sessions"][0]["decisions"]["startup_wait"].is_null(), "{now:#}");
     assert!(now["sessions"][0]["reason"].as_str().unwrap().contains("was held back for"), "{now:#}");
     if calm.was_low() {
         assert_eq!(waited, Duration::ZERO, "playback stalled after the first wait: {now:#}");

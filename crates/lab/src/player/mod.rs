@@ -170,7 +170,7 @@ impl<'a> EmulatedPlayer<'a> {
             "url": self.config.url,
             "position_s": self.player.position().as_secs_f64(),
             "buffer_s": self.player.buffered_time().as_secs_f64(),
-            "waits": state == PlayerState::Buffering,
+            "waiting": state == PlayerState::Buffering,
             "stalls": self.player.stalls(),
             "stalled_s": stalled.as_secs_f64(),
             "ended": state == PlayerState::Ended,

@@ -299,7 +299,7 @@ fn to_result(
     let session = &status["sessions"][0];
     let link_status = |name: &str| {
         let of = status["links"].as_array().into_iter().flatten().find(|link| link["name"] == name);
-        of.map_or(&Value::Null, |link| &link["played"])
+        of.map_or(&Value::Null, |link| &link["media"])
     };
     let links: Vec<LinkResult> = emulation
         .links
@@ -326,7 +326,7 @@ fn to_result(
         links,
         video_source: session["video"]["source"].as_str().map(str::to_owned),
         reason: session["reason"].as_str().map(str::to_owned),
-        recoveries: session["decided"]["recovered"].as_u64().unwrap_or(0),
+        recoveries: session["decisions"]["recoveries"].as_u64().unwrap_or(0),
         cpu_s: cpu.as_secs_f64(),
         p99_lateness_s: emulation.lateness.p99.as_secs_f64(),
         dropped_before_emulator: emulation.links.iter().map(|link| link.dropped_before_emulator).sum(),
