@@ -349,6 +349,21 @@ pub enum Output {
     Failed(super::Failure),
 }
 
+/// Why the machine wants to be called at its deadline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimerReason {
+    /// A connection is stalled if it delivers nothing by then.
+    Stall,
+    /// A connection may be opened again, a ban ends, or a request token becomes available.
+    Retry,
+    /// The wait for other links' responses ends; see `portal_check`.
+    PortalCheck,
+    /// Periodic review of the number of connections per link.
+    ConnCount,
+    /// Frequent review of stragglers while the last bytes are in flight.
+    Endgame,
+}
+
 /// Form of a request's Range field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

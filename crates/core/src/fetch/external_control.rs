@@ -4,13 +4,13 @@
 //! The owner decides which link requests which range next, what is cancelled, which links are on standby, and where to
 //! continue after a seek. It sees each link's connection slot, and which ranges are unrequested.
 //!
-//! 1. Connections, response heads, validators, bans, stalls, retries and the coverage map stay in [`Fetch`]. Only the
+//! 1. Connections, response heads, validators, bans, stalls, retries and the coverage map stay in [`Fetch`](super::Fetch). Only the
 //!    choice of ranges moves to the owner. While the resource is not identified, and while a single response carries
 //!    it, there is no choice, and the machine proceeds by itself.
 //! 2. A command takes effect at once, and its outputs are in the queue. The owner ends its turn with a `tick`, so that
 //!    connections are opened and deadlines set as after any input.
 //! 3. Bytes that a request had not delivered when it ended, or when its link stalled, are free again. The owner finds
-//!    them with [`Fetch::next_unrequested`] and may assign them to any link.
+//!    them with [`Transfers::next_unrequested`] and may assign them to any link.
 //! 4. A link on standby completes its requests, closes its connections and opens no new ones, so that its radio can
 //!    sleep. Idle connections would be closed by their server after a minute or so, which would wake the radio.
 //!
@@ -18,23 +18,15 @@
 //! steps at once (shorten one request, share its remainder), and a callback would see the machine in the middle of its
 //! turn.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::conn::{Conn, INITIAL_RANGE};
-use super::links::{Link, LinkState};
-use super::{ByteRange, Config, ConnId, Fetch, LinkShare, Phase, ReqId, RequestRange};
+use super::conn::{Conn, INITIAL_RANGE, Req};
+use super::link::{Link, LinkState};
+use super::transfers::Transfers;
+use super::{ByteRange, ConnId, ReqId, RequestRange, endgame, forecast, stall};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize};
-
-/// Lasting settings of the owner.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ExternalControl {
-    /// The owner chooses the ranges, as soon as there is a choice.
-    is_active: bool,
-    standby_links: BTreeSet<LinkId>,
-}
 
 /// A link's connection that can take a request now, with the figures that the owner needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,37 +51,17 @@ impl ConnSlot {
     }
 }
 
-impl Fetch {
-    /// Creates a download that requests no ranges by itself once the resource is identified.
-    pub(crate) fn with_external_control(config: Config) -> Self {
-        let mut fetch = Self::new(config);
-        fetch.external_control = Some(ExternalControl { is_active: true, ..ExternalControl::default() });
-        fetch
-    }
-
+impl Transfers {
     /// Sets whether the owner chooses the ranges. No effect on a download without external control.
     pub(crate) fn set_external_control(&mut self, active: bool) {
-        if let Some(control) = &mut self.external_control {
-            control.is_active = active;
+        if let Some(is_active) = &mut self.external_control {
+            *is_active = active;
         }
-    }
-
-    /// Whether the owner chooses the ranges at present.
-    pub(crate) fn is_externally_controlled(&self) -> bool {
-        self.external_control.as_ref().is_some_and(|control| control.is_active) && self.phase == Phase::Ranges
-    }
-
-    /// Whether everything within the reader's window has been received and nothing is in flight. Then no data is
-    /// expected, for as long as the reader does not proceed.
-    pub(super) fn is_window_full(&self) -> bool {
-        self.phase == Phase::Ranges
-            && self.reqs.is_empty()
-            && self.coverage.next_free(0, self.window_end()).is_none()
     }
 
     /// The link's connection for the next request: the one with the fewest bytes in flight.
     pub(crate) fn conn_slot(&self, link: LinkId) -> Option<ConnSlot> {
-        let can_request = |conn: &super::conn::Conn| self.can_serve_ranges(conn) && self.may_pipeline(conn);
+        let can_request = |conn: &Conn| forecast::can_serve_ranges(self, conn) && self.quirks.may_pipeline(conn);
         let conns = self.conns.iter().filter(|(_, conn)| conn.link == link && can_request(conn));
         let (id, conn) = conns.min_by_key(|(_, conn)| self.in_flight(conn))?;
         Some(ConnSlot {
@@ -126,9 +98,9 @@ impl Fetch {
     /// Cancels all requests of a link. Over HTTP/1.1 that closes its connections (RFC 9112 §9.3). Pending responses of
     /// the portal check are kept.
     pub(crate) fn cancel_link(&mut self, link: LinkId) {
-        let is_on_link = |req: &super::Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link);
-        let is_pending = |id: ReqId| self.pending_responses.iter().any(|pending| pending.req == id);
-        let reqs = self.reqs.iter().filter(|(id, req)| is_on_link(req) && !is_pending(**id));
+        let is_on_link = |req: &Req| self.conns.get(&req.conn).is_some_and(|conn| conn.link == link);
+        let pending = &self.resource.pending;
+        let reqs = self.reqs.iter().filter(|(id, req)| is_on_link(req) && !pending.holds_request(**id));
         let reqs: Vec<ReqId> = reqs.map(|(id, _)| *id).collect();
         for req in reqs {
             self.cancel_request(req);
@@ -137,16 +109,26 @@ impl Fetch {
 
     /// Puts a link on standby, or activates it. Returns whether that changes anything.
     pub(crate) fn set_standby(&mut self, link: LinkId, standby: bool) -> bool {
-        let Some(control) = &mut self.external_control else { return false };
-        if standby { control.standby_links.insert(link) } else { control.standby_links.remove(&link) }
+        self.external_control.is_some() && self.links.set_standby(link, standby)
+    }
+
+    /// Whether the link is on standby, by the owner's command or because it is paused for this download.
+    pub(crate) fn is_standby(&self, link: LinkId) -> bool {
+        self.links.is_standby(link)
+    }
+
+    /// Duplicates the end of the request that is to deliver the byte at `offset`, if it is late; see `endgame`. Returns
+    /// whether a request was sent.
+    pub(crate) fn duplicate_if_late(&mut self, offset: u64, deadline: Duration) -> bool {
+        endgame::duplicate_if_late(self, offset, deadline)
     }
 
     /// Closes idle connections of links on standby.
     pub(super) fn close_standby(&mut self) {
-        let is_standby = |link: LinkId| self.is_standby(link);
         // Requests on a paused link that has stalled might never complete; other links can deliver their bytes.
         let is_stalled = |id: LinkId| self.links.get(&id).is_some_and(Link::is_paused_and_stalled);
-        let is_closable = |conn: &Conn| (conn.reqs.is_empty() && is_standby(conn.link)) || is_stalled(conn.link);
+        let is_closable =
+            |conn: &Conn| (conn.reqs.is_empty() && self.is_standby(conn.link)) || is_stalled(conn.link);
         let idle = self.conns.iter().filter(|(_, conn)| is_closable(conn));
         let idle: Vec<ConnId> = idle.map(|(id, _)| *id).collect();
         for id in idle {
@@ -156,21 +138,12 @@ impl Fetch {
 
     /// Whether a link is on standby that may still be needed. After the end of the download none is activated.
     pub(crate) fn has_standby_links(&self) -> bool {
-        self.phase != Phase::Finished
-            && self.external_control.as_ref().is_some_and(|control| !control.standby_links.is_empty())
+        !self.is_finished() && self.links.has_standby()
     }
 
     /// Ends the standby of all links.
     pub(crate) fn activate_all(&mut self) {
-        if let Some(control) = &mut self.external_control {
-            control.standby_links.clear();
-        }
-    }
-
-    /// Whether the link is on standby, by the owner's command or because it is paused for this download.
-    pub(crate) fn is_standby(&self, link: LinkId) -> bool {
-        let is_paused = self.links.get(&link).is_some_and(|link| link.share == LinkShare::Paused);
-        is_paused || self.external_control.as_ref().is_some_and(|control| control.standby_links.contains(&link))
+        self.links.end_standby();
     }
 
     /// The reader continues at `offset` and needs nothing before it. Requests are cancelled, and bytes behind `offset`
@@ -179,27 +152,27 @@ impl Fetch {
         self.last_data = self.now;
         if self.will_reach(offset) {
             self.coverage.start_at(offset);
-            return self.on_consumed(offset);
+            return stall::on_consumed(self, offset);
         }
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
             self.cancel_link(link);
         }
         self.coverage.start_at(offset);
-        self.consumed = offset;
+        self.reader.seek(offset);
         self.rebuild_claims();
     }
 
     /// Whether a single response is running that has not yet passed this offset. It continues until it gets there,
     /// since another one would begin at zero.
     fn will_reach(&self, offset: u64) -> bool {
-        let Phase::SingleResponse { req: Some(id) } = self.phase else { return false };
+        let Some(id) = self.resource.single_response() else { return false };
         self.reqs.get(&id).is_some_and(|req| req.next_offset <= offset)
     }
 
     /// The first run of bytes in `range` that are neither received nor requested, within the reader's window.
     pub(crate) fn next_unrequested(&self, range: ByteRange) -> Option<ByteRange> {
-        self.coverage.next_free(range.start, range.end.min(self.window_end()))
+        self.coverage.next_free(range.start, range.end.min(self.reader.window_end()))
     }
 
     /// Number of bytes of `range` that have not been received.
@@ -219,12 +192,12 @@ impl Fetch {
 
     /// End of the bytes that may be requested: the end of the reader's window.
     pub(crate) fn request_limit(&self) -> u64 {
-        self.window_end()
+        self.reader.window_end()
     }
 
     /// The link of a request in progress.
     pub(crate) fn link_of(&self, req: ReqId) -> Option<LinkId> {
-        self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
+        self.request_link(req)
     }
 
     /// Whether a link is usable: not stalled, banned or down.

@@ -20,199 +20,204 @@
 
 use core::time::Duration;
 
-use super::conn::Conn;
-use super::scheduler::MIN_REQUEST;
-use super::{ByteRange, ConnId, Fetch, InitialRequest, Phase, Policy, Req, ReqId, RequestRange, TimerReason};
+use super::conn::{Conn, MIN_REQUEST, Req};
+use super::resource::{InitialRequest, Phase};
+use super::transfers::Transfers;
+use super::{ByteRange, ConnId, Policy, ReqId, RequestRange, TimerReason};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
-impl Fetch {
-    /// Whether the initial request may be `bytes=0-`: configured, nothing received yet, and no limit (window, budget,
-    /// external control) that an open-ended request would break.
-    fn may_request_all(&self, link: LinkId) -> bool {
-        self.config.open_ended_first
-            && self.config.policy == Policy::Marline
-            && self.config.reader_window.is_none()
-            && self.config.resume.is_none()
-            && self.external_control.is_none()
-            && self.initial_request == InitialRequest::Range
-            && self.coverage.received().is_zero()
-            && self.budget_left(link) == DataSize::MAX
-    }
+/// Whether the initial request may be `bytes=0-`: configured, nothing received yet, and no limit (window, budget,
+/// external control) that an open-ended request would break.
+fn may_request_all(transfers: &Transfers, link: LinkId) -> bool {
+    transfers.config.open_ended_first
+        && transfers.config.policy == Policy::Marline
+        && !transfers.reader.is_present()
+        && transfers.config.resume.is_none()
+        && transfers.external_control.is_none()
+        && transfers.resource.initial_request == InitialRequest::Range
+        && transfers.coverage.received().is_zero()
+        && transfers.budget_left(link) == DataSize::MAX
+}
 
-    /// Sends the initial request for `bytes=0-` on this connection, if it is still due. Returns true if it was sent.
-    pub(super) fn request_all(&mut self, conn: ConnId) -> bool {
-        let Some(link) = self.conns.get(&conn).map(|conn| conn.link) else { return false };
-        if !self.may_request_all(link) || !self.reqs.is_empty() || !self.send_request(conn, RequestRange::From(0)) {
-            return false;
+/// Sends the initial request for `bytes=0-` on this connection, if it is still due. Returns true if it was sent.
+pub(super) fn request_all(transfers: &mut Transfers, conn: ConnId) -> bool {
+    let Some(link) = transfers.conns.get(&conn).map(|conn| conn.link) else { return false };
+    if !may_request_all(transfers, link)
+        || !transfers.reqs.is_empty()
+        || !transfers.send_request(conn, RequestRange::From(0))
+    {
+        return false;
+    }
+    let Some((id, req)) = transfers.reqs.iter_mut().next_back() else { return false };
+    // A provisional end until the head arrives: after the wait, other connections may request the bytes behind it.
+    req.range.end = super::conn::INITIAL_RANGE.bytes();
+    transfers.resource.first_request = Some(*id);
+    transfers.rebuild_claims();
+    true
+}
+
+/// The first request, while it has no response (not even a pending one).
+fn pending_first(transfers: &Transfers) -> Option<&Req> {
+    let req =
+        transfers.resource.first_request.and_then(|id| transfers.reqs.get(&id)).filter(|req| !req.is_accepted)?;
+    Some(req).filter(|req| !transfers.resource.pending.holds_conn(req.conn))
+}
+
+/// Until when other connections wait for the head of the first response.
+pub(super) fn first_response_deadline(transfers: &Transfers, conn: &Conn) -> Option<Instant> {
+    let req = pending_first(transfers)?;
+    let first = transfers.conns.get(&req.conn).filter(|first| first.mirror == conn.mirror)?;
+    let wait = (first.handshake_rtt * HEAD_WAIT_RTTS).clamp(HEAD_WAIT.0, HEAD_WAIT.1);
+    Some(req.sent_at + wait).filter(|until| *until > transfers.now)
+}
+
+/// Whether a refusal of this request must be ignored for now. The first request has no response yet and may be the
+/// only one that the server answers.
+pub(super) fn should_ignore_refusal(transfers: &Transfers, id: ReqId) -> bool {
+    let pending = pending_first(transfers);
+    transfers.resource.first_request != Some(id)
+        && pending.is_some_and(|req| req.sent_at + IGNORE_REFUSALS_FOR > transfers.now)
+}
+
+/// The first response, if it was accepted and is still running.
+fn first_response(transfers: &Transfers) -> Option<(ReqId, &Req)> {
+    let id = transfers.resource.first_request.filter(|_| transfers.resource.phase == Phase::Ranges)?;
+    transfers.reqs.get(&id).filter(|req| req.is_accepted && !req.is_released).map(|req| (id, req))
+}
+
+/// Whether this is the first request.
+pub(super) fn is_first_request(transfers: &Transfers, id: ReqId) -> bool {
+    transfers.resource.first_request == Some(id)
+}
+
+/// Whether the first response comes over this connection.
+pub(super) fn carries_first_response(transfers: &Transfers, conn: &Conn) -> bool {
+    first_response(transfers).is_some_and(|(id, _)| conn.reqs.contains(&id))
+}
+
+/// The connection that carries the first response.
+pub(super) fn first_conn(transfers: &Transfers) -> Option<ConnId> {
+    first_response(transfers).map(|(_, req)| req.conn)
+}
+
+/// Rule 5. If the first response comes over this link, clears the link's failures and delays other requests over it
+/// by [`LINK_DELAY_AFTER_REFUSAL`]. Returns true if it did.
+pub(super) fn protect_first_response(transfers: &mut Transfers, link: LinkId) -> bool {
+    let first_link =
+        first_response(transfers).and_then(|(_, req)| transfers.conns.get(&req.conn)).map(|conn| conn.link);
+    if first_link != Some(link) {
+        return false;
+    }
+    if let Some(link) = transfers.links.get_mut(&link) {
+        link.conn_count.limit_to_one();
+        link.failures = 0;
+    }
+    transfers.delay_link(link, LINK_DELAY_AFTER_REFUSAL);
+    true
+}
+
+/// The bytes at the end of the first response that other connections may take over. It keeps what its connection
+/// needs in flight.
+pub(super) fn divisible_range(transfers: &Transfers) -> ByteRange {
+    let Some((_, req)) = first_response(transfers) else { return ByteRange::default() };
+    let Some(conn) = transfers.conns.get(&req.conn) else { return ByteRange::default() };
+    let reserve = conn.target_in_flight(transfers.now).max(MIN_REQUEST);
+    let start = req.next_offset.saturating_add(reserve.bytes());
+    if start + MIN_REQUEST.bytes() > req.range.end {
+        ByteRange::default()
+    } else {
+        ByteRange::new(start, req.range.end)
+    }
+}
+
+/// Another connection is about to request these bytes: removes them from the range of the first response.
+pub(super) fn shrink_first_response(transfers: &mut Transfers, range: ByteRange) {
+    let Some((id, req)) = first_response(transfers) else { return };
+    if range.end != req.range.end || range.start < req.next_offset {
+        return;
+    }
+    if let Some(req) = transfers.reqs.get_mut(&id) {
+        req.range.end = range.start;
+    }
+    transfers.rebuild_claims();
+}
+
+/// Rules 3 and 4: extends the first response over free bytes, or ends it where others have taken over.
+pub(super) fn update_first_response(transfers: &mut Transfers) {
+    let Some((id, req)) = first_response(transfers) else { return };
+    let (cursor, end) = (req.next_offset, req.range.end);
+    // Rule 4: free bytes behind the range, or behind stored bytes that are few enough to be delivered again.
+    let from = transfers.coverage.received_ranges().end_of_run(end.max(cursor));
+    let more = transfers.coverage.next_free(from, u64::MAX).filter(|free| free.start == from);
+    if let Some(free) = more.filter(|_| DataSize::from_bytes(from - end.min(from)) <= MAX_SKIPPED) {
+        if let Some(req) = transfers.reqs.get_mut(&id) {
+            req.range.end = free.end;
         }
-        let Some((id, req)) = self.reqs.iter_mut().next_back() else { return false };
-        // A provisional end until the head arrives: after the wait, other connections may request the bytes behind it.
-        req.range.end = super::conn::INITIAL_RANGE.bytes();
-        self.first_request = Some(*id);
-        self.rebuild_claims();
-        true
+        return transfers.rebuild_claims();
     }
-
-    /// The first request, while it has no response (not even a pending one).
-    fn pending_first(&self) -> Option<&Req> {
-        let req = self.first_request.and_then(|id| self.reqs.get(&id)).filter(|req| !req.is_accepted)?;
-        Some(req).filter(|req| self.pending_responses.iter().all(|pending| pending.conn != req.conn))
+    // Rule 3: at the end of the range. If another request covers the next bytes, the faster one continues.
+    let total = transfers.coverage.total().map_or(u64::MAX, DataSize::bytes);
+    if cursor < end || cursor >= total {
+        return;
     }
-
-    /// Until when other connections wait for the head of the first response.
-    pub(super) fn first_response_deadline(&self, conn: &Conn) -> Option<Instant> {
-        let req = self.pending_first()?;
-        let first = self.conns.get(&req.conn).filter(|first| first.mirror == conn.mirror)?;
-        let wait = (first.handshake_rtt * HEAD_WAIT_RTTS).clamp(HEAD_WAIT.0, HEAD_WAIT.1);
-        Some(req.sent_at + wait).filter(|until| *until > self.now)
-    }
-
-    /// Whether a refusal of this request must be ignored for now. The first request has no response yet and may be the
-    /// only one that the server answers.
-    pub(super) fn should_ignore_refusal(&self, id: ReqId) -> bool {
-        let pending = self.pending_first();
-        self.first_request != Some(id) && pending.is_some_and(|req| req.sent_at + IGNORE_REFUSALS_FOR > self.now)
-    }
-
-    /// The first response, if it was accepted and is still running.
-    fn first_response(&self) -> Option<(ReqId, &Req)> {
-        let id = self.first_request.filter(|_| self.phase == Phase::Ranges)?;
-        self.reqs.get(&id).filter(|req| req.is_accepted && !req.is_released).map(|req| (id, req))
-    }
-
-    /// Whether this is the first request.
-    pub(super) fn is_first_request(&self, id: ReqId) -> bool {
-        self.first_request == Some(id)
-    }
-
-    /// Whether the first response comes over this connection.
-    pub(super) fn carries_first_response(&self, conn: &Conn) -> bool {
-        self.first_response().is_some_and(|(id, _)| conn.reqs.contains(&id))
-    }
-
-    /// The connection that carries the first response.
-    pub(super) fn first_conn(&self) -> Option<ConnId> {
-        self.first_response().map(|(_, req)| req.conn)
-    }
-
-    /// Rule 5. If the first response comes over this link, clears the link's failures and delays other requests over it
-    /// by [`LINK_DELAY_AFTER_REFUSAL`]. Returns true if it did.
-    pub(super) fn protect_first_response(&mut self, link: LinkId) -> bool {
-        let first_link = self.first_response().and_then(|(_, req)| self.conns.get(&req.conn)).map(|conn| conn.link);
-        if first_link != Some(link) {
-            return false;
-        }
-        if let Some(link) = self.links.get_mut(&link) {
-            link.conn_count.limit_to_one();
-            link.failures = 0;
-        }
-        self.delay_link(link, LINK_DELAY_AFTER_REFUSAL);
-        true
-    }
-
-    /// The bytes at the end of the first response that other connections may take over. It keeps what its connection
-    /// needs in flight.
-    pub(super) fn divisible_range(&self) -> ByteRange {
-        let Some((_, req)) = self.first_response() else { return ByteRange::default() };
-        let Some(conn) = self.conns.get(&req.conn) else { return ByteRange::default() };
-        let reserve = conn.target_in_flight(self.now).max(MIN_REQUEST);
-        let start = req.next_offset.saturating_add(reserve.bytes());
-        if start + MIN_REQUEST.bytes() > req.range.end {
-            ByteRange::default()
-        } else {
-            ByteRange::new(start, req.range.end)
-        }
-    }
-
-    /// Another connection is about to request these bytes: removes them from the range of the first response.
-    pub(super) fn shrink_first_response(&mut self, range: ByteRange) {
-        let Some((id, req)) = self.first_response() else { return };
-        if range.end != req.range.end || range.start < req.next_offset {
-            return;
-        }
-        if let Some(req) = self.reqs.get_mut(&id) {
-            req.range.end = range.start;
-        }
-        self.rebuild_claims();
-    }
-
-    /// Rules 3 and 4: extends the first response over free bytes, or ends it where others have taken over.
-    pub(super) fn update_first_response(&mut self) {
-        let Some((id, req)) = self.first_response() else { return };
-        let (cursor, end) = (req.next_offset, req.range.end);
-        // Rule 4: free bytes behind the range, or behind stored bytes that are few enough to be delivered again.
-        let from = self.coverage.received_ranges().end_of_run(end.max(cursor));
-        let more = self.coverage.next_free(from, u64::MAX).filter(|free| free.start == from);
-        if let Some(free) = more.filter(|_| DataSize::from_bytes(from - end.min(from)) <= MAX_SKIPPED) {
-            if let Some(req) = self.reqs.get_mut(&id) {
-                req.range.end = free.end;
+    let covers = |(other, req): &(&ReqId, &Req)| **other != id && !req.is_released && req.range.contains(from);
+    match transfers.reqs.iter().find(covers).map(|(other, req)| (*other, req.range.end)) {
+        Some((other, other_end)) if is_faster_than(transfers, id, other) => {
+            if let Some(req) = transfers.reqs.get_mut(&id) {
+                req.range.end = other_end;
             }
-            return self.rebuild_claims();
+            transfers.rebuild_claims();
         }
-        // Rule 3: at the end of the range. If another request covers the next bytes, the faster one continues.
-        let total = self.coverage.total().map_or(u64::MAX, DataSize::bytes);
-        if cursor < end || cursor >= total {
-            return;
-        }
-        let covers = |(other, req): &(&ReqId, &Req)| **other != id && !req.is_released && req.range.contains(from);
-        match self.reqs.iter().find(covers).map(|(other, req)| (*other, req.range.end)) {
-            Some((other, other_end)) if self.is_faster_than(id, other) => {
-                if let Some(req) = self.reqs.get_mut(&id) {
-                    req.range.end = other_end;
-                }
-                self.rebuild_claims();
-            }
-            _ => {
-                self.cancel_request(id);
-                self.first_request = None;
-                self.set_timer(self.now, TimerReason::Retry);
-            }
+        _ => {
+            transfers.cancel_request(id);
+            transfers.resource.first_request = None;
+            transfers.set_timer(transfers.now, TimerReason::Retry);
         }
     }
+}
 
-    /// Whether the first response should continue over the bytes of another request: that has no response yet, or the
-    /// first response would deliver the bytes clearly sooner. In the latter case the limit for duplicate bytes applies.
-    fn is_faster_than(&self, id: ReqId, other: ReqId) -> bool {
-        let (Some(first), Some(req)) = (self.reqs.get(&id), self.reqs.get(&other)) else { return false };
-        let (Some(conn), Some(other_conn)) = (self.conns.get(&first.conn), self.conns.get(&req.conn)) else {
-            return false;
-        };
-        let distance = DataSize::from_bytes(req.range.end.saturating_sub(first.next_offset));
-        let first_time = distance / conn.expected_rate(self.now);
-        let other_time = (req.remaining().len() / other_conn.expected_rate(self.now))
-            .saturating_add(self.stalled_for(other_conn));
-        let is_worthwhile = first_time.saturating_add(MIN_TIME_SAVED) < other_time;
-        !req.is_accepted || (is_worthwhile && self.coverage.wasted_bytes() + distance <= self.max_waste())
-    }
+/// Whether the first response should continue over the bytes of another request: that has no response yet, or the
+/// first response would deliver the bytes clearly sooner. In the latter case the limit for duplicate bytes applies.
+fn is_faster_than(transfers: &Transfers, id: ReqId, other: ReqId) -> bool {
+    let (Some(first), Some(req)) = (transfers.reqs.get(&id), transfers.reqs.get(&other)) else { return false };
+    let (Some(conn), Some(other_conn)) = (transfers.conns.get(&first.conn), transfers.conns.get(&req.conn)) else {
+        return false;
+    };
+    let distance = DataSize::from_bytes(req.range.end.saturating_sub(first.next_offset));
+    let first_time = distance / conn.expected_rate(transfers.now);
+    let other_time = (req.remaining().len() / other_conn.expected_rate(transfers.now))
+        .saturating_add(other_conn.stalled_for(transfers.now));
+    let is_worthwhile = first_time.saturating_add(MIN_TIME_SAVED) < other_time;
+    !req.is_accepted || (is_worthwhile && transfers.coverage.wasted_bytes() + distance <= transfers.max_waste())
+}
 
-    /// Ranges cannot be used any more. If the first response is still running, it becomes the single response. Returns
-    /// true if it did.
-    pub(super) fn fall_back_to_first(&mut self) -> bool {
-        let Some((id, _)) = self.first_response() else { return false };
-        self.single_response_link = self.request_link(id);
-        self.close_other_conns(id);
-        self.update_first_response();
-        let total = self.coverage.total().map_or(u64::MAX, DataSize::bytes);
-        let Some(req) = self.reqs.get_mut(&id) else { return false };
-        req.range.end = total;
-        self.rebuild_claims();
-        self.phase = Phase::SingleResponse { req: Some(id) };
-        true
-    }
+/// Ranges cannot be used any more. If the first response is still running, it becomes the single response. Returns
+/// true if it did.
+pub(super) fn fall_back_to_first(transfers: &mut Transfers) -> bool {
+    let Some((id, _)) = first_response(transfers) else { return false };
+    transfers.resource.single_response_link = transfers.request_link(id);
+    transfers.close_other_conns(id);
+    update_first_response(transfers);
+    let total = transfers.coverage.total().map_or(u64::MAX, DataSize::bytes);
+    let Some(req) = transfers.reqs.get_mut(&id) else { return false };
+    req.range.end = total;
+    transfers.rebuild_claims();
+    transfers.resource.phase = Phase::SingleResponse { req: Some(id) };
+    true
+}
 
-    /// The link of the first response has recovered from a stall: ends its range before the first byte that is stored
-    /// or that another request covers.
-    pub(super) fn resume_first_response(&mut self) {
-        let Some((id, req)) = self.first_response() else { return };
-        let from = req.next_offset;
-        let others = self.reqs.iter().filter(|(other, req)| **other != id && !req.is_released);
-        let claimed = others.map(|(_, req)| req.remaining()).filter(|range| !range.is_empty());
-        let next = claimed.map(|range| range.start).filter(|start| *start >= from).min().unwrap_or(u64::MAX);
-        let gap = self.coverage.next_missing(from);
-        if let Some(req) = self.reqs.get_mut(&id) {
-            req.range.end = gap.map_or(from, |gap| if gap.start == from { gap.end.min(next) } else { from });
-        }
+/// The link of the first response has recovered from a stall: ends its range before the first byte that is stored
+/// or that another request covers.
+pub(super) fn resume_first_response(transfers: &mut Transfers) {
+    let Some((id, req)) = first_response(transfers) else { return };
+    let from = req.next_offset;
+    let others = transfers.reqs.iter().filter(|(other, req)| **other != id && !req.is_released);
+    let claimed = others.map(|(_, req)| req.remaining()).filter(|range| !range.is_empty());
+    let next = claimed.map(|range| range.start).filter(|start| *start >= from).min().unwrap_or(u64::MAX);
+    let gap = transfers.coverage.next_missing(from);
+    if let Some(req) = transfers.reqs.get_mut(&id) {
+        req.range.end = gap.map_or(from, |gap| if gap.start == from { gap.end.min(next) } else { from });
     }
 }
 

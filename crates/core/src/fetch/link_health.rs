@@ -10,237 +10,176 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::conn::Conn;
-use super::links::{Link, LinkState};
+use super::link::{Link, LinkState};
+use super::resource::Phase;
 use super::stall::probe_interval;
+use super::transfers::Transfers;
 use super::{
-    BanReason, ConnError, ConnErrorKind, ConnId, Failure, Fetch, INITIAL_BAN, MeteredUse, Notice, Phase, Policy,
-    SlowLinkRule, TimerReason,
+    BanReason, ConnId, INITIAL_BAN, Notice, Policy, SlowLinkRule, TimerReason, first_request, single_response,
 };
 use crate::link::LinkId;
+use crate::units::Bitrate;
 
-impl Fetch {
-    /// Applies the thesis's rules for slow links (§8.2.4), if configured.
-    pub(super) fn ban_slow_links(&mut self) {
-        if self.config.thesis.slow_link == SlowLinkRule::Off {
+/// The links that are slow by the thesis's rules (§8.2.4), if configured.
+pub(super) fn slow_links(transfers: &Transfers) -> Vec<LinkId> {
+    if transfers.config.thesis.slow_link == SlowLinkRule::Off {
+        return Vec::new();
+    }
+    let rate = |link: &Link| transfers.link_rate(link, SLOW_LINK_WINDOW);
+    let working: Vec<_> = transfers.links.iter().filter(|(_, link)| link.is_in_service()).collect();
+    let sum: Bitrate = working.iter().map(|(_, link)| rate(link)).sum();
+    let limit = match transfers.config.thesis.slow_link {
+        SlowLinkRule::Static(limit) => limit,
+        SlowLinkRule::Dynamic(share) => (sum / (working.len() as u64).max(1)).share(share),
+        SlowLinkRule::Off => return Vec::new(),
+    };
+    // A link is judged only after it has delivered for the whole window, and the fastest one never.
+    let settled = |link: &Link| {
+        let first = transfers.conns_of(link).filter_map(|conn| conn.rate_window.first_arrival()).min();
+        first.is_some_and(|first| first + SLOW_LINK_WINDOW <= transfers.now)
+    };
+    let fastest = working.iter().max_by_key(|(_, link)| rate(link)).map(|(id, _)| **id);
+    working
+        .iter()
+        .filter(|(id, link)| Some(**id) != fastest && settled(link) && rate(link) < limit)
+        .map(|(id, _)| **id)
+        .collect()
+}
+
+/// Opens the connections that are missing on each link.
+pub(super) fn open_connections(transfers: &mut Transfers) {
+    // All bytes are there; only the verification of the digest is pending.
+    if transfers.coverage.is_complete() {
+        return;
+    }
+    let ids: Vec<LinkId> = transfers.links.keys().copied().collect();
+    let only = only_link(transfers);
+    for id in ids {
+        if transfers.resource.phase == Phase::Finished {
             return;
         }
-        let rate = |link: &Link| self.link_rate(link, SLOW_LINK_WINDOW);
-        let working: Vec<_> = self.links.iter().filter(|(_, link)| link.is_in_service()).collect();
-        let sum: crate::units::Bitrate = working.iter().map(|(_, link)| rate(link)).sum();
-        let limit = match self.config.thesis.slow_link {
-            SlowLinkRule::Static(limit) => limit,
-            SlowLinkRule::Dynamic(share) => (sum / (working.len() as u64).max(1)).share(share),
-            SlowLinkRule::Off => return,
-        };
-        // A link is judged only after it has delivered for the whole window, and the fastest one never.
-        let settled = |link: &Link| {
-            let first = self.conns_of(link).filter_map(|conn| conn.rate_window.first_arrival()).min();
-            first.is_some_and(|first| first + SLOW_LINK_WINDOW <= self.now)
-        };
-        let fastest = working.iter().max_by_key(|(_, link)| rate(link)).map(|(id, _)| **id);
-        let slow: Vec<LinkId> = working
-            .iter()
-            .filter(|(id, link)| Some(**id) != fastest && settled(link) && rate(link) < limit)
-            .map(|(id, _)| **id)
-            .collect();
-        for id in slow {
-            self.ban(id, BanReason::Slow, true);
+        if !transfers.is_link_allowed(id) || only.is_some_and(|only| only != id) {
+            continue;
+        }
+        open_on_link(transfers, id);
+        if transfers.links.notify_metered(id) {
+            transfers.notice(Notice::MeteredInUse { link: id });
         }
     }
+}
 
-    /// Opens the connections that are missing on each link.
-    pub(super) fn open_connections(&mut self) {
-        // All bytes are there; only the verification of the digest is pending.
-        if self.coverage.is_complete() {
-            return;
+fn open_on_link(transfers: &mut Transfers, id: LinkId) {
+    let now = transfers.now;
+    // While a response waits for other links, a second connection of this link would add nothing.
+    if transfers.resource.pending.holds_link(id) {
+        return;
+    }
+    let phase_max = if transfers.resource.phase == Phase::Ranges { u32::MAX } else { 1 };
+    let first = first_request::first_conn(transfers);
+    let Some(link) = transfers.links.get_mut(&id) else { return };
+    let connecting = |conns: &alloc::collections::BTreeMap<ConnId, Conn>, link: &Link| {
+        link.conns.iter().copied().filter(|c| conns.get(c).is_some_and(|c| !c.is_open())).collect::<Vec<_>>()
+    };
+    match link.state {
+        // The ban has ended: one connection probes the link, from the mirror's own URL.
+        LinkState::Banned { until: Some(until), .. } => {
+            if now < until {
+                return transfers.set_timer(until, TimerReason::Retry);
+            }
+            link.state = LinkState::Probing;
+            link.mirrors_tried = 0;
+            link.forget_redirect_targets();
+            link.next_attempt = now;
+            transfers.open_conn(id);
         }
-        let ids: Vec<LinkId> = self.links.keys().copied().collect();
-        let only = self.only_link();
-        for id in ids {
-            if self.phase == Phase::Finished {
+        LinkState::Probing if link.conns.is_empty() => {
+            if now < link.next_attempt {
+                let at = link.next_attempt;
+                return transfers.set_timer(at, TimerReason::Retry);
+            }
+            transfers.open_conn(id);
+        }
+        LinkState::Stalled { since } => {
+            if now >= link.next_attempt {
+                // If connections are established but get no response, the network works and the server is slow.
+                // More connections would not help.
+                let unanswered = |c: &&ConnId| {
+                    transfers.conns.get(c).is_some_and(|c| c.is_open() && c.rate_window.total().is_zero())
+                };
+                let slow = link.conns.iter().filter(unanswered).count() >= MAX_UNANSWERED;
+                link.next_attempt = now + if slow { SLOW_PROBE_INTERVAL } else { probe_interval(now - since) };
+                let pending = connecting(&transfers.conns, link);
+                // The oldest attempt has had about three seconds.
+                if pending.len() >= MAX_PROBES
+                    && let Some(oldest) = pending.first()
+                {
+                    transfers.remove_conn(*oldest, true);
+                }
+                transfers.open_conn(id);
+            }
+            if let Some(link) = transfers.links.get(&id) {
+                let at = link.next_attempt;
+                transfers.set_timer(at, TimerReason::Retry);
+            }
+        }
+        LinkState::Up => {
+            let is_useful =
+                |id: &&ConnId| first == Some(**id) || transfers.conns.get(id).is_some_and(|c| !c.is_draining);
+            let useful = link.conns.iter().filter(is_useful).count();
+            let wanted = link.conn_count.target.min(phase_max).min(link.max_connections());
+            let missing = (wanted as usize).saturating_sub(useful);
+            if missing == 0 {
                 return;
             }
-            if !self.is_link_allowed(id) || only.is_some_and(|only| only != id) {
-                continue;
+            if now < link.next_attempt {
+                let at = link.next_attempt;
+                return transfers.set_timer(at, TimerReason::Retry);
             }
-            self.open_on_link(id);
-            self.notify_metered(id);
+            for _ in 0..missing {
+                transfers.open_conn(id);
+            }
         }
+        _ => {}
     }
+}
 
-    fn open_on_link(&mut self, id: LinkId) {
-        let now = self.now;
-        // While a response waits for other links, a second connection of this link would add nothing.
-        if self.has_pending_response(id) {
-            return;
+/// The only link that may be used, if there is such a restriction: single response, or the policy `single`.
+pub(super) fn only_link(transfers: &Transfers) -> Option<LinkId> {
+    let usable = || transfers.links.iter().filter(|(id, _)| transfers.is_usable(**id));
+    match transfers.resource.phase {
+        Phase::SingleResponse { req: Some(req) } => {
+            transfers.reqs.get(&req).and_then(|req| transfers.conns.get(&req.conn)).map(|conn| conn.link)
         }
-        let phase_max = if self.phase == Phase::Ranges { u32::MAX } else { 1 };
-        let first = self.first_conn();
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let connecting = |conns: &alloc::collections::BTreeMap<ConnId, Conn>, link: &Link| {
-            link.conns.iter().copied().filter(|c| conns.get(c).is_some_and(|c| !c.is_open())).collect::<Vec<_>>()
-        };
-        match link.state {
-            // The ban has ended: one connection probes the link, from the mirror's own URL.
-            LinkState::Banned { until: Some(until), .. } => {
-                if now < until {
-                    return self.set_timer(until, TimerReason::Retry);
-                }
-                link.state = LinkState::Probing;
-                link.mirrors_tried = 0;
-                link.forget_redirect_targets();
-                link.next_attempt = now;
-                self.open_conn(id);
-            }
-            LinkState::Probing if link.conns.is_empty() => {
-                if now < link.next_attempt {
-                    let at = link.next_attempt;
-                    return self.set_timer(at, TimerReason::Retry);
-                }
-                self.open_conn(id);
-            }
-            LinkState::Stalled { since } => {
-                if now >= link.next_attempt {
-                    // If connections are established but get no response, the network works and the server is slow.
-                    // More connections would not help.
-                    let unanswered = |c: &&ConnId| {
-                        self.conns.get(c).is_some_and(|c| c.is_open() && c.rate_window.total().is_zero())
-                    };
-                    let slow = link.conns.iter().filter(unanswered).count() >= MAX_UNANSWERED;
-                    link.next_attempt = now + if slow { SLOW_PROBE_INTERVAL } else { probe_interval(now - since) };
-                    let pending = connecting(&self.conns, link);
-                    // The oldest attempt has had about three seconds.
-                    if pending.len() >= MAX_PROBES
-                        && let Some(oldest) = pending.first()
-                    {
-                        self.remove_conn(*oldest, true);
-                    }
-                    self.open_conn(id);
-                }
-                if let Some(link) = self.links.get(&id) {
-                    let at = link.next_attempt;
-                    self.set_timer(at, TimerReason::Retry);
-                }
-            }
-            LinkState::Up => {
-                let is_useful =
-                    |id: &&ConnId| first == Some(**id) || self.conns.get(id).is_some_and(|c| !c.is_draining);
-                let useful = link.conns.iter().filter(is_useful).count();
-                let wanted = link.conn_count.target.min(phase_max).min(link.max_connections());
-                let missing = (wanted as usize).saturating_sub(useful);
-                if missing == 0 {
-                    return;
-                }
-                if now < link.next_attempt {
-                    let at = link.next_attempt;
-                    return self.set_timer(at, TimerReason::Retry);
-                }
-                for _ in 0..missing {
-                    self.open_conn(id);
-                }
-            }
-            _ => {}
+        Phase::SingleResponse { req: None } => {
+            // Prefer links that are up. Among stalled ones, avoid the link that has just been waited for.
+            let rank = |id: LinkId, link: &Link| {
+                let is_stalled = link.state != LinkState::Up;
+                let was_tried = is_stalled && transfers.resource.single_response_link == Some(id);
+                (is_stalled, was_tried, link.failures > 0, !link.stats.is_verified)
+            };
+            usable().min_by_key(|(id, link)| rank(**id, link)).map(|(id, _)| *id)
         }
+        _ if transfers.config.policy == Policy::Single => usable().next().map(|(id, _)| *id),
+        _ => None,
     }
+}
 
-    /// The only link that may be used, if there is such a restriction: single response, or the policy `single`.
-    pub(super) fn only_link(&self) -> Option<LinkId> {
-        let usable = || self.links.iter().filter(|(id, link)| self.is_usable(**id, link));
-        match self.phase {
-            Phase::SingleResponse { req: Some(req) } => {
-                self.reqs.get(&req).and_then(|req| self.conns.get(&req.conn)).map(|conn| conn.link)
-            }
-            Phase::SingleResponse { req: None } => {
-                // Prefer links that are up. Among stalled ones, avoid the link that has just been waited for.
-                let rank = |id: LinkId, link: &Link| {
-                    let is_stalled = link.state != LinkState::Up;
-                    let was_tried = is_stalled && self.single_response_link == Some(id);
-                    (is_stalled, was_tried, link.failures > 0, !link.stats.is_verified)
-                };
-                usable().min_by_key(|(id, link)| rank(**id, link)).map(|(id, _)| *id)
-            }
-            _ if self.config.policy == Policy::Single => usable().next().map(|(id, _)| *id),
-            _ => None,
-        }
+/// Bans a link: for a while if `probing`, otherwise for the rest of the run. Spared are the link of the first
+/// response, and a last link that requests the whole file instead.
+pub(super) fn ban(transfers: &mut Transfers, id: LinkId, reason: BanReason, probing: bool) {
+    if first_request::protect_first_response(transfers, id)
+        || (probing && single_response::schedule_full_request(transfers, id, &reason))
+    {
+        return;
     }
-
-    /// Handles the failure of a connection or response: backoff, another mirror, or a ban.
-    pub(super) fn on_failure(&mut self, id: LinkId, error: ConnError) {
-        let errors = self.links.values().filter_map(|link| link.stats.last_error.as_ref());
-        let refused = errors.chain([&error]).find(|error| error.is_refusal()).cloned();
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.failures += 1;
-        link.stats.last_error = Some(error.clone());
-        link.next_attempt = link.next_attempt.max(self.now + link.backoff());
-        // An invalid certificate or a forbidden address will not change within a backoff.
-        let is_permanent = match error.kind {
-            ConnErrorKind::Tls => !link.stats.is_verified,
-            ConnErrorKind::Forbidden | ConnErrorKind::OwnListener => true,
-            // If another link found the address refused by a rule, failures to reach any address on this one are of no
-            // interest.
-            ConnErrorKind::Dns | ConnErrorKind::Unreachable => refused.is_some() && self.phase == Phase::Unknown,
-            _ => false,
-        };
-        if !link.is_in_service() || (link.failures <= self.config.retries && !is_permanent) {
-            // Another mirror may work.
-            if link.failures >= 2 && link.is_in_service() && !self.is_link_verified(id) {
-                self.try_next_mirror(id, &BanReason::RepeatedErrors { error });
-            }
-            return;
-        }
-        if self.try_next_mirror(id, &BanReason::RepeatedErrors { error: error.clone() }) {
-            return;
-        }
-        let failure = Failure::RetriesExhausted { error: refused.unwrap_or_else(|| error.clone()) };
-        let others = self.links.iter().any(|(other, link)| *other != id && link.is_in_service());
-        if others || self.may_deliver_again() {
-            self.ban(id, BanReason::RepeatedErrors { error }, true);
-        } else {
-            // Nothing has been received so far, and no other link is left.
-            self.failover_or_fail(failure);
-        }
+    let Some(link) = transfers.links.get_mut(&id) else { return };
+    let duration = INITIAL_BAN * 2_u32.saturating_pow(link.bans).min(64);
+    link.bans += 1;
+    link.state = LinkState::Banned { reason: reason.clone(), until: probing.then_some(transfers.now + duration) };
+    for conn in core::mem::take(&mut link.conns) {
+        transfers.remove_conn(conn, true);
     }
-
-    fn is_link_verified(&self, id: LinkId) -> bool {
-        self.links.get(&id).is_some_and(|link| link.stats.is_verified)
-    }
-
-    /// Bans a link: for a while if `probing`, otherwise for the rest of the run. Spared are the link of the first
-    /// response, and a last link that requests the whole file instead.
-    pub(super) fn ban(&mut self, id: LinkId, reason: BanReason, probing: bool) {
-        if self.protect_first_response(id) || (probing && self.schedule_full_request(id, &reason)) {
-            return;
-        }
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let duration = INITIAL_BAN * 2_u32.saturating_pow(link.bans).min(64);
-        link.bans += 1;
-        link.state = LinkState::Banned { reason: reason.clone(), until: probing.then_some(self.now + duration) };
-        for conn in core::mem::take(&mut link.conns) {
-            self.remove_conn(conn, true);
-        }
-        self.notice(Notice::Banned { link: id, reason, will_probe: probing });
-    }
-
-    /// Ends the download, or switches mirrors, if no link can deliver any more.
-    pub(super) fn fail_if_no_link_left(&mut self, failure: Failure) {
-        let is_gone = |link: &Link| matches!(link.state, LinkState::Banned { until: None, .. } | LinkState::Down);
-        let unusable = |id: &LinkId, link: &Link| {
-            is_gone(link)
-                || link.budget_exhausted
-                || (link.profile.metered && self.config.metered == MeteredUse::Never)
-                || (self.config.policy == Policy::Single && !self.is_link_allowed(*id))
-        };
-        if self.links.iter().all(|(id, link)| unusable(id, link)) {
-            self.failover_or_fail(failure);
-        }
-    }
-
-    /// Delays the next connection or initial request of a link.
-    pub(super) fn delay_link(&mut self, id: LinkId, delay: Duration) {
-        if let Some(link) = self.links.get_mut(&id) {
-            link.next_attempt = link.next_attempt.max(self.now + delay);
-        }
-    }
+    transfers.notice(Notice::Banned { link: id, reason, will_probe: probing });
 }
 
 /// Probe interval of a stalled link whose connections are established and get no response.

@@ -1,18 +1,19 @@
-//! Sharing links among the downloads of one batch: how much of each link this download may use.
+//! Sharing links among the downloads of one batch: what the batch scheduler learns from this download, and what it
+//! changes.
 //!
-//! 1. When a link is paused for this download, requests in flight are completed and then its connections are closed. So
-//!    a change wastes no bytes, and other downloads can open connections instead.
-//! 2. While all links are paused nothing is expected to arrive, so the download's timeout does not run.
-//! 3. [`LinkLoad`] gives the batch scheduler what it needs: whether a download wants a link, uses it, and leaves
-//!    capacity.
+//! [`LinkLoad`] reports whether this download wants a link, uses it, and leaves capacity. The scheduler answers with the
+//! share that the download may use; `links` keeps it.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::links::{Link, LinkState};
-use super::{Fetch, LinkShare, Phase};
+use super::link::Link;
+use super::parallelism::ConnCountController;
+use super::resource::Phase;
+use super::transfers::Transfers;
+use super::{LinkShare, forecast};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize};
 
@@ -33,67 +34,48 @@ pub struct LinkLoad {
     pub bytes: DataSize,
 }
 
-impl Link {
-    /// Whether the link is paused for this download, and its remaining requests have stalled.
-    pub(super) fn is_paused_and_stalled(&self) -> bool {
-        self.share == LinkShare::Paused && matches!(self.state, LinkState::Stalled { .. })
-    }
+/// The download's use of each link, for the batch scheduler.
+pub(super) fn link_loads(transfers: &Transfers) -> Vec<LinkLoad> {
+    let left = forecast::time_left(transfers, transfers.coverage.free_bytes(u64::MAX));
+    let load = |(id, link): (&LinkId, &Link)| LinkLoad {
+        link: *id,
+        has_demand: has_demand(transfers, *id, link),
+        has_connections: !link.conns.is_empty(),
+        rate: transfers.link_rate(link, Duration::from_secs(1)),
+        has_spare_capacity: forecast::observe_link(transfers, *id, left)
+            .is_some_and(|observation| observation.past_slow_start && observation.has_spare_capacity()),
+        bytes: link.stats.bytes,
+    };
+    transfers.links.iter().map(load).collect()
 }
 
-impl Fetch {
-    /// The download's use of each link, for the batch scheduler.
-    pub fn link_loads(&self) -> Vec<LinkLoad> {
-        let left = self.time_left(self.coverage.free_bytes(u64::MAX));
-        let load = |(id, link): (&LinkId, &Link)| LinkLoad {
-            link: *id,
-            has_demand: self.has_demand(*id, link),
-            has_connections: !link.conns.is_empty(),
-            rate: self.link_rate(link, Duration::from_secs(1)),
-            has_spare_capacity: self
-                .observe_link(*id, left)
-                .is_some_and(|observation| observation.past_slow_start && observation.has_spare_capacity()),
-            bytes: link.stats.bytes,
-        };
-        self.links.iter().map(load).collect()
-    }
+/// Whether the download would send requests over this link if the other downloads let it.
+fn has_demand(transfers: &Transfers, id: LinkId, link: &Link) -> bool {
+    let is_able =
+        link.is_in_service() && !link.budget_exhausted && transfers.links.is_cost_allowed(link, transfers.now);
+    let has_work = match transfers.resource.phase {
+        Phase::Unknown => true,
+        Phase::Ranges => !transfers.coverage.free_bytes(u64::MAX).is_zero(),
+        Phase::SingleResponse { req: Some(req) } => transfers.request_link(req) == Some(id),
+        Phase::SingleResponse { req: None } => true,
+        Phase::Finished => false,
+    };
+    is_able && has_work
+}
 
-    /// Whether the download would send requests over this link if the other downloads let it.
-    fn has_demand(&self, id: LinkId, link: &Link) -> bool {
-        let is_able = link.is_in_service() && !link.budget_exhausted && self.is_cost_allowed(link);
-        let has_work = match self.phase {
-            Phase::Unknown => true,
-            Phase::Ranges => !self.coverage.free_bytes(u64::MAX).is_zero(),
-            Phase::SingleResponse { req: Some(req) } => self.request_link(req) == Some(id),
-            Phase::SingleResponse { req: None } => true,
-            Phase::Finished => false,
-        };
-        is_able && has_work
+/// The batch scheduler gives this download more or less of a link.
+pub(super) fn on_share(transfers: &mut Transfers, id: LinkId, share: LinkShare) {
+    let was_paused = transfers.links.is_paused_everywhere();
+    let Some(previous) = transfers.links.set_share(id, share) else { return };
+    let Some(link) = transfers.links.get_mut(&id) else { return };
+    if share == LinkShare::OneConn && previous == LinkShare::Full {
+        let surplus = link.conns.len().saturating_sub(1);
+        link.conn_count = ConnCountController::default();
+        transfers.retire_conns(id, surplus);
+    } else if share != LinkShare::Paused && previous == LinkShare::Paused {
+        link.next_attempt = link.next_attempt.min(transfers.now).max(link.paused_until);
     }
-
-    /// The batch scheduler gives this download more or less of a link.
-    pub(super) fn on_share(&mut self, id: LinkId, share: LinkShare) {
-        let was_paused = self.is_paused_everywhere();
-        self.shares.insert(id, share);
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let previous = core::mem::replace(&mut link.share, share);
-        if share == LinkShare::OneConn && previous == LinkShare::Full {
-            let surplus = link.conns.len().saturating_sub(1);
-            link.conn_count = super::parallelism::ConnCountController::default();
-            self.retire_conns(id, surplus);
-        } else if share != LinkShare::Paused && previous == LinkShare::Paused {
-            link.next_attempt = link.next_attempt.min(self.now).max(link.paused_until);
-        }
-        if was_paused {
-            self.last_data = self.now;
-        }
-    }
-
-    /// Whether every link that could deliver is paused and has no connections left: nothing can arrive.
-    pub(super) fn is_paused_everywhere(&self) -> bool {
-        let mut able = self.links.values().filter(|link| link.may_deliver() && !link.budget_exhausted).peekable();
-        able.peek().is_some()
-            && able.all(|link| {
-                link.share == LinkShare::Paused && link.conns.is_empty() && link.state != LinkState::Down
-            })
+    if was_paused {
+        transfers.last_data = transfers.now;
     }
 }

@@ -9,8 +9,10 @@
 //! 3. **Short-lived connections.** If a connection, or the target of a redirect, is good for a few responses only, each
 //!    request covers what its link can carry in a longer time.
 
+use alloc::collections::BTreeMap;
+
 use super::conn::Conn;
-use super::{Fetch, Protocol, Req, RequestRange, UrlId};
+use super::{Protocol, RequestRange, UrlId};
 use crate::units::DataSize;
 
 /// Quirks of one mirror's server; see the [module documentation](self).
@@ -31,9 +33,9 @@ pub(super) struct ServerQuirks {
     /// Connections or URLs are good for few responses.
     pub(super) is_short_lived: bool,
     /// 200 responses to range requests, in a row.
-    pub(super) ranges_ignored: u32,
+    ranges_ignored: u32,
     /// Responses of a few bytes, in a row.
-    pub(super) tiny_ranges: u32,
+    tiny_ranges: u32,
     /// Ranges that broke off after a few bytes, in a row.
     truncated_ranges: u32,
 }
@@ -99,6 +101,48 @@ impl ServerQuirks {
         self.pipelined_lost = self.pipelined_lost.saturating_add(1);
     }
 
+    /// A connection carried only the first bytes of a range, `received` in total. Returns true if that has happened so
+    /// often that ranges are of no use.
+    pub(super) fn on_range_truncated(&mut self, received: DataSize) -> bool {
+        if received >= TRUNCATED_BELOW {
+            return false;
+        }
+        self.truncated_ranges += 1;
+        let give_up = self.truncated_ranges >= MAX_TRUNCATED;
+        if give_up {
+            self.truncated_ranges = 0;
+        }
+        give_up
+    }
+
+    /// A response was complete.
+    pub(super) fn on_complete_response(&mut self) {
+        self.truncated_ranges = 0;
+    }
+
+    /// A range response delivered `len` bytes of a request for `requested`, and the file does not end there
+    /// (`is_part`). Returns true if tiny responses have come so often in a row that ranges are of no use.
+    pub(super) fn on_range_len(&mut self, len: DataSize, requested: DataSize, is_part: bool) -> bool {
+        if len < TINY_RANGE && len < requested && is_part {
+            self.tiny_ranges += 1;
+            return self.tiny_ranges >= MAX_TINY_RANGES;
+        }
+        if len >= TINY_RANGE {
+            self.tiny_ranges = 0;
+        }
+        false
+    }
+
+    /// A request for a range got the whole file. Returns true if the request may be repeated: the server usually serves
+    /// ranges.
+    pub(super) fn on_range_ignored(&mut self) -> bool {
+        if !self.serves_ranges() {
+            return false;
+        }
+        self.ranges_ignored += 1;
+        self.ranges_ignored <= MAX_RANGES_IGNORED
+    }
+
     /// Whether requests are sent one at a time. An outage between two responses looks like a lost request, so one lost
     /// request among many answered ones does not count.
     pub(super) fn is_serial(&self) -> bool {
@@ -106,10 +150,19 @@ impl ServerQuirks {
     }
 }
 
-impl Fetch {
-    /// The quirks of a mirror's server.
-    pub(super) fn quirks_mut(&mut self, mirror: UrlId) -> &mut ServerQuirks {
-        self.server_quirks.entry(mirror).or_default()
+/// Quirks of all mirrors' servers. A mirror whose server has shown none has the default ones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct QuirksByMirror(BTreeMap<UrlId, ServerQuirks>);
+
+impl QuirksByMirror {
+    /// The quirks of a mirror's server, to record more of them.
+    pub(super) fn of_mut(&mut self, mirror: UrlId) -> &mut ServerQuirks {
+        self.0.entry(mirror).or_default()
+    }
+
+    /// Whether the server has served a range before.
+    pub(super) fn serves_ranges(&self, mirror: UrlId) -> bool {
+        self.0.get(&mirror).is_some_and(ServerQuirks::serves_ranges)
     }
 
     /// Whether a connection may get another request beside its present ones.
@@ -119,57 +172,18 @@ impl Fetch {
 
     /// Whether a connection carries one request at a time.
     pub(super) fn is_serial(&self, conn: &Conn) -> bool {
-        let one = self.server_quirks.get(&conn.mirror).is_some_and(ServerQuirks::is_serial);
+        let one = self.0.get(&conn.mirror).is_some_and(ServerQuirks::is_serial);
         one && conn.protocol == Some(Protocol::Http1)
     }
 
     /// Whether the server closes connections, or URLs expire, after a few responses.
     pub(super) fn is_short_lived(&self, conn: &Conn) -> bool {
-        self.server_quirks.get(&conn.mirror).is_some_and(|quirks| quirks.is_short_lived)
+        self.0.get(&conn.mirror).is_some_and(|quirks| quirks.is_short_lived)
     }
 
     /// Maximum size of a request on a connection.
     pub(super) fn max_request(&self, conn: &Conn) -> DataSize {
-        self.server_quirks.get(&conn.mirror).and_then(ServerQuirks::max_request).unwrap_or(DataSize::MAX)
-    }
-
-    /// A connection has stalled while another one of its link delivers: checks whether the server lost a pipelined
-    /// request.
-    pub(super) fn note_pipelined_lost(&mut self, id: super::ConnId) {
-        let Some(conn) = self.conns.get(&id) else { return };
-        let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
-        let forgotten = front.is_some_and(|req: &Req| !req.is_accepted && req.is_pipelined);
-        if conn.responses > 0 && forgotten && conn.protocol == Some(Protocol::Http1) {
-            self.quirks_mut(conn.mirror).on_pipelined_lost();
-        }
-    }
-}
-
-impl Fetch {
-    /// A connection ends. If connections repeatedly carried only the first bytes of a range, ranges are given up.
-    pub(super) fn note_truncated_range(&mut self, id: super::ConnId) {
-        let Some(conn) = self.conns.get(&id) else { return };
-        let front = conn.reqs.front().and_then(|req| self.reqs.get(req));
-        let ranged = front.is_some_and(|req| {
-            req.is_accepted && req.range_requested != RequestRange::Full && !req.remaining().is_empty()
-        });
-        if !ranged || conn.rate_window.total() >= TRUNCATED_BELOW || self.phase != super::Phase::Ranges {
-            return;
-        }
-        let quirks = self.quirks_mut(conn.mirror);
-        quirks.truncated_ranges += 1;
-        if quirks.truncated_ranges >= MAX_TRUNCATED {
-            quirks.truncated_ranges = 0;
-            self.switch_to_single_response(super::SingleResponseReason::UnusableRanges, Some(id));
-        }
-    }
-
-    /// A response is complete: resets the count of truncated ranges.
-    pub(super) fn note_complete_response(&mut self, id: super::ReqId) {
-        let Some(req) = self.reqs.get(&id) else { return };
-        if let Some(conn) = self.conns.get(&req.conn) {
-            self.quirks_mut(conn.mirror).truncated_ranges = 0;
-        }
+        self.0.get(&conn.mirror).and_then(ServerQuirks::max_request).unwrap_or(DataSize::MAX)
     }
 }
 
@@ -184,6 +198,12 @@ pub(super) fn requested_len(requested: RequestRange) -> Option<DataSize> {
 /// A range that breaks off with fewer bytes is not worth its request. chosen: less than two packets.
 const TRUNCATED_BELOW: DataSize = DataSize::from_bytes(2000);
 const MAX_TRUNCATED: u32 = 6;
+/// Ranges smaller than this, although more was requested, are given up after so many in a row.
+const TINY_RANGE: DataSize = DataSize::from_kib(4);
+const MAX_TINY_RANGES: u32 = 8;
+/// Number of 200 responses in a row to range requests, from a server that has served ranges, before ranges are given
+/// up.
+const MAX_RANGES_IGNORED: u32 = 3;
 /// More than the number of halvings from 1 GiB to 16 bytes.
 const MAX_SIZE_REFUSALS: u32 = 24;
 /// A connection that carries more responses is worth its handshake. chosen: nginx allows 1000, Apache 100.

@@ -38,8 +38,9 @@ impl Stream {
         let mut changed = self.fall_back();
         // Reserved ranges of links that are down, stalled or have no usable connection become free for other links.
         for (link, state) in &mut self.links {
-            let can_request = self.fetch.conn_slot(*link).is_some() || state.requested().next().is_some();
-            if !self.fetch.is_up(*link) || !can_request {
+            let can_request =
+                self.fetch.transfers().conn_slot(*link).is_some() || state.requested().next().is_some();
+            if !self.fetch.transfers().is_up(*link) || !can_request {
                 state.reserved.clear();
             }
         }
@@ -48,8 +49,9 @@ impl Stream {
             changed |= self.update_standby();
             let mut finishing: Vec<(LinkId, ConnSlot)> = self
                 .fetch
+                .transfers()
                 .links_in_service()
-                .filter_map(|link| Some((link, self.fetch.conn_slot(link)?)))
+                .filter_map(|link| Some((link, self.fetch.transfers().conn_slot(link)?)))
                 .collect();
             finishing.retain(|(_, slot)| slot.in_flight <= slot.rate * (slot.rtt + REQUEST_LEAD_TIME));
             finishing.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
@@ -76,15 +78,15 @@ impl Stream {
 
     /// Requests a subsegment, or as much of it as may be requested now; the rest stays reserved.
     fn request_subsegment(&mut self, link: LinkId, slot: ConnSlot, range: ByteRange) -> bool {
-        let Some(unrequested) = self.fetch.next_unrequested(range) else {
+        let Some(unrequested) = self.fetch.transfers().next_unrequested(range) else {
             // It has arrived or is already requested, or the reader's window ends before it.
-            if range.end > self.fetch.request_limit() {
+            if range.end > self.fetch.transfers().request_limit() {
                 self.link_mut(link).reserved.push_front(range);
                 return false;
             }
             return true;
         };
-        let Some(requested) = self.fetch.request_on(slot, unrequested) else {
+        let Some(requested) = self.fetch.transfers_mut().request_on(slot, unrequested) else {
             self.link_mut(link).reserved.push_front(range);
             return false;
         };
@@ -99,7 +101,7 @@ impl Stream {
     fn unallocated_range(&self) -> Option<ByteRange> {
         let mut from = self.delivered_end;
         loop {
-            let gap = self.fetch.next_unrequested(ByteRange::new(from, self.allocated_end))?;
+            let gap = self.fetch.transfers().next_unrequested(ByteRange::new(from, self.allocated_end))?;
             let reserved = || self.links.values().flat_map(|state| state.reserved.iter());
             match reserved().find(|range| range.contains(gap.start)) {
                 Some(range) => from = range.end,
@@ -116,9 +118,12 @@ impl Stream {
     fn allocate(&mut self, range: ByteRange, requester: LinkId, at_front: bool) {
         let links: Vec<LinkId> = match self.mode {
             LinkMode::Only(only) if self.is_working(only) => Vec::from([only]),
-            _ => {
-                self.fetch.links_in_service().filter(|link| *link == requester || self.is_working(*link)).collect()
-            }
+            _ => self
+                .fetch
+                .transfers()
+                .links_in_service()
+                .filter(|link| *link == requester || self.is_working(*link))
+                .collect(),
         };
         let backlog_of = |link: &LinkId| {
             let state = self.links.get(link);
@@ -147,15 +152,16 @@ impl Stream {
 
     /// Whether a link can be given a part of a segment.
     fn is_working(&self, link: LinkId) -> bool {
-        self.fetch.is_up(link)
-            && (self.fetch.conn_slot(link).is_some() || self.links.get(&link).is_some_and(|state| !state.is_idle()))
+        self.fetch.transfers().is_up(link)
+            && (self.fetch.transfers().conn_slot(link).is_some()
+                || self.links.get(&link).is_some_and(|state| !state.is_idle()))
     }
 
     /// Chooses the link mode, then cuts and divides the next segment; returns whether there was one.
     fn cut_next_segment(&mut self, link: LinkId) -> bool {
-        let Some(total) = self.fetch.total() else { return false };
+        let Some(total) = self.fetch.transfers().total() else { return false };
         let end = self.allocated_end.saturating_add(self.config.greenbag.segment_size.bytes().max(1)).min(total);
-        if self.allocated_end >= total.min(self.fetch.request_limit()) {
+        if self.allocated_end >= total.min(self.fetch.transfers().request_limit()) {
             return false;
         }
         let before = self.mode;
@@ -180,13 +186,14 @@ impl Stream {
         }
         let blocking_subsegment = |other: LinkId| {
             let sub = self.links.get(&other)?.requested().find(|sub| sub.range.contains(self.delivered_end))?;
-            Some((other, self.fetch.missing_bytes(sub.range), self.now.since(sub.started_at)))
+            Some((other, self.fetch.transfers().missing_bytes(sub.range), self.now.since(sub.started_at)))
         };
         let others = self.links.keys().copied().filter(|other| *other != link);
         let Some((other, remaining, age)) = others.into_iter().find_map(blocking_subsegment) else { return false };
         let (goodput, lagging_goodput) = (self.goodput(link), self.goodput(other));
         let lagging_time = remaining / lagging_goodput;
-        let reconnect_time = self.fetch.conn_slot(other).map_or(DEFAULT_RECONNECT_TIME, |slot| slot.rtt * 2);
+        let reconnect_time =
+            self.fetch.transfers().conn_slot(other).map_or(DEFAULT_RECONNECT_TIME, |slot| slot.rtt * 2);
         let joint_time = (slot.rtt + reconnect_time).saturating_add(remaining / (goodput + lagging_goodput));
         // A request younger than the time of a new connection does not count as lagging.
         if weighted(policy.recovery_weight, player.buffered_time()) > lagging_time
@@ -195,7 +202,7 @@ impl Stream {
         {
             return false;
         }
-        self.fetch.cancel_link(other);
+        self.fetch.transfers_mut().cancel_link(other);
         self.emit(StreamEvent::Recovered { link: other });
         self.forward_outputs();
         true
@@ -218,7 +225,7 @@ impl Stream {
         // The rest of the video includes what is allocated to links and has not arrived.
         let backlog: DataSize = self.links.values().map(|state| state.backlog()).sum();
         let from = self.allocated_end.saturating_sub(backlog.bytes());
-        let remaining = DataSize::from_bytes(self.fetch.total().unwrap_or(from).saturating_sub(from));
+        let remaining = DataSize::from_bytes(self.fetch.transfers().total().unwrap_or(from).saturating_sub(from));
         let policy = self.config.greenbag;
         // Apply the fall-back rule to the next segment as well. Otherwise fall-back and chooser would alternate
         // forever.
@@ -292,11 +299,11 @@ impl Stream {
     /// activated.
     fn update_standby(&mut self) -> bool {
         let mut activated = false;
-        let links: Vec<LinkId> = self.fetch.links_in_service().collect();
+        let links: Vec<LinkId> = self.fetch.transfers().links_in_service().collect();
         for link in links {
             let idle = self.links.get(&link).is_none_or(|state| state.is_idle());
             let standby = matches!(self.mode, LinkMode::Only(only) if only != link) && idle;
-            activated |= self.fetch.set_standby(link, standby) && !standby;
+            activated |= self.fetch.transfers_mut().set_standby(link, standby) && !standby;
         }
         activated
     }

@@ -97,11 +97,11 @@ impl Stream {
     pub fn new(config: Config) -> Self {
         let player = config.video.clone().map(|video| Player::new(video, config.player, Instant::ZERO));
         let mut fetch = Fetch::with_external_control(config.fetch.clone());
-        fetch.set_external_control(player.is_some());
+        fetch.transfers_mut().set_external_control(player.is_some());
         let mut scheduler = Scheduler::default();
         for expected in &config.initial_estimates {
             scheduler.add_estimate(*expected);
-            fetch.set_standby(expected.link, expected.is_standby);
+            fetch.transfers_mut().set_standby(expected.link, expected.is_standby);
         }
         Self {
             now: Instant::ZERO,
@@ -139,7 +139,7 @@ impl Stream {
 
     /// Whether a link is on standby, so that its radio may sleep.
     pub fn is_standby(&self, link: LinkId) -> bool {
-        self.fetch.is_standby(link)
+        self.fetch.transfers().is_standby(link)
     }
 
     /// What was learnt about the links, to be passed to a later run as [`Config::initial_estimates`].
@@ -168,7 +168,7 @@ impl Stream {
                 self.energy_meter.add_link(self.now, *link, profile.kind);
                 let is_spared = profile.metered && self.config.objective == Objective::MeteredBytes;
                 if is_spared && self.config.policy == Policy::Marline && self.scheduler.start_in_standby(*link) {
-                    self.fetch.set_standby(*link, true);
+                    self.fetch.transfers_mut().set_standby(*link, true);
                     self.outputs.push_back(Output::Stream(StreamEvent::Standby {
                         link: *link,
                         standby: true,
@@ -182,7 +182,7 @@ impl Stream {
                 };
             }
             fetch::Input::Data { req, len } => {
-                if let Some(link) = self.fetch.link_of(*req) {
+                if let Some(link) = self.fetch.transfers().link_of(*req) {
                     self.energy_meter.on_bytes(self.now, link, Direction::Down, *len);
                     self.scheduler.on_bytes(link, *len);
                     let alpha = self.config.greenbag.alpha;
@@ -198,15 +198,15 @@ impl Stream {
     /// current position with the bytes that have arrived.
     fn set_player(&mut self, player: Player) {
         self.player = Some(player);
-        self.allocated_end = self.allocated_end.max(self.fetch.in_order_end());
-        self.fetch.set_external_control(true);
+        self.allocated_end = self.allocated_end.max(self.fetch.transfers().in_order_end());
+        self.fetch.transfers_mut().set_external_control(true);
     }
 
     fn on_seek(&mut self, to: u64) {
         if let Some(player) = &mut self.player {
             player.seek(self.now, to);
         }
-        self.fetch.seek(to);
+        self.fetch.transfers_mut().seek(to);
         self.links.values_mut().for_each(StreamLink::clear);
         (self.allocated_end, self.delivered_end) = (to, to);
         self.fetch.tick(self.now);
@@ -217,7 +217,7 @@ impl Stream {
         while let Some(output) = self.fetch.poll() {
             match &output {
                 fetch::Output::Request { req, range: RequestRange::Bounded(range), .. } => {
-                    if let Some(link) = self.fetch.link_of(*req) {
+                    if let Some(link) = self.fetch.transfers().link_of(*req) {
                         self.allocated_end = self.allocated_end.max(range.end);
                         self.links.entry(link).or_default().on_request(self.now, *req, *range);
                     }
@@ -234,12 +234,12 @@ impl Stream {
             self.outputs.push_back(Output::Fetch(output));
         }
         for (link, state) in &mut self.links {
-            state.retain(self.now, |req| self.fetch.link_of(req) == Some(*link));
+            state.retain(self.now, |req| self.fetch.transfers().link_of(req) == Some(*link));
         }
     }
 
     fn deliver(&mut self) {
-        let mut in_order_end = self.fetch.in_order_end();
+        let mut in_order_end = self.fetch.transfers().in_order_end();
         if self.config.policy == Policy::Marline {
             in_order_end = self.delivery_limit(in_order_end);
         }
@@ -262,18 +262,19 @@ impl Stream {
     /// link stays on standby. While the download schedules by itself, standby links are also activated if every other
     /// link is down.
     fn activate_if_needed(&mut self) -> bool {
-        if !self.fetch.has_standby_links() {
+        if !self.fetch.transfers().has_standby_links() {
             return false;
         }
         let is_buffering = self
             .player
             .as_ref()
             .is_some_and(|player| player.state() == PlayerState::Buffering && !self.can_defer(player));
-        let is_active = |link: LinkId| self.fetch.is_up(link) && !self.fetch.is_standby(link);
+        let is_active =
+            |link: LinkId| self.fetch.transfers().is_up(link) && !self.fetch.transfers().is_standby(link);
         // At the start links come up one after the other. Before the first one is up, none counts as lost.
-        let none_active = !self.fetch.is_externally_controlled()
-            && self.fetch.links_in_service().next().is_some()
-            && !self.fetch.links_in_service().any(is_active);
+        let none_active = !self.fetch.transfers().is_externally_controlled()
+            && self.fetch.transfers().links_in_service().next().is_some()
+            && !self.fetch.transfers().links_in_service().any(is_active);
         self.all_standby_since = none_active.then(|| self.all_standby_since.unwrap_or(self.now));
         let all_links_lost =
             self.all_standby_since.is_some_and(|since| self.now.since(since) >= LINK_CHECK_INTERVAL);
@@ -285,7 +286,7 @@ impl Stream {
             Policy::Marline => drop(self.activate_all(reason)),
             Policy::GreenbagP | Policy::GreenbagE => self.set_mode(LinkMode::All, reason),
         }
-        self.fetch.activate_all();
+        self.fetch.transfers_mut().activate_all();
         true
     }
 
@@ -297,14 +298,14 @@ impl Stream {
         self.deliver();
         let activated = self.activate_if_needed();
         // Without external control the download schedules its own requests; only the standby rules apply.
-        if !self.fetch.is_externally_controlled() {
+        if !self.fetch.transfers().is_externally_controlled() {
             if self.sample_links() && self.config.policy == Policy::Marline && self.activate_before_control()
                 || activated
             {
                 self.fetch.tick(self.now);
                 self.forward_outputs();
             }
-            self.timer = self.fetch.has_standby_links().then(|| self.now + LINK_CHECK_INTERVAL);
+            self.timer = self.fetch.transfers().has_standby_links().then(|| self.now + LINK_CHECK_INTERVAL);
             return;
         }
         let changed = match self.config.policy {
@@ -335,7 +336,7 @@ impl Machine for Stream {
             Input::Player(PlayerInput::Seek { offset }) => self.on_seek(offset),
             Input::Player(PlayerInput::Video { video, player, position, is_playing }) => {
                 let mut new_player = Player::new(video, player, self.now);
-                new_player.resume_at(self.now, self.fetch.in_order_end(), position, is_playing);
+                new_player.resume_at(self.now, self.fetch.transfers().in_order_end(), position, is_playing);
                 self.following = Default::default();
                 self.set_player(new_player);
             }
@@ -349,7 +350,13 @@ impl Machine for Stream {
                 following_time,
             }) => {
                 let mut new_player = Player::new(video, player, self.now);
-                new_player.resume_part(self.now, self.fetch.in_order_end(), lead_time, position, is_playing);
+                new_player.resume_part(
+                    self.now,
+                    self.fetch.transfers().in_order_end(),
+                    lead_time,
+                    position,
+                    is_playing,
+                );
                 self.following = (following_bytes, following_time);
                 self.set_player(new_player);
             }

@@ -156,14 +156,14 @@ impl Stream {
                 }
             }
             history.received = DataSize::ZERO;
-            history.had_idle = history.is_standby || self.fetch.conn_slot(*link).is_none();
+            history.had_idle = history.is_standby || self.fetch.transfers().conn_slot(*link).is_none();
         }
         true
     }
 
     /// Rule 1: requests the next piece; returns whether anything was requested.
     fn request_next_piece(&mut self) -> bool {
-        let end = self.fetch.request_limit().min(self.fetch.total().unwrap_or(u64::MAX));
+        let end = self.fetch.transfers().request_limit().min(self.fetch.transfers().total().unwrap_or(u64::MAX));
         self.pause_all_when_full(end);
         let mut ready_links: Vec<(LinkId, ConnSlot)> = self
             .conn_slots()
@@ -173,7 +173,7 @@ impl Stream {
         ready_links.sort_by_key(|(_, slot)| slot.in_flight / slot.rate);
         for (link, slot) in ready_links {
             let piece = (!self.scheduler.is_window_full).then(|| self.choose_piece(link, slot, end)).flatten();
-            if piece.is_some_and(|piece| self.fetch.request_on(slot, piece).is_some()) {
+            if piece.is_some_and(|piece| self.fetch.transfers_mut().request_on(slot, piece).is_some()) {
                 return true;
             }
             self.scheduler.mark_idle(link);
@@ -183,7 +183,7 @@ impl Stream {
 
     /// The range that this link should request next; `None` if the other links deliver all of it sooner.
     fn choose_piece(&self, link: LinkId, slot: ConnSlot, end: u64) -> Option<ByteRange> {
-        let first = self.fetch.next_unrequested(ByteRange::new(self.delivered_end, end))?;
+        let first = self.fetch.transfers().next_unrequested(ByteRange::new(self.delivered_end, end))?;
         let due = self.time_until_due(first.start);
         let batch = if due > LONG_DEADLINE { LONG_PIECE } else { SHORT_PIECE };
         let size =
@@ -205,7 +205,7 @@ impl Stream {
             others.iter().map(|(_, slot)| slot.rate * arrival.saturating_sub(ready_in(slot))).sum();
         let alignment = MIN_PIECE.bytes();
         let from = first.start.saturating_add(by_others.bytes() / alignment * alignment);
-        let gap = self.fetch.next_unrequested(ByteRange::new(from, end))?;
+        let gap = self.fetch.transfers().next_unrequested(ByteRange::new(from, end))?;
         Some(ByteRange::at(gap.start, gap.len().min(size)))
     }
 
@@ -233,7 +233,10 @@ impl Stream {
             PlayerState::Playing | PlayerState::Ended => player.buffered_time(),
         });
         buffered_time < BUFFER_GUARD
-            && self.fetch.duplicate_if_late(self.delivered_end, buffered_time.saturating_sub(DEADLINE_MARGIN))
+            && self
+                .fetch
+                .transfers_mut()
+                .duplicate_if_late(self.delivered_end, buffered_time.saturating_sub(DEADLINE_MARGIN))
     }
 
     /// Rules 3, 4 and 7; returns whether any link changed its state.
@@ -250,11 +253,14 @@ impl Stream {
         let active = self.active_links();
         if active.is_empty() {
             // At the start no link is up yet, and none counts as lost.
-            return self.fetch.links_in_service().next().is_some() && self.activate_all(ModeReason::LinkLost);
+            return self.fetch.transfers().links_in_service().next().is_some()
+                && self.activate_all(ModeReason::LinkLost);
         }
-        let remaining =
-            self.fetch.missing_bytes(ByteRange::new(self.delivered_end, self.fetch.total().unwrap_or(u64::MAX)))
-                + self.following.0;
+        let remaining = self
+            .fetch
+            .transfers()
+            .missing_bytes(ByteRange::new(self.delivered_end, self.fetch.transfers().total().unwrap_or(u64::MAX)))
+            + self.following.0;
         // Rule 4: below the guard, activate a link unless the active ones certainly suffice.
         if buffered_time < self.buffer_guard(&active) {
             let others = self.expected_bytes(&active, time_to_end.saturating_sub(DEADLINE_MARGIN / 2));
@@ -295,7 +301,8 @@ impl Stream {
             return false;
         }
         let newsvendor = Newsvendor {
-            remaining: remaining - self.fetch.conn_slot(costly).map(|slot| slot.in_flight).unwrap_or_default(),
+            remaining: remaining
+                - self.fetch.transfers().conn_slot(costly).map(|slot| slot.in_flight).unwrap_or_default(),
             others_expected: self.expected_bytes(&others, time_to_end.saturating_sub(DEADLINE_MARGIN)),
             current_price: self.price_per_megabyte(costly, forecast.recent_rate()) - cheapest_price,
             usual_price: self.price_per_megabyte(costly, forecast.mean_rate()) - cheapest_price,
@@ -337,13 +344,14 @@ impl Stream {
 
     /// Whether links without a forecast deliver the video 10 % faster than its mean rate, by their present rates.
     fn sustains_playback(&self, player: &Player, links: &[LinkId]) -> bool {
-        let rate: Bitrate = links.iter().filter_map(|link| self.fetch.conn_slot(*link)).map(|slot| slot.rate).sum();
+        let rate: Bitrate =
+            links.iter().filter_map(|link| self.fetch.transfers().conn_slot(*link)).map(|slot| slot.rate).sum();
         rate > player.profile().mean_rate() + player.profile().mean_rate() / 10
     }
 
     /// Expected rate of all links that may be used together; `None` while one of them has too few samples.
     pub fn rate_forecast(&self) -> Option<RateForecast> {
-        let links = self.fetch.links_in_service().filter(|link| self.fetch.may_use(*link));
+        let links = self.fetch.transfers().links_in_service().filter(|link| self.fetch.transfers().may_use(*link));
         let forecasts: Vec<Forecast> = links.map(|link| self.scheduler.forecast(link)).collect();
         let known = !forecasts.is_empty() && forecasts.iter().all(|forecast| forecast.steps() >= MIN_SAMPLES);
         let second = Duration::from_secs(1);
@@ -362,13 +370,15 @@ impl Stream {
         if !self.config.may_delay_start || in_order_end <= starts_at {
             return in_order_end;
         }
-        let links: Vec<LinkId> = self.fetch.links_in_service().collect();
+        let links: Vec<LinkId> = self.fetch.transfers().links_in_service().collect();
         if links.iter().any(|link| self.scheduler.forecast(*link).steps() < MIN_SAMPLES) {
             return in_order_end;
         }
         // Compare the missing bytes with what the links deliver while the video plays.
-        let remaining =
-            self.fetch.missing_bytes(ByteRange::new(in_order_end, self.fetch.total().unwrap_or(u64::MAX)));
+        let remaining = self
+            .fetch
+            .transfers()
+            .missing_bytes(ByteRange::new(in_order_end, self.fetch.transfers().total().unwrap_or(u64::MAX)));
         let time = player.profile().duration().saturating_sub(player.position());
         let shortfall = remaining - self.expected_bytes(&links, time.saturating_sub(DEADLINE_MARGIN)).mean;
         let max_error = links.iter().map(|link| self.scheduler.forecast(*link).std_error(time)).sum::<DataSize>()
@@ -391,15 +401,16 @@ impl Stream {
             self.scheduler.is_window_full = false;
             return;
         };
-        let full = self.fetch.total().is_some_and(|total| end < total)
+        let full = self.fetch.transfers().total().is_some_and(|total| end < total)
             && self
                 .fetch
+                .transfers()
                 .next_unrequested(ByteRange::new(self.delivered_end, end))
                 .is_none_or(|gap| gap.start + MIN_PIECE.bytes() > end);
         let window = self.config.fetch.reader_window.unwrap_or(DataSize::MAX);
         // Measured in the window, not in the player's buffer: a player that reads everything at once still has
         // capacity.
-        let consumed = self.fetch.request_limit().saturating_sub(window.bytes());
+        let consumed = self.fetch.transfers().request_limit().saturating_sub(window.bytes());
         let left = DataSize::from_bytes(self.delivered_end.saturating_sub(consumed));
         if full {
             let tails = self
@@ -416,13 +427,17 @@ impl Stream {
 
     /// Links that are up and not on standby.
     fn active_links(&self) -> Vec<LinkId> {
-        let used = |link: &LinkId| !self.scheduler.is_standby(*link) && self.fetch.is_up(*link);
-        self.fetch.links_in_service().filter(used).collect()
+        let used = |link: &LinkId| !self.scheduler.is_standby(*link) && self.fetch.transfers().is_up(*link);
+        self.fetch.transfers().links_in_service().filter(used).collect()
     }
 
     /// Links that can send a request now, with their connection slots.
     fn conn_slots(&self) -> Vec<(LinkId, ConnSlot)> {
-        self.fetch.links_in_service().filter_map(|link| Some((link, self.fetch.conservative_slot(link)?))).collect()
+        self.fetch
+            .transfers()
+            .links_in_service()
+            .filter_map(|link| Some((link, self.fetch.transfers().conservative_slot(link)?)))
+            .collect()
     }
 
     fn mean_rate(&self, link: LinkId) -> Bitrate {
@@ -480,7 +495,7 @@ impl Stream {
     fn set_standby(&mut self, link: LinkId, standby: bool, reason: ModeReason) -> bool {
         let Some(history) = self.scheduler.links.get_mut(&link) else { return false };
         (history.is_standby, history.had_idle) = (standby, true);
-        if !self.fetch.set_standby(link, standby) {
+        if !self.fetch.transfers_mut().set_standby(link, standby) {
             return false;
         }
         self.emit(StreamEvent::Standby { link, standby, reason });

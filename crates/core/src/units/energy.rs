@@ -2,14 +2,13 @@
 
 use core::fmt;
 use core::iter::Sum;
-use core::ops::{Add, AddAssign, Div, Mul, Sub};
+use core::ops::{Add, AddAssign, Mul, Sub};
 use core::str::FromStr;
-use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::parse::{ParseUnitError, parse_with_unit};
-use super::{DataSize, Power, Ratio};
+use super::{DataSize, Ratio};
 
 /// An energy in nanojoules; reaches 18 GJ. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -30,6 +29,11 @@ impl Energy {
     /// `n` millijoules.
     pub const fn from_millijoules(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
+    }
+
+    /// Nanojoules.
+    pub const fn nanojoules(self) -> u64 {
+        self.0
     }
 
     /// Joules, for reports only.
@@ -66,21 +70,6 @@ impl Sub for Energy {
     type Output = Self;
     fn sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
-    }
-}
-
-impl Div<Duration> for Energy {
-    type Output = Power;
-    /// The mean power, rounded down. Over a time of zero it is the maximum, or zero if there is no energy.
-    fn div(self, time: Duration) -> Power {
-        // Nanojoules divided by nanoseconds are watts.
-        #[expect(clippy::suspicious_arithmetic_impl, reason = "watts to microwatts")]
-        let microwatts = (u128::from(self.0) * 1_000_000).checked_div(time.as_nanos());
-        match microwatts {
-            Some(power) => Power::from_microwatts(u64::try_from(power).unwrap_or(u64::MAX)),
-            None if self.is_zero() => Power::ZERO,
-            None => Power::MAX,
-        }
     }
 }
 
@@ -189,6 +178,7 @@ impl fmt::Display for EnergyPerBit {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::units::{Duration, Power};
     use std::string::ToString;
 
     #[test]

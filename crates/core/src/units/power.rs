@@ -4,12 +4,10 @@ use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign, Mul, Sub};
 use core::str::FromStr;
-use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::parse::{ParseUnitError, parse_with_unit};
-use super::{Bitrate, Energy, EnergyPerBit};
 
 /// A power in microwatts. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -75,27 +73,6 @@ impl Mul<u64> for Power {
     }
 }
 
-impl Mul<Duration> for Power {
-    type Output = Energy;
-    /// Energy drawn in this time, rounded down to a nanojoule.
-    fn mul(self, time: Duration) -> Energy {
-        // Microwatts times nanoseconds are femtojoules.
-        #[expect(clippy::suspicious_arithmetic_impl, reason = "femtojoules to nanojoules")]
-        let nanojoules = u128::from(self.0).saturating_mul(time.as_nanos()) / 1_000_000;
-        Energy::from_nanojoules(u64::try_from(nanojoules).unwrap_or(u64::MAX))
-    }
-}
-
-impl Mul<Bitrate> for EnergyPerBit {
-    type Output = Power;
-    /// Power drawn at a steady rate, rounded down to a microwatt.
-    fn mul(self, rate: Bitrate) -> Power {
-        // Picojoules per bit times bits per second are picowatts.
-        let microwatts = u128::from(self.picojoules()) * u128::from(rate.bits_per_sec()) / 1_000_000;
-        Power::from_microwatts(u64::try_from(microwatts).unwrap_or(u64::MAX))
-    }
-}
-
 impl Sum for Power {
     fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
         parts.fold(Self::ZERO, Add::add)
@@ -132,6 +109,7 @@ impl fmt::Display for Power {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::units::{Bitrate, Duration, Energy, EnergyPerBit};
     use std::string::ToString;
 
     #[test]

@@ -4,12 +4,11 @@ use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, Div, Mul, Sub};
 use core::str::FromStr;
-use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::parse::{ParseUnitError, parse_with_unit};
-use super::{DataSize, Ratio};
+use super::ratio::Ratio;
 
 /// A rate in bits per second. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -83,16 +82,6 @@ impl Div<u64> for Bitrate {
     }
 }
 
-impl Mul<Duration> for Bitrate {
-    type Output = DataSize;
-    /// Number of bytes that the rate carries in this time, rounded down.
-    fn mul(self, time: Duration) -> DataSize {
-        #[expect(clippy::suspicious_arithmetic_impl, reason = "bits to bytes and nanoseconds to seconds")]
-        let bytes = u128::from(self.0).saturating_mul(time.as_nanos()) / 8_000_000_000;
-        DataSize::from_bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
-    }
-}
-
 impl Sum for Bitrate {
     fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
         parts.fold(Self::ZERO, Add::add)
@@ -136,6 +125,7 @@ impl fmt::Display for Bitrate {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::units::{DataSize, Duration};
     use std::string::ToString;
 
     #[test]

@@ -4,12 +4,11 @@ use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
 use core::str::FromStr;
-use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::parse::{ParseUnitError, parse_with_unit};
-use super::{Bitrate, Ratio};
+use super::ratio::Ratio;
 
 /// A number of bytes. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -95,35 +94,6 @@ impl Div<u64> for DataSize {
     }
 }
 
-impl Div<Duration> for DataSize {
-    type Output = Bitrate;
-    /// The mean rate, rounded down. Over a time of zero it is the maximum, or zero if there are no bytes.
-    fn div(self, time: Duration) -> Bitrate {
-        let bits = u128::from(self.0) * 8 * 1_000_000_000;
-        match bits.checked_div(time.as_nanos()) {
-            Some(rate) => Bitrate::from_bits_per_sec(u64::try_from(rate).unwrap_or(u64::MAX)),
-            None if self.is_zero() => Bitrate::ZERO,
-            None => Bitrate::MAX,
-        }
-    }
-}
-
-impl Div<Bitrate> for DataSize {
-    type Output = Duration;
-    /// Time that the bytes take at this rate, rounded up to a nanosecond. At rate zero it is the longest duration,
-    /// or zero for no bytes.
-    fn div(self, rate: Bitrate) -> Duration {
-        if self.is_zero() {
-            return Duration::ZERO;
-        }
-        let bits = u128::from(self.0) * 8 * 1_000_000_000;
-        match u128::from(rate.bits_per_sec()) {
-            0 => Duration::MAX,
-            rate => u64::try_from(bits.div_ceil(rate)).map_or(Duration::MAX, Duration::from_nanos),
-        }
-    }
-}
-
 impl Sum for DataSize {
     fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
         parts.fold(Self::ZERO, Add::add)
@@ -185,6 +155,7 @@ impl fmt::Display for DataSize {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::units::{Bitrate, Duration};
     use std::string::ToString;
 
     #[test]

@@ -79,7 +79,7 @@ fn a_link_shared_with_another_download_has_one_connection() {
     driver.connect_newest(A, 600);
     let serve = |driver: &mut TestDriver| {
         for conn in driver.conns_on(A) {
-            if driver.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
+            if driver.fetch.transfers.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                 driver.on_connected(conn, Protocol::Http1, 600, None);
             }
             let request = driver.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);

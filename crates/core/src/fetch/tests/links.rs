@@ -301,9 +301,9 @@ fn a_recovered_connection_owns_its_ranges_again() {
     }
     let held = driver.requests_on(A)[0].0;
     // Everything else is in flight, so the ranges of A are released. Then A delivers again.
-    driver.fetch.release(A);
+    crate::fetch::stall::release(&mut driver.fetch.transfers, A);
     driver.deliver(held, 1000);
-    assert!(driver.fetch.coverage.next_free(0, 65_536).is_none(), "free although it is in flight");
+    assert!(driver.fetch.transfers.coverage.next_free(0, 65_536).is_none(), "free although it is in flight");
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl TestDriver {
                 return;
             }
             for (conn, (_, mirror)) in self.conns.clone() {
-                if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
+                if self.fetch.transfers.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                     self.on_connected(conn, Protocol::Http1, 5, None);
                 }
                 let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);
@@ -206,7 +206,7 @@ impl TestDriver {
     fn serve_each(&mut self, behaviour: impl Fn(UrlId) -> MirrorBehaviour, good: impl Fn(&[UrlId]) -> bool) {
         for _ in 0..2000 {
             for (conn, (_, mirror)) in self.conns.clone() {
-                if self.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
+                if self.fetch.transfers.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                     self.on_connected(conn, Protocol::Http1, 5, None);
                 }
                 let request = self.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);

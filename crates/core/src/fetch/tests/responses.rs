@@ -664,7 +664,7 @@ fn an_html_page_instead_of_the_rest_of_the_file_ends_the_download_soon() {
         }
         for _ in 0..200 {
             for (conn, _) in driver.conns.clone() {
-                if driver.fetch.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
+                if driver.fetch.transfers.conns.get(&conn).is_some_and(|conn| !conn.is_open()) {
                     driver.on_connected(conn, Protocol::Http1, 5, None);
                 }
                 let request = driver.reqs.iter().find(|(_, request)| request.conn == conn).map(|(req, _)| *req);

@@ -224,7 +224,7 @@ fn a_part_is_not_accepted_as_the_whole_file() {
                 Some(range.map_or(head.clone(), |range| spoil(head, range)))
             });
             assert!(driver.done, "{what}: {:?} {:?}", driver.failed, driver.notices);
-            assert_eq!(driver.fetch.coverage.total(), bytes(SIZE), "{what}");
+            assert_eq!(driver.fetch.transfers.coverage.total(), bytes(SIZE), "{what}");
             assert_eq!(
                 driver.notices,
                 [Notice::SingleResponse { reason: SingleResponseReason::SuspectLength }],
@@ -241,7 +241,7 @@ fn a_range_with_status_200_is_accepted_as_a_range() {
             Some(ResponseHead { status: 200, ..honest_response(driver, req, TAG) })
         });
         assert!(driver.done && driver.notices.is_empty(), "{:?} {:?}", driver.failed, driver.notices);
-        assert_eq!(driver.fetch.coverage.total(), bytes(SIZE));
+        assert_eq!(driver.fetch.transfers.coverage.total(), bytes(SIZE));
     }
 }
 

@@ -11,6 +11,7 @@
 //!    decides.
 
 use super::inet_checksum::InetSum;
+use super::pseudo_header::{checksum_offset, pseudo_header_sum};
 use super::{AddrPair, Datagram, Packet, protocol};
 
 /// State of a packet's checksum.
@@ -62,22 +63,4 @@ impl Packet<'_> {
             AddrPair::V6(..) => true,
         }
     }
-}
-
-/// Offset of the checksum within the body of this protocol.
-pub(super) const fn checksum_offset(protocol_number: u8) -> Option<usize> {
-    match protocol_number {
-        protocol::TCP => Some(16),
-        protocol::UDP => Some(6),
-        protocol::ICMP | protocol::ICMP_V6 => Some(2),
-        _ => None,
-    }
-}
-
-/// Sum of the pseudo header; zero for ICMP, which has none.
-pub(super) fn pseudo_header_sum(addrs: &AddrPair, protocol_number: u8, body: usize) -> InetSum {
-    if protocol_number == protocol::ICMP {
-        return InetSum::default();
-    }
-    addrs.inet_sum().add_word(protocol_number.into()).add_word(u32::try_from(body).unwrap_or(u32::MAX))
 }

@@ -7,8 +7,8 @@
 use alloc::vec::Vec;
 
 use super::AddrPair;
-use super::checksum::{checksum_offset, pseudo_header_sum};
 use super::inet_checksum::InetSum;
+use super::pseudo_header::{checksum_offset, pseudo_header_sum};
 
 /// Fields of an IP header other than addresses and lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -35,6 +35,7 @@ mod icmp_unreachable;
 mod inet_checksum;
 mod ip;
 mod ip_builder;
+mod pseudo_header;
 mod rewrite;
 mod seq;
 mod tcp;

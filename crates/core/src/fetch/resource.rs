@@ -1,0 +1,101 @@
+//! What is known of the resource, and in which form it is requested.
+//!
+//! Responses identify the resource by its size (in the coverage map) and its validators, and show whether its server
+//! serves ranges. All of this is forgotten when the download begins again, because the file has changed or another
+//! mirror is used.
+
+use super::pending_responses::PendingResponses;
+use super::validators::Validators;
+use super::{ReqId, Resume};
+use crate::link::LinkId;
+
+/// State of the identification of the resource.
+#[derive(Debug)]
+pub(super) struct Resource {
+    pub(super) phase: Phase,
+    pub(super) validators: Validators,
+    /// Responses that may come from a captive portal, held until other links have responded.
+    pub(super) pending: PendingResponses,
+    /// Form of the first request while the resource is not identified.
+    pub(super) initial_request: InitialRequest,
+    /// A refusal was checked once by a request without a Range field.
+    pub(super) rechecked_without_range: bool,
+    /// The initial request for `bytes=0-`; see `first_request`.
+    pub(super) first_request: Option<ReqId>,
+    /// The link that carries the single response, or carried the last one.
+    pub(super) single_response_link: Option<LinkId>,
+    /// How often the file has changed during the download.
+    restarts: u32,
+}
+
+/// Progress of the download.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// No usable response yet: size and validator are unknown.
+    Unknown,
+    /// Size and validator are known; ranges are requested on all links.
+    Ranges,
+    /// One response carries the whole file.
+    SingleResponse {
+        /// Its request; none until one is sent.
+        req: Option<ReqId>,
+    },
+    /// Done or failed; inputs are ignored.
+    Finished,
+}
+
+/// Form of the first request for a resource. A server may reject its Range field or the size of the range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum InitialRequest {
+    /// A range that fills one or two round trips.
+    Range,
+    /// A range of a few KiB, after the larger one was refused.
+    SmallRange,
+}
+
+impl Resource {
+    /// The resource of an earlier run is known by its validator.
+    pub(super) fn new(resume: Option<&Resume>) -> Self {
+        Self {
+            phase: if resume.is_some() { Phase::Ranges } else { Phase::Unknown },
+            validators: Validators::new(resume),
+            pending: PendingResponses::default(),
+            initial_request: InitialRequest::Range,
+            rechecked_without_range: false,
+            first_request: None,
+            single_response_link: None,
+            restarts: 0,
+        }
+    }
+
+    /// The request that carries the single response.
+    pub(super) fn single_response(&self) -> Option<ReqId> {
+        match self.phase {
+            Phase::SingleResponse { req } => req,
+            _ => None,
+        }
+    }
+
+    /// Whether one response carries the whole file, or will.
+    pub(super) fn is_single_response(&self) -> bool {
+        matches!(self.phase, Phase::SingleResponse { .. })
+    }
+
+    /// The file has changed: forgets the version. Returns how often that has happened.
+    pub(super) fn forget_version(&mut self) -> u32 {
+        self.validators = Validators::default();
+        self.pending.forget();
+        self.restarts += 1;
+        self.restarts
+    }
+
+    /// Another mirror is used: forgets everything about the file. The caller sets the phase, because verified bytes may
+    /// be kept.
+    pub(super) fn forget_mirror(&mut self) {
+        self.validators = Validators::default();
+        self.pending.forget();
+        self.initial_request = InitialRequest::Range;
+        self.first_request = None;
+        self.single_response_link = None;
+    }
+}
