@@ -42,7 +42,7 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
         Some(AccelCommand::Stop { daemon }) => stop(&daemon),
         Some(AccelCommand::Rtp(args)) => rtp::run(*args),
         Some(AccelCommand::Repair(args)) => repair::run(&args),
-        Some(AccelCommand::Check { json }) => {
+        Some(AccelCommand::Doctor { json }) => {
             let needs = check_requirements();
             print_result(&if json { json_of(&needs)? } else { render::requirements(&needs) })?;
             let fit = needs.iter().all(|need| need.is_met || !need.is_required);
