@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use super::AccelError;
 use crate::flow_filter::FlowFilter;
-use crate::nfqueue::is_open;
+use crate::nfqueue::{QueueNumbers, is_open};
 use crate::raw_socket::MARK;
 
 /// The longest packet that is led to the queue, in bytes. chosen: the headers of IPv6 and TCP with all 40 bytes of
@@ -28,14 +28,6 @@ const OUTGOING_CHAIN: &str = "marline-";
 const INCOMING_CHAIN: &str = "marline_in-";
 /// Acknowledgements, and those of a SYN: no packet that ends a connection or carries the end of a write.
 const ACKS: &str = "--tcp-flags FIN,RST,PSH,ACK ACK";
-
-/// The queues that rules lead to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct QueueNumbers {
-    pub(super) outgoing: u16,
-    /// None: incoming packets are not held.
-    pub(super) incoming: Option<u16>,
-}
 
 /// The rules of one primary device.
 #[derive(Debug)]

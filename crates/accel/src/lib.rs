@@ -25,6 +25,7 @@ mod capture;
 pub mod control;
 mod crash_repair;
 mod driver;
+mod engine_config;
 mod error;
 mod flow_filter;
 mod gateway_probe;
@@ -34,6 +35,7 @@ mod nfqueue;
 mod packet_loop;
 mod pending_file;
 mod poller;
+mod privileges;
 pub(crate) mod range_client;
 mod raw_socket;
 mod requirements;
@@ -44,10 +46,11 @@ mod tests;
 
 pub use crash_repair::{RepairReport, run_repair};
 pub use driver::FetchCommand;
+pub use engine_config::EngineConfig;
 pub use error::AccelError;
 pub use flow_filter::FlowFilter;
 pub use links::{AccelLink, LinkArg, resolve_links};
-pub use packet_loop::{Engine, EngineConfig, LoopHandle};
+pub use packet_loop::{Engine, LoopHandle};
 pub use pending_file::{orphaned_path, pending_path};
 pub use range_client::{FetchCallback, LinkDevices, run_range_client};
 pub use requirements::{Requirement, check_requirements};
@@ -58,7 +61,7 @@ pub use requirements::{Requirement, check_requirements};
 /// # Errors
 /// A privilege is missing; rules exist and cannot be removed.
 pub fn restore() -> Result<Vec<String>, AccelError> {
-    requirements::check_privileges()?;
+    privileges::check_privileges()?;
     let removed = iptables::orphaned_devices();
     for device in &removed {
         iptables::remove_orphaned(device)?;

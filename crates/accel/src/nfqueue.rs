@@ -19,8 +19,15 @@ use marline_core::wire::netlink::{Request, messages};
 use marline_sys::netlink::{Protocol, Socket, is_overflow};
 use marline_sys::recvmmsg::Batch;
 
-use super::{AccelError, requirements};
-use crate::iptables::QueueNumbers;
+use super::{AccelError, privileges};
+
+/// The queues that rules lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueueNumbers {
+    pub(super) outgoing: u16,
+    /// None: incoming packets are not held.
+    pub(super) incoming: Option<u16>,
+}
 
 /// The queues of this process.
 #[derive(Debug)]
@@ -139,7 +146,7 @@ impl AsFd for NfQueue {
 fn open_error(number: u16, error: io::Error) -> AccelError {
     match error.raw_os_error() {
         // A queue that another socket has opened is refused so (`nfqnl_recv_config`).
-        Some(EPERM) if requirements::check_privileges().is_ok() => AccelError::Unsupported(format!(
+        Some(EPERM) if privileges::check_privileges().is_ok() => AccelError::Unsupported(format!(
             "NFQUEUE {number}: another program has it already, or this network namespace is not this user's"
         )),
         Some(EINVAL | EPROTONOSUPPORT) => {

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,36 +19,18 @@ use marline_net::recorded_machine::RecordedMachine;
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
 use rustix::event::{EventfdFlags, eventfd};
-use tokio::sync::{mpsc::UnboundedSender, oneshot};
+use tokio::sync::oneshot;
 
+use super::links::AccelLink;
 use super::status::{self, Status};
-use super::{AccelError, requirements};
+use super::{AccelError, privileges};
 use crate::bpf::driver;
-use crate::driver::{Driver, FetchCommand, NETLINK_GROUPS};
-use crate::flow_filter::FlowFilter;
-use crate::iptables::{self, QueueNumbers, Rules};
-use crate::links::AccelLink;
-use crate::nfqueue::{Direction, NfQueue, Verdict, is_open};
+use crate::driver::{Driver, NETLINK_GROUPS};
+use crate::engine_config::{Command, EngineConfig};
+use crate::iptables::{self, Rules};
+use crate::nfqueue::{Direction, NfQueue, QueueNumbers, Verdict, is_open};
 use crate::pending_file::PendingFile;
 use crate::poller::Poller;
-
-/// Configuration of an engine.
-#[derive(Debug)]
-pub struct EngineConfig {
-    /// Configuration of the machine.
-    pub config: Config,
-    /// The links, in the order of their ids.
-    pub links: Vec<AccelLink>,
-    /// Which flows are accelerated.
-    pub flow_filter: FlowFilter,
-    /// Where the decision log is written; none: nowhere.
-    pub trace: Option<PathBuf>,
-    /// Where early ACKs are written down for a crash repair ([`crate::pending_file::pending_path()`]); none: nowhere,
-    /// and nothing is repaired after a crash.
-    pub pending_file: Option<PathBuf>,
-    /// The range client; none: bytes cannot be fetched.
-    pub fetch_commands: Option<UnboundedSender<FetchCommand>>,
-}
 
 /// Packets pass the machine while this lives. Dropped, everything is as it was before.
 #[derive(Debug)]
@@ -66,21 +48,13 @@ pub struct LoopHandle {
     wake_fd: Arc<OwnedFd>,
 }
 
-/// A command to the packet thread.
-#[derive(Debug)]
-pub(super) enum Command {
-    Status(oneshot::Sender<Status>),
-    Fetched(FetchId, u32, Option<Vec<u8>>),
-    Stop,
-}
-
 impl Engine {
     /// Starts it, in the network namespace of the calling thread.
     ///
     /// # Errors
     /// Something is missing, or in use; nothing is changed then.
     pub fn start(setup: EngineConfig) -> Result<Self, AccelError> {
-        requirements::check_privileges()?;
+        privileges::check_privileges()?;
         let primary =
             setup.links.first().ok_or_else(|| AccelError::Usage("there is no primary link".into()))?.clone();
         let incoming = needs_incoming(&setup.config).then(|| incoming_queue(&primary));

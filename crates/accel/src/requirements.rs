@@ -6,7 +6,8 @@ use marline_sys::priority;
 use serde::Serialize;
 
 use crate::bpf::redirect;
-use crate::{AccelError, iptables, nfqueue};
+use crate::privileges::missing_capabilities;
+use crate::{iptables, nfqueue};
 
 /// One requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,28 +22,6 @@ pub struct Requirement {
     pub finding: String,
     /// The remedy; empty where none is needed.
     pub remedy: &'static str,
-}
-
-/// Whether packets may be received and sent.
-///
-/// # Errors
-/// CAP_NET_ADMIN or CAP_NET_RAW is missing.
-pub(super) fn check_privileges() -> Result<(), AccelError> {
-    let missing = missing_capabilities();
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(AccelError::NotPermitted(format!("{} missing", missing.join(" and "))))
-    }
-}
-
-fn missing_capabilities() -> Vec<&'static str> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
-    // Numbers of `linux/capability.h`.
-    let both = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
-    both.into_iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| name).collect()
 }
 
 /// Whether ACKs can be offloaded by the kernel itself, and which of its features is missing if not.

@@ -30,7 +30,8 @@ use crate::bpf::redirect::BpfRedirect;
 use crate::capture::Capture;
 use crate::driver::{Driver, NETLINK_GROUPS};
 use crate::gateway_probe::GatewayProber;
-use crate::iptables::{self, QueueNumbers, Rules};
+use crate::iptables::{self, Rules};
+use crate::nfqueue::QueueNumbers;
 use crate::raw_socket::{LocalInjector, RawSocket};
 
 /// A link whose other end is controlled by the test. Strict reverse-path filters are on.

@@ -31,6 +31,7 @@ mod emulator;
 mod error;
 mod fleet;
 pub mod html_report;
+mod interrupt;
 mod lab;
 mod lan;
 mod live;

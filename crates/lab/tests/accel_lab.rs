@@ -22,7 +22,7 @@ fn said(output: &Output) -> String {
 
 /// Why nothing of this can be done here, if so.
 fn refusal(place: &Path) -> Option<String> {
-    let check = Command::new(common::marline()).args(["accel", "check"]).output().unwrap();
+    let check = Command::new(common::marline()).args(["accel", "doctor"]).output().unwrap();
     if !check.status.success() {
         return Some(said(&check));
     }

@@ -21,10 +21,10 @@ use rustix::net::netdevice::name_to_index;
 
 use super::redirect::BpfRedirect;
 use crate::AccelError;
+use crate::engine_config::{Command, EngineConfig};
 use crate::flow_filter::FlowFilter;
 use crate::gateway_probe::GatewayProber;
 use crate::links::{AccelLink, LinkArg, resolve_links};
-use crate::packet_loop::{Command, EngineConfig};
 use crate::status::{Counts, Link, Status};
 
 /// The program and its supervision.

@@ -13,7 +13,7 @@ use marline_rtp::RtspUrl;
 /// The last lines of `marline accel --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  marline accel check
+  marline accel doctor
       Can this machine run it? If not, what is missing, and what is the remedy?
   sudo marline accel --primary wlan0
       Accelerate the TCP flows of wlan0 with the mechanisms that need no second link, until Ctrl-C restores everything.
@@ -75,7 +75,7 @@ pub(super) enum AccelCommand {
         daemon: DaemonArgs,
     },
     /// Check this machine: what is missing, and what is the remedy.
-    Check {
+    Doctor {
         /// Print one JSON array.
         #[arg(long)]
         json: bool,

@@ -42,7 +42,7 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
         Some(AccelCommand::Stop { daemon }) => stop(&daemon),
         Some(AccelCommand::Rtp(args)) => rtp::run(*args),
         Some(AccelCommand::Repair(args)) => repair::run(&args),
-        Some(AccelCommand::Check { json }) => {
+        Some(AccelCommand::Doctor { json }) => {
             let report = render::requirement_report(check_requirements());
             print_result(&if json { json_of(&report)? } else { render::requirements(&report) })?;
             if report.ok { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }

@@ -10,6 +10,7 @@ use marline_accel::{
     AccelError, Engine, EngineConfig, FlowFilter, LinkDevices, control, pending_path, resolve_links,
     run_range_client, status::Status,
 };
+use marline_core::accel::Mechanism;
 use marline_net::links::list_interfaces;
 use marline_paths::host_config;
 use tokio::signal::unix::{SignalKind, signal};
@@ -53,7 +54,8 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     let (fetch_commands, fetch_receiver) = tokio::sync::mpsc::unbounded_channel();
     let devices = LinkDevices::of(&links);
     repair::repair_orphan(&dir, primary, &links)?;
-    let pending_file = config.mechanisms.acknowledge_early().then(|| pending_path(&dir, primary));
+    let pending_file =
+        config.mechanisms.iter().any(Mechanism::acknowledges_early).then(|| pending_path(&dir, primary));
     // Dropping it closes its input, as any end of this process does.
     let repairer = pending_file.as_ref().map(|file| repair::start(file, &links)).transpose();
     let setup = EngineConfig {

@@ -1,15 +1,13 @@
-//! Configuration of the accelerator: its links and mechanisms.
+//! Configuration of the accelerator: its links, its mechanisms, and the options of each.
 
-use alloc::collections::BTreeSet;
-use alloc::string::ToString;
 use alloc::vec::Vec;
-use core::fmt;
-use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::Options;
+use super::mechanism::Mechanisms;
+use super::secondary::link::SecondaryLink;
 use crate::link::LinkId;
-use crate::units::{Bitrate, UnknownName};
 
 /// Everything that shapes the decisions, apart from the inputs. A decision log begins with it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,6 +19,9 @@ pub struct Config {
     pub secondary_links: Vec<SecondaryLink>,
     /// What may be done.
     pub mechanisms: Mechanisms,
+    /// Tuned values. They are not configurable and not recorded: simulations vary them.
+    #[serde(skip)]
+    pub options: &'static Options,
 }
 
 impl Config {
@@ -30,208 +31,7 @@ impl Config {
             primary,
             secondary_links: secondary.into_iter().map(SecondaryLink::new).collect(),
             mechanisms: Mechanisms::default(),
+            options: &Options::DEFAULT,
         }
-    }
-}
-
-/// A link that assists.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SecondaryLink {
-    /// Which link.
-    pub link: LinkId,
-    /// Its uplink rate, where configured; else it is measured.
-    pub up: Option<Bitrate>,
-    /// Its downlink rate, where configured; else it is measured.
-    pub down: Option<Bitrate>,
-    /// The address families of flows whose ACKs it can carry.
-    #[serde(default)]
-    pub families: AddressFamilies,
-}
-
-impl SecondaryLink {
-    /// A link of which nothing is known.
-    pub const fn new(link: LinkId) -> Self {
-        Self { link, up: None, down: None, families: AddressFamilies::Both }
-    }
-}
-
-/// Address families that a link reaches.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AddressFamilies {
-    /// IPv4 and IPv6.
-    #[default]
-    Both,
-    /// IPv4 only.
-    V4,
-    /// IPv6 only.
-    V6,
-}
-
-impl AddressFamilies {
-    /// Whether it reaches IPv4.
-    pub const fn has_v4(self) -> bool {
-        !matches!(self, Self::V6)
-    }
-
-    /// Whether it reaches IPv6.
-    pub const fn has_v6(self) -> bool {
-        !matches!(self, Self::V4)
-    }
-}
-
-/// One thing that can be done for a flow.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mechanism {
-    /// Pure ACKs leave over a secondary link, the newest in place of older ones (§3.1, with in-place thinning).
-    AckOffload,
-    /// ACKs that close a hole echo the timestamp from before it, so that the sender undoes its reduction (RFC 3522);
-    /// only for losses that are classified as random.
-    EifelUndo,
-    /// One byte stays unacknowledged, and is acknowledged when an outage ends, which restarts the sender at once.
-    WithheldAck,
-    /// When an outage ends, the sender receives ICMP errors for what it has retransmitted during it, and retransmits at
-    /// once (RFC 6069).
-    OutageRevert,
-    /// ACKs go past holes, and the bytes are fetched by range requests (§3.3); only where the stream can be fetched.
-    EarlyAck,
-    /// §3.1 without §4.2's discarding of replaceable ACKs: what a secondary link has no capacity for leaves over the
-    /// primary one.
-    AckOffloadAsPublished,
-    /// §3.2, first form: a zero window over a secondary link while the primary one is down.
-    ZeroWindowFreeze,
-    /// §3.2's last paragraph, the paper's form for Linux senders: the same, and everything in flight is acknowledged
-    /// first.
-    FreezeInFlight,
-    /// §3.3, first form: holes are filled from a mirrored connection that is acknowledged ahead. Where the application
-    /// can use ranges the paper uses those ([`Self::EarlyAck`]).
-    FastFetch,
-}
-
-impl Mechanism {
-    /// All mechanisms, in the order in which they are listed.
-    pub const ALL: [Self; 9] = [
-        Self::AckOffload,
-        Self::EifelUndo,
-        Self::WithheldAck,
-        Self::OutageRevert,
-        Self::EarlyAck,
-        Self::AckOffloadAsPublished,
-        Self::ZeroWindowFreeze,
-        Self::FreezeInFlight,
-        Self::FastFetch,
-    ];
-
-    /// Its name in options, logs and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AckOffload => "ack-offload",
-            Self::EifelUndo => "eifel-undo",
-            Self::WithheldAck => "withheld-ack",
-            Self::OutageRevert => "outage-revert",
-            Self::EarlyAck => "early-ack",
-            Self::AckOffloadAsPublished => "ack-offload-as-published",
-            Self::ZeroWindowFreeze => "zero-window-freeze",
-            Self::FreezeInFlight => "freeze-in-flight",
-            Self::FastFetch => "fast-fetch",
-        }
-    }
-
-    /// Whether it is on unless disabled. Mechanisms that acknowledge data before it has arrived are off: after a crash,
-    /// or where the bytes cannot be fetched, such a flow can only be reset.
-    pub const fn is_default(self) -> bool {
-        matches!(self, Self::AckOffload | Self::EifelUndo | Self::WithheldAck | Self::OutageRevert)
-    }
-
-    /// Whether it needs a secondary link.
-    pub const fn needs_secondary_link(self) -> bool {
-        matches!(
-            self,
-            Self::AckOffload
-                | Self::AckOffloadAsPublished
-                | Self::ZeroWindowFreeze
-                | Self::FreezeInFlight
-                | Self::FastFetch
-        )
-    }
-}
-
-impl fmt::Display for Mechanism {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Mechanism {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let known = Self::ALL.into_iter().find(|mechanism| mechanism.name() == name);
-        known.ok_or_else(|| UnknownName {
-            name: name.to_string(),
-            kind: "mechanism",
-            known: "ack-offload, eifel-undo, withheld-ack, outage-revert, early-ack, ack-offload-as-published, zero-window-freeze, \
-                    freeze-in-flight, fast-fetch",
-        })
-    }
-}
-
-/// A set of mechanisms.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Mechanisms(BTreeSet<Mechanism>);
-
-impl Mechanisms {
-    /// These mechanisms.
-    pub fn of(these: &[Mechanism]) -> Self {
-        Self(these.iter().copied().collect())
-    }
-
-    /// Whether this one is on.
-    pub fn has(&self, mechanism: Mechanism) -> bool {
-        self.0.contains(&mechanism)
-    }
-
-    /// Whether one of these is on.
-    pub fn has_any(&self, these: &[Mechanism]) -> bool {
-        these.iter().any(|mechanism| self.has(*mechanism))
-    }
-
-    /// Whether one of them acknowledges data before it has arrived, and has to know where it can be fetched.
-    pub fn acknowledge_early(&self) -> bool {
-        use Mechanism::{EarlyAck, FastFetch, FreezeInFlight};
-        self.has_any(&[EarlyAck, FreezeInFlight, FastFetch])
-    }
-
-    /// Switches one on or off.
-    pub fn set(&mut self, mechanism: Mechanism, on: bool) {
-        if on {
-            self.0.insert(mechanism);
-        } else {
-            self.0.remove(&mechanism);
-        }
-    }
-
-    /// Those that are on, in order.
-    pub fn iter(&self) -> impl Iterator<Item = Mechanism> + '_ {
-        self.0.iter().copied()
-    }
-}
-
-impl Default for Mechanisms {
-    /// Those that are on unless disabled ([`Mechanism::is_default`]).
-    fn default() -> Self {
-        Self(Mechanism::ALL.into_iter().filter(|mechanism| mechanism.is_default()).collect())
-    }
-}
-
-impl fmt::Display for Mechanisms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, mechanism) in self.iter().enumerate() {
-            write!(f, "{}{mechanism}", if at == 0 { "" } else { ", " })?;
-        }
-        Ok(())
     }
 }

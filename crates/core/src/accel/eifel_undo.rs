@@ -8,7 +8,7 @@
 //! 1. Holes that overlap form one chain with one timestamp, that from before the first hole: the sender compares it
 //!    with the time of its first retransmission, and forgets that time only when no retransmission is outstanding. The
 //!    price is one sample of the round-trip time that is as long as the chain, among hundreds of correct ones. So a
-//!    chain that is older than [`MAX_ECHO_AGE`] gets a newer timestamp, which costs one reduction.
+//!    chain that is older than `max_echo_age` gets a newer timestamp, which costs one reduction.
 //! 2. A loss that is classified as congestion makes the reduction of the current episode stand. The sender's recovery
 //!    episode ends when everything is acknowledged that it had sent when the episode began, about one round trip after
 //!    the hole showed; reductions for holes behind it are undone again.
@@ -25,12 +25,17 @@
 
 use super::ack_pipeline::{AckChange, AckObservation, AckRewriter};
 use crate::accel::Mechanism;
+use crate::accel::observation::flow_meter::FlowMeter;
+use crate::accel::observation::path_test::PathVerdict;
+use crate::accel::options::options;
+use crate::accel::status::MechanismReport;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Seq, TcpTimestamp};
 
 /// Eifel undo of one flow; see the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EifelUndo {
+    options: &'static EifelUndoOptions,
     chain: Option<HoleChain>,
     /// The timestamp of the last chain, and for how many more ACKs it is echoed.
     closed: Option<(TcpTimestamp, u8)>,
@@ -84,21 +89,62 @@ pub(super) struct HoleReport {
     pub(super) rtt: Duration,
 }
 
+/// What the status of the Eifel undo depends on, beside its own state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UndoContext {
+    /// None: no ACK was observed yet.
+    pub(super) has_timestamps: Option<bool>,
+    /// The sender does not slow down after losses.
+    pub(super) is_unresponsive: bool,
+    pub(super) path: PathVerdict,
+    pub(super) has_holes: bool,
+}
+
 impl EifelUndo {
+    /// With these options, and nothing observed yet.
+    pub(super) fn new(options: &'static EifelUndoOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Whether a reduction is worth undoing. It always is while a flow starts (its SYN was observed), because it has no
+    /// rate yet and a reduction costs it most.
+    pub(super) fn is_worth_undoing(&self, now: Instant, meter: &FlowMeter) -> bool {
+        let starts = meter.is_syn_observed && now.since(meter.opened) < meter.rtt.min() * self.options.start_rtts;
+        starts || meter.segments_in_flight(now) >= self.options.min_segments
+    }
+
     /// The timestamp that this ACK is to echo; none: its own.
     pub(super) fn on_ack(&mut self, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
         if report.new_holes > 0 {
             self.on_new_holes(now, report);
         }
         let Some(mut chain) = self.chain.take() else { return self.repeat_echo() };
-        let echo = chain.on_ack(now, report);
+        let echo = chain.on_ack(self.options, now, report);
         if report.is_open {
             self.chain = Some(chain);
         } else if let Some(echo) = echo {
             self.undone_reductions += 1;
-            self.closed = Some((echo, REPEATS));
+            self.closed = Some((echo, self.options.repeats));
         }
         echo
+    }
+
+    /// Whether reductions of this flow are undone, and why not.
+    pub(super) fn report(&self, flow: UndoContext, report: &mut MechanismReport<'_>) {
+        let is_trusted = flow.path == PathVerdict::Trusted;
+        let is_active = flow.has_timestamps == Some(true) && !flow.is_unresponsive && is_trusted;
+        report.active(Mechanism::EifelUndo, is_active);
+        let reason = match flow.path {
+            _ if flow.is_unresponsive => "its sender does not slow down after losses",
+            _ if flow.has_timestamps == Some(false) => "it has no timestamps",
+            PathVerdict::Refused => "losses on its path become more with its rate",
+            PathVerdict::Marked => "its path marks packets because of congestion",
+            PathVerdict::Unknown if flow.has_holes => {
+                "whether losses on its path depend on its rate is not known yet"
+            }
+            PathVerdict::Unknown | PathVerdict::Trusted => return,
+        };
+        report.inactive(&[Mechanism::EifelUndo], reason);
     }
 
     /// The link is down, or the flow is left alone.
@@ -173,22 +219,22 @@ impl HoleChain {
         report.is_long || (self.may_have_timed_out && report.is_open)
     }
 
-    fn on_ack(&mut self, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
+    fn on_ack(&mut self, options: &EifelUndoOptions, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
         let was_barred = self.stands;
-        if now.since(core::mem::replace(&mut self.last_ack, now)) >= report.rtt.max(MIN_TIMEOUT_GAP) {
+        if now.since(core::mem::replace(&mut self.last_ack, now)) >= report.rtt.max(options.min_timeout_gap) {
             (self.episode, self.may_have_timed_out) =
                 (RecoveryEpisode { began: self.episode.began, ..RecoveryEpisode::at(now) }, true);
         }
         if self.episode.has_ended(now, report) {
             (self.episode, self.may_have_timed_out, self.stands) = (RecoveryEpisode::at(now), false, false);
-        } else if now.since(self.episode.began) >= report.rtt * MAX_EPISODE_RTTS {
+        } else if now.since(self.episode.began) >= report.rtt * options.max_episode_rtts {
             self.stands = true;
         }
         // The ACK that ends the episode still belongs to it.
         if was_barred || self.stands || self.has_unrepaired_losses(report) {
             return None;
         }
-        if now.since(self.began) >= MAX_ECHO_AGE {
+        if now.since(self.began) >= options.max_echo_age {
             (self.echo, self.began) = (report.echo, now);
         }
         Some(self.echo)
@@ -208,18 +254,29 @@ impl RecoveryEpisode {
     }
 }
 
-/// ACKs after the closing one. chosen: at 1 % of loss all three are lost once in a million times.
-const REPEATS: u8 = 2;
-/// chosen: with a hundred correct samples per round trip the smoothed one has recovered before the next chain (seen on
-/// Linux 6.18: from 203 to 300 ms, at 200 ms).
-const MAX_ECHO_AGE: Duration = Duration::from_secs(10);
-
-/// Or a round trip. chosen: half of Linux's least retransmission timeout; the ACKs of a flow with a window are far
-/// closer together.
-const MIN_TIMEOUT_GAP: Duration = Duration::from_millis(100);
-/// Round trips. chosen: one until it is known what the sender had sent, one until the repair arrives, and four for
-/// repairs that were lost themselves.
-const MAX_EPISODE_RTTS: u32 = 6;
+options! {
+    /// Options of the Eifel undo.
+    pub struct EifelUndoOptions {
+        /// Segments in flight from which on a reduction is worth undoing. Fewer cause no three duplicate ACKs; at 3 % of
+        /// loss a window has five or six when its path is trusted first.
+        pub min_segments: u64 = 4,
+        /// Round trips of the start of a flow, in which it always is: one to connect, one for the request, and those in
+        /// which a window grows from ten segments to hundreds.
+        pub start_rtts: u32 = 8,
+        /// ACKs after the closing one that echo the same timestamp: at 1 % of loss all three are lost once in a million
+        /// times.
+        pub repeats: u8 = 2,
+        /// A chain that is older gets a newer timestamp. With a hundred correct samples per round trip the smoothed one
+        /// has recovered before the next chain (measured on Linux 6.18: from 203 to 300 ms, at 200 ms).
+        pub max_echo_age: Duration = Duration::from_secs(10),
+        /// After such a pause of the ACKs, or a round trip, the sender may have had a retransmission timeout: half of
+        /// Linux's least one; the ACKs of a flow with a window are far closer together.
+        pub min_timeout_gap: Duration = Duration::from_millis(100),
+        /// Round trips after which a recovery episode is not undone: one until it is known what the sender had sent, one
+        /// until the repair arrives, and four for repairs that were lost themselves.
+        pub max_episode_rtts: u32 = 6,
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -7,9 +7,8 @@ use core::net::SocketAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::accel::early_ack::fetch::{Fetch, FetchId};
-use crate::accel::fast_fetch::pool::ConnId;
 use crate::link::LinkId;
+use crate::units::DataSize;
 
 /// The bytes of a packet from its IP header on; hexadecimal in logs.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -130,6 +129,44 @@ pub enum Output {
     /// Gives this fetch up: no result is needed any more.
     Cancel(FetchId),
 }
+
+/// Identifies a fetch: counted from one, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FetchId(pub u64);
+
+/// Ranges of a resource to be fetched over another connection.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetch {
+    /// Which fetch.
+    pub id: FetchId,
+    /// Over which link.
+    pub link: LinkId,
+    /// The server of the flow.
+    pub server: SocketAddr,
+    /// The request of the application, without fields of ranges, conditions, codings and connections: a request line
+    /// and fields, each ended by CR LF, and no empty line. The fetch adds `Range` and `If-Range`.
+    pub request: String,
+    /// The strong validator that the response must still have (RFC 9110 section 8.8.3), quotes included.
+    pub etag: String,
+    /// The length of the resource.
+    pub length: DataSize,
+    /// First byte, and one past the last.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl fmt::Debug for Fetch {
+    /// Without the request: it may contain secrets, and this text goes to logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, link, server, length, ranges, .. } = self;
+        write!(f, "{id:?} of {ranges:?} in {length:?} from {server} over {link:?}")
+    }
+}
+
+/// Identifies a connection of the accelerator's own: counted from one, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ConnId(pub u64);
 
 /// How much of each captured packet is reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]

@@ -18,12 +18,16 @@ mod ack_offload;
 mod ack_pipeline;
 mod config;
 mod early_ack;
+mod early_ack_flows;
 mod eifel_undo;
 mod event;
 mod fast_fetch;
 mod flow;
+mod mechanism;
 mod observation;
+mod options;
 mod outage;
+mod output_link;
 mod secondary;
 mod seq_space;
 mod status;
@@ -41,17 +45,27 @@ use crate::machine::Machine;
 use crate::units::{DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Flags, FourTuple as Key, IpParams, Segment};
 
-pub use ack_offload::ack_sender::DATA_PER_ACK_BYTE;
-pub use config::{AddressFamilies, Config, Mechanism, Mechanisms, SecondaryLink};
-pub use early_ack::fetch::{Fetch, FetchId};
+pub use ack_offload::options::AckOffloadOptions;
+pub use config::Config;
+pub use early_ack::fetch::options::FetchOptions;
 pub use early_ack::http_head::NotFetchable;
 pub use early_ack::http_map::{HttpMap, ObservedSegment, Resource, ResourceOffset};
+pub use early_ack::options::EarlyAckOptions;
 pub use early_ack::pending::{PendingHole, PendingRepair};
 pub use early_ack::repair::{Repair, RepairPacket, RepairState};
-pub use event::{CaptureLevel, Input, Output, PacketBytes, Wake};
-pub use fast_fetch::pool::ConnId;
+pub use eifel_undo::EifelUndoOptions;
+pub use event::{CaptureLevel, ConnId, Fetch, FetchId, Input, Output, PacketBytes, Wake};
+pub use fast_fetch::options::FastFetchOptions;
+pub use mechanism::{Mechanism, Mechanisms};
+pub use observation::options::ObservationOptions;
+pub use outage::options::OutageOptions;
+pub use secondary::ack_sender::DATA_PER_ACK_BYTE;
+pub use secondary::link::{AddressFamilies, SecondaryLink};
+pub use secondary::options::SecondaryLinkOptions;
 pub use seq_space::{PosRange, PosRangeSet};
 pub use status::{FlowStatus, InactiveReason, LinkStatus, MirroredConnStatus};
+pub use withheld_ack::WithheldAckOptions;
+pub use zero_window::ZeroWindowOptions;
 
 use early_ack::fetch::RangeFetcher;
 use early_ack::flow_state::EarlyAckFlow;
@@ -59,9 +73,36 @@ use fast_fetch::pool::MirroredConnPool;
 use flow::{AckOutcome, Direction, FlowContext, FlowState};
 use observation::min_rtt::MinRtt;
 use observation::path_test::PathTest;
+use options::options;
 use outage::detector::{OutageDetector, OutageEvent};
 use secondary::SecondaryLinks;
 use zero_window::FreezeParams;
+
+options! {
+    /// The options of all mechanisms.
+    pub struct Options {
+        /// What flows and paths are observed to do.
+        pub observation: ObservationOptions = ObservationOptions::DEFAULT,
+        /// Outage detector, restart ACKs and outage revert.
+        pub outage: OutageOptions = OutageOptions::DEFAULT,
+        /// Eifel undo.
+        pub eifel_undo: EifelUndoOptions = EifelUndoOptions::DEFAULT,
+        /// Withheld ACK.
+        pub withheld_ack: WithheldAckOptions = WithheldAckOptions::DEFAULT,
+        /// ACK offload.
+        pub ack_offload: AckOffloadOptions = AckOffloadOptions::DEFAULT,
+        /// Secondary links.
+        pub secondary: SecondaryLinkOptions = SecondaryLinkOptions::DEFAULT,
+        /// Zero-window freeze.
+        pub zero_window: ZeroWindowOptions = ZeroWindowOptions::DEFAULT,
+        /// Early ACK.
+        pub early_ack: EarlyAckOptions = EarlyAckOptions::DEFAULT,
+        /// Range requests for early-acked holes.
+        pub fetch: FetchOptions = FetchOptions::DEFAULT,
+        /// Mirrored connections.
+        pub fast_fetch: FastFetchOptions = FastFetchOptions::DEFAULT,
+    }
+}
 
 /// Bytes of a captured packet that are shown: the longest headers of IP and TCP, with space for extension headers of
 /// IPv6.
@@ -99,15 +140,15 @@ impl Accelerator {
             now: Instant::ZERO,
             flows: BTreeMap::new(),
             wakes: BTreeSet::new(),
-            detector: OutageDetector::new(config.primary),
-            secondary: SecondaryLinks::new(&config),
-            fetcher: RangeFetcher::default(),
-            mirrored_conns: MirroredConnPool::default(),
+            detector: OutageDetector::new(config.primary, &config.options.outage),
+            secondary: SecondaryLinks::new(&config.options.secondary, &config.secondary_links),
+            fetcher: RangeFetcher::new(&config.options.fetch),
+            mirrored_conns: MirroredConnPool::new(&config.options.fast_fetch),
             early_ack_flows: BTreeMap::new(),
             last_flow_id: 0,
             capture_level: CaptureLevel::None,
             capture_until: None,
-            min_rtt: MinRtt::default(),
+            min_rtt: MinRtt::new(&config.options.observation),
             paths: BTreeMap::new(),
             last_sweep: Instant::ZERO,
             outputs: VecDeque::new(),
@@ -123,10 +164,9 @@ impl Accelerator {
     /// All flows, in the order of their addresses; a connection that transfers in both directions appears twice.
     /// Uploads appear once 64 KiB are acknowledged, so that requests do not count.
     pub fn flows(&self, now: Instant) -> Vec<FlowStatus> {
-        let statuses = self
-            .flows
-            .values()
-            .map(|flow| self.with_mirrored_conn(flow, flow.status(now, &self.config.mechanisms)));
+        let statuses = self.flows.values().map(|flow| {
+            self.with_mirrored_conn(flow, flow::status::flow_status(flow, now, &self.config.mechanisms))
+        });
         statuses.filter(|view| !view.is_upload || view.received >= MIN_UPLOAD).collect()
     }
 
@@ -170,8 +210,10 @@ impl Accelerator {
             self.forget(&key.reversed());
         } else if flags.contains(Flags::SYN) {
             self.restart_flow(&key);
+            let options = self.config.options;
             if !flags.contains(Flags::ACK) && self.can_track(&key, MAX_FLOWS) {
-                let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, Direction::Download));
+                let flow =
+                    self.flows.entry(key).or_insert_with(|| FlowState::new(options, now, key, Direction::Download));
                 flow.on_syn(now, &segment);
                 self.admit(key);
             }
@@ -230,13 +272,14 @@ impl Accelerator {
             return;
         };
         let (key, ip_params, now) = (segment.four_tuple(), segment.packet().ip_params(), self.now);
+        let options = self.config.options;
         if segment.flags().contains(Flags::SYN) {
             if self.can_track(&key, MAX_FLOWS / 2)
                 && self.flows.get(&key).is_none_or(|flow| flow.direction() == Direction::Upload)
             {
                 self.flows
                     .entry(key)
-                    .or_insert_with(|| FlowState::new(now, key, Direction::Upload))
+                    .or_insert_with(|| FlowState::new(options, now, key, Direction::Upload))
                     .on_syn(now, &segment);
             }
             let local = key.reversed();
@@ -281,8 +324,8 @@ impl Accelerator {
         }
         let (now, is_captured) =
             (self.now, direction == Direction::Download && self.capture_level != CaptureLevel::None);
-        let early_ack_budget = self.early_ack_budget(&key);
-        let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(now, key, direction));
+        let (early_ack_budget, options) = (self.early_ack_budget(&key), self.config.options);
+        let flow = self.flows.entry(key).or_insert_with(|| FlowState::new(options, now, key, direction));
         let old_deadline = flow.deadline();
         let context = FlowContext { mechanisms: &self.config.mechanisms, is_captured, early_ack_budget };
         let path = key.addrs.destination();
@@ -292,7 +335,7 @@ impl Accelerator {
                 self.paths.remove(&oldest);
             }
         }
-        let trust = self.paths.entry(path).or_default();
+        let trust = self.paths.entry(path).or_insert_with(|| PathTest::new(&options.observation));
         let outcome = flow.on_ack(now, &mut packet.0, ack, &context, trust);
         let rtt = flow.max_ack_delay(now);
         // The ACK of a request shows no round-trip time, and says nothing about downloads.
@@ -305,7 +348,7 @@ impl Accelerator {
 
     /// Whether any mechanism depends on outages of the primary link; otherwise nothing is probed.
     fn needs_outage_detection(&self) -> bool {
-        self.config.mechanisms.has_any(&NEEDS_OUTAGES)
+        self.config.mechanisms.iter().any(Mechanism::needs_outage_detection)
     }
 
     /// Something has arrived over the primary link.
@@ -390,6 +433,7 @@ impl Accelerator {
         let flight = mechanisms.has(Mechanism::FreezeInFlight).then_some(rate);
         let is_plain = mechanisms.has(Mechanism::ZeroWindowFreeze);
         (is_plain || flight.is_some()).then_some(FreezeParams {
+            options: &self.config.options.zero_window,
             link,
             is_first_form: is_plain,
             in_flight_rate: flight,
@@ -453,7 +497,7 @@ impl Accelerator {
             if let Some(at) = flow.deadline() {
                 self.wakes.remove(&(at, *key));
             }
-            if let Some(number) = flow.early_ack().map(EarlyAckFlow::id) {
+            if let Some(number) = flow.early_ack_flow().map(EarlyAckFlow::id) {
                 self.early_ack_flows.remove(&number);
                 self.fetcher.forget(number);
                 self.mirrored_conns.forget(number);
@@ -469,7 +513,7 @@ impl Accelerator {
         let now = self.now;
         let is_old = |flow: &&FlowState| {
             let time = now.since(flow.last_packet());
-            time >= MAX_IDLE || (time >= idle && !flow.early_ack().is_some_and(EarlyAckFlow::has_open_holes))
+            time >= MAX_IDLE || (time >= idle && !flow.early_ack_flow().is_some_and(EarlyAckFlow::has_open_holes))
         };
         let old: Vec<Key> = self.flows.values().filter(is_old).map(FlowState::key).collect();
         for key in old {
@@ -557,9 +601,6 @@ impl Machine for Accelerator {
     }
 }
 
-/// Mechanisms that depend on outages of the primary link.
-const NEEDS_OUTAGES: [Mechanism; 4] =
-    [Mechanism::WithheldAck, Mechanism::OutageRevert, Mechanism::ZeroWindowFreeze, Mechanism::FreezeInFlight];
 /// chosen: 10 MB of memory; packets of further flows leave unchanged.
 const MAX_FLOWS: usize = 10_000;
 /// chosen: the servers that a host uses within some minutes; the one that was unused for longest is forgotten.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use super::Mechanism;
+use super::mechanism::{Mechanism, Mechanisms};
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::FourTuple;
@@ -80,6 +80,35 @@ pub struct InactiveReason {
     pub mechanism: Mechanism,
     /// The reason, in a few words.
     pub reason: String,
+}
+
+/// What the mechanisms report of one flow. Only those that are enabled are listed.
+#[derive(Clone, Debug)]
+pub(crate) struct MechanismReport<'a> {
+    enabled: &'a Mechanisms,
+    pub(crate) active: Vec<Mechanism>,
+    pub(crate) inactive: Vec<InactiveReason>,
+}
+
+impl<'a> MechanismReport<'a> {
+    /// An empty report.
+    pub(crate) const fn new(enabled: &'a Mechanisms) -> Self {
+        Self { enabled, active: Vec::new(), inactive: Vec::new() }
+    }
+
+    /// The mechanism acts on the flow, if `is_active`.
+    pub(crate) fn active(&mut self, mechanism: Mechanism, is_active: bool) {
+        if is_active && self.enabled.has(mechanism) {
+            self.active.push(mechanism);
+        }
+    }
+
+    /// These mechanisms do nothing for the flow, for this reason.
+    pub(crate) fn inactive(&mut self, mechanisms: &[Mechanism], reason: &str) {
+        let enabled = mechanisms.iter().filter(|mechanism| self.enabled.has(**mechanism));
+        self.inactive
+            .extend(enabled.map(|mechanism| InactiveReason { mechanism: *mechanism, reason: reason.into() }));
+    }
 }
 
 impl FlowStatus {

@@ -6,7 +6,7 @@
 //! does not (measured on Linux 6.18). So while data flows in order, one byte less is acknowledged, and that byte when
 //! the link recovers. It has arrived: nothing is acknowledged that has not.
 //!
-//! 1. The byte is released after [`HOLD_TIME`] without another ACK, so that nothing waits for it, and with every ACK
+//! 1. The byte is released after `hold_time` without another ACK, so that nothing waits for it, and with every ACK
 //!    that reports holes, because the sender would otherwise take the segment for lost. Releasing it over a link that
 //!    is down costs nothing.
 //! 2. Behind a hole, and for some seconds after it, no byte is withheld ([`super::flow`] decides). The sender would
@@ -16,12 +16,16 @@
 
 use super::ack_pipeline::{AckChange, AckObservation, AckRewriter};
 use crate::accel::Mechanism;
+use crate::accel::observation::flow_meter::FlowMeter;
+use crate::accel::options::options;
+use crate::accel::status::MechanismReport;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::Seq;
 
 /// The withheld byte of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WithheldAck {
+    options: &'static WithheldAckOptions,
     /// The highest number that was acknowledged to the sender.
     acked: Option<Seq>,
     /// Until when a byte is withheld, and the number to acknowledge then.
@@ -32,6 +36,21 @@ pub(super) struct WithheldAck {
 }
 
 impl WithheldAck {
+    /// With these options, and nothing withheld.
+    pub(super) fn new(options: &'static WithheldAckOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Whether a byte may be withheld: the flow receives as many segments as a download that fills a link, many are in
+    /// flight, those in the queue included, and no hole has shown for some time.
+    pub(super) fn is_worth_it(&self, now: Instant, meter: &FlowMeter, queueing_delay: Duration) -> bool {
+        let (segment, options) = (u64::from(meter.segment_size), self.options);
+        let in_flight = meter.goodput.rate(now) * (meter.rtt.min() + queueing_delay);
+        meter.goodput.recent_bytes(now).bytes() >= segment * options.min_recent_segments
+            && in_flight.bytes() >= segment * options.min_segments
+            && meter.last_loss.is_none_or(|last| now.since(last) >= options.min_loss_free_time)
+    }
+
     /// The receiver acknowledges `ack`; `keep`: one byte may be withheld for this long. Returns the number to send.
     pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: Option<Duration>) -> Seq {
         let one_less = self.acked.map_or(ack.minus(1), |acked| ack.minus(1).later(acked));
@@ -40,6 +59,11 @@ impl WithheldAck {
         self.is_released = false;
         self.acked = Some(self.acked.map_or(number, |acked| acked.later(number)));
         number
+    }
+
+    /// Whether a byte is withheld that may restart the sender.
+    pub(super) fn report(&self, report: &mut MechanismReport<'_>) {
+        report.active(Mechanism::WithheldAck, self.can_restart_sender());
     }
 
     /// Everything before this number was acknowledged.
@@ -97,22 +121,39 @@ impl AckRewriter for WithheldAck {
             && !change.is_exact
             && !seen.is_frozen
             && seen.can_withhold;
-        let hold_time = if seen.is_upload { UPLOAD_HOLD_TIME } else { HOLD_TIME };
+        let hold_time = if seen.is_upload { self.options.upload_hold_time } else { self.options.hold_time };
         AckChange { ack: Some(self.on_ack(seen.now, seen.ack.ack, keeps.then_some(hold_time))), ..change }
     }
 }
 
-/// Longer than Linux delays an ACK (40 ms), far shorter than a sender waits for one (200 ms beyond the round trip).
-const HOLD_TIME: Duration = Duration::from_millis(60);
-/// Towards the local stack, where a released byte is used up even during an outage: longer than the detection of an
-/// outage takes ([`super::outage::detector`]) while the gateway answers within 80 ms.
-const UPLOAD_HOLD_TIME: Duration = Duration::from_millis(400);
+options! {
+    /// Options of the withheld ACK.
+    pub struct WithheldAckOptions {
+        /// Segments in the last 200 to 300 ms from which on a byte is withheld: 0.5 Mbit/s. A slower flow has no window
+        /// that an outage could cost.
+        pub min_recent_segments: u64 = 10,
+        /// Segments in flight, those in the queue included. A withheld byte keeps a segment in the sender's window that
+        /// has already arrived: of twenty a twentieth at most, and nothing where the link is the limit; a window of
+        /// seven is slower by a seventh (histories 130 and 4929).
+        pub min_segments: u64 = 20,
+        /// Time since the last hole. A window that a loss has halved grows back in some seconds (RFC 9438), so behind a
+        /// policer, where one loss follows another, no byte is withheld.
+        pub min_loss_free_time: Duration = Duration::from_secs(5),
+        /// How long the byte is withheld: longer than Linux delays an ACK (40 ms), far shorter than a sender waits for
+        /// one (200 ms beyond the round trip).
+        pub hold_time: Duration = Duration::from_millis(60),
+        /// The same towards the local stack, where a released byte is used up even during an outage: longer than the
+        /// detection of an outage takes ([`super::outage::detector`]) while the gateway answers within 80 ms.
+        pub upload_hold_time: Duration = Duration::from_millis(400),
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const NOW: Instant = Instant::ZERO;
+    const HOLD_TIME: Duration = WithheldAckOptions::DEFAULT.hold_time;
 
     #[test]
     fn one_byte_less_is_acknowledged_while_data_flows() {

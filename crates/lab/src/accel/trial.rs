@@ -12,7 +12,7 @@ use super::daemon::Daemon;
 use super::download::{Download, Received};
 use super::{Contender, Topology, TrialEnv, upload};
 use crate::accel::tcp_info_sampler::{self, Sample};
-use crate::bench::is_interrupted;
+use crate::interrupt::is_interrupted;
 use crate::server::Payload;
 use crate::{EmulationReport, LabError};
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::LabError;
 use crate::html_report::Table;
+use crate::interrupt::is_interrupted;
 use crate::result_file::ResultFile;
 use crate::results::HostInfo;
 use crate::runner::command::{notice, print_line};
@@ -92,11 +93,6 @@ pub(super) fn finish(
         file.write(&format!("{record:#}\n"))?;
     }
     Ok(if is_interrupted() { 130 } else { u8::from(problems > 0) })
-}
-
-/// Whether the user interrupted the program.
-pub(crate) fn is_interrupted() -> bool {
-    marline_sys::signal::last_caught().is_some()
 }
 
 /// Parses a link that is a constant of this program.

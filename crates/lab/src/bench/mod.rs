@@ -38,6 +38,7 @@ use marline_core::units::DataSize;
 use marline_sim::scenario::Scenario;
 use serde_json::{Value, json};
 
+pub(crate) use crate::interrupt::is_interrupted;
 use crate::result_file::ResultFile;
 use crate::results::{Backend, HostInfo};
 use crate::runner::command::{
@@ -46,7 +47,6 @@ use crate::runner::command::{
 };
 use crate::runner::{Results, RunPlan, format_duration, summary};
 use crate::{LabError, scenarios};
-pub(crate) use cases::is_interrupted;
 use verdict::Verdict;
 
 /// Options of `marline-lab bench`.

@@ -4,20 +4,22 @@
 //!    the short path, it sends the difference at once, and that falls on a queue that is full at such a moment.
 //! 2. While ACKs are queued, one may replace the one ahead of it if the receiver of only the newer one misses nothing
 //!    ([`AckInfo`]). So they take little of the air, which they had for themselves before and which may be full of data
-//!    now. Within [`MIN_SPACING`] only one ACK is queued.
+//!    now. Within `min_spacing` only one ACK is queued.
 //! 3. Order is kept: no ACK is due before those ahead of it.
-//! 4. The queue is bounded: [`MAX_DELAY`] at the longest, [`MAX_ACKS`] ACKs at the most; beyond that the oldest leaves
+//! 4. The queue is bounded: `max_delay` at the longest, [`MAX_ACKS`] ACKs at the most; beyond that the oldest leaves
 //!    early. If the process ends, the next ACK of the local stack repeats everything that was queued.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::accel::ack_offload::options::AckOffloadOptions;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Ack, Flags, SeqRange};
 
 /// The queue of one flow.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct AckDelayQueue {
+pub(crate) struct AckDelayQueue {
+    options: &'static AckOffloadOptions,
     queue: VecDeque<QueuedAck>,
 }
 
@@ -32,12 +34,12 @@ struct QueuedAck {
 
 /// What an ACK acknowledges as it leaves.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct AckInfo {
-    pub(in crate::accel) ack: Ack,
+pub(crate) struct AckInfo {
+    pub(crate) ack: Ack,
     /// Its timestamp echo was rewritten (Eifel undo).
-    pub(in crate::accel) has_rewritten_echo: bool,
+    pub(crate) has_rewritten_echo: bool,
     /// The window scale.
-    pub(in crate::accel) scale: u8,
+    pub(crate) scale: u8,
 }
 
 impl AckInfo {
@@ -61,21 +63,26 @@ impl AckInfo {
 }
 
 impl AckDelayQueue {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static AckOffloadOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// Queues an ACK for this delay. It is returned if it is to leave now.
-    pub(in crate::accel) fn push(
+    pub(crate) fn push(
         &mut self,
         now: Instant,
         packet: Vec<u8>,
         info: AckInfo,
         delay: Duration,
     ) -> Option<Vec<u8>> {
-        let due = now + delay.min(MAX_DELAY);
+        let due = now + delay.min(self.options.max_delay);
         let due = self.queue.back().map_or(due, |last| due.max(last.due));
         if due <= now {
             return Some(packet);
         }
         if let Some(last) = self.queue.back_mut()
-            && now.since(last.since) < MIN_SPACING
+            && now.since(last.since) < self.options.min_spacing
             && info.supersedes(&last.info)
         {
             (last.packet, last.info) = (packet, info);
@@ -91,26 +98,22 @@ impl AckDelayQueue {
     }
 
     /// The next ACK that is due.
-    pub(in crate::accel) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.queue.front().filter(|first| first.due <= now)?;
         self.queue.pop_front().map(|first| first.packet)
     }
 
     /// All ACKs, whether due or not.
-    pub(in crate::accel) fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
         self.queue.drain(..).map(|queued| queued.packet)
     }
 
     /// When the next one is due.
-    pub(in crate::accel) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.queue.front().map(|first| first.due)
     }
 }
 
-/// chosen: two hundred ACKs per second suffice for any rate, and are 3 % of an 802.11g cell.
-const MIN_SPACING: Duration = Duration::from_millis(5);
-/// chosen: the path of a mobile link against that of a near access point; longer paths are no help.
-pub(in crate::accel) const MAX_DELAY: Duration = Duration::from_millis(150);
 /// chosen: the ACKs of 150 ms at 100 Mbit/s.
 const MAX_ACKS: usize = 640;
 
@@ -155,9 +158,9 @@ mod tests {
     fn delay_and_length_are_bounded() {
         let mut queue = AckDelayQueue::default();
         queue.push(at(0), vec![], alone(), Duration::from_secs(9));
-        assert_eq!(queue.due(), Some(at(0) + MAX_DELAY));
+        assert_eq!(queue.due(), Some(at(0) + AckOffloadOptions::DEFAULT.max_delay));
         for _ in 0..MAX_ACKS {
-            queue.push(at(1), vec![7], alone(), MAX_DELAY);
+            queue.push(at(1), vec![7], alone(), AckOffloadOptions::DEFAULT.max_delay);
         }
         assert_eq!((queue.pop(at(1)), queue.pop(at(1))), (Some(vec![]), None));
         assert_eq!(queue.drain().count(), MAX_ACKS);

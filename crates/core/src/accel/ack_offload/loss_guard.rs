@@ -9,53 +9,51 @@
 //! 3. Offload ends when holes come more often or last longer: then the sender's own window is not their cause, and a
 //!    longer round trip slows its recovery.
 
+use crate::accel::ack_offload::options::AckOffloadOptions;
 use crate::accel::observation::sack_holes::SackHoles;
 use crate::units::{Duration, Instant};
 
 /// Hole statistics of one flow.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct LossGuard {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LossGuard {
+    options: &'static AckOffloadOptions,
     required_time: Duration,
     clear_since: Option<Instant>,
-    /// Since when there are holes, with pauses shorter than [`MIN_CLEAR_TIME`].
+    /// Since when there are holes, with pauses shorter than `min_clear_time`.
     holes_since: Option<Instant>,
-    /// The time in which all recent holes are forgotten, at [`SHORT_CLEAR_TIME`] each, as of `updated`.
+    /// The time in which all recent holes are forgotten, at `short_clear_time` each, as of `updated`.
     backlog: Duration,
     updated: Instant,
 }
 
-impl Default for LossGuard {
-    fn default() -> Self {
-        Self {
-            required_time: MIN_CLEAR_TIME,
-            clear_since: None,
-            holes_since: None,
-            backlog: Duration::ZERO,
-            updated: Instant::ZERO,
-        }
-    }
-}
-
 impl LossGuard {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static AckOffloadOptions) -> Self {
+        Self { options, required_time: options.min_clear_time, ..Self::default() }
+    }
+
     /// Whether nothing has been missing for long enough.
-    pub(in crate::accel) fn is_clear(&mut self, now: Instant, holes: &SackHoles) -> bool {
+    pub(crate) fn is_clear(&mut self, now: Instant, holes: &SackHoles) -> bool {
         self.update(now, holes);
         if holes.closed_for(now, self.required_time) {
             self.clear_since.get_or_insert(now);
             return true;
         }
         if let Some(began) = self.clear_since.take() {
-            let needed =
-                if now.since(began) < SHORT_CLEAR_TIME { self.required_time * 2 } else { self.required_time / 2 };
-            self.required_time = needed.clamp(MIN_CLEAR_TIME, MAX_CLEAR_TIME);
+            let needed = if now.since(began) < self.options.short_clear_time {
+                self.required_time * 2
+            } else {
+                self.required_time / 2
+            };
+            self.required_time = needed.clamp(self.options.min_clear_time, self.options.max_clear_time);
         }
         false
     }
 
     /// Whether holes come too often or last too long. To be called after [`Self::is_clear`].
-    pub(in crate::accel) fn has_frequent_loss(&self, now: Instant) -> bool {
-        self.backlog > SHORT_CLEAR_TIME * MAX_HOLES
-            || self.holes_since.is_some_and(|since| now.since(since) >= MAX_REPAIR_TIME)
+    pub(crate) fn has_frequent_loss(&self, now: Instant) -> bool {
+        self.backlog > self.options.short_clear_time * self.options.max_holes
+            || self.holes_since.is_some_and(|since| now.since(since) >= self.options.max_repair_time)
     }
 
     fn update(&mut self, now: Instant, holes: &SackHoles) {
@@ -63,24 +61,15 @@ impl LossGuard {
         self.updated = now;
         if holes.is_open() {
             if self.holes_since.is_none() {
-                self.backlog = (self.backlog + SHORT_CLEAR_TIME).min(SHORT_CLEAR_TIME * (MAX_HOLES + 1));
+                self.backlog = (self.backlog + self.options.short_clear_time)
+                    .min(self.options.short_clear_time * (self.options.max_holes + 1));
             }
             self.holes_since.get_or_insert(now);
-        } else if holes.closed_for(now, MIN_CLEAR_TIME) {
+        } else if holes.closed_for(now, self.options.min_clear_time) {
             self.holes_since = None;
         }
     }
 }
-
-/// chosen: some round trips, and short compared with the seconds between the losses of a window that fills a queue.
-const MIN_CLEAR_TIME: Duration = Duration::from_millis(400);
-const MAX_CLEAR_TIME: Duration = Duration::from_secs(30);
-/// chosen: shorter than the time between two losses of CUBIC on a link of 20 Mbit/s.
-const SHORT_CLEAR_TIME: Duration = Duration::from_secs(3);
-/// chosen: CUBIC in a full queue has one at a time.
-const MAX_HOLES: u32 = 3;
-/// chosen: the repair of half a window takes a second at 200 ms.
-const MAX_REPAIR_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -90,7 +79,7 @@ mod tests {
     /// A minute with a hole of `open` ms after each `between` ms: how many milliseconds were clear, in how many phases,
     /// and in how many losses were frequent.
     fn run(between: u64, open: u64) -> (u32, u32, u32) {
-        let (mut guard, mut holes) = (LossGuard::default(), SackHoles::default());
+        let (mut guard, mut holes) = (LossGuard::new(&AckOffloadOptions::DEFAULT), SackHoles::default());
         let (mut clear_ms, mut pieces, mut frequent_ms, mut was) = (0, 0, 0, false);
         for ms in 0..60_000 {
             let now = Instant::from_millis(ms);

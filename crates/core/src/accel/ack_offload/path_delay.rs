@@ -9,13 +9,13 @@
 //!
 //! Replies of gateways were not used: they measure the first hop only.
 
-use super::delay_queue::MAX_DELAY;
+use crate::accel::ack_offload::options::AckOffloadOptions;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// The link over which an ACK leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum AckLink {
+pub(crate) enum AckLink {
     /// The flow's own link.
     Primary,
     /// The secondary link.
@@ -24,7 +24,8 @@ pub(in crate::accel) enum AckLink {
 
 /// Both paths of one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct PathDelay {
+pub(crate) struct PathDelay {
+    options: &'static AckOffloadOptions,
     probe: Option<(TcpTimestamp, Instant, AckLink)>,
     /// When a packet was captured last.
     last_packet: Option<Instant>,
@@ -37,20 +38,26 @@ pub(in crate::accel) struct PathDelay {
 }
 
 impl PathDelay {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static AckOffloadOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// An ACK with this timestamp leaves.
-    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, value: TcpTimestamp, link: AckLink) {
-        if self.probe.is_none_or(|(_, sent, other)| other != link || now.since(sent) >= MAX_PROBE_AGE) {
+    pub(crate) fn on_ack_sent(&mut self, now: Instant, value: TcpTimestamp, link: AckLink) {
+        if self.probe.is_none_or(|(_, sent, other)| other != link || now.since(sent) >= self.options.max_probe_age)
+        {
             self.probe = Some((value, now, link));
         }
     }
 
     /// An ACK leaves that was queued first.
-    pub(in crate::accel) fn on_ack_delayed(&mut self) {
+    pub(crate) fn on_ack_delayed(&mut self) {
         self.probe = None;
     }
 
     /// A packet comes that echoes this timestamp, after this queueing delay.
-    pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
+    pub(crate) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
         let was_seen = self.is_captured(now);
         self.last_packet = Some(now);
         let Some((value, sent, link)) = self.probe else { return };
@@ -74,43 +81,37 @@ impl PathDelay {
     }
 
     /// Forgets the secondary path's delay.
-    pub(in crate::accel) fn reset_secondary(&mut self) {
+    pub(crate) fn reset_secondary(&mut self) {
         (self.secondary_rtt, self.samples, self.is_delivered) = (None, 0, false);
     }
 
-    /// The difference, at most [`MAX_DELAY`]; zero while it is unknown.
-    pub(in crate::accel) fn difference(&self) -> Duration {
-        let known = self.secondary_rtt.zip(self.primary_rtt).filter(|_| self.samples >= MIN_SAMPLES);
-        known.map_or(Duration::ZERO, |(second, first)| second.saturating_sub(first).min(MAX_DELAY))
+    /// The difference, at most `max_delay`; zero while it is unknown.
+    pub(crate) fn difference(&self) -> Duration {
+        let known =
+            self.secondary_rtt.zip(self.primary_rtt).filter(|_| self.samples >= self.options.min_path_samples);
+        known.map_or(Duration::ZERO, |(second, first)| second.saturating_sub(first).min(self.options.max_delay))
     }
 
     /// Whether an offloaded ACK has arrived.
-    pub(in crate::accel) const fn is_delivered(&self) -> bool {
+    pub(crate) const fn is_delivered(&self) -> bool {
         self.is_delivered
     }
 
     /// Whether packets are captured, as far as is known.
     fn is_captured(&self, now: Instant) -> bool {
-        self.last_packet.is_some_and(|seen| now.since(seen) < MAX_CAPTURE_GAP)
+        self.last_packet.is_some_and(|seen| now.since(seen) < self.options.max_capture_gap)
     }
 
     /// The round-trip time over the primary path.
-    pub(in crate::accel) const fn primary_rtt(&self) -> Option<Duration> {
+    pub(crate) const fn primary_rtt(&self) -> Option<Duration> {
         self.primary_rtt
     }
 
     /// Whether both paths were measured.
-    pub(in crate::accel) const fn is_known(&self) -> bool {
-        self.primary_rtt.is_some() && self.samples >= MIN_SAMPLES
+    pub(crate) const fn is_known(&self) -> bool {
+        self.primary_rtt.is_some() && self.samples >= self.options.min_path_samples
     }
 }
-
-/// chosen: the first one may have begun before the path was changed.
-const MIN_SAMPLES: u32 = 2;
-/// chosen: longer than the gaps between packets of a flow that fills a queue; samples are wrong by at most as much.
-const MAX_CAPTURE_GAP: Duration = Duration::from_millis(100);
-/// chosen: a probe without an echo by then is lost.
-const MAX_PROBE_AGE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -141,7 +142,7 @@ mod tests {
         let at = ask(&mut delay, at, AckLink::Secondary, &[100, 110, 104]);
         assert!((55..60).contains(&delay.difference().as_millis()) && delay.is_known(), "{:?}", delay.difference());
         ask(&mut delay, at, AckLink::Secondary, &[900]);
-        assert_eq!(delay.difference(), MAX_DELAY);
+        assert_eq!(delay.difference(), AckOffloadOptions::DEFAULT.max_delay);
         delay.reset_secondary();
         assert_eq!((delay.difference(), delay.is_known()), (Duration::ZERO, false));
     }

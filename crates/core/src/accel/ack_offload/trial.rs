@@ -13,39 +13,41 @@
 //!    losses ([`super::loss_guard`]).
 //! 5. A decision is reviewed later, at growing intervals.
 
-use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+use crate::accel::ack_offload::options::AckOffloadOptions;
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// A flow, now.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct TrialSample {
-    pub(in crate::accel) now: Instant,
+pub(crate) struct TrialSample {
+    pub(crate) now: Instant,
     /// All bytes so far.
-    pub(in crate::accel) received: DataSize,
+    pub(crate) received: DataSize,
     /// The queueing delay of its newest packet; none: unknown.
-    pub(in crate::accel) queue: Option<Duration>,
+    pub(crate) queue: Option<Duration>,
     /// The longest recent queueing delay.
-    pub(in crate::accel) max_queue: Duration,
+    pub(crate) max_queue: Duration,
     /// Its round-trip time without queueing, over the primary path.
-    pub(in crate::accel) rtt: Duration,
+    pub(crate) rtt: Duration,
     /// How much longer the secondary path is, if known.
-    pub(in crate::accel) path_difference: Option<Duration>,
+    pub(crate) path_difference: Option<Duration>,
     /// It has enough data in flight, and a secondary link can carry its ACKs.
-    pub(in crate::accel) is_eligible: bool,
+    pub(crate) is_eligible: bool,
     /// It has found its window: something was lost once, or it has been running for long.
-    pub(in crate::accel) has_started: bool,
+    pub(crate) has_started: bool,
     /// Nothing has been missing for so long that offload may begin.
-    pub(in crate::accel) is_clear: bool,
+    pub(crate) is_clear: bool,
     /// Nothing has been missing for a moment.
-    pub(in crate::accel) has_no_holes: bool,
+    pub(crate) has_no_holes: bool,
     /// Holes are too frequent.
-    pub(in crate::accel) has_frequent_loss: bool,
+    pub(crate) has_frequent_loss: bool,
     /// The secondary link replies.
-    pub(in crate::accel) is_link_ready: bool,
+    pub(crate) is_link_ready: bool,
 }
 
 /// The trial of one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct OffloadTrial {
+pub(crate) struct OffloadTrial {
+    options: &'static AckOffloadOptions,
     phase: Phase,
     /// Trials so far.
     trials: u32,
@@ -98,8 +100,13 @@ struct StandingQueueSample {
 }
 
 impl OffloadTrial {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static AckOffloadOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// Whether offload is on now. To be called with each ACK.
-    pub(in crate::accel) fn is_on(&mut self, sample: &TrialSample) -> bool {
+    pub(crate) fn is_on(&mut self, sample: &TrialSample) -> bool {
         let now = sample.now;
         let mark = Totals { at: now, received: sample.received };
         self.phase = match self.phase {
@@ -114,20 +121,63 @@ impl OffloadTrial {
                 Phase::Before { since: now, standing: StandingQueueSample::default(), from: mark }
             }
             Phase::New | Phase::Decided { .. } | Phase::LinkUnavailable { .. } => Phase::New,
-            Phase::Before { since, standing, from } => on_baseline(sample, mark, since, standing, from),
+            Phase::Before { since, standing, from } => self.on_baseline(sample, mark, since, standing, from),
             Phase::With { since, before, standing, check, from } => {
                 self.on_enabled(sample, mark, since, before, (standing, check, from))
             }
             Phase::Without { since, from: None, with } => {
-                let from = (now.since(since) >= SETTLE_TIME).then_some(mark);
+                let from = (now.since(since) >= self.options.settle_time).then_some(mark);
                 Phase::Without { since, from, with }
             }
-            Phase::Without { since, from: Some(from), with } => match from.rate_until(mark, AFTER_TIME) {
-                Some(without) => self.decide(now, exceeds(with, without, MIN_GAIN_MEAN)),
-                None => Phase::Without { since, from: Some(from), with },
-            },
+            Phase::Without { since, from: Some(from), with } => {
+                match from.rate_until(mark, self.options.mean_time_again) {
+                    Some(without) => self.decide(now, exceeds(with, without, self.options.min_gain_mean)),
+                    None => Phase::Without { since, from: Some(from), with },
+                }
+            }
         };
         matches!(self.phase, Phase::With { .. } | Phase::Decided { on: true, .. })
+    }
+
+    /// Off, until the rate is known and the moment is good for the switch.
+    fn on_baseline(
+        &self,
+        sample: &TrialSample,
+        mark: Totals,
+        since: Instant,
+        standing: StandingQueueSample,
+        from: Totals,
+    ) -> Phase {
+        let now = sample.now;
+        let standing = standing.update(self.options, sample, mark);
+        if now.since(since) >= self.options.max_trial_wait && !sample.is_link_ready {
+            return Phase::LinkUnavailable { until: now + self.options.first_review };
+        }
+        let from = if sample.has_no_holes { from } else { mark };
+        let (standing, from) = if standing.grows_fast(self.options, sample) {
+            (StandingQueueSample::default(), mark)
+        } else {
+            (standing, from)
+        };
+        let before = if standing.time >= self.options.queue_time_without {
+            let long_enough = sample.queue.is_some_and(|queue| queue >= sample.required_queue(self.options));
+            long_enough.then(|| Baseline { rate: standing.rate(), has_standing_queue: true })
+        } else {
+            // A standing queue is measured first.
+            let from = Some(from).filter(|_| !sample.has_standing_queue(self.options));
+            from.and_then(|from| from.rate_until(mark, self.options.mean_time_without))
+                .map(|rate| Baseline { rate, has_standing_queue: false })
+        };
+        match before.filter(|_| sample.is_link_ready && sample.has_no_holes) {
+            Some(before) => Phase::With {
+                since: now,
+                before,
+                standing: StandingQueueSample::default(),
+                check: None,
+                from: None,
+            },
+            None => Phase::Before { since, standing, from },
+        }
     }
 
     fn on_enabled(
@@ -141,21 +191,25 @@ impl OffloadTrial {
         let now = sample.now;
         // Bytes behind a hole are acknowledged when it closes, so a measurement lies between two holes.
         let check = check.filter(|_| sample.has_no_holes);
-        let checked = check.and_then(|check| check.rate_until(mark, CHECK_TIME));
-        let least = before.rate.share(if before.has_standing_queue { MIN_RATE_QUEUE } else { MIN_RATE_MEAN });
+        let checked = check.and_then(|check| check.rate_until(mark, self.options.check_time));
+        let least = before.rate.share(if before.has_standing_queue {
+            self.options.min_rate_queue
+        } else {
+            self.options.min_rate_mean
+        });
         if checked.is_some_and(|rate| rate < least) {
             return self.decide(now, false);
         }
-        let has_begun = now.since(since) >= SWITCH_TIME;
+        let has_begun = now.since(since) >= self.options.switch_time;
         let check =
             if checked.is_some() { None } else { check }.or((sample.has_no_holes && has_begun).then_some(mark));
-        let standing = standing.update(sample, mark);
-        if before.has_standing_queue && standing.time >= OFFLOAD_QUEUE_TIME {
-            return self.decide(now, exceeds(standing.rate(), before.rate, MIN_GAIN_QUEUE));
+        let standing = standing.update(self.options, sample, mark);
+        if before.has_standing_queue && standing.time >= self.options.queue_time_with {
+            return self.decide(now, exceeds(standing.rate(), before.rate, self.options.min_gain_queue));
         }
-        let from = from.or((now.since(since) >= GROWTH_TIME).then_some(mark));
-        let mean = from.and_then(|from| from.rate_until(mark, OFFLOAD_TIME));
-        match mean.filter(|_| !before.has_standing_queue || now.since(since) >= MAX_WAIT) {
+        let from = from.or((now.since(since) >= self.options.growth_time).then_some(mark));
+        let mean = from.and_then(|from| from.rate_until(mark, self.options.mean_time_with));
+        match mean.filter(|_| !before.has_standing_queue || now.since(since) >= self.options.max_trial_wait) {
             Some(with) => Phase::Without { since: now, from: None, with },
             None => Phase::With { since, before, standing, check, from },
         }
@@ -163,65 +217,32 @@ impl OffloadTrial {
 
     fn decide(&mut self, now: Instant, on: bool) -> Phase {
         self.trials += 1;
-        Phase::Decided { on, until: now + FIRST_RETRY * (1 << self.trials.min(5)) }
+        Phase::Decided { on, until: now + self.options.first_review * (1 << self.trials.min(5)) }
     }
 
     /// Offloaded ACKs do not arrive.
-    pub(in crate::accel) fn on_delivery_failure(&mut self, now: Instant) {
+    pub(crate) fn on_delivery_failure(&mut self, now: Instant) {
         self.phase = self.decide(now, false);
     }
 
     /// Whether the secondary link is to be ready soon.
-    pub(in crate::accel) const fn needs_link(&self) -> bool {
+    pub(crate) const fn needs_link(&self) -> bool {
         matches!(self.phase, Phase::Before { .. })
     }
 
     /// Whether a trial is running.
-    pub(in crate::accel) const fn is_running(&self) -> bool {
+    pub(crate) const fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Before { .. } | Phase::With { .. })
     }
 
     /// Whether the secondary link did not reply when it was needed.
-    pub(in crate::accel) const fn is_link_unavailable(&self) -> bool {
+    pub(crate) const fn is_link_unavailable(&self) -> bool {
         matches!(self.phase, Phase::LinkUnavailable { .. })
     }
 
     /// Whether offload was found to bring nothing.
-    pub(in crate::accel) const fn has_no_benefit(&self) -> bool {
+    pub(crate) const fn has_no_benefit(&self) -> bool {
         matches!(self.phase, Phase::Decided { on: false, .. })
-    }
-}
-
-/// Off, until the rate is known and the moment is good for the switch.
-fn on_baseline(
-    sample: &TrialSample,
-    mark: Totals,
-    since: Instant,
-    standing: StandingQueueSample,
-    from: Totals,
-) -> Phase {
-    let now = sample.now;
-    let standing = standing.update(sample, mark);
-    if now.since(since) >= MAX_WAIT && !sample.is_link_ready {
-        return Phase::LinkUnavailable { until: now + FIRST_RETRY };
-    }
-    let from = if sample.has_no_holes { from } else { mark };
-    let (standing, from) =
-        if standing.grows_fast(sample) { (StandingQueueSample::default(), mark) } else { (standing, from) };
-    let before = if standing.time >= BASELINE_QUEUE_TIME {
-        let long_enough = sample.queue.is_some_and(|queue| queue >= sample.required_queue());
-        long_enough.then(|| Baseline { rate: standing.rate(), has_standing_queue: true })
-    } else {
-        // A standing queue is measured first.
-        let from = Some(from).filter(|_| !sample.has_standing_queue());
-        from.and_then(|from| from.rate_until(mark, BASELINE_TIME))
-            .map(|rate| Baseline { rate, has_standing_queue: false })
-    };
-    match before.filter(|_| sample.is_link_ready && sample.has_no_holes) {
-        Some(before) => {
-            Phase::With { since: now, before, standing: StandingQueueSample::default(), check: None, from: None }
-        }
-        None => Phase::Before { since, standing, from },
     }
 }
 
@@ -232,7 +253,7 @@ fn exceeds(higher: Bitrate, lower: Bitrate, percent: u64) -> bool {
 
 impl TrialSample {
     /// A sample of which nothing is known.
-    pub(in crate::accel) const fn new(now: Instant) -> Self {
+    pub(crate) const fn new(now: Instant) -> Self {
         Self {
             now,
             received: DataSize::ZERO,
@@ -250,15 +271,15 @@ impl TrialSample {
     }
 
     /// Whether its packets are queued.
-    fn has_standing_queue(&self) -> bool {
-        self.queue.is_some_and(|queue| queue >= STANDING_QUEUE)
+    fn has_standing_queue(&self, options: &AckOffloadOptions) -> bool {
+        self.queue.is_some_and(|queue| queue >= options.standing_queue)
     }
 
     /// How long the queue must be for the switch.
-    fn required_queue(&self) -> Duration {
-        let long_rtt = self.rtt + self.path_difference.unwrap_or(DEFAULT_DIFFERENCE);
+    fn required_queue(&self, options: &AckOffloadOptions) -> Duration {
+        let long_rtt = self.rtt + self.path_difference.unwrap_or(options.default_difference);
         let full = (long_rtt * 17 / 20).saturating_sub(self.rtt);
-        full.min(self.max_queue * 3 / 4).max(STANDING_QUEUE)
+        full.min(self.max_queue * 3 / 4).max(options.standing_queue)
     }
 }
 
@@ -275,8 +296,9 @@ impl Totals {
 }
 
 impl StandingQueueSample {
-    fn update(self, sample: &TrialSample, mark: Totals) -> Self {
-        let Some(queue) = sample.queue.filter(|queue| sample.has_no_holes && *queue >= STANDING_QUEUE) else {
+    fn update(self, options: &AckOffloadOptions, sample: &TrialSample, mark: Totals) -> Self {
+        let Some(queue) = sample.queue.filter(|queue| sample.has_no_holes && *queue >= options.standing_queue)
+        else {
             return Self { last: None, ..self };
         };
         let last = self.last.unwrap_or(mark);
@@ -289,51 +311,15 @@ impl StandingQueueSample {
     }
 
     /// Whether the queue grows like that of a sender that has not found its window yet.
-    fn grows_fast(&self, sample: &TrialSample) -> bool {
+    fn grows_fast(&self, options: &AckOffloadOptions, sample: &TrialSample) -> bool {
         let higher = sample.queue.zip(self.began).map_or(Duration::ZERO, |(now, began)| now.saturating_sub(began));
-        self.time >= BASELINE_QUEUE_TIME && higher >= self.time / GROWTH_PART
+        self.time >= options.queue_time_without && higher >= self.time / options.growth_part
     }
 
     fn rate(&self) -> Bitrate {
         self.bytes / self.time.max(Duration::from_millis(1))
     }
 }
-
-/// chosen: more than the jitter of a wireless link, and of ACKs for a dozen segments at 20 Mbit/s.
-const STANDING_QUEUE: Duration = Duration::from_millis(10);
-/// chosen: some hundred packets.
-const BASELINE_QUEUE_TIME: Duration = Duration::from_millis(400);
-/// The part of the measured time by which the queue may have grown. chosen: a window that doubles each round trip fills
-/// a queue in half of the time or less; one of 20 segments that grows by one, by one in twenty round trips.
-const GROWTH_PART: u32 = 10;
-const OFFLOAD_QUEUE_TIME: Duration = Duration::from_millis(1000);
-/// Percent to gain behind a queue. chosen: the capacity of a queue varies by one.
-const MIN_GAIN_QUEUE: u64 = 2;
-/// Percent to gain by means. chosen: means of seconds vary by some.
-const MIN_GAIN_MEAN: u64 = 5;
-/// Between an access point and a mobile link.
-const DEFAULT_DIFFERENCE: Duration = Duration::from_millis(50);
-/// chosen: longer than a window takes to fill a queue, where it fills one.
-const BASELINE_TIME: Duration = Duration::from_secs(3);
-/// chosen: the time between two losses of CUBIC at 20 Mbit/s and 100 ms, and some more.
-const MAX_WAIT: Duration = Duration::from_secs(12);
-/// chosen: all ACKs of the longer path have arrived by then.
-const SWITCH_TIME: Duration = Duration::from_millis(300);
-/// chosen: a longer path shows within two of its round trips.
-const CHECK_TIME: Duration = Duration::from_millis(500);
-/// chosen: more than a loss takes from CUBIC.
-const MIN_RATE_QUEUE: Ratio = Ratio::from_percent(70);
-/// chosen: more than means of half a second vary; a flow without a queue is slower by the longer path, if at all, and
-/// stays so.
-const MIN_RATE_MEAN: Ratio = Ratio::from_percent(85);
-/// chosen: the window has grown into the longer path by then.
-const GROWTH_TIME: Duration = Duration::from_secs(4);
-const OFFLOAD_TIME: Duration = Duration::from_secs(4);
-/// chosen: longer than the delay takes to fade ([`super::ack_path`]), and a round trip.
-const SETTLE_TIME: Duration = Duration::from_millis(4500);
-const AFTER_TIME: Duration = Duration::from_secs(2);
-/// chosen: doubled with each trial, from 1 to 16 minutes.
-const FIRST_RETRY: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -444,7 +430,7 @@ mod tests {
             path_difference: Some(Duration::from_millis(extra)),
             ..TrialSample::new(Instant::ZERO)
         };
-        let need = |longest, extra| sample(longest, extra).required_queue().as_millis();
+        let need = |longest, extra| sample(longest, extra).required_queue(&AckOffloadOptions::DEFAULT).as_millis();
         assert_eq!((need(100, 50), need(100, 75), need(40, 75), need(4, 75)), (35, 56, 30, 10));
     }
 }

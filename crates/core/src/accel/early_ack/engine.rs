@@ -22,19 +22,21 @@
 //!    and would look like a round trip of seconds (RFC 7323 section 4.3).
 //! 6. An ACK without new information is suppressed if one has just left. A duplicate that answers a retransmission
 //!    never is, because the previous one may have been lost.
-//! 7. If a hole is open and the local stack does not advance for [`HOLE_TIMEOUT`], the connection is reset: a stream
+//! 7. If a hole is open and the local stack does not advance for `hole_timeout`, the connection is reset: a stream
 //!    that stops for ever is worse than an error. The holes of an outage may take longer as long as they advance.
 
 use alloc::vec::Vec;
 
 use super::http_map::HttpMap;
+use crate::accel::early_ack::options::EarlyAckOptions;
 use crate::accel::seq_space::{PosRange, PosRangeSet, nearest_position, seq_of};
-use crate::units::{Duration, Instant};
+use crate::units::Instant;
 use crate::wire::packet::{Ack, Rewrite, SackBlocks, Seq, SeqRange, TcpTimestamp, Timestamps};
 
 /// The holes of one flow.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct EarlyAckEngine {
+pub(crate) struct EarlyAckEngine {
+    options: &'static EarlyAckOptions,
     /// What the local stack has acknowledged.
     next_expected: u64,
     /// The right edge of its receive window.
@@ -74,20 +76,20 @@ struct EarlyAckedHole {
 
 /// What a decision depends on, beside the flow itself.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct EarlyAckPolicy<'a> {
+pub(crate) struct EarlyAckPolicy<'a> {
     /// Where bytes can be fetched.
-    pub(in crate::accel) http_map: &'a HttpMap,
+    pub(crate) http_map: &'a HttpMap,
     /// Whether a new hole may be acknowledged early: the mechanism is on, and the loss is random.
-    pub(in crate::accel) allows_new: bool,
+    pub(crate) allows_new: bool,
     /// How many more bytes may be missing at the same time.
-    pub(in crate::accel) budget: u64,
+    pub(crate) budget: u64,
     /// The newest timestamp of the sender.
-    pub(in crate::accel) newest_tsval: Option<TcpTimestamp>,
+    pub(crate) newest_tsval: Option<TcpTimestamp>,
 }
 
 /// What becomes of a segment that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum AckAction {
+pub(crate) enum AckAction {
     /// It leaves unchanged.
     Forward,
     /// It leaves with these fields.
@@ -98,20 +100,20 @@ pub(in crate::accel) enum AckAction {
 
 /// The fields of a rewritten ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct AckRewrite {
+pub(crate) struct AckRewrite {
     /// Its acknowledgement number.
-    pub(in crate::accel) ack: Seq,
+    pub(crate) ack: Seq,
     /// Its SACK blocks: no more than it had.
-    pub(in crate::accel) sack_blocks: SackBlocks,
+    pub(crate) sack_blocks: SackBlocks,
     /// Its window, as in the header.
-    pub(in crate::accel) window: u16,
+    pub(crate) window: u16,
     /// The timestamp that it echoes, if another.
-    pub(in crate::accel) echo: Option<TcpTimestamp>,
+    pub(crate) echo: Option<TcpTimestamp>,
 }
 
 impl AckRewrite {
     /// Writes the fields into the packet. The length does not change.
-    pub(in crate::accel) fn write(&self, packet: &mut [u8]) {
+    pub(crate) fn write(&self, packet: &mut [u8]) {
         let Ok(mut rewrite) = Rewrite::of(packet) else { return };
         rewrite.set_ack(self.ack);
         rewrite.set_window(self.window);
@@ -124,7 +126,7 @@ impl AckRewrite {
 
     /// `ack` with these fields.
     #[must_use]
-    pub(in crate::accel) fn applied_to(&self, ack: &Ack) -> Ack {
+    pub(crate) fn applied_to(&self, ack: &Ack) -> Ack {
         let fresh = |stamps: Timestamps| Timestamps { ts_ecr: self.echo.unwrap_or(stamps.ts_ecr), ..stamps };
         let timestamps = ack.timestamps.map(fresh);
         Ack { ack: self.ack, window: self.window, timestamps, sack_blocks: self.sack_blocks, ..*ack }
@@ -133,8 +135,9 @@ impl AckRewrite {
 
 impl EarlyAckEngine {
     /// Of a flow whose local stack has acknowledged up to here.
-    pub(in crate::accel) fn new(next_expected: u64) -> Self {
+    pub(crate) fn new(options: &'static EarlyAckOptions, next_expected: u64) -> Self {
         Self {
+            options,
             next_expected,
             right_edge: next_expected,
             received_beyond: PosRangeSet::default(),
@@ -152,7 +155,7 @@ impl EarlyAckEngine {
     }
 
     /// The local stack sends this acknowledgement; `carries_data`: with data of its own. `scale` is its window scale.
-    pub(in crate::accel) fn on_ack_out(
+    pub(crate) fn on_ack_out(
         &mut self,
         now: Instant,
         ack: &Ack,
@@ -177,7 +180,7 @@ impl EarlyAckEngine {
         let has_blocks = !rewrite_to.sack_blocks.is_empty();
         let must_leave = ack.dsack_range().is_some() || carries_data || has_blocks;
         self.acked = self.acked.max(end);
-        if !is_new && !must_leave && now.since(self.last_ack_sent) < SUPPRESS_TIME {
+        if !is_new && !must_leave && now.since(self.last_ack_sent) < self.options.suppress_time {
             return AckAction::Suppress(rewrite_to);
         }
         if has_blocks {
@@ -190,7 +193,7 @@ impl EarlyAckEngine {
 
     /// The sender is at this number: it begins a segment that came, or is that of a bare acknowledgement. After a sweep
     /// it shows how much of the sweep was accepted.
-    pub(in crate::accel) fn on_peer_seq(&mut self, now: Instant, seq: Seq, policy: &EarlyAckPolicy<'_>) {
+    pub(crate) fn on_peer_seq(&mut self, now: Instant, seq: Seq, policy: &EarlyAckPolicy<'_>) {
         self.on_tsval(policy.newest_tsval);
         let Some(top) = self.sweep_top else { return };
         let at = nearest_position(self.next_expected, seq).min(top);
@@ -205,13 +208,7 @@ impl EarlyAckEngine {
     ///
     /// Holes before bytes that arrived are early-acked at once; those behind them as soon as the sender shows its
     /// position ([`on_peer_seq`](Self::on_peer_seq)).
-    pub(in crate::accel) fn sweep(
-        &mut self,
-        now: Instant,
-        top: u64,
-        step: u32,
-        policy: &EarlyAckPolicy<'_>,
-    ) -> Vec<Seq> {
+    pub(crate) fn sweep(&mut self, now: Instant, top: u64, step: u32, policy: &EarlyAckPolicy<'_>) -> Vec<Seq> {
         let step = u64::from(step.max(1));
         let top = top.min(self.right_edge).max(self.acked).max(self.sweep_top.unwrap_or(0));
         self.sweep_top = Some(top);
@@ -227,68 +224,68 @@ impl EarlyAckEngine {
     }
 
     /// The window to advertise with this number, so that the right edge stays where it is.
-    pub(in crate::accel) fn window_at(&self, ack: Seq, scale: u8) -> u16 {
+    pub(crate) fn window_at(&self, ack: Seq, scale: u8) -> u16 {
         self.window(nearest_position(self.next_expected, ack), scale)
     }
 
     /// Up to where a sweep may have acknowledged, as long as that is unknown.
-    pub(in crate::accel) const fn sweep_top(&self) -> Option<u64> {
+    pub(crate) const fn sweep_top(&self) -> Option<u64> {
         self.sweep_top
     }
 
     /// Ranges to be fetched, each once.
-    pub(in crate::accel) fn take_to_fetch(&mut self) -> Vec<PosRange> {
+    pub(crate) fn take_to_fetch(&mut self) -> Vec<PosRange> {
         core::mem::take(&mut self.to_fetch)
     }
 
     /// What of this range is early-acked and has not arrived.
-    pub(in crate::accel) fn missing(&self, range: PosRange) -> Vec<PosRange> {
+    pub(crate) fn missing(&self, range: PosRange) -> Vec<PosRange> {
         let parts = self.holes.iter().map(|hole| hole.range.intersection(&range));
         parts.filter(|part| !part.is_empty()).collect()
     }
 
     /// The timestamp of a segment that fills this hole; none if it is no hole, or without timestamps.
-    pub(in crate::accel) fn tsval_at(&self, position: u64) -> Option<TcpTimestamp> {
+    pub(crate) fn tsval_at(&self, position: u64) -> Option<TcpTimestamp> {
         self.holes.iter().find(|hole| hole.range.contains(position)).and_then(|hole| hole.ts_val)
     }
 
     /// What the local stack has acknowledged.
-    pub(in crate::accel) const fn next_expected(&self) -> u64 {
+    pub(crate) const fn next_expected(&self) -> u64 {
         self.next_expected
     }
 
     /// What was acknowledged to the sender, as far as is known.
-    pub(in crate::accel) const fn acked(&self) -> u64 {
+    pub(crate) const fn acked(&self) -> u64 {
         self.acked
     }
 
     /// Whether nothing is early-acked, and nothing may have been acknowledged that has not arrived.
-    pub(in crate::accel) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.holes.is_empty() && self.acked <= self.next_expected && self.sweep_top.is_none()
     }
 
     /// What is acknowledged and has not arrived, with the timestamp of a segment that fills it.
-    pub(in crate::accel) fn open_holes(&self) -> impl Iterator<Item = (PosRange, Option<TcpTimestamp>)> + '_ {
+    pub(crate) fn open_holes(&self) -> impl Iterator<Item = (PosRange, Option<TcpTimestamp>)> + '_ {
         self.holes.iter().map(|hole| (hole.range, hole.ts_val))
     }
 
     /// Bytes that are acknowledged and have not arrived.
-    pub(in crate::accel) fn missing_bytes(&self) -> u64 {
+    pub(crate) fn missing_bytes(&self) -> u64 {
         self.holes.iter().map(|hole| hole.range.len()).sum()
     }
 
     /// Bytes that were ever acknowledged early.
-    pub(in crate::accel) const fn total_bytes(&self) -> u64 {
+    pub(crate) const fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
     /// When the connection is to be reset unless something comes; `moved`: when the local stack last advanced.
-    pub(in crate::accel) fn deadline(&self, moved: Instant) -> Option<Instant> {
-        self.oldest_hole().map(|since| since.max(moved) + HOLE_TIMEOUT)
+    pub(crate) fn deadline(&self, moved: Instant) -> Option<Instant> {
+        self.oldest_hole().map(|since| since.max(moved) + self.options.hole_timeout)
     }
 
     /// Since when the oldest open hole is early-acked.
-    pub(in crate::accel) fn oldest_hole(&self) -> Option<Instant> {
+    pub(crate) fn oldest_hole(&self) -> Option<Instant> {
         self.holes.iter().map(|hole| hole.since).min()
     }
 
@@ -424,10 +421,5 @@ impl FromIterator<PosRange> for PosRangeSet {
     }
 }
 
-/// chosen: the paper gives no time. Longer than a link needs to recover from most of its pauses, shorter than users
-/// wait before they retry.
-pub(in crate::accel) const HOLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: an ACK without new information is suppressed for so long after the last one; far below any timeout.
-const SUPPRESS_TIME: Duration = Duration::from_millis(20);
 /// chosen: 72 bytes each: 86 KB, a flight of 1.7 MB.
 const MAX_SWEEP_ACKS: usize = 1200;

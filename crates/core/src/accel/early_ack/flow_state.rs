@@ -23,18 +23,20 @@ use super::fetch::FetchRequest;
 use super::http_head::NotFetchable;
 use super::http_map::{HttpMap, ObservedSegment, ResourceOffset};
 use super::peer_state::PeerState;
-use super::pending::{self, PendingHole, PendingRepair};
+use super::pending::{self, MAX_PAYLOAD, PendingHole, PendingRepair};
 use crate::accel::CaptureLevel;
+use crate::accel::early_ack::options::EarlyAckOptions;
 use crate::accel::seq_space::{PosRange, seq_of};
 use crate::accel::zero_window::SegmentSize;
-use crate::units::{Duration, Instant};
+use crate::units::Instant;
 use crate::wire::packet::{
     Ack, Flags, FourTuple as Key, IpParams, NewSegment, SackBlocks, Segment, Seq, TcpTimestamp, Timestamps,
 };
 
 /// Early ACK of one flow.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct EarlyAckFlow {
+pub(crate) struct EarlyAckFlow {
+    options: &'static EarlyAckOptions,
     /// The number under which the fetcher knows the flow.
     id: u64,
     /// From this host to the sender.
@@ -69,19 +71,20 @@ struct InjectedRange {
 
 /// What may be done, beside what is known here.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct EarlyAckLimits {
+pub(crate) struct EarlyAckLimits {
     /// Losses that show now may be acknowledged early.
-    pub(in crate::accel) allows_new: bool,
+    pub(crate) allows_new: bool,
     /// How many more bytes may be missing.
-    pub(in crate::accel) budget: u64,
+    pub(crate) budget: u64,
     /// The local window scale.
-    pub(in crate::accel) scale: u8,
+    pub(crate) scale: u8,
 }
 
 impl EarlyAckFlow {
     /// Of a flow that may be HTTP in plain text.
-    pub(in crate::accel) fn new(now: Instant, number: u64, key: Key) -> Self {
+    pub(crate) fn new(options: &'static EarlyAckOptions, now: Instant, number: u64, key: Key) -> Self {
         Self {
+            options,
             id: number,
             key,
             opened: now,
@@ -100,12 +103,12 @@ impl EarlyAckFlow {
     }
 
     /// The link is down.
-    pub(in crate::accel) const fn on_outage_start(&mut self) {
+    pub(crate) const fn on_outage_start(&mut self) {
         self.is_link_down = true;
     }
 
     /// The link has recovered.
-    pub(in crate::accel) fn on_outage_end(&mut self, now: Instant) {
+    pub(crate) fn on_outage_end(&mut self, now: Instant) {
         self.is_link_down = false;
         self.last_progress = now;
     }
@@ -116,12 +119,12 @@ impl EarlyAckFlow {
     }
 
     /// The number under which the fetcher knows the flow.
-    pub(in crate::accel) const fn id(&self) -> u64 {
+    pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
     /// A local segment passes or leaves, with `length` bytes of payload.
-    pub(in crate::accel) fn on_local_segment(&mut self, segment: &Segment<'_>, length: u32) {
+    pub(crate) fn on_local_segment(&mut self, segment: &Segment<'_>, length: u32) {
         if let Some(seen) = observed(segment, length) {
             let has_fin = segment.flags().contains(Flags::FIN);
             self.has_closed |= has_fin;
@@ -131,7 +134,7 @@ impl EarlyAckFlow {
     }
 
     /// A segment of the sender passes.
-    pub(in crate::accel) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+    pub(crate) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         if segment.flags().has_any(Flags::SYN | Flags::RST) {
             return;
         }
@@ -152,7 +155,7 @@ impl EarlyAckFlow {
     }
 
     /// An acknowledgement of the local stack leaves; `carries_data`: with data.
-    pub(in crate::accel) fn on_ack_out(
+    pub(crate) fn on_ack_out(
         &mut self,
         now: Instant,
         ack: &Ack,
@@ -162,7 +165,7 @@ impl EarlyAckFlow {
         if self.engine.is_none() {
             // The position in the stream is known only once a request was observed; an engine that began at an older
             // number would early-ack nothing else.
-            self.engine = self.http_map.position(ack.ack).map(EarlyAckEngine::new);
+            self.engine = self.http_map.position(ack.ack).map(|at| EarlyAckEngine::new(self.options, at));
         }
         self.peer.on_local_end(ack.seq);
         if let Some(timestamps) = ack.timestamps {
@@ -194,11 +197,7 @@ impl EarlyAckFlow {
     }
 
     /// What is to be fetched now; what was fetched already is injected again instead.
-    pub(in crate::accel) fn take_fetch_requests(
-        &mut self,
-        now: Instant,
-        packets: &mut Vec<Vec<u8>>,
-    ) -> Vec<FetchRequest> {
+    pub(crate) fn take_fetch_requests(&mut self, now: Instant, packets: &mut Vec<Vec<u8>>) -> Vec<FetchRequest> {
         let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
         let flow = self.id;
         let request = |range, offset| FetchRequest { flow, range, source: offset, server };
@@ -220,7 +219,7 @@ impl EarlyAckFlow {
     }
 
     /// What of a requested range is still missing.
-    pub(in crate::accel) fn missing(&self, range: PosRange) -> Vec<PosRange> {
+    pub(crate) fn missing(&self, range: PosRange) -> Vec<PosRange> {
         if self.http_map.is_check(range.start) {
             return alloc::vec![range];
         }
@@ -228,12 +227,12 @@ impl EarlyAckFlow {
     }
 
     /// Whether the bytes from here on are to be compared.
-    pub(in crate::accel) fn is_check(&self, start: u64) -> bool {
+    pub(crate) fn is_check(&self, start: u64) -> bool {
         self.http_map.is_check(start)
     }
 
     /// Bytes were fetched. Returns packets for the local stack.
-    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, start: u64, bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    pub(crate) fn on_fetched(&mut self, now: Instant, start: u64, bytes: Vec<u8>) -> Vec<Vec<u8>> {
         if self.http_map.on_check_fetched(start, &bytes) {
             return Vec::new();
         }
@@ -251,14 +250,14 @@ impl EarlyAckFlow {
     }
 
     /// Time has passed. Returns packets for the local stack.
-    pub(in crate::accel) fn tick(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        if now.since(self.opened) >= MAX_REQUEST_WAIT {
+    pub(crate) fn tick(&mut self, now: Instant) -> Vec<Vec<u8>> {
+        if now.since(self.opened) >= self.options.max_request_wait {
             self.http_map.give_up();
         }
         let Some(engine) = &self.engine else { return Vec::new() };
         if self.reset_due().is_some_and(|end| end <= now) {
             // A reset may get lost like any packet.
-            if self.reset_sent.is_some_and(|over| now.since(over) < RESET_AGAIN) {
+            if self.reset_sent.is_some_and(|over| now.since(over) < self.options.reset_interval) {
                 return Vec::new();
             }
             self.reset_sent = Some(now);
@@ -268,24 +267,29 @@ impl EarlyAckFlow {
         }
         let next_expected = engine.next_expected();
         match self.injected_at(next_expected) {
-            Some((end, at)) if now.since(at) >= INJECT_AGAIN => self.inject(now, PosRange::new(next_expected, end)),
+            Some((end, at)) if now.since(at) >= self.options.inject_interval => {
+                self.inject(now, PosRange::new(next_expected, end))
+            }
             _ => Vec::new(),
         }
     }
 
     /// When to tick next.
-    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
-        let early = self.http_map.has_no_request().then(|| self.opened + MAX_REQUEST_WAIT);
-        let over = self.reset_due().map(|at| self.reset_sent.map_or(at, |over| at.max(over + RESET_AGAIN)));
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let early = self.http_map.has_no_request().then(|| self.opened + self.options.max_request_wait);
+        let over = self
+            .reset_due()
+            .map(|at| self.reset_sent.map_or(at, |over| at.max(over + self.options.reset_interval)));
         let engine = self.engine.as_ref().filter(|_| self.reset_sent.is_none());
-        let again =
-            engine.and_then(|engine| self.injected_at(engine.next_expected())).map(|(_, at)| at + INJECT_AGAIN);
+        let again = engine
+            .and_then(|engine| self.injected_at(engine.next_expected()))
+            .map(|(_, at)| at + self.options.inject_interval);
         [early, over, again].into_iter().flatten().min()
     }
 
     /// The link has recovered: ACKs of everything that may have been in flight, at most `flight` bytes, then the probe
     /// of the sender's position. None if the bytes cannot be fetched.
-    pub(in crate::accel) fn unfreeze_sweep(
+    pub(crate) fn unfreeze_sweep(
         &mut self,
         now: Instant,
         last: (Ack, IpParams),
@@ -304,7 +308,7 @@ impl EarlyAckFlow {
     }
 
     /// The probe of the sender's position.
-    pub(in crate::accel) fn probe_position(&self, last: (Ack, IpParams), scale: u8) -> Vec<Vec<u8>> {
+    pub(crate) fn probe_position(&self, last: (Ack, IpParams), scale: u8) -> Vec<Vec<u8>> {
         let acked = self.engine.as_ref().map(|engine| seq_of(engine.acked()));
         acked.and_then(|acked| self.ack_packet(last, last.0.seq.minus(1), acked, scale)).into_iter().collect()
     }
@@ -318,7 +322,7 @@ impl EarlyAckFlow {
 
     /// The link is down: the same sweep with a zero window, of which `steps` are sent. None if the bytes cannot be
     /// fetched.
-    pub(in crate::accel) fn freeze(
+    pub(crate) fn freeze(
         &mut self,
         now: Instant,
         (last, envelope): (&Ack, IpParams),
@@ -333,24 +337,24 @@ impl EarlyAckFlow {
     }
 
     /// Whether it is unknown how much of a sweep was accepted, or what it acknowledged has not all arrived.
-    pub(in crate::accel) fn has_open_sweep(&self) -> bool {
+    pub(crate) fn has_open_sweep(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.sweep_top().is_some())
     }
 
     /// Where the flow is in its resource, and its server; none: its bytes cannot be fetched.
-    pub(in crate::accel) fn position(&self) -> Option<(ResourceOffset, SocketAddr)> {
+    pub(crate) fn position(&self) -> Option<(ResourceOffset, SocketAddr)> {
         let next_expected = self.engine.as_ref().map(EarlyAckEngine::next_expected)?;
         let offset = self.http_map.locate(PosRange::new(next_expected, next_expected + 1))?;
         Some((offset, SocketAddr::new(self.key.addrs.destination(), self.key.destination_port)))
     }
 
     /// Whether these bytes are requested for a comparison.
-    pub(in crate::accel) fn is_check_request(&self, request: &FetchRequest) -> bool {
+    pub(crate) fn is_check_request(&self, request: &FetchRequest) -> bool {
         self.http_map.is_check(request.range.start)
     }
 
     /// The size of the sender's segments, as they came.
-    pub(in crate::accel) const fn sender_segment_size(&self) -> Option<u32> {
+    pub(crate) const fn sender_segment_size(&self) -> Option<u32> {
         self.segment_size.known()
     }
 
@@ -371,7 +375,7 @@ impl EarlyAckFlow {
     }
 
     /// Whether nothing is to be acknowledged early any more.
-    pub(in crate::accel) fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         !self.has_open_holes()
             && self
                 .http_map
@@ -379,14 +383,14 @@ impl EarlyAckFlow {
     }
 
     /// Stops early ACK, for this reason unless there was one. Only while nothing is missing.
-    pub(in crate::accel) fn close(&mut self, why: NotFetchable) {
+    pub(crate) fn close(&mut self, why: NotFetchable) {
         self.http_map.close(why);
         self.engine = None;
         self.injected.clear();
     }
 
     /// How much must be captured of it.
-    pub(in crate::accel) fn capture_level(&self) -> CaptureLevel {
+    pub(crate) fn capture_level(&self) -> CaptureLevel {
         match self.http_map.capture_level() {
             CaptureLevel::Full => CaptureLevel::Full,
             _ if self.has_open_holes() || self.not_fetchable().is_none() => CaptureLevel::Headers,
@@ -395,7 +399,7 @@ impl EarlyAckFlow {
     }
 
     /// Whether its bytes can be fetched now.
-    pub(in crate::accel) fn is_fetchable(&self) -> bool {
+    pub(crate) fn is_fetchable(&self) -> bool {
         let next_expected = self.engine.as_ref().map(EarlyAckEngine::next_expected);
         next_expected.is_some_and(|next_expected| {
             self.http_map.locate(PosRange::new(next_expected, next_expected + 1)).is_some()
@@ -403,29 +407,29 @@ impl EarlyAckFlow {
     }
 
     /// Whether something was acknowledged that has not arrived.
-    pub(in crate::accel) fn has_open_holes(&self) -> bool {
+    pub(crate) fn has_open_holes(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| !engine.is_idle())
     }
 
     /// Why nothing is acknowledged early.
-    pub(in crate::accel) fn not_fetchable(&self) -> Option<NotFetchable> {
+    pub(crate) fn not_fetchable(&self) -> Option<NotFetchable> {
         self.http_map.not_fetchable()
     }
 
     /// Bytes that were acknowledged early, those of them that are missing, and the number of holes.
-    pub(in crate::accel) fn counters(&self) -> (u64, u64, u64) {
+    pub(crate) fn counters(&self) -> (u64, u64, u64) {
         self.engine.as_ref().map_or((0, 0, 0), |engine| (engine.total_bytes(), engine.missing_bytes(), self.holes))
     }
 
     /// Changes with [`pending_repair`](Self::pending_repair).
-    pub(in crate::accel) fn pending_fingerprint(&self) -> (u64, u64) {
+    pub(crate) fn pending_fingerprint(&self) -> (u64, u64) {
         let sweep = self.engine.as_ref().and_then(EarlyAckEngine::sweep_top).unwrap_or(0);
         let (early_acked, missing, _) = self.counters();
         (early_acked, missing.wrapping_add(sweep))
     }
 
     /// What was acknowledged, or may have been, and has not arrived; none if there is nothing.
-    pub(in crate::accel) fn pending_repair(&self) -> Option<PendingRepair> {
+    pub(crate) fn pending_repair(&self) -> Option<PendingRepair> {
         let server = SocketAddr::new(self.key.addrs.destination(), self.key.destination_port);
         let to_hole = |(range, ts_val): (PosRange, Option<TcpTimestamp>)| {
             let offset = self.http_map.locate(range).map(|offset| (server, offset));
@@ -452,7 +456,7 @@ impl EarlyAckFlow {
     }
 
     /// Since when the oldest open hole is early-acked.
-    pub(in crate::accel) fn oldest_hole(&self) -> Option<Instant> {
+    pub(crate) fn oldest_hole(&self) -> Option<Instant> {
         self.engine.as_ref()?.oldest_hole()
     }
 
@@ -508,12 +512,3 @@ fn observed<'a>(segment: &Segment<'a>, length: u32) -> Option<ObservedSegment<'a
         payload: segment.payload(),
     })
 }
-
-/// chosen: fits into a packet of 1500 bytes with all headers of IPv6 and options.
-pub(in crate::accel) const MAX_PAYLOAD: usize = 1400;
-/// chosen: longer than Linux delays an ACK (40 ms); the local stack has dropped what it does not acknowledge by then.
-const INJECT_AGAIN: Duration = Duration::from_millis(60);
-/// chosen: the reset is repeated once a second until the connection is gone.
-const RESET_AGAIN: Duration = Duration::from_secs(1);
-/// chosen: a flow without a request by then began before its packets were captured.
-const MAX_REQUEST_WAIT: Duration = Duration::from_secs(5);

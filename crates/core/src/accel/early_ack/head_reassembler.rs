@@ -13,7 +13,7 @@ use crate::accel::seq_space::{PosRange, PosRangeSet};
 
 /// One direction.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct HeadReassembler {
+pub(crate) struct HeadReassembler {
     /// Where the next head begins.
     next: u64,
     /// The known bytes from there on.
@@ -26,7 +26,7 @@ pub(in crate::accel) struct HeadReassembler {
 
 /// What is at the position of the next head.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum Head {
+pub(crate) enum Head {
     /// A head, with its empty line.
     Complete(Vec<u8>),
     /// Its beginning, or nothing yet.
@@ -39,22 +39,22 @@ pub(in crate::accel) enum Head {
 
 impl HeadReassembler {
     /// A direction whose next head begins here.
-    pub(in crate::accel) fn new(next: u64) -> Self {
+    pub(crate) fn new(next: u64) -> Self {
         Self { next, bytes: Vec::new(), received: PosRangeSet::default(), highest: next }
     }
 
     /// Where the next head begins.
-    pub(in crate::accel) const fn next(&self) -> u64 {
+    pub(crate) const fn next(&self) -> u64 {
         self.next
     }
 
     /// One past the highest byte that was observed.
-    pub(in crate::accel) const fn highest(&self) -> u64 {
+    pub(crate) const fn highest(&self) -> u64 {
         self.highest
     }
 
     /// A payload of `length` bytes at `at`, of which `captured` are the first.
-    pub(in crate::accel) fn on_payload(&mut self, at: u64, captured: &[u8], length: u64) {
+    pub(crate) fn on_payload(&mut self, at: u64, captured: &[u8], length: u64) {
         if at > self.next.saturating_add(MAX_DISTANCE) {
             return;
         }
@@ -76,7 +76,7 @@ impl HeadReassembler {
     }
 
     /// The next head; a complete one is consumed.
-    pub(in crate::accel) fn take_head(&mut self) -> Head {
+    pub(crate) fn take_head(&mut self) -> Head {
         let known = (self.received.run_from(self.next) - self.next) as usize;
         let known = self.bytes.get(..known).unwrap_or(&self.bytes);
         let end = known.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
@@ -93,13 +93,13 @@ impl HeadReassembler {
     }
 
     /// The first known bytes of the next head.
-    pub(in crate::accel) fn known_start(&self) -> &[u8] {
+    pub(crate) fn known_start(&self) -> &[u8] {
         let known = (self.received.run_from(self.next) - self.next) as usize;
         self.bytes.get(..known).unwrap_or(&self.bytes)
     }
 
     /// The next head begins so many bytes further on.
-    pub(in crate::accel) fn skip(&mut self, bytes: u64) {
+    pub(crate) fn skip(&mut self, bytes: u64) {
         self.next = self.next.saturating_add(bytes);
         self.received.remove_before(self.next);
         let gone = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.bytes.len());

@@ -10,8 +10,11 @@
 //!    twice, and its credentials would be exposed to a second access network.
 //! 4. The repeated request is the original without fields about ranges, conditions, the connection and codings.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
+
+use httparse::EMPTY_HEADER;
 
 /// Why bytes are not fetched a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,35 +86,35 @@ impl fmt::Display for NotFetchable {
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct RequestHead {
+pub(crate) struct RequestHead {
     /// Whether its response has no body in any case.
-    pub(in crate::accel) is_head: bool,
+    pub(crate) is_head: bool,
     /// Bytes of its own body.
-    pub(in crate::accel) body: u64,
+    pub(crate) body: u64,
     /// The request to be sent again, in the form of [`Fetch`](crate::accel::Fetch).
-    pub(in crate::accel) repeated_request: Result<String, NotFetchable>,
+    pub(crate) repeated_request: Result<String, NotFetchable>,
 }
 
 /// A response.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct ResponseHead {
+pub(crate) struct ResponseHead {
     /// Whether another response to the same request follows (1xx).
-    pub(in crate::accel) is_interim: bool,
+    pub(crate) is_interim: bool,
     /// Bytes of its body, unless the request was a HEAD.
-    pub(in crate::accel) body: u64,
+    pub(crate) body: u64,
     /// Which bytes of which resource these are.
-    pub(in crate::accel) part: Result<ResourcePart, NotFetchable>,
+    pub(crate) part: Result<ResourcePart, NotFetchable>,
 }
 
 /// Bytes of a resource.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct ResourcePart {
+pub(crate) struct ResourcePart {
     /// Where the body begins in the resource.
-    pub(in crate::accel) offset: u64,
+    pub(crate) offset: u64,
     /// Length of the resource.
-    pub(in crate::accel) length: u64,
+    pub(crate) length: u64,
     /// Its strong validator, quotes included.
-    pub(in crate::accel) etag: String,
+    pub(crate) etag: String,
 }
 
 impl RequestHead {
@@ -119,21 +122,23 @@ impl RequestHead {
     ///
     /// # Errors
     /// It cannot be said where the next one begins.
-    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
-        let (first, fields) = split_head(head)?;
-        let mut parts = first.split(' ');
-        let (method, target) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let version = parts.next().unwrap_or_default();
-        let is_method = !method.is_empty() && method.bytes().all(|b| b.is_ascii_uppercase());
-        if !is_method || !is_version(version) || parts.next().is_some() {
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
+        let mut fields = [EMPTY_HEADER; MAX_FIELDS];
+        let mut request = httparse::Request::new(&mut fields);
+        check_complete(head, request.parse(head))?;
+        let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
+            return Err(NotFetchable::NotHttp);
+        };
+        if !method.bytes().all(|b| b.is_ascii_uppercase()) {
             return Err(NotFetchable::NotHttp);
         }
         if method == "CONNECT" {
             return Err(NotFetchable::Upgraded);
         }
-        let (mut length, mut is_named, mut again) = (None, false, first.to_string() + "\r\n");
-        for (name, value) in fields {
-            let (name, value) = parse_field(name, value)?;
+        let (mut length, mut is_named) = (None, false);
+        let mut again = format!("{method} {target} HTTP/1.{version}\r\n");
+        for field in request.headers.iter() {
+            let (name, value) = (field.name, text(field.value)?);
             let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
             if is("content-length") {
                 add_length(&mut length, value)?;
@@ -161,18 +166,15 @@ impl ResponseHead {
     ///
     /// # Errors
     /// It cannot be said where the next one begins.
-    pub(in crate::accel) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
-        let (first, fields) = split_head(head)?;
-        let mut parts = first.splitn(3, ' ');
-        let version = parts.next().filter(|version| is_version(version));
-        let status = parts.next().filter(|part| part.len() == 3).and_then(parse_digits);
-        let (Some(_), Some(status)) = (version, status.and_then(|n| u16::try_from(n).ok())) else {
-            return Err(NotFetchable::NotHttp);
-        };
+    pub(crate) fn parse(head: &[u8]) -> Result<Self, NotFetchable> {
+        let mut fields = [EMPTY_HEADER; MAX_FIELDS];
+        let mut response = httparse::Response::new(&mut fields);
+        check_complete(head, response.parse(head))?;
+        let Some(status) = response.code else { return Err(NotFetchable::NotHttp) };
         let (mut length, mut range, mut etag) = (None, None, None);
         let (mut is_coded, mut is_unframed, mut has_ranges) = (false, false, true);
-        for (name, value) in fields {
-            let (name, value) = parse_field(name, value)?;
+        for field in response.headers.iter() {
+            let (name, value) = (field.name, text(field.value)?);
             let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
             if is("content-length") {
                 add_length(&mut length, value)?;
@@ -209,22 +211,22 @@ impl ResponseHead {
     }
 }
 
-/// The first line, and name and value of the fields.
-fn split_head(head: &[u8]) -> Result<(&str, impl Iterator<Item = (&str, &str)>), NotFetchable> {
-    let text = core::str::from_utf8(head).map_err(|_| NotFetchable::NotHttp)?;
-    let text = text.strip_suffix("\r\n\r\n").ok_or(NotFetchable::NotHttp)?;
-    let (first, rest) = text.split_once("\r\n").unwrap_or((text, ""));
-    let fields = rest.split("\r\n").filter(|row| !row.is_empty());
-    Ok((first, fields.map(|row| row.split_once(':').unwrap_or(("", row)))))
+/// Whether all of `head` was parsed. A bare LF, which the parser accepts as the end of a line, is refused: another
+/// recipient may take what follows it for a part of the line (RFC 9112 section 2.2).
+fn check_complete(head: &[u8], parsed: httparse::Result<usize>) -> Result<(), NotFetchable> {
+    let has_bare_lf =
+        head.iter().zip(core::iter::once(&0).chain(head)).any(|(b, before)| *b == b'\n' && *before != b'\r');
+    match parsed {
+        Ok(httparse::Status::Complete(length)) if length == head.len() && !has_bare_lf => Ok(()),
+        Err(httparse::Error::TooManyHeaders) => Err(NotFetchable::TooLarge),
+        _ => Err(NotFetchable::NotHttp),
+    }
 }
 
-/// A field whose name is a token and whose value has no control characters, such as a folded or a smuggled line would
-/// have (RFC 9112 section 5).
-fn parse_field<'a>(name: &'a str, value: &'a str) -> Result<(&'a str, &'a str), NotFetchable> {
-    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    let value = value.trim_matches([' ', '\t']);
-    let is_field = !name.is_empty() && name.bytes().all(is_token) && value.bytes().all(|b| b >= b' ' && b != 0x7f);
-    if is_field { Ok((name, value)) } else { Err(NotFetchable::NotHttp) }
+/// The value of a field without control characters.
+fn text(value: &[u8]) -> Result<&str, NotFetchable> {
+    let value = core::str::from_utf8(value).map_err(|_| NotFetchable::NotHttp)?;
+    if value.bytes().any(|b| b < b' ') { Err(NotFetchable::NotHttp) } else { Ok(value) }
 }
 
 /// Adds a Content-Length; several must agree (RFC 9112 section 6.3).
@@ -235,10 +237,6 @@ fn add_length(length: &mut Option<u64>, value: &str) -> Result<(), NotFetchable>
     }
     *length = Some(new);
     Ok(())
-}
-
-fn is_version(part: &str) -> bool {
-    part == "HTTP/1.1" || part == "HTTP/1.0"
 }
 
 /// `bytes 5-9/20`: first, one past the last, length.
@@ -263,6 +261,9 @@ fn parse_digits(text: &str) -> Option<u64> {
 
 /// Longer than any resource, and short enough for positions never to overflow.
 const MAX_LENGTH: u64 = 1 << 48;
+
+/// More than browsers and servers send.
+const MAX_FIELDS: usize = 100;
 
 /// Fields that identify the client.
 const CREDENTIAL_FIELDS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
@@ -289,7 +290,6 @@ const OMITTED_FIELDS: [&str; 15] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::format;
 
     #[test]
     fn a_request_is_repeated_without_fields_of_its_connection() {

@@ -9,11 +9,13 @@
 //!    repair is faster. Not for longer, because a busy moment of this host looks the same. Requests from before the end
 //!    of an outage do not count.
 
+use crate::accel::early_ack::options::EarlyAckOptions;
 use crate::units::{Duration, Instant};
 
 /// Record of one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct FetchLatencyGuard {
+pub(crate) struct FetchLatencyGuard {
+    options: &'static EarlyAckOptions,
     paused_until: Option<Instant>,
     /// When the last response came, and its latency.
     last_fetch: Option<(Instant, Duration)>,
@@ -24,57 +26,51 @@ pub(in crate::accel) struct FetchLatencyGuard {
 }
 
 impl FetchLatencyGuard {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static EarlyAckOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// An outage has ended.
-    pub(in crate::accel) fn on_outage_end(&mut self, now: Instant) {
-        self.ignore_before = now + OUTAGE_SETTLE;
+    pub(crate) fn on_outage_end(&mut self, now: Instant) {
+        self.ignore_before = now + self.options.outage_settle;
     }
 
     /// The server has responded after this latency; `is_late`: to its first request, and too late.
-    pub(in crate::accel) fn on_fetched(&mut self, now: Instant, latency: Duration, is_late: bool) {
+    pub(crate) fn on_fetched(&mut self, now: Instant, latency: Duration, is_late: bool) {
         if now.since(self.ignore_before) < latency {
             return;
         }
         self.last_fetch = Some((now, latency));
         if is_late && !self.is_paused(now) {
-            self.paused_until = Some(now + (latency * PAUSE_FACTOR).max(MIN_PAUSE));
+            self.paused_until = Some(now + (latency * self.options.pause_factor).max(self.options.min_pause));
         }
     }
 
     /// The latency of the last response, if that is recent; else zero.
-    pub(in crate::accel) fn last_latency(&self, now: Instant) -> Duration {
+    pub(crate) fn last_latency(&self, now: Instant) -> Duration {
         self.last_fetch
-            .filter(|(at, _)| now.since(*at) < FIRST_PAUSE)
+            .filter(|(at, _)| now.since(*at) < self.options.first_pause)
             .map_or(Duration::ZERO, |(_, latency)| latency)
     }
 
     /// Whether nothing new is acknowledged early for now.
-    pub(in crate::accel) fn is_paused(&self, now: Instant) -> bool {
+    pub(crate) fn is_paused(&self, now: Instant) -> bool {
         self.paused_until.is_some_and(|until| now < until)
     }
 
     /// Whether more may be acknowledged early; `since`: the time of the oldest open hole.
-    pub(in crate::accel) fn is_in_time(&mut self, now: Instant, since: Option<Instant>) -> bool {
+    pub(crate) fn is_in_time(&mut self, now: Instant, since: Option<Instant>) -> bool {
         let is_paused = self.is_paused(now);
-        let is_slow = since.is_some_and(|since| since >= self.ignore_before && now.since(since) >= MAX_LATENCY);
+        let is_slow =
+            since.is_some_and(|since| since >= self.ignore_before && now.since(since) >= self.options.max_latency);
         if is_slow && !is_paused {
-            self.paused_until = Some(now + FIRST_PAUSE * (1 << self.slow_count.min(5)));
+            self.paused_until = Some(now + self.options.first_pause * (1 << self.slow_count.min(5)));
             self.slow_count += 1;
         }
         !is_slow && !is_paused
     }
 }
-
-/// chosen: longer than two seconds' worth of missing bytes takes, with one range requested twice; shorter than the five
-/// seconds that a flow may be delayed at all.
-const MAX_LATENCY: Duration = Duration::from_secs(3);
-/// chosen: compared with it, a wait of some seconds is a tenth.
-const FIRST_PAUSE: Duration = Duration::from_secs(30);
-/// chosen: as long as many downloads take; early ACK resumes in a longer one.
-const MIN_PAUSE: Duration = Duration::from_secs(10);
-/// chosen: one late response in this time costs a tenth.
-const PAUSE_FACTOR: u32 = 10;
-/// chosen: the losses of an outage show by then.
-const OUTAGE_SETTLE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

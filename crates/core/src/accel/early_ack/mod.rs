@@ -6,16 +6,15 @@
 //!
 //! | module | responsibility |
 //! |---|---|
-//! | `admission` | which flows are followed, and the fetcher that serves all of them |
 //! | `http_map`, `head_reassembler`, `http_head` | which bytes of which HTTP resource a range of sequence numbers is |
 //! | `engine` | what is acknowledged and what has to be fetched |
 //! | `flow_state` | both together for one flow, and what is injected into the local stack |
 //! | `fetch` | which ranges are requested when, and over which link |
+//! | `stage` | early ACK as the first stage of the ACK pipeline: whether a hole is worth it |
 //! | `latency_guard` | whether holes are filled in time |
 //! | `peer_state` | what injected segments repeat of the peer |
 //! | `pending`, `repair` | what a crashed process has left to repair, and its repair |
 
-mod admission;
 pub(super) mod engine;
 pub(super) mod fetch;
 pub(super) mod flow_state;
@@ -23,6 +22,8 @@ pub(super) mod head_reassembler;
 pub(super) mod http_head;
 pub(super) mod http_map;
 pub(super) mod latency_guard;
+pub(super) mod options;
 pub(super) mod peer_state;
 pub(super) mod pending;
 pub(super) mod repair;
+pub(super) mod stage;

@@ -9,19 +9,19 @@ use crate::wire::packet::{Segment, Seq, Timestamps};
 
 /// See the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct PeerState {
+pub(crate) struct PeerState {
     /// One past the last number that the local stack has sent.
     local_end: Option<Seq>,
     /// A local end that was too far away to be accepted at once.
     unconfirmed_end: Option<Seq>,
     ack: Option<Seq>,
-    pub(in crate::accel) window: u16,
-    pub(in crate::accel) timestamps: Option<Timestamps>,
+    pub(crate) window: u16,
+    pub(crate) timestamps: Option<Timestamps>,
 }
 
 impl PeerState {
     /// The local stack has sent everything before this number.
-    pub(in crate::accel) fn on_local_end(&mut self, end: Seq) {
+    pub(crate) fn on_local_end(&mut self, end: Seq) {
         let is_far = |from: Seq| !(-MAX_DISTANCE..=MAX_DISTANCE).contains(&end.offset_from(from));
         if self.ack.or(self.local_end).is_none_or(|from| !is_far(from)) {
             self.local_end = Some(self.local_end.map_or(end, |sent| sent.later(end)));
@@ -33,7 +33,7 @@ impl PeerState {
     }
 
     /// A segment of the peer with this acknowledgement; false: it is not the peer's.
-    pub(in crate::accel) fn on_arrival(&mut self, segment: &Segment<'_>, ack: Seq) -> bool {
+    pub(crate) fn on_arrival(&mut self, segment: &Segment<'_>, ack: Seq) -> bool {
         if self.local_end.is_some_and(|sent| !(0..=MAX_DISTANCE).contains(&sent.offset_from(ack))) {
             return false;
         }
@@ -46,7 +46,7 @@ impl PeerState {
     }
 
     /// What the peer has acknowledged.
-    pub(in crate::accel) fn ack(&self) -> Seq {
+    pub(crate) fn ack(&self) -> Seq {
         self.ack.unwrap_or_default()
     }
 }

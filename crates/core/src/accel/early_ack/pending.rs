@@ -17,11 +17,8 @@ use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::fetch::{Fetch, FetchId};
-use super::flow_state::{EarlyAckFlow, MAX_PAYLOAD};
-use crate::accel::Accelerator;
-use crate::accel::event::PacketBytes;
-use crate::accel::flow::FlowState;
+use super::http_map::ResourceOffset;
+use crate::accel::event::{Fetch, FetchId, PacketBytes};
 use crate::link::LinkId;
 use crate::units::DataSize;
 use crate::wire::packet::{FourTuple as Key, NewSegment, Seq, TcpTimestamp, Timestamps};
@@ -62,7 +59,7 @@ pub struct PendingHole {
 impl PendingHole {
     /// One past the number of its last byte. A hole of unknown length counts as two bytes, and so does one of a single
     /// byte, since the last byte of a flow may be withheld.
-    pub(in crate::accel) fn end(&self) -> Seq {
+    pub(crate) fn end(&self) -> Seq {
         let ranges = self.fetch.iter().flat_map(|fetch| &fetch.ranges);
         let bytes: u64 = ranges.map(|(start, end)| end.saturating_sub(*start)).sum();
         Seq::new(self.seq).plus(u32::try_from(bytes.max(2)).unwrap_or(u32::MAX))
@@ -127,33 +124,12 @@ impl PendingRepair {
     }
 }
 
-impl Accelerator {
-    /// Changes whenever [`pending_repairs`](Self::pending_repairs) does, and is cheap.
-    pub fn pending_fingerprint(&self) -> (u64, u64) {
-        let sum = |(total, missing): (u64, u64), early_ack: &EarlyAckFlow| {
-            let (early_acked, open) = early_ack.pending_fingerprint();
-            (total.wrapping_add(early_acked), missing.wrapping_add(open))
-        };
-        self.early_ack_flows().fold((0, 0), sum)
-    }
-
-    /// What has to be repaired if this process ends now.
-    pub fn pending_repairs(&self) -> Vec<PendingRepair> {
-        self.early_ack_flows().filter_map(EarlyAckFlow::pending_repair).collect()
-    }
-
-    fn early_ack_flows(&self) -> impl Iterator<Item = &EarlyAckFlow> {
-        let flow = |(key, _): &(Key, crate::accel::CaptureLevel)| self.flows.get(key);
-        self.early_ack_flows.values().filter_map(flow).filter_map(FlowState::early_ack)
-    }
-}
-
-/// A hole as [`EarlyAckFlow`] knows it.
-pub(in crate::accel) fn pending_hole(
+/// A hole of a flow.
+pub(crate) fn pending_hole(
     seq: Seq,
     bytes: u64,
     ts_val: Option<TcpTimestamp>,
-    location: Option<(SocketAddr, super::http_map::ResourceOffset)>,
+    location: Option<(SocketAddr, ResourceOffset)>,
 ) -> PendingHole {
     let fetch = location.map(|(server, location)| Fetch {
         id: FetchId(0),
@@ -166,6 +142,9 @@ pub(in crate::accel) fn pending_hole(
     });
     PendingHole { seq: seq.number(), ts_val: ts_val.map(TcpTimestamp::ticks), fetch }
 }
+
+/// Bytes of an injected segment: fits into a packet of 1500 bytes with all headers of IPv6 and options.
+pub(crate) const MAX_PAYLOAD: usize = 1400;
 
 #[cfg(test)]
 mod tests {

@@ -5,4 +5,5 @@
 //! all of its capacity, where range requests ([`super::early_ack`]) cost only what is missing.
 
 pub(super) mod conn;
+pub(super) mod options;
 pub(super) mod pool;

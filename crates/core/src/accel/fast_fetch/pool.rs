@@ -1,33 +1,29 @@
 //! The pool of mirrored connections: which flow has one, and over which link.
 //!
-//! 1. One connection for each flow, [`MAX_CONNS`] at a time. It begins while it can still catch up with the flow, and
+//! 1. One connection for each flow, `max_conns` at a time. It begins while it can still catch up with the flow, and
 //!    ends when the flow is too far ahead, has all of its resource, or the link delivers nothing.
-//! 2. After [`MAX_FAILURES`] a flow has none any more.
+//! 2. After `max_failures` a flow has none any more.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
-
 use super::conn::{CloseReason, MirroredConn};
 use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange};
 use crate::accel::early_ack::http_map::{Resource, ResourceOffset};
-use crate::accel::event::{Output, PacketBytes};
+use crate::accel::event::{ConnId, Output, PacketBytes};
+use crate::accel::fast_fetch::options::FastFetchOptions;
+use crate::accel::secondary::link::ConnLink;
 use crate::accel::status::MirroredConnStatus;
 use crate::link::LinkId;
-use crate::units::{DataSize, Duration, Instant};
+use crate::units::{DataSize, Instant};
 use crate::wire::packet::{FourTuple as Key, Segment, Seq};
-
-/// Identifies a connection of the accelerator's own: counted from one, never reused.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ConnId(pub u64);
 
 /// All mirrored connections.
 #[derive(Debug, Default)]
-pub(in crate::accel) struct MirroredConnPool {
+pub(crate) struct MirroredConnPool {
+    options: &'static FastFetchOptions,
     /// By the number of their flow.
     slots: BTreeMap<u64, Slot>,
     stats: BTreeMap<u64, ConnStats>,
@@ -62,19 +58,15 @@ struct ConnStats {
     close_reason: Option<CloseReason>,
 }
 
-/// The link of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct ConnLink {
-    /// Which link.
-    pub(in crate::accel) link: LinkId,
-    /// How often it may carry an ACK.
-    pub(in crate::accel) ack_interval: Duration,
-}
-
 impl MirroredConnPool {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static FastFetchOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// A flow has come to this offset of its resource; `link`: where a connection may go, if it may. Returns whether
     /// the flow has one.
-    pub(in crate::accel) fn follow(
+    pub(crate) fn follow(
         &mut self,
         now: Instant,
         flow: u64,
@@ -94,8 +86,8 @@ impl MirroredConnPool {
         }
         let Some(link) = link else { return false };
         let failed = self.stats.get(&flow).map_or(0, |stats| stats.failures);
-        let is_in_time = MirroredConn::can_catch_up(place.offset, link.ack_interval);
-        if !is_in_time || failed >= MAX_FAILURES || self.slots.len() >= MAX_CONNS {
+        let is_in_time = MirroredConn::can_catch_up(self.options, place.offset, link.ack_interval);
+        if !is_in_time || failed >= self.options.max_failures || self.slots.len() >= self.options.max_conns {
             return false;
         }
         self.last_id += 1;
@@ -115,18 +107,12 @@ impl MirroredConnPool {
     }
 
     /// A flow is at no known offset of a resource.
-    pub(in crate::accel) fn close_conn(&mut self, flow: u64) {
+    pub(crate) fn close_conn(&mut self, flow: u64) {
         self.slots.get_mut(&flow).into_iter().for_each(|slot| slot.give_up(CloseReason::Done));
     }
 
     /// A port was reserved for a connection, with its initial sequence number; or it could not be.
-    pub(in crate::accel) fn on_port_reserved(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        local: Option<SocketAddr>,
-        number: u32,
-    ) {
+    pub(crate) fn on_port_reserved(&mut self, now: Instant, conn: ConnId, local: Option<SocketAddr>, number: u32) {
         let Some(slot) = self.slots.values_mut().find(|slot| slot.conn_id == conn && slot.conn.is_none()) else {
             return;
         };
@@ -134,14 +120,20 @@ impl MirroredConnPool {
         let Some(key) = key.filter(|_| slot.close_reason.is_none()) else {
             return slot.give_up(CloseReason::LinkUnavailable);
         };
-        let mut conn =
-            MirroredConn::new(now, key, Seq::new(number), Arc::clone(&slot.resource), slot.link.ack_interval);
+        let mut conn = MirroredConn::new(
+            self.options,
+            now,
+            key,
+            Seq::new(number),
+            Arc::clone(&slot.resource),
+            slot.link.ack_interval,
+        );
         conn.follow(now, slot.flow_offset);
         slot.conn = Some(conn);
     }
 
     /// Bytes are missing; returned if they are to be fetched otherwise.
-    pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
+    pub(crate) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
         match self.slots.get_mut(&request.flow).and_then(|slot| slot.conn.as_mut()) {
             Some(conn) => conn.request(now, request),
             None => Err(request),
@@ -149,12 +141,7 @@ impl MirroredConnPool {
     }
 
     /// A packet came for a connection. Returns the link if it is the server's.
-    pub(in crate::accel) fn on_packet(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        segment: &Segment<'_>,
-    ) -> Option<LinkId> {
+    pub(crate) fn on_packet(&mut self, now: Instant, conn: ConnId, segment: &Segment<'_>) -> Option<LinkId> {
         let (flow, slot) = self.slots.iter_mut().find(|(_, slot)| slot.conn_id == conn)?;
         let conn = slot.conn.as_mut().filter(|conn| *conn.key() == segment.four_tuple().reversed())?;
         let length = DataSize::from_bytes(segment.packet().bytes().len() as u64);
@@ -164,17 +151,17 @@ impl MirroredConnPool {
     }
 
     /// Time has passed.
-    pub(in crate::accel) fn tick(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, now: Instant) {
         self.slots.values_mut().filter_map(|slot| slot.conn.as_mut()).for_each(|conn| conn.tick(now));
     }
 
     /// When to tick next.
-    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.slots.values().filter_map(|slot| slot.conn.as_ref()?.deadline()).min()
     }
 
     /// A flow is gone: nothing of it is wanted any more.
-    pub(in crate::accel) fn forget(&mut self, flow: u64) {
+    pub(crate) fn forget(&mut self, flow: u64) {
         if let Some(mut slot) = self.slots.remove(&flow) {
             slot.give_up(CloseReason::Done);
             self.drain_slot(&mut slot);
@@ -184,22 +171,22 @@ impl MirroredConnPool {
     }
 
     /// How many bytes a flow's connection accepts now.
-    pub(in crate::accel) fn budget(&self, flow: u64) -> u64 {
+    pub(crate) fn budget(&self, flow: u64) -> u64 {
         self.slots.get(&flow).and_then(|slot| slot.conn.as_ref()).map_or(0, MirroredConn::budget)
     }
 
     /// Bytes that are wanted from connections and have not come.
-    pub(in crate::accel) fn waiting_bytes(&self) -> u64 {
+    pub(crate) fn waiting_bytes(&self) -> u64 {
         self.slots.values().filter_map(|slot| slot.conn.as_ref()).map(MirroredConn::waiting_bytes).sum()
     }
 
     /// What came over a link, wanted or not.
-    pub(in crate::accel) fn fetched_over(&self, link: LinkId) -> DataSize {
+    pub(crate) fn fetched_over(&self, link: LinkId) -> DataSize {
         self.fetched.get(&link).copied().unwrap_or(DataSize::ZERO)
     }
 
     /// A flow's connections, if it had any.
-    pub(in crate::accel) fn status(&self, flow: u64) -> Option<MirroredConnStatus> {
+    pub(crate) fn status(&self, flow: u64) -> Option<MirroredConnStatus> {
         let slot = self.slots.get(&flow);
         let stats = self.stats.get(&flow);
         if slot.is_none() && stats.is_none() {
@@ -222,7 +209,7 @@ impl MirroredConnPool {
     }
 
     /// What is to be done, what has come, and what is to be fetched otherwise.
-    pub(in crate::accel) fn drain(&mut self) -> (Vec<Output>, Vec<FetchedRange>, Vec<FetchRequest>) {
+    pub(crate) fn drain(&mut self) -> (Vec<Output>, Vec<FetchedRange>, Vec<FetchRequest>) {
         let mut fetched = Vec::new();
         let flows: Vec<u64> = self.slots.keys().copied().collect();
         for flow in flows {
@@ -277,8 +264,3 @@ impl Slot {
         self.close_reason.or(self.conn.as_ref().and_then(MirroredConn::close_reason))
     }
 }
-
-/// chosen: each is an attack on the thin link that it uses; two are what it carries.
-const MAX_CONNS: usize = 2;
-/// chosen: a connection that was lost by chance is tried again.
-const MAX_FAILURES: u32 = 2;

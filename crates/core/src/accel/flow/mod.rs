@@ -1,9 +1,7 @@
 //! One TCP flow: observes its ACKs and rewrites them.
 //!
 //! - `observe`: the pass that turns an ACK into an [`AckObservation`].
-//! - `eligibility`: which mechanism is worth its cost for the flow as it runs now.
 //! - `outage`: what the flow does when the primary link fails and recovers, and as time passes.
-//! - `early_ack`: the flow's part in early ACK.
 //! - `status`: what is shown of it.
 //!
 //! 1. The last ACK of the receiver is kept: every packet that is made here repeats it, with another number or window.
@@ -13,31 +11,35 @@
 //! 3. Without timestamps no reduction is undone. If the SYN was not observed, windows count as scaled by the largest
 //!    factor: fewer ACKs replace each other in a queue then, and nothing breaks.
 
-mod early_ack;
-mod eligibility;
 mod observe;
 mod outage;
-mod status;
+pub(super) mod status;
 
-use super::Mechanisms;
-use crate::accel::ack_offload::ack_path::AckPathSelector;
-use crate::accel::ack_offload::ack_sender::QueueResult;
+use alloc::vec::Vec;
+
+use super::{Mechanism, Mechanisms};
+use crate::accel::Options;
+use crate::accel::ack_offload::ack_path::{AckPathSelector, OffloadCandidate};
 use crate::accel::ack_pipeline::{AckChange, AckRewriter};
 use crate::accel::early_ack::flow_state::EarlyAckFlow;
-use crate::accel::early_ack::latency_guard::FetchLatencyGuard;
-use crate::accel::eifel_undo::EifelUndo;
+use crate::accel::early_ack::stage::{EarlyAckConditions, EarlyAckStage};
+use crate::accel::eifel_undo::{EifelUndo, UndoContext};
 use crate::accel::observation::congestion_response::CongestionResponse;
+use crate::accel::observation::flow_meter::FlowMeter;
 use crate::accel::observation::goodput::GoodputEstimator;
 use crate::accel::observation::loss_classifier::LossClassifier;
-use crate::accel::observation::path_test::PathTest;
+use crate::accel::observation::path_test::{PathTest, PathVerdict};
 use crate::accel::observation::rtt::RttEstimator;
 use crate::accel::observation::sack_holes::SackHoles;
+use crate::accel::observation::tcp_model::plain_tcp_rate;
 use crate::accel::observation::tsval_check::TsvalCheck;
 use crate::accel::observation::upload::UploadObserver;
 use crate::accel::outage::recovery::OutageRecovery;
+use crate::accel::secondary::ack_sender::QueueResult;
+use crate::accel::status::MechanismReport;
 use crate::accel::withheld_ack::WithheldAck;
 use crate::accel::zero_window::UnfreezeRetry;
-use crate::units::{DataSize, Instant};
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, Flags, FourTuple as Key, IpParams, Segment, TcpOption, TcpTimestamp};
 
 /// Which end of a flow is the local stack.
@@ -49,26 +51,13 @@ pub(super) enum Direction {
     Upload,
 }
 
-/// What the losses on a flow's path are, as far as is known ([`PathTest`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum PathVerdict {
-    /// The test is still running, or has not begun.
-    Unknown,
-    /// They do not depend on the sending rate.
-    Trusted,
-    /// They become more frequent with the sending rate.
-    Refused,
-    /// The path marks packets (ECN CE) instead of dropping them.
-    Marked,
-}
-
 /// The state of one flow.
 #[derive(Clone, Debug)]
 pub(super) struct FlowState {
+    options: &'static Options,
     /// From the receiver to the sender.
     key: Key,
     direction: Direction,
-    opened: Instant,
     last_packet: Instant,
     /// The receiver's window scale; none: the SYN was not observed.
     scale: Option<u8>,
@@ -76,8 +65,6 @@ pub(super) struct FlowState {
     is_sack_permitted: bool,
     /// Both ends speak MPTCP, as far as is known.
     is_multipath: bool,
-    /// Payload bytes of a full segment.
-    segment_size: u32,
     /// The receiver's last ACK, after early ACK has changed it.
     last_ack: Option<(Ack, IpParams)>,
     /// Holes as the receiver reports them.
@@ -86,6 +73,7 @@ pub(super) struct FlowState {
     reported_holes: SackHoles,
     /// Checks timestamps of captured packets.
     tsval_check: TsvalCheck,
+    meter: FlowMeter,
     loss_classifier: LossClassifier,
     eifel_undo: EifelUndo,
     /// The older timestamp that the last ACK echoed.
@@ -93,16 +81,13 @@ pub(super) struct FlowState {
     congestion_response: CongestionResponse,
     withheld_ack: WithheldAck,
     recovery: OutageRecovery,
-    early_ack: Option<EarlyAckFlow>,
-    fetch_latency: FetchLatencyGuard,
+    early_ack: EarlyAckStage,
     /// An upper bound of what was in flight when the outage began.
     in_flight_at_outage: DataSize,
     /// The sender may have had something to retransmit then.
     may_retransmit: bool,
     /// The receiver has sent a FIN, and no data has arrived since.
     has_closed: bool,
-    goodput: GoodputEstimator,
-    rtt: RttEstimator,
     upload: UploadObserver,
     ack_path: AckPathSelector,
     /// The sender's window is closed by a zero-window freeze.
@@ -111,8 +96,6 @@ pub(super) struct FlowState {
     is_flight_frozen: bool,
     unfreeze: UnfreezeRetry,
     path_verdict: PathVerdict,
-    /// When holes last showed for the first time, at most once per round trip.
-    last_loss: Option<Instant>,
     /// Whether the reduction for that loss may be undone.
     may_undo: bool,
     /// A packet with a CE mark has arrived since the last ACK.
@@ -163,40 +146,44 @@ pub(super) struct FlowContext<'a> {
 
 impl FlowState {
     /// A flow of which nothing was observed yet.
-    pub(super) fn new(now: Instant, key: Key, direction: Direction) -> Self {
+    pub(super) fn new(options: &'static Options, now: Instant, key: Key, direction: Direction) -> Self {
+        let observation = &options.observation;
         Self {
+            options,
             key,
             direction,
-            opened: now,
             last_packet: now,
             scale: None,
             is_sack_permitted: true,
             is_multipath: false,
-            segment_size: DEFAULT_SEGMENT,
             last_ack: None,
             local_holes: SackHoles::default(),
             reported_holes: SackHoles::default(),
-            tsval_check: TsvalCheck::default(),
-            loss_classifier: LossClassifier::default(),
-            eifel_undo: EifelUndo::default(),
+            tsval_check: TsvalCheck::new(observation),
+            meter: FlowMeter {
+                opened: now,
+                is_syn_observed: false,
+                segment_size: DEFAULT_SEGMENT,
+                goodput: GoodputEstimator::default(),
+                rtt: RttEstimator::new(observation),
+                last_loss: None,
+            },
+            loss_classifier: LossClassifier::new(observation),
+            eifel_undo: EifelUndo::new(&options.eifel_undo),
             rewritten_echo: None,
-            congestion_response: CongestionResponse::default(),
-            withheld_ack: WithheldAck::default(),
-            recovery: OutageRecovery::default(),
-            early_ack: None,
-            fetch_latency: FetchLatencyGuard::default(),
+            congestion_response: CongestionResponse::new(observation),
+            withheld_ack: WithheldAck::new(&options.withheld_ack),
+            recovery: OutageRecovery::new(&options.outage),
+            early_ack: EarlyAckStage::new(&options.early_ack),
             in_flight_at_outage: DataSize::ZERO,
             may_retransmit: false,
             has_closed: false,
-            goodput: GoodputEstimator::default(),
-            rtt: RttEstimator::default(),
             upload: UploadObserver::default(),
-            ack_path: AckPathSelector::default(),
+            ack_path: AckPathSelector::new(&options.ack_offload),
             is_frozen: false,
             is_flight_frozen: false,
-            unfreeze: UnfreezeRetry::default(),
-            path_verdict: PathVerdict::Unknown,
-            last_loss: None,
+            unfreeze: UnfreezeRetry::new(&options.zero_window),
+            path_verdict: PathVerdict::default(),
             may_undo: false,
             has_mark: false,
             counts: AckCounts::default(),
@@ -207,8 +194,9 @@ impl FlowState {
     pub(super) fn on_syn(&mut self, now: Instant, syn: &Segment<'_>) {
         self.last_packet = now;
         if self.direction == Direction::Download {
-            self.rtt.on_syn(now);
+            self.meter.rtt.on_syn(now);
         }
+        self.meter.is_syn_observed = true;
         // Without the option windows are not scaled (RFC 7323 §2.2).
         self.scale = Some(0);
         self.is_sack_permitted = false;
@@ -216,7 +204,9 @@ impl FlowState {
             match option {
                 TcpOption::WindowScale(shift) => self.scale = Some(shift),
                 TcpOption::SackPermitted => self.is_sack_permitted = true,
-                TcpOption::Mss(most) => self.segment_size = u32::from(most).saturating_sub(TIMESTAMP_OPTION).max(1),
+                TcpOption::Mss(most) => {
+                    self.meter.segment_size = u32::from(most).saturating_sub(TIMESTAMP_OPTION).max(1)
+                }
                 TcpOption::Other { kind: TcpOption::MPTCP, .. } => self.is_multipath = true,
                 _ => {}
             }
@@ -249,10 +239,10 @@ impl FlowState {
     /// The receiver sends data or a FIN. `packet` becomes what leaves.
     pub(super) fn on_data_out(&mut self, now: Instant, packet: &mut [u8], context: &FlowContext<'_>) {
         self.last_packet = now;
-        self.rtt.on_handshake_end(now);
+        self.meter.rtt.on_handshake_end(now);
         let Ok(segment) = Segment::parse(packet) else { return };
         self.has_closed |= self.direction == Direction::Download && segment.flags().contains(Flags::FIN);
-        if let Some(early_ack) = &mut self.early_ack {
+        if let Some(early_ack) = &mut self.early_ack.flow {
             early_ack.on_local_segment(&segment, u32::try_from(segment.payload().len()).unwrap_or(u32::MAX));
         }
         let Some(ack) = ack_of(&segment) else { return };
@@ -264,7 +254,7 @@ impl FlowState {
     /// A packet of the receiver was captured that was not held.
     pub(super) fn on_request_bytes(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         self.last_packet = now;
-        if let Some(early_ack) = &mut self.early_ack {
+        if let Some(early_ack) = &mut self.early_ack.flow {
             early_ack.on_local_segment(segment, length);
         }
     }
@@ -289,10 +279,30 @@ impl FlowState {
         if has_data {
             self.recovery.on_data(now);
         }
-        let has_holes = seen.new_holes > 0 || self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_holes);
+        let has_holes = seen.new_holes > 0 || self.early_ack.has_open_holes();
         // MPTCP puts an option on every ACK, so a pure ACK shows that the peer did not agree to it.
         let is_plain_tcp = core::mem::take(&mut self.is_multipath);
         AckOutcome { has_data, has_holes, is_suppressed, is_plain_tcp }
+    }
+
+    /// The first stage of the pipeline.
+    fn apply_early_ack(
+        &mut self,
+        now: Instant,
+        packet: &mut [u8],
+        ack: Ack,
+        carries_data: bool,
+        context: &FlowContext<'_>,
+    ) -> (Ack, bool) {
+        let conditions = EarlyAckConditions {
+            meter: &self.meter,
+            scale: self.scale,
+            allows_new: context.mechanisms.has_any(&[Mechanism::EarlyAck, Mechanism::FastFetch])
+                && !self.congestion_response.is_unresponsive()
+                && self.is_random(now),
+            budget: context.early_ack_budget,
+        };
+        self.early_ack.rewrite(now, packet, ack, carries_data, &conditions)
     }
 
     /// The mechanisms that change ACKs, in their order.
@@ -300,11 +310,103 @@ impl FlowState {
         [&mut self.eifel_undo, &mut self.withheld_ack]
     }
 
+    /// What each mechanism reports of the flow.
+    fn report<'a>(&self, now: Instant, mechanisms: &'a Mechanisms) -> MechanismReport<'a> {
+        let mut report = MechanismReport::new(mechanisms);
+        self.early_ack.report(now, &self.meter, self.window_scale(), &mut report);
+        self.eifel_undo.report(
+            UndoContext {
+                has_timestamps: self.last_ack.map(|(last, _)| last.timestamps.is_some()),
+                is_unresponsive: self.congestion_response.is_unresponsive(),
+                path: self.path_verdict,
+                has_holes: self.local_holes.count() > 0,
+            },
+            &mut report,
+        );
+        self.withheld_ack.report(&mut report);
+        self.recovery.report(&mut report);
+        self.ack_path.report(self.counts.offloaded > 0, &mut report);
+        self.unfreeze.report(self.is_frozen, &mut report);
+        if self.is_multipath() {
+            let all: Vec<Mechanism> = mechanisms.iter().collect();
+            report.inactive(&all, "a part of an MPTCP connection is left as it is");
+        }
+        report
+    }
+
+    /// What the selection of the link of its ACKs depends on, and the selection itself.
+    pub(super) fn ack_path(&mut self) -> (&mut AckPathSelector, OffloadCandidate<'_>) {
+        let candidate = OffloadCandidate {
+            meter: &self.meter,
+            classifier: &self.loss_classifier,
+            holes: &self.local_holes,
+            last_ack: self.last_ack.map(|(last, _)| last),
+            is_exact: self.eifel_undo.needs_exact_acks(),
+            scale: self.scale.unwrap_or(MAX_SCALE),
+        };
+        (&mut self.ack_path, candidate)
+    }
+
     /// The local stack has sent a segment, `length` bytes of payload: for an upload it is the sender.
     pub(super) fn on_local_segment(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         if self.direction == Direction::Upload {
             self.upload.on_local_segment(now, segment, length, self.loss_classifier.peer_clock().tick());
         }
+    }
+
+    /// The shortest round trip, if its ACKs may wait to be handled together with others: where random losses are
+    /// frequent and are undone or acknowledged early. Elsewhere a sender that receives several ACKs at once would only
+    /// send in bursts.
+    pub(super) fn max_ack_delay(&self, now: Instant) -> Option<Duration> {
+        let may_wait = self.loss_classifier.has_random_loss(now) && !self.congestion_response.is_unresponsive();
+        self.meter.rtt.measured_min().filter(|_| may_wait)
+    }
+
+    /// The rate that plain TCP would have, with as many losses as the receiver has seen (or the sender has learned of).
+    fn plain_tcp(&self, holes: u64) -> Option<Bitrate> {
+        let segments = self.meter.goodput.total().bytes() / u64::from(self.meter.segment_size);
+        let segment = DataSize::from_bytes(u64::from(self.meter.segment_size));
+        plain_tcp_rate(segment, self.meter.rtt.smoothed()?, segments, holes)
+    }
+
+    /// Its early ACK, if it is followed.
+    pub(super) const fn early_ack_flow(&self) -> Option<&EarlyAckFlow> {
+        self.early_ack.flow.as_ref()
+    }
+
+    /// Its early ACK.
+    pub(super) const fn early_ack_mut(&mut self) -> &mut EarlyAckStage {
+        &mut self.early_ack
+    }
+
+    /// Counters of what became of its ACKs.
+    pub(super) const fn counts_mut(&mut self) -> &mut AckCounts {
+        &mut self.counts
+    }
+
+    /// The receiver's window scale; the largest possible one while it is unknown.
+    pub(super) fn window_scale(&self) -> u8 {
+        self.scale.unwrap_or(MAX_SCALE)
+    }
+
+    /// Which end is the local stack.
+    pub(super) const fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// From the receiver to the sender.
+    pub(super) const fn key(&self) -> Key {
+        self.key
+    }
+
+    /// When its last packet was observed.
+    pub(super) const fn last_packet(&self) -> Instant {
+        self.last_packet
+    }
+
+    /// Until when its packets are to be captured.
+    pub(super) fn capture_until(&self) -> Option<Instant> {
+        self.reported_holes.last_open().map(|last| last + CAPTURE_TIME)
     }
 }
 
@@ -315,7 +417,11 @@ fn ack_of(segment: &Segment<'_>) -> Option<Ack> {
     segment.ack().map(|ack| Ack { seq, ack, window, flags, timestamps, sack_blocks: sacks })
 }
 
+/// The largest window scale (RFC 7323 section 2.3), while it is unknown.
+const MAX_SCALE: u8 = 14;
 /// That of Ethernet with timestamps.
 const DEFAULT_SEGMENT: u32 = 1448;
 /// Bytes that the timestamp option takes of each segment (RFC 7323 appendix A).
 const TIMESTAMP_OPTION: u32 = 12;
+/// How long packets are captured after a hole: losses come in groups, and a few seconds of capture cost little.
+const CAPTURE_TIME: Duration = Duration::from_secs(10);

@@ -8,10 +8,10 @@
 //! 3. The path test decides about reductions before the ACK is rewritten, so that the first loss of a path that has
 //!    just failed its test is not undone any more.
 
-use super::{Direction, FlowContext, FlowState, PathVerdict};
+use super::{Direction, FlowContext, FlowState};
 use crate::accel::ack_pipeline::AckObservation;
 use crate::accel::observation::congestion_response::AckSample;
-use crate::accel::observation::path_test::PathTest;
+use crate::accel::observation::path_test::{PathTest, PathVerdict};
 use crate::units::Instant;
 use crate::wire::packet::{Ack, Flags, IpParams, Segment, Timestamps};
 
@@ -29,7 +29,7 @@ impl FlowState {
     pub(super) fn observe_local(&mut self, now: Instant, ack: &Ack) -> LocalReport {
         self.on_local_echo(now, ack);
         let high = self.local_holes.high();
-        let has_new_holes = self.local_holes.on_ack(now, ack, self.segment_size) > 0;
+        let has_new_holes = self.local_holes.on_ack(now, ack, self.meter.segment_size) > 0;
         let new_bytes = high.zip(self.local_holes.high()).map_or(0, |(old, new)| new.offset_from(old));
         // Of an upload the ACK itself shows first how long packets wait (below).
         if has_new_holes && self.direction == Direction::Download {
@@ -52,27 +52,28 @@ impl FlowState {
         let advance = before.map_or(0, |before| u32::try_from(ack.ack.offset_from(before.ack)).unwrap_or(0));
         self.last_packet = now;
         self.counts.acks += 1;
-        self.goodput.on_bytes(now, advance);
+        self.meter.goodput.on_bytes(now, advance);
         // A FIN takes one sequence number; more than that is data of a server that has not closed.
         self.has_closed &= advance <= 1;
         self.observe_clocks(now, &ack, before.as_ref(), context.is_captured);
         self.loss_classifier.on_bytes(now, report.new_bytes);
-        let new_holes = self.reported_holes.on_ack(now, &ack, self.segment_size);
+        let new_holes = self.reported_holes.on_ack(now, &ack, self.meter.segment_size);
         let highest = self.reported_holes.high().unwrap_or(ack.ack);
         if self.direction == Direction::Upload {
             // The local stack is the sender: when it sent the newest segment that arrived is known exactly.
             let (bytes, sent) = self.upload.on_highest_received(highest);
-            sent.into_iter().for_each(|stamp| self.loss_classifier.on_tsval(now, stamp, self.rtt.min()));
+            sent.into_iter().for_each(|stamp| self.loss_classifier.on_tsval(now, stamp, self.meter.rtt.min()));
             self.congestion_response.on_arrival(bytes as usize, self.loss_classifier.queueing_delay(now));
             if report.has_new_holes {
                 self.on_loss(now);
             }
         }
         let may_undo = self.update_path_test(now, report, &ack, path);
-        let is_random = new_holes > 0 && may_undo && self.is_worth_undoing(now) && self.is_random(now);
+        let is_random =
+            new_holes > 0 && may_undo && self.eifel_undo.is_worth_undoing(now, &self.meter) && self.is_random(now);
         let sample = AckSample {
             is_congestion: new_holes > 0 && !is_random,
-            rtt: self.rtt.min(),
+            rtt: self.meter.rtt.min(),
             plain_tcp: if new_holes > 0 { self.plain_tcp(self.reported_holes.count()) } else { None },
         };
         let is_responsive = self.congestion_response.is_responsive(now, &sample);
@@ -90,10 +91,14 @@ impl FlowState {
             is_hole_open: self.reported_holes.is_open(),
             has_long_hole: self.reported_holes.has_long_hole(),
             is_random: is_random && is_responsive,
-            rtt: self.rtt.smoothed_or_default(),
+            rtt: self.meter.rtt.smoothed_or_default(),
             is_sack_permitted: self.is_sack_permitted,
             is_frozen: self.is_frozen,
-            can_withhold: self.can_withhold_byte(now),
+            can_withhold: self.withheld_ack.is_worth_it(
+                now,
+                &self.meter,
+                self.loss_classifier.queueing_delay(now).unwrap_or_default(),
+            ),
         };
         (seen, has_data)
     }
@@ -102,11 +107,11 @@ impl FlowState {
     fn observe_clocks(&mut self, now: Instant, ack: &Ack, before: Option<&Ack>, is_captured: bool) {
         let Some(timestamps) = ack.timestamps else { return };
         match self.direction {
-            Direction::Download => self.rtt.on_ack_sent(now, timestamps.ts_val, is_captured),
+            Direction::Download => self.meter.rtt.on_ack_sent(now, timestamps.ts_val, is_captured),
             Direction::Upload => {
                 let tick = self.loss_classifier.peer_clock().tick();
                 let rtt = self.upload.on_echo(now, timestamps.ts_ecr, tick);
-                rtt.into_iter().for_each(|rtt| self.rtt.on_sample(rtt));
+                rtt.into_iter().for_each(|rtt| self.meter.rtt.on_sample(rtt));
             }
         }
         // Without captured packets the echo shows the sender's clock, but only when it changes: an echo that is repeated
@@ -114,24 +119,24 @@ impl FlowState {
         let is_fresh =
             before.and_then(|before| before.timestamps).is_none_or(|old| old.ts_ecr.is_before(timestamps.ts_ecr));
         if is_fresh && !is_captured {
-            self.loss_classifier.on_tsval(now, timestamps.ts_ecr, self.rtt.min());
+            self.loss_classifier.on_tsval(now, timestamps.ts_ecr, self.meter.rtt.min());
         }
     }
 
     /// A packet of the peer has arrived, `length` bytes of payload.
-    pub(in crate::accel) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
+    pub(crate) fn on_arrival(&mut self, now: Instant, segment: &Segment<'_>, length: u32) {
         let finest = self.loss_classifier.peer_clock().min_tick();
         let may_be = |timestamps: Timestamps| self.tsval_check.is_plausible(now, timestamps.ts_val, finest);
         // A timestamp that the peer's clock cannot show yet is forged or damaged: nothing is learned from that packet.
         if self.direction == Direction::Upload || !segment.timestamps().is_none_or(may_be) {
             return;
         }
-        if let Some(early_ack) = &mut self.early_ack {
+        if let Some(early_ack) = &mut self.early_ack.flow {
             early_ack.on_arrival(now, segment, length);
         }
         if let Some(timestamps) = segment.timestamps() {
-            self.loss_classifier.on_tsval(now, timestamps.ts_val, self.rtt.min());
-            self.rtt.on_echo(now, timestamps.ts_ecr);
+            self.loss_classifier.on_tsval(now, timestamps.ts_val, self.meter.rtt.min());
+            self.meter.rtt.on_echo(now, timestamps.ts_ecr);
             self.ack_path.on_echo(now, timestamps.ts_ecr, self.loss_classifier.queueing_delay(now));
         }
         self.has_mark |= segment.packet().ip_params().traffic_class & ECN_CE == ECN_CE;
@@ -151,7 +156,7 @@ impl FlowState {
     /// Holes show for the first time.
     fn on_loss(&mut self, now: Instant) {
         self.loss_classifier.on_loss(now);
-        if self.local_holes.is_burst(self.segment_size) {
+        if self.local_holes.is_burst(self.meter.segment_size) {
             self.loss_classifier.on_burst(now);
         }
     }
@@ -168,29 +173,26 @@ impl FlowState {
         }
         let is_queue_empty = self.loss_classifier.is_queue_empty(now);
         let delay = self.loss_classifier.queueing_delay(now);
-        delay.into_iter().for_each(|delay| path.on_queueing_delay(now, delay, self.rtt.min()));
+        delay.into_iter().for_each(|delay| path.on_queueing_delay(now, delay, self.meter.rtt.min()));
         if is_queue_empty {
             path.on_bytes(now, report.new_bytes);
         }
-        if report.has_new_holes && self.local_holes.is_burst(self.segment_size) {
+        if report.has_new_holes && self.local_holes.is_burst(self.meter.segment_size) {
             path.on_burst(now);
         }
-        if report.has_new_holes && self.last_loss.is_none_or(|last| now.since(last) >= self.rtt.min()) {
-            self.last_loss = Some(now);
-            self.may_undo = if is_queue_empty { path.on_loss(now, self.rtt.min()) } else { path.is_trusted(now) };
+        if report.has_new_holes && self.meter.last_loss.is_none_or(|last| now.since(last) >= self.meter.rtt.min()) {
+            self.meter.last_loss = Some(now);
+            self.may_undo =
+                if is_queue_empty { path.on_loss(now, self.meter.rtt.min()) } else { path.is_trusted(now) };
         }
-        self.path_verdict = match () {
-            () if path.is_marked(now) => PathVerdict::Marked,
-            () if path.is_refused() => PathVerdict::Refused,
-            () if path.may_undo(now) => PathVerdict::Trusted,
-            () => PathVerdict::Unknown,
-        };
+        self.path_verdict = path.verdict(now);
         self.may_undo && self.path_verdict == PathVerdict::Trusted
     }
 
     /// Whether a loss that shows now is random: it was no burst, and no queue had built up before it.
     pub(super) fn is_random(&self, now: Instant) -> bool {
-        self.loss_classifier.is_random(now, self.rtt.min()) && !self.local_holes.is_burst(self.segment_size)
+        self.loss_classifier.is_random(now, self.meter.rtt.min())
+            && !self.local_holes.is_burst(self.meter.segment_size)
     }
 }
 

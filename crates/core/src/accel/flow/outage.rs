@@ -18,7 +18,7 @@ use crate::accel::outage::recovery::RestartAck;
 use crate::accel::zero_window::{FreezeParams, Resend};
 use crate::accel::{Mechanism, Mechanisms};
 use crate::link::LinkId;
-use crate::units::{Duration, Instant};
+use crate::units::Instant;
 use crate::wire::packet::{Ack, IcmpUnreachable, SackBlocks, Timestamps};
 
 impl FlowState {
@@ -27,27 +27,29 @@ impl FlowState {
     /// `in_flight_at_outage` decides whether the sender waits for anything: a flow at rest needs no restart. If
     /// freezing is enabled, the form that acknowledges what is in flight is tried first, and the zero-window freeze
     /// only if that is not possible.
-    pub(in crate::accel) fn on_outage_start(
+    pub(crate) fn on_outage_start(
         &mut self,
         now: Instant,
         freeze: Option<FreezeParams>,
         outputs: &mut VecDeque<Output>,
     ) {
-        self.early_ack.iter_mut().for_each(EarlyAckFlow::on_outage_start);
+        self.early_ack.flow.iter_mut().for_each(EarlyAckFlow::on_outage_start);
         self.eifel_undo.clear();
-        self.rtt.on_outage_start();
+        self.meter.rtt.on_outage_start();
         self.unfreeze.end();
-        self.in_flight_at_outage = self.goodput.rate(now) * (self.rtt.smoothed_or_default() + QUEUE_TIME);
+        self.in_flight_at_outage =
+            self.meter.goodput.rate(now) * (self.meter.rtt.smoothed_or_default() + self.options.outage.queue_time);
         if self.in_flight_at_outage.is_zero() && !self.recovery.is_sender_waiting(now) {
             return;
         }
         self.may_retransmit = self.reported_holes.is_open()
             || self.recovery.is_sender_waiting(now)
-            || self.in_flight_at_outage.bytes() >= u64::from(self.segment_size) * MIN_IN_FLIGHT;
+            || self.in_flight_at_outage.bytes()
+                >= u64::from(self.meter.segment_size) * self.options.outage.min_in_flight;
         self.withheld_ack.keep_for_outage_end();
         self.recovery.on_outage_start(now, self.direction == Direction::Download);
         let Some(freeze) = freeze else { return };
-        if !self.fetch_latency.is_paused(now) && self.freeze_sender(now, &freeze, outputs) {
+        if !self.early_ack.latency.is_paused(now) && self.freeze_sender(now, &freeze, outputs) {
             return;
         }
         if let (true, link, Some((last, ip_params))) = (freeze.is_first_form, freeze.link, self.last_ack) {
@@ -60,17 +62,11 @@ impl FlowState {
     }
 
     /// The primary link has recovered.
-    pub(in crate::accel) fn on_outage_end(
-        &mut self,
-        now: Instant,
-        primary: LinkId,
-        outputs: &mut VecDeque<Output>,
-    ) {
+    pub(crate) fn on_outage_end(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
         self.recovery.on_outage_end(now);
-        self.fetch_latency.on_outage_end(now);
-        self.early_ack.iter_mut().for_each(|early_ack| early_ack.on_outage_end(now));
+        self.early_ack.on_outage_end(now);
         let was_frozen = core::mem::take(&mut self.is_flight_frozen);
-        let has_sweep = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
+        let has_sweep = self.early_ack.has_open_sweep();
         if was_frozen || has_sweep {
             self.send_unfreeze_sweep(now, primary, self.in_flight_at_outage.bytes(), outputs);
             // The unfreezing ACKs or the response may be lost. A sender that has accepted all of them has nothing more
@@ -83,7 +79,7 @@ impl FlowState {
     }
 
     /// Time has passed.
-    pub(in crate::accel) fn tick(
+    pub(crate) fn tick(
         &mut self,
         now: Instant,
         primary: LinkId,
@@ -101,8 +97,7 @@ impl FlowState {
             let timeouts = if mechanisms.has(Mechanism::OutageRevert) { self.timeouts_to_revert(now) } else { 0 };
             self.send_restart_ack(now, primary, restart, timeouts, outputs);
         }
-        if self.unfreeze.deadline().is_some() && !self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep)
-        {
+        if self.unfreeze.deadline().is_some() && !self.early_ack.has_open_sweep() {
             self.unfreeze.end();
         }
         match self.unfreeze.tick(now) {
@@ -111,14 +106,12 @@ impl FlowState {
             Some(Resend::Probe) => self.send_position_probe(primary, outputs),
             None => {}
         }
-        if let Some(early_ack) = &mut self.early_ack {
-            outputs.extend(early_ack.tick(now).into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
-        }
+        self.early_ack.tick(now, outputs);
     }
 
     /// When to tick next.
-    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
-        let early_ack = self.early_ack.as_ref().and_then(EarlyAckFlow::deadline);
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let early_ack = self.early_ack.flow.as_ref().and_then(EarlyAckFlow::deadline);
         [
             self.withheld_ack.due(),
             self.recovery.deadline(),
@@ -132,7 +125,7 @@ impl FlowState {
     }
 
     /// Sends the ACKs of the delay queue that are due; all of them if an outage has begun.
-    pub(in crate::accel) fn send_delayed(
+    pub(crate) fn send_delayed(
         &mut self,
         now: Instant,
         link: LinkId,
@@ -147,15 +140,15 @@ impl FlowState {
     /// be fetched.
     fn send_unfreeze_sweep(&mut self, now: Instant, link: LinkId, flight: u64, outputs: &mut VecDeque<Output>) {
         let scale = self.window_scale();
-        let (Some(last), Some(early_ack)) = (self.last_ack, self.early_ack.as_mut()) else { return };
-        let packets = early_ack.unfreeze_sweep(now, last, flight, self.segment_size, scale);
+        let (Some(last), Some(early_ack)) = (self.last_ack, self.early_ack.flow.as_mut()) else { return };
+        let packets = early_ack.unfreeze_sweep(now, last, flight, self.meter.segment_size, scale);
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: PacketBytes(packet) }));
     }
 
     /// Asks the sender how many of these ACKs it has accepted: it answers a segment that is out of its window with its
     /// position.
     fn send_position_probe(&self, link: LinkId, outputs: &mut VecDeque<Output>) {
-        let (Some(last), Some(early_ack)) = (self.last_ack, &self.early_ack) else { return };
+        let (Some(last), Some(early_ack)) = (self.last_ack, &self.early_ack.flow) else { return };
         let packets = early_ack.probe_position(last, self.window_scale());
         outputs.extend(packets.into_iter().map(|packet| Output::Send { link, packet: PacketBytes(packet) }));
     }
@@ -166,15 +159,13 @@ impl FlowState {
     /// ACKs go up in steps of one segment: it accepts each that is not beyond, and the last of these closes the window
     /// at its own position.
     fn freeze_sender(&mut self, now: Instant, freeze: &FreezeParams, outputs: &mut VecDeque<Output>) -> bool {
-        let rtt = self
-            .rtt
-            .smoothed_or_default()
-            .max(self.rtt.min() + self.loss_classifier.queueing_delay(now).unwrap_or_default());
-        let rate_and_rtt = (self.goodput.rate(now), rtt);
-        let (Some((last, ip_params)), Some(early_ack)) = (self.last_ack, self.early_ack.as_mut()) else {
+        let queued_rtt = self.meter.rtt.min() + self.loss_classifier.queueing_delay(now).unwrap_or_default();
+        let rtt = self.meter.rtt.smoothed_or_default().max(queued_rtt);
+        let rate_and_rtt = (self.meter.goodput.rate(now), rtt);
+        let (Some((last, ip_params)), Some(early_ack)) = (self.last_ack, self.early_ack.flow.as_mut()) else {
             return false;
         };
-        let default_step = self.segment_size + if last.timestamps.is_some() { 0 } else { TIMESTAMP_OPTION };
+        let default_step = self.meter.segment_size + if last.timestamps.is_some() { 0 } else { TIMESTAMP_OPTION };
         let step = early_ack.sender_segment_size().unwrap_or(default_step);
         let Some(steps) = freeze.ack_steps(rate_and_rtt, self.in_flight_at_outage, step) else { return false };
         let packets = early_ack.freeze(now, (&last, ip_params), &steps, step);
@@ -190,12 +181,12 @@ impl FlowState {
     /// How many retransmission timeouts the sender may have had during the outage; 0 if it had nothing to retransmit,
     /// or learned that everything has arrived.
     fn timeouts_to_revert(&self, now: Instant) -> u32 {
-        let has_sweep = self.early_ack.as_ref().is_some_and(EarlyAckFlow::has_open_sweep);
+        let has_sweep = self.early_ack.has_open_sweep();
         let is_known = self.direction == Direction::Download || self.upload.has_clock();
         if !self.may_retransmit || self.has_closed || has_sweep || !is_known {
             return 0;
         }
-        self.recovery.timeouts(now, self.rtt.smoothed_or_default())
+        self.recovery.timeouts(now, self.meter.rtt.smoothed_or_default())
     }
 
     /// Restarts the sender over this link, after up to `timeouts` retransmission timeouts of it.
@@ -214,7 +205,7 @@ impl FlowState {
         let has_news = self.withheld_ack.can_restart_sender();
         let messages = match restart {
             RestartAck::Ended { is_first: true } if timeouts > 0 => timeouts + 1,
-            RestartAck::Ended { is_first: false } if timeouts > 0 => REPEATED_UNREACHABLES,
+            RestartAck::Ended { is_first: false } if timeouts > 0 => self.options.outage.repeated_unreachables,
             _ => 0,
         };
         let Some((last, ip_params)) = self.last_ack.filter(|_| has_news || messages > 0) else { return };
@@ -259,10 +250,3 @@ impl FlowState {
         }
     }
 }
-
-/// Segments. chosen: with fewer there is often nothing more to come, as behind a response that has ended.
-const MIN_IN_FLIGHT: u64 = 4;
-/// With the second and the third restart ACK. chosen: more than is lost of the first messages, except if all are lost.
-const REPEATED_UNREACHABLES: u32 = 2;
-/// chosen: in flight is what one round trip delivers, and two queues of 100 ms.
-const QUEUE_TIME: Duration = Duration::from_millis(200);

@@ -10,11 +10,13 @@
 //! Leaving one episode unaided on purpose would answer sooner. It was tried: a window that is cut once among random
 //! losses needs ten seconds to recover, because CUBIC restarts its growth at each loss, undone or not.
 
+use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Bitrate, Duration, Instant, Ratio};
 
 /// What is known of one flow's sender.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct CongestionResponse {
+pub(crate) struct CongestionResponse {
+    options: &'static ObservationOptions,
     totals: Totals,
     /// The oldest first, each as far apart as a measurement takes.
     marks: [Option<Totals>; 3],
@@ -48,18 +50,23 @@ enum Phase {
 
 /// An ACK, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::accel) struct AckSample {
+pub(crate) struct AckSample {
     /// A hole showed first, and is classified as congestion.
-    pub(in crate::accel) is_congestion: bool,
+    pub(crate) is_congestion: bool,
     /// The flow's round-trip time without queueing.
-    pub(in crate::accel) rtt: Duration,
+    pub(crate) rtt: Duration,
     /// The goodput that a sender with a congestion response would reach at this loss.
-    pub(in crate::accel) plain_tcp: Option<Bitrate>,
+    pub(crate) plain_tcp: Option<Bitrate>,
 }
 
 impl CongestionResponse {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// So many bytes came, in any order, after this queueing delay.
-    pub(in crate::accel) fn on_arrival(&mut self, bytes: usize, waited: Option<Duration>) {
+    pub(crate) fn on_arrival(&mut self, bytes: usize, waited: Option<Duration>) {
         self.totals.bytes += u64::try_from(bytes).unwrap_or(0);
         self.totals.packets += 1;
         let waited = waited.unwrap_or_default().as_nanos();
@@ -67,9 +74,9 @@ impl CongestionResponse {
     }
 
     /// Whether the sender responds to congestion, so that its reductions may be undone. To be called with each ACK.
-    pub(in crate::accel) fn is_responsive(&mut self, now: Instant, sample: &AckSample) -> bool {
+    pub(crate) fn is_responsive(&mut self, now: Instant, sample: &AckSample) -> bool {
         self.totals.at = now;
-        let (mark, window) = (self.totals, sample.rtt * SAMPLE_RTTS);
+        let (mark, window) = (self.totals, sample.rtt * self.options.response_rtts);
         if self.marks[2].is_none_or(|newest| now.since(newest.at) >= window) {
             self.marks = [self.marks[1], self.marks[2], Some(mark)];
         }
@@ -82,10 +89,10 @@ impl CongestionResponse {
                 Phase::After { before, from: mark }
             }
             Phase::After { before, from } if now.since(from.at) >= window => {
-                let is_unmoved = UNCHANGED.is_below(from.in_flight(mark, sample.rtt), before);
+                let is_unmoved = reaches(from.in_flight(mark, sample.rtt), self.options.unresponsive_share, before);
                 self.unresponsive_count = if is_unmoved { self.unresponsive_count + 1 } else { 0 };
-                if self.unresponsive_count >= MIN_COUNT {
-                    Phase::Unresponsive { until: now + RETRY }
+                if self.unresponsive_count >= self.options.unresponsive_count {
+                    Phase::Unresponsive { until: now + self.options.unresponsive_time }
                 } else {
                     Phase::Idle
                 }
@@ -100,7 +107,7 @@ impl CongestionResponse {
     }
 
     /// Whether the sender was found not to slow down.
-    pub(in crate::accel) const fn is_unresponsive(&self) -> bool {
+    pub(crate) const fn is_unresponsive(&self) -> bool {
         matches!(self.phase, Phase::Unresponsive { .. })
     }
 
@@ -111,7 +118,8 @@ impl CongestionResponse {
             return None;
         }
         let (earlier, before) = (first.in_flight(second, sample.rtt), second.in_flight(self.totals, sample.rtt));
-        let is_even = UNCHANGED.is_below(before, earlier) && UNCHANGED.is_below(earlier, before);
+        let share = self.options.unresponsive_share;
+        let is_even = reaches(before, share, earlier) && reaches(earlier, share, before);
         let alone = sample.plain_tcp?.bits_per_sec() / 8;
         (is_even && second.rate(self.totals) / 3 >= alone).then_some(before)
     }
@@ -133,23 +141,10 @@ impl Totals {
     }
 }
 
-/// A share of a value that counts as all of it.
-struct Share(Ratio);
-
-impl Share {
-    /// Whether that share of `whole` is at most `part`.
-    fn is_below(&self, part: u64, whole: u64) -> bool {
-        u128::from(whole) * u128::from(self.0.ppm()) <= u128::from(part) * 1_000_000
-    }
+/// Whether `share` of `whole` is at most `part`.
+fn reaches(part: u64, share: Ratio, whole: u64) -> bool {
+    u128::from(whole) * u128::from(share.ppm()) <= u128::from(part) * 1_000_000
 }
-
-/// Round trips. chosen: long enough to count some hundred packets, too short for the window to recover.
-const SAMPLE_RTTS: u32 = 6;
-/// chosen: between no reduction and the three tenths of CUBIC.
-const UNCHANGED: Share = Share(Ratio::from_ppm(875_000));
-/// chosen: a sender that slows down looks otherwise once in ten times, by the sizes of the samples.
-const MIN_COUNT: u32 = 3;
-const RETRY: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {

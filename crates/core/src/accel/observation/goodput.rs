@@ -4,7 +4,7 @@ use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// Goodput of one flow.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct GoodputEstimator {
+pub(crate) struct GoodputEstimator {
     slots: [u64; SLOTS],
     /// Number of the slot that is being filled; the slots before it within the window count.
     current: u64,
@@ -15,7 +15,7 @@ pub(in crate::accel) struct GoodputEstimator {
 
 impl GoodputEstimator {
     /// So many more bytes were acknowledged.
-    pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
+    pub(crate) fn on_bytes(&mut self, now: Instant, bytes: u32) {
         let slot = slot_of(now);
         if self.total == 0 {
             (self.first, self.current) = (slot, slot);
@@ -34,18 +34,18 @@ impl GoodputEstimator {
     }
 
     /// All of it.
-    pub(in crate::accel) const fn total(&self) -> DataSize {
+    pub(crate) const fn total(&self) -> DataSize {
         DataSize::from_bytes(self.total)
     }
 
     /// The mean over the complete slots of the last two seconds.
-    pub(in crate::accel) fn rate(&self, now: Instant) -> Bitrate {
+    pub(crate) fn rate(&self, now: Instant) -> Bitrate {
         let (bytes, slots) = self.bytes_in_last(now, SLOTS as u64 - 1);
         DataSize::from_bytes(bytes) / (SLOT * u32::try_from(slots.max(1)).unwrap_or(1))
     }
 
     /// Bytes of the last two complete slots and of the current one.
-    pub(in crate::accel) fn recent_bytes(&self, now: Instant) -> DataSize {
+    pub(crate) fn recent_bytes(&self, now: Instant) -> DataSize {
         let current = if slot_of(now) == self.current {
             self.slots.get(slot_index(self.current)).copied().unwrap_or(0)
         } else {

@@ -2,12 +2,12 @@
 //!
 //! A full queue is a long queue, so the packets around a congestion loss have waited. Each captured or acknowledged
 //! timestamp gives the queueing delay of one packet: its delay by the peer's clock minus the minimum delay. A loss is
-//! random if one of the packets of the last moment ([`RECENT_WINDOW`], or half a round trip) has waited for less than a
+//! random if one of the packets of the last moment (`recent_window`, or half a round trip) has waited for less than a
 //! threshold.
 //!
 //! 1. One packet below the threshold is enough, because a sender that starts, or restores its window, sends a burst:
 //!    the burst queues behind itself, and only its first packets find the queue that was there before.
-//! 2. The threshold is [`MIN_THRESHOLD`], or a fifth of the round trip if that is longer. While losses come all the
+//! 2. The threshold is `min_threshold`, or a fifth of the round trip if that is longer. While losses come all the
 //!    time with hardly any queue ([`LossClassifier::has_random_loss`]) it is nine twentieths of the round trip: as much
 //!    as CUBIC's reduction drains.
 //! 3. Short queues drop as well, below any fixed threshold. They show in this: losses come when packets have waited
@@ -25,12 +25,14 @@
 use super::minmax_filter::MinMaxFilter;
 use super::peer_clock::PeerClock;
 use super::queue_drop_test::QueueDropTest;
+use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// Classifier of one flow; see the [module documentation](self).
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct LossClassifier {
+pub(crate) struct LossClassifier {
+    options: &'static ObservationOptions,
     clock: PeerClock,
     min_delay: MinMaxFilter<i64>,
     /// The longest recent queueing delay.
@@ -53,19 +55,29 @@ pub(in crate::accel) struct LossClassifier {
 }
 
 impl LossClassifier {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self {
+            options,
+            clock: PeerClock::new(options),
+            queue_drops: QueueDropTest::new(options),
+            ..Self::default()
+        }
+    }
+
     /// A packet with this timestamp came, of a flow with this round-trip time.
-    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp, rtt: Duration) {
+    pub(crate) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp, rtt: Duration) {
         let tick = self.clock.tick();
         let delay = self.clock.on_tsval(now, ts_val);
         if tick != self.clock.tick() {
-            *self = Self { clock: self.clock.clone(), ..Self::default() };
+            *self = Self { clock: self.clock.clone(), ..Self::new(self.options) };
         }
         let Some(delay) = delay else { return };
-        let min_delay = self.min_delay.on_value(now, MIN_WINDOW, delay, i64::min);
-        self.max_queue.on_value(now, MAX_WINDOW, delay - min_delay, i64::max);
-        self.recent_min_delay.on_value(now, (rtt / 2).max(RECENT_WINDOW), delay, i64::min);
+        let min_delay = self.min_delay.on_value(now, self.options.min_delay_window, delay, i64::min);
+        self.max_queue.on_value(now, self.options.max_queue_window, delay - min_delay, i64::max);
+        self.recent_min_delay.on_value(now, (rtt / 2).max(self.options.recent_window), delay, i64::min);
         let (max_queue, (was, _)) = (self.max_queue(), self.max_growth);
-        if max_queue > was + (was / 16).max(CLOCK_GRAIN / 2) {
+        if max_queue > was + (was / 16).max(self.options.clock_grain / 2) {
             self.max_growth = (max_queue, now);
         } else if max_queue < was {
             self.max_growth.0 = max_queue;
@@ -75,29 +87,29 @@ impl LossClassifier {
 
     /// Whether the queue is empty: neither the newest packet nor the one before it, between which a loss shows, has
     /// waited. False if the peer's clock ticks more slowly than once per millisecond.
-    pub(in crate::accel) fn is_queue_empty(&self, now: Instant) -> bool {
-        let tells = self.clock.tick().is_some_and(|tick| tick * 2 < EMPTY_QUEUE);
+    pub(crate) fn is_queue_empty(&self, now: Instant) -> bool {
+        let tells = self.clock.tick().is_some_and(|tick| tick * 2 < self.options.empty_queue);
         let waited = |delay: i64| delay.saturating_sub(self.min_delay.value().unwrap_or(0));
         let before = self.previous.map_or(u64::MAX, |delay| u64::try_from(waited(delay)).unwrap_or(0));
         tells
-            && self.queueing_delay(now).is_some_and(|queue| queue < EMPTY_QUEUE)
-            && Duration::from_nanos(before) < EMPTY_QUEUE
+            && self.queueing_delay(now).is_some_and(|queue| queue < self.options.empty_queue)
+            && Duration::from_nanos(before) < self.options.empty_queue
     }
 
     /// So many bytes arrived with the newest packet.
-    pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
+    pub(crate) fn on_bytes(&mut self, now: Instant, bytes: u32) {
         if let Some(is_top) = self.is_near_max(now) {
             self.queue_drops.on_bytes(now, bytes, is_top);
         }
     }
 
     /// A loss shows now.
-    pub(in crate::accel) fn on_loss(&mut self, now: Instant) {
-        if self.queueing_delay(now).is_some_and(|queue| queue < MIN_THRESHOLD / 2) {
+    pub(crate) fn on_loss(&mut self, now: Instant) {
+        if self.queueing_delay(now).is_some_and(|queue| queue < self.options.min_threshold / 2) {
             self.quiet_losses.rotate_left(1);
             self.quiet_losses[QUIET_LOSSES - 1] = Some(now);
-            if self.quiet_losses[0].is_some_and(|first| now.since(first) < MAX_WINDOW) {
-                self.lossy_until = Some(now + LOSSY_TIME);
+            if self.quiet_losses[0].is_some_and(|first| now.since(first) < self.options.max_queue_window) {
+                self.lossy_until = Some(now + self.options.lossy_time);
             }
         }
         if let Some(is_top) = self.is_near_max(now) {
@@ -109,24 +121,25 @@ impl LossClassifier {
     /// this is not known.
     fn is_near_max(&self, now: Instant) -> Option<bool> {
         let (max_queue, queue) = (self.max_queue(), self.queueing_delay(now)?);
-        let is_top = max_queue >= CLOCK_GRAIN && queue >= max_queue / 4 * 3;
-        (!is_top || now.since(self.max_growth.1) >= GROWTH_TIME).then_some(is_top)
+        let is_top = max_queue >= self.options.clock_grain && queue >= max_queue / 4 * 3;
+        (!is_top || now.since(self.max_growth.1) >= self.options.growth_time).then_some(is_top)
     }
 
     /// A burst of losses shows now.
-    pub(in crate::accel) fn on_burst(&mut self, now: Instant) {
+    pub(crate) fn on_burst(&mut self, now: Instant) {
         self.burst_queue = self.queueing_delay(now).or(self.burst_queue);
     }
 
     /// How long the newest packet has waited; none without a fresh packet.
-    pub(in crate::accel) fn queueing_delay(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn queueing_delay(&self, now: Instant) -> Option<Duration> {
         let (at, delay) = self.newest?;
         let waited = delay.saturating_sub(self.min_delay.value()?);
-        (now.since(at) < MAX_SAMPLE_AGE).then(|| Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
+        (now.since(at) < self.options.max_sample_age)
+            .then(|| Duration::from_nanos(u64::try_from(waited).unwrap_or(0)))
     }
 
     /// Whether a loss that shows now is classified as random.
-    pub(in crate::accel) fn is_random(&self, now: Instant, rtt: Duration) -> bool {
+    pub(crate) fn is_random(&self, now: Instant, rtt: Duration) -> bool {
         let bound = self.threshold(now, rtt);
         let waited = if self.queue_drops.drops_at_max() {
             self.queueing_delay(now)
@@ -137,7 +150,7 @@ impl LossClassifier {
     }
 
     /// The clock of the peer.
-    pub(in crate::accel) const fn peer_clock(&self) -> &PeerClock {
+    pub(crate) const fn peer_clock(&self) -> &PeerClock {
         &self.clock
     }
 
@@ -145,16 +158,16 @@ impl LossClassifier {
         let grain = self.clock.tick().unwrap_or_default() * 2;
         let needed = if self.has_random_loss(now) { rtt / 20 * 9 } else { rtt / 5 };
         let bound = match self.burst_queue {
-            _ if self.queue_drops.drops_at_max() => (self.max_queue() / 2).min(MIN_THRESHOLD),
-            Some(full) => needed.min(full / 4 * 3).max(full / 2).max(MIN_THRESHOLD),
-            None => needed.max(MIN_THRESHOLD),
+            _ if self.queue_drops.drops_at_max() => (self.max_queue() / 2).min(self.options.min_threshold),
+            Some(full) => needed.min(full / 4 * 3).max(full / 2).max(self.options.min_threshold),
+            None => needed.max(self.options.min_threshold),
         };
         bound.max(grain)
     }
 
     /// Whether losses come all the time, whatever the queue. This state is kept while a queue stands, because no loss
     /// can come with an empty queue then.
-    pub(in crate::accel) fn has_random_loss(&self, now: Instant) -> bool {
+    pub(crate) fn has_random_loss(&self, now: Instant) -> bool {
         self.lossy_until.is_some_and(|until| now < until)
     }
 
@@ -165,34 +178,13 @@ impl LossClassifier {
     }
 
     /// The longest wait of late.
-    pub(in crate::accel) fn max_queue(&self) -> Duration {
+    pub(crate) fn max_queue(&self) -> Duration {
         Duration::from_nanos(u64::try_from(self.max_queue.value().unwrap_or(0)).unwrap_or(0))
     }
 }
 
-/// chosen: measured on Linux 6.18 with a queue of 100 ms: flows without random loss run as before, and drops do not
-/// grow.
-const MIN_THRESHOLD: Duration = Duration::from_millis(20);
-/// chosen: shorter waits are within the resolution of the clocks.
-const CLOCK_GRAIN: Duration = Duration::from_millis(2);
-/// chosen: above the resolution of a clock of milliseconds, and below CoDel's target of 5 ms (RFC 8289 section 4.4),
-/// because every queue that is controlled stands at its target or above when it drops.
-const EMPTY_QUEUE: Duration = Duration::from_millis(3);
-/// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in [`MAX_WINDOW`].
+/// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in `max_queue_window`.
 const QUIET_LOSSES: usize = 5;
-/// chosen: longer than CUBIC's window takes to recover after a reduction, at 20 Mbit/s and 300 ms.
-const LOSSY_TIME: Duration = Duration::from_secs(20);
-/// chosen: an older packet says nothing about the present queue.
-const MAX_SAMPLE_AGE: Duration = Duration::from_millis(250);
-/// chosen: clocks of 50 ppm drift apart by 3 ms in it.
-const MIN_WINDOW: Duration = Duration::from_secs(60);
-/// chosen: as long as a burst of half a window takes at 20 Mbit/s, and short compared with the time in which a queue
-/// fills.
-const RECENT_WINDOW: Duration = Duration::from_millis(40);
-/// chosen: within it a queue that a growing window fills grows by a step, its sixteenth.
-const GROWTH_TIME: Duration = Duration::from_secs(1);
-/// chosen: some oscillations of a window that fills a queue.
-const MAX_WINDOW: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -230,7 +222,10 @@ mod tests {
             now = Instant::from_millis(30 + n + wait(n));
             classifier.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
         }
-        assert!(classifier.queueing_delay(now).unwrap() > MIN_THRESHOLD && classifier.is_random(now, RTT));
+        assert!(
+            classifier.queueing_delay(now).unwrap() > ObservationOptions::DEFAULT.min_threshold
+                && classifier.is_random(now, RTT)
+        );
         for n in 990..1100_u64 {
             now = Instant::from_millis(30 + n + 30);
             classifier.on_tsval(now, TcpTimestamp::new(u32::try_from(n).unwrap()), RTT);
@@ -266,6 +261,6 @@ mod tests {
     fn without_a_fresh_sample_a_loss_is_congestion() {
         assert!(!LossClassifier::default().is_random(Instant::ZERO, RTT));
         let (classifier, now) = gate(&[0]);
-        assert!(!classifier.is_random(now + MAX_SAMPLE_AGE, RTT), "an old packet");
+        assert!(!classifier.is_random(now + ObservationOptions::DEFAULT.max_sample_age, RTT), "an old packet");
     }
 }

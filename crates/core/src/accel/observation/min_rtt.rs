@@ -2,20 +2,27 @@
 //!
 //! A flow whose ACKs may not wait counts as zero.
 
+use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Duration, Instant};
 
 /// See the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct MinRtt {
+pub(crate) struct MinRtt {
+    options: &'static ObservationOptions,
     /// Of the current slot and of the one before.
     min: [Option<Duration>; 2],
     began: Instant,
 }
 
 impl MinRtt {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// A flow with this round-trip time moves; none: its ACKs may not wait.
-    pub(in crate::accel) fn on_rtt(&mut self, now: Instant, rtt: Option<Duration>) {
-        if now.since(self.began) >= SLOT {
+    pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Option<Duration>) {
+        if now.since(self.began) >= self.options.min_rtt_slot {
             (self.min, self.began) = ([None, self.min[0]], now);
         }
         let (rtt, min) = (rtt.unwrap_or_default(), &mut self.min[0]);
@@ -23,13 +30,10 @@ impl MinRtt {
     }
 
     /// None: nothing has moved yet.
-    pub(in crate::accel) fn min(&self) -> Option<Duration> {
+    pub(crate) fn min(&self) -> Option<Duration> {
         self.min.into_iter().flatten().min()
     }
 }
-
-/// chosen: longer than a round trip, shorter than what a user notices.
-const SLOT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use crate::units::{Duration, Instant};
 
 /// The extremum of the last one to two windows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct MinMaxFilter<T> {
+pub(crate) struct MinMaxFilter<T> {
     began: Instant,
     current: Option<T>,
     previous: Option<T>,
@@ -14,13 +14,7 @@ pub(in crate::accel) struct MinMaxFilter<T> {
 
 impl<T: Copy> MinMaxFilter<T> {
     /// Adds a value and returns the extremum with it.
-    pub(in crate::accel) fn on_value(
-        &mut self,
-        now: Instant,
-        filter: Duration,
-        value: T,
-        extremum: fn(T, T) -> T,
-    ) -> T {
+    pub(crate) fn on_value(&mut self, now: Instant, filter: Duration, value: T, extremum: fn(T, T) -> T) -> T {
         if now.since(self.began) >= filter {
             (self.previous, self.current, self.began) = (self.current.take(), None, now);
         }
@@ -31,7 +25,7 @@ impl<T: Copy> MinMaxFilter<T> {
     }
 
     /// The extreme, if there was a value.
-    pub(in crate::accel) const fn value(&self) -> Option<T> {
+    pub(crate) const fn value(&self) -> Option<T> {
         self.value
     }
 }

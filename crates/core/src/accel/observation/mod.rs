@@ -15,10 +15,12 @@
 //! | `tcp_model` | what plain TCP would reach with the same loss |
 
 pub(super) mod congestion_response;
+pub(super) mod flow_meter;
 pub(super) mod goodput;
 pub(super) mod loss_classifier;
 pub(super) mod min_rtt;
 pub(super) mod minmax_filter;
+pub(super) mod options;
 pub(super) mod path_test;
 pub(super) mod peer_clock;
 pub(super) mod queue_drop_test;

@@ -17,28 +17,30 @@
 //!
 //! 1. **Plain:** every reduction remains. Losses per byte are counted. A burst resets the counts: it is the overshoot
 //!    of slow start, and would make every later loss look rare. Losses within four round trips count once
-//!    ([`MIN_LOSS_RTTS`]).
+//!    (`baseline_loss_rtts`).
 //! 2. **Trial:** reductions are undone, and the sender speeds up. If there are more losses per byte, they are
 //!    congestion. The trial ends at the first significant result, so that it costs a policed path a few packets.
 //! 3. **Probe:** one reduction is left in place. If there are fewer losses per byte at the lower rate, they are
 //!    congestion.
 //! 4. Losses of one flow within a round trip count once, since a sender reacts to them once (RFC 6675 section 5).
-//! 5. A trial needs a standing queue: for a quarter of a round trip, and for [`STANDING_QUEUE`] at least, every packet
-//!    waited for [`STANDING_QUEUE`] or longer ([`Standing`]). A path without one may have a policer as its bottleneck.
+//! 5. A trial needs a standing queue: for a quarter of a round trip, and for `standing_queue` at least, every packet
+//!    waited for `standing_queue` or longer ([`Standing`]). A path without one may have a policer as its bottleneck.
 //!    A trial does not detect that if several flows share the policer: it drops packets of each flow whatever the rate
 //!    of that flow is, and such a trial undoes several reductions before it ends. A single packet that has waited is no
 //!    evidence: a burst that a policer lets through queues at the next link.
-//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for [`MARK_TIME`]
+//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for `mark_time`
 //!    after it.
 //!
 //! A path is the address of a server. Its flows are counted together, so that two flows through one policer do not
 //! mistake each other's losses for random loss, and a later flow begins with the result.
 
+use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Duration, Instant};
 
 /// What is known of a path.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct PathTest {
+pub(crate) struct PathTest {
+    options: &'static ObservationOptions,
     phase: Phase,
     since: Instant,
     /// The counts of an earlier phase, which those of this phase are compared with.
@@ -52,6 +54,20 @@ pub(in crate::accel) struct PathTest {
     probe_interval: Option<Duration>,
     /// When the path was used last.
     last_used: Instant,
+}
+
+/// What the losses of a path are, as far as is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum PathVerdict {
+    /// The test is still running, or has not begun.
+    #[default]
+    Unknown,
+    /// They do not depend on the sending rate.
+    Trusted,
+    /// They become more frequent with the sending rate.
+    Refused,
+    /// The path marks packets (ECN CE) instead of dropping them.
+    Marked,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -89,29 +105,42 @@ struct Counts {
 }
 
 impl PathTest {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// This many bytes were acknowledged while the queue was empty.
-    pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32) {
+    pub(crate) fn on_bytes(&mut self, now: Instant, bytes: u32) {
         self.last_used = now;
         self.counts.bytes += u64::from(bytes);
-        let has_enough = self.counts.losses >= BASELINE_LOSSES;
+        let has_enough = self.counts.losses >= self.options.baseline_losses;
         match self.phase {
             Phase::Refused { until } if now >= until => self.begin(now, Phase::Plain),
-            Phase::Trial if self.expected() >= MIN_EXPECTED && has_enough => self.probe(),
+            Phase::Trial if self.expected() >= f64::from(self.options.min_expected_losses) && has_enough => {
+                self.probe()
+            }
             Phase::Trusted { until } if now >= until && has_enough => self.probe(),
-            Phase::Probe if self.expected() >= MIN_EXPECTED && self.counts.losses < PROBE_LOSSES => {
+            Phase::Probe
+                if self.expected() >= f64::from(self.options.min_expected_losses)
+                    && self.counts.losses < self.options.probe_losses =>
+            {
                 self.refuse(now)
             }
-            Phase::Probe if self.expected() >= MIN_EXPECTED => self.pass(now),
+            Phase::Probe if self.expected() >= f64::from(self.options.min_expected_losses) => self.pass(now),
             _ => {}
         }
     }
 
     /// A flow with this round-trip time has a loss while the queue is empty, its first in a round trip. Returns true if
     /// the reduction may be undone.
-    pub(in crate::accel) fn on_loss(&mut self, now: Instant, rtt: Duration) -> bool {
+    pub(crate) fn on_loss(&mut self, now: Instant, rtt: Duration) -> bool {
         self.last_used = now;
         // One overshoot of a token bucket causes several losses. The baseline counts overshoots, not those losses.
-        if self.phase == Phase::Plain && self.counts.losses > 0 && now.since(self.last_loss) < rtt * MIN_LOSS_RTTS {
+        if self.phase == Phase::Plain
+            && self.counts.losses > 0
+            && now.since(self.last_loss) < rtt * self.options.baseline_loss_rtts
+        {
             return false;
         }
         self.last_loss = now;
@@ -119,8 +148,8 @@ impl PathTest {
         match self.phase {
             Phase::Plain
                 if self.standing == Standing::Seen
-                    && self.counts.losses >= BASELINE_LOSSES
-                    && now.since(self.since) >= MIN_BASELINE_TIME =>
+                    && self.counts.losses >= self.options.baseline_losses
+                    && now.since(self.since) >= self.options.baseline_time =>
             {
                 self.baseline = self.counts;
                 self.begin(now, Phase::Trial);
@@ -128,7 +157,9 @@ impl PathTest {
             Phase::Trial if self.is_more_frequent() => self.refuse(now),
             // The path has changed.
             Phase::Trusted { .. } if self.is_more_frequent() => self.begin(now, Phase::Plain),
-            Phase::Trusted { .. } if self.expected() >= MAX_EXPECTED => self.counts = self.counts.half(),
+            Phase::Trusted { .. } if self.expected() >= f64::from(self.options.max_expected_losses) => {
+                self.counts = self.counts.half()
+            }
             Phase::ProbeDue => {
                 self.begin(now, Phase::Probe);
                 return false;
@@ -139,11 +170,11 @@ impl PathTest {
     }
 
     /// The newest packet of a flow with this round-trip time has waited for so long.
-    pub(in crate::accel) fn on_queueing_delay(&mut self, now: Instant, waited: Duration, rtt: Duration) {
-        let enough = (rtt / STANDING_RTT_PART).max(STANDING_QUEUE);
+    pub(crate) fn on_queueing_delay(&mut self, now: Instant, waited: Duration, rtt: Duration) {
+        let enough = (rtt / self.options.standing_rtt_part).max(self.options.standing_queue);
         self.standing = match self.standing {
             Standing::Seen => Standing::Seen,
-            _ if waited < STANDING_QUEUE => Standing::No,
+            _ if waited < self.options.standing_queue => Standing::No,
             // Between two packets that are far apart the queue may have been empty.
             Standing::For { since, newest } if now.since(newest) < enough => match now.since(since) >= enough {
                 true => Standing::Seen,
@@ -154,7 +185,7 @@ impl PathTest {
     }
 
     /// Many segments were lost together: the burst was larger than a queue or a token bucket.
-    pub(in crate::accel) fn on_burst(&mut self, now: Instant) {
+    pub(crate) fn on_burst(&mut self, now: Instant) {
         match self.phase {
             Phase::Plain => self.begin(now, Phase::Plain),
             Phase::Trial => self.refuse(now),
@@ -163,38 +194,48 @@ impl PathTest {
     }
 
     /// A packet with a CE mark came, or an acknowledgement with ECE.
-    pub(in crate::accel) const fn on_mark(&mut self, now: Instant) {
+    pub(crate) const fn on_mark(&mut self, now: Instant) {
         self.last_mark = Some(now);
     }
 
     /// Whether reductions may be undone now.
-    pub(in crate::accel) fn may_undo(&self, now: Instant) -> bool {
+    pub(crate) fn may_undo(&self, now: Instant) -> bool {
         !self.is_marked(now) && !matches!(self.phase, Phase::Plain | Phase::Refused { .. })
     }
 
     /// Whether also a loss while the queue is not empty may be undone, if the delay gate calls it random.
-    pub(in crate::accel) fn is_trusted(&self, now: Instant) -> bool {
+    pub(crate) fn is_trusted(&self, now: Instant) -> bool {
         !self.is_marked(now) && matches!(self.phase, Phase::Trusted { .. })
     }
 
     /// Whether the network has reported congestion recently.
-    pub(in crate::accel) fn is_marked(&self, now: Instant) -> bool {
-        self.last_mark.is_some_and(|at| now.since(at) < MARK_TIME)
+    pub(crate) fn is_marked(&self, now: Instant) -> bool {
+        self.last_mark.is_some_and(|at| now.since(at) < self.options.mark_time)
     }
 
     /// Whether losses were found to depend on the rate.
-    pub(in crate::accel) const fn is_refused(&self) -> bool {
+    pub(crate) const fn is_refused(&self) -> bool {
         matches!(self.phase, Phase::Refused { .. })
     }
 
+    /// What the losses of the path are now.
+    pub(crate) fn verdict(&self, now: Instant) -> PathVerdict {
+        match self.phase {
+            _ if self.is_marked(now) => PathVerdict::Marked,
+            Phase::Refused { .. } => PathVerdict::Refused,
+            Phase::Plain => PathVerdict::Unknown,
+            _ => PathVerdict::Trusted,
+        }
+    }
+
     /// When it was used last.
-    pub(in crate::accel) const fn last_used(&self) -> Instant {
+    pub(crate) const fn last_used(&self) -> Instant {
         self.last_used
     }
 
     /// A path that stays trusted, for tests of other parts.
     #[cfg(test)]
-    pub(in crate::accel) fn trusted() -> Self {
+    pub(crate) fn trusted() -> Self {
         Self { phase: Phase::Trusted { until: Instant::FAR_FUTURE }, ..Self::default() }
     }
 
@@ -207,13 +248,17 @@ impl PathTest {
     }
 
     fn pass(&mut self, now: Instant) {
-        let pause = self.probe_interval.map_or(FIRST_PROBE_INTERVAL, |pause| (pause * 2).min(MAX_PROBE_INTERVAL));
+        let pause = self
+            .probe_interval
+            .map_or(self.options.first_probe_interval, |pause| (pause * 2).min(self.options.max_probe_interval));
         (self.probe_interval, self.refusal_time) = (Some(pause), None);
         self.begin(now, Phase::Trusted { until: now + pause });
     }
 
     fn refuse(&mut self, now: Instant) {
-        let refusal = self.refusal_time.map_or(FIRST_REFUSAL, |refusal| (refusal * 2).min(MAX_REFUSAL));
+        let refusal = self
+            .refusal_time
+            .map_or(self.options.first_refusal, |refusal| (refusal * 2).min(self.options.max_refusal));
         (self.refusal_time, self.probe_interval) = (Some(refusal), None);
         self.begin(now, Phase::Refused { until: now + refusal });
     }
@@ -237,38 +282,13 @@ impl Counts {
     }
 }
 
-/// Losses that make a baseline. chosen: with fewer, the rate is within a factor of two in less than 90 % of cases; the table
-/// `accel-fairness.txt`.
-const BASELINE_LOSSES: u64 = 6;
-/// A shorter delay counts as an empty queue. The usual timestamp clock is finer (1 ms).
-const STANDING_QUEUE: Duration = Duration::from_millis(3);
-/// The part of a round trip for which a queue must stand. chosen: `accel-fairness.txt`; a burst of 64 KiB stands for a
-/// tenth of 50 ms at 100 Mbit/s, and a flow that fills its link for all of it. With a half, the trial never begins for
-/// flows that lose 1 % at random.
-const STANDING_RTT_PART: u32 = 4;
-/// Round trips between two losses of a baseline. chosen: the same table; an overshoot of a policed sender takes one to three.
-const MIN_LOSS_RTTS: u32 = 4;
-/// chosen: a cycle of CUBIC at 10 Mbit/s and 50 ms (RFC 9438 section 4.1).
-const MIN_BASELINE_TIME: Duration = Duration::from_secs(4);
-/// Expected losses that a decision needs.
-const MIN_EXPECTED: f64 = 6.0;
-/// From this many expected losses on, both counts are halved.
-const MAX_EXPECTED: f64 = 24.0;
-/// Fewer losses than this where [`MIN_EXPECTED`] were expected: by chance once in 57 times.
-const PROBE_LOSSES: u64 = 2;
-/// chosen: longer than any cycle of a sender on a queue that marks.
-const MARK_TIME: Duration = Duration::from_secs(60);
-/// chosen: one trial costs a policed path about as much as one cycle of its sender does.
-const FIRST_REFUSAL: Duration = Duration::from_secs(60);
-const MAX_REFUSAL: Duration = Duration::from_secs(960);
-/// chosen: a reduction that remains costs CUBIC about five seconds among random losses.
-const FIRST_PROBE_INTERVAL: Duration = Duration::from_secs(20);
-const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(160);
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const STANDING_QUEUE: Duration = ObservationOptions::DEFAULT.standing_queue;
+    const MARK_TIME: Duration = ObservationOptions::DEFAULT.mark_time;
+    const FIRST_REFUSAL: Duration = ObservationOptions::DEFAULT.first_refusal;
     const RTT: Duration = Duration::from_millis(50);
 
     /// A minute of a sender on a path: each round trip delivers `full` segments while reductions are undone and `plain`

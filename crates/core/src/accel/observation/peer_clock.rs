@@ -5,19 +5,21 @@
 //! last minutes is its queueing delay.
 //!
 //! 1. The protocol does not announce how long a tick is: Linux uses 1 ms or 1 µs, others 4, 10 or 100 ms. The tick is
-//!    assumed to be 1 ms until [`MIN_TIME`] has passed, and is then the nearest of these lengths. A clock that is near
+//!    assumed to be 1 ms until `clock_time` has passed, and is then the nearest of these lengths. A clock that is near
 //!    none of them is not used ([`PeerClock::tick`] is none).
 //! 2. The two clocks drift apart. Callers compare delays within minutes only.
 //!
 //! A linear regression over all samples was not used: queues bias it, and five possible lengths can be distinguished
 //! without it.
 
+use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// The clock of one connection's peer.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct PeerClock {
+pub(crate) struct PeerClock {
+    options: &'static ObservationOptions,
     first: Option<Instant>,
     last: Option<ClockSample>,
     /// The length of a tick; none if it is unknown. When it changes, earlier delays are meaningless.
@@ -43,9 +45,14 @@ enum Tick {
 }
 
 impl PeerClock {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// A packet with this timestamp came now. Returns its delay in nanoseconds beyond that of the first packet; none if
     /// the clock cannot be used.
-    pub(in crate::accel) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp) -> Option<i64> {
+    pub(crate) fn on_tsval(&mut self, now: Instant, ts_val: TcpTimestamp) -> Option<i64> {
         let first = *self.first.get_or_insert(now);
         let ticks = self.last.map_or(0, |last| last.ticks + i64::from(ts_val.since(last.ts_val)));
         if self.last.is_none_or(|last| ticks >= last.ticks) {
@@ -58,14 +65,14 @@ impl PeerClock {
 
     /// The timestamp that a packet would carry if the peer sent it now and it arrived at once: the newest one, advanced
     /// by the time since.
-    pub(in crate::accel) fn current_tsval(&self, now: Instant) -> Option<TcpTimestamp> {
+    pub(crate) fn current_tsval(&self, now: Instant) -> Option<TcpTimestamp> {
         let last = self.last?;
         let passed = now.since(last.at).as_nanos() / self.tick()?.as_nanos().max(1);
         Some(last.ts_val.plus(u32::try_from(passed).unwrap_or(u32::MAX)))
     }
 
     /// How long a tick is; none: it cannot be estimated. When it changes, delays from before mean nothing.
-    pub(in crate::accel) const fn tick(&self) -> Option<Duration> {
+    pub(crate) const fn tick(&self) -> Option<Duration> {
         match self.tick {
             Tick::Assumed => Some(MILLISECOND),
             Tick::Known(tick) => Some(tick),
@@ -74,7 +81,7 @@ impl PeerClock {
     }
 
     /// The shortest length that a tick may have.
-    pub(in crate::accel) const fn min_tick(&self) -> Duration {
+    pub(crate) const fn min_tick(&self) -> Duration {
         match self.tick {
             Tick::Known(tick) => tick,
             Tick::Assumed | Tick::Unknown => Duration::from_micros(1),
@@ -82,7 +89,7 @@ impl PeerClock {
     }
 
     fn estimate_tick(&mut self, passed: Duration, ticks: i64) {
-        if self.tick != Tick::Assumed || passed < MIN_TIME {
+        if self.tick != Tick::Assumed || passed < self.options.clock_time {
             return;
         }
         let measured = passed.as_nanos() / u128::from(u64::try_from(ticks).unwrap_or(0).max(1));
@@ -110,8 +117,6 @@ const TICKS: [Duration; 5] = [
 ];
 /// In tenths. chosen: half of the ratio between 4 and 10 ms.
 const TOLERANCE: u128 = 15;
-/// chosen: a queue of 100 ms changes the estimate by less than half.
-const MIN_TIME: Duration = Duration::from_millis(400);
 
 #[cfg(test)]
 mod tests {

@@ -8,11 +8,13 @@
 //!    when a window has reached its former size. So losses at the maximum must also be more frequent per byte than
 //!    below it. Old counts are halved again and again.
 
-use crate::units::{Duration, Instant};
+use crate::accel::observation::options::ObservationOptions;
+use crate::units::Instant;
 
 /// Counters of one flow; see the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct QueueDropTest {
+pub(crate) struct QueueDropTest {
+    options: &'static ObservationOptions,
     near_max: Count,
     below: Count,
     halved: Instant,
@@ -27,9 +29,14 @@ struct Count {
 }
 
 impl QueueDropTest {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// So many bytes arrived.
-    pub(in crate::accel) fn on_bytes(&mut self, now: Instant, bytes: u32, is_top: bool) {
-        if now.since(self.halved) >= HALF_LIFE {
+    pub(crate) fn on_bytes(&mut self, now: Instant, bytes: u32, is_top: bool) {
+        if now.since(self.halved) >= self.options.queue_drop_half_life {
             (self.near_max, self.below, self.halved) = (self.near_max.half(), self.below.half(), now);
         }
         let count = self.count(is_top);
@@ -37,19 +44,20 @@ impl QueueDropTest {
     }
 
     /// A loss showed.
-    pub(in crate::accel) fn on_loss(&mut self, is_top: bool) {
+    pub(crate) fn on_loss(&mut self, is_top: bool) {
         let count = self.count(is_top);
         count.losses += 1;
         self.recent_share = self.recent_share * 7 / 8 + if is_top { 32 } else { 0 };
     }
 
     /// Whether losses now come from a queue at its maximum.
-    pub(in crate::accel) fn drops_at_max(&self) -> bool {
+    pub(crate) fn drops_at_max(&self) -> bool {
         let (top, below) = (
             self.near_max.losses.saturating_mul(self.below.bytes),
             self.below.losses.saturating_mul(self.near_max.bytes),
         );
-        self.recent_share >= MIN_SHARE && top >= below.saturating_mul(MIN_RATIO)
+        self.recent_share >= self.options.queue_drop_share
+            && top >= below.saturating_mul(self.options.queue_drop_ratio)
     }
 
     const fn count(&mut self, is_top: bool) -> &mut Count {
@@ -62,13 +70,6 @@ impl Count {
         Self { bytes: self.bytes / 2, losses: self.losses / 2 }
     }
 }
-
-/// In 256ths. chosen: five of eight, after as many in a row.
-const MIN_SHARE: u32 = 150;
-/// chosen: more than chance makes of some dozen losses, far less than a queue that overflows.
-const MIN_RATIO: u64 = 4;
-/// chosen: a cycle of a window that fills a queue.
-const HALF_LIFE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -104,7 +105,7 @@ mod tests {
         let (mut test, mut now) = (odds((100, 8), (100, 3)), Instant::ZERO);
         assert!(!test.drops_at_max());
         for _ in 0..2 {
-            now += HALF_LIFE;
+            now += ObservationOptions::DEFAULT.queue_drop_half_life;
             test.on_bytes(now, 100, true);
             (0..8).for_each(|_| test.on_loss(true));
         }

@@ -4,46 +4,53 @@
 //! 2. Later samples are from an ACK to the first packet that echoes its timestamp. They exist only while packets are
 //!    captured ([`crate::accel::CaptureLevel`]) from before the ACK on, and not across an outage.
 
+use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// Round-trip time of one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct RttEstimator {
+pub(crate) struct RttEstimator {
+    options: &'static ObservationOptions,
     syn_sent: Option<Instant>,
     probe: Option<(TcpTimestamp, Instant)>,
     /// None before the first sample.
     smoothed: Option<Duration>,
-    /// The shortest sample, that is the round-trip time without queueing; [`DEFAULT_RTT`] before the first one.
+    /// The shortest sample, that is the round-trip time without queueing; `default_rtt` before the first one.
     min: Option<Duration>,
 }
 
 impl RttEstimator {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// The local SYN leaves.
-    pub(in crate::accel) fn on_syn(&mut self, now: Instant) {
+    pub(crate) fn on_syn(&mut self, now: Instant) {
         // A retransmitted SYN gives no sample: it is unknown which of the two was answered.
         self.syn_sent = if self.syn_sent.is_some() { None } else { Some(now) };
     }
 
     /// The first packet after the SYN leaves, or any later one.
-    pub(in crate::accel) fn on_handshake_end(&mut self, now: Instant) {
+    pub(crate) fn on_handshake_end(&mut self, now: Instant) {
         if let Some(opened) = self.syn_sent.take() {
             self.add_sample(now.since(opened));
         }
     }
 
     /// An ACK leaves with this timestamp of the local clock. `is_watched`: packets are captured.
-    pub(in crate::accel) fn on_ack_sent(&mut self, now: Instant, ts_val: TcpTimestamp, is_watched: bool) {
+    pub(crate) fn on_ack_sent(&mut self, now: Instant, ts_val: TcpTimestamp, is_watched: bool) {
         self.on_handshake_end(now);
         if !is_watched {
             self.probe = None;
-        } else if self.probe.is_none_or(|(_, sent)| now.since(sent) >= MAX_SAMPLE) {
+        } else if self.probe.is_none_or(|(_, sent)| now.since(sent) >= self.options.max_rtt_sample) {
             self.probe = Some((ts_val, now));
         }
     }
 
     /// A packet comes that echoes this timestamp.
-    pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
+    pub(crate) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         let Some((ts_val, sent)) = self.probe else { return };
         if echo.is_before(ts_val) {
             return;
@@ -53,13 +60,13 @@ impl RttEstimator {
     }
 
     /// The link is down: what is in flight will not be answered soon.
-    pub(in crate::accel) fn on_outage_start(&mut self) {
+    pub(crate) fn on_outage_start(&mut self) {
         (self.probe, self.syn_sent) = (None, None);
     }
 
-    /// A sample that was measured elsewhere. One longer than [`MAX_SAMPLE`] is a stall.
-    pub(in crate::accel) fn on_sample(&mut self, rtt: Duration) {
-        if rtt < MAX_SAMPLE {
+    /// A sample that was measured elsewhere. One longer than `max_rtt_sample` is a stall.
+    pub(crate) fn on_sample(&mut self, rtt: Duration) {
+        if rtt < self.options.max_rtt_sample {
             self.add_sample(rtt);
         }
     }
@@ -70,30 +77,25 @@ impl RttEstimator {
     }
 
     /// None before the first measure.
-    pub(in crate::accel) const fn smoothed(&self) -> Option<Duration> {
+    pub(crate) const fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
     /// The shortest sample; none before the first one.
-    pub(in crate::accel) const fn measured_min(&self) -> Option<Duration> {
+    pub(crate) const fn measured_min(&self) -> Option<Duration> {
         self.min
     }
 
     /// The shortest there was: without waiting. Something usual before the first measure.
-    pub(in crate::accel) fn min(&self) -> Duration {
-        self.min.unwrap_or(DEFAULT_RTT)
+    pub(crate) fn min(&self) -> Duration {
+        self.min.unwrap_or(self.options.default_rtt)
     }
 
-    /// The smoothed round-trip time; [`DEFAULT_RTT`] before the first sample.
-    pub(in crate::accel) fn smoothed_or_default(&self) -> Duration {
-        self.smoothed.unwrap_or(DEFAULT_RTT)
+    /// The smoothed round-trip time; `default_rtt` before the first sample.
+    pub(crate) fn smoothed_or_default(&self) -> Duration {
+        self.smoothed.unwrap_or(self.options.default_rtt)
     }
 }
-
-/// chosen: between a cable and a mobile link.
-const DEFAULT_RTT: Duration = Duration::from_millis(80);
-/// chosen: a probe whose echo did not come by then is lost.
-const MAX_SAMPLE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -102,7 +104,7 @@ mod tests {
     #[test]
     fn the_handshake_is_the_first_sample_and_echoes_are_the_next() {
         let (mut rtt, at) = (RttEstimator::default(), Instant::from_millis);
-        assert_eq!(rtt.smoothed_or_default(), DEFAULT_RTT);
+        assert_eq!(rtt.smoothed_or_default(), ObservationOptions::DEFAULT.default_rtt);
         rtt.on_syn(at(0));
         rtt.on_ack_sent(at(50), TcpTimestamp::new(7), true);
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(50)));

@@ -11,7 +11,7 @@ use crate::wire::packet::{Ack, Seq, SeqRange};
 
 /// Holes of one flow, as one receiver reports them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct SackHoles {
+pub(crate) struct SackHoles {
     /// One past the highest number that is known to have arrived.
     high: Option<Seq>,
     /// Whether something is missing.
@@ -28,7 +28,7 @@ pub(in crate::accel) struct SackHoles {
 
 impl SackHoles {
     /// Returns how many holes this ACK shows for the first time. `segment` is the segment size.
-    pub(in crate::accel) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
+    pub(crate) fn on_ack(&mut self, now: Instant, ack: &Ack, segment: u32) -> u32 {
         let is_ahead = |block: &&SeqRange| !block.is_empty() && block.start.is_after(ack.ack);
         let mut high = self.high.map_or(ack.ack, |high| high.later(ack.ack));
         let (mut new, mut open) = (0, false);
@@ -64,39 +64,39 @@ impl SackHoles {
     }
 
     /// Whether the last holes are so close together that a burst was lost. `segment` is the segment size.
-    pub(in crate::accel) fn is_burst(&self, segment: u32) -> bool {
+    pub(crate) fn is_burst(&self, segment: u32) -> bool {
         let (Some(first), Some(last)) = (self.recent[0], self.recent[BURST_HOLES - 1]) else { return false };
         let apart = last.offset_from(first);
         apart >= 0 && i64::from(apart) < i64::from(segment) * BURST_SEGMENTS
     }
 
     /// One past the highest number that is known to have arrived.
-    pub(in crate::accel) const fn high(&self) -> Option<Seq> {
+    pub(crate) const fn high(&self) -> Option<Seq> {
         self.high
     }
 
     /// Whether many segments in a row were missing where something is missing still.
-    pub(in crate::accel) const fn has_long_hole(&self) -> bool {
+    pub(crate) const fn has_long_hole(&self) -> bool {
         self.long_hole_end.is_some()
     }
 
     /// Whether something is missing.
-    pub(in crate::accel) const fn is_open(&self) -> bool {
+    pub(crate) const fn is_open(&self) -> bool {
         self.is_open
     }
 
     /// Whether nothing has been missing for this time.
-    pub(in crate::accel) fn closed_for(&self, now: Instant, time: Duration) -> bool {
+    pub(crate) fn closed_for(&self, now: Instant, time: Duration) -> bool {
         !self.is_open && self.last_open.is_none_or(|last| now.since(last) >= time)
     }
 
     /// When something was missing last.
-    pub(in crate::accel) const fn last_open(&self) -> Option<Instant> {
+    pub(crate) const fn last_open(&self) -> Option<Instant> {
         self.last_open
     }
 
     /// How many there were.
-    pub(in crate::accel) const fn count(&self) -> u64 {
+    pub(crate) const fn count(&self) -> u64 {
         self.count
     }
 }

@@ -8,12 +8,7 @@
 use crate::units::{Bitrate, DataSize, Duration};
 
 /// The goodput of plain TCP with these segments if `losses` of `segments` are lost; none without losses.
-pub(in crate::accel) fn plain_tcp_rate(
-    segment: DataSize,
-    rtt: Duration,
-    segments: u64,
-    losses: u64,
-) -> Option<Bitrate> {
+pub(crate) fn plain_tcp_rate(segment: DataSize, rtt: Duration, segments: u64, losses: u64) -> Option<Bitrate> {
     if losses == 0 || rtt.is_zero() || segments < losses {
         return None;
     }

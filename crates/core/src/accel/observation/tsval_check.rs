@@ -4,38 +4,41 @@
 //! segment that is injected, and the stack would then discard all genuine segments as old (PAWS, RFC 7323 section 5). A
 //! timestamp that the local stack echoes has passed its checks.
 //!
-//! A timestamp may be newer than the last echoed one by the time that has passed since then plus [`SLACK`], because the
+//! A timestamp may be newer than the last echoed one by the time that has passed since then plus `tsval_slack`, because the
 //! echoed one may have been queued. A genuine timestamp that is rejected here is echoed soon, and accepted from then
 //! on.
 
+use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// Timestamp check of one flow; see the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct TsvalCheck {
+pub(crate) struct TsvalCheck {
+    options: &'static ObservationOptions,
     echoed: Option<(TcpTimestamp, Instant)>,
 }
 
 impl TsvalCheck {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// The local stack echoes this timestamp.
-    pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
+    pub(crate) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         if self.echoed.is_none_or(|(old, _)| old.is_before(echo)) {
             self.echoed = Some((echo, now));
         }
     }
 
     /// Whether this timestamp can be genuine. `tick` is the shortest tick that the peer's clock may have.
-    pub(in crate::accel) fn is_plausible(&self, now: Instant, ts_val: TcpTimestamp, tick: Duration) -> bool {
+    pub(crate) fn is_plausible(&self, now: Instant, ts_val: TcpTimestamp, tick: Duration) -> bool {
         let Some((echo, at)) = self.echoed else { return true };
-        let max_ticks = (now.since(at) + SLACK).as_nanos() / tick.as_nanos().max(1);
+        let max_ticks = (now.since(at) + self.options.tsval_slack).as_nanos() / tick.as_nanos().max(1);
         i64::try_from(max_ticks).map_or(true, |max_ticks| i64::from(ts_val.since(echo)) <= max_ticks)
     }
 }
-
-/// chosen: packets wait for at most this long on a link that is down, as a rule; and a flow that accepts a forged
-/// timestamp stalls for no longer.
-const SLACK: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

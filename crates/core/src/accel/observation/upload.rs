@@ -19,7 +19,7 @@ use crate::wire::packet::{Segment, Seq, TcpTimestamp};
 
 /// What is known of one upload.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct UploadObserver {
+pub(crate) struct UploadObserver {
     /// The timestamp of the local segment that has waited least, and when it left.
     clock: Option<(TcpTimestamp, Instant)>,
     /// Where sent segments end, and their timestamps; in order.
@@ -31,7 +31,7 @@ pub(in crate::accel) struct UploadObserver {
 
 impl UploadObserver {
     /// A local segment leaves, or has left. `tick` is the tick of the local clock.
-    pub(in crate::accel) fn on_local_segment(
+    pub(crate) fn on_local_segment(
         &mut self,
         now: Instant,
         segment: &Segment<'_>,
@@ -54,17 +54,12 @@ impl UploadObserver {
     }
 
     /// Whether a local segment was seen.
-    pub(in crate::accel) const fn has_clock(&self) -> bool {
+    pub(crate) const fn has_clock(&self) -> bool {
         self.clock.is_some()
     }
 
     /// An ACK echoes this timestamp. Returns the round-trip time if it was not echoed before.
-    pub(in crate::accel) fn on_echo(
-        &mut self,
-        now: Instant,
-        echo: TcpTimestamp,
-        tick: Option<Duration>,
-    ) -> Option<Duration> {
+    pub(crate) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, tick: Option<Duration>) -> Option<Duration> {
         if self.newest_echo.is_some_and(|fresh| !fresh.is_before(echo)) {
             return None;
         }
@@ -75,7 +70,7 @@ impl UploadObserver {
 
     /// Everything up to this number has arrived or is known to be lost. Returns how many bytes are new, and the newest
     /// timestamp of a segment among them.
-    pub(in crate::accel) fn on_highest_received(&mut self, high: Seq) -> (u32, Option<TcpTimestamp>) {
+    pub(crate) fn on_highest_received(&mut self, high: Seq) -> (u32, Option<TcpTimestamp>) {
         let before = self.high.replace(high).unwrap_or(high);
         let mut newest = None;
         while let Some((_, ts_val)) = self.sent_segments.front().copied().filter(|(end, _)| !end.is_after(high)) {

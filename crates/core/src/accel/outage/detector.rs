@@ -14,12 +14,14 @@
 use alloc::collections::VecDeque;
 
 use crate::accel::event::Output;
+use crate::accel::outage::options::OutageOptions;
 use crate::link::LinkId;
 use crate::units::{Duration, Instant};
 
 /// Detector of one link.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct OutageDetector {
+pub(crate) struct OutageDetector {
+    options: &'static OutageOptions,
     link: LinkId,
     state: State,
     last_activity: Option<Instant>,
@@ -65,15 +67,16 @@ enum State {
 
 /// A change of the link's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum OutageEvent {
+pub(crate) enum OutageEvent {
     Started,
     Ended,
 }
 
 impl OutageDetector {
     /// A detector for this link.
-    pub(in crate::accel) fn new(link: LinkId) -> Self {
+    pub(crate) fn new(link: LinkId, options: &'static OutageOptions) -> Self {
         Self {
+            options,
             link,
             state: State::Idle,
             last_activity: None,
@@ -90,27 +93,24 @@ impl OutageDetector {
     }
 
     /// A packet came over the link, or must have come.
-    pub(in crate::accel) fn on_activity(
-        &mut self,
-        now: Instant,
-        outputs: &mut VecDeque<Output>,
-    ) -> Option<OutageEvent> {
+    pub(crate) fn on_activity(&mut self, now: Instant, outputs: &mut VecDeque<Output>) -> Option<OutageEvent> {
         if self.smoothed_rtt.is_none() && self.probes.is_empty() {
             // The gateway's round trip must be known before it is needed.
             self.probe(now, outputs);
         }
         if let Some(last) = self.last_activity {
-            let pause = now.since(last).min(MAX_GAP);
+            let pause = now.since(last).min(self.options.max_gap);
             self.mean_gap = (self.mean_gap * 7 + pause) / 8;
         }
         self.last_activity = Some(now);
         // Packets from before the loss of the carrier may be processed after it.
-        let is_old = self.is_down() && self.carrier_lost.is_some_and(|gone| now.since(gone) < QUIET_TIME);
+        let is_old =
+            self.is_down() && self.carrier_lost.is_some_and(|gone| now.since(gone) < self.options.quiet_time);
         if is_old { None } else { self.set_up(now, 0) }
     }
 
     /// The interface has received so many packets.
-    pub(in crate::accel) fn on_count(
+    pub(crate) fn on_count(
         &mut self,
         now: Instant,
         packets: u64,
@@ -120,7 +120,7 @@ impl OutageDetector {
         let before = before.filter(|(_, at)| self.last_activity.is_none_or(|sign| *at > sign));
         match (self.state, before) {
             (State::Counting { refuted, .. }, None) => {
-                self.state = State::Up { until: now + COUNT_INTERVAL, refuted }
+                self.state = State::Up { until: now + self.options.count_interval, refuted }
             }
             (State::Counting { refuted, .. }, Some((before, _))) if packets > before => {
                 return self.set_up(now, refuted + 1);
@@ -135,7 +135,7 @@ impl OutageDetector {
     }
 
     /// The gateway replied.
-    pub(in crate::accel) fn on_probe_reply(&mut self, now: Instant, sequence: u16) -> Option<OutageEvent> {
+    pub(crate) fn on_probe_reply(&mut self, now: Instant, sequence: u16) -> Option<OutageEvent> {
         let at = self.probes.iter().position(|(probe, _)| *probe == sequence)?;
         let (_, probe) = self.probes.remove(at)?;
         let rtt = now.since(probe);
@@ -152,7 +152,7 @@ impl OutageDetector {
     }
 
     /// The carrier was lost or returned.
-    pub(in crate::accel) fn on_carrier(
+    pub(crate) fn on_carrier(
         &mut self,
         now: Instant,
         is_up: bool,
@@ -172,7 +172,7 @@ impl OutageDetector {
     }
 
     /// Time has passed.
-    pub(in crate::accel) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) -> Option<OutageEvent> {
+    pub(crate) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) -> Option<OutageEvent> {
         if self.deadline().is_none_or(|due| now < due) {
             return None;
         }
@@ -200,28 +200,28 @@ impl OutageDetector {
     }
 
     /// When to tick next.
-    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,
             State::Up { until, .. } => Some(until),
-            State::Counting { since, .. } => Some(since + COUNT_TIMEOUT),
+            State::Counting { since, .. } => Some(since + self.options.count_timeout),
             State::Probing { until, .. } => Some(until),
             State::Down { next, .. } => Some(next),
         }
     }
 
     /// Whether the link carries nothing.
-    pub(in crate::accel) const fn is_down(&self) -> bool {
+    pub(crate) const fn is_down(&self) -> bool {
         matches!(self.state, State::Down { .. })
     }
 
     /// Number of outages so far.
-    pub(in crate::accel) const fn outages(&self) -> u64 {
+    pub(crate) const fn outages(&self) -> u64 {
         self.outages
     }
 
     /// Total duration of all outages.
-    pub(in crate::accel) fn outage_time(&self, now: Instant) -> Duration {
+    pub(crate) fn outage_time(&self, now: Instant) -> Duration {
         match self.state {
             State::Down { since, .. } => self.outage_time + now.since(since),
             _ => self.outage_time,
@@ -229,20 +229,27 @@ impl OutageDetector {
     }
 
     /// The last round trip to the gateway.
-    pub(in crate::accel) const fn rtt(&self) -> Option<Duration> {
+    pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
 
     /// Whether the gateway was probed several times and has never replied.
-    pub(in crate::accel) fn is_unresponsive(&self) -> bool {
-        self.smoothed_rtt.is_none() && self.next_sequence >= UNRESPONSIVE_PROBES
+    pub(crate) fn is_unresponsive(&self) -> bool {
+        self.smoothed_rtt.is_none() && self.next_sequence >= self.options.unresponsive_probes
     }
 
     fn set_up(&mut self, now: Instant, refuted: u32) -> Option<OutageEvent> {
         let was = self.state;
-        let quiet_time = QUIET_TIME.max(self.mean_gap * 2).saturating_mul(1 << refuted.min(MAX_REFUTED));
-        self.state =
-            if refuted > MAX_REFUTED { State::Idle } else { State::Up { until: now + quiet_time, refuted } };
+        let quiet_time = self
+            .options
+            .quiet_time
+            .max(self.mean_gap * 2)
+            .saturating_mul(1 << refuted.min(self.options.max_refuted));
+        self.state = if refuted > self.options.max_refuted {
+            State::Idle
+        } else {
+            State::Up { until: now + quiet_time, refuted }
+        };
         let State::Down { since, .. } = was else { return None };
         self.outage_time += now.since(since);
         Some(OutageEvent::Ended)
@@ -259,10 +266,11 @@ impl OutageDetector {
         let State::Down { since, .. } = self.state else { return };
         self.probe(now, outputs);
         let outage = now.since(since);
-        let pause = DOWN_PROBE_INTERVALS
-            .iter()
-            .find(|(until, _)| outage < *until)
-            .map_or(MAX_PROBE_INTERVAL, |(_, pause)| *pause);
+        let pause = match outage.as_secs() {
+            0..10 => self.options.first_probe_interval,
+            10..60 => self.options.second_probe_interval,
+            _ => self.options.last_probe_interval,
+        };
         self.state = State::Down { since, next: now + pause };
     }
 
@@ -276,33 +284,13 @@ impl OutageDetector {
     }
 
     fn reply_timeout(&self) -> Duration {
-        self.smoothed_rtt.map_or(UNKNOWN_REPLY_TIMEOUT, |smoothed| (smoothed * 2).max(MIN_REPLY_TIMEOUT))
+        self.smoothed_rtt.map_or(self.options.unknown_reply_timeout, |smoothed| {
+            (smoothed * 2).max(self.options.min_reply_timeout)
+        })
     }
 }
 
-/// §3.2.
-const QUIET_TIME: Duration = Duration::from_millis(200);
-/// Between two reads of the counter. chosen: an active link receives a packet meanwhile.
-const COUNT_INTERVAL: Duration = Duration::from_millis(40);
-/// For two probes. chosen: a gateway on an access link replies within some milliseconds; twice the smoothed round trip
-/// where that is longer.
-const MIN_REPLY_TIMEOUT: Duration = Duration::from_millis(40);
-/// chosen: a gateway that has not replied yet may be as far as that of a satellite link.
-const UNKNOWN_REPLY_TIMEOUT: Duration = Duration::from_millis(600);
-/// chosen: a driver answers a request for the counter at once.
-const COUNT_TIMEOUT: Duration = Duration::from_millis(20);
-/// chosen: longer pauses say nothing about how often packets come.
-const MAX_GAP: Duration = Duration::from_secs(1);
-/// A suspicion that was refuted so often is not raised again before the next activity: 200 ms to 3.2 s.
-const MAX_REFUTED: u32 = 4;
-/// How often the gateway is probed during an outage: until this time, at this interval. chosen: 20 ms delays the end of
-/// an outage by 10 ms on average.
-const DOWN_PROBE_INTERVALS: [(Duration, Duration); 2] =
-    [(Duration::from_secs(10), Duration::from_millis(20)), (Duration::from_secs(60), Duration::from_millis(100))];
-const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Probes. chosen: one at the first packet, and two suspicions with two each.
-const UNRESPONSIVE_PROBES: u16 = 5;
-/// chosen: those of 1.3 s of an outage.
+/// Probes that may be unanswered: those of 1.3 s of an outage.
 const MAX_PENDING_PROBES: usize = 64;
 
 #[cfg(test)]
@@ -321,7 +309,7 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let mut bench = Self {
-                detector: OutageDetector::new(LINK),
+                detector: OutageDetector::new(LINK, &OutageOptions::DEFAULT),
                 outputs: VecDeque::new(),
                 now: Instant::from_millis(1000),
             };
@@ -407,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_gateway_that_never_replies_is_no_outage_and_a_lost_carrier_is() {
-        let (mut detector, mut outputs) = (OutageDetector::new(LINK), VecDeque::new());
+        let (mut detector, mut outputs) = (OutageDetector::new(LINK, &OutageOptions::DEFAULT), VecDeque::new());
         let mut now = Instant::from_millis(1000);
         detector.on_activity(now, &mut outputs);
         while let Some(due) = detector.deadline() {

@@ -13,11 +13,15 @@
 //!    its timeout is that of before should that be lost. Before the first timeout nothing is sent.
 //! 4. A sender that did not answer after one outage still waits after the next one, until data comes.
 
+use crate::accel::mechanism::Mechanism;
+use crate::accel::outage::options::OutageOptions;
+use crate::accel::status::MechanismReport;
 use crate::units::{Duration, Instant};
 
 /// Recovery of one flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::accel) struct OutageRecovery {
+pub(crate) struct OutageRecovery {
+    options: &'static OutageOptions,
     state: State,
     /// When data came last.
     last_data: Option<Instant>,
@@ -44,7 +48,7 @@ enum State {
 
 /// Restart ACKs are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum RestartAck {
+pub(crate) enum RestartAck {
     /// During the outage: they may not get through.
     Down,
     /// After the outage; the later ones are sent in case the first was lost.
@@ -52,59 +56,65 @@ pub(in crate::accel) enum RestartAck {
 }
 
 impl OutageRecovery {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static OutageOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// The link is down; `early`: restart ACKs may be sent before it recovers.
-    pub(in crate::accel) fn on_outage_start(&mut self, now: Instant, early: bool) {
-        self.state = State::Down { since: now, next: early.then_some(now + RESTART_INTERVAL) };
+    pub(crate) fn on_outage_start(&mut self, now: Instant, early: bool) {
+        self.state = State::Down { since: now, next: early.then_some(now + self.options.restart_interval) };
         self.has_restarted = false;
         self.is_waiting = true;
     }
 
     /// The link has recovered.
-    pub(in crate::accel) fn on_outage_end(&mut self, now: Instant) {
+    pub(crate) fn on_outage_end(&mut self, now: Instant) {
         if matches!(self.state, State::Down { .. }) {
-            self.state = State::Ended { left: REPEATS, next: now };
+            self.state = State::Ended { left: self.options.restart_repeats, next: now };
         }
     }
 
     /// Data has come.
-    pub(in crate::accel) fn on_data(&mut self, now: Instant) {
+    pub(crate) fn on_data(&mut self, now: Instant) {
         self.state = State::Idle;
         (self.last_data, self.is_waiting) = (Some(now), false);
     }
 
     /// Whether the sender may still wait for the end of an outage.
-    pub(in crate::accel) fn is_sender_waiting(&self, now: Instant) -> bool {
+    pub(crate) fn is_sender_waiting(&self, now: Instant) -> bool {
         self.is_waiting && self.last_data.is_some_and(|moved| now.since(moved) < MAX_RTO)
     }
 
     /// How often the sender's retransmission timeout may have expired since the last data, at this round-trip time.
-    pub(in crate::accel) fn timeouts(&self, now: Instant, rtt: Duration) -> u32 {
+    pub(crate) fn timeouts(&self, now: Instant, rtt: Duration) -> u32 {
         let idle = self.last_data.map_or(Duration::ZERO, |moved| now.since(moved).min(MAX_RTO));
         // The timeout expires after one, three, seven times its first length, and so on.
         (idle.as_nanos() / (MIN_RTO + rtt).as_nanos() + 1).ilog2()
     }
 
     /// The restart ACK that is due; it counts as sent.
-    pub(in crate::accel) fn tick(&mut self, now: Instant) -> Option<RestartAck> {
+    pub(crate) fn tick(&mut self, now: Instant) -> Option<RestartAck> {
         match self.state {
             State::Down { since, next: Some(next) } if now >= next => {
-                let next = (now.since(since) < RESTART_TIME).then_some(now + RESTART_INTERVAL);
+                let next =
+                    (now.since(since) < self.options.restart_time).then_some(now + self.options.restart_interval);
                 self.state = State::Down { since, next };
                 Some(RestartAck::Down)
             }
             State::Ended { left, next } if now >= next => {
                 self.state = match left {
                     0 => State::Idle,
-                    left => State::Ended { left: left - 1, next: now + RESTART_INTERVAL },
+                    left => State::Ended { left: left - 1, next: now + self.options.restart_interval },
                 };
-                Some(RestartAck::Ended { is_first: left == REPEATS })
+                Some(RestartAck::Ended { is_first: left == self.options.restart_repeats })
             }
             _ => None,
         }
     }
 
     /// When to tick next.
-    pub(in crate::accel) const fn deadline(&self) -> Option<Instant> {
+    pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,
             State::Down { next, .. } => next,
@@ -113,17 +123,21 @@ impl OutageRecovery {
     }
 
     /// Whether the link is down, or was until a moment ago and nothing has come since.
-    pub(in crate::accel) const fn is_active(&self) -> bool {
+    pub(crate) fn report(&self, report: &mut MechanismReport<'_>) {
+        report.active(Mechanism::OutageRevert, self.is_active());
+    }
+
+    const fn is_active(&self) -> bool {
         !matches!(self.state, State::Idle)
     }
 
     /// A restart ACK is sent.
-    pub(in crate::accel) fn on_restart(&mut self) {
+    pub(crate) fn on_restart(&mut self) {
         self.restarts += u64::from(!core::mem::replace(&mut self.has_restarted, true));
     }
 
     /// Outages during or after which restart ACKs were sent.
-    pub(in crate::accel) const fn restarts(&self) -> u64 {
+    pub(crate) const fn restarts(&self) -> u64 {
         self.restarts
     }
 }
@@ -132,12 +146,6 @@ impl OutageRecovery {
 const MIN_RTO: Duration = Duration::from_millis(200);
 /// Linux's `TCP_RTO_MAX`: a sender that has more to send has retransmitted by then.
 const MAX_RTO: Duration = Duration::from_secs(120);
-/// chosen: 20 ms are lost on average, at 25 small packets per second.
-const RESTART_INTERVAL: Duration = Duration::from_millis(40);
-/// As long as the gateway is probed often ([`super::detector`]).
-const RESTART_TIME: Duration = Duration::from_secs(10);
-/// Restart ACKs after the first one when the link recovers, because that may be lost.
-const REPEATS: u8 = 2;
 
 #[cfg(test)]
 mod tests {

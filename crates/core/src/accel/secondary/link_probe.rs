@@ -16,15 +16,17 @@
 
 use alloc::collections::VecDeque;
 
-use crate::accel::config::SecondaryLink;
 use crate::accel::event::Output;
 use crate::accel::observation::minmax_filter::MinMaxFilter;
+use crate::accel::secondary::link::SecondaryLink;
+use crate::accel::secondary::options::SecondaryLinkOptions;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// Prober of one secondary link.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct LinkProber {
+pub(crate) struct LinkProber {
+    options: &'static SecondaryLinkOptions,
     link: SecondaryLink,
     /// The rate at which may be sent over it.
     allowance: Bitrate,
@@ -66,10 +68,11 @@ struct RateCap {
 
 impl LinkProber {
     /// A prober of this link.
-    pub(in crate::accel) fn new(link: SecondaryLink) -> Self {
+    pub(crate) fn new(options: &'static SecondaryLinkOptions, link: SecondaryLink) -> Self {
         Self {
+            options,
             link,
-            allowance: link.up.map_or(FIRST_ALLOWANCE, |up| up.share(USABLE_SHARE)),
+            allowance: link.up.map_or(options.first_allowance, |up| up.share(options.usable_share)),
             allowance_changed: Instant::ZERO,
             is_growing: false,
             rate_cap: None,
@@ -91,17 +94,17 @@ impl LinkProber {
     }
 
     /// Which link.
-    pub(in crate::accel) const fn link_id(&self) -> LinkId {
+    pub(crate) const fn link_id(&self) -> LinkId {
         self.link.link
     }
 
     /// The highest rate that may ever be allowed, as far as it is known.
-    pub(in crate::accel) fn max_rate(&self) -> Bitrate {
-        self.link.up.map_or(MAX_ALLOWANCE, |up| up.share(USABLE_SHARE))
+    pub(crate) fn max_rate(&self) -> Bitrate {
+        self.link.up.map_or(self.options.max_allowance, |up| up.share(self.options.usable_share))
     }
 
     /// Something is to be sent over the link soon.
-    pub(in crate::accel) fn on_wanted(&mut self, now: Instant) {
+    pub(crate) fn on_wanted(&mut self, now: Instant) {
         self.last_wanted = Some(now);
         if self.next_probe.is_none() {
             self.next_probe = Some(now);
@@ -110,25 +113,27 @@ impl LinkProber {
     }
 
     /// Whether its gateway replies.
-    pub(in crate::accel) fn is_alive(&self, now: Instant) -> bool {
-        let is_reply_overdue = self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= REPLY_TIMEOUT);
+    pub(crate) fn is_alive(&self, now: Instant) -> bool {
+        let is_reply_overdue =
+            self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= self.options.reply_timeout);
         !self.is_down
             && !is_reply_overdue
-            && self.last_reply.is_some_and(|replied| now.since(replied) < MAX_REPLY_AGE)
+            && self.last_reply.is_some_and(|replied| now.since(replied) < self.options.max_reply_age)
     }
 
     /// Whether it is known to deliver nothing: no carrier, or replies are missing. A link that was never probed is not.
-    pub(in crate::accel) fn is_down(&self, now: Instant) -> bool {
-        self.is_down || self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= REPLY_TIMEOUT)
+    pub(crate) fn is_down(&self, now: Instant) -> bool {
+        self.is_down
+            || self.probes.front().is_some_and(|(_, sent_at)| now.since(*sent_at) >= self.options.reply_timeout)
     }
 
     /// Whether its gateway has never replied, so that its state is unknown.
-    pub(in crate::accel) fn is_unresponsive(&self, now: Instant) -> bool {
+    pub(crate) fn is_unresponsive(&self, now: Instant) -> bool {
         self.is_down(now) && !self.is_down && self.rtt.is_none()
     }
 
     /// So many bytes leave over it now, whether there is capacity or not.
-    pub(in crate::accel) fn on_sent(&mut self, now: Instant, bytes: usize) {
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: usize) {
         self.credit = self.credit_at(now) - self.cost(bytes);
         self.credited = self.credited.max(now);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -137,21 +142,21 @@ impl LinkProber {
     }
 
     /// When so many bytes may be sent: `now`, or later.
-    pub(in crate::accel) fn can_send_at(&self, now: Instant, bytes: usize) -> Instant {
-        let missing_credit = self.cost(bytes).min(MAX_CREDIT) - self.credit_at(now);
+    pub(crate) fn can_send_at(&self, now: Instant, bytes: usize) -> Instant {
+        let missing_credit = self.cost(bytes).min(self.max_credit()) - self.credit_at(now);
         now + Duration::from_nanos(u64::try_from(missing_credit).unwrap_or(0))
     }
 
     /// The gateway replies.
-    pub(in crate::accel) fn on_probe_reply(&mut self, now: Instant, sequence: u16) {
+    pub(crate) fn on_probe_reply(&mut self, now: Instant, sequence: u16) {
         let Some(at) = self.probes.iter().position(|(sent_at, _)| *sent_at == sequence) else { return };
         let Some((_, sent_at)) = self.probes.drain(..=at).next_back() else { return };
         let rtt = now.since(sent_at);
         self.last_reply = Some(now);
         self.rtt = Some(rtt);
-        let base = self.min_rtt.on_value(now, MIN_RTT_WINDOW, rtt, Duration::min);
+        let base = self.min_rtt.on_value(now, self.options.min_rtt_window, rtt, Duration::min);
         // A reply that is queued behind download traffic says nothing about the uplink.
-        let is_receiving = self.last_traffic.is_some_and(|at| now.since(at) < REPLY_TIMEOUT);
+        let is_receiving = self.last_traffic.is_some_and(|at| now.since(at) < self.options.reply_timeout);
         if self.link.up.is_none() && !is_receiving {
             self.adapt(now, sent_at, rtt.saturating_sub(base));
         }
@@ -160,13 +165,13 @@ impl LinkProber {
 
     /// The link delivered a packet of the accelerator's own: it is alive, even if replies of its gateway wait in a full
     /// queue.
-    pub(in crate::accel) fn on_traffic(&mut self, now: Instant) {
-        self.probes.retain(|(_, sent_at)| now.since(*sent_at) < PROBE_INTERVAL);
+    pub(crate) fn on_traffic(&mut self, now: Instant) {
+        self.probes.retain(|(_, sent_at)| now.since(*sent_at) < self.options.probe_interval);
         (self.last_reply, self.last_traffic) = (Some(now), Some(now));
     }
 
     /// The carrier was lost or returned.
-    pub(in crate::accel) fn on_carrier(&mut self, is_up: bool) {
+    pub(crate) fn on_carrier(&mut self, is_up: bool) {
         self.is_down = !is_up;
         if !is_up {
             self.last_reply = None;
@@ -174,11 +179,11 @@ impl LinkProber {
     }
 
     /// Time has passed.
-    pub(in crate::accel) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
+    pub(crate) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
         if self.next_probe.is_none_or(|due| now < due) {
             return;
         }
-        if self.last_wanted.is_none_or(|wanted| now.since(wanted) >= IDLE_TIME) {
+        if self.last_wanted.is_none_or(|wanted| now.since(wanted) >= self.options.idle_time) {
             self.next_probe = None;
             self.probes.clear();
             return;
@@ -189,53 +194,55 @@ impl LinkProber {
             self.probes.remove(1);
         }
         self.probes.push_back((self.next_sequence, now));
-        self.next_probe = Some(now + PROBE_INTERVAL);
+        self.next_probe = Some(now + self.options.probe_interval);
         outputs.push_back(Output::Probe { link: self.link.link, sequence: self.next_sequence });
     }
 
     /// When to tick next.
-    pub(in crate::accel) const fn deadline(&self) -> Option<Instant> {
+    pub(crate) const fn deadline(&self) -> Option<Instant> {
         self.next_probe
     }
 
     /// The last round trip to its gateway.
-    pub(in crate::accel) const fn rtt(&self) -> Option<Duration> {
+    pub(crate) const fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
 
     /// What may be sent over it.
-    pub(in crate::accel) const fn allowance(&self) -> Bitrate {
+    pub(crate) const fn allowance(&self) -> Bitrate {
         self.allowance
     }
 
     /// Whether its capacity was configured, or some rate was too high.
-    pub(in crate::accel) const fn is_known(&self) -> bool {
+    pub(crate) const fn is_known(&self) -> bool {
         self.link.up.is_some() || self.rate_cap.is_some()
     }
 
     /// Its configuration.
-    pub(in crate::accel) const fn link(&self) -> &SecondaryLink {
+    pub(crate) const fn link(&self) -> &SecondaryLink {
         &self.link
     }
 
     /// All that was sent over it.
-    pub(in crate::accel) const fn sent(&self) -> DataSize {
+    pub(crate) const fn sent(&self) -> DataSize {
         self.sent
     }
 
     /// Adapts the allowance to a reply.
     fn adapt(&mut self, now: Instant, sent_at: Instant, waited: Duration) {
-        let is_used =
-            DataSize::from_bytes(self.used) / PROBE_INTERVAL >= self.allowance.share(Ratio::from_percent(50));
+        let is_used = DataSize::from_bytes(self.used) / self.options.probe_interval
+            >= self.allowance.share(Ratio::from_percent(50));
         if !is_used || sent_at < self.allowance_changed {
             return;
         }
-        self.delayed_replies = if waited < SHORT_DELAY { 0 } else { self.delayed_replies + 1 };
-        if waited >= LONG_DELAY || (self.is_growing && waited >= SHORT_DELAY) {
+        self.delayed_replies = if waited < self.options.short_delay { 0 } else { self.delayed_replies + 1 };
+        if waited >= self.options.long_delay || (self.is_growing && waited >= self.options.short_delay) {
             self.shrink(now, Ratio::from_percent(50), Ratio::from_percent(75));
-        } else if self.delayed_replies >= MAX_DELAYED_REPLIES {
+        } else if self.delayed_replies >= self.options.max_delayed_replies {
             self.shrink(now, Ratio::from_percent(90), Ratio::from_percent(90));
-        } else if waited < NO_DELAY && sent_at.since(self.allowance_changed) >= MIN_TEST_TIME {
+        } else if waited < self.options.no_delay
+            && sent_at.since(self.allowance_changed) >= self.options.min_test_time
+        {
             self.is_growing = false;
             self.grow(now);
         }
@@ -243,24 +250,27 @@ impl LinkProber {
 
     /// Keeps this share of the allowance, and may soon grow to that one.
     fn shrink(&mut self, now: Instant, keeps: Ratio, most: Ratio) {
-        let rate = self.allowance.share(most).max(MIN_ALLOWANCE);
+        let rate = self.allowance.share(most).max(self.options.min_allowance);
         match &mut self.rate_cap {
             // An allowance below the cap has a queue that is left over, which says nothing about lower rates.
             Some(ceiling) if now < ceiling.until && self.allowance < ceiling.rate => {}
             Some(ceiling) if now < ceiling.until => ceiling.rate = rate,
             ended => {
-                let recent = ended.filter(|ceiling| now.since(ceiling.until) < MAX_CAP_TIME);
-                let again = recent.map_or(FIRST_CAP_TIME, |ceiling| (ceiling.duration * 2).min(MAX_CAP_TIME));
+                let recent = ended.filter(|ceiling| now.since(ceiling.until) < self.options.max_cap_time);
+                let again = recent.map_or(self.options.first_cap_time, |ceiling| {
+                    (ceiling.duration * 2).min(self.options.max_cap_time)
+                });
                 *ended = Some(RateCap { rate, until: now + again, duration: again });
             }
         }
-        self.allowance = self.allowance.share(keeps).max(MIN_ALLOWANCE);
+        self.allowance = self.allowance.share(keeps).max(self.options.min_allowance);
         (self.allowance_changed, self.is_growing, self.delayed_replies) = (now, false, 0);
     }
 
     fn grow(&mut self, now: Instant) {
         let ceiling = self.rate_cap.filter(|ceiling| now < ceiling.until);
-        let most = ceiling.map_or(MAX_ALLOWANCE, |ceiling| ceiling.rate.min(MAX_ALLOWANCE));
+        let most =
+            ceiling.map_or(self.options.max_allowance, |ceiling| ceiling.rate.min(self.options.max_allowance));
         let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(most);
         if more > self.allowance {
             (self.allowance, self.allowance_changed, self.is_growing) = (more, now, true);
@@ -269,7 +279,11 @@ impl LinkProber {
 
     fn credit_at(&self, now: Instant) -> i64 {
         let passed = i64::try_from(now.since(self.credited).as_nanos()).unwrap_or(i64::MAX);
-        self.credit.saturating_add(passed).min(MAX_CREDIT)
+        self.credit.saturating_add(passed).min(self.max_credit())
+    }
+
+    fn max_credit(&self) -> i64 {
+        i64::try_from(self.options.max_credit.as_nanos()).unwrap_or(i64::MAX)
     }
 
     /// Nanoseconds of the allowance.
@@ -279,37 +293,6 @@ impl LinkProber {
     }
 }
 
-/// chosen: leaves its queue empty.
-const USABLE_SHARE: Ratio = Ratio::from_percent(90);
-/// chosen: the slowest link worth using has 50 kbit/s.
-const FIRST_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(50_000);
-/// chosen: two ACKs per round trip.
-const MIN_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(16_000);
-/// chosen: six hundred ACKs per second; more of them change nothing.
-const MAX_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(280_000);
-/// In nanoseconds. chosen: two ACKs at once at 100 kbit/s.
-const MAX_CREDIT: i64 = 10_000_000;
-const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// chosen: the transmission time of two ACKs at 50 kbit/s.
-const NO_DELAY: Duration = Duration::from_millis(15);
-/// chosen: shorter delays are due to the radio's scheduling.
-const SHORT_DELAY: Duration = Duration::from_millis(30);
-const LONG_DELAY: Duration = Duration::from_millis(80);
-/// chosen: a second of them.
-const MAX_DELAYED_REPLIES: u32 = 5;
-/// chosen: an overload builds a queue of this order within it.
-const MIN_TEST_TIME: Duration = Duration::from_millis(100);
-/// chosen: one late reply may be due to the radio, and costs no more than some seconds; the rate of a mobile link
-/// changes within minutes.
-const FIRST_CAP_TIME: Duration = Duration::from_secs(4);
-const MAX_CAP_TIME: Duration = Duration::from_secs(60);
-/// chosen: longer than a queue of our own stands.
-const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
-/// chosen: longer than any round trip of a link worth using.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-const MAX_REPLY_AGE: Duration = Duration::from_millis(1500);
-/// chosen: a link that was not wanted for so long may sleep.
-const IDLE_TIME: Duration = Duration::from_secs(1);
 const MAX_PENDING_PROBES: usize = 16;
 
 #[cfg(test)]
@@ -317,7 +300,7 @@ mod tests {
     use super::*;
 
     fn cell(up: Option<Bitrate>) -> LinkProber {
-        LinkProber::new(SecondaryLink { up, ..SecondaryLink::new(LinkId(1)) })
+        LinkProber::new(&SecondaryLinkOptions::DEFAULT, SecondaryLink { up, ..SecondaryLink::new(LinkId(1)) })
     }
 
     /// A minute of 52-byte ACKs, each sent as soon as there is capacity, over a link of this rate with 75 ms each way.
@@ -429,9 +412,9 @@ mod tests {
             }
             prober.allowance()
         };
-        assert_eq!(minute(&mut prober, 20), MAX_ALLOWANCE);
+        assert_eq!(minute(&mut prober, 20), SecondaryLinkOptions::DEFAULT.max_allowance);
         minute(&mut prober, 130);
-        assert_eq!(minute(&mut prober, 130), MAX_ALLOWANCE);
+        assert_eq!(minute(&mut prober, 130), SecondaryLinkOptions::DEFAULT.max_allowance);
     }
 
     #[test]

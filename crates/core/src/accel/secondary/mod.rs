@@ -2,33 +2,36 @@
 //!
 //! 1. Tasks are assigned by [`Roles`] where the rates of all links were configured; otherwise in the order in which the
 //!    links are named. The round trip of a link is known when its gateway first replies.
-//! 2. Links are used one after another: the next one only when the first has no capacity within [`MAX_ACK_WAIT`], so
+//! 2. Links are used one after another: the next one only when the first has no capacity within `max_ack_wait`, so
 //!    that a radio that is not needed sleeps.
 //! 3. The ACK of a flow waits at one link at a time: a newer one replaces it there.
 //! 4. ACKs that wait for a link that goes down leave over the primary link.
 
+pub(super) mod ack_sender;
+pub(super) mod link;
 pub(super) mod link_probe;
+pub(super) mod options;
 mod roles;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::config::{Config, SecondaryLink};
 use super::event::{Output, PacketBytes};
-use crate::accel::ack_offload::ack_sender::{AckSender, DATA_PER_ACK_BYTE, QueueResult};
-use crate::accel::early_ack::fetch::LinkInfo;
-use crate::accel::fast_fetch::pool::ConnLink;
+use crate::accel::secondary::ack_sender::{AckSender, DATA_PER_ACK_BYTE, QueueResult};
+use crate::accel::secondary::link::{ConnLink, LinkInfo, SecondaryLink};
 use crate::accel::secondary::link_probe::LinkProber;
+use crate::accel::secondary::options::SecondaryLinkOptions;
 use crate::accel::secondary::roles::{LinkCharacteristics, Roles};
 use crate::accel::status::LinkStatus;
 use crate::accel::zero_window::FreezeParams;
 use crate::link::LinkId;
-use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
+use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, AddrPair, FourTuple as Key};
 
 /// All secondary links.
 #[derive(Debug)]
 pub(super) struct SecondaryLinks {
+    options: &'static SecondaryLinkOptions,
     /// In the order in which ACKs are offered to them.
     links: Vec<ManagedLink>,
     freeze_link: Option<LinkId>,
@@ -44,14 +47,14 @@ struct ManagedLink {
 
 impl SecondaryLinks {
     /// The configured links.
-    pub(super) fn new(config: &Config) -> Self {
-        let link_state = |terms: &SecondaryLink| ManagedLink {
-            prober: LinkProber::new(*terms),
+    pub(super) fn new(options: &'static SecondaryLinkOptions, configured: &[SecondaryLink]) -> Self {
+        let link_state = |link: &SecondaryLink| ManagedLink {
+            prober: LinkProber::new(options, *link),
             ack_sender: AckSender::default(),
         };
-        let named: Vec<LinkId> = config.secondary_links.iter().map(|secondary| secondary.link).collect();
-        let links = config.secondary_links.iter().map(link_state).collect();
-        let mut links = Self { links, freeze_link: named.first().copied(), fetch_order: named };
+        let named: Vec<LinkId> = configured.iter().map(|secondary| secondary.link).collect();
+        let links = configured.iter().map(link_state).collect();
+        let mut links = Self { options, links, freeze_link: named.first().copied(), fetch_order: named };
         links.assign_roles();
         links
     }
@@ -60,7 +63,7 @@ impl SecondaryLinks {
     fn assign_roles(&mut self) {
         let characteristics = self.links.iter().map(|ManagedLink { prober: interface, .. }| {
             let terms = interface.link();
-            let rtt = interface.rtt().unwrap_or(DEFAULT_RTT);
+            let rtt = interface.rtt().unwrap_or(self.options.default_rtt);
             Some(LinkCharacteristics { link: terms.link, down: terms.down?, up: terms.up?, rtt })
         });
         let Some(characteristics) = characteristics.collect::<Option<Vec<_>>>() else { return };
@@ -83,15 +86,19 @@ impl SecondaryLinks {
             .links
             .iter()
             .find(|link_state| link_state.prober.link_id() == link && !link_state.prober.is_down(now))?;
-        Some((link, link_state.send_rate()))
+        Some((link, link_state.send_rate(self.options)))
     }
 
     /// The link for a mirrored connection, and how often it may send an ACK.
     pub(super) fn mirrored_conn_link(&self, now: Instant) -> Option<ConnLink> {
         let link = self.fetch_links(now).find(|link| !link.is_down)?.link;
         let link_state = self.links.iter().find(|link_state| link_state.prober.link_id() == link)?;
-        let beat = DataSize::from_bytes(CONN_ACK_SIZE) / link_state.send_rate().share(CONN_SHARE);
-        Some(ConnLink { link, ack_interval: beat.clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL) })
+        let beat = DataSize::from_bytes(CONN_ACK_SIZE)
+            / link_state.send_rate(self.options).share(self.options.uplink_share);
+        Some(ConnLink {
+            link,
+            ack_interval: beat.clamp(self.options.min_ack_interval, self.options.max_ack_interval),
+        })
     }
 
     /// Accounts a packet of a mirrored connection.
@@ -273,7 +280,7 @@ impl SecondaryLinks {
             if !interface.is_alive(now) {
                 continue;
             }
-            if interface.can_send_at(now, size) <= now + MAX_ACK_WAIT {
+            if interface.can_send_at(now, size) <= now + self.options.max_ack_wait {
                 return Some(at);
             }
             first = first.or(Some(at));
@@ -294,24 +301,11 @@ impl ManagedLink {
 
     /// The rate at which can be sent over it. Without a configured rate it is measured by offloading; before that a
     /// usual rate is assumed.
-    fn send_rate(&self) -> Bitrate {
+    fn send_rate(&self, options: &SecondaryLinkOptions) -> Bitrate {
         let rate = self.prober.allowance();
-        if self.prober.is_known() { rate } else { rate.max(DEFAULT_SEND_RATE) }
+        if self.prober.is_known() { rate } else { rate.max(options.default_uplink_rate) }
     }
 }
 
-/// chosen: an ACK that waits no longer delays nothing that matters.
-const MAX_ACK_WAIT: Duration = Duration::from_millis(20);
-/// Share of the uplink for each of two mirrored connections ([`super::fast_fetch::pool`]). chosen: the other half is
-/// for acknowledgements and requests.
-const CONN_SHARE: Ratio = Ratio::from_percent(25);
 /// Bytes of an ACK without options, over IPv6.
 const CONN_ACK_SIZE: u64 = 60;
-/// chosen: with sixteen segments each 45 Mbit/s; the resolution of a timer.
-const MIN_ACK_INTERVAL: Duration = Duration::from_millis(4);
-/// chosen: at a slower rate no flow can be caught up with.
-const MAX_ACK_INTERVAL: Duration = Duration::from_millis(40);
-/// chosen: any link of today carries such a burst once per outage.
-const DEFAULT_SEND_RATE: Bitrate = Bitrate::from_bits_per_sec(300_000);
-/// Of a link whose round trip is unknown yet.
-const DEFAULT_RTT: Duration = Duration::from_millis(100);

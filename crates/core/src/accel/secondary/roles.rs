@@ -16,31 +16,31 @@ use crate::units::{Bitrate, Duration};
 
 /// What is known of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct LinkCharacteristics {
+pub(crate) struct LinkCharacteristics {
     /// Which.
-    pub(in crate::accel) link: LinkId,
+    pub(crate) link: LinkId,
     /// The rate that it delivers.
-    pub(in crate::accel) down: Bitrate,
+    pub(crate) down: Bitrate,
     /// The rate at which it can be sent over.
-    pub(in crate::accel) up: Bitrate,
+    pub(crate) up: Bitrate,
     /// Its round trip.
-    pub(in crate::accel) rtt: Duration,
+    pub(crate) rtt: Duration,
 }
 
 /// The links for each task, the first choice first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct Roles {
+pub(crate) struct Roles {
     /// For ACKs.
-    pub(in crate::accel) acks: Vec<LinkId>,
+    pub(crate) acks: Vec<LinkId>,
     /// For fetched bytes.
-    pub(in crate::accel) fetch: Vec<LinkId>,
+    pub(crate) fetch: Vec<LinkId>,
     /// For zero windows.
-    pub(in crate::accel) freeze: Vec<LinkId>,
+    pub(crate) freeze: Vec<LinkId>,
 }
 
 impl Roles {
     /// The tasks of these secondary links.
-    pub(in crate::accel) fn of(links: &[LinkCharacteristics]) -> Self {
+    pub(crate) fn of(links: &[LinkCharacteristics]) -> Self {
         let mut candidates = links.to_vec();
         candidates.sort_by_key(|link| core::cmp::Reverse((link.down, link.up)));
         let fetch = candidates.first().map(|link| link.link);

@@ -6,7 +6,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::super::*;
-use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange, LinkInfo, RangeFetcher};
+use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange, RangeFetcher};
+use crate::accel::secondary::link::LinkInfo;
 use crate::units::Bitrate;
 
 const WIFI: LinkId = LinkId(0);

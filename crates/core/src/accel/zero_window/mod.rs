@@ -9,7 +9,7 @@
 //!    sender accepts the first one that does not exceed what it has sent. The sweep begins above everything that may be
 //!    in flight, because one that begins too low leaves data outstanding; ACKs for less than half of the likely flight
 //!    are left out first.
-//! 2. The secondary link is thin: it carries so many ACKs as fit into a round trip and [`SWEEP_TIME`], all flows
+//! 2. The secondary link is thin: it carries so many ACKs as fit into a round trip and `sweep_time`, all flows
 //!    together. If that is not enough for a sweep that begins high enough, the flow is not frozen.
 //! 3. ACKs are one segment of the sender apart, as its segments were observed. A sender that has stopped between two of
 //!    them keeps the rest in flight.
@@ -23,12 +23,16 @@
 
 use core::ops::RangeInclusive;
 
+use crate::accel::mechanism::Mechanism;
+use crate::accel::options::options;
+use crate::accel::status::MechanismReport;
 use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// How senders are frozen in this outage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreezeParams {
+    pub(super) options: &'static ZeroWindowOptions,
     /// The link over which the ACKs are sent.
     pub(super) link: LinkId,
     /// The first form of §3.2: a zero window, and nothing is acknowledged.
@@ -49,11 +53,11 @@ impl FreezeParams {
         step: u32,
     ) -> Option<RangeInclusive<u64>> {
         let likely = rate * rtt;
-        let max_acks = (self.in_flight_rate? * (SWEEP_TIME + rtt)).bytes() / ACK_SIZE;
+        let max_acks = (self.in_flight_rate? * (self.options.sweep_time + rtt)).bytes() / ACK_SIZE;
         let max_acks = max_acks.checked_sub(self.sent_acks).filter(|max_acks| *max_acks > 0)?;
         let segments = |size: DataSize| size.bytes().div_ceil(u64::from(step.max(1)));
         let (low, top) = (segments(likely) / 2, segments(limit));
-        let min_top = segments(likely) * 5 / 4 + EXTRA_SEGMENTS;
+        let min_top = segments(likely) * 5 / 4 + self.options.extra_segments;
         let high = top.max(min_top).min(low + max_acks - 1);
         if high < min_top {
             return None;
@@ -66,6 +70,7 @@ impl FreezeParams {
 /// missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnfreezeRetry {
+    options: &'static ZeroWindowOptions,
     next: Option<(Instant, Duration)>,
     /// Data has come since the last repetition.
     has_data: bool,
@@ -83,16 +88,26 @@ pub(super) enum Resend {
 }
 
 impl UnfreezeRetry {
+    /// With these options, and nothing to repeat.
+    pub(super) fn new(options: &'static ZeroWindowOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Whether the sender's window is closed (`is_frozen`).
+    pub(super) fn report(&self, is_frozen: bool, report: &mut MechanismReport<'_>) {
+        report.active(Mechanism::ZeroWindowFreeze, is_frozen);
+    }
+
     /// The link is down, and the sender was frozen.
     pub(super) fn on_outage_start(&mut self, now: Instant) {
         (self.has_data, self.probes_next) = (false, false);
-        self.next = Some((now + FIRST_RETRY_IN_OUTAGE, FIRST_RETRY_IN_OUTAGE));
+        self.next = Some((now + self.options.first_retry_in_outage, self.options.first_retry_in_outage));
     }
 
     /// The link has recovered, and the first sweep was sent. `was_frozen`: the sender needs the window update.
     pub(super) fn on_outage_end(&mut self, now: Instant, was_frozen: bool) {
         (self.has_data, self.probes_next) = (false, !was_frozen);
-        self.next = Some((now + FIRST_RETRY, FIRST_RETRY));
+        self.next = Some((now + self.options.first_retry, self.options.first_retry));
     }
 
     /// Data has come: the sender is running for now. A zero window may still be on its way to it.
@@ -108,7 +123,7 @@ impl UnfreezeRetry {
     /// What is to be repeated now, if anything; it counts as sent.
     pub(super) fn tick(&mut self, now: Instant) -> Option<Resend> {
         let (_, wait) = self.next.filter(|(at, _)| *at <= now)?;
-        let wait = (wait * 2).min(MAX_RETRY);
+        let wait = (wait * 2).min(self.options.max_retry);
         self.next = Some((now + wait, wait));
         if core::mem::take(&mut self.has_data) {
             return None;
@@ -149,21 +164,29 @@ impl SegmentSize {
     }
 }
 
-/// chosen: about when a sender has its first timeout. An ACK that comes later is still accepted, and its old timestamp
-/// has the sender undo that timeout; but the queue of a thin link holds no more than this.
-const SWEEP_TIME: Duration = Duration::from_millis(500);
 /// Bytes of an ACK with timestamps on a link with a header of its own.
 const ACK_SIZE: u64 = 72;
-/// chosen: the delay of a thin link and its queue.
-const FIRST_RETRY: Duration = Duration::from_millis(300);
-/// chosen: shorter than the second timeout of most senders, and longer than the pauses of a working link.
-const FIRST_RETRY_IN_OUTAGE: Duration = Duration::from_secs(1);
-/// chosen: rare compared with anything that moves.
-const MAX_RETRY: Duration = Duration::from_secs(10);
 /// RFC 9293 section 3.7.1: every host accepts it.
 const MIN_SEGMENT: u32 = 536;
-/// chosen: what a sender may have sent beside, as tail-loss probes.
-const EXTRA_SEGMENTS: u64 = 4;
+
+options! {
+    /// Options of the zero-window freeze.
+    pub struct ZeroWindowOptions {
+        /// ACKs of a sweep are sent for so long beyond a round trip: about when a sender has its first timeout. An ACK
+        /// that comes later is still accepted, and its old timestamp has the sender undo that timeout; but the queue of
+        /// a thin link holds no more than this.
+        pub sweep_time: Duration = Duration::from_millis(500),
+        /// Segments that a sender may have sent beyond its flight, such as tail-loss probes.
+        pub extra_segments: u64 = 4,
+        /// When the sweep is repeated first: the delay of a thin link and its queue.
+        pub first_retry: Duration = Duration::from_millis(300),
+        /// The same during the outage: shorter than the second timeout of most senders, and longer than the pauses of a
+        /// working link.
+        pub first_retry_in_outage: Duration = Duration::from_secs(1),
+        /// The time doubles up to this one: rare compared with anything that moves.
+        pub max_retry: Duration = Duration::from_secs(10),
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -174,7 +197,13 @@ mod tests {
         let rate = |bytes| DataSize::from_bytes(bytes) / Duration::from_millis(100);
         // Six times as long as the flow's round trip.
         let in_flight_rate = Some(rate(max_acks * 72 / 6 + 1));
-        let params = FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate, sent_acks: 0 };
+        let params = FreezeParams {
+            options: &ZeroWindowOptions::DEFAULT,
+            link: LinkId(1),
+            is_first_form: false,
+            in_flight_rate,
+            sent_acks: 0,
+        };
         let pace = (rate(likely * 1000), Duration::from_millis(100));
         params.ack_steps(pace, DataSize::from_bytes(limit * 1000), 1000)
     }
@@ -219,8 +248,13 @@ mod tests {
     #[test]
     fn flows_share_the_capacity_of_the_link() {
         let in_flight_rate = Some(Bitrate::from_bits_per_sec(360_000));
-        let params =
-            |spent| FreezeParams { link: LinkId(1), is_first_form: false, in_flight_rate, sent_acks: spent };
+        let params = |spent| FreezeParams {
+            options: &ZeroWindowOptions::DEFAULT,
+            link: LinkId(1),
+            is_first_form: false,
+            in_flight_rate,
+            sent_acks: spent,
+        };
         let steps = |spent| {
             let pace = (Bitrate::from_mbps(10), Duration::from_millis(100));
             params(spent).ack_steps(pace, DataSize::from_bytes(200_000), 1448)

@@ -14,13 +14,18 @@ use super::delay_queue::{AckDelayQueue, AckInfo};
 use super::loss_guard::LossGuard;
 use super::path_delay::{AckLink, PathDelay};
 use super::trial::{OffloadTrial, TrialSample};
+use crate::accel::ack_offload::options::AckOffloadOptions;
+use crate::accel::mechanism::Mechanism;
+use crate::accel::observation::flow_meter::FlowMeter;
+use crate::accel::observation::loss_classifier::LossClassifier;
 use crate::accel::observation::sack_holes::SackHoles;
-use crate::units::{Duration, Instant};
-use crate::wire::packet::TcpTimestamp;
+use crate::accel::status::MechanismReport;
+use crate::units::{Bitrate, Duration, Instant};
+use crate::wire::packet::{Ack, TcpTimestamp};
 
 /// Where an ACK leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum AckPath {
+pub(crate) enum AckPath {
     /// It may leave over a secondary link.
     Secondary,
     /// It leaves over the primary link, after this delay.
@@ -29,7 +34,8 @@ pub(in crate::accel) enum AckPath {
 
 /// State of one flow.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct AckPathSelector {
+pub(crate) struct AckPathSelector {
+    options: &'static AckOffloadOptions,
     trial: OffloadTrial,
     loss_guard: LossGuard,
     path_delay: PathDelay,
@@ -55,19 +61,86 @@ enum AssumedPath {
     },
 }
 
+/// What is known of a flow whose ACK leaves now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OffloadCandidate<'a> {
+    pub(crate) meter: &'a FlowMeter,
+    pub(crate) classifier: &'a LossClassifier,
+    /// As the receiver reports them. Early-acked holes count: a longer round trip slows their repair.
+    pub(crate) holes: &'a SackHoles,
+    /// The receiver's last ACK, before it was rewritten.
+    pub(crate) last_ack: Option<Ack>,
+    /// The next ACKs must arrive as they are.
+    pub(crate) is_exact: bool,
+    /// The receiver's window scale.
+    pub(crate) scale: u8,
+}
+
+impl OffloadCandidate<'_> {
+    /// What the delay queue needs to know of an ACK that was rewritten.
+    pub(crate) fn ack_info(&self, ack: Ack) -> AckInfo {
+        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.ts_ecr);
+        let has_rewritten_echo = self.last_ack.is_none_or(|last| echo(&last) != echo(&ack));
+        AckInfo { ack, has_rewritten_echo, scale: self.scale }
+    }
+}
+
 impl AckPathSelector {
-    /// Whether holes permit offload; `is_exact`: the next ACKs must arrive as they are.
-    pub(in crate::accel) fn has_no_holes(&mut self, now: Instant, holes: &SackHoles, is_exact: bool) -> bool {
-        self.loss_guard.is_clear(now, holes) && !is_exact
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static AckOffloadOptions) -> Self {
+        Self {
+            options,
+            trial: OffloadTrial::new(options),
+            loss_guard: LossGuard::new(options),
+            path_delay: PathDelay::new(options),
+            delay_queue: AckDelayQueue::new(options),
+            ..Self::default()
+        }
+    }
+
+    /// Whether ACKs may leave over a secondary link now, by holes and size alone (Super-aggregation §3.1).
+    pub(crate) fn can_offload_as_published(&mut self, now: Instant, flow: &OffloadCandidate<'_>) -> bool {
+        self.loss_guard.is_clear(now, flow.holes)
+            && !flow.is_exact
+            && flow.meter.segments_in_flight(now) >= u64::from(self.options.min_segments)
+    }
+
+    /// The link of an ACK of this flow that leaves now. `is_link_ready`: a secondary link responds; `max_rate`: a faster
+    /// flow has more ACKs than that link can carry.
+    pub(crate) fn choose(
+        &mut self,
+        now: Instant,
+        flow: &OffloadCandidate<'_>,
+        is_link_ready: bool,
+        max_rate: Bitrate,
+    ) -> AckPath {
+        // Hysteresis: a flow that fell below a limit must exceed it clearly to be offloaded again.
+        let min_segments = if self.is_on { self.options.min_segments / 2 } else { self.options.min_segments };
+        let max_rate = if self.is_on { max_rate + max_rate / 4 } else { max_rate };
+        let meter = flow.meter;
+        let sample = TrialSample {
+            received: meter.goodput.total(),
+            queue: flow.classifier.queueing_delay(now),
+            max_queue: flow.classifier.max_queue(),
+            rtt: meter.rtt.min(),
+            // Without timestamps nothing would show that ACKs do not arrive over the other link.
+            is_eligible: flow.last_ack.is_some_and(|last| last.timestamps.is_some())
+                && meter.segments_in_flight(now) >= u64::from(min_segments)
+                && meter.goodput.rate(now) <= max_rate,
+            has_started: flow.holes.last_open().is_some() || now.since(meter.opened) >= self.options.min_age,
+            is_link_ready,
+            ..TrialSample::new(now)
+        };
+        self.select(sample, flow.holes, flow.is_exact)
     }
 
     /// The path of an ACK that leaves now. The fields of `sample` about holes are filled in here.
-    pub(in crate::accel) fn select(&mut self, sample: TrialSample, holes: &SackHoles, is_exact: bool) -> AckPath {
+    fn select(&mut self, sample: TrialSample, holes: &SackHoles, is_exact: bool) -> AckPath {
         let now = sample.now;
         let is_calm = self.loss_guard.is_clear(now, holes) && !is_exact;
         let sample = TrialSample {
             is_clear: is_calm,
-            has_no_holes: holes.closed_for(now, NO_HOLES_TIME),
+            has_no_holes: holes.closed_for(now, self.options.no_holes_time),
             has_frequent_loss: self.loss_guard.has_frequent_loss(now),
             path_difference: self.path_delay.is_known().then(|| self.path_delay.difference()),
             ..sample
@@ -80,9 +153,9 @@ impl AckPathSelector {
             self.delivery_deadline = None;
         }
         if self.trial.is_running() || self.delivery_deadline.is_some() {
-            self.capture_until = Some(now + CAPTURE_TIME);
+            self.capture_until = Some(now + self.options.capture_time);
         }
-        if self.is_on && holes.closed_for(now, HOLE_GAP) && !is_exact {
+        if self.is_on && holes.closed_for(now, self.options.hole_gap) && !is_exact {
             return AckPath::Secondary;
         }
         // ACKs on the primary link prove nothing.
@@ -91,12 +164,12 @@ impl AckPathSelector {
     }
 
     /// No secondary link could take the ACK. Returns its delay on the primary link.
-    pub(in crate::accel) fn on_no_capacity(&mut self, now: Instant) -> Duration {
+    pub(crate) fn on_no_capacity(&mut self, now: Instant) -> Duration {
         self.current_delay(now, true)
     }
 
     /// A secondary link has taken an ACK with this timestamp.
-    pub(in crate::accel) fn on_offloaded(&mut self, now: Instant, value: Option<TcpTimestamp>) {
+    pub(crate) fn on_offloaded(&mut self, now: Instant, value: Option<TcpTimestamp>) {
         self.assumed_path = AssumedPath::Secondary;
         if let Some(value) = value {
             self.path_delay.on_ack_sent(now, value, AckLink::Secondary);
@@ -104,7 +177,7 @@ impl AckPathSelector {
     }
 
     /// An ACK leaves over the primary link after this delay. It is returned if that is now.
-    pub(in crate::accel) fn delay(
+    pub(crate) fn delay(
         &mut self,
         now: Instant,
         packet: Vec<u8>,
@@ -121,7 +194,7 @@ impl AckPathSelector {
     }
 
     /// A packet comes that echoes this timestamp, after this queueing delay.
-    pub(in crate::accel) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
+    pub(crate) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp, waited: Option<Duration>) {
         self.path_delay.on_echo(now, echo, waited);
         if self.path_delay.is_delivered() {
             self.delivery_deadline = None;
@@ -129,7 +202,7 @@ impl AckPathSelector {
     }
 
     /// The ACKs that are due over the primary link; all of them if the link is down.
-    pub(in crate::accel) fn take_due(&mut self, now: Instant, is_dark: bool) -> Vec<Vec<u8>> {
+    pub(crate) fn take_due(&mut self, now: Instant, is_dark: bool) -> Vec<Vec<u8>> {
         if is_dark {
             return self.delay_queue.drain().collect();
         }
@@ -137,7 +210,7 @@ impl AckPathSelector {
     }
 
     /// Whether offloaded ACKs do not arrive. Then all leave over the primary link from now on.
-    pub(in crate::accel) fn has_failed(&mut self, now: Instant) -> bool {
+    pub(crate) fn has_failed(&mut self, now: Instant) -> bool {
         let has_failed = self.delivery_deadline.is_some_and(|proof| now >= proof);
         if has_failed {
             (self.delivery_deadline, self.is_on) = (None, false);
@@ -147,29 +220,35 @@ impl AckPathSelector {
     }
 
     /// When to tick next.
-    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         [self.delay_queue.due(), self.delivery_deadline].into_iter().flatten().min()
     }
 
     /// Until when its packets are to be shown.
-    pub(in crate::accel) const fn capture_until(&self) -> Option<Instant> {
+    pub(crate) const fn capture_until(&self) -> Option<Instant> {
         self.capture_until
     }
 
-    /// Whether ACKs go elsewhere.
-    pub(in crate::accel) const fn is_on(&self) -> bool {
-        self.is_on
+    /// Whether ACKs of this flow are offloaded, and why not. `was_offloaded`: some were.
+    pub(crate) fn report(&self, was_offloaded: bool, report: &mut MechanismReport<'_>) {
+        report.active(Mechanism::AckOffload, self.is_on);
+        report.active(Mechanism::AckOffloadAsPublished, !self.is_on && was_offloaded);
+        if self.trial.has_no_benefit() {
+            report.inactive(&[Mechanism::AckOffload], "it runs no better with its ACKs elsewhere");
+        } else if self.trial.is_link_unavailable() {
+            report.inactive(&[Mechanism::AckOffload], "the second link's gateway does not answer");
+        }
     }
 
     /// The trial.
-    pub(in crate::accel) const fn trial(&self) -> &OffloadTrial {
+    pub(crate) const fn trial(&self) -> &OffloadTrial {
         &self.trial
     }
 
     /// When an ACK that is offloaded now must have been echoed; none: echoes are not captured.
     fn delivery_deadline(&self, sample: &TrialSample) -> Option<Instant> {
         let rtt = self.path_delay.primary_rtt().or(sample.queue.map(|_| sample.rtt))?;
-        Some(sample.now + rtt * 3 + DELIVERY_SLACK)
+        Some(sample.now + rtt * 3 + self.options.delivery_slack)
     }
 
     /// The delay of an ACK on the primary link; `ends`: offload ends.
@@ -182,27 +261,15 @@ impl AckPathSelector {
             AssumedPath::Primary => Duration::ZERO,
             AssumedPath::Secondary => extra,
             AssumedPath::Fading { since } => {
-                let left = FADE_TIME.saturating_sub(now.since(since));
+                let left = self.options.fade_time.saturating_sub(now.since(since));
                 if left.is_zero() {
                     self.assumed_path = AssumedPath::Primary;
                 }
-                extra.mul_f64(left.as_secs_f64() / FADE_TIME.as_secs_f64())
+                extra.mul_f64(left.as_secs_f64() / self.options.fade_time.as_secs_f64())
             }
         }
     }
 }
-
-/// chosen: longer than the ACKs of a repair take, over either path; what follows is a rate.
-const NO_HOLES_TIME: Duration = Duration::from_millis(300);
-/// chosen: holes of one burst count as one.
-const HOLE_GAP: Duration = Duration::from_millis(60);
-/// chosen: packets are captured for so long beyond a trial; ACKs come more often.
-const CAPTURE_TIME: Duration = Duration::from_millis(500);
-/// chosen: the longest path difference and the longest queue for which offload pays.
-const DELIVERY_SLACK: Duration = Duration::from_millis(400);
-/// chosen: with 50 ms the queue grows by an eightieth of the rate meanwhile; in one second it overflowed, and competing
-/// flows lost by it (`tests/tables/accel-beside.txt` of the simulator).
-const FADE_TIME: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests;

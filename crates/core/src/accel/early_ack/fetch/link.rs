@@ -1,40 +1,23 @@
 //! A link as the fetcher sees it: how much was requested over it, and how fast it responds.
 //!
-//! 1. Overhead counts: a response head, part heads, packet headers ([`response_cost`]).
+//! 1. Overhead counts: a response head, part heads, packet headers ([`InFlightRange::cost`](super::in_flight::InFlightRange::cost)).
 //! 2. Without a configured rate it is measured by responses that have to queue: a response behind many bytes takes
 //!    longer than the fastest one by the transmission time of those bytes. Holes alone fill no link and show nothing;
-//!    until something has queued the rate is [`DEFAULT_RATE`].
+//!    until something has queued the rate is `default_rate`.
 //! 3. Late ranges do not use capacity for ever: a link that answers nothing is requested to deliver little, not
 //!    nothing, because that is how its recovery is noticed.
 
 use core::net::SocketAddr;
 
-use super::QUEUE_TIME;
 use super::in_flight::InFlightFetch;
-use crate::accel::AddressFamilies;
-use crate::link::LinkId;
+use crate::accel::early_ack::fetch::options::FetchOptions;
+use crate::accel::secondary::link::LinkInfo;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
-
-/// What is known of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct LinkInfo {
-    /// Which link.
-    pub(in crate::accel) link: LinkId,
-    /// Whether it is the primary link.
-    pub(in crate::accel) is_primary: bool,
-    /// Whether it delivers nothing now.
-    pub(in crate::accel) is_down: bool,
-    /// The rate that it delivers, if known.
-    pub(in crate::accel) receive_rate: Option<Bitrate>,
-    /// Its round-trip time, if known.
-    pub(in crate::accel) rtt: Option<Duration>,
-    /// The address families that it reaches.
-    pub(in crate::accel) families: AddressFamilies,
-}
 
 /// A link, and what was requested over it.
 #[derive(Clone, Debug)]
 pub(super) struct FetchLink {
+    options: &'static FetchOptions,
     pub(super) info: LinkInfo,
     /// Requests from before the last late one no longer use capacity.
     since: Instant,
@@ -49,8 +32,9 @@ pub(super) struct FetchLink {
 }
 
 impl FetchLink {
-    pub(super) fn new(info: LinkInfo) -> Self {
+    pub(super) fn new(options: &'static FetchOptions, info: LinkInfo) -> Self {
         Self {
+            options,
             info,
             since: Instant::ZERO,
             measured_rate: None,
@@ -70,7 +54,7 @@ impl FetchLink {
     }
 
     const fn default_rate(&self) -> Bitrate {
-        if self.info.is_primary { DEFAULT_PRIMARY_RATE } else { DEFAULT_RATE }
+        if self.info.is_primary { self.options.default_primary_rate } else { self.options.default_rate }
     }
 
     /// Whether it may be used for this server.
@@ -81,12 +65,12 @@ impl FetchLink {
 
     /// Whether more may be requested over it, with `out` outstanding.
     pub(super) fn can_request(&self, now: Instant, out: DataSize) -> bool {
-        out.is_zero() || (!self.was_late_within(now, LATE_TIME) && out < self.window())
+        out.is_zero() || (!self.was_late_within(now, self.options.late_time) && out < self.window())
     }
 
     /// Whether something was late recently, and nothing has been answered since.
     pub(super) fn is_doubtful(&self, now: Instant) -> bool {
-        self.was_late_within(now, DOUBT_TIME)
+        self.was_late_within(now, self.options.doubt_time)
     }
 
     fn was_late_within(&self, now: Instant, time: Duration) -> bool {
@@ -101,7 +85,7 @@ impl FetchLink {
 
     /// The most bytes of one request.
     pub(super) fn max_request(&self, is_bulk: bool) -> u64 {
-        if is_bulk { self.window().bytes().max(MAX_BULK) } else { self.window().bytes().max(4096) }
+        if is_bulk { self.window().bytes().max(self.options.max_bulk) } else { self.window().bytes().max(4096) }
     }
 
     /// The expected latency of a request that is sent now, behind so much.
@@ -124,7 +108,7 @@ impl FetchLink {
         self.last_late = None;
         self.total += cost;
         let least = *self.min_latency.insert(self.min_latency.map_or(latency, |least| least.min(latency)));
-        if bytes_ahead >= MIN_SAMPLE && latency > least {
+        if bytes_ahead >= self.options.min_sample && latency > least {
             let rate = rate_of(bytes_ahead, latency - least);
             let old = self.measured_rate.unwrap_or(self.default_rate());
             self.measured_rate = Some((old * 7 + rate.min(old * 4)) / 8);
@@ -136,38 +120,15 @@ impl FetchLink {
     }
 
     fn window(&self) -> DataSize {
-        self.rate() * (self.rtt() + QUEUE_TIME)
+        self.rate() * (self.rtt() + self.options.queue_time)
     }
 
     fn rtt(&self) -> Duration {
-        self.info.rtt.unwrap_or(DEFAULT_RTT)
+        self.info.rtt.unwrap_or(self.options.default_rtt)
     }
-}
-
-/// The load of a response with so many bytes on a link.
-pub(super) fn response_cost(bytes: u64) -> DataSize {
-    // 52 bytes of headers for 1448 of a segment.
-    DataSize::from_bytes(bytes + bytes / 27 + PART_OVERHEAD)
 }
 
 fn rate_of(bytes: DataSize, time: Duration) -> Bitrate {
     let nanos = time.as_nanos().max(1);
     Bitrate::from_bits_per_sec(u64::try_from(u128::from(bytes.bytes()) * 8_000_000_000 / nanos).unwrap_or(u64::MAX))
 }
-
-/// chosen: below the rate of a 3G link, above the 0.22 Mbit/s that 1 % of loss at 20 Mbit/s needs.
-const DEFAULT_RATE: Bitrate = Bitrate::from_bits_per_sec(500_000);
-/// chosen: a fifth of the link that the thresholds are about.
-const DEFAULT_PRIMARY_RATE: Bitrate = Bitrate::from_mbps(4);
-/// chosen: the round trip of a cellular link in the thresholds.
-const DEFAULT_RTT: Duration = Duration::from_millis(150);
-/// What nginx writes around one of several ranges: 110 to 130 bytes; a head of its own has about 300.
-const PART_OVERHEAD: u64 = 130;
-/// chosen: what waited behind so much has waited for the link: 73 ms at 900 kbit/s.
-const MIN_SAMPLE: DataSize = DataSize::from_kib(8);
-/// chosen: after something was late, only one request at a time for so long.
-const LATE_TIME: Duration = Duration::from_secs(1);
-/// chosen: on a link that delivers nothing, one hole in this time waits for a response that does not come.
-const DOUBT_TIME: Duration = Duration::from_secs(10);
-/// chosen: one request for the loss of an outage.
-const MAX_BULK: u64 = 256 * 1024;

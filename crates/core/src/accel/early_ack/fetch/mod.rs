@@ -1,98 +1,62 @@
 //! Range fetcher: which missing bytes are requested when, and over which link (Super-aggregation §3.3, §4.2, *Fast
 //! Fetcher*).
 //!
-//! 1. Holes of one resource are collected for [`GATHER_TIME`] and requested together, as several ranges: a hole that
+//! 1. Holes of one resource are collected for `gather_time` and requested together, as several ranges: a hole that
 //!    was only reordering is gone by then, and a response head costs as much as a third of a segment.
 //! 2. Secondary links first, the primary one last; bulk that is too much for a thin link (the loss of an outage) the
 //!    other way round. A link that is down is not used, one that has just failed only if there is no other.
-//! 3. No link is requested to deliver more than it can in a round trip and [`QUEUE_TIME`], headers included: what waits
+//! 3. No link is requested to deliver more than it can in a round trip and `queue_time`, headers included: what waits
 //!    here may still arrive by itself, or go over another link.
-//! 4. What has not come after [`TIMEOUT`], two round trips and its turn in the queue is requested again, if possible
+//! 4. What has not come after `timeout`, two round trips and its turn in the queue is requested again, if possible
 //!    over another link. With a single link it is requested later, and not while one range comes after the other. The
 //!    first response counts; a fetch whose ranges are all obsolete is cancelled. While a server is late with the same
 //!    bytes over every link, no more of its bytes may become missing ([`RangeFetcher::budget`]).
-//! 5. It never gives up by itself before [`MAX_TRIES`]: how long a hole may stay open is decided by its flow.
+//! 5. It never gives up by itself before `max_tries`: how long a hole may stay open is decided by its flow.
 
 mod in_flight;
 mod link;
+pub(crate) mod options;
 
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 use core::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
-
 use super::http_map::ResourceOffset;
-use crate::accel::Output;
+use crate::accel::early_ack::fetch::options::FetchOptions;
+use crate::accel::event::{Fetch, FetchId, Output};
+use crate::accel::secondary::link::LinkInfo;
 use crate::accel::seq_space::PosRange;
 use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
 use in_flight::{InFlightFetch, InFlightRange};
 use link::FetchLink;
 
-pub(in crate::accel) use link::LinkInfo;
-
-/// Identifies a fetch: counted from one, never reused.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FetchId(pub u64);
-
-/// Ranges of a resource to be fetched over another connection.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fetch {
-    /// Which fetch.
-    pub id: FetchId,
-    /// Over which link.
-    pub link: LinkId,
-    /// The server of the flow.
-    pub server: SocketAddr,
-    /// The request of the application, without fields of ranges, conditions, codings and connections: a request line
-    /// and fields, each ended by CR LF, and no empty line. The fetch adds `Range` and `If-Range`.
-    pub request: String,
-    /// The strong validator that the response must still have (RFC 9110 section 8.8.3), quotes included.
-    pub etag: String,
-    /// The length of the resource.
-    pub length: DataSize,
-    /// First byte, and one past the last.
-    pub ranges: Vec<(u64, u64)>,
-}
-
-impl fmt::Debug for Fetch {
-    /// Without the request: it may contain secrets, and this text goes to logs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, link, server, length, ranges, .. } = self;
-        write!(f, "{id:?} of {ranges:?} in {length:?} from {server} over {link:?}")
-    }
-}
-
 /// Bytes that a flow misses.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct FetchRequest {
+pub(crate) struct FetchRequest {
     /// The flow, by the number of the caller.
-    pub(in crate::accel) flow: u64,
+    pub(crate) flow: u64,
     /// The positions in the flow's sequence space.
-    pub(in crate::accel) range: PosRange,
+    pub(crate) range: PosRange,
     /// Where they lie in their resource.
-    pub(in crate::accel) source: ResourceOffset,
+    pub(crate) source: ResourceOffset,
     /// The server that has them.
-    pub(in crate::accel) server: SocketAddr,
+    pub(crate) server: SocketAddr,
 }
 
 /// Bytes that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::accel) struct FetchedRange {
+pub(crate) struct FetchedRange {
     /// The flow.
-    pub(in crate::accel) flow: u64,
+    pub(crate) flow: u64,
     /// Their first position in the flow's sequence space.
-    pub(in crate::accel) start: u64,
+    pub(crate) start: u64,
     /// The bytes.
-    pub(in crate::accel) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// Latency of the response; none: from a mirrored connection.
-    pub(in crate::accel) latency: Option<Duration>,
+    pub(crate) latency: Option<Duration>,
     /// Whether that was too long, or other requests were late over every link.
-    pub(in crate::accel) is_late: bool,
+    pub(crate) is_late: bool,
 }
 
 /// A range that waits to be requested.
@@ -110,7 +74,8 @@ struct WaitingRange {
 
 /// All fetches of a host.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct RangeFetcher {
+pub(crate) struct RangeFetcher {
+    options: &'static FetchOptions,
     links: Vec<FetchLink>,
     waiting: Vec<WaitingRange>,
     in_flight: BTreeMap<FetchId, InFlightFetch>,
@@ -119,8 +84,13 @@ pub(in crate::accel) struct RangeFetcher {
 }
 
 impl RangeFetcher {
+    /// With these options, and nothing observed yet.
+    pub(crate) fn new(options: &'static FetchOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
     /// The links, secondary ones first and the primary one last.
-    pub(in crate::accel) fn set_links(&mut self, infos: &[LinkInfo]) {
+    pub(crate) fn set_links(&mut self, infos: &[LinkInfo]) {
         self.links.retain(|fetch_link| infos.iter().any(|info| info.link == fetch_link.info.link));
         for (at, info) in infos.iter().enumerate() {
             match self.links.iter().position(|fetch_link| fetch_link.info.link == info.link) {
@@ -128,23 +98,23 @@ impl RangeFetcher {
                     let fetch_link = self.links.remove(old);
                     self.links.insert(at.min(self.links.len()), fetch_link.with_info(*info));
                 }
-                None => self.links.insert(at.min(self.links.len()), FetchLink::new(*info)),
+                None => self.links.insert(at.min(self.links.len()), FetchLink::new(self.options, *info)),
             }
         }
     }
 
     /// A flow misses bytes.
-    pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) {
+    pub(crate) fn request(&mut self, now: Instant, request: FetchRequest) {
         // In pieces, so that a piece that is lost costs no more than a piece.
         let mut start = request.range.start;
         while start < request.range.end {
-            let range = PosRange::new(start, request.range.end.min(start + MAX_RANGE_BYTES));
+            let range = PosRange::new(start, request.range.end.min(start + self.options.max_range_bytes));
             let offset = request.source.offset + (start - request.range.start);
             let place = ResourceOffset { offset, ..request.source.clone() };
             let request = FetchRequest { range, source: place, ..request.clone() };
             self.waiting.push(WaitingRange {
                 request,
-                due: now + GATHER_TIME,
+                due: now + self.options.gather_time,
                 tries: 0,
                 late: 0,
                 failed_link: None,
@@ -154,7 +124,7 @@ impl RangeFetcher {
     }
 
     /// The result of one range of a fetch; none if it is obsolete.
-    pub(in crate::accel) fn fetched(
+    pub(crate) fn fetched(
         &mut self,
         now: Instant,
         id: FetchId,
@@ -192,7 +162,7 @@ impl RangeFetcher {
             }
             None => {
                 if !part.is_retried {
-                    self.retry(now, part, link, RETRY_DELAY);
+                    self.retry(now, part, link, self.options.retry_delay);
                 }
                 None
             }
@@ -200,13 +170,13 @@ impl RangeFetcher {
     }
 
     /// Nothing of this flow is wanted any more.
-    pub(in crate::accel) fn forget(&mut self, flow: u64) {
+    pub(crate) fn forget(&mut self, flow: u64) {
         self.waiting.retain(|waiting| waiting.request.flow != flow);
         self.drop_parts(|part| part.flow == flow);
     }
 
     /// Requests what is due. `missing` returns what of a range its flow still misses.
-    pub(in crate::accel) fn tick(&mut self, now: Instant, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
+    pub(crate) fn tick(&mut self, now: Instant, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
         self.retry_late(now);
         // What has arrived by itself meanwhile is not expected any more.
         self.drop_parts(|part| part.is_retried && missing(part.flow, part.range).is_empty());
@@ -218,20 +188,20 @@ impl RangeFetcher {
     }
 
     /// What the driver has to do.
-    pub(in crate::accel) fn take_outputs(&mut self) -> Vec<Output> {
+    pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
         core::mem::take(&mut self.outputs)
     }
 
     /// When to call [`tick`](Self::tick) next.
-    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|waiting| waiting.due);
         let is_overdue = self.in_flight.values().filter_map(InFlightFetch::deadline);
         waiting.chain(is_overdue).min()
     }
 
     /// How many more bytes may be missing at the same time, of all flows together: what the usable links deliver in
-    /// [`BUDGET_TIME`], minus what is wanted already. Zero for a server that is late over all of them.
-    pub(in crate::accel) fn budget(&self, server: SocketAddr) -> u64 {
+    /// `budget_time`, minus what is wanted already. Zero for a server that is late over all of them.
+    pub(crate) fn budget(&self, server: SocketAddr) -> u64 {
         if self.is_server_late(server) {
             return 0;
         }
@@ -239,7 +209,7 @@ impl RangeFetcher {
         // With a secondary link the primary one is reserved for what that one loses.
         let is_helped = self.links.iter().filter(is_up).any(|fetch_link| !fetch_link.info.is_primary);
         let usable = self.links.iter().filter(is_up).filter(|fetch_link| !is_helped || !fetch_link.info.is_primary);
-        let budget_bytes: DataSize = usable.map(|fetch_link| fetch_link.rate() * BUDGET_TIME).sum();
+        let budget_bytes: DataSize = usable.map(|fetch_link| fetch_link.rate() * self.options.budget_time).sum();
         let waiting: u64 = self.waiting.iter().map(|waiting| waiting.request.range.len()).sum();
         let in_flight: u64 = self.in_flight.values().map(InFlightFetch::bytes).sum();
         budget_bytes.bytes().saturating_sub(waiting + in_flight)
@@ -258,7 +228,7 @@ impl RangeFetcher {
     }
 
     /// Bytes that came over a link, response overhead included.
-    pub(in crate::accel) fn fetched_over(&self, link: LinkId) -> DataSize {
+    pub(crate) fn fetched_over(&self, link: LinkId) -> DataSize {
         self.links
             .iter()
             .find(|fetch_link| fetch_link.info.link == link)
@@ -266,7 +236,7 @@ impl RangeFetcher {
     }
 
     /// The measured rate of a link, if it was not configured.
-    pub(in crate::accel) fn measured_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
+    pub(crate) fn measured_rate(&self, link: LinkId) -> Option<crate::units::Bitrate> {
         self.links
             .iter()
             .find(|fetch_link| fetch_link.info.link == link)
@@ -290,7 +260,7 @@ impl RangeFetcher {
     }
 
     fn retry(&mut self, now: Instant, part: InFlightRange, link: LinkId, rest: Duration) {
-        if part.tries >= MAX_TRIES {
+        if part.tries >= self.options.max_tries {
             return;
         }
         let request = FetchRequest { flow: part.flow, range: part.range, source: part.source, server: part.server };
@@ -333,10 +303,10 @@ impl RangeFetcher {
                 && waiting.request.source.resource == resource
         };
         let all: u64 = self.waiting.iter().filter(|w| goes_along(w)).map(|w| w.request.range.len()).sum();
-        let is_bulk = all > MIN_BULK;
+        let is_bulk = all > self.options.min_bulk;
         let Some(at) = self.choose_link(now, (server, failed), is_bulk) else {
             // Every link is busy, or none is usable: retry later.
-            let later = now + BUSY_DELAY;
+            let later = now + self.options.busy_delay;
             self.waiting.iter_mut().filter(|waiting| waiting.due <= now).for_each(|waiting| waiting.due = later);
             return false;
         };
@@ -345,8 +315,8 @@ impl RangeFetcher {
         let most = fetch_link.max_request(is_bulk);
         let (mut parts, mut bytes) = (Vec::new(), 0);
         self.waiting.retain(|waiting| {
-            let fits =
-                parts.is_empty() || (parts.len() < MAX_RANGES && bytes + waiting.request.range.len() <= most);
+            let fits = parts.is_empty()
+                || (parts.len() < self.options.max_ranges && bytes + waiting.request.range.len() <= most);
             let goes = goes_along(waiting) && fits;
             if goes {
                 bytes += waiting.request.range.len();
@@ -366,9 +336,9 @@ impl RangeFetcher {
         });
         self.last_id += 1;
         let id = FetchId(self.last_id);
-        let patience = is_alone.then(|| TIMEOUT * SINGLE_LINK_FACTOR);
+        let patience = is_alone.then(|| self.options.timeout * self.options.single_link_factor);
         let out = fetch_link.outstanding(self.in_flight.values());
-        let due = now + fetch_link.expected_latency(out) + patience.unwrap_or(TIMEOUT);
+        let due = now + fetch_link.expected_latency(out) + patience.unwrap_or(self.options.timeout);
         let ahead = out + parts.iter().map(InFlightRange::cost).sum::<DataSize>();
         let ranges = parts.iter().map(|part| (part.source.offset, part.source.offset + part.range.len())).collect();
         self.outputs.push(Output::Fetch(Fetch {
@@ -437,28 +407,3 @@ impl RangeFetcher {
         }
     }
 }
-
-/// chosen: reordering lasts for some milliseconds; the holes of 20 ms fit into one request.
-const GATHER_TIME: Duration = Duration::from_millis(20);
-/// chosen: with two round trips, longer than most servers need for a response.
-const TIMEOUT: Duration = Duration::from_millis(600);
-/// Times [`TIMEOUT`] with a single link. chosen: a handshake, a request and the start of a connection over 200 ms; of a
-/// duplicate request one link delivers each half as fast.
-const SINGLE_LINK_FACTOR: u32 = 3;
-/// chosen: time until the next request after a failed one.
-const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// chosen: how soon a busy link is tried again.
-const BUSY_DELAY: Duration = Duration::from_millis(20);
-/// chosen: what the link delivers in two seconds may be missing at the same time, so that the application waits no
-/// longer.
-const BUDGET_TIME: Duration = Duration::from_secs(2);
-/// chosen: more than the holes of 20 ms at 20 Mbit/s and 3 % of loss, and fewer than any server refuses (Apache: 200).
-const MAX_RANGES: usize = 32;
-/// chosen: 13 ms at 20 Mbit/s.
-const MAX_RANGE_BYTES: u64 = 32 * 1024;
-/// chosen: larger holes are not random losses, and take a thin link half a second.
-const MIN_BULK: u64 = 64 * 1024;
-/// chosen: at 600 ms and more each, longer than a hole may stay open.
-const MAX_TRIES: u32 = 16;
-/// chosen: a link is requested to deliver what it can in a round trip and this.
-const QUEUE_TIME: Duration = Duration::from_millis(500);

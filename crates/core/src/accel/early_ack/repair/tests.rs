@@ -3,8 +3,8 @@
 use alloc::vec;
 
 use super::*;
-use crate::accel::early_ack::fetch::{Fetch, FetchId};
 use crate::accel::early_ack::pending::PendingHole;
+use crate::accel::event::{Fetch, FetchId};
 use crate::link::LinkId;
 use crate::units::DataSize;
 use crate::wire::packet::{FourTuple, NewSegment, SeqRange, Timestamps};

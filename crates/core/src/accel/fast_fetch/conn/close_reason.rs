@@ -2,7 +2,7 @@
 
 /// Why nothing more comes of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum CloseReason {
+pub(crate) enum CloseReason {
     /// The flow has all of the resource, or has gone on to another one.
     Done,
     /// The flow is faster than the connection can advance.
@@ -21,7 +21,7 @@ pub(in crate::accel) enum CloseReason {
 
 impl CloseReason {
     /// In a few words.
-    pub(in crate::accel) const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Done => "finished",
             Self::TooSlow => "the flow is faster than the mirrored connection",

@@ -10,17 +10,17 @@
 //! 1. While it advances, ACKs leave at an even interval ([`AckPacer`]), whatever has arrived: the server sends on, and
 //!    most of that is lost in the thin link's queue. That is an optimistic-ACK attack on that link and on the server's
 //!    sending rate. So it is off unless enabled, advances no further than the flow itself has come, and ends after
-//!    [`MAX_SKIPPED`], or when its flow has been idle for [`MAX_IDLE`].
-//! 2. It never acknowledges a wanted byte that has not come. There it pauses for [`DUPLICATE_ACK_DELAY`], until the
+//!    `max_skipped`, or when its flow has been idle for `max_idle`.
+//! 2. It never acknowledges a wanted byte that has not come. There it pauses for `duplicate_ack_delay`, until the
 //!    queue has capacity again, and sends the same number four times: the server retransmits that segment (RFC 5681
 //!    section 3.2), or its timeout does. No SACK is offered, and no timestamps: what the server retransmits is the
 //!    first segment that it misses an ACK for.
 //! 3. An ACK of what the server has not sent is ignored, and the server waits. If nothing comes for a while, its
 //!    position is probed by a segment with an old number (RFC 9293 section 3.10.7.4), and the connection continues from
-//!    there, slower; after [`MAX_PROBES`] without an answer it is given up. So is one that is reset, or closed early,
+//!    there, slower; after `max_probes` without an answer it is given up. So is one that is reset, or closed early,
 //!    or whose head is not that of the flow's resource, or that the flow has left behind.
-//! 4. Few bytes are accepted at a time, and none that are too far ahead to be reached in [`MAX_REACH_TIME`]: the caller
-//!    fetches them otherwise, and also if they do not come within [`RANGE_TIMEOUT`] after that.
+//! 4. Few bytes are accepted at a time, and none that are too far ahead to be reached in `max_reach_time`: the caller
+//!    fetches them otherwise, and also if they do not come within `range_timeout` after that.
 //! 5. A packet counts only if it acknowledges what was sent, which an off-path attacker cannot see.
 
 mod close_reason;
@@ -37,16 +37,18 @@ use alloc::vec::Vec;
 use crate::accel::early_ack::fetch::{FetchRequest, FetchedRange};
 use crate::accel::early_ack::head_reassembler::HeadReassembler;
 use crate::accel::early_ack::http_map::Resource;
+use crate::accel::fast_fetch::options::FastFetchOptions;
 use crate::accel::seq_space::{PosRangeSet, seq_of};
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::{Flags, FourTuple as Key, NewSegment, OptionList, Seq, TcpOption};
-pub(in crate::accel) use close_reason::CloseReason;
+pub(crate) use close_reason::CloseReason;
 use pacer::{AckPacer, SEGMENT};
 use wanted::WantedRanges;
 
 /// One mirrored connection.
 #[derive(Clone, Debug)]
-pub(in crate::accel) struct MirroredConn {
+pub(crate) struct MirroredConn {
+    options: &'static FastFetchOptions,
     /// From this host to the server.
     key: Key,
     resource: Arc<Resource>,
@@ -88,13 +90,13 @@ pub(in crate::accel) struct MirroredConn {
 
 /// What is to be done, and what has come.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::accel) struct ConnOutputs {
+pub(crate) struct ConnOutputs {
     /// Packets for the secondary link.
-    pub(in crate::accel) packets: Vec<Vec<u8>>,
+    pub(crate) packets: Vec<Vec<u8>>,
     /// Bytes that were wanted.
-    pub(in crate::accel) fetched: Vec<FetchedRange>,
+    pub(crate) fetched: Vec<FetchedRange>,
     /// What is to be fetched otherwise.
-    pub(in crate::accel) returned: Vec<FetchRequest>,
+    pub(crate) returned: Vec<FetchRequest>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,14 +109,22 @@ enum Phase {
 
 impl MirroredConn {
     /// The SYN leaves; `ack_interval`: how often an ACK may follow.
-    pub(in crate::accel) fn new(now: Instant, key: Key, isn: Seq, resource: Arc<Resource>, beat: Duration) -> Self {
+    pub(crate) fn new(
+        options: &'static FastFetchOptions,
+        now: Instant,
+        key: Key,
+        isn: Seq,
+        resource: Arc<Resource>,
+        beat: Duration,
+    ) -> Self {
         let mut conn = Self {
+            options,
             key,
             request: format!("{}\r\n", resource.request).into_bytes(),
             resource,
             isn,
             ack_interval: beat,
-            pacer: AckPacer::new(now, beat),
+            pacer: AckPacer::new(options, now, beat),
             phase: Phase::Connecting { tries: 1 },
             syn_sent: now,
             rtt: Duration::ZERO,
@@ -128,7 +138,7 @@ impl MirroredConn {
             wanted: WantedRanges::default(),
             last_progress: now,
             next_duplicate_acks: None,
-            hole_time: FIRST_HOLE_TIME,
+            hole_time: options.first_hole_time,
             probes: 0,
             skipped: 0,
             outputs: ConnOutputs::default(),
@@ -138,17 +148,17 @@ impl MirroredConn {
     }
 
     /// From this host to the server.
-    pub(in crate::accel) const fn key(&self) -> &Key {
+    pub(crate) const fn key(&self) -> &Key {
         &self.key
     }
 
     /// Whether a flow that has come so far can still be caught up with.
-    pub(in crate::accel) fn can_catch_up(offset: u64, beat: Duration) -> bool {
-        DataSize::from_bytes(offset) <= AckPacer::max_rate(beat) * MAX_LAG
+    pub(crate) fn can_catch_up(options: &FastFetchOptions, offset: u64, beat: Duration) -> bool {
+        DataSize::from_bytes(offset) <= AckPacer::max_rate(options, beat) * options.max_lag
     }
 
     /// The flow has come so far in the resource.
-    pub(in crate::accel) fn follow(&mut self, now: Instant, offset: u64) {
+    pub(crate) fn follow(&mut self, now: Instant, offset: u64) {
         if !self.is_waiting() {
             // It was idle until now.
             self.last_progress = now;
@@ -157,49 +167,53 @@ impl MirroredConn {
         self.wanted.forget_before(self.flow_offset);
         if self.flow_offset >= self.resource.length {
             self.give_up(CloseReason::Done);
-        } else if !Self::can_catch_up(self.flow_offset.saturating_sub(self.offset()), self.ack_interval) {
+        } else if !Self::can_catch_up(
+            self.options,
+            self.flow_offset.saturating_sub(self.offset()),
+            self.ack_interval,
+        ) {
             self.give_up(CloseReason::TooSlow);
         }
     }
 
     /// These bytes are wanted; returned if they cannot be reached in time.
-    pub(in crate::accel) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
+    pub(crate) fn request(&mut self, now: Instant, request: FetchRequest) -> Result<(), FetchRequest> {
         let start = request.source.offset;
         let distance = DataSize::from_bytes(start.saturating_sub(self.offset()));
         let at_hand = self.budget() > 0 && start >= self.offset() && request.source.resource == self.resource;
-        let is_near =
-            distance <= self.max_rate() * MAX_REACH_TIME.saturating_sub(self.hole_time * self.wanted.count());
-        if !at_hand || !is_near || request.range.len() > MAX_RANGE {
+        let is_near = distance
+            <= self.max_rate() * self.options.max_reach_time.saturating_sub(self.hole_time * self.wanted.count());
+        if !at_hand || !is_near || request.range.len() > self.options.max_range {
             return Err(request);
         }
         if !self.is_waiting() {
             // It had nothing to say until now.
             self.last_progress = now;
         }
-        self.wanted.add(request, now, now + MAX_REACH_TIME + RANGE_TIMEOUT);
+        self.wanted.add(request, now, now + self.options.max_reach_time + self.options.range_timeout);
         Ok(())
     }
 
     /// How many bytes it accepts now.
-    pub(in crate::accel) fn budget(&self) -> u64 {
-        let has_time = self.hole_time * self.wanted.count() < MAX_REACH_TIME;
-        if self.phase == Phase::Advancing && has_time { MAX_RANGE } else { 0 }
+    pub(crate) fn budget(&self) -> u64 {
+        let has_time = self.hole_time * self.wanted.count() < self.options.max_reach_time;
+        if self.phase == Phase::Advancing && has_time { self.options.max_range } else { 0 }
     }
 
     /// Time has passed.
-    pub(in crate::accel) fn tick(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, now: Instant) {
         let expired = self.wanted.take_late(now);
         if !expired.is_empty() {
             // Fewer at a time, so that the others are fetched otherwise at once.
-            self.hole_time = (self.hole_time * 2).min(MAX_REACH_TIME);
+            self.hole_time = (self.hole_time * 2).min(self.options.max_reach_time);
         }
         self.outputs.returned.extend(expired);
         match self.phase {
             Phase::Closed(_) => {}
             Phase::Connecting { tries } | Phase::ReadingHead { tries }
-                if now.since(self.last_progress) >= RETRY_INTERVAL * tries =>
+                if now.since(self.last_progress) >= self.options.retry_interval * tries =>
             {
-                if tries >= MAX_TRIES {
+                if tries >= self.options.max_tries {
                     return self.give_up(CloseReason::NoResponse);
                 }
                 self.last_progress = now;
@@ -218,7 +232,7 @@ impl MirroredConn {
     }
 
     fn advance(&mut self, now: Instant) {
-        if now.since(self.flow_seen) >= MAX_IDLE {
+        if now.since(self.flow_seen) >= self.options.max_idle {
             return self.give_up(CloseReason::Done);
         }
         if self.acked < self.ack_limit() {
@@ -234,18 +248,18 @@ impl MirroredConn {
         if now.since(self.last_progress) < self.rtt * 2 {
             self.pacer.on_progress(now);
         }
-        if self.skipped > MAX_SKIPPED {
+        if self.skipped > self.options.max_skipped {
             return self.give_up(CloseReason::Waste);
         }
         if self.is_at_wanted_byte() {
-            let due = *self.next_duplicate_acks.get_or_insert(now + DUPLICATE_ACK_DELAY);
+            let due = *self.next_duplicate_acks.get_or_insert(now + self.options.duplicate_ack_delay);
             if due <= now {
-                self.next_duplicate_acks = Some(now + self.rtt * 2 + DUPLICATE_ACK_DELAY);
-                (0..DUPLICATE_ACKS).for_each(|_| self.send_ack());
+                self.next_duplicate_acks = Some(now + self.rtt * 2 + self.options.duplicate_ack_delay);
+                (0..self.options.duplicate_acks).for_each(|_| self.send_ack());
             }
         }
         if self.is_waiting() && now.since(self.last_progress) >= self.probe_timeout() {
-            if self.probes >= MAX_PROBES {
+            if self.probes >= self.options.max_probes {
                 return self.give_up(CloseReason::NoResponse);
             }
             (self.probes, self.last_progress) = (self.probes + 1, now);
@@ -255,25 +269,25 @@ impl MirroredConn {
     }
 
     /// When to tick next.
-    pub(in crate::accel) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let due = match self.phase {
             Phase::Closed(_) => None,
             Phase::Connecting { tries } | Phase::ReadingHead { tries } => {
-                Some(self.last_progress + RETRY_INTERVAL * tries)
+                Some(self.last_progress + self.options.retry_interval * tries)
             }
             Phase::Advancing => {
                 let step = self.can_advance().then(|| self.pacer.deadline());
                 // A connection that has just reached a wanted byte is to be woken at once.
                 let due = self.is_at_wanted_byte().then(|| self.next_duplicate_acks.unwrap_or(self.last_progress));
                 let probe = self.is_waiting().then(|| self.last_progress + self.probe_timeout());
-                [step, due, probe, Some(self.flow_seen + MAX_IDLE)].into_iter().flatten().min()
+                [step, due, probe, Some(self.flow_seen + self.options.max_idle)].into_iter().flatten().min()
             }
         };
         [self.wanted.deadline(), due].into_iter().flatten().min()
     }
 
     /// Closes the connection and returns what was wanted from it.
-    pub(in crate::accel) fn give_up(&mut self, end: CloseReason) {
+    pub(crate) fn give_up(&mut self, end: CloseReason) {
         if matches!(self.phase, Phase::Closed(_)) {
             return;
         }
@@ -283,7 +297,7 @@ impl MirroredConn {
     }
 
     /// Why nothing more comes of it, if so.
-    pub(in crate::accel) const fn close_reason(&self) -> Option<CloseReason> {
+    pub(crate) const fn close_reason(&self) -> Option<CloseReason> {
         match self.phase {
             Phase::Closed(end) => Some(end),
             _ => None,
@@ -291,17 +305,17 @@ impl MirroredConn {
     }
 
     /// Bytes that are wanted and have not come.
-    pub(in crate::accel) fn waiting_bytes(&self) -> u64 {
+    pub(crate) fn waiting_bytes(&self) -> u64 {
         self.wanted.bytes()
     }
 
     /// Bytes that were acknowledged and not kept.
-    pub(in crate::accel) const fn skipped(&self) -> u64 {
+    pub(crate) const fn skipped(&self) -> u64 {
         self.skipped
     }
 
     /// What is to be done, and what has come.
-    pub(in crate::accel) fn drain(&mut self) -> ConnOutputs {
+    pub(crate) fn drain(&mut self) -> ConnOutputs {
         core::mem::take(&mut self.outputs)
     }
 
@@ -334,12 +348,12 @@ impl MirroredConn {
     }
 
     fn max_rate(&self) -> Bitrate {
-        AckPacer::max_rate(self.ack_interval)
+        AckPacer::max_rate(self.options, self.ack_interval)
     }
 
     /// After so long without anything new the server's position is probed.
     fn probe_timeout(&self) -> Duration {
-        (self.rtt * 2 + MIN_PROBE_TIMEOUT).min(MIN_PROBE_TIMEOUT * 3)
+        (self.rtt * 2 + self.options.min_probe_timeout).min(self.options.min_probe_timeout * 3)
     }
 
     /// Its own next sequence number.
@@ -380,28 +394,3 @@ impl MirroredConn {
 
 /// chosen: a window of 8 MiB, so that it never limits the server.
 const WINDOW_SCALE: u8 = 7;
-/// §3.3: "one segment size divided by data rate … configured as 256 ms". chosen: less, because after 200 ms Linux's
-/// timeout retransmits the segment, and a server after a timeout begins with one segment again.
-const DUPLICATE_ACK_DELAY: Duration = Duration::from_millis(150);
-/// RFC 5681: three are duplicates; one may get lost.
-const DUPLICATE_ACKS: u32 = 4;
-/// chosen: while one hole is open the flow continues for as long as its receive window permits.
-const MAX_REACH_TIME: Duration = Duration::from_secs(1);
-/// chosen: until it is measured, the delay and a round trip without a queue.
-const FIRST_HOLE_TIME: Duration = Duration::from_millis(250);
-/// chosen: what has not come so long after it could have been reached is fetched otherwise.
-const RANGE_TIMEOUT: Duration = Duration::from_millis(1000);
-/// chosen: a flow that is further ahead will most likely stay ahead.
-const MAX_LAG: Duration = Duration::from_secs(2);
-/// chosen: larger holes are not random losses.
-const MAX_RANGE: u64 = 64 * 1024;
-/// chosen: with two round trips longer than Linux limits the rate of such answers (500 ms), and a thin link's queue.
-const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// chosen: a link that loses most of what comes loses answers, too.
-const MAX_PROBES: u32 = 4;
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-const MAX_TRIES: u32 = 3;
-/// chosen: bytes that a server is made to send without effect for one flow; 100 s of 20 Mbit/s.
-const MAX_SKIPPED: u64 = 256 * 1024 * 1024;
-/// chosen: a flow that is idle for so long gets another connection when it continues, and its slot is free for others.
-const MAX_IDLE: Duration = Duration::from_secs(10);

@@ -4,15 +4,17 @@
 //!    reaches is what changes. A server sends as much as an ACK allows, so one that reaches further makes it faster.
 //! 2. It begins with two segments, like any receiver, because a server begins slowly, too: an ACK of what it has not
 //!    sent is ignored (RFC 5961 section 5.2), and so are all that follow. While the server keeps up, the step grows by
-//!    a segment each [`INCREASE_INTERVAL`], up to [`MAX_SEGMENTS`].
+//!    a segment each `increase_interval`, up to `max_segments`.
 //! 3. Each time that the server does not keep up halves the step. Each hole at which the connection waited halves it,
 //!    too: the server's window has shrunk as well then.
 
+use crate::accel::fast_fetch::options::FastFetchOptions;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
 /// See the [module documentation](self).
 #[derive(Clone, Debug)]
 pub(super) struct AckPacer {
+    options: &'static FastFetchOptions,
     interval: Duration,
     segments: u64,
     next_ack: Instant,
@@ -21,8 +23,8 @@ pub(super) struct AckPacer {
 
 impl AckPacer {
     /// ACKs at this interval.
-    pub(super) const fn new(now: Instant, beat: Duration) -> Self {
-        Self { interval: beat, segments: FIRST_SEGMENTS, next_ack: now, raised: now }
+    pub(super) const fn new(options: &'static FastFetchOptions, now: Instant, beat: Duration) -> Self {
+        Self { options, interval: beat, segments: options.first_segments, next_ack: now, raised: now }
     }
 
     /// How much further an ACK reaches.
@@ -36,7 +38,7 @@ impl AckPacer {
             return false;
         }
         // A late timer is compensated up to a bound.
-        self.next_ack = self.next_ack.max(now - MAX_CATCH_UP) + self.interval;
+        self.next_ack = self.next_ack.max(now - self.options.max_catch_up) + self.interval;
         true
     }
 
@@ -47,35 +49,27 @@ impl AckPacer {
 
     /// The server keeps up.
     pub(super) fn on_progress(&mut self, now: Instant) {
-        if now.since(self.raised) >= INCREASE_INTERVAL && self.segments < MAX_SEGMENTS {
+        if now.since(self.raised) >= self.options.increase_interval && self.segments < self.options.max_segments {
             (self.segments, self.raised) = (self.segments + 1, now);
         }
     }
 
     /// The server does not keep up.
     pub(super) fn on_stall(&mut self, now: Instant) {
-        (self.segments, self.raised) = ((self.segments / 2).max(1), now + BACKOFF);
+        (self.segments, self.raised) = ((self.segments / 2).max(1), now + self.options.backoff);
     }
 
     /// The server was made to retransmit a segment.
     pub(super) fn on_hole(&mut self, now: Instant) {
-        (self.segments, self.raised) = ((self.segments / 2).max(FIRST_SEGMENTS.min(self.segments)), now);
+        (self.segments, self.raised) =
+            ((self.segments / 2).max(self.options.first_segments.min(self.segments)), now);
     }
 
     /// The highest rate at which a connection with this interval advances.
-    pub(super) fn max_rate(beat: Duration) -> Bitrate {
-        DataSize::from_bytes(MAX_SEGMENTS * u64::from(SEGMENT)) / beat
+    pub(super) fn max_rate(options: &FastFetchOptions, beat: Duration) -> Bitrate {
+        DataSize::from_bytes(options.max_segments * u64::from(SEGMENT)) / beat
     }
 }
 
 /// chosen: fits through tunnels of mobile networks.
 pub(super) const SEGMENT: u16 = 1400;
-const FIRST_SEGMENTS: u64 = 2;
-/// chosen: at 4 ms each 45 Mbit/s, with which a link of 20 Mbit/s can be caught up with; half of what a server has in
-/// flight at the loss rates of the thresholds.
-const MAX_SEGMENTS: u64 = 16;
-/// chosen: a server's window doubles each round trip in slow start; this is slower over any link.
-const INCREASE_INTERVAL: Duration = Duration::from_millis(50);
-/// chosen: so long at the lower rate after it was too fast.
-const BACKOFF: Duration = Duration::from_secs(1);
-const MAX_CATCH_UP: Duration = Duration::from_millis(20);

@@ -16,7 +16,7 @@ use super::pacer::AckPacer;
 
 impl MirroredConn {
     /// A packet from the server, or a forged one; whether it counts.
-    pub(in crate::accel) fn on_packet(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
+    pub(crate) fn on_packet(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let (flags, ack) = (segment.flags(), segment.ack());
         let is_own = match self.phase {
             Phase::Closed(_) => false,
@@ -111,7 +111,7 @@ impl MirroredConn {
             self.body_start = self.head.next();
             self.acked = self.acked.max(self.body_start);
             self.phase = Phase::Advancing;
-            self.pacer = AckPacer::new(now, self.ack_interval);
+            self.pacer = AckPacer::new(self.options, now, self.ack_interval);
         }
         self.send_ack();
     }

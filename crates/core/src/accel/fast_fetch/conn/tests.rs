@@ -49,7 +49,8 @@ fn want(offset: u64, length: u64) -> FetchRequest {
 impl Played {
     fn new(isn: u32) -> Self {
         let beat = Duration::from_millis(4);
-        let conn = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
+        let conn =
+            MirroredConn::new(&FastFetchOptions::DEFAULT, Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
         Self { conn, isn, now: Instant::ZERO }
     }
 
@@ -302,10 +303,11 @@ fn a_flow_that_is_finished_or_too_fast_closes_it() {
     played.conn.follow(played.now, LENGTH);
     assert_eq!(played.conn.close_reason(), Some(CloseReason::Done));
     let slow = Duration::from_millis(40);
-    let mut conn = MirroredConn::new(Instant::ZERO, key(), Seq::new(1), resource(), slow);
+    let mut conn =
+        MirroredConn::new(&FastFetchOptions::DEFAULT, Instant::ZERO, key(), Seq::new(1), resource(), slow);
     conn.follow(Instant::ZERO, LENGTH / 2);
     assert_eq!(conn.close_reason(), Some(CloseReason::TooSlow));
-    assert!(!MirroredConn::can_catch_up(LENGTH / 2, slow));
+    assert!(!MirroredConn::can_catch_up(&FastFetchOptions::DEFAULT, LENGTH / 2, slow));
 }
 
 #[test]
@@ -313,10 +315,10 @@ fn a_connection_of_an_idle_flow_is_closed() {
     let mut played = Played::walking(1000, 10_000);
     let followed = played.now;
     played.conn.acked = played.conn.ack_limit();
-    assert_eq!(played.conn.deadline(), Some(followed + MAX_IDLE));
-    played.conn.tick(followed + MAX_IDLE - Duration::from_millis(1));
+    assert_eq!(played.conn.deadline(), Some(followed + FastFetchOptions::DEFAULT.max_idle));
+    played.conn.tick(followed + FastFetchOptions::DEFAULT.max_idle - Duration::from_millis(1));
     assert_eq!(played.conn.close_reason(), None);
-    played.conn.tick(followed + MAX_IDLE);
+    played.conn.tick(followed + FastFetchOptions::DEFAULT.max_idle);
     assert_eq!((played.conn.close_reason(), played.conn.deadline()), (Some(CloseReason::Done), None));
 }
 
@@ -384,7 +386,14 @@ fn a_long_request_is_sent_in_segments() {
     let mut played = Played::new(7);
     let request = format!("GET /{} HTTP/1.1\r\nHost: here\r\n", "a".repeat(3000));
     let resource = Arc::new(Resource { request, etag: "\"a\"".into(), length: LENGTH });
-    played.conn = MirroredConn::new(Instant::ZERO, key(), Seq::new(OWN), resource, Duration::from_millis(4));
+    played.conn = MirroredConn::new(
+        &FastFetchOptions::DEFAULT,
+        Instant::ZERO,
+        key(),
+        Seq::new(OWN),
+        resource,
+        Duration::from_millis(4),
+    );
     played.accept();
     let sizes: Vec<usize> = played.conn.outputs.packets.iter().map(Vec::len).collect();
     assert!(sizes.len() >= 4 && sizes.iter().all(|size| *size <= 1500), "{sizes:?}");

@@ -22,14 +22,14 @@ pub const DATA_PER_ACK_BYTE: u64 = 600;
 
 /// The ACKs that wait for one secondary link.
 #[derive(Clone, Debug, Default)]
-pub(in crate::accel) struct AckSender {
+pub(crate) struct AckSender {
     waiting: BTreeMap<FourTuple, (Ack, Vec<u8>)>,
     order: VecDeque<FourTuple>,
 }
 
 /// What became of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::accel) enum QueueResult {
+pub(crate) enum QueueResult {
     /// No other ACK of its flow was waiting.
     Queued,
     /// It replaced an older one.
@@ -38,7 +38,7 @@ pub(in crate::accel) enum QueueResult {
 
 impl AckSender {
     /// This ACK may leave over the link. `scale` is the window scale of the flow.
-    pub(in crate::accel) fn offer(
+    pub(crate) fn offer(
         &mut self,
         now: Instant,
         prober: &mut LinkProber,
@@ -63,12 +63,7 @@ impl AckSender {
     }
 
     /// Sends what the link has capacity for.
-    pub(in crate::accel) fn flush(
-        &mut self,
-        now: Instant,
-        prober: &mut LinkProber,
-        outputs: &mut VecDeque<Output>,
-    ) {
+    pub(crate) fn flush(&mut self, now: Instant, prober: &mut LinkProber, outputs: &mut VecDeque<Output>) {
         while let Some(flow) = self.order.front() {
             let size = self.waiting.get(flow).map_or(0, |(_, packet)| packet.len());
             if prober.can_send_at(now, size) > now {
@@ -81,7 +76,7 @@ impl AckSender {
     }
 
     /// As published: the ACK leaves over the link if that has capacity now; else it is returned.
-    pub(in crate::accel) fn send_as_published(
+    pub(crate) fn send_as_published(
         now: Instant,
         prober: &mut LinkProber,
         packet: Vec<u8>,
@@ -95,25 +90,25 @@ impl AckSender {
     }
 
     /// Removes and returns the waiting ACK of this flow.
-    pub(in crate::accel) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
+    pub(crate) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
         let waiting = self.waiting.remove(flow)?;
         self.order.retain(|turn| turn != flow);
         Some(waiting)
     }
 
     /// Whether an ACK of this flow waits.
-    pub(in crate::accel) fn has_waiting(&self, flow: &FourTuple) -> bool {
+    pub(crate) fn has_waiting(&self, flow: &FourTuple) -> bool {
         self.waiting.contains_key(flow)
     }
 
     /// When the first waiting ACK may leave.
-    pub(in crate::accel) fn deadline(&self, now: Instant, prober: &LinkProber) -> Option<Instant> {
+    pub(crate) fn deadline(&self, now: Instant, prober: &LinkProber) -> Option<Instant> {
         let (_, packet) = self.waiting.get(self.order.front()?)?;
         Some(prober.can_send_at(now, packet.len()))
     }
 
     /// Removes and returns everything that waits, in order.
-    pub(in crate::accel) fn drain(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn drain(&mut self) -> Vec<Vec<u8>> {
         let order = core::mem::take(&mut self.order);
         order.iter().filter_map(|flow| self.waiting.remove(flow)).map(|(_, packet)| packet).collect()
     }

@@ -1,22 +1,20 @@
 //! Selects the link of each ACK, the last step of the ACK pipeline.
 
-use super::ack_path::AckPath;
-use super::ack_sender::QueueResult;
-use crate::accel::{Accelerator, Key, Mechanism, Output, PacketBytes};
+use super::ack_offload::ack_path::AckPath;
+use super::secondary::ack_sender::QueueResult;
+use super::{Accelerator, Key, Mechanism, Output, PacketBytes};
 use crate::wire::packet::Segment;
 
 impl Accelerator {
     /// Sends an ACK over a secondary link now or soon, or delays it on the primary link; returns it if it is to leave
     /// unchanged.
-    pub(in crate::accel) fn offload(&mut self, key: Key, packet: PacketBytes) -> Option<PacketBytes> {
+    pub(super) fn offload(&mut self, key: Key, packet: PacketBytes) -> Option<PacketBytes> {
         let now = self.now;
         let Some(flow) = self.flows.get_mut(&key).filter(|_| !self.detector.is_down()) else { return Some(packet) };
         if self.config.mechanisms.has(Mechanism::AckOffloadAsPublished) {
-            return if flow.can_offload_as_published(now) {
-                self.offload_as_published(key, packet)
-            } else {
-                Some(packet)
-            };
+            let (selector, candidate) = flow.ack_path();
+            let can_offload = selector.can_offload_as_published(now, &candidate);
+            return if can_offload { self.offload_as_published(key, packet) } else { Some(packet) };
         } else if !self.config.mechanisms.has(Mechanism::AckOffload) {
             return Some(packet);
         }
@@ -26,24 +24,25 @@ impl Accelerator {
         };
         let value = ack.timestamps.map(|stamps| stamps.ts_val);
         let old_deadline = flow.deadline();
-        let is_ready = flow.ack_path_mut().trial().needs_link() && self.secondary.prepare_offload(now, &key);
-        let path = flow.select_ack_path(now, is_ready, self.secondary.max_flow_rate(now, &key));
-        self.capture_until = self.capture_until.max(flow.ack_path_mut().capture_until());
-        let (info, at) = (flow.ack_info(ack), self.outputs.len());
+        let (selector, candidate) = flow.ack_path();
+        let is_ready = selector.trial().needs_link() && self.secondary.prepare_offload(now, &key);
+        let path = selector.choose(now, &candidate, is_ready, self.secondary.max_flow_rate(now, &key));
+        self.capture_until = self.capture_until.max(selector.capture_until());
+        let (info, at) = (candidate.ack_info(ack), self.outputs.len());
         let delayed = match path {
             AckPath::Delayed(delayed) => Err((packet.0, delayed)),
             AckPath::Secondary => self
                 .secondary
                 .offer(now, key, (ack, packet.0), info.scale, &mut self.outputs)
-                .map_err(|packet| (packet, flow.ack_path_mut().on_no_capacity(now))),
+                .map_err(|packet| (packet, selector.on_no_capacity(now))),
         };
         let unsent = match delayed {
             Ok(result) => {
-                flow.ack_path_mut().on_offloaded(now, value);
+                selector.on_offloaded(now, value);
                 flow.counts_mut().on_queued(result);
                 None
             }
-            Err((packet, delayed)) => flow.ack_path_mut().delay(now, packet, info, delayed),
+            Err((packet, delayed)) => selector.delay(now, packet, info, delayed),
         };
         if unsent.is_none() {
             self.outputs.insert(at, Output::Suppress);
