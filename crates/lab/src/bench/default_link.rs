@@ -26,11 +26,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::cases::{self, Cases, is_interrupted, parse_link};
+use super::cases::{self, Cases, parse_link};
 use super::report::{ReportTable, Threshold};
 use crate::fleet::{
     EdgeAccess, FleetConfig, FleetProcess, LabFleet, RelayAddressing, RelayAssignment, client_flow, relay_address,
 };
+use crate::interrupt::is_interrupted;
 use crate::result_file::ResultFile;
 use crate::results::Backend;
 use crate::runner::command::prepare_run;

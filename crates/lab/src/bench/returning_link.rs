@@ -22,10 +22,11 @@ use clap::Args;
 use marline_sim::spec::{LinkEventKind, LinkSpec};
 
 use super::CommonArgs;
-use super::cases::{self, Cases, is_interrupted, parse_link};
+use super::cases::{self, Cases, parse_link};
 use super::report::{ReportTable, Threshold};
 use crate::fleet::client_flow::{ClientTransport, Direction, transfer};
 use crate::fleet::{EdgeAccess, FleetConfig, LabFleet, RelayAssignment};
+use crate::interrupt::is_interrupted;
 use crate::mptcp::daemon::{DaemonConfig, PathsDaemon};
 use crate::result_file::ResultFile;
 use crate::results::Backend;

@@ -37,8 +37,9 @@ use std::time::Duration;
 use clap::Args;
 use marline_core::units::DataSize;
 
-use super::cases::{self, Cases, is_interrupted};
+use super::cases::{self, Cases};
 use crate::accel::{Contender, Stream, Topology, Trial, TrialEnv, TrialResult};
+use crate::interrupt::is_interrupted;
 use crate::result_file::ResultFile;
 use crate::results::{Backend, HostInfo};
 use crate::runner::command::{notice, prepare_run, print_line};

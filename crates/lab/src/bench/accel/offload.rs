@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use super::super::accel::run::BenchRun;
-use super::super::cases::is_interrupted;
 use super::super::report::{ReportTable, Threshold};
 use super::Bench;
 use crate::LabError;
 use crate::accel::{Contender, Medium, Stream, Topology, udp};
+use crate::interrupt::is_interrupted;
 
 /// Rows: the cell, the second link's upstream rate in kbit/s, and the rate of UDP in Mbit/s, which is more than the
 /// cell carries.

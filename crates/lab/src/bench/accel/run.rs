@@ -9,9 +9,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::super::cases::is_interrupted;
 use super::super::report::ReportTable;
 use crate::LabError;
+use crate::interrupt::is_interrupted;
 use crate::runner::command::notice;
 use crate::runner::format_duration;
 use crate::worker_pool::{EXCLUSIVE_COST, JOB_COST, WorkerPool};

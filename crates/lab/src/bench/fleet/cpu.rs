@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 use marline_sim::spec::LinkSpec;
 
 use super::super::report::{ReportTable, Threshold};
-use super::{FleetBench, is_interrupted, parse_link};
+use super::{FleetBench, parse_link};
 use crate::fleet::{FleetProcess, LabFleet};
+use crate::interrupt::is_interrupted;
 use crate::server::find_program;
 use crate::{Lab, LabError, runner::command::notice};
 

@@ -13,9 +13,10 @@
 use std::time::Duration;
 
 use super::super::report::{ReportTable, Threshold};
-use super::{FleetBench, is_interrupted, parse_link};
+use super::{FleetBench, parse_link};
 use crate::LabError;
 use crate::fleet::{LabFleet, client_flow};
+use crate::interrupt::is_interrupted;
 
 pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), LabError> {
     let links = [

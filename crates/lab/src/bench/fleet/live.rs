@@ -13,8 +13,9 @@ use marline_core::units::Bitrate;
 use marline_sim::spec::LinkSpec;
 
 use super::super::report::{ReportTable, Threshold};
-use super::{FleetBench, is_interrupted, parse_link};
+use super::{FleetBench, parse_link};
 use crate::LabError;
+use crate::interrupt::is_interrupted;
 use crate::live::{Broadcast, BroadcastConfig, FailureMode, LinkFailure, broadcast, two_failures};
 
 /// Uplink rate in Mbit/s and RTT in milliseconds of each link.

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use clap::Args;
 use marline_sim::spec::LinkSpec;
 
-use super::cases::{self, Cases, is_interrupted, parse_link};
+use super::cases::{self, Cases, parse_link};
 use super::report::ReportTable;
 use crate::fleet::client_flow::Direction;
 use crate::fleet::{EdgeAccess, FleetConfig, RelayAssignment};

@@ -15,9 +15,10 @@ use std::time::Duration;
 use marline_sim::spec::LinkSpec;
 
 use super::super::report::{ReportTable, Threshold};
-use super::{FleetBench, is_interrupted, parse_link};
+use super::{FleetBench, parse_link};
 use crate::fleet::LabFleet;
 use crate::fleet::client_flow::{ClientTransport, Direction, transfer};
+use crate::interrupt::is_interrupted;
 use crate::{Lab, LabError, LabSpec};
 
 /// Row of the table. Links are given as Mbit/s in the measured direction and RTT in milliseconds.

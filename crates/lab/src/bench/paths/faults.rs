@@ -19,7 +19,8 @@ use marline_sim::spec::{LinkEvent, LinkEventKind, LinkSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::report::{ReportTable, Threshold};
-use super::{PathsBench, is_interrupted, parse_link};
+use super::{PathsBench, parse_link};
+use crate::interrupt::is_interrupted;
 use crate::mptcp::daemon::PathsDaemon;
 use crate::mptcp::http_client::{self, Connection, DownloadResult, SocketProtocol, StopCondition};
 use crate::mptcp::testbed::PathVariant;

@@ -26,7 +26,7 @@ use clap::Args;
 use marline_core::units::DataSize;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 
-use super::cases::{self, Cases, is_interrupted, parse_link};
+use super::cases::{self, Cases, parse_link};
 use super::report::ReportTable;
 use crate::mptcp::mptcpd::Mptcpd;
 use crate::mptcp::testbed::{PathVariant, Testbed, TestbedConfig};

@@ -14,7 +14,8 @@ use marline_core::units::{Bitrate, DataSize};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::super::report::{ReportTable, Threshold};
-use super::{PathsBench, is_interrupted, parse_link};
+use super::{PathsBench, parse_link};
+use crate::interrupt::is_interrupted;
 use crate::mptcp::http_client::{Connection, SocketProtocol, StopCondition};
 use crate::mptcp::testbed::{PathVariant, Testbed};
 use crate::runner::command::notice;

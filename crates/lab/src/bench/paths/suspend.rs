@@ -10,8 +10,9 @@ use std::time::Duration;
 use marline_core::units::DataSize;
 
 use super::super::report::{ReportTable, Threshold};
-use super::{PathsBench, is_interrupted, parse_link};
+use super::{PathsBench, parse_link};
 use crate::LabError;
+use crate::interrupt::is_interrupted;
 use crate::mptcp::http_client::StopCondition;
 use crate::mptcp::suspended_traffic::SuspendedTraffic;
 use crate::mptcp::testbed::PathVariant;

@@ -15,8 +15,9 @@ use marline_core::units::Bitrate;
 use super::mp4_fixture::Mp4Fixture;
 use super::player::{Playback, is_timeout};
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyResponse, ProxyTestbed};
-use super::{ProxyReport, Threshold, is_interrupted};
+use super::{ProxyReport, Threshold};
 use crate::LabError;
+use crate::interrupt::is_interrupted;
 
 const DEVICES: [&str; 2] = ["eth0", "eth1"];
 

@@ -29,7 +29,7 @@ use marline_core::units::DataSize;
 use serde::Serialize;
 use serde_json::json;
 
-use super::cases::{self, Cases, is_interrupted};
+use super::cases::{self, Cases};
 use crate::LabError;
 use crate::html_report::Table;
 use crate::result_file::ResultFile;

@@ -15,8 +15,9 @@ use marline_sim::spec::{LinkEventKind, LinkSpec, QueueLimit};
 use super::mp4_fixture::Mp4Fixture;
 use super::player::{Playback, PlaybackSummary};
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
-use super::{ProxyReport, Threshold, is_interrupted};
+use super::{ProxyReport, Threshold};
 use crate::LabError;
+use crate::interrupt::is_interrupted;
 
 /// Starts a proxy over these links in a fresh lab, and runs `work` with it.
 fn with_proxy<T: Send>(

@@ -12,7 +12,8 @@ use marline_sys::process::{self, ProcessUsage};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
-use super::{ProxyReport, Threshold, is_interrupted};
+use super::{ProxyReport, Threshold};
+use crate::interrupt::is_interrupted;
 use crate::runner::command::notice;
 use crate::server::{TempDir, find_program};
 use crate::{LabError, Payload};
