@@ -275,8 +275,8 @@ fn record_accelerated(
         up: Some(Bitrate::from_bits_per_sec(400_000)),
         ..SecondaryLink::new(packets::Scenario::SECONDARY)
     };
-    scenario.config =
-        Some(accel::Config { primary: packets::Scenario::PRIMARY, secondary_links: vec![secondary], mechanisms });
+    let config = accel::Config::new(packets::Scenario::PRIMARY, None);
+    scenario.config = Some(accel::Config { secondary_links: vec![secondary], mechanisms, ..config });
     let mut sim = packets::World::new(scenario);
     let mut undone = 0;
     for at in (0..15_000).step_by(100).map(Instant::from_millis) {

@@ -40,7 +40,7 @@ pub(super) fn config(args: &RunArgs) -> Result<Config, CliError> {
         ..SecondaryLink::new(LinkId(number))
     };
     let secondary_links = (0..args.secondary.len()).zip(1..).map(|(at, number)| secondary(at, number)).collect();
-    Ok(Config { primary: LinkId(0), secondary_links, mechanisms: mechanisms(args)? })
+    Ok(Config { secondary_links, mechanisms: mechanisms(args)?, ..Config::new(LinkId(0), None) })
 }
 
 fn mechanisms(args: &RunArgs) -> Result<Mechanisms, CliError> {

@@ -213,11 +213,6 @@ impl PathTest {
         self.last_mark.is_some_and(|at| now.since(at) < self.options.mark_time)
     }
 
-    /// Whether losses were found to depend on the rate.
-    pub(crate) const fn is_refused(&self) -> bool {
-        matches!(self.phase, Phase::Refused { .. })
-    }
-
     /// What the losses of the path are now.
     pub(crate) fn verdict(&self, now: Instant) -> PathVerdict {
         match self.phase {
@@ -291,6 +286,10 @@ mod tests {
     const FIRST_REFUSAL: Duration = ObservationOptions::DEFAULT.first_refusal;
     const RTT: Duration = Duration::from_millis(50);
 
+    fn is_refused(trust: &PathTest) -> bool {
+        matches!(trust.phase, Phase::Refused { .. })
+    }
+
     /// A minute of a sender on a path: each round trip delivers `full` segments while reductions are undone and `plain`
     /// ones while they remain, and has a loss if `loses` says so. Returns for how many of its last 20 seconds
     /// reductions were undone.
@@ -342,7 +341,7 @@ mod tests {
         };
         let mut trust = PathTest::default();
         assert_eq!(run(&mut trust, 40, 50, policed), 0);
-        assert!(trust.is_refused() && losses < 20, "{losses} of 15 that a plain sender has");
+        assert!(is_refused(&trust) && losses < 20, "{losses} of 15 that a plain sender has");
     }
 
     #[test]
@@ -374,11 +373,11 @@ mod tests {
             if n % 2 == 0 && !stands {
                 trust.on_loss(now, RTT);
             }
-            if trust.is_refused() {
+            if is_refused(&trust) {
                 break;
             }
         }
-        assert!(trust.is_refused() && probes > 0);
+        assert!(is_refused(&trust) && probes > 0);
     }
 
     #[test]
@@ -390,7 +389,7 @@ mod tests {
         assert!(!trust.may_undo(now) && !trust.is_trusted(now + MARK_TIME / 2) && trust.may_undo(now + MARK_TIME));
         let mut trust = PathTest { phase: Phase::Trial, ..PathTest::default() };
         trust.on_burst(now);
-        assert!(trust.is_refused());
+        assert!(is_refused(&trust));
     }
 
     #[test]
