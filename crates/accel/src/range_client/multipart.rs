@@ -1,20 +1,20 @@
-//! A body of several ranges: `multipart/byteranges` (RFC 9110 §14.6).
+//! Parses a body of several ranges: `multipart/byteranges` (RFC 9110 section 14.6).
 //!
-//! In: a Content-Type, and the body in pieces however they were cut. Out: bytes, each piece with its place in the resource.
+//! The body comes in pieces, cut anywhere; its bytes are passed on with their offset in the resource.
 //!
-//! 1. A part is as long as its Content-Range says; its end is not searched for, so its bytes may look like anything.
-//! 2. What a part says must fit what was asked for: the whole's length, and a range within it. Anything else ends the
-//!    answer, for what follows could be of anything.
-//! 3. Kept is at most one line of [`MAX_LINE`]; a part has at most [`MAX_LINES`] lines of fields.
+//! 1. A part is as long as its Content-Range says. Its end is not searched for, so its bytes may look like a boundary.
+//! 2. A part must fit the request: the length of the resource, and a range within it. Anything else ends the response,
+//!    because what follows could belong to anything.
+//! 3. At most one line of [`MAX_LINE`] bytes is kept, and a part has at most [`MAX_LINES`] header fields.
 
 use super::InvalidBody;
 
-/// A body, read.
+/// Parser of one body.
 #[derive(Clone, Debug)]
 pub(super) struct MultipartByteranges {
     /// `--` and the boundary.
     delimiter: Vec<u8>,
-    /// How long the resource must be.
+    /// The length that the resource must have.
     length: u64,
     line: Vec<u8>,
     state: State,
@@ -24,16 +24,16 @@ pub(super) struct MultipartByteranges {
 enum State {
     /// Before a boundary.
     BeforeDelimiter { lines: u32 },
-    /// In a part's fields.
+    /// In the header fields of a part.
     Fields { lines: u32, range: Option<(u64, u64)> },
-    /// In a part.
+    /// In the bytes of a part.
     Body { at: u64, end: u64 },
     /// Behind the last boundary.
     End,
 }
 
 impl MultipartByteranges {
-    /// By an answer's Content-Type; none if that is another.
+    /// A parser for a response with this Content-Type; none if that is another.
     pub(super) fn of(content_type: &str, whole: u64) -> Option<Self> {
         let (kind, parameters) = content_type.split_once(';')?;
         if !kind.trim().eq_ignore_ascii_case("multipart/byteranges") {
@@ -54,7 +54,7 @@ impl MultipartByteranges {
         })
     }
 
-    /// The next bytes of the body; `give` gets those of the resource, and where they begin.
+    /// The next bytes of the body; `give` receives those of the resource, and their offset.
     pub(super) fn feed(&mut self, mut bytes: &[u8], give: &mut dyn FnMut(u64, &[u8])) -> Result<(), InvalidBody> {
         while !bytes.is_empty() {
             bytes = match self.state {
@@ -74,7 +74,7 @@ impl MultipartByteranges {
         Ok(())
     }
 
-    /// Takes bytes up to the end of a line, and reads it if it is whole. What is left.
+    /// Takes bytes up to the end of a line, and parses it if it is complete. Returns what is left.
     fn read_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], InvalidBody> {
         let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
         let (now, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -93,7 +93,7 @@ impl MultipartByteranges {
         Ok(rest)
     }
 
-    /// Where a line leads.
+    /// The state after a line.
     fn next(&self, line: &[u8]) -> Result<State, InvalidBody> {
         match self.state {
             State::BeforeDelimiter { lines } => match line.strip_prefix(self.delimiter.as_slice()) {
@@ -127,17 +127,17 @@ impl MultipartByteranges {
     }
 }
 
-/// chosen: longer than any server's line in a part.
+/// Longer than the lines that servers write in a part.
 const MAX_LINE: usize = 1024;
-/// chosen: servers write two or three.
+/// Servers write two or three.
 const MAX_LINES: u32 = 16;
 
-/// The door for the fuzz targets.
+/// Access for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing {
     use super::MultipartByteranges;
 
-    /// Reads a body of several ranges in these pieces; none: it is broken, or not one.
+    /// Parses a body of several ranges in these pieces; none: it is malformed, or another type.
     pub fn byte_ranges<'a>(
         content_type: &str,
         whole: u64,
