@@ -17,7 +17,9 @@
 //! 6. Every step is charged to a [`ParseBudget`]. If the segments of representations exceed its limit for the index,
 //!    they are not prefetched; the player still gets the rewritten manifest, and the status has a note.
 
-use std::borrow::Cow;
+mod own_template;
+mod segments;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -27,12 +29,8 @@ use std::time::Duration;
 use super::hls::RewrittenPlaylist;
 use super::listed_urls::ListedUrls;
 use super::marks::TextForm;
-use super::parse_budget::{
-    MAX_EXPANDED_URL, ParseBudget, PlaylistError, limit_error, malformed_error, quote_excerpt,
-};
-use super::segment_index::{
-    MAX_SEGMENTS, Rendition, SegmentIndex, SegmentTemplate, SegmentTimeline, SegmentUrls, ticks_to_duration,
-};
+use super::parse_budget::{ParseBudget, PlaylistError, limit_error, malformed_error, quote_excerpt};
+use super::segment_index::SegmentTimeline;
 use super::url_rewrite::{RewriteContext, RewriteResult};
 use super::xml::{Attribute, ElementId, XmlTree, html_only_reference};
 
@@ -394,97 +392,6 @@ impl<'a> DashRewriter<'a> {
         if joined == text { Ok(()) } else { self.replace(value.value_range(), &joined, budget) }
     }
 
-    /// Gives a representation its own template if the player would build a different URL from an inherited one than is
-    /// meant.
-    fn add_own_template(
-        &mut self,
-        id: ElementId,
-        scope: &ElementScope<'a>,
-        budget: &mut ParseBudget,
-    ) -> Result<(), PlaylistError> {
-        let tree = self.tree;
-        let attribute_of = |name| tree.attribute(id, name).unwrap_or_default();
-        let (identification, bandwidth) = (attribute_of("id"), attribute_of("bandwidth"));
-        let has_no_url_characters =
-            |text: &str| !text.contains(['/', '\\', ':', '?', '#', '%', '.', '\t', '\n', '\r']);
-        let are_names_plain = has_no_url_characters(&identification) && has_no_url_characters(&bandwidth);
-        let expand = |template: &str| {
-            let template = substitute(template, "$RepresentationID$", &identification)?;
-            substitute(&template, "$Bandwidth$", &bandwidth)
-        };
-        let (mut new_attributes, inherited) = (String::new(), Rc::clone(&scope.inherited));
-        let own_template = tree.children_named(id, "SegmentTemplate").next();
-        budget.charge_work(inherited.templates.len() * 3)?;
-        for name in TEMPLATE_ATTRIBUTES {
-            let inherited_value = inherited
-                .templates
-                .iter()
-                .rev()
-                .find_map(|source| Some((source, tree.attribute(source.template, name)?)));
-            let Some((source, template)) = inherited_value.filter(|(_, template)| !template.is_empty()) else {
-                continue;
-            };
-            let is_other_base =
-                scope.has_other_bases && !source.has_other_bases || !Rc::ptr_eq(&source.context, &scope.context);
-            let misses = |name: &str, value: &str| value.is_empty() && template.contains(name);
-            let is_safe = are_names_plain
-                && !misses("$RepresentationID$", &identification)
-                && !misses("$Bandwidth$", &bandwidth);
-            if is_safe && !is_other_base {
-                continue;
-                // What the player gets from the inherited template as rewritten must equal what the original one means.
-            }
-            let written = match source.context.rewrite(&template, budget)? {
-                RewriteResult::Changed(replacement) => Cow::Owned(replacement),
-                RewriteResult::Unchanged if is_safe && !is_risky(&template, true) => continue,
-                RewriteResult::Unchanged | RewriteResult::NotAUrl => Cow::Borrowed(&*template),
-            };
-            let (Some(intended), Some(resulting)) = (expand(&template), expand(&written)) else {
-                return Err(limit_error("the identification of a representation makes a URL too long"));
-            };
-            let resolve = |text: &str| scope.context.player_url.join(text).ok().map(String::from);
-            let expected = match scope.context.rewrite(&intended, budget)? {
-                RewriteResult::Changed(replacement) => Some(replacement),
-                RewriteResult::Unchanged => resolve(&intended),
-                RewriteResult::NotAUrl => None,
-            };
-            budget.charge_work(written.len() + intended.len())?;
-            let is_risky = is_risky(&template, scope.has_other_bases) || is_risky(&intended, scope.has_other_bases);
-            let Some(replacement) =
-                expected.filter(|replacement| is_risky || resolve(&resulting).as_ref() != Some(replacement))
-            else {
-                continue;
-            };
-            if own_template == Some(source.template) {
-                self.attribute_values.insert((source.template, name), replacement);
-            } else {
-                new_attributes.push_str(&format!(" {name}=\"{}\"", quick_xml::escape::escape(&replacement)));
-            }
-        }
-        if new_attributes.is_empty() {
-            return Ok(());
-        }
-        self.out.changed_urls += 1;
-        if let Some(inner) = own_template {
-            let insert_at = tree.name_end(inner);
-            self.pending_edits.insert(insert_at, (insert_at, new_attributes));
-            return Ok(());
-        }
-        let name = tree.qualified_name(id);
-        let template = match name.rsplit_once(':') {
-            Some((prefix, _)) => format!("<{prefix}:SegmentTemplate{new_attributes}/>"),
-            None => format!("<SegmentTemplate{new_attributes}/>"),
-        };
-        let content = tree.content(id);
-        let end_tag_start = content.start.saturating_sub("/>".len());
-        if self.text.get(end_tag_start..content.start) == Some("/>") {
-            self.pending_edits.insert(end_tag_start, (content.start, format!(">{template}</{name}>")));
-        } else {
-            self.pending_edits.insert(content.end, (content.end, template));
-        }
-        Ok(())
-    }
-
     /// Replaces a part of the source that follows all previous replacements.
     fn replace(
         &mut self,
@@ -528,160 +435,6 @@ impl<'a> DashRewriter<'a> {
         self.copied_until = until;
         Ok(())
     }
-
-    /// Registers the segments of a representation, if they are known.
-    fn add_representation(
-        &mut self,
-        id: ElementId,
-        scope: &ElementScope<'a>,
-        budget: &mut ParseBudget,
-    ) -> Result<(), PlaylistError> {
-        if self.out.note.is_some() {
-            return Ok(());
-        }
-        let index = match scope.inherited.segment_list {
-            Some(list) => self.list_index(list, &scope.context, budget)?.map(SegmentIndex::List),
-            None => self.template_index(id, scope, budget)?,
-        };
-        if let Some(index) = index {
-            if budget.charge_index(index.memory_size()) {
-                self.out.renditions.push(Rendition {
-                    set: self.adaptation_set_count,
-                    index,
-                    is_final: self.is_static,
-                });
-            } else {
-                self.out.note = Some(TOO_MANY_SEGMENTS);
-            }
-        }
-        Ok(())
-    }
-
-    fn template_index(
-        &mut self,
-        id: ElementId,
-        scope: &ElementScope<'a>,
-        budget: &mut ParseBudget,
-    ) -> Result<Option<SegmentIndex>, PlaylistError> {
-        let tree = self.tree;
-        let InheritedValues { period_duration, templates, .. } = &*scope.inherited;
-        // Attributes that are missing in an inner template are inherited from an outer one (section 5.3.9.1).
-        let inherited_attribute =
-            |name: &str| templates.iter().rev().find_map(|level| level.tree.attribute(level.template, name));
-        let inherited_number = |name: &str| inherited_attribute(name).and_then(|text| text.parse::<u64>().ok());
-        budget.charge_work(templates.len() * 128)?;
-        let Some(media) = inherited_attribute("media") else { return Ok(None) };
-        let attribute_of = |name| tree.attribute(id, name).unwrap_or_default();
-        let media = substitute(&media, "$RepresentationID$", &attribute_of("id"))
-            .and_then(|media| substitute(&media, "$Bandwidth$", &attribute_of("bandwidth")));
-        let Some(media) = media else {
-            self.out.note = Some("URLs that are too long");
-            return Ok(None);
-        };
-        budget.charge_work(media.len())?;
-        let Some((prefix, variable, width, suffix)) = split_template(&media) else { return Ok(None) };
-        // The URL is resolved with a placeholder for the number, which yields the text before and after it.
-        let marked = format!("{prefix}{NUMBER_PLACEHOLDER}{suffix}").replace("$$", "$");
-        let Some(address) = scope.context.resolve(&marked, budget)? else { return Ok(None) };
-        let Some((prefix, suffix)) = address.as_str().split_once(NUMBER_PLACEHOLDER) else { return Ok(None) };
-        let template = SegmentTemplate { prefix: prefix.to_owned(), suffix: suffix.to_owned(), min_digits: width };
-        let timescale = inherited_number("timescale").unwrap_or(1).max(1);
-        let first = inherited_number("startNumber").unwrap_or(1);
-        if let Some(timeline) = templates.iter().rev().find_map(|level| level.timeline) {
-            let end = period_duration.map(|total| (total.as_secs_f64() * timescale as f64) as u64);
-            let Some(timeline) = self.read_timeline(timeline, end, budget)? else { return Ok(None) };
-            return Ok(Some(SegmentIndex::Timeline {
-                template,
-                by_time: variable == "Time",
-                first_number: first,
-                timeline,
-                timescale,
-            }));
-        }
-        let Some(duration) = inherited_number("duration")
-            .filter(|ticks| *ticks > 0)
-            .map(|ticks| ticks_to_duration(ticks, timescale))
-        else {
-            return Ok(None);
-        };
-        if variable != "Number" {
-            return Ok(None);
-        }
-        let count = period_duration.map(|total| (total.as_secs_f64() / duration.as_secs_f64()).ceil() as u64);
-        let last = count.and_then(|count| first.checked_add(count)).map(|end| end.saturating_sub(1));
-        Ok(Some(SegmentIndex::Numbered { template, last_number: last, duration }))
-    }
-
-    /// Parses a timeline (section 5.3.9.6); `None`: it is too long to be remembered.
-    fn read_timeline(
-        &mut self,
-        id: ElementId,
-        end: Option<u64>,
-        budget: &mut ParseBudget,
-    ) -> Result<Option<Arc<SegmentTimeline>>, PlaylistError> {
-        if let Some(cached) = self.timelines.get(&id) {
-            return Ok(Some(Arc::clone(cached)));
-        }
-        let tree = self.tree;
-        let (mut timeline, mut next_start) = (SegmentTimeline::default(), 0_u64);
-        let mut entries = tree.children_named(id, "S").peekable();
-        while let Some(entry) = entries.next() {
-            budget.charge_work(tree.attributes(entry).len())?;
-            let number = |entry: ElementId, name: &str| {
-                tree.attribute(entry, name).and_then(|text| text.parse::<u64>().ok())
-            };
-            next_start = number(entry, "t").unwrap_or(next_start);
-            let Some(ticks) = number(entry, "d").filter(|ticks| *ticks > 0) else { break };
-            let repeat_count = tree.attribute(entry, "r").and_then(|text| text.parse::<i64>().ok());
-            let count = match repeat_count {
-                // A negative count repeats until the next entry or the end of the period. In a period without an end it
-                // counts as one.
-                Some(repeat) if repeat < 0 => {
-                    let run_end = entries.peek().and_then(|next| number(*next, "t")).or(end).unwrap_or(next_start);
-                    run_end.saturating_sub(next_start).div_ceil(ticks).max(1)
-                }
-                repeat => repeat.unwrap_or(0).unsigned_abs().saturating_add(1),
-            };
-            if !budget.charge_index(SegmentTimeline::run_size()) {
-                self.out.note = Some(TOO_MANY_SEGMENTS);
-                return Ok(None);
-            }
-            timeline.push(next_start, ticks, count);
-            next_start = next_start.saturating_add(ticks.saturating_mul(count));
-        }
-        let timeline = Arc::new(timeline);
-        self.timelines.insert(id, Arc::clone(&timeline));
-        Ok(Some(timeline))
-    }
-
-    /// The segments of a list; `None`: there are too many.
-    fn list_index(
-        &mut self,
-        id: ElementId,
-        context: &RewriteContext,
-        budget: &mut ParseBudget,
-    ) -> Result<Option<SegmentUrls>, PlaylistError> {
-        let tree = self.tree;
-        let number_attribute = |name| tree.attribute(id, name).and_then(|text| text.parse::<u64>().ok());
-        let duration = ticks_to_duration(
-            number_attribute("duration").unwrap_or_default(),
-            number_attribute("timescale").unwrap_or(1),
-        );
-        let mut list = SegmentUrls::default();
-        budget.charge_work(tree.children(id).count())?;
-        for segment in tree.children_named(id, "SegmentURL") {
-            let media = tree.attribute(segment, "media").unwrap_or_default();
-            let Some(url) = context.resolve(&media, budget)? else { continue };
-            let range = tree.attribute(segment, "mediaRange");
-            self.segment_count += 1;
-            if self.segment_count > MAX_SEGMENTS || !budget.charge_index(SegmentUrls::entry_size(&url)) {
-                self.out.note = Some(TOO_MANY_SEGMENTS);
-                return Ok(None);
-            }
-            list.push(&url, range.as_deref().and_then(parse_byte_range), duration);
-        }
-        Ok(Some(list.shrink()))
-    }
 }
 
 /// Whether a relative URL could become a request to the proxy for something else if the player resolves it against
@@ -696,35 +449,6 @@ fn is_risky(text: &str, has_other_bases: bool) -> bool {
 
 fn is_misspelled(name: &str) -> bool {
     KNOWN_ELEMENTS.iter().any(|known| name.eq_ignore_ascii_case(known) && name != *known)
-}
-
-/// Parses `FIRST-LAST`.
-fn parse_byte_range(text: &str) -> Option<Range<u64>> {
-    let (first, last) = text.split_once('-')?;
-    Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?)
-}
-
-/// Substitutes a value for a name; `None`: the result would be too long.
-fn substitute(text: &str, name: &str, value: &str) -> Option<String> {
-    let count = text.matches(name).count();
-    let len = text.len().checked_add(count.checked_mul(value.len())?)?;
-    (len <= MAX_EXPANDED_URL + count * name.len()).then(|| text.replace(name, value))
-}
-
-/// Splits a template at its `$Number$` or `$Time$`: text before, name, number of digits, text after.
-fn split_template(media: &str) -> Option<(&str, &str, usize, &str)> {
-    let mut search_from = 0;
-    loop {
-        let open = search_from + media.get(search_from..)?.find('$')?;
-        let close = open + 1 + media.get(open + 1..)?.find('$')?;
-        let inner = media.get(open + 1..close)?;
-        let (name, format) = inner.split_once('%').unwrap_or((inner, "01d"));
-        if matches!(name, "Number" | "Time") {
-            let width = format.strip_suffix('d')?.strip_prefix('0')?.parse().ok().filter(|width| *width <= 20)?;
-            return Some((media.get(..open)?, name, width, media.get(close + 1..)?));
-        }
-        search_from = close + 1;
-    }
 }
 
 /// Parses a duration of XML Schema (`PT1H2M3.5S`). Years and months are not supported, because no film is that long.
@@ -777,8 +501,6 @@ const KNOWN_ELEMENTS: [&str; 17] = [
     "ContentSteering",
     "ImportedMPD",
 ];
-const NUMBER_PLACEHOLDER: &str = "marline-number";
-const TOO_MANY_SEGMENTS: &str = "too many segments";
 /// The standard has four levels with base URLs. Each nested one costs as much memory as the URL is long.
 const MAX_BASES: usize = 16;
 /// The standard has three levels with templates.

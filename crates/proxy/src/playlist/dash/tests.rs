@@ -2,7 +2,9 @@
 
 use url::Url;
 
+use super::segments::split_template;
 use super::*;
+use crate::playlist::segment_index::Rendition;
 use crate::playlist::url_rewrite::tests::{PROXY_PREFIX, same_url_context, test_budget};
 
 fn rewrite(text: &str, context: &RewriteContext) -> Result<RewrittenPlaylist, PlaylistError> {
