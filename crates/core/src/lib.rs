@@ -9,7 +9,7 @@
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
 //! [`stream`].
 //! Beside it, [`batch`] uses `fetch`; [`paths`] uses `energy`; [`accel`] uses `wire` and `link`; [`assign`] and
-//! [`link_choice`] use only `units`. [`printable`] uses none of them: every crate that prints text from outside
+//! [`link_choice`] use only `units`; [`fleet`] uses `assign`. [`printable`] uses none of them: every crate that prints text from outside
 //! escapes it there.
 #![no_std]
 
@@ -21,6 +21,7 @@ pub mod batch;
 pub mod decision_log;
 pub mod energy;
 pub mod fetch;
+pub mod fleet;
 pub mod link;
 pub mod link_choice;
 pub mod machine;
