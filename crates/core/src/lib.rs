@@ -9,7 +9,7 @@
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
 //! [`stream`] → [`proxy`].
 //! Beside it, [`batch`] uses `fetch`; [`paths`] uses `energy`; [`accel`] uses `wire` and `link`; [`assign`] and
-//! [`link_choice`] use only `units`. [`printable`] and [`finding`] use none of them: every crate that prints
+//! [`link_choice`] use only `units`; [`fleet`] uses `assign`. [`printable`] and [`finding`] use none of them: every crate that prints
 //! text from outside escapes it with the one, and every check of a host reports with the other.
 #![no_std]
 
@@ -22,6 +22,7 @@ pub mod decision_log;
 pub mod energy;
 pub mod fetch;
 pub mod finding;
+pub mod fleet;
 pub mod link;
 pub mod link_choice;
 pub mod machine;

@@ -8,8 +8,8 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
+pub use marline_core::fleet::Name;
 use rustls::pki_types::CertificateDer;
-use serde::{Deserialize, Serialize};
 use webpki::EndEntityCert;
 
 /// Role of a member, which determines its permissions.
@@ -47,55 +47,6 @@ impl FromStr for Role {
         found.ok_or_else(|| format!("`{text}` is not a role: expected edge, relay, fleet or operator"))
     }
 }
-
-/// Name of one edge, relay, fleet process or operator: 1 to 63 of `a-z`, `0-9`, `-`, `_` and `.`, beginning with a
-/// letter or digit. It can be used in URIs, file names and logs without escaping.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Name(String);
-
-impl Name {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for Name {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let inner = |byte: u8| plain(byte) || matches!(byte, b'-' | b'_' | b'.');
-        let good = text.len() <= MAX_NAME_LEN && text.bytes().next().is_some_and(plain) && text.bytes().all(inner);
-        let wrong = || {
-            format!(
-                "`{text}` is not a valid name: use 1 to {MAX_NAME_LEN} of a-z, 0-9, - _ and ., a letter or digit first"
-            )
-        };
-        good.then(|| Self(text.to_owned())).ok_or_else(wrong)
-    }
-}
-
-impl TryFrom<String> for Name {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> Self {
-        name.0
-    }
-}
-
-const MAX_NAME_LEN: usize = 63;
 
 /// Role and name of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,6 +109,5 @@ mod tests {
         ] {
             assert!(text.parse::<Identity>().is_err(), "{text}");
         }
-        assert!("a".repeat(63).parse::<Name>().is_ok() && "a".repeat(64).parse::<Name>().is_err());
     }
 }

@@ -8,9 +8,9 @@
 
 pub mod ca;
 pub mod congestion;
+mod crypto;
 pub mod edge;
 pub mod enrol;
-mod fair_share;
 /// Not part of the public API.
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -22,6 +22,8 @@ mod list_reload;
 pub mod relay;
 pub mod reload;
 pub mod renew;
+mod server_trust;
 pub mod service;
 pub mod tls;
+mod tls_listener;
 mod tunnel;

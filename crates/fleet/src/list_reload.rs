@@ -8,10 +8,12 @@
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::fs::File;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::ca::{CaError, RevocationFile};
+use crate::tls::Credentials;
 
 /// Interval of the check. chosen: revocation takes effect "within seconds".
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -32,8 +34,26 @@ impl Default for ListReload {
 }
 
 impl ListReload {
+    /// The list to use with new credentials, of which `previous` are the predecessor: the list that is `held`, read again from its file
+    /// as far as that is possible; with credentials of another authority, the list of that authority at `path`. `None`: no file exists.
+    ///
+    /// # Errors
+    /// The list of another authority is damaged, or was not issued by it.
+    pub(crate) fn list_for(
+        &self,
+        held: Option<RevocationFile>,
+        previous: &Credentials,
+        credentials: &Credentials,
+        path: &Path,
+    ) -> Result<Option<RevocationFile>, CaError> {
+        match held {
+            Some(held) if previous.authority() == credentials.authority() => Ok(Some(self.reread(held))),
+            _ => read_crl(credentials, path),
+        }
+    }
+
     /// Reads the file again, whether or not it has changed. If it cannot be read, logs the error and returns `held`.
-    pub(crate) fn reread(&self, held: RevocationFile) -> RevocationFile {
+    fn reread(&self, held: RevocationFile) -> RevocationFile {
         let mut read = held.clone();
         match read.reread() {
             Ok(_) => read,
@@ -85,6 +105,14 @@ impl ListReload {
             *last = error;
         }
     }
+}
+
+/// Reads the revocation list from a file; `None`: there is no such file.
+///
+/// # Errors
+/// The list is damaged, or was issued by another authority.
+pub fn read_crl(credentials: &Credentials, path: &Path) -> Result<Option<RevocationFile>, CaError> {
+    if path.exists() { RevocationFile::open(path, credentials.authority()).map(Some) } else { Ok(None) }
 }
 
 fn open_spare() -> Option<File> {

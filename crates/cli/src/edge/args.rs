@@ -97,8 +97,8 @@ pub(super) struct RunArgs {
     pub(super) spare_connections: usize,
     /// Refuse flows while no relay is available, instead of sending them directly over one link; the default with --lan.
     ///
-    /// If the fleet service assigns no relay, the edge keeps the current one (reason `no-gain`) or lets flows wait (reason
-    /// `no-capacity`).
+    /// If the fleet service assigns no relay, the edge keeps the current one (reason `no_gain`) or lets flows wait (reason
+    /// `no_capacity`).
     #[arg(long)]
     pub(super) no_direct: bool,
     /// Send flows directly over one link, without the relay's encryption, while no relay is available; the default without

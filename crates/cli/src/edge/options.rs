@@ -4,11 +4,10 @@
 
 use std::path::PathBuf;
 
+use marline_core::fleet::relay_selection::SelectorConfig;
 use marline_core::paths::Goal;
 use marline_fleet::ca::Fingerprint;
-use marline_fleet::edge::{
-    AdmissionConfig, ClientTrust, Config, LiveMatch, RelayConfig, StateFile, read_crl, relay_selector,
-};
+use marline_fleet::edge::{AdmissionConfig, ClientTrust, Config, LiveMatch, RelayConfig, StateFile, read_crl};
 use marline_fleet::identity::{Identity, Role};
 use marline_fleet::renew::MemberCert;
 use marline_fleet::service::Client;
@@ -37,7 +36,7 @@ pub(super) struct EdgeOptions {
 /// Options of an edge with a fleet service.
 pub(super) struct FleetOptions {
     pub(super) client: Client,
-    pub(super) selector_config: relay_selector::SelectorConfig,
+    pub(super) selector_config: SelectorConfig,
     pub(super) state_file: StateFile,
 }
 
@@ -90,7 +89,7 @@ impl EdgeOptions {
         let fleet = args.fleet.as_ref().map(|url| {
             let client = member.client(url)?;
             let state_path = default_state_file()?;
-            let selector_config = relay_selector::SelectorConfig {
+            let selector_config = SelectorConfig {
                 origin: args.fleet_requests.origin.clone(),
                 target_rate: args.fleet_requests.target_rate,
                 position: args.fleet_requests.position,

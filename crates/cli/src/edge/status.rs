@@ -42,7 +42,7 @@ pub(super) enum ControlRequest {
 pub(super) struct EdgeStatus {
     version: String,
     pid: u32,
-    up_s: f64,
+    uptime_s: f64,
     edge: String,
     listen_addrs: Vec<String>,
     flows: FlowStats,
@@ -135,7 +135,7 @@ impl EdgeStatus {
             without_relay: Some(edge_info.without_relay),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            up_s: edge_info.started_at.elapsed().as_secs_f64(),
+            uptime_s: edge_info.started_at.elapsed().as_secs_f64(),
             edge: edge_info.edge_name.clone(),
             listen_addrs: edge_info.listen_addrs.clone(),
             flows: edge.state().borrow().clone(),

@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Modules and levels of the default log.
-const DEFAULT_FILTER: &str = "off,marline_fleet::renew=info,marline_fleet::relay::heartbeat=info,marline_fleet::relay::trust=warn,marline_fleet::relay::audit=warn,\
+const DEFAULT_FILTER: &str = "off,marline_fleet::renew=info,marline_fleet::relay::heartbeat=info,marline_fleet::server_trust=warn,marline_fleet::relay::audit=warn,\
                      marline_fleet::service::leader_election=warn,marline_fleet::service::coordinator=warn,marline_fleet::edge::trust=warn,marline_fleet::list_reload=warn,\
                      marline_paths::gateway=warn";
 

@@ -58,7 +58,7 @@ async fn fetch_overview(client: &mut Client) -> Result<FleetOverview, CliError> 
     match fetch_members(client).await {
         Ok((relays, edges)) => Ok(FleetOverview { service, relays, edges, members_error: None }),
         // No leader: only the state of this process is known.
-        Err(ClientError::Refused(problem)) if problem.title == "not-leading" => {
+        Err(ClientError::Refused(problem)) if problem.title == "not_leading" => {
             Ok(FleetOverview { service, relays: vec![], edges: vec![], members_error: Some(problem.detail) })
         }
         Err(error) => Err(to_cli_error(error)),

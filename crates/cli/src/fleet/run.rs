@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use marline_core::fleet::scheduling::SchedulerConfig;
 use marline_core::units::Ratio;
 use marline_fleet::ca::{Address, Authority, CertTemplate, UtcSeconds};
 use marline_fleet::identity::{Identity, Name, Role};
@@ -25,7 +26,6 @@ use marline_fleet::relay::{TrustError, TrustStore};
 use marline_fleet::reload::{ReloadRequests, Reloader};
 use marline_fleet::renew::{MemberCert, run_renewal, warn_without_crl};
 use marline_fleet::service::api_types::Endpoint;
-use marline_fleet::service::scheduler::SchedulerConfig;
 use marline_fleet::service::store::{EmbeddedStore, RedisNodes, RedisSecrets, RedisStore, Store, StoreUrl};
 use marline_fleet::service::{ApiListener, Coordinator, Limits};
 use marline_fleet::tls::{ClientAuth, Credentials};

@@ -419,7 +419,7 @@ fn flows_that_may_not_go_directly_wait_for_capacity_and_the_status_shows_it() {
     let now = status("e2", &|fleet| fleet["waiting"] == true);
     assert_eq!(
         (&now["fleet"]["reason"], &now["fleet"]["assignment"]),
-        (&"no-capacity".into(), &Value::Null),
+        (&"no_capacity".into(), &Value::Null),
         "{now:#}"
     );
     let text = network.run_ok("edge status --run-dir e2");

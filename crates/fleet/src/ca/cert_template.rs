@@ -3,55 +3,14 @@
 //! 1. Only relays and the fleet service have addresses, and they need at least one, because their clients verify it.
 //! 2. The lifetime is between a minute and ten years, the lifetime of the authority itself.
 
-use std::fmt::{self, Display};
-use std::str::FromStr;
 use std::time::Duration;
 
+use marline_core::fleet::Address;
 use marline_core::units::parse_duration;
-use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
 use super::{CaError, LIFETIME, serde_text};
 use crate::identity::{Identity, Role};
-
-/// Address of a relay or the fleet service: a DNS name or an IP address, without a port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Address(ServerName<'static>);
-
-impl Address {
-    /// The address in the form that rustls needs.
-    pub fn server_name(&self) -> &ServerName<'static> {
-        &self.0
-    }
-}
-
-impl Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.to_str())
-    }
-}
-
-impl FromStr for Address {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |_| format!("`{text}` is not an address: expected a DNS name or an IP address, without a port");
-        ServerName::try_from(text.to_owned()).map(Self).map_err(wrong)
-    }
-}
-
-impl TryFrom<String> for Address {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Address> for String {
-    fn from(address: Address) -> Self {
-        address.to_string()
-    }
-}
 
 /// Contents of a certificate to be issued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

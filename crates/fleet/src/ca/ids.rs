@@ -107,7 +107,7 @@ impl_hex!(Serial Nonce Fingerprint);
 
 fn random_bytes<const N: usize>() -> Result<[u8; N], CaError> {
     let mut bytes = [0; N];
-    let filled = crate::tls::crypto_provider().secure_random.fill(&mut bytes);
+    let filled = crate::crypto::crypto_provider().secure_random.fill(&mut bytes);
     filled.map_err(|_| CaError::Library("the system provides no random numbers".to_owned()))?;
     Ok(bytes)
 }

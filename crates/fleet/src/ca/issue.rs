@@ -11,8 +11,8 @@ use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
     PublicKeyData, SanType, SerialNumber,
 };
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::atomic_file::{self, DirLock};
 use super::cert_template::is_server_role;
@@ -124,9 +124,9 @@ fn cert_params(issued: &IssuedCert, addresses: &[Address]) -> Result<Certificate
     }
     params.subject_alt_names.push(SanType::URI(identity.to_string().try_into()?));
     for address in addresses {
-        params.subject_alt_names.push(match address.server_name() {
-            ServerName::IpAddress(ip) => SanType::IpAddress((*ip).into()),
-            name => SanType::DnsName(name.to_str().into_owned().try_into()?),
+        params.subject_alt_names.push(match address.as_str().parse() {
+            Ok(ip) => SanType::IpAddress(ip),
+            Err(_) => SanType::DnsName(address.as_str().try_into()?),
         });
     }
     params.use_authority_key_identifier_extension = true;

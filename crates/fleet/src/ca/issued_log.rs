@@ -35,7 +35,7 @@ pub struct IssuedCert {
 
 /// State of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum CertState {
     /// Valid: it is accepted.
     Valid,

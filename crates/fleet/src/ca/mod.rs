@@ -49,6 +49,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use marline_core::fleet::Address;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PublicKeyData, SerialNumber,
@@ -56,7 +57,7 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-pub use self::cert_template::{Address, CertTemplate};
+pub use self::cert_template::CertTemplate;
 pub(crate) use self::crl::Crl;
 pub use self::crl_file::RevocationFile;
 pub use self::csr::{CertRequest, KeyPem, KeyWithRequest};

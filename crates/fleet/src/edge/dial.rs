@@ -1,7 +1,7 @@
 //! Opens connections: to a relay over MPTCP and TLS, or to any address over one link.
 //!
 //! Connecting to a relay returns the first connection that succeeds and the RTT of its handshake. Handshakes are started a few at a time
-//! ([`HandshakeLimiter`]), and plain TCP is tried where a network drops SYNs with MPTCP's option.
+//! (`handshake_limiter`), and plain TCP is tried where a network drops SYNs with MPTCP's option.
 //!
 //! Unsent data in the socket's queue is kept short ([`NOTSENT_LOWAT`]): data that is queued there can no longer go over another link, and a
 //! live stream's newest picture would have to wait behind it.
@@ -15,7 +15,6 @@ use marline_net::links::Interface;
 use marline_net::mptcp::{self, is_negotiated};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -37,10 +36,6 @@ const PLAIN_TCP_DELAY: Duration = Duration::from_millis(700);
 const PLAIN_TCP_GRACE: Duration = Duration::from_millis(500);
 /// chosen: what 100 Mbit/s send in 10 ms.
 const NOTSENT_LOWAT: u32 = 128 * 1024;
-/// How many handshakes start at once, and how long each of them holds its slot. chosen: a small processor completes so many well within
-/// [`HANDSHAKE_TIMEOUT`], and over a satellite link 250 flows still start within a second.
-const MAX_HANDSHAKES: usize = 64;
-const HANDSHAKE_SLOT: Duration = Duration::from_millis(250);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -56,31 +51,6 @@ pub(super) struct DialOptions {
     pub(super) plain_tcp: bool,
     /// Use this congestion control; `None`: the kernel's default.
     pub(super) congestion: Option<CongestionControl>,
-}
-
-/// Spreads out handshakes that start together. If hundreds ran at once, none would finish before nearly all others do, and a busy processor
-/// would make a healthy relay look unresponsive.
-#[derive(Debug)]
-pub(super) struct HandshakeLimiter(Semaphore);
-
-impl Default for HandshakeLimiter {
-    fn default() -> Self {
-        Self(Semaphore::new(MAX_HANDSHAKES))
-    }
-}
-
-impl HandshakeLimiter {
-    pub(super) async fn run<T>(&self, handshake: impl Future<Output = T>) -> T {
-        let turn = self.0.acquire().await;
-        tokio::pin!(handshake);
-        match timeout(HANDSHAKE_SLOT, &mut handshake).await {
-            Ok(ended) => ended,
-            Err(_) => {
-                drop(turn);
-                handshake.await
-            }
-        }
-    }
 }
 
 /// Connects to this relay over the first link that reaches it; returns the connection and the RTT of its first handshake.
@@ -238,55 +208,4 @@ pub(super) async fn connect(address: SocketAddr, options: DialOptions) -> io::Re
     // MPTCP supports this option since about Linux 5.19; without it more data is queued.
     let _ = SockRef::from(&socket).set_tcp_notsent_lowat(NOTSENT_LOWAT);
     Ok(socket)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tokio::task::JoinSet;
-
-    use super::*;
-
-    #[test]
-    fn few_handshakes_start_at_once_and_none_waits_for_those_that_hang() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (limiter, running, most) =
-                (Arc::new(HandshakeLimiter::default()), Arc::new(AtomicUsize::new(0)), 3 * MAX_HANDSHAKES);
-            let mut all = JoinSet::new();
-            for _ in 0..most {
-                let (limiter, running) = (Arc::clone(&limiter), Arc::clone(&running));
-                all.spawn(async move {
-                    let handshake = async {
-                        let at_once = running.fetch_add(1, Ordering::Relaxed) + 1;
-                        tokio::task::yield_now().await;
-                        running.fetch_sub(1, Ordering::Relaxed);
-                        at_once
-                    };
-                    limiter.run(handshake).await
-                });
-            }
-            while let Some(at_once) = all.join_next().await {
-                assert!(at_once.unwrap() <= MAX_HANDSHAKES);
-            }
-            let mut hanging = JoinSet::new();
-            for _ in 0..most {
-                let (limiter, running) = (Arc::clone(&limiter), Arc::clone(&running));
-                hanging.spawn(async move {
-                    let handshake = async {
-                        running.fetch_add(1, Ordering::Relaxed);
-                        std::future::pending::<()>().await;
-                    };
-                    limiter.run(handshake).await;
-                });
-            }
-            let started_at = Instant::now();
-            while running.load(Ordering::Relaxed) < most {
-                assert!(started_at.elapsed() < Duration::from_secs(20), "{running:?} have started");
-                sleep(HANDSHAKE_SLOT / 10).await;
-            }
-            assert!(started_at.elapsed() >= 2 * HANDSHAKE_SLOT);
-        });
-    }
 }

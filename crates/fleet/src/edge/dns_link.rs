@@ -7,11 +7,11 @@
 
 use std::collections::BTreeSet;
 
+use marline_core::fleet::udp_link::{self, ObservedLink};
 use marline_net::links::{Interface, InterfaceList};
 use marline_paths::gateway::DnsLinks;
 
 use super::link_rates::LinkState;
-use super::udp_link::best;
 
 /// State of the choice: over which links this host's own DNS queries leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -104,8 +104,15 @@ fn replacement(
     // An interface that is not one of the links is not known to fail.
     let why = DnsLinkReason::of(links.iter().find(|link| link.name == default_link)?, nameless)?;
     let able = || links.iter().filter(|link| DnsLinkReason::of(link, nameless).is_none() && able(link));
-    let link = able().find(|link| Some(link.name.as_str()) == udp_link).or_else(|| best(able()))?;
+    let link = able().find(|link| Some(link.name.as_str()) == udp_link).or_else(|| best_link(able()))?;
     Some(DnsLinkOverride { link: link.name.clone(), instead_of: default_link.to_owned(), why })
+}
+
+/// The best of these links by the rules for LAN packets; the first one of equals.
+fn best_link<'a>(links: impl Iterator<Item = &'a LinkState>) -> Option<&'a LinkState> {
+    let (links, observed): (Vec<&LinkState>, Vec<ObservedLink>) = links.map(|link| (link, link.into())).unzip();
+    let best = udp_link::best(observed.iter())?;
+    links.into_iter().find(|link| link.name == best.name)
 }
 
 #[cfg(test)]

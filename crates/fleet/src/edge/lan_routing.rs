@@ -15,6 +15,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_core::fleet::udp_link::{LinkSample, UdpLinkReason, UdpLinkSelector, UdpLinkState};
+use marline_core::machine::Machine as _;
 use marline_core::units::Instant;
 use marline_net::links::{Interface, InterfaceList, RetryingMonitor, Usability, list_interfaces};
 use marline_paths::gateway::{DnsLinks, NonTcpRoute};
@@ -22,7 +24,6 @@ use marline_paths::gateway::{DnsLinks, NonTcpRoute};
 use super::Edge;
 use super::dns_link::{self, DnsLinkState};
 use super::link_rates::LinkState;
-use super::udp_link::{UdpLinkReason, UdpLinkSelector, UdpLinkState};
 
 /// chosen: a link that appears or disappears causes a dozen changes within this time.
 const MIN_INTERVAL: Duration = Duration::from_millis(300);
@@ -159,7 +160,10 @@ fn update_route(
                 links.push(LinkState { name: interface.name.clone(), ..LinkState::default() });
             }
         }
-        selector.update(now, &links, interface.map(|interface| interface.name.as_str()));
+        let default_link = interface.map(|interface| interface.name.clone());
+        selector.handle(now, LinkSample { links: links.iter().map(Into::into).collect(), default_link });
+        // The state is published as a whole, below.
+        while selector.poll().is_some() {}
         (over, names) =
             dns_link::choose(&survey, &links, failed_dns_links, exits, selector.state().link.as_deref());
     }

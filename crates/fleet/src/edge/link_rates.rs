@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use marline_core::fleet::udp_link::ObservedLink;
 use marline_core::link_choice::LinkObservation;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::links::{Interface, InterfaceList, LinkArg, MeteredHints, list_interfaces};
@@ -59,6 +60,13 @@ pub struct LinkState {
     /// The current receiving rate from relays.
     #[serde(default, rename = "down_bps")]
     pub down_rate: Bitrate,
+}
+
+impl From<&LinkState> for ObservedLink {
+    fn from(link: &LinkState) -> Self {
+        let LinkState { name, metered, up, unresponsive, peak_rate, .. } = link.clone();
+        Self { name, up, unresponsive, metered, peak_rate }
+    }
 }
 
 /// One sample of all links and subflows.

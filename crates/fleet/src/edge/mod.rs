@@ -8,9 +8,9 @@
 //!    decides over which link a connection begins.
 //! 2. Spare connections to the relay are kept open, so that a new flow costs one RTT and not four (`relay_pool`, rule 1).
 //! 3. Relays are tried in their order; one that failed is tried last until an attempt succeeds. The order is that of the command line, or
-//!    comes from the fleet service ([`SelectorDriver`], [`relay_selector`]).
+//!    comes from the fleet service ([`SelectorDriver`], [`relay_selection`](marline_core::fleet::relay_selection)).
 //! 4. The number of flows is limited, in total and per client address ([`AdmissionConfig`]). Clients other than this host cannot reach this
-//!    host's own addresses (`target_acl`). Live streams have priority over other traffic (`live_priority`).
+//!    host's own addresses (`target_acl`). Live streams have priority over other traffic (`shaper`).
 //! 5. LAN packets that no tunnel carries, above all UDP, leave over the best single link (`udp_link` chooses it, `lan_routing` sets it up).
 //! 6. A direct connection is the last resort, is reported to the user, and needs [`Config::allow_direct`]: it shows the origin server
 //!    another source address, and uses one link.
@@ -22,19 +22,18 @@ mod direct;
 mod dns_link;
 mod dns_watch;
 mod flow;
+mod handshake_limiter;
 mod lan_routing;
 mod link_probe;
 mod link_rates;
 mod listener;
 mod live_match;
-mod live_priority;
 mod local_domain;
 mod portal;
 mod private_networks;
 mod rate_convergence;
 mod relay_list;
 mod relay_pool;
-pub mod relay_selector;
 mod selector_driver;
 mod shaper;
 mod short_queue;
@@ -43,7 +42,6 @@ mod target_acl;
 mod throughput_probe;
 mod traffic_meter;
 mod trust;
-mod udp_link;
 mod udp_watch;
 mod unused_links;
 
@@ -53,6 +51,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use marline_core::fleet::relay_selection::PersistedState;
+pub use marline_core::fleet::relay_selection::{ProbeLimits, ProbeResult};
+pub use marline_core::fleet::udp_link::{UdpLinkReason, UdpLinkState};
 use marline_core::link_choice::LinkFailure;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::admission::ConnAdmission;
@@ -70,15 +71,13 @@ pub use portal::PortalProbe;
 pub use relay_list::RelayConfig;
 pub use selector_driver::{FleetStatus, SelectorDriver};
 pub use state_file::{StateFile, run_state_writer};
-pub use throughput_probe::{ProbeLimits, ProbeResult};
-pub use trust::{ClientTrust, install_credentials, read_crl, run_trust};
-pub use udp_link::{UdpLinkReason, UdpLinkState};
+pub use trust::{ClientTrust, install_credentials, run_trust};
 pub use unused_links::UnusedLink;
 
-use self::relay_selector::PersistedState;
 use crate::congestion::CongestionControl;
 pub use crate::link_dialer::FailingLink;
 use crate::list_reload::ListReload;
+pub use crate::list_reload::read_crl;
 use crate::service::api_types::Endpoint;
 
 use crate::tunnel::Target;

@@ -22,7 +22,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-use super::dial::HandshakeLimiter;
+use super::handshake_limiter::HandshakeLimiter;
 use super::traffic_meter::TrafficMeter;
 use crate::identity::Name;
 use crate::link_dialer::LinkDialer;

@@ -634,7 +634,7 @@ mod tests {
             portal_probe: super::super::PortalProbe::OFF,
             local_domains: Vec::new(),
         };
-        let provider = Arc::new(crate::tls::crypto_provider());
+        let provider = Arc::new(crate::crypto::crypto_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = builder.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
         RelayPool::new(&config, Arc::new(tls).into())

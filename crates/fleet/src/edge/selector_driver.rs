@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_core::fleet::relay_selection::{
+    Input, LinkFacts, Output, ProbeLimits, RelayInfo, RelaySelector, SelectorConfig, TrafficSample,
+};
+use marline_core::machine::Machine as _;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
@@ -22,12 +26,14 @@ use tokio::time::{sleep, timeout};
 use super::Edge;
 use super::link_rates::{LinkState, best_link};
 use super::relay_list::RelayConfig;
-use super::relay_selector::{LinkFacts, Output, RelayInfo, RelaySelector, SelectorConfig, TrafficSample};
 use super::state_file::{StateFile, StateWriter};
 use super::traffic_meter::MeterReading;
 use crate::ca::{CaError, RevocationFile};
+use crate::crypto::server_name;
 use crate::identity::Name;
-use crate::service::api_types::{AssignmentReply, Candidate, CurrentAssignment, NoRelayReason};
+use crate::service::api_types::{
+    AssignmentReply, AssignmentRequest, Candidate, CurrentAssignment, NoRelayReason, Report,
+};
 use crate::service::{Client, ClientError};
 
 /// chosen: a fault of a list or its file is usually not fixed within five seconds, and each attempt logs it.
@@ -60,11 +66,21 @@ pub struct FleetStatus {
     pub best_link_rate: Bitrate,
 }
 
+/// An operation that takes time; one runs at a time.
+enum Operation {
+    Candidates,
+    Probe(Name, ProbeLimits),
+    Request(Box<AssignmentRequest>),
+    Report(Box<Report>),
+}
+
 /// Runs the relay selection of one edge against a fleet service.
 pub struct SelectorDriver {
     edge: Arc<Edge>,
     client: Client,
     selector: RelaySelector,
+    /// The operation that the selector waits for, until it is started.
+    operation: Option<Operation>,
     epoch: std::time::Instant,
     state_writer: StateWriter,
     /// The authority of the revocation list, and the path of its file.
@@ -96,6 +112,7 @@ impl SelectorDriver {
             edge: Arc::clone(edge),
             client,
             selector: machine,
+            operation: None,
             epoch: now,
             state_writer: StateWriter::new(state_file, edge.state_file_error.clone()),
             crl: (list.0, list.1.to_owned()),
@@ -122,20 +139,19 @@ impl SelectorDriver {
         let edge = Arc::clone(&self.edge);
         loop {
             self.update_links(&links.borrow_and_update().clone());
-            if let Some(origin) = stream_origin.borrow_and_update().origin.clone()
-                && self.selector.set_origin(origin)
-            {
-                self.state_writer.mark_dirty();
+            let origin = stream_origin.borrow_and_update().origin.clone();
+            if let Some(origin) = origin {
+                self.handle(Input::Origin(origin));
             }
             self.note_failures();
-            if self.selector.deadline().is_some_and(|deadline| deadline <= self.now()) {
+            if self.selector.deadline().is_some_and(|(deadline, _)| deadline <= self.now()) {
                 self.sample();
                 self.selector.tick(self.now());
             }
             self.run_outputs().await;
             self.publish_status();
             // No operation is in progress here, so there is a deadline.
-            let deadline = self.selector.deadline().unwrap_or_else(|| self.now() + FIRST_LINKS_TIMEOUT);
+            let deadline = self.selector.deadline().map_or_else(|| self.now() + FIRST_LINKS_TIMEOUT, |(at, _)| at);
             tokio::select! {
                 () = sleep(deadline.since(self.now())) => {}
                 () = edge.relay_pool.relay_failed() => {}
@@ -159,34 +175,20 @@ impl SelectorDriver {
         Instant::default() + EPOCH_OFFSET + self.epoch.elapsed()
     }
 
-    /// Executes the selector's actions until there are none.
-    async fn run_outputs(&mut self) {
+    /// Passes an input to the selector and carries out what can be done at once.
+    fn handle(&mut self, input: Input) {
+        self.selector.handle(self.now(), input);
+        self.drain();
+    }
+
+    /// Takes all outputs of the selector. What takes time is left for [`SelectorDriver::run_outputs`].
+    fn drain(&mut self) {
         while let Some(output) = self.selector.poll() {
             match output {
-                Output::FetchCandidates => match self.client.get::<Vec<Candidate>>(&self.candidates_path()).await {
-                    Ok(candidates) => self.selector.handle_candidates(candidates, self.now()),
-                    Err(error) => self.note_unreachable(&error),
-                },
-                Output::Probe(relay, limits) => {
-                    let result = self.edge.probe(relay.as_str(), &limits).await;
-                    let (probe, sent) = match result {
-                        Some((Ok(probed), sent)) => (Some(probed), sent),
-                        Some((Err(error), sent)) => {
-                            tracing::warn!(%relay, %error, "cannot measure the throughput to a relay");
-                            (None, sent)
-                        }
-                        None => (None, DataSize::ZERO),
-                    };
-                    self.selector.handle_probe(&relay, probe, sent, self.now());
-                }
-                Output::RequestAssignment(request) => {
-                    let response = self.client.post("/v1/edges/request", &request).await;
-                    self.handle_reply(response).await;
-                }
-                Output::SendReport(report) => {
-                    let response = self.client.post("/v1/edges/report", &report).await;
-                    self.handle_reply(response).await;
-                }
+                Output::FetchCandidates => self.operation = Some(Operation::Candidates),
+                Output::Probe(relay, limits) => self.operation = Some(Operation::Probe(relay, limits)),
+                Output::RequestAssignment(request) => self.operation = Some(Operation::Request(Box::new(request))),
+                Output::SendReport(report) => self.operation = Some(Operation::Report(Box::new(report))),
                 Output::UseRelays(names) => {
                     let configs = names.iter().filter_map(|name| relay_config(&self.selector.relay_info(name)?));
                     let relays: Vec<RelayConfig> = configs.chain(self.configured.iter().cloned()).collect();
@@ -195,14 +197,48 @@ impl SelectorDriver {
                 Output::Persist => self.state_writer.mark_dirty(),
             }
         }
+    }
+
+    /// Runs the selector's operations until there is none.
+    async fn run_outputs(&mut self) {
+        self.drain();
+        while let Some(operation) = self.operation.take() {
+            match operation {
+                Operation::Candidates => match self.client.get::<Vec<Candidate>>(&self.candidates_path()).await {
+                    Ok(candidates) => self.handle(Input::Candidates(candidates)),
+                    Err(error) => self.note_unreachable(&error),
+                },
+                Operation::Probe(relay, limits) => self.probe(relay, &limits).await,
+                Operation::Request(request) => {
+                    let response = self.client.post("/v1/edges/request", &request).await;
+                    self.handle_reply(response).await;
+                }
+                Operation::Report(report) => {
+                    let response = self.client.post("/v1/edges/report", &report).await;
+                    self.handle_reply(response).await;
+                }
+            }
+        }
         self.state_writer.write_if_due(|| self.selector.save());
+    }
+
+    async fn probe(&mut self, relay: Name, limits: &ProbeLimits) {
+        let (result, sent) = match self.edge.probe(relay.as_str(), limits).await {
+            Some((Ok(probed), sent)) => (Some(probed), sent),
+            Some((Err(error), sent)) => {
+                tracing::warn!(%relay, %error, "cannot measure the throughput to a relay");
+                (None, sent)
+            }
+            None => (None, DataSize::ZERO),
+        };
+        self.handle(Input::ProbeEnded { relay, result, sent });
     }
 
     async fn handle_reply(&mut self, response: Result<AssignmentReply, ClientError>) {
         match response {
             Ok(reply) => {
                 let newest = reply.revocations;
-                self.selector.handle_reply(reply, self.now());
+                self.handle(Input::Reply(reply));
                 let was_unreachable = self.status.borrow().error.is_some();
                 if was_unreachable {
                     tracing::info!("the fleet service answers again");
@@ -220,7 +256,7 @@ impl SelectorDriver {
     }
 
     fn note_unreachable(&mut self, error: &ClientError) {
-        self.selector.handle_unreachable(self.now());
+        self.handle(Input::Unreachable);
         let text = error.to_string();
         if self.status.borrow().error.is_none() {
             tracing::warn!("request to the fleet service failed: {text}; flows continue over the known relays");
@@ -278,13 +314,13 @@ impl SelectorDriver {
             unmetered: best_link(&free).or(free.first()).map(|link| link.name.clone()),
             best_rate: best_rate.max(self.direct_traffic.1),
         };
-        self.selector.set_links(facts, self.now());
+        self.handle(Input::Links(facts));
     }
 
     fn note_failures(&mut self) {
         for entry in self.edge.relay_pool.relays.all() {
-            if let Some(relay) = &entry.config.member {
-                self.selector.set_failed(relay, entry.has_failed(), self.now());
+            if let Some(relay) = entry.config.member.clone() {
+                self.handle(Input::RelayFailed { relay, has_failed: entry.has_failed() });
             }
         }
     }
@@ -310,7 +346,7 @@ impl SelectorDriver {
         let direct = self.edge.direct_meter.read();
         self.direct_traffic.1 = self.direct_traffic.1.max(sample_since(direct, self.direct_traffic.0).sent / time);
         self.direct_traffic.0 = direct;
-        self.selector.record_traffic(&samples, time, self.now());
+        self.handle(Input::Traffic { samples, time });
     }
 
     fn publish_status(&self) {
@@ -337,7 +373,7 @@ impl std::fmt::Debug for SelectorDriver {
 fn relay_config(known: &RelayInfo) -> Option<RelayConfig> {
     Some(RelayConfig {
         label: known.relay.to_string(),
-        server_name: known.server_name.as_ref()?.server_name().clone(),
+        server_name: server_name(known.server_name.as_ref()?)?,
         endpoints: known.addresses.clone(),
         member: Some(known.relay.clone()),
     })

@@ -2,8 +2,8 @@
 //!
 //! 1. Live flows are never delayed. Of bulk flows only the upload is limited: their download competes with the live stream only by the few
 //!    bytes of its ACKs.
-//! 2. While there is a live flow, and only then, its unacknowledged bytes are sampled each [`SAMPLE_INTERVAL`]. They include what the peer
-//!    has not acknowledged, and what is not yet read from the client because another pacer keeps the send queue short.
+//! 2. While there is a live flow, and only then, its unacknowledged bytes are sampled as often as the machine requests it. They include
+//!    what the peer has not acknowledged, and what is not yet read from the client because another pacer keeps the send queue short.
 //! 3. The pacer wraps another pacer, which is also called for every piece.
 
 use std::collections::BTreeMap;
@@ -11,12 +11,13 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use marline_core::fleet::live_priority::{FlowSample, Input, LivePriority, Output};
+use marline_core::machine::Machine as _;
 use marline_core::units::{Bitrate, DataSize, Instant};
 use marline_net::mptcp_send_queue::unacknowledged;
 use tokio::sync::Notify;
 
 use super::live_match::LiveMatch;
-use super::live_priority::{LivePriority, SAMPLE_INTERVAL};
 use crate::tunnel::{PaceGrant, Pacer, Target};
 
 /// Shaper of all flows of an edge.
@@ -31,6 +32,8 @@ pub(super) struct Shaper {
 #[derive(Debug)]
 struct ShaperState {
     priority: LivePriority,
+    /// The rate that all bulk flows together may send at; `None`: unlimited.
+    allowance: Option<Bitrate>,
     next_id: u64,
     /// The live flows: their sockets, and the bytes sent.
     live_flows: BTreeMap<u64, LiveFlow>,
@@ -46,15 +49,50 @@ struct LiveFlow {
 impl LiveFlow {
     /// The total bytes that the client has sent, and how many of them are unacknowledged. If the kernel does not report a count, it is
     /// taken as zero, so that no bulk flow is limited.
-    fn sample(&self) -> (DataSize, DataSize) {
+    fn sample(&self, flow: u64) -> FlowSample {
         let unread = DataSize::from_bytes(rustix::io::ioctl_fionread(&self.client).unwrap_or(0));
-        (self.sent + unread, unread + unacknowledged(&self.upstream).unwrap_or_default())
+        let unacknowledged = unread + unacknowledged(&self.upstream).unwrap_or_default();
+        FlowSample { flow, sent: self.sent + unread, unacknowledged }
+    }
+}
+
+impl ShaperState {
+    /// Passes an input to the machine and carries out what results; returns the grant if the input was a request.
+    fn handle(&mut self, now: Instant, input: Input) -> Option<PaceGrant> {
+        self.priority.handle(now, input);
+        self.run_outputs(now)
+    }
+
+    fn run_outputs(&mut self, now: Instant) -> Option<PaceGrant> {
+        let (mut reply, mut is_sample_due) = (None, false);
+        while let Some(output) = self.priority.poll() {
+            match output {
+                Output::Grant(grant) => reply = Some(grant),
+                Output::Allowance(allowance) => {
+                    let was_unlimited = std::mem::replace(&mut self.allowance, allowance).is_none();
+                    if let Some(allowance) = allowance.filter(|_| was_unlimited) {
+                        tracing::debug!(%allowance, "live stream is delayed: limiting the other flows");
+                    }
+                }
+                Output::Sample => is_sample_due = true,
+            }
+        }
+        if is_sample_due {
+            let samples = self.live_flows.iter().map(|(flow, live_flow)| live_flow.sample(*flow)).collect();
+            self.handle(now, Input::Samples(samples));
+        }
+        reply
     }
 }
 
 impl Shaper {
     pub(super) fn new(live: Vec<LiveMatch>) -> Self {
-        let state = ShaperState { priority: LivePriority::new(), next_id: 0, live_flows: BTreeMap::new() };
+        let state = ShaperState {
+            priority: LivePriority::default(),
+            allowance: None,
+            next_id: 0,
+            live_flows: BTreeMap::new(),
+        };
         Self {
             live_matches: live,
             epoch: std::time::Instant::now(),
@@ -85,7 +123,7 @@ impl Shaper {
         let fds = self.is_live(target).then(clone_fds).flatten();
         let is_live = fds.is_some();
         if let Some((upstream, client)) = fds {
-            state.priority.begin(id);
+            state.handle(self.now(), Input::LiveFlowStarted(id));
             state.live_flows.insert(id, LiveFlow { upstream, client, sent: DataSize::ZERO });
             self.live_flow_added.notify_one();
         }
@@ -95,27 +133,21 @@ impl Shaper {
     /// Samples the live flows until dropped.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
-            if self.lock().live_flows.is_empty() {
+            let deadline = self.lock().priority.deadline();
+            let Some((at, _)) = deadline else {
                 self.live_flow_added.notified().await;
-            }
-            tokio::time::sleep(SAMPLE_INTERVAL).await;
-            let (mut state, now) = (self.lock(), self.now());
-            let ShaperState { priority, live_flows: watched, .. } = &mut *state;
-            let previous = priority.allowance();
-            for (id, watched) in watched.iter() {
-                let (sent, unacked) = watched.sample();
-                priority.sample(now, *id, sent, unacked);
-            }
-            priority.update(now);
-            if let Some(allowance) = priority.allowance().filter(|_| previous.is_none()) {
-                tracing::debug!(%allowance, "live stream is delayed: limiting the other flows");
-            }
+                continue;
+            };
+            tokio::time::sleep(at.since(self.now())).await;
+            let mut state = self.lock();
+            state.priority.tick(self.now());
+            state.run_outputs(self.now());
         }
     }
 
     /// The rate that all bulk flows together may send at; `None`: unlimited.
     pub(super) fn allowance(&self) -> Option<Bitrate> {
-        self.lock().priority.allowance()
+        self.lock().allowance
     }
 
     fn now(&self) -> Instant {
@@ -143,7 +175,8 @@ impl<P: Pacer> Pacer for ShapedFlow<'_, P> {
             other => return other,
         };
         let now = self.shaper.now();
-        let granted = self.shaper.lock().priority.request(now, self.id, wanted);
+        let request = Input::Request { flow: self.id, wanted };
+        let granted = self.shaper.lock().handle(now, request).unwrap_or(PaceGrant::Granted(DataSize::ZERO));
         // The inner pacer gets back what this one does not grant.
         let unused = wanted - if let PaceGrant::Granted(size) = granted { size } else { DataSize::ZERO };
         if !unused.is_zero() {
@@ -160,7 +193,8 @@ impl<P: Pacer> Pacer for ShapedFlow<'_, P> {
                     watched.sent += sent;
                 }
             } else {
-                state.priority.settle(self.id, granted, sent);
+                let now = self.shaper.now();
+                state.handle(now, Input::Settle { flow: self.id, granted, sent });
             }
         }
         self.inner.settle(is_up, granted, sent);
@@ -171,11 +205,7 @@ impl<P> Drop for ShapedFlow<'_, P> {
     fn drop(&mut self) {
         let mut state = self.shaper.lock();
         state.live_flows.remove(&self.id);
-        state.priority.end(self.id);
-        if state.live_flows.is_empty() {
-            // Without live flows there are no more samples that would end the allowance.
-            let now = self.shaper.now();
-            state.priority.update(now);
-        }
+        let now = self.shaper.now();
+        state.handle(now, Input::FlowEnded(self.id));
     }
 }

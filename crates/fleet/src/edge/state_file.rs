@@ -10,13 +10,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use marline_core::fleet::relay_selection::PersistedState;
 use marline_net::atomic_file;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::Edge;
-use super::relay_selector::PersistedState;
 use crate::ca::UtcSeconds;
 
 /// A longer file is not a state file.

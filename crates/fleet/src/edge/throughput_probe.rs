@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use marline_core::fleet::relay_selection::{ProbeLimits, ProbeResult};
 use marline_core::units::{Bitrate, DataSize};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
@@ -24,28 +25,6 @@ use super::trust::ClientTrust;
 use crate::congestion::CongestionControl;
 use crate::link_dialer::LinkDialer;
 use crate::tunnel::PROBE_PATH;
-
-/// Limits of a probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeLimits {
-    /// Maximum number of bytes to send.
-    pub max_bytes: DataSize,
-    /// Maximum duration after the connection is open.
-    pub max_time: Duration,
-    /// Send over this interface only; `None`: over all links.
-    pub device: Option<String>,
-}
-
-/// Result of a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProbeResult {
-    /// B(c, s), the throughput to the relay.
-    pub rate: Bitrate,
-    /// RTT of the connection's first handshake.
-    pub rtt: Duration,
-    /// Bytes sent by the probe.
-    pub bytes: DataSize,
-}
 
 /// Runs a probe. Returns the bytes sent as well, because a failed probe also costs traffic.
 pub(super) async fn probe(

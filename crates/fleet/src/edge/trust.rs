@@ -17,8 +17,9 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
 use super::Edge;
-use crate::ca::{CaError, RevocationFile, UtcSeconds};
+use crate::ca::{RevocationFile, UtcSeconds};
 use crate::identity::{Name, Role};
+use crate::list_reload::read_crl;
 use crate::tls::{Credentials, OtherAuthorities, Peer, TlsError, client_config};
 
 /// The current credentials, authorities and revocation list.
@@ -68,14 +69,6 @@ impl From<Arc<ClientConfig>> for ClientTrust {
     }
 }
 
-/// Reads the revocation list from a file; `None`: there is no such file.
-///
-/// # Errors
-/// The list is damaged, or was issued by another authority.
-pub fn read_crl(credentials: &Credentials, path: &Path) -> Result<Option<RevocationFile>, CaError> {
-    if path.exists() { RevocationFile::open(path, credentials.authority()).map(Some) } else { Ok(None) }
-}
-
 /// Replaces the credentials, and reads the revocation list at this path again. If the list cannot be read, that is logged and the current
 /// list stays in force. If the authority differs from that of the `previous` credentials, the list must be of the new authority.
 ///
@@ -87,10 +80,9 @@ pub fn install_credentials(
     credentials: &Credentials,
     path: &Path,
 ) -> Result<(), String> {
-    let revocations = match edge.relay_pool.trusted().revocations {
-        Some(current) if previous.authority() == credentials.authority() => Some(edge.list_reload.reread(current)),
-        _ => read_crl(credentials, path).map_err(|error| error.to_string())?,
-    };
+    let held = edge.relay_pool.trusted().revocations;
+    let revocations = edge.list_reload.list_for(held, previous, credentials, path);
+    let revocations = revocations.map_err(|error| error.to_string())?;
     edge.set_trust(ClientTrust::new(credentials, revocations).map_err(|error| error.to_string())?);
     Ok(())
 }

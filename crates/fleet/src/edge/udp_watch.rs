@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use marline_core::units::Instant;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 use tokio::time::sleep;
 
 use super::Edge;
@@ -182,18 +182,45 @@ struct ProbeEnd {
     verdict: Option<bool>,
 }
 
+/// The probes in progress, at most one for each link.
+#[derive(Default)]
+struct RunningProbes {
+    tasks: JoinSet<ProbeEnd>,
+    /// The link of each task: a task that panics returns no result that names its link.
+    links: BTreeMap<Id, String>,
+}
+
+impl RunningProbes {
+    fn is_running(&self, link: &str) -> bool {
+        self.links.values().any(|running| running == link)
+    }
+
+    fn start(&mut self, link: &str, probe: impl Future<Output = ProbeEnd> + Send + 'static) {
+        let task = self.tasks.spawn(probe);
+        self.links.insert(task.id(), link.to_owned());
+    }
+
+    /// The next probe that ends; the error is one that has panicked. `None`: no probe is running.
+    async fn next(&mut self) -> Option<Result<ProbeEnd, ()>> {
+        let (id, ended) = match self.tasks.join_next_with_id().await? {
+            Ok((id, ended)) => (id, Ok(ended)),
+            Err(error) => (error.id(), Err(())),
+        };
+        self.links.remove(&id);
+        Some(ended)
+    }
+}
+
 /// Monitors the links that carry packets without a tunnel, and publishes the unresponsive ones, until dropped.
 pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
     let epoch = std::time::Instant::now();
-    // `watched` holds the links that seem to work, `silent` the unresponsive ones with their backoff, and `running` the links that are
-    // being probed.
+    // `watched` holds the links that seem to work, `unresponsive` the others with their backoff.
     let (mut watched, mut unresponsive) =
         (BTreeMap::<String, UnansweredDetector>::new(), BTreeMap::<String, Backoff>::new());
-    let mut attempts: JoinSet<ProbeEnd> = JoinSet::new();
-    let mut running = BTreeSet::new();
+    let mut attempts = RunningProbes::default();
     loop {
         let ended = tokio::select! {
-            Some(ended) = attempts.join_next() => Some(ended),
+            Some(ended) = attempts.next() => Some(ended),
             () = sleep(SAMPLE_INTERVAL) => None,
         };
         let now = Instant::from_millis(u64::try_from(epoch.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -206,7 +233,6 @@ pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
         match ended {
             // The counters were just read, so the packets of the ended probe do not count as traffic (rule 4).
             Some(Ok(ProbeEnd { link, due, initial_counters: started_at, verdict })) => {
-                running.remove(&link);
                 let after = counters.get(link.as_str()).copied();
                 if let (Some(after), Some(unanswered)) = (after, watched.get_mut(&link)) {
                     unanswered.probe_ended(now, after, due);
@@ -217,9 +243,8 @@ pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
                 publish(edge, &unresponsive);
                 continue;
             }
-            // A probe has panicked, which is no evidence.
-            Some(Err(_)) => running.clear(),
-            None => {}
+            // A probe that has panicked is no evidence.
+            Some(Err(())) | None => {}
         }
         // Rule 5.
         let others = |link: &str| replacements(&links, link);
@@ -229,19 +254,18 @@ pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
         });
         unresponsive.retain(|name, _| is_relevant(&links, name));
         for link in links.iter().filter(|link| uplinks.contains(&link.name)) {
-            let (others, is_tried) = (others(&link.name), running.contains(&link.name));
+            let (others, is_tried) = (others(&link.name), attempts.is_running(&link.name));
             let is_monitored = !others.is_empty() && !is_tried && !unresponsive.contains_key(&link.name);
             let Some(packets) = counters.get(link.name.as_str()).filter(|_| is_monitored) else { continue };
             let unanswered =
                 watched.entry(link.name.clone()).or_insert_with(|| UnansweredDetector::new(now, *packets));
             if let Some(due) = unanswered.sample(now, *packets, !link.down_rate.is_zero()) {
-                running.insert(link.name.clone());
-                attempts.spawn(probe(Arc::clone(edge), link.name.clone(), others, due));
+                attempts.start(&link.name, probe(Arc::clone(edge), link.name.clone(), others, due));
             }
         }
         for (link, again) in &unresponsive {
-            if again.is_due(now, sent) && running.insert(link.clone()) {
-                attempts.spawn(probe(Arc::clone(edge), link.clone(), others(link), ProbeReason::Recheck));
+            if again.is_due(now, sent) && !attempts.is_running(link) {
+                attempts.start(link, probe(Arc::clone(edge), link.clone(), others(link), ProbeReason::Recheck));
             }
         }
         publish(edge, &unresponsive);
@@ -592,6 +616,25 @@ mod tests {
         assert!(!silent["wwan0"].is_due(at(7999), 0) && silent["wwan0"].is_due(at(8000), 0));
         record_verdict(&mut silent, (at(8000), 0), link(), Some(false));
         assert!(silent.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_panics_ends_only_itself() {
+        let mut probes = RunningProbes::default();
+        let end = |link: &str| ProbeEnd {
+            link: link.to_owned(),
+            due: ProbeReason::Recheck,
+            initial_counters: None,
+            verdict: None,
+        };
+        probes.start("wlan0", async { panic!("a defect") });
+        probes.start("wwan0", std::future::pending());
+        assert!(matches!(probes.next().await, Some(Err(()))));
+        assert!(!probes.is_running("wlan0") && probes.is_running("wwan0"));
+        let ended = end("wlan0");
+        probes.start("wlan0", async { ended });
+        assert!(matches!(probes.next().await, Some(Ok(ended)) if ended.link == "wlan0"));
+        assert!(!probes.is_running("wlan0") && probes.is_running("wwan0"));
     }
 
     #[test]

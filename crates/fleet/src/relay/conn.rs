@@ -18,9 +18,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tokio_rustls::server::TlsStream;
 
 use super::audit::FlowRecord;
+use super::edge_conn::EdgeConn;
 use super::origin_rates::RateWindow;
 use super::rcvbuf_budget::TunnelRcvbuf;
 use super::registry::ConnPermit;
@@ -29,8 +29,7 @@ use super::upstream::{UpstreamContext, connect};
 use super::{Relay, ServerTrust};
 use crate::tls::{Peer, TlsError};
 use crate::tunnel::{
-    BufferedSocket, CONNECTED, PaceGrant, Pacer, Problem, Request, Status, UploadProgress, close,
-    copy_bidirectional_with, parse,
+    CONNECTED, PaceGrant, Pacer, Problem, Request, Status, UploadProgress, close, copy_bidirectional_with, parse,
 };
 
 /// chosen: shorter than the timeouts of mobile NATs (RFC 5382: at least 2 h 4 min; operators: 5 to 30 min).
@@ -44,8 +43,6 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REFUSALS: usize = 32;
 /// For all other refused connections. They receive the response if the edge has sent no early data.
 const SHORT_LINGER_TIMEOUT: Duration = Duration::from_millis(20);
-
-pub(super) type EdgeConn = TlsStream<BufferedSocket>;
 
 /// Serves one connection to its end.
 pub(super) async fn serve(mut conn: EdgeConn, relay: &Relay) {

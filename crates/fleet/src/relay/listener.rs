@@ -2,41 +2,30 @@
 //!
 //! After its handshake a connection is served by a task of its own ([`conn::serve`]).
 //!
-//! 1. A handshake must finish within [`HANDSHAKE_TIMEOUT`], and the number of concurrent handshakes is limited ([`Handshakes`]). If
-//!    descriptors run out, the same handshake is evicted as if the limit were reached.
+//! 1. A handshake must finish within [`HANDSHAKE_TIMEOUT`], and the number of concurrent handshakes is limited (`tls_listener`).
 //! 2. Receive buffers are large enough for several links together ([`LARGE_RCVBUF`]; `rcvbuf_budget` limits their number). The kernel
 //!    starts with 128 KiB, which limits two links of 8 Mbit/s and 60 ms until the buffer has grown, and MPTCP's grows slowly. Setting
 //!    the size needs CAP_NET_ADMIN. Without it the size is that of `net.core.rmem_max`, if this is larger than the default;
 //!    [`Listeners::has_small_buffers`] reports the other case.
-//! 3. The kernel's keep-alive detects vanished edges: a failed link sends no packets that would end the connection.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use marline_net::admission::{HandshakeTicket, PendingHandshakes};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
 
 use super::rcvbuf_budget::LARGE_RCVBUF;
-use super::{Relay, conn};
-use crate::tunnel::BufferedSocket;
+use super::{Relay, conn, edge_conn};
+use crate::tls_listener::Handshakes;
 
 /// chosen: three RTTs over a satellite, and two retransmissions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: a vanished edge and its reservation are removed after two minutes; a mobile radio is not woken more often.
-const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// chosen: the connections that arrive within one RTT when 2,000 edges reconnect at once.
 const BACKLOG: i32 = 4096;
-/// chosen: by then descriptors or memory may be available again.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-const ACCEPT_RETRY_EVICTED: Duration = Duration::from_millis(1);
+
 /// An address at which the relay cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}: {error}")]
@@ -51,7 +40,7 @@ pub struct ListenError {
 #[derive(Debug)]
 pub struct Listeners {
     listeners: Vec<std::net::TcpListener>,
-    handshakes: Arc<Mutex<PendingHandshakes<AbortHandle>>>,
+    handshakes: Arc<Handshakes>,
     has_mptcp: bool,
     has_small_buffers: bool,
 }
@@ -64,7 +53,7 @@ impl Listeners {
     pub fn open(relay: &Relay) -> Result<Self, ListenError> {
         let mut opened = Self {
             listeners: Vec::new(),
-            handshakes: Arc::new(Mutex::new(PendingHandshakes::new(relay.config.limits.handshakes))),
+            handshakes: Handshakes::new(relay.config.limits.handshakes, HANDSHAKE_TIMEOUT),
             has_mptcp: true,
             has_small_buffers: false,
         };
@@ -112,16 +101,21 @@ impl Listeners {
         let mut accepting = tokio::task::JoinSet::new();
         for listener in &self.listeners {
             let listener = TcpListener::from_std(listener.try_clone()?)?;
-            accepting.spawn(accept(listener, Arc::clone(relay), Arc::clone(&self.handshakes)));
+            let (for_handshake, for_serving) = (Arc::clone(relay), Arc::clone(relay));
+            let handshake = move |socket| {
+                // The configuration in force when the connection arrives.
+                edge_conn::handshake(socket, Arc::clone(&for_handshake.trusted.borrow().tls))
+            };
+            let serve = move |edge, _| {
+                let relay = Arc::clone(&for_serving);
+                async move { conn::serve(edge, &relay).await }
+            };
+            accepting.spawn(Arc::clone(&self.handshakes).accept(listener, handshake, serve));
         }
         accepting.join_all().await;
         Err(io::Error::other("no listener"))
     }
 }
-
-/// Linux: EMFILE, ENFILE.
-const EMFILE: i32 = 24;
-const ENFILE: i32 = 23;
 
 /// Linux: EPROTONOSUPPORT, ENOPROTOOPT.
 const EPROTONOSUPPORT: i32 = 93;
@@ -154,79 +148,4 @@ fn bind(address: SocketAddr, protocol: Protocol) -> io::Result<Socket> {
     }
     socket.bind(&address.into())?;
     Ok(socket)
-}
-
-async fn accept(listener: TcpListener, relay: Arc<Relay>, handshakes: Arc<Mutex<PendingHandshakes<AbortHandle>>>) {
-    loop {
-        match listener.accept().await {
-            Ok((socket, from)) => spawn_handshake(socket, from.ip(), Arc::clone(&relay), &handshakes),
-            Err(error) => {
-                tracing::debug!(%error, "accept");
-                let is_full = matches!(error.raw_os_error(), Some(EMFILE | ENFILE));
-                let evicted = if is_full { evict(&handshakes) } else { None };
-                let wait = if evicted.is_some() { ACCEPT_RETRY_EVICTED } else { ACCEPT_RETRY };
-                evicted.inspect(AbortHandle::abort);
-                // The aborted task needs a moment until its descriptor is closed.
-                tokio::time::sleep(wait).await;
-            }
-        }
-    }
-}
-
-fn evict(handshakes: &Mutex<PendingHandshakes<AbortHandle>>) -> Option<AbortHandle> {
-    handshakes.lock().unwrap_or_else(PoisonError::into_inner).evict()
-}
-
-fn spawn_handshake(
-    socket: TcpStream,
-    from: IpAddr,
-    relay: Arc<Relay>,
-    handshakes: &Arc<Mutex<PendingHandshakes<AbortHandle>>>,
-) {
-    let (ticket_tx, ticket_rx) = tokio::sync::oneshot::channel();
-    let open_handshakes = Arc::clone(handshakes);
-    let task = tokio::spawn(async move {
-        let Ok(ticket) = ticket_rx.await else { return };
-        let result = {
-            let _permit = HandshakePermit { handshakes: &open_handshakes, ticket };
-            timeout(HANDSHAKE_TIMEOUT, tls_handshake(socket, &relay)).await
-        };
-        match result {
-            Ok(Ok(edge)) => conn::serve(edge, &relay).await,
-            Ok(Err(error)) => tracing::debug!(%from, %error, "connection refused"),
-            Err(_) => tracing::debug!(%from, "TLS handshake timed out"),
-        }
-    });
-    let mut handshakes = handshakes.lock().unwrap_or_else(PoisonError::into_inner);
-    let (ticket, evicted) = handshakes.admit(from, task.abort_handle());
-    drop(handshakes);
-    let _ = ticket_tx.send(ticket);
-    if let Some(evicted) = evicted {
-        evicted.abort();
-    }
-}
-
-/// The registration of a handshake; removed when dropped, also if the task is aborted.
-struct HandshakePermit<'a> {
-    handshakes: &'a Mutex<PendingHandshakes<AbortHandle>>,
-    ticket: HandshakeTicket,
-}
-
-impl Drop for HandshakePermit<'_> {
-    fn drop(&mut self) {
-        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).release(self.ticket);
-    }
-}
-
-async fn tls_handshake(
-    socket: TcpStream,
-    relay: &Relay,
-) -> io::Result<tokio_rustls::server::TlsStream<BufferedSocket>> {
-    // Older kernels refuse some of these options for MPTCP. Then small packets are delayed, or vanished edges are detected later.
-    let _ = socket.set_nodelay(true);
-    let _ = SockRef::from(&socket).set_keepalive(true);
-    let keep_alive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_INTERVAL);
-    let _ = SockRef::from(&socket).set_tcp_keepalive(&keep_alive);
-    let tls = Arc::clone(&relay.trusted.borrow().tls);
-    TlsAcceptor::from(tls).accept(BufferedSocket::new(socket)).await
 }

@@ -6,13 +6,14 @@
 //! 1. Only clients with a certificate of an edge are served; there are no other credentials (`listener`).
 //! 2. Listeners use MPTCP; clients that speak plain TCP are served as well.
 //! 3. A draining relay still listens, because additional MPTCP subflows of open connections come to the same port.
-//! 4. A revoked certificate ends its connections within seconds, including running streams (`trust`).
+//! 4. A revoked certificate ends its connections within seconds, including running streams (`server_trust`).
 //! 5. Each thread has its own runtime. Threads share only the listeners, the `registry` and the other fields of [`Relay`].
 
 pub mod acl;
 pub mod audit;
 mod conn;
 pub mod control;
+mod edge_conn;
 pub mod heartbeat;
 mod listener;
 mod origin_rates;
@@ -20,7 +21,6 @@ mod rcvbuf_budget;
 mod registry;
 mod resolver;
 mod throughput_probe;
-mod trust;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, watch};
 
+pub use crate::server_trust::{ServerTrust, TrustError, TrustStore};
 pub use listener::{ListenError, Listeners};
 pub use origin_rates::OriginRate;
 pub use registry::{ConnectedEdge, Limits};
-pub use trust::{ServerTrust, TrustError, TrustStore};
 
 use marline_core::units::Bitrate;
 

@@ -9,13 +9,14 @@
 //! 3. When reservations change, reductions are applied first and then increases, as far as capacity is available. An edge whose increase
 //!    does not fit keeps its present reservation; it is tried again when an edge has left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use marline_core::fleet::fair_share::{CapacityExceeded, FairScheduler, Input, Output};
+use marline_core::machine::Machine as _;
 use marline_core::units::{Bitrate, DataSize, Instant};
 
-use crate::fair_share::FairScheduler;
 use crate::identity::Name;
 use crate::tunnel::{PaceGrant, Pacer, Problem, Status};
 
@@ -143,10 +144,12 @@ pub struct ConnectedEdge {
 
 impl RegistryState {
     /// Makes the reservations equal to the assigned ones, as far as capacity is available (rule 3). Edges with tunnels come first.
-    fn apply_reservations(&mut self, reserve: Bitrate) {
+    fn apply_reservations(&mut self, now: Instant, reserve: Bitrate) {
         let Self { up, down, edges, assigned, .. } = self;
-        up.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
-        down.retain(|name| assigned.contains_key(name) || edges.contains_key(name));
+        let present: BTreeSet<Name> = assigned.keys().chain(edges.keys()).cloned().collect();
+        for direction in [&mut *up, &mut *down] {
+            direction.handle(now, Input::RetainOnly(present.clone()));
+        }
         let (active, waiting): (Vec<_>, Vec<_>) = edges.iter().partition(|(_, edge)| edge.reserved.is_some());
         // Assigned edges without a tunnel: their reservations are kept, but come after those in use.
         let absent = assigned.keys().filter(|name| edges.get(*name).is_none_or(|edge| edge.reserved.is_none()));
@@ -163,15 +166,29 @@ impl RegistryState {
         let (shrinking, growing): (Vec<_>, Vec<_>) =
             targets.into_iter().partition(|(name, target)| *target <= up.reserved_for(name));
         for (name, target) in shrinking.into_iter().chain(growing) {
-            // Both directions have the same capacity and the same reservations, so the second call cannot fail.
-            if up.admit(&name, target).is_ok() {
-                let _ = down.admit(&name, target);
-            }
+            // If the capacity does not suffice, the edge keeps its previous reservation.
+            let _ = reserve_in([&mut *up, &mut *down], now, &name, target);
             if let Some(edge) = edges.get_mut(&name).filter(|edge| edge.reserved.is_some()) {
                 edge.reserved = Some(up.reserved_for(&name));
             }
         }
     }
+}
+
+/// Reserves a rate in both directions. They have the same capacity and the same reservations, so the second one cannot fail.
+fn reserve_in(
+    directions: [&mut FairScheduler<Name>; 2],
+    now: Instant,
+    edge: &Name,
+    rate: Bitrate,
+) -> Result<(), CapacityExceeded> {
+    for direction in directions {
+        direction.handle(now, Input::Reserve { edge: edge.clone(), rate });
+        if let Some(Output::Reserved(result)) = direction.poll() {
+            result?;
+        }
+    }
+    Ok(())
 }
 
 impl Registry {
@@ -224,7 +241,7 @@ impl Registry {
     pub(super) fn set_assigned(&self, assigned: BTreeMap<Name, Bitrate>) {
         let mut state = self.lock();
         state.assigned = assigned;
-        state.apply_reservations(self.limits.default_reservation);
+        state.apply_reservations(self.now(), self.limits.default_reservation);
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -316,8 +333,8 @@ impl ConnPermit {
         }
         if edge.reserved.is_none() {
             let reserve = assigned.get(&self.name).copied().unwrap_or(limits.default_reservation);
-            up.admit(&self.name, reserve).map_err(|full| unavailable(&full.to_string()))?;
-            let _ = down.admit(&self.name, reserve);
+            let now = self.registry.now();
+            reserve_in([up, down], now, &self.name, reserve).map_err(|full| unavailable(&full.to_string()))?;
             edge.reserved = Some(reserve);
         }
         (edge.tunnels, *tunnels, self.has_tunnel) = (edge.tunnels + 1, *tunnels + 1, true);
@@ -332,16 +349,23 @@ impl Pacer for ConnPermit {
         }
         let now = self.registry.now();
         let mut state = self.registry.lock();
-        if is_up { state.up.request(now, &self.name, wanted) } else { state.down.request(now, &self.name, wanted) }
+        let direction = if is_up { &mut state.up } else { &mut state.down };
+        direction.handle(now, Input::Request { edge: self.name.clone(), wanted });
+        match direction.poll() {
+            Some(Output::Grant(grant)) => grant,
+            // Not reached: each request has one reply.
+            _ => PaceGrant::Granted(DataSize::ZERO),
+        }
     }
 
     fn settle(&mut self, is_up: bool, granted: DataSize, sent: DataSize) {
         let counter = if is_up { &self.counters.up } else { &self.counters.down };
         counter.fetch_add(sent.bytes(), Ordering::Relaxed);
         if self.registry.limits.capacity.is_some() && sent < granted {
+            let now = self.registry.now();
             let mut state = self.registry.lock();
-            let scheduler = if is_up { &mut state.up } else { &mut state.down };
-            scheduler.settle(&self.name, granted, sent);
+            let direction = if is_up { &mut state.up } else { &mut state.down };
+            direction.handle(now, Input::Settle { edge: self.name.clone(), granted, sent });
         }
     }
 }
@@ -359,7 +383,7 @@ impl Drop for ConnPermit {
             departed_bytes[0] += edge.counters.up.load(Ordering::Relaxed);
             departed_bytes[1] += edge.counters.down.load(Ordering::Relaxed);
             edges.remove(&self.name);
-            state.apply_reservations(self.registry.limits.default_reservation);
+            state.apply_reservations(self.registry.now(), self.registry.limits.default_reservation);
         }
     }
 }

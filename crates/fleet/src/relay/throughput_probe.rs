@@ -18,6 +18,7 @@ use marline_core::units::DataSize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout_at};
 
+use super::edge_conn::EdgeConn;
 use super::registry::ConnPermit;
 use crate::identity::Name;
 use crate::tunnel::{PROBE_PATH, PaceGrant, Pacer as _, Problem, Status};
@@ -81,7 +82,7 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<usize> {
 
 /// Counts the received bytes and reports them to the edge.
 pub(super) async fn serve_probe(
-    conn: &mut super::conn::EdgeConn,
+    conn: &mut EdgeConn,
     early_data: &[u8],
     permit: &mut ConnPermit,
     probes: &ActiveProbes,
@@ -93,7 +94,7 @@ pub(super) async fn serve_probe(
     Ok(())
 }
 
-async fn receive(conn: &mut super::conn::EdgeConn, early_data: &[u8], permit: &mut ConnPermit) -> io::Result<()> {
+async fn receive(conn: &mut EdgeConn, early_data: &[u8], permit: &mut ConnPermit) -> io::Result<()> {
     conn.write_all(RESPONSE_HEAD.as_bytes()).await?;
     conn.flush().await?;
     let mut body = ChunkedBody::default();
@@ -134,7 +135,7 @@ async fn receive(conn: &mut super::conn::EdgeConn, early_data: &[u8], permit: &m
     conn.shutdown().await
 }
 
-async fn send_count(conn: &mut super::conn::EdgeConn, bytes: u64, time: Duration) -> io::Result<()> {
+async fn send_count(conn: &mut EdgeConn, bytes: u64, time: Duration) -> io::Result<()> {
     let line = format!("{bytes} {}\n", time.as_nanos());
     conn.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes()).await?;
     conn.flush().await

@@ -5,7 +5,7 @@
 //! 2. A body has at most [`MAX_BODY`] bytes (a relay's heartbeat [`MAX_HEARTBEAT_BODY`]), must arrive in time, must be declared
 //!    `application/json`, and must not contain unknown fields.
 //! 3. A process that is not the leader forwards requests to the leader ([`leader_proxy`](super::leader_proxy)). If the leader cannot
-//!    be reached, heartbeats are answered from local knowledge; all other requests fail with 503 `not-leading`, and edges keep
+//!    be reached, heartbeats are answered from local knowledge; all other requests fail with 503 `not_leading`, and edges keep
 //!    the assignments they have.
 //! 4. Only a process of the service (role `fleet`) may act on behalf of another member: it names the member in [`FOR_HEADER`]. The
 //!    header is ignored in requests of all other roles.
@@ -17,19 +17,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request, Response, StatusCode};
+use marline_core::fleet::Position;
+use marline_core::fleet::scheduling::{FleetScheduler, Input, Proximity, Reply};
 use rustls::pki_types::CertificateDer;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::api_types::{AssignmentReply, AssignmentRequest, Heartbeat, Report};
+use super::api_types::{
+    AssignmentReply, AssignmentRequest, DrainReply, DrainRequest, EnrolReply, Heartbeat, Report,
+};
 use super::client::{CallerProcess, FOR_ADDRESS_HEADER, FOR_HEADER, FOR_UNTIL_HEADER, INSTANCE_HEADER};
 use super::coordinator::{Coordinator, unavailable};
-use super::geo::Position;
-use super::problem::Problem;
+use super::problem::{Problem, response_with_type};
 use super::routes::{self, Route};
-use super::scheduler::Proximity;
 use crate::ca::IssuedChain;
 use crate::identity::{Name, Role};
 use crate::tls::{Peer, is_valid_for};
@@ -42,47 +44,6 @@ pub(super) const MAX_HEARTBEAT_BODY: usize = 2 << 20;
 /// How long an edge's request for a relay waits for the matching; then the reply is `pending`.
 const DECISION_WAIT: Duration = Duration::from_secs(2);
 const API_DESCRIPTION: &str = include_str!("../../../../docs/fleet-api.json");
-
-/// Body of an enrolment request: a token, and the public key to be certified.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EnrolRequest {
-    /// The token that `marline fleet ca token` printed.
-    pub token: String,
-    /// Certificate request (PKCS #10) in PEM.
-    pub request: String,
-}
-
-/// Reply to enrolment and to renewal.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct EnrolReply {
-    /// The issued certificate, followed by the certificate of its authority, in PEM.
-    pub certificate: String,
-    /// The issuing authority's certificate, then the other authorities that the service trusts with their revocation lists, in PEM.
-    pub authority: String,
-    /// When the certificate expires, as an RFC 3339 time in UTC.
-    pub not_after: String,
-}
-
-/// An operator's request to drain a relay or to end its drain.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DrainRequest {
-    /// `true`: the relay takes no new streams; `false`: it takes them again.
-    pub draining: bool,
-    /// How long the drain lasts, in milliseconds; none: until an operator ends it.
-    #[serde(default)]
-    pub duration_ms: Option<u64>,
-}
-
-/// Reply to [`DrainRequest`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DrainReply {
-    /// The relay has sent a heartbeat to this service.
-    pub known: bool,
-    /// The store has accepted the change, so that it survives a restart of the service.
-    pub durable: bool,
-}
 
 /// The authenticated caller of a request, with the certificate from its TLS handshake.
 pub(super) struct Caller {
@@ -167,7 +128,7 @@ async fn route(
             handle_as_leader(coordinator, (route, path), (member, process), query, &body).await
         }
         None => {
-            Err(unavailable("not-leading", "no process of the fleet service is known to be the leader; try again"))
+            Err(unavailable("not_leading", "no process of the fleet service is known to be the leader; try again"))
         }
     }
 }
@@ -226,37 +187,30 @@ async fn handle_as_leader(
     match route {
         Route::Heartbeat => {
             let heartbeat = parse::<Heartbeat>(body)?;
-            let mut reply = coordinator
-                .with_scheduler(|scheduler, now| scheduler.heartbeat(name, heartbeat, now))
-                .map_err(unprocessable)?;
+            let Reply::Heartbeat(mut reply) = reply_to(coordinator, Input::Heartbeat(name.clone(), heartbeat))?
+            else {
+                return Err(unexpected_reply());
+            };
             reply.revocations = coordinator.trusted().revocations.number();
             json(&reply)
         }
         Route::Request => request_relay(coordinator, name, parse(body)?).await,
         Route::Report => {
             let report = parse::<Report>(body)?;
-            let reply = coordinator
-                .with_scheduler(|scheduler, now| scheduler.report(name, report, now))
-                .map_err(unprocessable)?;
-            json(&with_crl_number(coordinator, reply))
+            assignment_reply(coordinator, Input::Report(name.clone(), report))
         }
-        Route::Release => {
-            coordinator.with_scheduler(|scheduler, now| scheduler.release(name, now));
-            json(&with_crl_number(
-                coordinator,
-                coordinator.with_scheduler(|scheduler, _| scheduler.reply_for(name)),
-            ))
-        }
+        Route::Release => assignment_reply(coordinator, Input::Release(name.clone())),
         Route::Candidates => {
             let proximity = parse_proximity(query).map_err(Problem::malformed)?;
-            json(&coordinator.with_scheduler(|scheduler, now| scheduler.candidates(name, &proximity, now)))
+            let Reply::Candidates(found) = reply_to(coordinator, Input::Candidates(name.clone(), proximity))?
+            else {
+                return Err(unexpected_reply());
+            };
+            json(&found)
         }
         Route::Drain => drain(coordinator, name, path, parse(body)?).await,
         Route::Relays => {
-            let mut rows = coordinator.with_scheduler(|scheduler, now| {
-                scheduler.tick(now);
-                scheduler.relay_summaries()
-            });
+            let mut rows = coordinator.read_updated(FleetScheduler::relay_summaries);
             coordinator.fill_certificate_ends(
                 Role::Relay,
                 rows.iter_mut().map(|row| (&row.name, &mut row.certificate_not_after)),
@@ -266,10 +220,7 @@ async fn handle_as_leader(
             json(&rows)
         }
         Route::Edges => {
-            let mut rows = coordinator.with_scheduler(|scheduler, now| {
-                scheduler.tick(now);
-                scheduler.edge_summaries()
-            });
+            let mut rows = coordinator.read_updated(FleetScheduler::edge_summaries);
             coordinator.fill_certificate_ends(
                 Role::Edge,
                 rows.iter_mut().map(|row| (&row.name, &mut row.certificate_not_after)),
@@ -280,9 +231,31 @@ async fn handle_as_leader(
         }
         // `route` has answered these already, without the scheduler.
         Route::OpenApi | Route::Health | Route::RevocationList | Route::Service | Route::Enrol | Route::Renew => {
-            Err(unavailable("not-leading", "this request is not meant for the leader"))
+            Err(unavailable("not_leading", "this request is not meant for the leader"))
         }
     }
+}
+
+/// The scheduler's reply to an input.
+fn reply_to(coordinator: &Arc<Coordinator>, input: Input) -> Result<Reply, Problem> {
+    match coordinator.handle(input) {
+        Some(Reply::Rejected(why)) => Err(unprocessable(why)),
+        Some(reply) => Ok(reply),
+        None => Err(unexpected_reply()),
+    }
+}
+
+/// The response with the edge's assignment.
+fn assignment_reply(coordinator: &Arc<Coordinator>, input: Input) -> Result<Response<Full<Bytes>>, Problem> {
+    match reply_to(coordinator, input)? {
+        Reply::Assignment(reply) => json(&with_crl_number(coordinator, reply)),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// Not reached: the scheduler replies to each input with its kind of reply.
+fn unexpected_reply() -> Problem {
+    unavailable("answer", "the scheduler has no reply of this kind")
 }
 
 /// Adds the number of the newest revocation list to a reply.
@@ -301,13 +274,15 @@ async fn request_relay(
     request: AssignmentRequest,
 ) -> Result<Response<Full<Bytes>>, Problem> {
     let decision = coordinator.decision(edge);
-    coordinator.with_scheduler(|scheduler, now| scheduler.request(edge, request, now)).map_err(unprocessable)?;
+    if let Some(Reply::Rejected(why)) = coordinator.handle(Input::Request(edge.clone(), request)) {
+        return Err(unprocessable(why));
+    }
     // After a timeout the reply is `pending`. The edge keeps its position in the queue and can simply repeat the request.
     let _ = tokio::time::timeout(DECISION_WAIT, decision).await;
     if !coordinator.is_leader() {
-        return Err(unavailable("not-leading", "this process is no longer the leader; try again"));
+        return Err(unavailable("not_leading", "this process is no longer the leader; try again"));
     }
-    json(&with_crl_number(coordinator, coordinator.with_scheduler(|scheduler, _| scheduler.reply_for(edge))))
+    json(&with_crl_number(coordinator, coordinator.read(|scheduler| scheduler.reply_for(edge))))
 }
 
 async fn drain(
@@ -317,7 +292,7 @@ async fn drain(
     drain: DrainRequest,
 ) -> Result<Response<Full<Bytes>>, Problem> {
     let relay = relay.ok_or_else(|| Problem::malformed("the path names no relay"))?;
-    let known = coordinator.with_scheduler(|scheduler, _| scheduler.has_relay(&relay));
+    let known = coordinator.read(|scheduler| scheduler.has_relay(&relay));
     let durable =
         coordinator.drain(operator, relay, drain.draining, drain.duration_ms.map(Duration::from_millis)).await;
     json(&DrainReply { known, durable })
@@ -329,11 +304,11 @@ async fn read_body(route: Route, request: Request<Incoming>, body_timeout: Durat
     // A browser cannot send this media type across sites without a CORS preflight, which this API does not answer.
     if media_type.split(';').next().map(str::trim) != Some("application/json") {
         let detail = "the request needs `Content-Type: application/json`";
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media-type", detail));
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media_type", detail));
     }
     let longest = if route == Route::Heartbeat { MAX_HEARTBEAT_BODY } else { MAX_BODY };
     let too_long = || {
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", format!("the body is longer than {longest} bytes"))
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_long", format!("the body is longer than {longest} bytes"))
     };
     if request.body().size_hint().lower() > longest as u64 {
         return Err(too_long());
@@ -385,11 +360,4 @@ fn crl_pem(coordinator: &Coordinator) -> String {
 fn json(value: &impl Serialize) -> Result<Response<Full<Bytes>>, Problem> {
     let text = serde_json::to_vec(value).map_err(|error| unavailable("answer", error.to_string()))?;
     Ok(response_with_type(text, "application/json"))
-}
-
-pub(super) fn response_with_type(body: impl Into<Bytes>, media_type: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

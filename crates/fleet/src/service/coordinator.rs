@@ -14,33 +14,34 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hyper::StatusCode;
+use marline_core::fleet::scheduling::{FleetScheduler, Input, MatchingProblem, Output, Reply, SchedulerConfig};
+use marline_core::machine::Machine as _;
 use marline_core::units::Instant;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
-use super::api::EnrolRequest;
-use super::api_types::{Endpoint, ServiceStatus};
+use super::api_types::{Endpoint, EnrolRequest, ServiceStatus};
 use super::client::CallerProcess;
 use super::duplicates::{Change, Duplicates};
-use super::leader_election::{LeaderLease, boot_time};
-use super::leader_proxy::LeaderConns;
+use super::leader_conns::LeaderConns;
+use super::leader_lease::{LeaderLease, boot_time};
+use super::lock::lock;
 use super::problem::Problem;
-use super::scheduler::{FleetScheduler, MatchingProblem as Matching, Output, SchedulerConfig};
 use super::store::{BidOutcome, Entry, RedisSecrets, Store, StoreError};
 use crate::ca::{
     Authority, CaError, EnrolError, IssuedChain, Nonce, RenewError, UsedTokens, UsedTokensFile, UtcSeconds,
 };
 use crate::identity::{Identity, Name, Role};
-use crate::relay::ServerTrust;
+use crate::server_trust::ServerTrust;
 use crate::tls::{Peer, TlsError};
 
 /// The shared state of one service process; all connections use it through an `Arc`.
 pub struct Coordinator {
-    pub(super) scheduler: Mutex<FleetScheduler>,
+    scheduler: Mutex<FleetScheduler>,
     waiters: Mutex<BTreeMap<Name, Vec<oneshot::Sender<()>>>>,
     store: Mutex<Box<dyn Store>>,
     /// The most important current error of store or authority.
@@ -120,9 +121,9 @@ impl Coordinator {
             scheduler = FleetScheduler::new(config, epoch, Instant::default());
             lease.set_leader(boot_time());
         }
-        scheduler.set_replicated(location.1.is_some());
+        scheduler.handle(Instant::default(), Input::Replicate(location.1.is_some()));
         if location.1.is_none() {
-            scheduler.set_drains(read_drains(store.as_mut(), now)?, Instant::default());
+            scheduler.handle(Instant::default(), Input::SetDrains(read_drains(store.as_mut(), now)?));
         }
         let used_tokens = UsedTokensFile::open(&authority, now)?;
         Ok(Arc::new(Self {
@@ -170,7 +171,7 @@ impl Coordinator {
     /// The status of this process, for operators.
     pub(super) fn status(&self) -> ServiceStatus {
         let leads = self.is_leader();
-        let version = lock(&self.scheduler).version();
+        let version = self.read(FleetScheduler::version);
         let leader = self.lease.leader();
         ServiceStatus {
             name: self.name.clone(),
@@ -247,17 +248,54 @@ impl Coordinator {
         }
     }
 
-    /// Runs `act` on the scheduler and then executes all outputs that result.
-    pub(super) fn with_scheduler<T>(self: &Arc<Self>, act: impl FnOnce(&mut FleetScheduler, Instant) -> T) -> T {
-        let mut scheduler = lock(&self.scheduler);
-        // The lease ends by time alone, so each access checks whether the scheduler may still decide.
-        if scheduler.is_leader() && !self.is_leader() {
-            scheduler.step_down();
+    /// Passes an input to the scheduler and executes what results; returns the scheduler's reply.
+    pub(super) fn handle(self: &Arc<Self>, input: Input) -> Option<Reply> {
+        self.handle_all([input])
+    }
+
+    /// Passes several inputs to the scheduler, with none of other callers between them; returns the last reply.
+    pub(super) fn handle_all(self: &Arc<Self>, inputs: impl IntoIterator<Item = Input>) -> Option<Reply> {
+        let (mut scheduler, mut reply) = (self.lock_scheduler(), None);
+        for input in inputs {
+            scheduler.handle(self.now(), input);
+            reply = self.run_outputs(&mut scheduler).or(reply);
         }
-        let result = act(&mut scheduler, self.now());
+        // The inputs may have created an earlier deadline than the one for which `run_clock` sleeps.
+        if deadline(&scheduler).as_nanos() < self.sleeps_until.load(Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+        reply
+    }
+
+    /// Reads the scheduler's present state.
+    pub(super) fn read<T>(&self, of: impl FnOnce(&FleetScheduler) -> T) -> T {
+        of(&lock(&self.scheduler))
+    }
+
+    /// Reads the scheduler's state after everything that is due has been done.
+    pub(super) fn read_updated<T>(self: &Arc<Self>, of: impl FnOnce(&FleetScheduler) -> T) -> T {
+        let mut scheduler = self.lock_scheduler();
+        scheduler.tick(self.now());
+        self.run_outputs(&mut scheduler);
+        of(&scheduler)
+    }
+
+    /// Locks the scheduler. The lease ends by time alone, so each access checks whether the scheduler may still decide.
+    fn lock_scheduler(&self) -> MutexGuard<'_, FleetScheduler> {
+        let mut scheduler = lock(&self.scheduler);
+        if scheduler.is_leader() && !self.is_leader() {
+            scheduler.handle(self.now(), Input::StepDown);
+        }
+        scheduler
+    }
+
+    /// Executes all outputs of the scheduler; returns the last reply.
+    fn run_outputs(self: &Arc<Self>, scheduler: &mut FleetScheduler) -> Option<Reply> {
+        let mut last_reply = None;
         while let Some(output) = scheduler.poll() {
             match output {
-                Output::Solve(matching) => self.solve(matching),
+                Output::Reply(reply) => last_reply = Some(reply),
+                Output::Solve(problem) => self.solve(problem),
                 Output::Decided(edge) => {
                     let waiting = lock(&self.waiters).remove(&edge).unwrap_or_default();
                     // A caller that has disconnected meanwhile has dropped its receiver.
@@ -266,11 +304,7 @@ impl Coordinator {
                 Output::RaiseEpoch(epoch) => self.lease.raise_min_epoch(epoch),
             }
         }
-        // `act` may have created an earlier deadline than the one for which `run_clock` sleeps.
-        if scheduler.deadline().as_nanos() < self.sleeps_until.load(Ordering::Relaxed) {
-            self.wake.notify_one();
-        }
-        result
+        last_reply
     }
 
     /// A receiver that is notified when the request of this edge is decided.
@@ -291,7 +325,7 @@ impl Coordinator {
         draining: bool,
         time: Option<Duration>,
     ) -> bool {
-        self.with_scheduler(|scheduler, now| scheduler.drain(&relay, draining, time, now));
+        self.handle(Input::Drain { relay: relay.clone(), draining, time });
         let key = format!("{DRAIN_PREFIX}{relay}");
         let expires_at = time.map_or(UtcSeconds::MAX, |time| UtcSeconds::now().saturating_add(time));
         let entry = Entry { key, value: by.to_string(), expires_at };
@@ -346,7 +380,7 @@ impl Coordinator {
             self.set_error(ErrorSource::Authority, None);
         }
         renewed.map_err(|error| match error {
-            RenewError::NotDue(text) => Problem::new(StatusCode::CONFLICT, "not-due", text),
+            RenewError::NotDue(text) => Problem::new(StatusCode::CONFLICT, "not_due", text),
             RenewError::NotAllowed(text) => Problem::not_allowed(text),
             RenewError::Authority(error @ CaError::KeyMissing { .. }) => key_missing(&error),
             RenewError::Authority(error) => {
@@ -366,15 +400,13 @@ impl Coordinator {
         Instant::from_nanos(u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn solve(self: &Arc<Self>, matching: Box<Matching>) {
+    fn solve(self: &Arc<Self>, problem: MatchingProblem) {
         let coordinator = Arc::clone(self);
         tokio::spawn(async move {
-            let work = if matching.is_full() { FULL_WORK } else { WINDOW_WORK };
-            let solved = tokio::task::spawn_blocking(move || matching.solve(work)).await;
+            let work = if problem.is_full() { FULL_WORK } else { WINDOW_WORK };
+            let solved = tokio::task::spawn_blocking(move || problem.solve(work)).await;
             match solved {
-                Ok(solution) => {
-                    coordinator.with_scheduler(|scheduler, now| scheduler.apply_solution(solution, now))
-                }
+                Ok(solution) => drop(coordinator.handle(Input::Solved(solution))),
                 Err(error) => tracing::error!(%error, "the thread that solves a matching failed"),
             }
         });
@@ -382,10 +414,7 @@ impl Coordinator {
 
     async fn run_clock(self: &Arc<Self>) -> std::convert::Infallible {
         loop {
-            let deadline = self.with_scheduler(|scheduler, now| {
-                scheduler.tick(now);
-                scheduler.deadline()
-            });
+            let deadline = self.read_updated(deadline);
             self.sleeps_until.store(deadline.as_nanos(), Ordering::Relaxed);
             tokio::select! {
                 () = tokio::time::sleep(deadline.since(self.now())) => {}
@@ -494,6 +523,7 @@ pub(super) fn unavailable(title: &str, detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail)
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// When the scheduler must be called next.
+fn deadline(scheduler: &FleetScheduler) -> Instant {
+    scheduler.deadline().map_or(Instant::FAR_FUTURE, |(at, _)| at)
 }

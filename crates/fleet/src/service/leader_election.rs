@@ -5,7 +5,7 @@
 //! 1. The leader renews its lease each [`RENEW_INTERVAL`]; the other processes bid each [`BID_INTERVAL`]. A lease lasts [`LEASE`]
 //!    from the last winning bid.
 //! 2. The leader measures its lease from the moment before it sends the bid, by a clock that cannot be set and that runs during suspend.
-//!    It stops [`CLOCK_MARGIN`] before the store would give the lease to another process. An unreachable store therefore ends the
+//!    It stops a second before the store would give the lease to another process. An unreachable store therefore ends the
 //!    leadership, without any message between the processes.
 //! 3. An unshared store cannot give the lease to another process: its owner remains leader even while the disk is full.
 //! 4. A new leader loads the rows of the members that the previous leader has written. A leader that merely continues, with no other
@@ -15,108 +15,26 @@
 //!    they received the other's list: a process that finds a different list in the store merges both.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::Notify;
+use marline_core::fleet::scheduling::{FleetScheduler, Input, Member, MemberRow, Reply};
 use tokio::time::{sleep, timeout};
 
-use super::api_types::Endpoint;
-use super::coordinator::{Coordinator, DRAIN_PREFIX, ErrorSource, lock, read_drains};
-use super::scheduler::Row;
-use super::store::{Bid, BidOutcome, Entry, Leader, Store, StoreError};
-use crate::ca::{CaError, Nonce, UtcSeconds};
+use super::coordinator::{Coordinator, DRAIN_PREFIX, ErrorSource, read_drains};
+use super::leader_lease::{LEASE, boot_time};
+use super::replicated_rows::{parse_rows, to_row};
+use super::store::{Bid, BidOutcome, Entry, Leader, Row, Store, StoreError};
+use crate::ca::{CaError, UtcSeconds};
 use crate::identity::Name;
 
-/// chosen: another process takes over within two heartbeats.
-const LEASE: Duration = Duration::from_secs(10);
 /// chosen: four consecutive bids may fail.
 const RENEW_INTERVAL: Duration = Duration::from_secs(2);
 const BID_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: more than two clocks drift apart during a lease.
-const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 /// chosen: members repeat with their next heartbeat what was lost before it was written.
 const REPLICATION_INTERVAL: Duration = Duration::from_secs(1);
 /// Rows written in one call. chosen: collecting them holds the scheduler's lock for one millisecond.
 const MAX_ROWS: usize = 256;
-
-/// This process's lease on the leadership, or else what it knows of the leader.
-#[derive(Debug)]
-pub(super) struct LeaderLease {
-    holder: String,
-    is_shared: bool,
-    address: Mutex<String>,
-    /// End of the lease in nanoseconds of [`boot_time`]; 0: not the leader.
-    leads_until: AtomicU64,
-    leader: Mutex<Option<Leader>>,
-    min_epoch: AtomicU64,
-    bid_now: Notify,
-}
-
-impl LeaderLease {
-    /// For the process of this name. With a shared store a random suffix distinguishes processes of the same name; with an unshared
-    /// one the plain name lets a restarted process resume its lease after a crash.
-    pub(super) fn new(name: &Name, shared: bool) -> Result<Self, CaError> {
-        let holder = if shared { format!("{name}/{}", Nonce::random()?) } else { name.to_string() };
-        Ok(Self {
-            holder,
-            is_shared: shared,
-            address: Mutex::default(),
-            leads_until: AtomicU64::new(0),
-            leader: Mutex::default(),
-            min_epoch: AtomicU64::new(0),
-            bid_now: Notify::new(),
-        })
-    }
-
-    pub(super) fn bid(&self, epoch: Option<u64>) -> Bid {
-        let (holder, address) = (self.holder.clone(), lock(&self.address).clone());
-        Bid { holder, address, epoch, min_epoch: self.min_epoch.load(Ordering::Relaxed), lease: LEASE }
-    }
-
-    pub(super) fn is_leader(&self, now: Duration) -> bool {
-        now.as_nanos() < u128::from(self.leads_until.load(Ordering::Relaxed))
-    }
-
-    /// Records that the bid sent at `bid_at` has won.
-    pub(super) fn set_leader(&self, bid_at: Duration) {
-        let leads_until = if self.is_shared { bid_at + LEASE - CLOCK_MARGIN } else { Duration::MAX };
-        self.leads_until.store(u64::try_from(leads_until.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        *lock(&self.leader) = None;
-    }
-
-    fn yield_to(&self, leader: Option<Leader>) {
-        self.leads_until.store(0, Ordering::Relaxed);
-        *lock(&self.leader) = leader;
-    }
-
-    /// The other process that leads, if any is known.
-    pub(super) fn leader(&self) -> Option<Leader> {
-        lock(&self.leader).clone()
-    }
-
-    pub(super) fn address(&self) -> Option<String> {
-        Some(lock(&self.address).clone()).filter(|address| !address.is_empty())
-    }
-
-    pub(super) fn set_address(&self, address: &Endpoint) {
-        *lock(&self.address) = address.to_string();
-    }
-
-    pub(super) fn raise_min_epoch(&self, epoch: u64) {
-        self.min_epoch.fetch_max(epoch, Ordering::Relaxed);
-        self.bid_now.notify_one();
-    }
-}
-
-/// CLOCK_BOOTTIME: cannot be set, and includes the time of suspend.
-pub(super) fn boot_time() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or_default());
-    seconds + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or_default())
-}
 
 impl Coordinator {
     pub(super) async fn run_election(self: &Arc<Self>) -> Infallible {
@@ -137,35 +55,29 @@ impl Coordinator {
     }
 
     async fn bid_once(self: &Arc<Self>) {
-        let epoch = Some(lock(&self.scheduler).version().epoch).filter(|epoch| *epoch > 0);
+        let epoch = Some(self.read(FleetScheduler::version).epoch).filter(|epoch| *epoch > 0);
         let (bid, bid_at, was_leader) = (self.lease.bid(epoch), boot_time(), self.is_leader());
         let result = self.store_for(ErrorSource::Lead, move |store| place_bid(store, &bid)).await;
         match result {
             Ok(BidResult::StillLeader(epoch)) => {
                 self.lease.set_leader(bid_at);
-                self.with_scheduler(|scheduler, now| scheduler.become_leader(epoch, now));
+                self.handle(Input::Lead { epoch });
             }
             // The store has raised the epoch as this leader requested; its own state is still the newest.
             Ok(BidResult::NewLeader { epoch, .. }) if was_leader => {
                 self.lease.set_leader(bid_at);
-                self.with_scheduler(|scheduler, now| scheduler.become_leader(epoch, now));
+                self.handle(Input::Lead { epoch });
                 self.republish_drains().await;
             }
             Ok(BidResult::NewLeader { epoch, rows, drains }) => {
                 self.lease.set_leader(bid_at);
                 let (members, is_empty) = (rows.len(), rows.is_empty() && drains.is_empty());
-                self.with_scheduler(|scheduler, now| {
-                    // Rule 4: the previous leader's rows replace this process's state, which is older. Without rows (a new or
-                    // emptied store) the own state is all there is.
-                    if !rows.is_empty() {
-                        scheduler.become_follower();
-                    }
-                    scheduler.become_leader(epoch, now);
-                    scheduler.restore(&rows, now);
-                    if !rows.is_empty() || !drains.is_empty() {
-                        scheduler.set_drains(drains, now);
-                    }
-                });
+                // Rule 4: the previous leader's rows replace this process's state, which is older. Without rows (a new or emptied
+                // store) the own state is all there is.
+                let reset = (!rows.is_empty()).then_some(Input::Follow);
+                let drains = (!is_empty).then_some(Input::SetDrains(drains));
+                let restore = [Input::Lead { epoch }, Input::Restore(parse_rows(&rows))];
+                self.handle_all(reset.into_iter().chain(restore).chain(drains));
                 if is_empty {
                     self.republish_drains().await;
                 }
@@ -178,9 +90,8 @@ impl Coordinator {
                     tracing::info!(epoch = leader.epoch, at = leader.address, "another process is the leader");
                 }
                 self.lease.yield_to(Some(leader));
-                let mut scheduler = lock(&self.scheduler);
-                if scheduler.version().epoch > 0 {
-                    scheduler.become_follower();
+                if self.read(FleetScheduler::version).epoch > 0 {
+                    self.handle(Input::Follow);
                 }
             }
             // Rules 2 and 3: the lease ends by its clock, or never if the store is unshared.
@@ -217,8 +128,7 @@ impl Coordinator {
 
     /// Writes the operators' drains to a store that may have lost them. If that fails, they remain in memory as before.
     async fn republish_drains(self: &Arc<Self>) {
-        let (drains, by) =
-            (self.with_scheduler(|scheduler, _| scheduler.active_drains()), self.lease.holder.clone());
+        let (drains, by) = (self.read(FleetScheduler::active_drains), self.lease.holder.clone());
         if drains.is_empty() || !self.is_shared() {
             return;
         }
@@ -232,17 +142,18 @@ impl Coordinator {
 
     async fn replicate(self: &Arc<Self>) {
         while self.is_leader() {
-            let (epoch, rows) = self
-                .with_scheduler(|scheduler, _| (scheduler.version().epoch, scheduler.take_dirty_rows(MAX_ROWS)));
-            if rows.is_empty() {
+            // Read first: the store refuses the rows if this epoch has ended meanwhile.
+            let epoch = self.read(FleetScheduler::version).epoch;
+            let Some(Reply::Rows(changes)) = self.handle(Input::TakeRows(MAX_ROWS)) else { return };
+            if changes.is_empty() {
                 return;
             }
-            let rows: Arc<[Row]> = rows.into();
-            let written = Arc::clone(&rows);
-            let written_result = self.store(move |store| store.put_rows(epoch, &written)).await;
-            if !matches!(written_result, Ok(true)) {
+            let rows: Vec<Row> = changes.iter().map(to_row).collect();
+            let written = self.store(move |store| store.put_rows(epoch, &rows)).await;
+            if !matches!(written, Ok(true)) {
                 // Either the store failed, or another process leads: keep the rows, and find out with a bid at once.
-                self.with_scheduler(|scheduler, _| scheduler.mark_dirty(&rows));
+                let members: Vec<Member> = changes.iter().map(MemberRow::member).collect();
+                self.handle(Input::MarkUnwritten(members));
                 self.lease.bid_now.notify_one();
                 return;
             }

@@ -2,7 +2,7 @@
 //!
 //! Accepted connections are authenticated by TLS; their requests go to [`api`](super::api) together with the caller.
 //!
-//! 1. A handshake must finish within [`Limits::handshake_timeout`], and the number of concurrent handshakes is limited, as in the relay.
+//! 1. A handshake must finish within [`Limits::handshake_timeout`], and the number of concurrent handshakes is limited (`tls_listener`).
 //! 2. Clients without a certificate may connect, because they must be able to enrol. Their number and the duration of their connections
 //!    are limited ([`Limits::max_anonymous`], [`Limits::anonymous_timeout`]). Beyond the limit, a new connection evicts the oldest one of
 //!    the network with the most connections: a client with many idle connections cannot prevent others from enrolling.
@@ -22,16 +22,18 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use marline_net::admission::{HandshakeTicket, PendingHandshakes};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::api::{self, Caller};
 use super::coordinator::Coordinator;
+use super::leader_conns::MAX_FLEET_CONNECTIONS;
 use crate::identity::{Identity, Role};
 use crate::tls::Peer;
+use crate::tls_listener::Handshakes;
 
 /// Limits for connections of the service.
 #[derive(Clone, Copy, Debug)]
@@ -104,9 +106,9 @@ pub struct ApiListener {
 #[derive(Debug)]
 struct SharedLimits {
     limits: Limits,
-    handshakes: Mutex<PendingHandshakes<AbortHandle>>,
+    handshakes: Arc<Handshakes>,
     anonymous: Mutex<PendingHandshakes<oneshot::Sender<()>>>,
-    connection_permits: Semaphore,
+    connection_permits: Arc<Semaphore>,
     members: Mutex<BTreeMap<Identity, usize>>,
 }
 
@@ -125,9 +127,9 @@ impl ApiListener {
         }
         let shared = SharedLimits {
             limits,
-            handshakes: Mutex::new(PendingHandshakes::new(limits.max_handshakes)),
+            handshakes: Handshakes::new(limits.max_handshakes, limits.handshake_timeout),
             anonymous: Mutex::new(PendingHandshakes::new(limits.max_anonymous)),
-            connection_permits: Semaphore::new(limits.max_connections),
+            connection_permits: Arc::new(Semaphore::new(limits.max_connections)),
             members: Mutex::default(),
         };
         Ok(Self { coordinator, listeners, shared: Arc::new(shared), closing: watch::Sender::new(false) })
@@ -149,7 +151,12 @@ impl ApiListener {
                 closing: self.closing.subscribe(),
                 _open_guard: open_connections.subscribe(),
             };
-            accepting.spawn(accept(listener, connection));
+            let (coordinator, permits) =
+                (Arc::clone(&self.coordinator), Arc::clone(&self.shared.connection_permits));
+            let handshake = move |socket| tls_handshake(socket, Arc::clone(&coordinator), Arc::clone(&permits));
+            let serve =
+                move |(stream, permit), address| serve_admitted(stream, permit, address, connection.clone());
+            accepting.spawn(Arc::clone(&self.shared.handshakes).accept(listener, handshake, serve));
         }
         end.await;
         accepting.abort_all();
@@ -169,64 +176,37 @@ struct ConnectionContext {
     _open_guard: watch::Receiver<()>,
 }
 
-async fn accept(listener: TcpListener, connection: ConnectionContext) {
-    loop {
-        match listener.accept().await {
-            Ok((socket, from)) => spawn_handshake(socket, from.ip(), connection.clone()),
-            Err(error) => {
-                tracing::debug!(%error, "accept");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            }
-        }
-    }
-}
-
-/// chosen: by then descriptors or memory may be available again.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-
-fn spawn_handshake(socket: TcpStream, address: IpAddr, connection: ConnectionContext) {
-    let (ticket_tx, ticket_rx) = oneshot::channel();
-    let shared = Arc::clone(&connection.shared);
-    let task = tokio::spawn(async move {
-        let shared = Arc::clone(&connection.shared);
-        // The ticket is issued below, after this task exists, because registering it needs the task's abort handle.
-        let Ok(ticket) = ticket_rx.await else { return };
-        let permit = HandshakePermit { handshakes: &shared.handshakes, ticket };
-        let Ok(_connection_permit) = shared.connection_permits.try_acquire() else { return };
-        let result = {
-            let _permit = permit;
-            timeout(shared.limits.handshake_timeout, tls_handshake(socket, &connection.coordinator)).await
-        };
-        match result {
-            Ok(Ok(stream)) => serve_connection(stream, address, connection).await,
-            Ok(Err(error)) => tracing::debug!(%address, %error, "connection refused"),
-            Err(_) => tracing::debug!(%address, "TLS handshake timed out"),
-        }
-    });
-    let (ticket, evicted) =
-        shared.handshakes.lock().unwrap_or_else(PoisonError::into_inner).admit(address, task.abort_handle());
-    let _ = ticket_tx.send(ticket);
-    if let Some(evicted) = evicted {
-        evicted.abort();
-    }
-}
-
-/// The registration of a handshake or an anonymous connection; removed when dropped, also if the task is aborted.
-struct HandshakePermit<'a, T> {
-    handshakes: &'a Mutex<PendingHandshakes<T>>,
+/// The registration of an anonymous connection; removed when dropped.
+struct AnonymousPermit<'a> {
+    anonymous: &'a Mutex<PendingHandshakes<oneshot::Sender<()>>>,
     ticket: HandshakeTicket,
 }
 
-impl<T> Drop for HandshakePermit<'_, T> {
+impl Drop for AnonymousPermit<'_> {
     fn drop(&mut self) {
-        self.handshakes.lock().unwrap_or_else(PoisonError::into_inner).release(self.ticket);
+        self.anonymous.lock().unwrap_or_else(PoisonError::into_inner).release(self.ticket);
     }
 }
 
-async fn tls_handshake(socket: TcpStream, coordinator: &Coordinator) -> io::Result<TlsStream<TcpStream>> {
+async fn tls_handshake(
+    socket: TcpStream,
+    coordinator: Arc<Coordinator>,
+    permits: Arc<Semaphore>,
+) -> io::Result<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
+    let permit = permits.try_acquire_owned().map_err(|_| io::Error::other("too many connections"))?;
     socket.set_nodelay(true)?;
     let tls = Arc::clone(&coordinator.trusted().tls);
-    TlsAcceptor::from(tls).accept(socket).await
+    Ok((TlsAcceptor::from(tls).accept(socket).await?, permit))
+}
+
+/// Serves a connection; `_permit` counts it as long.
+async fn serve_admitted(
+    stream: TlsStream<TcpStream>,
+    _permit: OwnedSemaphorePermit,
+    address: IpAddr,
+    connection: ConnectionContext,
+) {
+    serve_connection(stream, address, connection).await;
 }
 
 async fn serve_connection(stream: TlsStream<TcpStream>, address: IpAddr, connection: ConnectionContext) {
@@ -236,7 +216,7 @@ async fn serve_connection(stream: TlsStream<TcpStream>, address: IpAddr, connect
         let (evict_tx, evict_rx) = oneshot::channel();
         let (ticket, evicted) =
             shared.anonymous.lock().unwrap_or_else(PoisonError::into_inner).admit(address, evict_tx);
-        let _permit = HandshakePermit { handshakes: &shared.anonymous, ticket };
+        let _permit = AnonymousPermit { anonymous: &shared.anonymous, ticket };
         // The evicted connection notices that its sender is dropped.
         drop(evicted);
         tokio::select! {
@@ -319,9 +299,6 @@ async fn serve_http(stream: TlsStream<TcpStream>, caller: Option<Caller>, connec
     }
 }
 
-/// Connections of another process of the service, which forwards for many members. chosen: several times the edge requests of a window,
-/// from four other processes.
-pub(super) const MAX_FLEET_CONNECTIONS: usize = 1024;
 /// Bytes of the HTTP read buffer: a head, and a part of a body.
 const READ_BUFFER: usize = 16 * 1024;
 

@@ -8,7 +8,7 @@
 //!                             └▶ leader_proxy ─▶ the process that leads
 //! ```
 //!
-//! 1. All decisions are made by [`scheduler`], a state machine without clock or sockets.
+//! 1. All decisions are made by [`scheduling`](marline_core::fleet::scheduling), a state machine without clock or sockets.
 //! 2. No stream depends on the service: while it is unreachable, edges keep using the relays they know.
 //! 3. A caller is identified by its certificate ([`tls`](crate::tls)) and by nothing else. A caller without a certificate may only
 //!    enrol and read the public paths (`routes`).
@@ -20,18 +20,21 @@ pub mod api_types;
 mod client;
 mod coordinator;
 mod duplicates;
-mod geo;
+mod leader_conns;
 mod leader_election;
+mod leader_lease;
 mod leader_proxy;
 mod listener;
+mod lock;
 mod problem;
+mod replicated_rows;
 mod routes;
-pub mod scheduler;
 pub mod store;
 
-pub use api::{DrainReply, DrainRequest, EnrolReply, EnrolRequest, MAX_BODY};
+pub use api::MAX_BODY;
+pub use api_types::{DrainReply, DrainRequest, EnrolReply, EnrolRequest};
 pub use client::{Client, ClientError};
 pub use coordinator::{Coordinator, StartError};
-pub use geo::Position;
 pub use listener::{ApiListener, Limits};
+pub use marline_core::fleet::Position;
 pub use problem::Problem;

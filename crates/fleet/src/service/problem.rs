@@ -1,4 +1,4 @@
-//! Error responses of the API: `application/problem+json` (RFC 9457).
+//! Responses of the API: bodies, and errors as `application/problem+json` (RFC 9457).
 //!
 //! `title` is one short token for each kind of problem, `detail` a sentence for people. Neither ever repeats an enrolment token.
 
@@ -26,7 +26,7 @@ impl Problem {
     }
 
     pub(super) fn not_allowed(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "not-allowed", detail)
+        Self::new(StatusCode::FORBIDDEN, "not_allowed", detail)
     }
 
     pub(super) fn malformed(detail: impl Into<String>) -> Self {
@@ -48,4 +48,12 @@ impl Problem {
         }
         response
     }
+}
+
+/// A successful response.
+pub(super) fn response_with_type(body: impl Into<Bytes>, media_type: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }

@@ -83,7 +83,7 @@ pub(super) fn find_route(
             format!("{path} does not support the method {method}"),
         )
     } else {
-        Problem::new(StatusCode::NOT_FOUND, "not-found", "no such path; /v1/openapi.json describes the API")
+        Problem::new(StatusCode::NOT_FOUND, "not_found", "no such path; /v1/openapi.json describes the API")
     })
 }
 

@@ -30,7 +30,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use marline_net::private_file::{SecretError, read_secret};
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::version::TLS13;
@@ -41,6 +40,7 @@ pub(crate) use self::authorities::OtherAuthorities;
 use self::authorities::{CaBundle, PerAuthorityVerifier, has_signed};
 use self::verify::{PinnedVerifier, RoleVerifier};
 use crate::ca::{Address, Fingerprint, KeyPem, RevocationFile, UtcSeconds, Validity};
+use crate::crypto::{crypto_provider, server_name};
 use crate::identity::{Identity, Role};
 
 /// Error of the TLS setup, or reason for rejecting a peer.
@@ -309,7 +309,8 @@ pub fn first_contact_config(authority: Fingerprint, http: bool) -> Result<Client
 /// Whether a certificate covers this name or address.
 pub(crate) fn is_valid_for(certificate: &CertificateDer<'_>, address: &Address) -> bool {
     let certificate = EndEntityCert::try_from(certificate);
-    certificate.is_ok_and(|it| it.verify_is_valid_for_subject_name(address.server_name()).is_ok())
+    let name = server_name(address);
+    certificate.is_ok_and(|it| name.is_some_and(|name| it.verify_is_valid_for_subject_name(&name).is_ok()))
 }
 
 /// Identity of a peer, from its certificate.
@@ -358,11 +359,6 @@ impl Peer {
         }
         Ok(())
     }
-}
-
-/// The cryptographic provider. No other function of this crate names one.
-pub(crate) fn crypto_provider() -> CryptoProvider {
-    rustls::crypto::ring::default_provider()
 }
 
 fn alpn_protocols(http: bool) -> Vec<Vec<u8>> {

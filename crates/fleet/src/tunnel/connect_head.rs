@@ -6,9 +6,8 @@
 //! 3. An error response contains the reason for programs (Proxy-Status, RFC 9209) and one line of text for people.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 
-use marline_net::http::host_and_port;
+use marline_core::fleet::Target;
 
 /// Longest accepted head. chosen: a host name and a dozen fields; the default of nginx.
 pub(crate) const MAX_HEAD_LEN: usize = 8192;
@@ -20,56 +19,6 @@ const MAX_HEADER_FIELDS: usize = 64;
 pub(crate) enum Request {
     /// Open a tunnel to this target.
     Connect(Target),
-}
-
-/// Target of a tunnel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// Host name in lower case without a final dot, or an IP address as text.
-    pub host: String,
-    /// TCP port, not zero.
-    pub port: u16,
-}
-
-impl Target {
-    /// Parses `host:port`, with an IPv6 address in brackets.
-    pub(crate) fn parse(authority: &str) -> Option<Self> {
-        let (host, port) = authority.rsplit_once(':')?;
-        let port = port.parse().ok().filter(|port| *port > 0)?;
-        let bracketed = host.starts_with('[');
-        let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            Some(inner) => inner.parse::<IpAddr>().ok().filter(IpAddr::is_ipv6)?.to_string(),
-            None => host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase(),
-        };
-        Self::checked(host, port, bracketed)
-    }
-
-    /// Creates a target from a separate host and port; `None` if either is invalid.
-    pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
-        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-        Self::checked(host, port, true).filter(|_| port > 0)
-    }
-
-    /// The target as `host:port`, as in a request.
-    pub(crate) fn authority(&self) -> String {
-        host_and_port(&self.host, self.port)
-    }
-
-    fn checked(host: String, port: u16, bracketed: bool) -> Option<Self> {
-        let is_address = |host: &str| host.parse::<IpAddr>().is_ok_and(|it| it.is_ipv4() || bracketed);
-        (is_address(&host) || is_name(&host)).then_some(Self { host, port })
-    }
-}
-
-/// Whether `host` is a host name: labels of letters, digits, hyphens and underscores (RFC 1123 §2.1), at most 253
-/// bytes.
-fn is_name(host: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    // The last label must not begin with a digit: some resolvers take `127.1` and `0x7f.1` for addresses.
-    let last = host.rsplit('.').next().unwrap_or_default();
-    host.len() <= 253
-        && host.split('.').all(|label| !label.is_empty() && label.len() <= 63 && label.bytes().all(plain))
-        && !last.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// Reason for rejecting a request.

@@ -19,6 +19,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use marline_core::fleet::PaceGrant;
 use marline_core::units::{DataSize, Duration};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
@@ -31,15 +32,6 @@ pub(crate) trait Pacer {
     fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant;
     /// Reports that `passed` of the `granted` bytes were transferred.
     fn settle(&mut self, up: bool, granted: DataSize, passed: DataSize);
-}
-
-/// Response of a [`Pacer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PaceGrant {
-    /// This many bytes at once. They count as transferred until [`Pacer::settle`] reports the actual number.
-    Granted(DataSize),
-    /// Nothing now; request again after this time.
-    RetryAfter(Duration),
 }
 
 /// Size of the read buffer. chosen: four TLS records.

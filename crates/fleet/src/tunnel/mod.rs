@@ -7,8 +7,10 @@ mod connect_head;
 mod copy;
 
 pub(crate) use buffered_socket::BufferedSocket;
-pub(crate) use connect_head::{CONNECTED, Problem, Request, Status, Target, parse};
-pub(crate) use copy::{PaceGrant, Pacer, UploadProgress, copy_bidirectional, copy_bidirectional_with};
+pub(crate) use connect_head::{CONNECTED, Problem, Request, Status, parse};
+pub(crate) use copy::{Pacer, UploadProgress, copy_bidirectional, copy_bidirectional_with};
+
+pub(crate) use marline_core::fleet::{PaceGrant, Target};
 
 /// Well-known path (RFC 8615) to which an edge uploads probe bytes; the relay counts and discards them.
 pub(crate) const PROBE_PATH: &str = "/.well-known/marline/probe";

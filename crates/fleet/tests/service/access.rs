@@ -100,7 +100,7 @@ fn a_client_without_a_certificate_may_enrol_and_read_the_public_paths() {
         assert!(described["paths"]["/v1/enrol"].is_object());
         for path in ["/v1/relays", "/v1/edges", "/v1/candidates", "/v1/revoked"] {
             let problem = expect_problem(service.anonymous_client().get::<Value>(path).await);
-            assert_eq!((problem.status, problem.title.as_str()), (403, "not-allowed"), "{path}");
+            assert_eq!((problem.status, problem.title.as_str()), (403, "not_allowed"), "{path}");
         }
         let new = KeyWithRequest::generate().unwrap();
         let token = service.token("marline://edge/cam-9", DAY);

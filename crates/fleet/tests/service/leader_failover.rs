@@ -288,7 +288,7 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         assert!(errors.borrow_and_update().is_some(), "the error is reported");
         let problem =
             expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await);
-        assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
+        assert_eq!((problem.status, problem.title.as_str()), (503, "not_leading"));
         let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
         assert_eq!(reply.version.epoch, had.version.epoch);
         server.restart();

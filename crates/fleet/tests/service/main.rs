@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use marline_core::fleet::scheduling::SchedulerConfig;
 use marline_core::units::Bitrate;
 use marline_fleet::ca::{Authority, CertTemplate, MemberFiles, Nonce, UtcSeconds};
 use marline_fleet::identity::{Identity, Role};
@@ -26,7 +27,6 @@ use marline_fleet::relay::TrustStore;
 use marline_fleet::service::api_types::{
     AssignmentRequest, CurrentAssignment, Heartbeat, RelayMeasurement, Report, StateVersion,
 };
-use marline_fleet::service::scheduler::SchedulerConfig;
 use marline_fleet::service::store::{Bid, BidOutcome, EmbeddedStore, Entry, Store, StoreError};
 use marline_fleet::service::{ApiListener, Client, ClientError, Coordinator, Limits, Problem};
 use marline_fleet::tls::{ClientAuth, Credentials, client_config};

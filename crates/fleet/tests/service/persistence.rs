@@ -149,7 +149,7 @@ fn a_process_that_is_not_the_leader_reports_it() {
         assert_eq!(reply.version, StateVersion::default(), "a relay ignores this version");
         let mut edge = service.client("marline://edge/cam-7");
         let problem = expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[])).await);
-        assert_eq!((problem.status, problem.title.as_str()), (503, "not-leading"));
+        assert_eq!((problem.status, problem.title.as_str()), (503, "not_leading"));
         assert_eq!(relay.get::<Value>("/v1/health").await.unwrap()["status"], "standby");
         // The lease of the other process ends, because it does not bid again.
         wait_until("it leads", async || {

@@ -59,7 +59,7 @@ fn each_member_renews_its_own_certificate_and_only_in_time() {
         }
         let (_, young) = service.aged_member("marline://edge/cam-8", Duration::from_secs(5));
         let problem = expect_renewal_problem(renew(&service.url(), &young).await);
-        assert_eq!((problem.status, problem.title.as_str()), (409, "not-due"));
+        assert_eq!((problem.status, problem.title.as_str()), (409, "not_due"));
         assert!(problem.detail.starts_with("marline://edge/cam-8: it is renewed from "), "{problem}");
         // Clients with a revoked or an expired certificate are refused in the handshake; clients without one get 403.
         let (_, revoked) = service.aged_member("marline://edge/cam-9", MINUTE * 3 / 4);

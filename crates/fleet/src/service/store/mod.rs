@@ -18,12 +18,14 @@ mod url;
 
 use std::time::Duration;
 
-use super::scheduler::Row;
 use crate::ca::{Nonce, UtcSeconds};
 
 pub use self::embedded::EmbeddedStore;
 pub use self::redis::{RedisSecrets, RedisStore};
 pub use self::url::{RedisNodes, StoreUrl};
+
+/// A row of the replicated state: a key, and the value as text; none: the row has been removed.
+pub type Row = (String, Option<String>);
 
 /// A failed operation of a store.
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,7 @@ use redis::{
 use marline_net::printable::printable;
 use socket2::TcpKeepalive;
 
-use super::super::scheduler::Row;
+use super::Row;
 use super::{Bid, BidOutcome, Entry, Leader, RETENTION, RedisNodes, Store, StoreError, unix_seconds};
 use crate::ca::{Nonce, UtcSeconds};
 use crate::identity::Name;
